@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
@@ -60,34 +61,23 @@ class Grown:
         return module
 
 
-@dataclass(frozen=True)
-class Growth:
-    """Lets the networks of a `TorchPolicy` grow."""
-
-    seed: int
-    """Of its random numbers."""
-
-    def __call__(self, module: nn.Module) -> nn.Module | None:
-        """Return a grown network; None for one that does not grow."""
-        return grown(copied(module), self.seed) if isinstance(module, Grows) else None
-
-
 def grown(module: nn.Module, seed: int) -> nn.Module | None:
-    """Return a grown module; None for one that does not grow.
+    """Return a module grown from a copy; None for one that does not grow.
 
     Raises:
         ConfigError: `grow` returned something else.
     """
     if not isinstance(module, Grows):
         return None
+    copy: Any = copied(module)
     with torch.no_grad():
-        new = module.grow(np.random.default_rng(seed))
+        new = copy.grow(np.random.default_rng(seed))
     if new is not None and not isinstance(new, nn.Module):
         raise ConfigError(
             f"`grow` of {type(module).__name__} returned a {type(new).__name__}; a new nn.Module "
             f"was expected, or None where nothing changes."
         )
-    return None if new is module else new
+    return None if new is copy else new
 
 
 def has_own_network(policy: object) -> bool:
@@ -98,7 +88,7 @@ def has_own_network(policy: object) -> bool:
 def growth_seeds(policy: Policy) -> tuple[int, ...]:
     """Return the seeds with which the networks of a policy have grown."""
     if isinstance(policy, TorchPolicy):
-        return tuple(change.seed for change in policy.changes if isinstance(change, Growth))
+        return tuple(each.keywords["seed"] for each in policy.changes if isinstance(each, partial))
     parts = policy.parts.values() if isinstance(policy, OpenPolicy) else ()
     return next((part.seeds for part in parts if isinstance(part, Grown)), ())
 
@@ -109,7 +99,7 @@ def with_growth(policy: Policy, config: object, seeds: tuple[int, ...]) -> Polic
     if isinstance(policy, TorchPolicy):
         twin = OpenPolicy.like(policy, config)
         for seed in seeds:
-            twin.change_networks(Growth(seed))
+            twin.change_networks(partial(grown, seed=seed))
         return twin
     parts = {name: part for name, part in own.parts.items() if name != "optimizer"}
     return cast(Policy, own.like(config, **{n: _with_seeds(p, seeds) for n, p in parts.items()}))
@@ -153,7 +143,7 @@ def grow_policy(policy: Policy, seed: int) -> Policy | None:
 
 def _grow_torch_policy(policy: TorchPolicy[Any], seed: int) -> Policy | None:
     twin = policy.clone()
-    if not twin.change_networks(Growth(seed)):
+    if not twin.change_networks(partial(grown, seed=seed)):
         return None
     state = twin.state_dict()
     with policy.changing_weights() as before, twin.changing_weights() as after:
@@ -174,7 +164,7 @@ def _grown_tensors(modules: Mapping[str, nn.Module], seed: int) -> dict[str, Ten
     """Let modules grow; return the tensors of those that do."""
     found = {}
     for prefix, module in modules.items():
-        new = grown(copied(module), seed) if isinstance(module, Grows) else None
+        new = grown(module, seed)
         for name, tensor in ({} if new is None else new.state_dict()).items():
             found[prefix + name] = tensor.detach().clone()
     return found
