@@ -158,7 +158,13 @@ class Mutation:
         """Apply one random mutation to an agent; return its description in a few words."""
         odds = np.array([*self._odds.values()])
         kind = KINDS[int(self._rng.choice(len(KINDS), p=odds / odds.sum()))]
-        return self._apply(kind, agent)
+        kinds = {
+            "architecture": self._mutate_architecture,
+            "weights": self._mutate_weights,
+            "activation": self._mutate_activation,
+            "hyperparameters": self._mutate_hyperparameter,
+        }
+        return kinds[kind](agent) if kind in kinds else "none"
 
     def state_dict(self) -> dict[str, Any]:
         """Copy what an exact resume needs."""
@@ -167,19 +173,6 @@ class Mutation:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that `state_dict` returned."""
         set_rng_state(self._rng, state["rng"])
-
-    def _apply(self, kind: str, agent: Agent) -> str:
-        match kind:
-            case "architecture":
-                return self._mutate_architecture(agent)
-            case "weights":
-                return self._mutate_weights(agent)
-            case "activation":
-                return self._mutate_activation(agent)
-            case "hyperparameters":
-                return self._mutate_hyperparameter(agent)
-            case _:
-                return "none"
 
     def _mutate_architecture(self, agent: Agent) -> str:
         """Add or remove a layer if that was drawn and is possible, else some units.
