@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Self, cast
@@ -275,18 +276,9 @@ class Agent:
 
     def clone(self) -> Self:
         """Make an independent agent in exactly this state."""
-        twin = type(self)(
-            self.policy.clone(),
-            place=self.place,
-            searched=self.searched,
-            learn_every=self.learn_every,
-            birth=self.birth,
-        )
-        twin.evaluations = list(self.evaluations)
-        twin.num_new_evaluations = self.num_new_evaluations
-        twin.fault = self.fault
-        twin._steps_not_learned_from = self._steps_not_learned_from
-        twin._env_step_seen = self._env_step_seen
+        twin = copy(self)
+        twin.policy, twin.evaluations = self.policy.clone(), list(self.evaluations)
+        twin.is_away = False
         return twin
 
 

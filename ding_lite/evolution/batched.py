@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-import torch
-
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.batched_box import BoxStack
 from ding_lite.evolution.batched_dqn import DQNStack
@@ -19,6 +17,7 @@ from ding_lite.evolution.batched_modules.dqn import ModuleDQNStack
 from ding_lite.evolution.batched_policies import Stack, UpdateResult
 from ding_lite.rl.policies.ddpg import DDPG
 from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.policies.sac import SAC
 from ding_lite.rl.policies.td3 import TD3
 from ding_lite.rl.protocols import Policy
@@ -55,10 +54,20 @@ def make_stack(like: Policy, count: int) -> Stack[Any]:
 
 
 def _kind_and_key(policy: Policy) -> tuple[type[Stack[Any]] | None, Hashable | None]:
-    if torch.device(getattr(policy, "device", "cpu")).type != "cpu":
-        return None, None
-    for kind in KINDS.get(type(policy), ()):
+    for kind in KINDS.get(type(policy), ()) if _may_share(policy) else ():
         key = kind.key(policy)
         if key is not None:
             return kind, (kind, key)
     return None, None
+
+
+def _may_share(policy: Any) -> bool:  # noqa: ANN401 - one of `KINDS`, or any other
+    """Return whether observations, optimiser, gradients and device are those that stacks know."""
+    return (
+        isinstance(policy, OpenPolicy)
+        and policy.device.type == "cpu"
+        and policy.spec.packing is None
+        and not policy.config.normalize_obs
+        and not policy.has_own_optimizer
+        and policy.reduce_gradient is None
+    )

@@ -56,11 +56,8 @@ class BoxStack(Stack[BoxT]):
 
     @classmethod
     def key(cls, policy: BoxT) -> Hashable | None:
-        """Return None for what has no written-out form here, and for shared gradients."""
-        spec = policy.spec
-        if spec.packing is not None or spec.is_image or policy.config.normalize_obs:
-            return None
-        if policy.has_own_network or policy.has_own_optimizer or policy.reduce_gradient:
+        """Return None for what has no written-out form here."""
+        if policy.spec.is_image or policy.has_own_network:
             return None
         weights, _ = policy.flat_weights
         return (type(policy), tuple(weights.shapes.items()), policy.config.activation)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache, partial
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -17,10 +18,17 @@ from ding_lite.evolution.batched_policies import (
 )
 from ding_lite.rl.batch import FloatArray, NumpyArray, Transitions
 from ding_lite.rl.formulas.losses import LOSSES
-from ding_lite.rl.formulas.q_learning import best_values, q_gradient
+from ding_lite.rl.formulas.q_learning import Values, evaluate, q_gradient
 from ding_lite.rl.networks.inputs import as_floats
-from ding_lite.rl.networks.layers import MLP, names_of
+from ding_lite.rl.networks.layers import MLP, MLPOutputs, names_of
 from ding_lite.rl.policies.dqn import DQN
+
+
+class StackedValues(Values, Protocol):
+    """The networks of the first policies of a stack."""
+
+    def backward(self, saved: Any, grad_GBA: Tensor, /) -> None:  # noqa: ANN401 - each its own
+        """Write the gradients of the weights, given that of the values."""
 
 
 class DQNStack(Stack[DQN]):
@@ -47,13 +55,9 @@ class DQNStack(Stack[DQN]):
 
     @classmethod
     def key(cls, policy: DQN) -> Hashable | None:
-        """Return None for what has no written-out form here, and for shared gradients."""
+        """Return None for what has no written-out form here."""
         config = policy.config
-        if policy.spec.packing is not None:
-            return None
-        if policy.spec.is_image or config.dueling or config.normalize_obs or policy.reduce_gradient:
-            return None
-        if policy.has_own_network or policy.has_own_optimizer:
+        if policy.spec.is_image or config.dueling or policy.has_own_network:
             return None
         weights, _ = policy.flat_weights
         return (tuple(weights.shapes.items()), config.activation, config.loss, config.double)
@@ -77,15 +81,20 @@ class DQNStack(Stack[DQN]):
 
     def _values(self, count: int, obs: FloatArray) -> FloatArray:
         vectors = as_floats(torch.from_numpy(obs)).flatten(2).expand(count, -1, -1)
-        values: FloatArray = self._first_online(count).forward(vectors)[-1].numpy()
+        values: FloatArray = self._first_online(count).forward(vectors).numpy()
         return values
 
     @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite is a fault instead
     def _update(self, layout: Layout[DQN], batch: Transitions) -> None:
         """Do one update of the policies with updates left."""
-        q_GBA, saved, next_q_GB = self._evaluate(layout, batch)
+        count = layout.count
+        online, target = self._first_online(count), self._first_target(count)
+        obs, next_obs = (self._vectors(each, count) for each in (batch.obs, batch.next_obs))
+        q_GBA, saved, next_q_GB = evaluate(
+            online, target, layout, obs, next_obs, is_double=self._is_double
+        )
         found = q_gradient(layout, batch, q_GBA, next_q_GB, self._loss)
-        self._first_online(layout.count).backward(saved, torch.from_numpy(found.grad_GBA))
+        online.backward(saved, torch.from_numpy(found.grad_GBA))
 
         for row, turn in layout.learning():
             policy, loss = turn.policy, float(found.loss_G[row])
@@ -96,26 +105,11 @@ class DQNStack(Stack[DQN]):
                 turn.outcome.metrics = _metrics(policy, loss, float(found.q_mean_G[row]))
                 turn.outcome.batch = layout.part(batch, row)
 
-    def _evaluate(
-        self, layout: Layout[DQN], batch: Transitions
-    ) -> tuple[FloatArray, list[Tensor], FloatArray]:
-        """Return Q(x, .), the activations that its backward needs, and the value of x'."""
-        count, largest = layout.count, layout.largest
-        online, target = self._first_online(count), self._first_target(count)
-        obs, next_obs = (self._vectors(found, count) for found in (batch.obs, batch.next_obs))
-        next_target_GBA = target.forward(next_obs)[-1].numpy()
-        if not self._is_double:
-            saved, rank_GBA = online.forward(obs), next_target_GBA
-        else:
-            both = online.forward(torch.cat((obs, next_obs), dim=1))
-            saved = [output[:, :largest] for output in both]
-            rank_GBA = both[-1].numpy()[:, largest:]
-        return saved[-1].numpy(), saved, best_values(layout, next_target_GBA, rank_GBA)
-
-    def _make_network(self, weights: StackedTensors, first: int) -> MLP:
-        return MLP(
+    def _make_network(self, weights: StackedTensors, first: int) -> StackedValues:
+        layers = MLP(
             weights, self._grads, self._names, "head", activation=self._activation, first=first
         )
+        return MLPOutputs(layers)
 
 
 def _metrics(policy: DQN, loss: float, q_mean: float) -> Metrics:

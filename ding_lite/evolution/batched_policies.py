@@ -80,7 +80,10 @@ class Stack(ABC, Generic[PolicyT]):
     @classmethod
     @abstractmethod
     def key(cls, policy: PolicyT) -> Hashable | None:
-        """Return the key that policies of one stack share; None for one that learns alone."""
+        """Return the key that policies of one stack share; None for one that learns alone.
+
+        Its observations are not packed or normalised, and its optimiser is the usual one.
+        """
 
     @abstractmethod
     def hold(self, policies: Sequence[PolicyT]) -> Callable[[NumpyArray], NumpyArray]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, cast, get_args
 
 import numpy as np
@@ -16,9 +17,11 @@ import numpy as np
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.agent import Agent, made_like
 from ding_lite.evolution.growth.convolutions import (
+    ChangeConvs,
     Convs,
     add_channels,
     add_convolution,
+    change_convs,
     grow_kernel,
     is_removable,
     remove_channels,
@@ -30,15 +33,13 @@ from ding_lite.evolution.growth.layers import (
     PolicyTensors,
     deepen,
     narrow,
-    shake,
     shorten,
     widen,
 )
-from ding_lite.evolution.growth.modules import grow_policy, has_own_network, shake_module
+from ding_lite.evolution.growth.modules import grow_policy, has_own_network, shake
 from ding_lite.evolution.growth.parameter_layout import ParameterLayout, layout_of
 from ding_lite.evolution.search import LEARN_EVERY, Search, Value
 from ding_lite.rl.networks.activations import Activation
-from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
@@ -157,7 +158,13 @@ class Mutation:
         """Apply one random mutation to an agent; return its description in a few words."""
         odds = np.array([*self._odds.values()])
         kind = KINDS[int(self._rng.choice(len(KINDS), p=odds / odds.sum()))]
-        return self._apply(kind, agent)
+        kinds = {
+            "architecture": self._mutate_architecture,
+            "weights": self._mutate_weights,
+            "activation": self._mutate_activation,
+            "hyperparameters": self._mutate_hyperparameter,
+        }
+        return kinds[kind](agent) if kind in kinds else "none"
 
     def state_dict(self) -> dict[str, Any]:
         """Copy what an exact resume needs."""
@@ -166,19 +173,6 @@ class Mutation:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that `state_dict` returned."""
         set_rng_state(self._rng, state["rng"])
-
-    def _apply(self, kind: str, agent: Agent) -> str:
-        match kind:
-            case "architecture":
-                return self._mutate_architecture(agent)
-            case "weights":
-                return self._mutate_weights(agent)
-            case "activation":
-                return self._mutate_activation(agent)
-            case "hyperparameters":
-                return self._mutate_hyperparameter(agent)
-            case _:
-                return "none"
 
     def _mutate_architecture(self, agent: Agent) -> str:
         """Add or remove a layer if that was drawn and is possible, else some units.
@@ -189,7 +183,7 @@ class Mutation:
             return _grow(agent, seed=int(self._rng.integers(2**63)))
         is_layer = bool(self._rng.random() < self._new_layer_prob)
         removes = bool(self._rng.random() < self._remove_prob)
-        if layout_of(agent.policy).convs and self._rng.random() < _CONVS_PROB:
+        if layout_of(agent.policy).images[0] and self._rng.random() < _CONVS_PROB:
             described = self._change_convs(agent, is_layer=is_layer, removes=removes)
             if described is not None:
                 return described
@@ -198,14 +192,15 @@ class Mutation:
 
     def _change_layers(self, agent: Agent, *, removes: bool) -> str | None:
         layout, hidden = layout_of(agent.policy), tuple(agent.config.hidden)
-        before = layout.chains(len(hidden))
+        before, fixed = layout.chains(len(hidden)), layout.num_fixed
         # A split layer cannot be removed, and no layer can be added behind it.
-        choices = len(hidden) - any(chain.read_in_halves for chain in before)
+        choices = len(hidden) - any(chain.read_in_halves for chain in before) - fixed
         low, high = self._layers
-        if not choices or not (len(hidden) > low if removes else len(hidden) < high):
+        is_possible = len(hidden) > max(low, fixed + 1) if removes else len(hidden) < high
+        if choices < 1 or not is_possible:
             return None
 
-        layer = int(self._rng.integers(choices))
+        layer = fixed + int(self._rng.integers(choices))
         new = hidden[layer] * len(IDENTITIES[layout.activation].weight)
         if not removes and new > max(self._nodes[1], hidden[layer]):
             return None  # it would be twice as wide
@@ -216,32 +211,36 @@ class Mutation:
         tensors = layout.open(state)
         change = shorten if removes else deepen
         for old, grown in zip(before, after, strict=True):
-            change(tensors, old, grown, layer, activation=layout.activation)
+            if old.has(layer):
+                place = layer - old.first
+                change(tensors, old, grown, place, activation=layout.activation)
         return _reshape(agent, layout, tensors, state, changed)
 
     def _change_convs(self, agent: Agent, *, is_layer: bool, removes: bool) -> str | None:
         """Add or remove a convolution, channels of one, or the border of its kernels."""
         layout = layout_of(agent.policy)
-        convs, state = layout.convs, agent.policy.state_dict()
+        (convs, images), state = layout.images, agent.policy.state_dict()
         tensors, (low, high) = layout.open(state), self._layers
         layer = int(self._rng.integers(len(convs)))
         conv, (fewest, most) = convs[layer], self._nodes
         wanted = self._num_nodes[int(self._rng.integers(len(self._num_nodes)))]
         count = min(wanted, conv.channels - fewest if removes else most - conv.channels)
         is_kernel = bool(self._rng.random() < _KERNEL_PROB)
+        change: ChangeConvs
         if is_layer and removes and len(convs) > low and is_removable(conv):
-            changed = remove_convolution(tensors, convs, layer)
+            change = remove_convolution
         elif is_layer and not removes and len(convs) < high:
-            changed = add_convolution(tensors, convs, layer)
+            change = add_convolution
         elif is_kernel and removes and conv.padding and conv.kernel > 2:
-            changed = shrink_kernel(tensors, convs, layer)
+            change = shrink_kernel
         elif is_kernel and not removes and conv.kernel + 2 <= _MAX_KERNEL:
-            changed = grow_kernel(tensors, convs, layer)
+            change = grow_kernel
         elif count > 0:
-            change = remove_channels if removes else add_channels
-            changed = change(tensors, convs, layer, count=count, rng=self._rng)
+            resize = remove_channels if removes else add_channels
+            change = partial(resize, count=count, rng=self._rng)
         else:
             return None
+        changed = change_convs(tensors, images, convs, layer, change)
         _replace(agent, layout, tensors, state, convs=changed)
         return f"convs {_spell_convs(convs)} -> {_spell_convs(changed)}"
 
@@ -258,27 +257,21 @@ class Mutation:
         state = agent.policy.state_dict()
         tensors = layout.open(state)
         for chain in layout.chains(len(hidden)):
-            (narrow if removes else widen)(tensors, chain, layer, count=count, rng=self._rng)
+            if chain.has(layer):
+                change = narrow if removes else widen
+                change(tensors, chain, layer - chain.first, count=count, rng=self._rng)
         return _reshape(agent, layout, tensors, state, tuple(hidden))
 
     def _mutate_weights(self, agent: Agent) -> str:
-        if has_own_network(agent.policy):
-            shaken = shake_module(agent.policy, spread=self._spread, rng=self._rng)
-            return f"weights {self._spread:g}" if shaken else "none"
-        layout, state = layout_of(agent.policy), agent.policy.state_dict()
-        tensors = layout.open(state)
-        shake(tensors, spread=self._spread, rng=self._rng)
-        agent.policy.load_state_dict(layout.close(tensors, state, state))
-        return f"weights {self._spread:g}"
+        shaken = shake(agent.policy, spread=self._spread, rng=self._rng)
+        return f"weights {self._spread:g}" if shaken else "none"
 
     def _mutate_activation(self, agent: Agent) -> str:
-        config = agent.config
         _check_has_activation(agent.policy)
-        if isinstance(agent.policy, ActorCriticPolicy) and layout_of(agent.policy).convs:
-            return "none"  # behind convolutions their layers always have ReLUs
-        others = [name for name in get_args(Activation) if name != config.activation]
+        layout = layout_of(agent.policy)
+        others = [name for name in get_args(Activation) if name != layout.activation]
         chosen = others[int(self._rng.integers(len(others)))]
-        return _change(agent, "activation", config.activation, chosen)
+        return _change(agent, layout.activation_name, layout.activation, chosen)
 
     def _mutate_hyperparameter(self, agent: Agent) -> str:
         values = agent.hyperparameters
@@ -350,19 +343,13 @@ def _change(agent: Agent, name: str, before: Value, after: Value) -> str:
 
 def _check_has_activation(policy: Policy) -> None:
     if has_own_network(policy):
-        is_built = isinstance(policy, TorchPolicy)  # R2D2 among them
+        is_built = isinstance(policy, TorchPolicy) and "network" not in policy.parts
         of = "networks that its `build` makes" if is_built else "a network of its user"
         raise ConfigError(
             f"`activation` of the mutation is above 0, but this {type(policy).__name__} has {of}, "
             f"and activations of those stay as they are. Leave it at 0."
         )
-    if not hasattr(policy.config, "activation"):
-        raise ConfigError(
-            f"`activation` of the mutation is above 0, but the networks of a "
-            f"{type(policy).__name__} have ReLUs only. Leave it at 0."
-        )
-    if isinstance(policy, ActorCriticPolicy):
-        layout_of(policy)  # raises for one with memory
+    layout_of(policy)  # raises for networks that are unknown here
 
 
 def _spell(value: Value) -> str:

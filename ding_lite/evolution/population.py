@@ -280,9 +280,7 @@ def _hidden(agent: Agent) -> tuple[int, ...] | None:
 
 
 def _convs(agent: Agent) -> tuple[Conv, ...] | None:
-    if has_own_network(agent.policy) or not hasattr(agent.config, "torso"):
-        return None
-    return convs_of(agent.spec, agent.config) or None
+    return None if has_own_network(agent.policy) else convs_of(agent.policy) or None
 
 
 def _check_fits(agent: Agent, size: int) -> None:

@@ -22,7 +22,10 @@ _FIXED = {
     "seed": "each agent has its own anyway",
     "hidden": "an architecture mutation changes it: `Mutation(architecture=...)`",
     "torso": "agents of different convolutions have nothing to inherit",
-    "activation": "an activation mutation changes it: `Mutation(activation=...)`",
+    **dict.fromkeys(
+        ("activation", "image_activation"),
+        "an activation mutation changes it: `Mutation(activation=...)`",
+    ),
     "n_step": "all agents share the transitions, which are of one length",
     "normalize_obs": "an agent with it cannot inherit from one without",
 }

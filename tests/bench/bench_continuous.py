@@ -34,8 +34,8 @@ from tests.bench.harness import Row, compare, row_from_samples
 
 ENV_ID = "Pendulum-v1"
 TARGET = -200.0
-SIZES = ((128, 64), (256, 256))
-"""Batches and widths: our defaults, and what is usual for robots."""
+SIZES = ((128, 64), (64, 64), (256, 256))
+"""Batches and widths: our defaults, half the batch, and what is usual for robots."""
 MAX_UPDATE_RATIO = 0.7
 MAX_ACTION_RATIO = 0.6
 OWN_BATCH, OWN_WIDTH = 64, 64
@@ -85,7 +85,7 @@ def updates(name: str, batch_size: int, width: int) -> list[Row]:
             tracked=width == 64,
         )
     ]
-    if width == SIZES[0][1]:
+    if (batch_size, width) == SIZES[0]:
         obs = make_envs(ENV_ID, plan.num_envs).obs
         rows.append(
             compare(

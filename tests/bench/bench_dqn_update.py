@@ -18,7 +18,8 @@ from ding_lite.rl import DQN, DQNConfig, Transitions, make_envs
 from ding_lite.rl.batch import NumpyArray
 from tests.bench.harness import Row, compare
 
-BATCH_SIZE = 128
+SIZES = ((64, 64), (128, 64), (128, 128))
+"""Batches and widths; actions are measured once for each width."""
 NUM_ENVS = 8
 MAX_UPDATE_RATIO = 0.7
 MAX_OWN_RATIO = 0.65
@@ -26,16 +27,16 @@ MAX_ACTION_RATIO = 0.6
 
 
 def run() -> list[Row]:
-    """Compare updates of two sizes of network, and actions."""
+    """Compare updates of two sizes of batch and of network, and actions."""
     rows = []
-    for width in (64, 128):
-        config = DQNConfig(hidden=(width, width), batch_size=BATCH_SIZE)
+    for batch_size, width in SIZES:
+        config = DQNConfig(hidden=(width, width), batch_size=batch_size)
         policy = DQN(make_envs("CartPole-v1", 1).spec, config)
-        plain, tensors = PlainDQN(width, config), random_batch()
+        plain, tensors = PlainDQN(width, config), random_batch(batch_size)
         batch, obs = Transitions(**tensors), tensors["obs"][:NUM_ENVS].numpy()
         rows.append(
             compare(
-                f"DQN update, batch {BATCH_SIZE}, hidden {width}x{width}, double",
+                f"DQN update, batch {batch_size}, hidden {width}x{width}, double",
                 partial(policy.learn, batch),
                 partial(plain.learn, tensors),
                 baseline_name="plain torch, default Adam",
@@ -44,11 +45,10 @@ def run() -> list[Row]:
                 tracked=width == 64,
             )
         )
-        own_config = DQNConfig(batch_size=BATCH_SIZE)
-        own = DQN(policy.spec, own_config, network=copy.deepcopy(plain.net))
+        own = DQN(policy.spec, DQNConfig(), network=copy.deepcopy(plain.net))
         rows.append(
             compare(
-                f"DQN update of a user's nn.Module, batch {BATCH_SIZE}, hidden {width}x{width}",
+                f"DQN update of a user's nn.Module, batch {batch_size}, hidden {width}x{width}",
                 partial(own.learn, batch),
                 partial(plain.learn, tensors),
                 baseline_name="plain torch, default Adam",
@@ -57,6 +57,8 @@ def run() -> list[Row]:
                 tracked=width == 64,
             )
         )
+        if batch_size < 128:
+            continue
         rows.append(
             compare(
                 f"greedy action, {NUM_ENVS} envs, hidden {width}x{width}",
@@ -107,7 +109,7 @@ class PlainDQN:
         return q.argmax(dim=1).numpy()
 
 
-def random_batch(size: int = BATCH_SIZE) -> dict[str, Tensor]:
+def random_batch(size: int) -> dict[str, Tensor]:
     """Draw the fields of a batch as a replay would give it."""
     rng = np.random.default_rng(0)
     return {

@@ -72,7 +72,7 @@ def updates(spec: EnvSpec) -> list[Row]:
     """Compare an update an agent: with a batch at hand, and drawn from a replay of its own."""
     population = Population.of(DQN, spec, size=SIZE, config=CONFIG)
     policies = [agent.policy for agent in population if isinstance(agent.policy, DQN)]
-    stack, plain, one = DQNStack(policies[0], SIZE), PlainDQN(32, CONFIG), random_batch()
+    stack, plain, one = DQNStack(policies[0], SIZE), PlainDQN(32, CONFIG), random_batch(BATCH_SIZE)
     batch = Transitions(**{name: torch.cat([tensor] * SIZE) for name, tensor in one.items()})
 
     def together(each: int) -> None:
@@ -168,7 +168,7 @@ def modules(spec: EnvSpec) -> Row:
     policies = [
         DQN(spec, replace(CONFIG, seed=seed), network=lambda _: mlp(4, 2)) for seed in range(SIZE)
     ]
-    one = Transitions(**random_batch())
+    one = Transitions(**random_batch(BATCH_SIZE))
     batch = Transitions(*(torch.cat([getattr(one, field.name)] * SIZE) for field in fields(one)))
     return against_one_after_the_other("DQN", policies, batch)
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from ding_lite.evolution.batched import Stack, make_stack
 from ding_lite.evolution.search import Search, integer, log_uniform
 from ding_lite.rl.batch import NumpyArray, Transitions
 from ding_lite.rl.envs.vector import make_envs
@@ -53,6 +58,52 @@ def some_transitions(spec: EnvSpec, count: int, *, seed: int = 0) -> Transitions
 def part(batch: Transitions, start: int, size: int) -> Transitions:
     """Cut some transitions out of a batch."""
     return Transitions(*(getattr(batch, f.name)[start : start + size] for f in fields(batch)))
+
+
+def assert_same(together: Sequence[Any], alone: Sequence[Any]) -> None:
+    for one, other in zip(together, alone, strict=True):
+        states = one.state_dict(), other.state_dict()
+        torch.testing.assert_close(*states, atol=1e-5, rtol=0.0)
+
+
+def check_updates(together: Sequence[Any], alone: Sequence[Any], count: int) -> Stack[Any]:
+    """Hold batched updates against those of each policy alone; return the stack."""
+    sizes, num = [policy.config.batch_size for policy in together], len(together)
+    stack = make_stack(together[0], num)
+    for update in range(count):
+        batch = some_transitions(together[0].spec, num * max(sizes), seed=update)
+        outcomes = stack.learn(together, sizes, [1] * num, partial(given, batch))
+        for row, (policy, found) in enumerate(zip(alone, outcomes, strict=True)):
+            metrics = policy.learn(part(batch, row * max(sizes), sizes[row]))
+            assert found.metrics == pytest.approx(metrics, abs=1e-4)
+            assert found.batch is not None
+            assert len(found.batch) == sizes[row]
+    assert_same(together, alone)
+    return stack
+
+
+def check_numbers_of_updates(
+    together: Sequence[Any], alone: Sequence[Any], updates: list[int]
+) -> None:
+    """Hold batched updates, of each policy a number of its own, against those of each alone."""
+    sizes = [policy.config.batch_size for policy in together]
+    drawn: list[Transitions] = []
+
+    def sample(count: int) -> Transitions:
+        drawn.append(some_transitions(together[0].spec, count, seed=len(drawn)))
+        return drawn[-1]
+
+    outcomes = make_stack(together[0], len(updates)).learn(together, sizes, updates, sample)
+    assert [outcome.updates for outcome in outcomes] == updates
+    assert all((found.metrics is None) == (not found.updates) for found in outcomes)
+    order = sorted(range(len(updates)), key=lambda index: -updates[index])
+    for done, batch in enumerate(drawn):
+        active = [index for index in order if updates[index] > done]
+        largest = max(sizes[index] for index in active)
+        assert len(batch) == largest * len(active)
+        for row, index in enumerate(active):
+            alone[index].learn(part(batch, row * largest, sizes[index]))
+    assert_same(together, alone)
 
 
 def given(batch: Transitions, count: int) -> Transitions:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,12 +11,17 @@ import torch
 
 from ding_lite.evolution.batched import make_stack, stack_key
 from ding_lite.evolution.batched_dqn import DQNStack
-from ding_lite.rl.batch import Transitions
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.a2c import A2C
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.spec import EnvSpec
-from tests.evolution.conftest import given, part, some_transitions
+from tests.evolution.conftest import (
+    assert_same,
+    check_numbers_of_updates,
+    check_updates,
+    part,
+    some_transitions,
+)
 
 SHAPE = DQNConfig(hidden=(32, 32), n_step=1)
 DIFFERENT: list[dict[str, Any]] = [
@@ -39,15 +42,6 @@ def policies(spec: EnvSpec, shape: DQNConfig = SHAPE, *, count: int = 6) -> list
     return made
 
 
-def assert_same(together: Sequence[DQN], alone: Sequence[DQN], *, atol: float = 1e-5) -> None:
-    for one, other in zip(together, alone, strict=True):
-        assert one.train_iter == other.train_iter
-        states = (one.state_dict(), other.state_dict())
-        for key in ("q_net", "target_net", "adam"):
-            for name, tensor in states[0][key].items():
-                torch.testing.assert_close(tensor, states[1][key][name], atol=atol, rtol=0.0)
-
-
 @pytest.mark.parametrize(
     "shape",
     [
@@ -65,47 +59,13 @@ def assert_same(together: Sequence[DQN], alone: Sequence[DQN], *, atol: float = 
 def test_a_hundred_batched_updates_are_those_of_each_policy_alone(
     spec: EnvSpec, shape: DQNConfig
 ) -> None:
-    together, alone = policies(spec, shape), policies(spec, shape)
-    sizes = [policy.config.batch_size for policy in together]
-    stack = make_stack(together[0], len(together))
-    for update in range(100):
-        batch = some_transitions(spec, len(together) * max(sizes), seed=update)
-        outcomes = stack.learn(together, sizes, [1] * len(together), partial(given, batch))
-        for row, policy in enumerate(alone):
-            metrics = policy.learn(part(batch, row * max(sizes), sizes[row]))
-            found = outcomes[row]
-            assert found.metrics is not None
-            assert found.metrics.keys() == metrics.keys()
-            for name, value in found.metrics.items():
-                assert value == pytest.approx(metrics[name], abs=1e-4), name
-            assert found.batch is not None
-            assert len(found.batch) == sizes[row]
-    assert_same(together, alone)
+    check_updates(policies(spec, shape), policies(spec, shape), 100)
 
 
 def test_each_policy_does_its_own_number_of_updates(spec: EnvSpec) -> None:
     together, alone = policies(spec), policies(spec)
-    sizes = [policy.config.batch_size for policy in together]
-    updates = [2, 0, 5, 1, 5, 3]
-    drawn: list[Transitions] = []
-
-    def sample(count: int) -> Transitions:
-        drawn.append(some_transitions(spec, count, seed=len(drawn)))
-        return drawn[-1]
-
     for _ in range(3):
-        drawn.clear()
-        outcomes = make_stack(together[0], 6).learn(together, sizes, updates, sample)
-        assert [outcome.updates for outcome in outcomes] == updates
-        assert outcomes[1].metrics is None
-        order = sorted(range(6), key=lambda index: -updates[index])
-        for done, batch in enumerate(drawn):
-            active = [index for index in order if updates[index] > done]
-            largest = max(sizes[index] for index in active)
-            assert len(batch) == largest * len(active)
-            for row, index in enumerate(active):
-                alone[index].learn(part(batch, row * largest, sizes[index]))
-    assert_same(together, alone)
+        check_numbers_of_updates(together, alone, [2, 0, 5, 1, 5, 3])
 
 
 def test_a_policy_with_a_fault_stops_and_the_others_go_on(spec: EnvSpec) -> None:

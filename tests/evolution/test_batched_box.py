@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
 from ding_lite.evolution.batched import make_stack, stack_key
-from ding_lite.rl.batch import Transitions
 from ding_lite.rl.policies.ddpg import DDPG, DDPGConfig
 from ding_lite.rl.policies.sac import SAC, SACConfig
 from ding_lite.rl.policies.td3 import TD3, TD3Config
 from ding_lite.rl.spec import EnvSpec
-from tests.evolution.conftest import given, part, some_transitions
+from tests.evolution.conftest import (
+    assert_same,
+    check_numbers_of_updates,
+    check_updates,
+    part,
+    some_transitions,
+)
 
 Policies = list[Any]
 # Small ones: where a sum is zero but for rounding, a ReLU is open in one order of adding up and
@@ -50,50 +53,17 @@ def policies(spec: EnvSpec, name: str) -> Policies:
     return made
 
 
-def assert_same(together: Sequence[Any], alone: Sequence[Any]) -> None:
-    for one, other in zip(together, alone, strict=True):
-        states = (one.state_dict(), other.state_dict())
-        for name in PARTS:
-            torch.testing.assert_close(states[0][name], states[1][name], atol=1e-5, rtol=0.0)
-
-
 @pytest.mark.parametrize("name", KINDS)
 def test_a_hundred_batched_updates_are_those_of_each_policy_alone(
     box_spec: EnvSpec, name: str
 ) -> None:
-    together, alone = policies(box_spec, name), policies(box_spec, name)
-    sizes = [policy.config.batch_size for policy in together]
-    stack = make_stack(together[0], len(together))
-    for update in range(100):
-        batch = some_transitions(box_spec, len(together) * max(sizes), seed=update)
-        outcomes = stack.learn(together, sizes, [1] * 4, partial(given, batch))
-        for row, (policy, found) in enumerate(zip(alone, outcomes, strict=True)):
-            metrics = policy.learn(part(batch, row * max(sizes), sizes[row]))
-            assert found.metrics == pytest.approx(metrics, abs=1e-4)
-            assert found.batch is not None
-            assert len(found.batch) == sizes[row]
-    assert_same(together, alone)
+    check_updates(policies(box_spec, name), policies(box_spec, name), 100)
 
 
 @pytest.mark.parametrize("name", ["td3", "sac"])
 def test_each_policy_does_its_own_number_of_updates(box_spec: EnvSpec, name: str) -> None:
     together, alone = policies(box_spec, name), policies(box_spec, name)
-    sizes, updates = [policy.config.batch_size for policy in together], [2, 0, 5, 3]
-    drawn: list[Transitions] = []
-
-    def sample(count: int) -> Transitions:
-        drawn.append(some_transitions(box_spec, count, seed=len(drawn)))
-        return drawn[-1]
-
-    outcomes = make_stack(together[0], 4).learn(together, sizes, updates, sample)
-    assert [outcome.updates for outcome in outcomes] == updates
-    order = sorted(range(4), key=lambda index: -updates[index])
-    for done, batch in enumerate(drawn):
-        active = [index for index in order if updates[index] > done]
-        largest = max(sizes[index] for index in active)
-        for row, index in enumerate(active):
-            alone[index].learn(part(batch, row * largest, sizes[index]))
-    assert_same(together, alone)
+    check_numbers_of_updates(together, alone, [2, 0, 5, 3])
 
 
 @pytest.mark.parametrize(("prefix", "owner"), [("critics.", "critics"), ("actor.", "actor")])

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ding_lite.evolution.batched_box import BoxStack, BoxT
 from ding_lite.evolution.batched_modules.stacked import (
     StackedModule,
+    StackedOutputs,
     architecture,
     can_stack,
     members_obs,
@@ -44,11 +45,9 @@ class ModuleBoxStack(BoxStack[BoxT]):
 
     @classmethod
     def key(cls, policy: BoxT) -> Hashable | None:
-        """Return None unless `vmap` computes both actor and critics, and for shared gradients."""
+        """Return None unless `vmap` computes both actor and critics."""
         spec = policy.spec
-        if not {"actor", "critic"} <= policy.parts.keys() or policy.has_own_optimizer:
-            return None
-        if policy.config.normalize_obs or spec.packing is not None or policy.reduce_gradient:
+        if not {"actor", "critic"} <= policy.parts.keys():
             return None
         critics, actor = _modules_of(policy).values()
         form = architecture(nn.ModuleList([critics, actor]))
@@ -72,7 +71,7 @@ class ModuleBoxStack(BoxStack[BoxT]):
         return members_obs(obs, self._spec, count)
 
     def _actor_on(self, weights: StackedTensors, count: int) -> Any:  # noqa: ANN401 - of the form
-        body: Any = StackedActor(self._stacked("actor.", weights, count))  # never acts
+        body: Any = StackedOutputs(self._stacked("actor.", weights, count))  # never acts
         actor_type = self._like.form.actor_type
         return actor_type(body) if actor_type.outputs_per_action > 1 else OwnActor(body, self._spec)
 
@@ -89,26 +88,6 @@ class ModuleBoxStack(BoxStack[BoxT]):
         parameters = {name: weights[prefix + name][:count] for name in names}
         grads = [self._grads[prefix + name][:count] for name in names]
         return StackedModule(module, parameters, grads, more=more)
-
-
-class StackedActor:
-    """The modules of several actors as the body of one."""
-
-    def __init__(self, modules: StackedModule) -> None:
-        """Take the modules."""
-        self._modules = modules
-        self.backward = modules.backward
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Compute the outputs, [G, B, O]; nothing is recorded."""
-        with torch.no_grad():
-            return self._modules.forward(obs)[-1]
-
-    def forward_saving(self, obs: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Compute the outputs, recorded by autograd."""
-        with torch.enable_grad():
-            saved = self._modules.forward(obs)
-        return saved[-1].detach(), saved
 
 
 class StackedCritics:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import cast
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from ding_lite.evolution.batched_dqn import DQNStack
+from ding_lite.evolution.batched_dqn import DQNStack, StackedValues
 from ding_lite.evolution.batched_modules.stacked import (
     StackedModule,
+    StackedOutputs,
     architecture,
     can_stack,
     members_obs,
 )
-from ding_lite.evolution.batched_policies import Layout, StackedTensors
-from ding_lite.rl.batch import FloatArray, NumpyArray, Transitions
-from ding_lite.rl.formulas.q_learning import best_values
-from ding_lite.rl.networks.layers import MLP
+from ding_lite.evolution.batched_policies import StackedTensors
+from ding_lite.rl.batch import Array, FloatArray, NumpyArray
 from ding_lite.rl.policies.dqn import DQN
 from ding_lite.rl.weights.flat_module import copied
 
@@ -44,11 +41,9 @@ class ModuleDQNStack(DQNStack):
 
     @classmethod
     def key(cls, policy: DQN) -> Hashable | None:
-        """Return None for modules that `vmap` cannot compute, and for shared gradients."""
+        """Return None for modules that `vmap` cannot compute."""
         config = policy.config
-        if not policy.has_own_network or policy.has_own_optimizer or policy.reduce_gradient:
-            return None
-        if config.normalize_obs or policy.spec.packing is not None:
+        if not policy.has_own_network:
             return None
         form = architecture(policy.module)
         obs = (policy.spec.obs_shape, policy.spec.obs_dtype)
@@ -69,26 +64,11 @@ class ModuleDQNStack(DQNStack):
         """Return a function that acts greedily by some policies."""
         return lambda obs: self.q_values(policies, obs).argmax(axis=2)
 
-    def _evaluate(
-        self, layout: Layout[DQN], batch: Transitions
-    ) -> tuple[FloatArray, list[Tensor], FloatArray]:
-        """Return Q(x, .), recorded values for the backward, and the value of x'."""
-        count = layout.count
-        online, target = self._first_online(count), self._first_target(count)
-        obs, next_obs = (
-            members_obs(found, self._spec, count) for found in (batch.obs, batch.next_obs)
-        )
-        with torch.no_grad():
-            value_GBA = rank_GBA = target.forward(next_obs)[-1].numpy()
-            if self._is_double:
-                rank_GBA = online.forward(next_obs)[-1].numpy()
-        with torch.enable_grad():
-            saved = online.forward(obs)
-        next_q_GB = best_values(layout, value_GBA, rank_GBA)
-        return saved[-1].detach().numpy(), saved, next_q_GB
+    def _vectors(self, obs: Array, count: int) -> Tensor:
+        return members_obs(obs, self._spec, count)
 
-    def _make_network(self, weights: StackedTensors, first: int) -> MLP:
+    def _make_network(self, weights: StackedTensors, first: int) -> StackedValues:
         names = [name for name, _ in self._module.named_parameters()]
         grads = [self._grads[name][:first] for name in names]
-        stacked = StackedModule(self._module, {n: weights[n][:first] for n in names}, grads)
-        return cast(MLP, stacked)  # with the methods that a DQNStack calls
+        parameters = {name: weights[name][:first] for name in names}
+        return StackedOutputs(StackedModule(self._module, parameters, grads))

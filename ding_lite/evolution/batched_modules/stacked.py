@@ -115,6 +115,34 @@ class StackedModule:
         return forward
 
 
+class StackedOutputs:
+    """The outputs of modules, and what their backward needs.
+
+    Args:
+        modules: Of several policies.
+    """
+
+    def __init__(self, modules: StackedModule) -> None:
+        """Take the modules."""
+        self._modules = modules
+        self.backward = modules.backward
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Compute the outputs, [G, B, O]; nothing is recorded."""
+        with torch.no_grad():
+            return self._modules.forward(obs)[-1]
+
+    def forward_saving(self, obs: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Compute the outputs, recorded by autograd."""
+        with torch.enable_grad():
+            saved = self._modules.forward(obs)
+        return saved[-1].detach(), saved
+
+    def forward_pair(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
+        """Compute the outputs of both; only the first are recorded."""
+        return *self.forward_saving(obs), self.forward(next_obs)
+
+
 def gradients(values: Tensor, by: Sequence[Tensor], grad: Tensor) -> tuple[Tensor, ...]:
     """Compute the gradients by tensors, given that of values; zeros by those that are not used."""
     return torch.autograd.grad(values, by, grad, allow_unused=True, materialize_grads=True)

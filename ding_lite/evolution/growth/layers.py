@@ -11,8 +11,9 @@ others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -22,6 +23,8 @@ from torch import Tensor
 from ding_lite.rl.networks.activations import Activation
 
 Tensors: TypeAlias = dict[str, Tensor]
+Change: TypeAlias = Callable[[Tensor, Tensor | float], Tensor]
+Merge: TypeAlias = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -67,10 +70,16 @@ class Chain:
     hidden: tuple[str, ...]
     """The names of the hidden layers."""
     heads: tuple[str, ...]
-    """The names of the layers that read the last hidden layer."""
+    """The names of the layers that read the last hidden layer, and maybe more behind it."""
     read_in_halves: bool = False
     """Whether each of two heads reads a half of its own of the last hidden layer, which is then
     twice as wide as the config says."""
+    first: int = 0
+    """The hidden layer of the config that is the first one here."""
+
+    def has(self, layer: int) -> bool:
+        """Return whether a hidden layer of the config is one of these."""
+        return 0 <= layer - self.first < len(self.hidden)
 
     def readers(self, layer: int) -> tuple[str, ...]:
         """Return the names of the layers that read a hidden layer."""
@@ -91,9 +100,66 @@ class PolicyTensors:
     """The first and second moments of each optimiser, which together have all names of the first
     values."""
 
-    def adams_of(self, name: str) -> list[tuple[Tensor, Tensor]]:
-        """Return the first and second moments of a tensor."""
-        return [(means[name], squares[name]) for means, squares in self.moments if name in means]
+    def change(self, name: str, change: Change, new: Tensor | float = 0.0) -> None:
+        """Change a tensor, and its moments likewise.
+
+        Args:
+            name: Of the tensor.
+            change: Gets a tensor, and what its new parts are.
+            new: The new parts of weights. Those of means are 0, those of squares their mean.
+        """
+        for values in self.values:
+            if name in values:
+                values[name] = change(values[name], new)
+        for means, squares in self.moments:
+            if name in means:
+                usual = float(squares[name].mean())
+                means[name], squares[name] = change(means[name], 0.0), change(squares[name], usual)
+
+    def insert(self, layer: str, weight: Tensor, bias: Tensor, *, beside: str) -> None:
+        """Add a layer wherever another one is."""
+        for kind, tensor in (("weight", weight), ("bias", bias)):
+            name, other = f"{layer}.{kind}", f"{beside}.{kind}"
+            for values in self.values:
+                if other in values:
+                    values[name] = tensor.clone()
+            for means, squares in self.moments:
+                if other in means:
+                    means[name] = torch.zeros_like(tensor)
+                    squares[name] = torch.full_like(tensor, float(squares[other].mean()))
+
+    def merge(self, layer: str, readers: Sequence[str], merge: Merge) -> None:
+        """Remove a layer, and multiply its weights into those that read it.
+
+        Args:
+            layer: Its name.
+            readers: The names of the layers that read it.
+            merge: Gets the weights that read it, its weights and its bias; returns the weights that
+                read its input instead, and what is added to their bias.
+        """
+        name, of_bias = f"{layer}.weight", f"{layer}.bias"
+        for values in (each for each in self.values if name in each):
+            weight, bias = values.pop(name), values.pop(of_bias)
+            for reader in readers:
+                read, more = merge(values[f"{reader}.weight"], weight, bias)
+                values[f"{reader}.weight"] = read
+                values[f"{reader}.bias"] = values[f"{reader}.bias"] + more
+        for means, squares in (pair for pair in self.moments if name in pair[0]):
+            for named in (means, squares):
+                del named[name], named[of_bias]
+            for read_by in (f"{reader}.weight" for reader in readers):
+                shape = self.values[0][read_by].shape
+                if means[read_by].shape != shape:
+                    means[read_by] = torch.zeros(shape)
+                    squares[read_by] = torch.full(shape, float(squares[read_by].mean()))
+
+    def rename(self, layers: Mapping[str, str]) -> None:
+        """Rename layers, all at once."""
+        for named in (*self.values, *(each for pair in self.moments for each in pair)):
+            pairs = [
+                (f"{a}.{k}", f"{b}.{k}") for a, b in layers.items() for k in ("weight", "bias")
+            ]
+            named.update({new: named.pop(old) for old, new in pairs if old in named})
 
 
 def widen(
@@ -134,26 +200,15 @@ def deepen(
         layer: The hidden layer that the new one follows.
         activation: Of the hidden layers. With tanh the function stays the same to 1e-4 or so.
     """
-    identity = IDENTITIES[activation]
-    new = after.hidden[layer + 1]
-    old = before.hidden[layer]
-    width = tensors.values[0][f"{old}.weight"].shape[-2]
+    identity, beside = IDENTITIES[activation], after.hidden[layer]
     _rename(
         tensors, before, after, [*range(layer + 1), None, *range(layer + 1, len(before.hidden))]
     )
-    like = tensors.values[0][f"{after.hidden[layer]}.weight"]
-    parts = torch.cat([one * torch.eye(width) for one in identity.weight])
+    like = tensors.values[0][f"{beside}.weight"]
+    parts = torch.cat([one * torch.eye(like.shape[-2]) for one in identity.weight])
     weight = parts.expand(*like.shape[:-2], *parts.shape).clone()
     bias = torch.full(weight.shape[:-1], identity.bias)
-    for values in tensors.values:
-        if f"{after.hidden[layer]}.weight" in values:
-            values[f"{new}.weight"], values[f"{new}.bias"] = weight.clone(), bias.clone()
-    for means, squares in tensors.moments:
-        for kind, tensor in (("weight", weight), ("bias", bias)):
-            beside = f"{after.hidden[layer]}.{kind}"
-            if beside in means:
-                means[f"{new}.{kind}"] = torch.zeros_like(tensor)
-                squares[f"{new}.{kind}"] = torch.full_like(tensor, float(squares[beside].mean()))
+    tensors.insert(after.hidden[layer + 1], weight, bias, beside=beside)
     if identity.weight != (1.0,) or identity.bias:
         for reader in after.readers(layer + 1):
             _read_identity(tensors, reader, identity)
@@ -182,41 +237,14 @@ def shorten(
     activation: Activation = "relu",
 ) -> None:
     """Remove a hidden layer, and multiply its weights into the next one's."""
-    gone, slope = before.hidden[layer], IDENTITIES[activation].slope
-    for values in tensors.values:
-        if f"{gone}.weight" not in values:
-            continue
-        weight, bias = values.pop(f"{gone}.weight"), values.pop(f"{gone}.bias")
-        for reader in before.readers(layer):
-            read = slope * values[f"{reader}.weight"]
-            values[f"{reader}.bias"] = values[f"{reader}.bias"] + _times(read, bias)
-            values[f"{reader}.weight"] = read @ weight
-    for means, squares in tensors.moments:
-        if f"{gone}.weight" not in means:
-            continue
-        for named in (means, squares):
-            del named[f"{gone}.weight"], named[f"{gone}.bias"]
-        for reader in before.readers(layer):
-            name = f"{reader}.weight"
-            shape = tensors.values[0][name].shape
-            if means[name].shape != shape:
-                means[name] = torch.zeros(shape)
-                squares[name] = torch.full(shape, float(squares[name].mean()))
+
+    def merge(read: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        read = IDENTITIES[activation].slope * read
+        return read @ weight, (read @ bias.unsqueeze(-1)).squeeze(-1)
+
+    tensors.merge(before.hidden[layer], before.readers(layer), merge)
     places = [index for index in range(len(before.hidden)) if index != layer]
     _rename(tensors, before, after, places)
-
-
-def shake(tensors: PolicyTensors, *, spread: float, rng: np.random.Generator) -> None:
-    """Add normal noise to all weights, in proportion to the root mean square of their tensor.
-
-    Target weights get the same noise as the weights that they follow.
-    """
-    for name, tensor in tensors.values[0].items():
-        noise = torch.from_numpy(rng.standard_normal(tuple(tensor.shape), dtype=np.float32))
-        noise *= spread * float(tensor.square().mean().sqrt())
-        for values in tensors.values:
-            if name in values:
-                values[name] = values[name] + noise
 
 
 def _width(tensors: PolicyTensors, chain: Chain, layer: int) -> int:
@@ -241,57 +269,35 @@ def _resize(
     bound = 1.0 / float(np.sqrt(like.shape[-1]))
     shape = (*like.shape[:-2], len(rows), like.shape[-1] + 1)
     drawn = torch.from_numpy(rng.uniform(-bound, bound, size=shape).astype(np.float32))
-    fresh = {f"{name}.weight": drawn[..., :-1], f"{name}.bias": drawn[..., -1]}
-    places = {f"{name}.weight": (-2, rows), f"{name}.bias": (-1, rows)}
-    places |= {f"{reader}.weight": (-1, units) for reader in chain.readers(layer)}
-    for tensor, (dim, index) in places.items():
-        for values in tensors.values:
-            if tensor in values:
-                values[tensor] = taken(values[tensor], dim, index, fresh.get(tensor))
-        for means, squares in tensors.moments:
-            if tensor in means:
-                usual = squares[tensor].mean()
-                means[tensor] = taken(means[tensor], dim, index, None)
-                filled = torch.full_like(means[tensor], float(usual))
-                squares[tensor] = taken(squares[tensor], dim, index, filled)
+    fresh = {"weight": drawn[..., :-1], "bias": drawn[..., -1]}
+    for kind, dim in (("weight", -2), ("bias", -1)):
+        change = partial(taken, dim=dim, index=rows)
+        tensors.change(f"{name}.{kind}", change, fresh[kind])
+    for reader in (f"{reader}.weight" for reader in chain.readers(layer)):
+        beyond = torch.arange(width, tensors.values[0][reader].shape[-1])
+        tensors.change(reader, partial(taken, dim=-1, index=torch.cat((units, beyond))))
 
 
-def taken(tensor: Tensor, dim: int, index: Tensor, fresh: Tensor | None) -> Tensor:
-    """Return the parts of a tensor at an index; what is -1 there is taken from `fresh`, or 0."""
-    taken = tensor.index_select(dim, index.clamp(min=0))
+def taken(tensor: Tensor, new: Tensor | float, *, dim: int, index: Tensor) -> Tensor:
+    """Return the parts of a tensor at an index; what is -1 there is new."""
     is_new = (index < 0).view(-1, *[1] * (-1 - dim))
-    new = torch.zeros_like(taken) if fresh is None else fresh
-    return torch.where(is_new, new, taken)
+    return torch.where(is_new, new, tensor.index_select(dim, index.clamp(min=0)))
 
 
 def _importance(values: Mapping[str, Tensor], chain: Chain, layer: int) -> Tensor:
     """Return the importance of each unit of a hidden layer: norms of inputs times outputs."""
     name = chain.hidden[layer]
     into = values[f"{name}.weight"].square().sum(-1) + values[f"{name}.bias"].square()
-    out = [values[f"{reader}.weight"].square().sum(-2) for reader in chain.readers(layer)]
+    read = [values[f"{reader}.weight"] for reader in chain.readers(layer)]
+    out = [weight[..., : into.shape[-1]].square().sum(-2) for weight in read]
     outwards = torch.cat(out, -1) if chain.is_split(layer) else torch.stack(out).sum(0)
     return (into * outwards).reshape(-1, into.shape[-1]).sum(0)
-
-
-def _times(weight: Tensor, vector: Tensor) -> Tensor:
-    return (weight @ vector.unsqueeze(-1)).squeeze(-1)
 
 
 def _rename(
     tensors: PolicyTensors, before: Chain, after: Chain, places: Sequence[int | None]
 ) -> None:
     """Rename layers to those of another chain; None is a layer without a counterpart."""
-    names = {before.hidden[old]: after.hidden[new] for new, old in _pairs(places)}
-    names |= dict(zip(before.heads, after.heads, strict=True))
-    moments = [named for pair in tensors.moments for named in pair]
-    for named in (*tensors.values, *moments):
-        moved = {}
-        for old, new in names.items():
-            for kind in ("weight", "bias"):
-                if f"{old}.{kind}" in named:
-                    moved[f"{new}.{kind}"] = named.pop(f"{old}.{kind}")
-        named.update(moved)
-
-
-def _pairs(places: Sequence[int | None]) -> list[tuple[int, int]]:
-    return [(new, old) for new, old in enumerate(places) if old is not None]
+    pairs = zip(after.hidden, places, strict=True)
+    names = {before.hidden[old]: new for new, old in pairs if old is not None}
+    tensors.rename(names | dict(zip(before.heads, after.heads, strict=True)))

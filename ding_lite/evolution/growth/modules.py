@@ -6,8 +6,9 @@ A module takes part with its architecture where it has a method `grow`, see `Gro
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
@@ -19,6 +20,7 @@ from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
+from ding_lite.rl.weights.flat import FlatWeights
 from ding_lite.rl.weights.flat_module import MakeModule, copied
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
@@ -60,21 +62,22 @@ class Grown:
 
 
 def grown(module: nn.Module, seed: int) -> nn.Module | None:
-    """Return a grown module; None for one that does not grow.
+    """Return a module grown from a copy; None for one that does not grow.
 
     Raises:
         ConfigError: `grow` returned something else.
     """
     if not isinstance(module, Grows):
         return None
+    copy: Any = copied(module)
     with torch.no_grad():
-        new = module.grow(np.random.default_rng(seed))
+        new = copy.grow(np.random.default_rng(seed))
     if new is not None and not isinstance(new, nn.Module):
         raise ConfigError(
             f"`grow` of {type(module).__name__} returned a {type(new).__name__}; a new nn.Module "
             f"was expected, or None where nothing changes."
         )
-    return None if new is module else new
+    return None if new is copy else new
 
 
 def has_own_network(policy: object) -> bool:
@@ -84,6 +87,8 @@ def has_own_network(policy: object) -> bool:
 
 def growth_seeds(policy: Policy) -> tuple[int, ...]:
     """Return the seeds with which the networks of a policy have grown."""
+    if isinstance(policy, TorchPolicy):
+        return tuple(each.keywords["seed"] for each in policy.changes if isinstance(each, partial))
     parts = policy.parts.values() if isinstance(policy, OpenPolicy) else ()
     return next((part.seeds for part in parts if isinstance(part, Grown)), ())
 
@@ -91,6 +96,11 @@ def growth_seeds(policy: Policy) -> tuple[int, ...]:
 def with_growth(policy: Policy, config: object, seeds: tuple[int, ...]) -> Policy:
     """Make an untrained policy with own networks that have grown with these seeds."""
     own = cast(OpenPolicy, policy)
+    if isinstance(policy, TorchPolicy):
+        twin = OpenPolicy.like(policy, config)
+        for seed in seeds:
+            twin.change_networks(partial(grown, seed=seed))
+        return twin
     parts = {name: part for name, part in own.parts.items() if name != "optimizer"}
     return cast(Policy, own.like(config, **{n: _with_seeds(p, seeds) for n, p in parts.items()}))
 
@@ -107,6 +117,8 @@ def grow_policy(policy: Policy, seed: int) -> Policy | None:
     tensors of the same name and shape; others begin with a mean of 0 and the mean square of what
     had their name, or of all. Another optimiser starts anew.
     """
+    if isinstance(policy, TorchPolicy):
+        return _grow_torch_policy(policy, seed)
     if not isinstance(policy, OpenPolicy):
         return None
     own = policy.own_modules
@@ -129,6 +141,19 @@ def grow_policy(policy: Policy, seed: int) -> Policy | None:
     return twin
 
 
+def _grow_torch_policy(policy: TorchPolicy[Any], seed: int) -> Policy | None:
+    twin = policy.clone()
+    if not twin.change_networks(partial(grown, seed=seed)):
+        return None
+    state = twin.state_dict()
+    with policy.changing_weights() as before, twin.changing_weights() as after:
+        shapes = before.shapes, after.shapes
+    if "adam" in state:
+        state["adam"] = _carried(policy.state_dict()["adam"], *shapes)
+        twin.load_state_dict(state)
+    return twin
+
+
 def _share_parameters(modules: Mapping[str, nn.Module]) -> bool:
     """Return whether one parameter is in several modules, of which a growth would make several."""
     found = [id(p) for module in modules.values() for p in module.parameters()]
@@ -139,7 +164,7 @@ def _grown_tensors(modules: Mapping[str, nn.Module], seed: int) -> dict[str, Ten
     """Let modules grow; return the tensors of those that do."""
     found = {}
     for prefix, module in modules.items():
-        new = grown(copied(module), seed) if isinstance(module, Grows) else None
+        new = grown(module, seed)
         for name, tensor in ({} if new is None else new.state_dict()).items():
             found[prefix + name] = tensor.detach().clone()
     return found
@@ -153,33 +178,39 @@ def _learned_by(key: str, shapes: Shapes) -> Shapes:
     return {n: s for n, s in shapes.items() if n.startswith("critics.") == of_critics}
 
 
-def shake_module(policy: Policy, *, spread: float, rng: np.random.Generator) -> bool:
-    """Add normal noise to what an own network learns; return False without `flat_weights`.
+def shake(policy: Policy, *, spread: float, rng: np.random.Generator) -> bool:
+    """Add normal noise to what networks learn; return False for a policy without `flat_weights`.
 
-    Target weights get the same noise as the weights that they follow; buffers and frozen
-    parameters get none.
+    The noise is in proportion to the root mean square of a tensor. Target weights get that of the
+    weights that they follow; buffers and frozen parameters get none.
     """
     frozen = _frozen(policy)
     if isinstance(policy, TorchPolicy):
         with policy.changing_weights() as weights:
-            for name in weights.shapes:
-                if weights[name].data_ptr() in frozen:
-                    continue
-                weights[name].add_(_noise_for(weights[name], spread, rng))
+            for _, tensor, noise in _noises(weights, spread, rng, frozen):
+                tensor.add_(noise)
         return True
     pair = getattr(policy, "flat_weights", None)
     if pair is None:
         return False
     weights, target = pair
-    for name in weights.shapes:
-        tensor = weights[name]
-        if tensor.data_ptr() in frozen:
-            continue
-        noise = _noise_for(tensor, spread, rng)
-        tensor += noise
+    for name, tensor, noise in _noises(weights, spread, rng, frozen):
+        tensor.add_(noise)
         if name in target.shapes:
             target[name].add_(noise)
     return True
+
+
+def _noises(
+    weights: FlatWeights, spread: float, rng: np.random.Generator, frozen: set[int]
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Draw noise for each tensor that learns."""
+    for name in weights.shapes:
+        tensor = weights[name]
+        if tensor.data_ptr() not in frozen:
+            noise = rng.standard_normal(tuple(tensor.shape), dtype=np.float32)
+            scale = spread * float(tensor.square().mean().sqrt())
+            yield name, tensor, torch.from_numpy(noise).to(tensor.device) * scale
 
 
 def _frozen(policy: Policy) -> set[int]:
@@ -189,13 +220,6 @@ def _frozen(policy: Policy) -> set[int]:
     own = [part for modules in policy.own_modules.values() for part in modules.values()]
     found = [p for module in (policy.module, *own) for p in module.parameters()]
     return {p.data_ptr() for p in found if not p.requires_grad}
-
-
-def _noise_for(tensor: Tensor, spread: float, rng: np.random.Generator) -> Tensor:
-    """Draw noise in proportion to the size of a parameter."""
-    noise = rng.standard_normal(tuple(tensor.shape), dtype=np.float32)
-    scale = spread * float(tensor.square().mean().sqrt())
-    return torch.from_numpy(noise).to(tensor.device) * scale
 
 
 def _carried(adam: Mapping[str, Tensor], before: Shapes, after: Shapes) -> dict[str, Tensor]:

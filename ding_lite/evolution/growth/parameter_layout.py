@@ -10,52 +10,59 @@ import torch
 from torch import Tensor
 
 from ding_lite.errors import ConfigError
-from ding_lite.evolution.growth.layers import Chain, PolicyTensors, Tensors
+from ding_lite.evolution.growth.convolutions import ConvChain, Convs
+from ding_lite.evolution.growth.layers import Chain, PolicyTensors
 from ding_lite.rl.networks.activations import Activation
-from ding_lite.rl.networks.conv import Conv, torso_for
+from ding_lite.rl.networks.conv import num_features, torso_for
+from ding_lite.rl.networks.trees.parts import encoded_parts, encodes_images
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.box_policy import BoxPolicy
 from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.protocols import Policy
-from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.torch_policies.r2d2 import R2D2
 
-
-@dataclass(frozen=True)
-class _Adam:
-    """The key of an optimiser's state, and the weights that it steps."""
-
-    key: str
-    prefixes: tuple[str, ...] = ("",)
-    """The prefixes of their names."""
+_ADAM = (("adam", ("",)),)
+_NO_CONVS: tuple[Convs, tuple[ConvChain, ...]] = ((), ())
 
 
 @dataclass(frozen=True)
 class ParameterLayout:
-    """The keys of weights, target weights and optimisers in a policy's `state_dict`."""
+    """The places of weights, target weights and optimisers in a policy's `state_dict`."""
 
-    values: tuple[str, ...]
-    """The keys of the weights, then of the target weights."""
-    adams: tuple[_Adam, ...]
+    values: tuple[tuple[str, ...], ...]
+    """The keys that lead to the weights, then to the target weights."""
+    adams: tuple[tuple[str, tuple[str, ...]], ...]
+    """The key of each optimiser, and how the names of the weights that it steps begin."""
     chains: Callable[[int], tuple[Chain, ...]]
     """The chains of a policy with so many hidden layers."""
     activation: Activation
     """The activation of the hidden layers."""
-    convs: tuple[Conv, ...] = ()
-    """The convolutions before them."""
+    activation_name: str = "activation"
+    """The setting that it is."""
+    num_fixed: int = 0
+    """How many hidden layers, the first ones, are always there, with no new one behind them."""
+    images: tuple[Convs, tuple[ConvChain, ...]] = _NO_CONVS
+    """The convolutions before the hidden layers, and where they are for each image."""
 
     def open(self, state: Mapping[str, Any]) -> PolicyTensors:
         """Return the tensors of a state."""
-        values = [_own(state[key]) for key in self.values]
+        values = [
+            {_plain(name): t for name, t in _at(state, keys).items() if name[:5] != "norm."}
+            for keys in self.values
+        ]
         moments = []
-        for adam in self.adams:
-            names = _names_of(adam, values[0])
-            sizes = [values[0][name].numel() for name in names]
-            parts = []
-            for kind in ("mean", "square"):
-                split = state[adam.key][kind].split(sizes)
-                pairs = zip(names, split, strict=True)
-                parts.append({name: part.view_as(values[0][name]) for name, part in pairs})
-            moments.append((parts[0], parts[1]))
+        for key, prefixes in self.adams:
+            like = {name: t for name, t in values[0].items() if name.startswith(prefixes)}
+            sizes = [tensor.numel() for tensor in like.values()]
+            means, squares = (
+                {
+                    name: part.view_as(like[name])
+                    for name, part in zip(like, state[key][kind].split(sizes), strict=True)
+                }
+                for kind in ("mean", "square")
+            )
+            moments.append((means, squares))
         return PolicyTensors(values, moments)
 
     def close(
@@ -68,20 +75,18 @@ class ParameterLayout:
             state: The state that they are from.
             like: The state of a policy of their new architecture.
         """
-        closed = dict(state)
-        for key in state:  # those of users start anew where tensors have other shapes
-            if key.endswith("optimizer"):
-                closed[key] = like[key]
-        for key, values in zip(self.values, tensors.values, strict=True):
-            closed[key] = {**values, **_norm(state[key])}
-        order = list(_own(like[self.values[0]]))
-        for adam, (means, squares) in zip(self.adams, tensors.moments, strict=True):
-            names = [name for name in order if name in means]
-            closed[adam.key] = {
-                **state[adam.key],
-                "mean": torch.cat([means[name].reshape(-1) for name in names]),
-                "square": torch.cat([squares[name].reshape(-1) for name in names]),
-            }
+        # The optimisers of users start anew, where tensors have other shapes.
+        closed = {k: like[k] if k.endswith("optimizer") else each for k, each in state.items()}
+        for (key, *inner), values in zip(self.values, tensors.values, strict=True):
+            old, new = _at(state, (key, *inner)), _at(like, (key, *inner))
+            found: Any = {n: values[_plain(n)] if _plain(n) in values else old[n] for n in new}
+            for part in reversed(inner):
+                found = {**closed[key], part: found}
+            closed[key] = found
+        order = [_plain(name) for name in _at(like, self.values[0])]
+        for (key, _), named in zip(self.adams, tensors.moments, strict=True):
+            flat = (torch.cat([each[n].reshape(-1) for n in order if n in each]) for each in named)
+            closed[key] = {**state[key], **dict(zip(("mean", "square"), flat, strict=True))}
         return closed
 
 
@@ -95,29 +100,22 @@ def layout_of(policy: Policy) -> ParameterLayout:
     if isinstance(policy, DQN):
         heads = ("head.value", "head.advantage") if config.dueling else ("head",)
         return ParameterLayout(
-            values=("q_net", "target_net"),
-            adams=() if policy.has_own_optimizer else (_Adam("adam"),),
+            values=(("q_net",), ("target_net",)),
+            adams=() if policy.has_own_optimizer else _ADAM,
             chains=lambda depth: (Chain(_numbered("torso", depth), heads, config.dueling),),
             activation=config.activation,
-            convs=convs_of(policy.spec, config),
+            images=_images_of(policy),
+        )
+    if isinstance(policy, R2D2):
+        return ParameterLayout(
+            values=(("weights",), ("targets", "0")),
+            adams=() if policy.has_own_optimizer else _ADAM,
+            chains=lambda depth: (Chain(_numbered("torso.torso", depth), ("memory",)),),
+            activation=config.activation,
+            images=_images_of(policy, "torso."),
         )
     if isinstance(policy, BoxPolicy):
-        if policy.spec.is_image:
-            raise ConfigError(
-                f"This {type(policy).__name__} sees images, and evolution does not change its "
-                f"networks for them. Mutate its settings only: `Mutation(search, architecture=0.0, "
-                f"weights=0.0, activation=0.0)`."
-            )
-        adams = _Adam("critic_adam", ("critics.",)), _Adam("actor_adam", ("actor.", "log_"))
-        return ParameterLayout(
-            values=("weights", "target"),
-            adams=() if policy.has_own_optimizer else adams,
-            chains=lambda depth: (
-                Chain(_numbered("critics", depth), (f"critics.{depth}",)),
-                Chain(_numbered("actor.torso", depth), ("actor.head",)),
-            ),
-            activation=config.activation,
-        )
+        return _layout_of_box(policy)
     if isinstance(policy, ActorCriticPolicy):
         if policy.state_size:
             raise ConfigError(
@@ -127,9 +125,10 @@ def layout_of(policy: Policy) -> ParameterLayout:
             )
         heads = ("actor.head", "critic.head")
         shared = "torso.0.weight" in policy.weights()
+        name = "image_activation" if shared and policy.spec.is_image else "activation"
         return ParameterLayout(
-            values=("network",),
-            adams=(_Adam("adam"),),
+            values=(("network",),),
+            adams=_ADAM,
             chains=lambda depth: (
                 (Chain(_numbered("torso", depth), heads),)
                 if shared
@@ -137,34 +136,88 @@ def layout_of(policy: Policy) -> ParameterLayout:
                     Chain(_numbered(name, depth), (f"{name}.head",)) for name in ("actor", "critic")
                 )
             ),
-            activation="relu" if shared and policy.spec.is_image else config.activation,
-            convs=convs_of(policy.spec, config) if shared else (),
+            activation=getattr(config, name),
+            activation_name=name,
+            images=_images_of(policy),
         )
     raise ConfigError(
         f"The networks of a {type(policy).__name__} cannot be mutated: evolution knows those of "
-        f"DQN, DDPG, TD3, SAC, A2C, PPO and IMPALA. Mutate its settings only: "
+        f"DQN, R2D2, DDPG, TD3, SAC, A2C, PPO and IMPALA. Mutate its settings only: "
         f"`Mutation(search, architecture=0.0, weights=0.0)`."
     )
 
 
-def convs_of(spec: EnvSpec, config: Any) -> tuple[Conv, ...]:  # noqa: ANN401 - of any policy
-    """Return the convolutions of networks of these settings."""
-    if spec.packing is not None:
-        return ()  # each part of an observation has some of its own
-    return torso_for(config.torso, spec.input_shape, env_id=spec.env_id, convs=config.convs)
+def _layout_of_box(policy: BoxPolicy[Any, Any]) -> ParameterLayout:
+    """Return the layout of an actor and critics, which share a trunk where they see images."""
+    adams = ("critic_adam", ("critics.",)), ("actor_adam", ("actor.", "log_"))
+    sees_images, config = policy.spec.is_image, policy.config
+    each = [f"critics.0.critics.{k}" for k in range(policy.form.num_critics)]
+    trunk = Chain(("critics.0.encoder.torso.0",), tuple(f"{critic}.0" for critic in each))
+
+    def of_critics(depth: int) -> tuple[Chain, ...]:
+        if not sees_images:
+            return (Chain(_numbered("critics", depth), (f"critics.{depth}",)),)
+        behind = max(1, depth - 1)  # with one width the layers behind the trunk have that, too
+        return trunk, *(
+            Chain(_numbered(critic, behind), (f"{critic}.head",), first=min(1, depth - 1))
+            for critic in each
+        )
+
+    convs, of_actor = _images_of(policy, "actor.")
+    return ParameterLayout(
+        values=(("weights",), ("target",)),
+        adams=() if policy.has_own_optimizer else adams,
+        chains=lambda depth: (
+            *of_critics(depth),
+            Chain(_numbered("actor.torso", depth), ("actor.head",)),
+        ),
+        activation=config.activation,
+        num_fixed=int(sees_images),
+        images=(convs, (*of_actor, *_images_of(policy, "critics.0.encoder.")[1])),
+    )
 
 
-def _own(tensors: Mapping[str, Tensor]) -> Tensors:
-    """Drop tensors that no optimiser changes: the running means of `normalize_obs`."""
-    return {name: tensor for name, tensor in tensors.items() if not name.startswith("norm.")}
+def convs_of(policy: Policy) -> Convs:
+    """Return the convolutions of the networks of a policy of this package."""
+    if isinstance(policy, OpenPolicy) and hasattr(policy.config, "images"):
+        return _images_of(policy)[0]
+    return ()
 
 
-def _norm(tensors: Mapping[str, Tensor]) -> Tensors:
-    return {name: tensor for name, tensor in tensors.items() if name.startswith("norm.")}
+def _images_of(policy: OpenPolicy, prefix: str = "") -> tuple[Convs, tuple[ConvChain, ...]]:
+    """Return convolutions, and where they are; none where images have others each.
+
+    Args:
+        policy: Its networks.
+        prefix: Of the names of its layers.
+    """
+    spec, torso = policy.spec, policy.config.images
+    reader = f"{prefix}torso.0"
+    if not encodes_images(spec, torso):
+        convs = torso_for(torso, spec.input_shape, env_id=spec.env_id)
+        if not convs:
+            return _NO_CONVS
+        pixels = num_features(spec.input_shape, convs) // convs[-1].channels
+        return convs, (ConvChain(f"{prefix}conv", reader, pixels),)
+    start, chains, found = 0, [], set()
+    for index, (leaf, convs, size) in enumerate(encoded_parts(spec, torso)):
+        if leaf.is_image:
+            found.add(convs)
+            pixels = size // convs[-1].channels if convs else 0
+            chains.append(ConvChain(f"encoder.conv.{index}", reader, pixels, start, step=2))
+        start += size
+    return (found.pop(), tuple(chains)) if len(found) == 1 else _NO_CONVS
 
 
-def _names_of(adam: _Adam, values: Mapping[str, Tensor]) -> list[str]:
-    return [name for name in values if name.startswith(adam.prefixes)]
+def _at(state: Mapping[str, Any], keys: tuple[str, ...]) -> Mapping[str, Tensor]:
+    for key in keys:
+        state = state[key]
+    return state
+
+
+def _plain(name: str) -> str:
+    """Return the name of a tensor here: in R2D2 a network is an attribute, and read by an LSTM."""
+    return name.removeprefix("net.").replace("_ih_l0", "")
 
 
 def _numbered(name: str, depth: int) -> tuple[str, ...]:

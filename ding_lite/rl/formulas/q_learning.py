@@ -7,12 +7,15 @@ of a population, or one policy alone. B transitions each, A actions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
 
 from ding_lite.rl.batch import Transitions
 from ding_lite.rl.formulas.losses import Loss
 from ding_lite.rl.formulas.returns import bootstrapped_targets
 from ding_lite.rl.formulas.rows import Rows
-from ding_lite.rl.host_or_device import AnyArray, namespace
+from ding_lite.rl.host_or_device import AnyArray, computable, namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,55 @@ class QGradient:
     """The gradient of the loss by the values."""
 
 
+class Values(Protocol):
+    """A network of a value for each action, of one member, [B, A], or of several, [G, B, A]."""
+
+    def forward(self, obs: Tensor, /) -> Tensor:
+        """Compute the values; nothing is recorded."""
+
+    def forward_saving(self, obs: Tensor, /) -> tuple[Tensor, Any]:
+        """Compute the values, and return what their backward needs."""
+
+    def forward_pair(self, obs: Tensor, next_obs: Tensor, /) -> tuple[Tensor, Any, Tensor]:
+        """Compute the values of obs, what their backward needs, and the values of next_obs."""
+
+
+def evaluate(
+    online: Values,
+    target: Values,
+    rows: Rows,
+    obs: Tensor,
+    next_obs: Tensor,
+    *,
+    is_double: bool,
+    mask_GBA: AnyArray = None,
+) -> tuple[AnyArray, Any, AnyArray]:
+    """Return Q(x, .), [G, B, A], what its backward needs, and the value of x', [G, B].
+
+    That is the value of the action that ranks highest. Double Q-learning ranks by the online
+    network and values by the target network (van Hasselt et al. 2016, arXiv:1509.06461); otherwise
+    both are the target network.
+
+    Args:
+        online: The network that learns.
+        target: The network that follows it.
+        rows: The layout of the batch.
+        obs: As the networks take them.
+        next_obs: Those behind, x'.
+        is_double: Whether the online network ranks.
+        mask_GBA: Which actions are legal in x'; all if None.
+    """
+    rank = value = target.forward(next_obs)
+    if is_double:
+        q, saved, rank = online.forward_pair(obs, next_obs)
+    else:
+        q, saved = online.forward_saving(obs)
+    q_GBA, value_GBA, rank_GBA = (
+        computable(each).reshape(rows.count, rows.largest, -1) for each in (q, value, rank)
+    )
+    return q_GBA, saved, best_values(rows, value_GBA, rank_GBA, mask_GBA)
+
+
 def only_legal(value: AnyArray, mask: AnyArray) -> AnyArray:
     """Return values with minus infinity for actions that are not legal; all are without a mask."""
     if mask is None:
@@ -40,17 +92,7 @@ def only_legal(value: AnyArray, mask: AnyArray) -> AnyArray:
 def best_values(
     rows: Rows, value_GBA: AnyArray, rank_GBA: AnyArray, mask_GBA: AnyArray = None
 ) -> AnyArray:
-    """Return the value of the action that ranks highest, [G, B].
-
-    Double Q-learning ranks by the online network and values by the target network (van Hasselt et
-    al. 2016, arXiv:1509.06461); otherwise both are the target network.
-
-    Args:
-        rows: The layout of the batch.
-        value_GBA: The values of the actions.
-        rank_GBA: Their ranks.
-        mask_GBA: Which are legal; all if None.
-    """
+    """Return the value of the legal action that ranks highest, [G, B]."""
     return rows.pick(value_GBA, only_legal(rank_GBA, mask_GBA).argmax(-1))
 
 

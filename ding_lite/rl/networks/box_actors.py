@@ -22,7 +22,7 @@ from ding_lite.rl.batch import FloatArray, NumpyArray
 from ding_lite.rl.host_or_device import AnyArray, as_tensor, computable, floats, namespace
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.inputs import as_floats
-from ding_lite.rl.networks.layers import MLP, Linear, mlp_shapes, names_of
+from ding_lite.rl.networks.layers import MLP, Linear, MLPOutputs, mlp_shapes, names_of
 from ding_lite.rl.networks.modules import Torso
 from ding_lite.rl.networks.q_nets import MAX_NUMPY_PRODUCTS
 from ding_lite.rl.packing import Tree
@@ -55,29 +55,8 @@ class ActorBody(Protocol):
         """
 
 
-class MembersBody:
-    """Hidden layers and a linear output layer of each of G policies.
-
-    Args:
-        layers: With the policies as their members.
-    """
-
-    def __init__(self, layers: MLP) -> None:
-        """Take the layers."""
-        self._layers = layers
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Compute the outputs of the last layer, [G, B, O]."""
-        return self.forward_saving(obs)[0]
-
-    def forward_saving(self, obs: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Compute the outputs of the last layer, and the activations for `backward`."""
-        outputs = self._layers.forward(obs)
-        return outputs[-1], outputs
-
-    def backward(self, saved: Sequence[Tensor], grad_GBO: Tensor) -> None:
-        """Write the gradients of the weights, given that of the outputs."""
-        self._layers.backward(saved, grad_GBO)
+class MembersBody(MLPOutputs):
+    """Hidden layers and a linear output layer of each of G policies."""
 
     def look(self, obs: NumpyArray) -> FloatArray:
         """Compute the outputs of observations of each policy, [G, N, O], as an array."""

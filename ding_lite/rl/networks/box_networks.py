@@ -22,7 +22,7 @@ from ding_lite.rl.networks.box_actors import (
     MLPBody,
     OwnActor,
 )
-from ding_lite.rl.networks.conv import Conv, TorsoName, torso_for
+from ding_lite.rl.networks.conv import AnyTorso, Conv, torso_for
 from ding_lite.rl.networks.image_networks import ImageActor, ImageCritics
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import OneMember
@@ -71,12 +71,8 @@ class BoxSettings(Protocol):
         """The activation of these."""
 
     @property
-    def torso(self) -> TorsoName:
+    def images(self) -> AnyTorso:
         """The convolutions of these for images."""
-
-    @property
-    def convs(self) -> tuple[Conv, ...] | None:
-        """The convolutions one by one, in place of those."""
 
     @property
     def seed(self) -> int:
@@ -122,9 +118,7 @@ class BoxNetworks(Generic[ActorT]):
         self._see: Callable[[Any], Any] = as_floats if spec.packing is None else self._joined
         self._modules: dict[str, nn.Module] = {}
         if spec.is_image and spec.packing is None:
-            convs = torso_for(
-                settings.torso, spec.obs_shape, env_id=spec.env_id, convs=settings.convs
-            )
+            convs = torso_for(settings.images, spec.obs_shape, env_id=spec.env_id)
             actor = actor or partial(self._image_actor, convs, settings.hidden)
             critic = critic or partial(self._image_critics, convs, settings.hidden)
         if critic is not None:

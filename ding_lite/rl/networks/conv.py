@@ -40,45 +40,42 @@ CONVS: dict[str, tuple[Conv, ...]] = {
 `small` sees single pixels up to the border, for images of up to about 30 x 30."""
 
 
-def torso_for(
-    name: TorsoName,
-    obs_shape: Sequence[int],
-    *,
-    env_id: str,
-    convs: tuple[Conv, ...] | None = None,
-) -> tuple[Conv, ...]:
+AnyTorso: TypeAlias = TorsoName | tuple[Conv, ...]
+"""The kind of the convolutions of each image, or these convolutions."""
+
+
+def torso_for(torso: AnyTorso, obs_shape: Sequence[int], *, env_id: str) -> tuple[Conv, ...]:
     """Choose the convolutions for observations; none for an MLP.
 
     Args:
-        name: Their kind.
+        torso: Their kind, or convolutions to use as they are.
         obs_shape: Of an observation.
         env_id: The environment, for errors.
-        convs: Convolutions to use whatever the kind is.
 
     Raises:
         ConfigError: If there are no images, or they are too small.
     """
     is_image = len(obs_shape) == 3
-    if convs is not None:
-        if convs and not (is_image and num_features(obs_shape, convs)):
+    if not isinstance(torso, str):
+        if torso and not (is_image and num_features(obs_shape, torso)):
             raise ConfigError(
                 f"`convs` are given, but the observations of {env_id} have the shape "
                 f"{tuple(obs_shape)}, which is {'too small' if is_image else 'no image'}. Leave "
                 f"`convs` out, or give smaller kernels and strides."
             )
-        return tuple(convs)
-    if name == "auto":
+        return tuple(torso)
+    if torso == "auto":
         fitting = [one for one in CONVS if is_image and num_features(obs_shape, CONVS[one])]
         return CONVS[fitting[0]] if fitting else ()
-    if name == "mlp":
+    if torso == "mlp":
         return ()
-    if not is_image or not num_features(obs_shape, CONVS[name]):
+    if not is_image or not num_features(obs_shape, CONVS[torso]):
         raise ConfigError(
-            f"`torso` is {name!r}, but the observations of {env_id} have the shape "
+            f"`torso` is {torso!r}, but the observations of {env_id} have the shape "
             f"{tuple(obs_shape)}, which is {'too small' if is_image else 'no image'}. "
             f'Use "auto", which takes what fits.'
         )
-    return CONVS[name]
+    return CONVS[torso]
 
 
 def num_features(obs_shape: Sequence[int], convs: Sequence[Conv]) -> int:

@@ -39,7 +39,7 @@ class ImageActor(Torso):
         squashes: bool,
     ) -> None:
         """Make the layers."""
-        super().__init__(obs_shape, convs, hidden, activation=activation, behind_convs=activation)
+        super().__init__(obs_shape, convs, hidden, activation=activation)
         self.head = nn.Linear(hidden[-1], num_outputs)
         self._squashes = squashes
 
@@ -74,9 +74,7 @@ class ImageCritics(nn.Module):
         """Make the layers."""
         super().__init__()
         first, *rest = hidden
-        self.encoder = Torso(
-            obs_shape, convs, (first,), activation=activation, behind_convs=activation
-        )
+        self.encoder = Torso(obs_shape, convs, (first,), activation=activation)
         sizes = (first + num_actions, *(rest or (first,)))
         self.critics = nn.ModuleList(
             Branch(sizes, 1, activation=activation) for _ in range(num_critics)

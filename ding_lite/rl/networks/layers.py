@@ -299,6 +299,38 @@ class MLP:
         self._function.backward(grad, saved_of(outputs, layer, self._function))
 
 
+class MLPOutputs:
+    """The outputs of an MLP, and what its backward needs of each layer.
+
+    Args:
+        layers: Of one network, or of several members.
+    """
+
+    def __init__(self, layers: MLP) -> None:
+        """Take the layers."""
+        self._layers = layers
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute the outputs, [..., B, O]; nothing is recorded."""
+        return self.forward_saving(x)[0]
+
+    def forward_saving(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Compute the outputs, and what `backward` needs."""
+        outputs = self._layers.forward(x)
+        return outputs[-1], outputs
+
+    def forward_pair(self, x: Tensor, next_x: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
+        """Compute the outputs of both in one forward, and what `backward` needs of the first."""
+        size = x.shape[-2]
+        both, saved = self.forward_saving(torch.cat((x, next_x), dim=-2))
+        first = [each[..., :size, :] for each in saved]
+        return both[..., :size, :], first, both[..., size:, :]
+
+    def backward(self, saved: Sequence[Tensor], grad: Tensor) -> None:
+        """Write the gradients of the weights, given that of the outputs."""
+        self._layers.backward(saved, grad)
+
+
 def mlp_shapes(hidden: Sequence[str], head: Shapes, sizes: Sequence[int]) -> Shapes:
     """Return the shapes of the tensors of one member's MLP.
 

@@ -33,7 +33,6 @@ class Torso(nn.Module):
         convs: The convolutions; none for vectors, and images are flattened then.
         hidden: The widths of the layers after them.
         activation: After each of these.
-        behind_convs: After each of these, where there are convolutions.
     """
 
     def __init__(
@@ -43,7 +42,6 @@ class Torso(nn.Module):
         hidden: Sequence[int],
         *,
         activation: Activation,
-        behind_convs: Activation = "relu",
     ) -> None:
         """Make the layers."""
         super().__init__()
@@ -55,7 +53,7 @@ class Torso(nn.Module):
         num_inputs = num_features(obs_shape, convs) if convs else int(np.prod(obs_shape))
         sizes = (num_inputs, *hidden)
         self.torso = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(sizes))
-        self._activation = activation_function(behind_convs if convs else activation).recorded
+        self._activation = activation_function(activation).recorded
 
     def forward(self, obs: Tensor) -> Any:  # noqa: ANN401 - of a subclass: more than one tensor
         """Compute the features."""
@@ -96,7 +94,7 @@ class QModule(Torso):
     ) -> None:
         """Make the layers."""
         widths = (*hidden[:-1], 2 * hidden[-1]) if dueling else tuple(hidden)
-        super().__init__(obs_shape, convs, widths, activation=activation, behind_convs=activation)
+        super().__init__(obs_shape, convs, widths, activation=activation)
         self.head: nn.Module
         if dueling:
             value, advantage = nn.Linear(hidden[-1], 1), nn.Linear(hidden[-1], num_actions)
@@ -150,7 +148,7 @@ class ActorCriticModule(Torso):
         convs: The convolutions; none for vectors.
         hidden: The widths of the hidden layers.
         num_outputs: The number of the actor's outputs.
-        activation: Of the hidden layers; behind convolutions it is a ReLU.
+        activation: Of the hidden layers.
         more_shapes: Of further parameters, such as `actor.log_std`.
     """
 

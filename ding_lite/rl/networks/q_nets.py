@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
+from ding_lite.rl.formulas.q_learning import Values
 from ding_lite.rl.host_or_device import placed
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.conv import Conv
@@ -25,6 +26,7 @@ from ding_lite.rl.networks.layers import (
     MLP,
     DuelingHead,
     Linear,
+    MLPOutputs,
     mlp_shapes,
     names_of,
 )
@@ -40,7 +42,7 @@ MAX_NUMPY_PRODUCTS = 2**17
 """The most multiplications of a layer that is faster in numpy; its threads start at twice that."""
 
 
-class QNetwork(Protocol):
+class QNetwork(Values, Protocol):
     """Computes values, and the gradient of the weights from that of the values."""
 
     weights: FlatWeights
@@ -49,15 +51,6 @@ class QNetwork(Protocol):
     @property
     def module(self) -> nn.Module:
         """The network as a plain module in the same memory."""
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Compute the values, [B, A]; nothing is recorded."""
-
-    def forward_pair(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, Any, Tensor]:
-        """Compute the values of obs, the activations for `backward`, and the values of next_obs."""
-
-    def forward_saving(self, obs: Tensor) -> tuple[Tensor, Any]:
-        """Compute the values, and return the activations for `backward`."""
 
     def backward(self, saved: Any, grad_BA: Tensor) -> None:  # noqa: ANN401 - each keeps its own
         """Write `grads`, given the saved activations and the gradient of the values."""
@@ -75,7 +68,7 @@ class QNetwork(Protocol):
         """Copy what is not learned by gradients, such as running means, from another network."""
 
 
-class MLPQNetwork:
+class MLPQNetwork(MLPOutputs):
     """An MLP for vectors; images are flattened.
 
     Args:
@@ -121,7 +114,7 @@ class MLPQNetwork:
         self._device = self.weights.flat.device
         self._max_numpy_rows = MAX_NUMPY_PRODUCTS // largest if self._device.type == "cpu" else 0
         head = DuelingHead(self.weights, self.grads) if dueling else "head"
-        self._layers = MLP(self.weights, self.grads, names, head, activation=activation)
+        super().__init__(MLP(self.weights, self.grads, names, head, activation=activation))
 
     @cached_property
     def module(self) -> nn.Module:
@@ -130,24 +123,19 @@ class MLPQNetwork:
         bind(module, self.weights, self.grads)
         return module
 
-    def forward(self, obs: Tensor) -> Tensor:
-        """Compute the values, [B, A]; nothing is recorded."""
-        return self.forward_saving(obs)[0]
-
     def forward_pair(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
         """Compute the values of both in one forward."""
-        size = len(obs)
-        q_2BA, outputs = self.forward_saving(torch.cat((obs, next_obs)))
-        return q_2BA[:size], [output[:size] for output in outputs], q_2BA[size:]
+        if obs.dim() > 2:
+            obs, next_obs = obs.flatten(1), next_obs.flatten(1)
+        return super().forward_pair(obs, next_obs)
 
     def forward_saving(self, obs: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Compute the values, and return the output of each layer for `backward`."""
-        outputs = self._layers.forward(self._vectors(obs))
-        return outputs[-1], outputs
+        return super().forward_saving(self._vectors(obs))
 
     def backward(self, saved: Sequence[Tensor], grad_BA: Tensor) -> None:
         """Write `grads`, given the saved activations and the gradient of the values."""
-        self._layers.backward(saved, grad_BA.to(self._device))
+        super().backward(saved, grad_BA.to(self._device))
 
     def values(self, obs: NumpyArray) -> FloatArray:
         """Compute the values of few or many observations, [N, A], as an array."""

@@ -26,7 +26,7 @@ from ding_lite.rl.networks.actor_critic import (
     make_actor_critic,
     make_memory_actor_critic,
 )
-from ding_lite.rl.networks.conv import Conv, TorsoName, torso_for
+from ding_lite.rl.networks.conv import AnyTorso, Conv, TorsoName, torso_for
 from ding_lite.rl.networks.modules import MemoryKind, Torso
 from ding_lite.rl.networks.trees.parts import PartsEncoder, make_parts_actor_critic
 from ding_lite.rl.policies.base import step_size
@@ -56,7 +56,10 @@ class ActorCriticConfig:
     critic have their own; for images they share these and the convolutions before them."""
     activation: Activation = "tanh"
     """The activation of hidden layers: `tanh` is steadier, `relu` cheaper, and `gelu`, `elu` and
-    `silu` are smooth. Behind convolutions it is always `relu`."""
+    `silu` are smooth."""
+    image_activation: Activation = "relu"
+    """The activation of the hidden layers behind the convolutions of an image, in its place. Those
+    behind several parts of an observation have `activation`."""
     torso: TorsoName = "auto"
     """The convolutions for images: `nature` (84 x 84 pixels or so), `small` (up to about 30 x
     30), `mlp` (none), or `auto`, which picks one by size."""
@@ -85,7 +88,7 @@ class ActorCriticConfig:
     """Draws the initial weights and the actions."""
 
     @property
-    def images(self) -> TorsoName | tuple[Conv, ...]:
+    def images(self) -> AnyTorso:
         """The convolutions of each image: `convs` if given, else the kind `torso`."""
         return self.torso if self.convs is None else self.convs
 
@@ -98,6 +101,7 @@ class ActorCriticConfig:
             [] if self.hidden else ["`hidden` is empty; at least one width was expected"],
             *(whole(1, hidden=width) for width in self.hidden),
             one_of(get_args(Activation), activation=self.activation),
+            one_of(get_args(Activation), image_activation=self.image_activation),
             one_of(get_args(TorsoName), torso=self.torso),
             at_least(0.0, value_coef=self.value_coef, entropy_coef=self.entropy_coef),
             finite(value_coef=self.value_coef, entropy_coef=self.entropy_coef),
@@ -185,7 +189,9 @@ def _make_described(
     if trees:
         return make_parts_actor_critic(spec, config.images, config.hidden, **shared)
     shape = spec.input_shape
-    convs = torso_for(config.torso, shape, env_id=spec.env_id, convs=config.convs)
+    convs = torso_for(config.images, shape, env_id=spec.env_id)
+    if convs:
+        shared["activation"] = config.image_activation
     return make_actor_critic(shape, convs, config.hidden, **shared)
 
 
@@ -197,6 +203,6 @@ def _make_encoder(
         encoder = PartsEncoder(spec, config.images)
         return encoder, (encoder.num_outputs, *config.hidden)
     shape = spec.input_shape
-    convs = torso_for(config.torso, shape, env_id=spec.env_id, convs=config.convs)
-    torso = Torso(shape, convs, config.hidden if convs else (), activation=config.activation)
+    convs = torso_for(config.images, shape, env_id=spec.env_id)
+    torso = Torso(shape, convs, config.hidden if convs else (), activation=config.image_activation)
     return torso, config.hidden[-1:] if convs else (math.prod(shape), *config.hidden)

@@ -39,7 +39,7 @@ from ding_lite.rl.host_or_device import (
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.box_actors import BoxActor
 from ding_lite.rl.networks.box_networks import BoxForm, BoxNetworks
-from ding_lite.rl.networks.conv import Conv, TorsoName
+from ding_lite.rl.networks.conv import AnyTorso, Conv, TorsoName
 from ding_lite.rl.networks.inputs import RunningNorm
 from ding_lite.rl.networks.observation_norm import make_norm, read_norm, with_norm
 from ding_lite.rl.networks.trees.parts import for_inference
@@ -97,6 +97,11 @@ class BoxPolicyConfig:
     their scales differ much; not for images, which are scaled anyway."""
     seed: int = 0
     """Draws the initial weights and the exploration noise."""
+
+    @property
+    def images(self) -> AnyTorso:
+        """The convolutions of each image: `convs` if given, else the kind `torso`."""
+        return self.torso if self.convs is None else self.convs
 
     def __post_init__(self) -> None:
         check_all(

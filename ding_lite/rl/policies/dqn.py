@@ -29,21 +29,20 @@ from ding_lite.rl.batch import (
 )
 from ding_lite.rl.formulas.exploration import epsilon_greedy
 from ding_lite.rl.formulas.losses import LOSSES
-from ding_lite.rl.formulas.q_learning import best_values, only_legal, q_gradient, td_error
+from ding_lite.rl.formulas.q_learning import evaluate, only_legal, q_gradient, td_error
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.formulas.schedules import Schedule, constant, linear
 from ding_lite.rl.host_or_device import (
     AnyArray,
     Metrics,
     as_tensor,
-    computable,
     metrics_of,
     on,
     placed,
     usable_device,
 )
 from ding_lite.rl.networks.activations import Activation
-from ding_lite.rl.networks.conv import Conv, TorsoName, torso_for
+from ding_lite.rl.networks.conv import AnyTorso, Conv, TorsoName, torso_for
 from ding_lite.rl.networks.observation_norm import make_norm, read_norm, with_norm
 from ding_lite.rl.networks.q_nets import (
     QNetwork,
@@ -138,7 +137,7 @@ class DQNConfig:
     """Draws the initial weights and the random actions."""
 
     @property
-    def images(self) -> TorsoName | tuple[Conv, ...]:
+    def images(self) -> AnyTorso:
         """The convolutions of each image: `convs` if given, else the kind `torso`."""
         return self.torso if self.convs is None else self.convs
 
@@ -265,7 +264,7 @@ class DQN(OpenPolicy):
                     activation=config.activation,
                 )
             return RecordedQNetwork(FlatModule(module, device=self.device), see=spec.unpack)
-        convs = torso_for(config.torso, spec.input_shape, env_id=spec.env_id, convs=config.convs)
+        convs = torso_for(config.images, spec.input_shape, env_id=spec.env_id)
         return make_q_network(
             spec.input_shape,
             convs,
@@ -393,8 +392,16 @@ class DQN(OpenPolicy):
         """Do an update, but for what the host counts."""
         seen: Any = SimpleNamespace(**inputs)
         weight_1B = None if seen.weight is None else rows.fold(seen.weight)
-        q_BA, saved, next_q_1B = self._evaluate(rows, seen.obs, seen.next_obs, seen.mask)
-        found = q_gradient(rows, seen, computable(q_BA)[None], next_q_1B, self._loss, weight_1B)
+        q_1BA, saved, next_q_1B = evaluate(
+            self._q_net,
+            self._target_net,
+            rows,
+            seen.obs,
+            seen.next_obs,
+            is_double=self.config.double,
+            mask_GBA=seen.mask,
+        )
+        found = q_gradient(rows, seen, q_1BA, next_q_1B, self._loss, weight_1B)
         skip = self._guarded(found.loss_G[0], self.check_loss)
         self._q_net.backward(saved, as_tensor(found.grad_GBA)[0])
         grad_P = self._q_net.grads.flat
@@ -426,9 +433,15 @@ class DQN(OpenPolicy):
             return np.zeros(0, dtype=np.float32)
         obs, next_obs = self._observations(transitions, learning=False)
         rows = self._rows(transitions)
-        rank_BA = self._q_net.forward(next_obs) if self.config.double else None
-        next_q_1B = self._next_values(rows, next_obs, rank_BA, self._next_mask(transitions))
-        q_1BA = computable(self._q_net.forward(obs))[None]
+        q_1BA, _, next_q_1B = evaluate(
+            _Unrecorded(self._q_net),
+            self._target_net,
+            rows,
+            obs,
+            next_obs,
+            is_double=self.config.double,
+            mask_GBA=self._next_mask(transitions),
+        )
         q_1B = rows.pick(q_1BA, rows.fold(transitions.action))
         error_B: FloatArray = to_numpy(td_error(rows, transitions, q_1B, next_q_1B)[0])
         return error_B
@@ -472,33 +485,6 @@ class DQN(OpenPolicy):
         if not self.spec.has_action_mask:
             return None
         return self.spec.action_mask(on(self.device, batch.next_obs))
-
-    def _evaluate(
-        self,
-        rows: Rows,
-        obs: Tensor,
-        next_obs: Tensor,
-        mask_BA: AnyArray | None,
-    ) -> tuple[Tensor, Any, Any]:
-        """Return Q(x, .), what its backward needs, and the value of x'."""
-        rank_BA = None
-        if self.config.double:
-            q_BA, saved, rank_BA = self._q_net.forward_pair(obs, next_obs)
-        else:
-            q_BA, saved = self._q_net.forward_saving(obs)
-        return q_BA, saved, self._next_values(rows, next_obs, rank_BA, mask_BA)
-
-    def _next_values(
-        self,
-        rows: Rows,
-        next_obs: Tensor,
-        rank_BA: Tensor | None,
-        mask_BA: AnyArray | None,
-    ) -> AnyArray:
-        """Return the value of x', [1, B]; `rank_BA`, else the target network, chooses actions."""
-        value_1BA = computable(self._target_net.forward(next_obs))[None]
-        rank_1BA = value_1BA if rank_BA is None else computable(rank_BA)[None]
-        return best_values(rows, value_1BA, rank_1BA, mask_BA)
 
     def step(self, grad_P: Tensor, weights_P: Tensor, target_P: Tensor) -> None:
         """Step along a gradient, then move the target network.
@@ -595,6 +581,19 @@ class DQN(OpenPolicy):
         set_rng_state(self._rng, state["rng"])
         self.env_step = int(state["env_step"])
         self.train_iter = int(state["train_iter"])
+
+
+class _Unrecorded:
+    """A network of which nothing is kept for a backward."""
+
+    def __init__(self, network: QNetwork) -> None:
+        self.forward = network.forward
+
+    def forward_saving(self, obs: Tensor) -> tuple[Tensor, None]:
+        return self.forward(obs), None
+
+    def forward_pair(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, None, Tensor]:
+        return self.forward(obs), None, self.forward(next_obs)
 
 
 def _step_size(config: DQNConfig) -> Schedule:

@@ -34,7 +34,10 @@ from ding_lite.rl.weights.flat_module import FlatModule, copied
 from ding_lite.rl.weights.optimizers import Optimizer, takes_lr
 from ding_lite.settings import default_values
 
-_OF_NETWORKS = ("hidden", "torso", "convs", "activation", "dueling", "memory", "memory_size")
+_OF_NETWORKS = (
+    *("hidden", "torso", "convs", "activation", "image_activation"),
+    *("dueling", "memory", "memory_size"),
+)
 """The settings that describe a network."""
 _RANDOM = {"rng", "network_rng"}
 """The keys of random numbers in the state of a policy."""

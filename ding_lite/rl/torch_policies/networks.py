@@ -24,13 +24,16 @@ class Follower:
 
     def __init__(self, network: nn.Module, *, tau: float, every: int, device: torch.device) -> None:
         """Copy the network."""
-        self._network = network
-        self._tau = tau
-        self._every = every
-        copy = copied(network).requires_grad_(False).eval()
-        self.flat = FlatModule(copy, device=device, name="follow")
-        self.module = copy
+        self._tau, self._every, self._device = tau, every, device
+        self.replace(network, copied(network))
+
+    def replace(self, network: nn.Module, copy: nn.Module) -> None:
+        """Take another network, and a copy of it."""
+        self.network = network
+        """The network."""
+        self.module = copy.requires_grad_(False).eval()
         """The copy."""
+        self.flat = FlatModule(self.module, device=self._device, name="follow")
 
     def attach(self, networks: FlatModule) -> None:
         """Find the network within the flat weights of a policy.
@@ -38,14 +41,14 @@ class Follower:
         Raises:
             ConfigError: If it is not there.
         """
-        names = [name for name, m in networks.module.named_modules() if m is self._network]
+        names = [name for name, m in networks.module.named_modules() if m is self.network]
         try:
             leader = networks.weights.part(f"{names[0]}.") if names else None
         except ShapeError:
             leader = None
         if leader is None or list(leader.shapes) != list(self.flat.weights.shapes):
             raise ConfigError(
-                f"`follow` was called for a {type(self._network).__name__} that is no network of "
+                f"`follow` was called for a {type(self.network).__name__} that is no network of "
                 f"the policy, or that shares parameters with another one. Set it as an attribute "
                 f"in `build`: `self.net = ...`, then `self.target = self.follow(self.net, ...)`."
             )

@@ -20,7 +20,7 @@ from ding_lite.rl.formulas.schedules import linear
 from ding_lite.rl.formulas.sequence_targets import rescaled, sequence_targets, unscaled
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.activations import Activation
-from ding_lite.rl.networks.conv import Conv, TorsoName, torso_for
+from ding_lite.rl.networks.conv import AnyTorso, Conv, TorsoName, torso_for
 from ding_lite.rl.networks.modules import Torso
 from ding_lite.rl.networks.trees.parts import PartsEncoder, encodes_images
 from ding_lite.rl.policies.base import discrete_actions
@@ -59,6 +59,8 @@ class R2D2Config(TorchPolicyConfig):
     """The widths of the layers before it. Images pass through convolutions first."""
     torso: TorsoName = "auto"
     """The convolutions for images, as those of DQN."""
+    convs: tuple[Conv, ...] | None = None
+    """The convolutions for images, one by one, in place of those of `torso`, as those of DQN."""
     activation: Activation = "relu"
     """The activation of hidden layers."""
     double: bool = True
@@ -78,6 +80,11 @@ class R2D2Config(TorchPolicyConfig):
     """The share of random actions from env step `epsilon_steps` on."""
     epsilon_steps: int = 5_000
     """The env steps in which the share of random actions falls, in a straight line."""
+
+    @property
+    def images(self) -> AnyTorso:
+        """The convolutions of each image: `convs` if given, else the kind `torso`."""
+        return self.torso if self.convs is None else self.convs
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -111,12 +118,12 @@ class RecurrentQ(nn.Module):
         self.encoder: nn.Module | None = None
         shape: tuple[int, ...]
         convs: tuple[Conv, ...]
-        if encodes_images(spec, config.torso):
-            self.encoder = encoder = PartsEncoder(spec, config.torso)
+        if encodes_images(spec, config.images):
+            self.encoder = encoder = PartsEncoder(spec, config.images)
             shape, convs = (encoder.num_outputs,), ()
         else:
             shape = spec.input_shape
-            convs = torso_for(config.torso, shape, env_id=spec.env_id)
+            convs = torso_for(config.images, shape, env_id=spec.env_id)
         self.torso = Torso(shape, convs, config.hidden, activation=config.activation)
         self._is_lstm = config.memory == "lstm"
         layer = nn.LSTM if self._is_lstm else nn.GRU
@@ -218,6 +225,11 @@ class R2D2(TorchPolicy[R2D2Config]):
             expected = [(self._num_actions,), (self.state_size,)]
             check_outputs(self.net, inputs, expected, spec=self.spec, num_states=1)
         self.target = self.follow(self.net, tau=config.target_tau, every=config.target_every)
+
+    @property
+    def has_own_network(self) -> bool:
+        """Whether the user gave a network, or a subclass has built another."""
+        return "network" in self._parts or not isinstance(self.net, RecurrentQ)
 
     # -- acting --------------------------------------------------------------------------
 

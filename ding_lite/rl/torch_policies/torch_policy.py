@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
-from typing import Any, Generic, TypeAlias, TypeVar, cast, get_args
+from typing import Any, Generic, Self, TypeAlias, TypeVar, cast, get_args
 
 import numpy as np
 import torch
@@ -56,6 +56,7 @@ from ding_lite.rl.weights.optimizers import MakeOptimizer, make_optimizer
 from ding_lite.settings import check_all, inside, positive, whole
 
 LossMetrics: TypeAlias = Mapping[str, Tensor | float]
+ChangeModule: TypeAlias = Callable[[nn.Module], nn.Module | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +138,8 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     generator: torch.Generator
     """Draws random numbers on `device`; its place is saved."""
     _compiled_loss: Callable[[Any], tuple[Tensor, LossMetrics]] | None = None
+    changes: tuple[ChangeModule, ...] = ()
+    """What `change_networks` has changed since `build`."""
     state_size: int = 0
     """The length of the recurrent state of one environment; `build` sets it for a policy with
     memory. `choose` then gets the states, [N, S], as a third argument, and also returns the next
@@ -176,12 +179,17 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         with seeded(config.seed, f"{name} networks"):
             self.build()
         self._attributes = Attributes(self, set(vars(self)) - before)
-        networks = find_networks(self, self._followers)
+        lr_end = config.lr if config.lr_end is None else config.lr_end
+        self._lr_at = linear(config.lr, lr_end, steps=config.lr_updates)
+        self._flatten()
+
+    def _flatten(self) -> None:
+        """Move the weights of all networks into one tensor, with a new optimiser."""
+        config, networks = self.config, find_networks(self, self._followers)
         self._flat = FlatModule(networks, device=self.device, name=type(self).__name__)
         for follower in self._followers:
             follower.attach(self._flat)
-        lr_end = config.lr if config.lr_end is None else config.lr_end
-        self._lr_at = linear(config.lr, lr_end, steps=config.lr_updates)
+        optimizer: Any = self._parts.get("optimizer")
         self._optimizer = make_optimizer(
             optimizer,
             self._flat.weights.flat,
@@ -287,6 +295,52 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             for follower in self._followers:
                 stack.enter_context(follower.moving_along())
             yield self._flat.weights
+
+    @property
+    def own_modules(self) -> Mapping[str, Mapping[str, nn.Module]]:
+        """The learned networks, by where their tensors are saved."""
+        return {"weights": {"": self._flat.module}}
+
+    def change_networks(self, change: ChangeModule) -> bool:
+        """Replace networks that are attributes, and their targets; return whether there are any.
+
+        A mutation uses this. Policies that are made like this one change theirs likewise. The
+        optimiser starts anew. Networks that share parameters stay as they are, and so do those with
+        a target, of all or of a part, that is no attribute.
+
+        Args:
+            change: Gets a network or a target; returns another, or None where it stays.
+        """
+        found = dict.fromkeys(v for v in vars(self).values() if isinstance(v, nn.Module))
+        parameters = [id(p) for module in found for p in module.parameters()]
+        if len(set(parameters)) < len(parameters):
+            return False
+        pairs = [(follower.network, follower.module) for follower in self._followers]
+        stuck = {part for pair in pairs if not found.keys() >= {*pair} for part in pair}
+        new = {}
+        for module in found:
+            changed = None if stuck & {*module.modules()} else change(module)
+            if changed is not None:
+                new[module] = changed
+        for name, value in [*vars(self).items()]:
+            if isinstance(value, nn.Module) and value in new:
+                setattr(self, name, new[value])
+        for follower, (network, copy) in zip(self._followers, pairs, strict=True):
+            follower.replace(new.get(network, network), new.get(copy, copy))
+        if new:
+            self.changes = (*self.changes, change)
+            self._compiled_loss = None
+            for parameter in self._flat.module.parameters():  # out of the former tensor
+                parameter.data, parameter.grad = parameter.data.clone(), None
+            self._flatten()
+        return bool(new)
+
+    def like(self, config: Any = None, **replaced: object) -> Self:  # noqa: ANN401 - as it is there
+        """Make another policy of the same kind, with the same parts, and with `changes`."""
+        twin = super().like(config, **replaced)
+        for change in self.changes:
+            twin.change_networks(change)
+        return twin
 
     @property
     def module(self) -> nn.Module:

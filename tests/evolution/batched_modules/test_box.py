@@ -17,7 +17,7 @@ from ding_lite.evolution.batched import make_stack, stack_key
 from ding_lite.evolution.batched_modules.box import ModuleBoxStack
 from ding_lite.rl import DDPG, SAC, TD3, DDPGConfig, SACConfig, TD3Config
 from ding_lite.rl.spec import EnvSpec
-from tests.evolution.conftest import given, part, some_transitions
+from tests.evolution.conftest import check_updates, given, part, some_transitions
 
 
 class Actor(nn.Module):
@@ -78,19 +78,8 @@ def test_thirty_batched_updates_are_those_of_each_policy_alone(
 ) -> None:
     together, alone = policies(box_spec, name), policies(box_spec, name)
     assert len({stack_key(policy) for policy in together}) == 1
-    sizes = [policy.config.batch_size for policy in together]
-    stack = make_stack(together[0], 3)
+    stack = check_updates(together, alone, 30)
     assert isinstance(stack, ModuleBoxStack)
-    for update in range(30):
-        batch = some_transitions(box_spec, 3 * max(sizes), seed=update)
-        outcomes = stack.learn(together, sizes, [1] * 3, partial(given, batch))
-        for row, policy in enumerate(alone):
-            metrics = policy.learn(part(batch, row * max(sizes), sizes[row]))
-            assert outcomes[row].metrics == pytest.approx(metrics, abs=1e-4)
-    for one, other in zip(together, alone, strict=True):
-        for key in ("weights", "target", "critic_adam", "actor_adam", "rng", "train_iter"):
-            found, expected = one.state_dict()[key], other.state_dict()[key]
-            torch.testing.assert_close(found, expected, atol=1e-5, rtol=0.0)
     obs = np.random.default_rng(0).normal(size=(1, 9, *box_spec.obs_shape)).astype(np.float32)
     acted = stack.hold(together)(obs)
     for row, policy in enumerate(together):

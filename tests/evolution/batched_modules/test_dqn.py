@@ -23,7 +23,7 @@ from ding_lite.rl.batch import Transitions
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.spec import EnvSpec
-from tests.evolution.conftest import given, part, some_transitions
+from tests.evolution.conftest import check_updates, given, part, some_transitions
 
 
 class Gated(nn.Module):
@@ -65,20 +65,8 @@ def test_thirty_batched_updates_are_those_of_each_policy_alone(
     config = DQNConfig(n_step=1, **more)
     together, alone = policies(spec, network, config), policies(spec, network, config)
     assert len({stack_key(policy) for policy in together}) == 1
-    sizes = [policy.config.batch_size for policy in together]
-    stack = make_stack(together[0], 4)
+    stack = check_updates(together, alone, 30)
     assert isinstance(stack, ModuleDQNStack)
-    for update in range(30):
-        batch = some_transitions(spec, 4 * max(sizes), seed=update)
-        outcomes = stack.learn(together, sizes, [1] * 4, partial(given, batch))
-        for row, policy in enumerate(alone):
-            metrics = policy.learn(part(batch, row * max(sizes), sizes[row]))
-            assert outcomes[row].metrics == pytest.approx(metrics, abs=1e-4)
-    for one, other in zip(together, alone, strict=True):
-        assert one.train_iter == other.train_iter == 30
-        states = (one.state_dict(), other.state_dict())
-        for key in ("q_net", "target_net", "adam"):
-            torch.testing.assert_close(states[0][key], states[1][key], atol=1e-5, rtol=0.0)
     obs = np.random.default_rng(0).normal(size=(1, 9, *spec.obs_shape)).astype(np.float32)
     acted = stack.hold(together)(obs)
     for row, policy in enumerate(alone):

@@ -3,86 +3,127 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Dict, Discrete
 
 from ding_lite.errors import ConfigError
-from ding_lite.evolution.agent import Agent
+from ding_lite.evolution.agent import Agent, make_agent
 from ding_lite.evolution.growth import convolutions
+from ding_lite.evolution.growth.convolutions import change_convs
 from ding_lite.evolution.growth.parameter_layout import layout_of
 from ding_lite.evolution.mutation import Mutation
-from ding_lite.rl.envs.vector import make_envs
+from ding_lite.rl import (
+    DDPG,
+    DQN,
+    IMPALA,
+    PPO,
+    R2D2,
+    SAC,
+    TD3,
+    DDPGConfig,
+    DQNConfig,
+    IMPALAConfig,
+    PPOConfig,
+    R2D2Config,
+    SACConfig,
+    Sequences,
+    TD3Config,
+)
 from ding_lite.rl.networks.conv import CONVS, Conv
-from ding_lite.rl.policies.dqn import DQN, DQNConfig
-from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import as_config
 from tests.evolution.conftest import some_transitions
+from tests.rl.rollouts import draw_actions, draw_obs, draw_rollout
 
 OWN = (Conv(6, 3, 1, padding=1), Conv(8, 3, 2), Conv(8, 1, 1))
-CONFIGS: dict[str, tuple[Any, Any]] = {
-    "dqn": (DQN, DQNConfig(hidden=(16,), n_step=1)),
-    "dqn with own convolutions": (DQN, DQNConfig(hidden=(16, 8), convs=OWN, activation="silu")),
-    "dueling dqn": (DQN, DQNConfig(hidden=(16,), dueling=True)),
-    "ppo": (PPO, PPOConfig(hidden=(16,))),
+SCREEN = Box(0, 255, (10, 10, 1), dtype=np.uint8)
+IMAGE = EnvSpec(env_id="x", obs_space=SCREEN, action_space=Discrete(3))
+PICTURE = dataclasses.replace(IMAGE, action_space=Box(-1.0, 1.0, (2,)))
+SPACE = Dict(at=Discrete(3), camera=SCREEN, map=Box(-1.0, 1.0, (8, 8)), speed=Box(-1.0, 1.0, (2,)))
+PARTS = dataclasses.replace(IMAGE, obs_space=SPACE)
+CONFIGS: dict[str, tuple[Any, Any, Any]] = {
+    "dqn": (DQN, IMAGE, DQNConfig(hidden=(16,), n_step=1)),
+    "dqn with own convolutions": (
+        *(DQN, IMAGE, DQNConfig(hidden=(16, 8), convs=OWN, activation="silu")),
+    ),
+    "dueling dqn": (DQN, IMAGE, DQNConfig(hidden=(16,), dueling=True)),
+    "dqn of parts": (DQN, PARTS, DQNConfig(hidden=(16, 8))),
+    "r2d2": (R2D2, IMAGE, R2D2Config(hidden=(16, 8), memory_size=6, activation="gelu")),
+    "r2d2 of parts": (R2D2, PARTS, R2D2Config(hidden=(16,), memory="gru", convs=OWN)),
+    "ddpg": (DDPG, PICTURE, DDPGConfig(hidden=(16, 12, 8))),
+    "td3": (TD3, PICTURE, TD3Config(hidden=(16,), activation="elu", convs=OWN)),
+    "sac": (SAC, PICTURE, SACConfig(hidden=(16, 8), activation="gelu")),
+    "ppo": (PPO, IMAGE, PPOConfig(hidden=(16,))),
+    "impala of parts": (IMPALA, PARTS, IMPALAConfig(hidden=(16, 8))),
 }
 
 
-@pytest.fixture(scope="module")
-def image() -> EnvSpec:
-    with make_envs("ding_lite/Catch-v0", 1) as envs:
-        return envs.spec
+def lesson(policy: Any, seed: int) -> Any:
+    spec, rng = policy.spec, np.random.default_rng(seed)
+    if isinstance(policy, PPO | IMPALA):
+        return [draw_rollout(seed, spec)]
+    if isinstance(policy, R2D2):
+        reward, ends = rng.normal(size=(4, 6)).astype(np.float32), np.zeros((4, 6), np.bool_)
+        state = rng.normal(size=(4, policy.state_size)).astype(np.float32)
+        obs, action = draw_obs(rng, spec, (4, 7)), draw_actions(rng, spec, (4, 6))
+        return Sequences(obs, action, reward, ends, ends, ~ends, burn_in=2, state=state)
+    obs, next_obs = draw_obs(rng, spec, (16,)), draw_obs(rng, spec, (16,))
+    return dataclasses.replace(some_transitions(spec, 16, seed=seed), obs=obs, next_obs=next_obs)
 
 
-def transitions(spec: EnvSpec, seed: int) -> Any:
-    rng = np.random.default_rng(seed)
-    batch = some_transitions(spec, 16, seed=seed)
-    obs, next_obs = (
-        rng.integers(0, 256, size=(16, *spec.obs_shape)).astype(np.uint8) for _ in range(2)
-    )
-    return dataclasses.replace(batch, obs=obs, next_obs=next_obs)
-
-
-def learned(spec: EnvSpec, kind: str) -> Agent:
-    policy, config = CONFIGS[kind]
-    agent = Agent(policy(spec, config))
-    if policy is DQN:
-        for seed in range(3):
-            agent.learn(transitions(spec, seed))
+def learned(kind: str) -> Agent:
+    policy, spec, config = CONFIGS[kind]
+    agent = make_agent(policy(spec, config))
+    for seed in range(3):
+        agent.learn(lesson(agent.policy, seed))
     return agent
 
 
+@torch.no_grad()
 def computes(agent: Agent) -> list[np.ndarray[Any, Any]]:
+    """Return what each network of a policy computes, targets included."""
     policy: Any = agent.policy
-    obs = np.random.default_rng(0).integers(0, 256, size=(20, *agent.spec.obs_shape))
-    obs = obs.astype(np.uint8)
-    if isinstance(policy, PPO):
-        return [policy.values(obs), policy._net.act(obs)]
-    with torch.no_grad():
-        return [net(torch.from_numpy(obs)).numpy() for net in (policy.module, policy.target_module)]
+    rng = np.random.default_rng(0)
+    obs = draw_obs(rng, policy.spec, (20,))
+    if isinstance(policy, PPO | IMPALA):
+        return [policy.values(obs), policy._net.act(policy._seen(obs))]
+    tensor = torch.from_numpy(obs)
+    if isinstance(policy, DQN):
+        nets = (policy._q_net, policy._target_net)
+        return [net.forward(policy._inputs(tensor)).numpy().copy() for net in nets]
+    if isinstance(policy, R2D2):
+        state = torch.from_numpy(rng.normal(size=(20, policy.state_size)).astype(np.float32))
+        return [net(tensor, state)[0].numpy() for net in (policy.net, policy.target)]
+    action, nets = torch.zeros(1, 20, 2), policy._networks
+    found = [each.forward(tensor, action) for each in (nets.critics, nets.target_critics)]
+    found += [each._body.forward(tensor) for each in (nets.actor, nets.target_actor)]
+    return [each.numpy().copy() for each in found]
 
 
-def changed(agent: Agent, change: Any, *args: Any, **more: Any) -> Agent:
+def changed(agent: Agent, change: Any, layer: int, **more: Any) -> Agent:
     """Apply one change of convolutions to a copy."""
     twin = agent.clone()
     layout, state = layout_of(twin.policy), twin.policy.state_dict()
     tensors = layout.open(state)
-    convs = change(tensors, layout.convs, *args, **more)
+    convs, images = layout.images
+    new_convs = change_convs(tensors, images, convs, layer, partial(change, **more))
     policy: Any = twin.policy
-    new = type(policy)(policy.spec, dataclasses.replace(policy.config, convs=convs))
+    new = type(policy)(policy.spec, dataclasses.replace(policy.config, convs=new_convs))
     new.load_state_dict(layout.close(tensors, state, new.state_dict()))
     twin.replace_policy(new)
     return twin
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_growth_preserves_the_function_and_learning_goes_on(image: EnvSpec, kind: str) -> None:
-    agent = learned(image, kind)
+def test_growth_preserves_the_function_and_learning_goes_on(kind: str) -> None:
+    agent = learned(kind)
     before, rng = computes(agent), np.random.default_rng(0)
-    for layer in range(len(layout_of(agent.policy).convs)):
+    for layer in range(len(layout_of(agent.policy).images[0])):
         for twin in (
             changed(agent, convolutions.add_channels, layer, count=3, rng=rng),
             changed(agent, convolutions.grow_kernel, layer),
@@ -90,13 +131,13 @@ def test_growth_preserves_the_function_and_learning_goes_on(image: EnvSpec, kind
         ):
             for was, now in zip(before, computes(twin), strict=True):
                 np.testing.assert_allclose(now, was, atol=1e-5)
-            if isinstance(twin.policy, DQN):
-                twin.learn(transitions(image, 9))
-                assert all(np.isfinite(values).all() for values in computes(twin))
+            twin.learn(lesson(twin.policy, 9))
+            assert all(np.isfinite(values).all() for values in computes(twin))
 
 
-def test_removal_of_what_was_added_preserves_the_function(image: EnvSpec) -> None:
-    agent = learned(image, "dqn with own convolutions")
+@pytest.mark.parametrize("kind", ["dqn with own convolutions", "r2d2 of parts", "td3"])
+def test_removal_of_what_was_added_preserves_the_function(kind: str) -> None:
+    agent = learned(kind)
     before, rng = computes(agent), np.random.default_rng(0)
     for layer in range(3):
         wide = changed(agent, convolutions.add_channels, layer, count=4, rng=rng)
@@ -112,28 +153,31 @@ def test_removal_of_what_was_added_preserves_the_function(image: EnvSpec) -> Non
                 np.testing.assert_allclose(now, was, atol=1e-5)
 
 
-def test_moments_are_carried_over(image: EnvSpec) -> None:
-    agent = learned(image, "dqn")
+@pytest.mark.parametrize("kind", ["dqn", "sac", "r2d2 of parts"])
+def test_moments_are_carried_over(kind: str) -> None:
+    agent = learned(kind)
     wide = changed(agent, convolutions.add_channels, 0, count=2, rng=np.random.default_rng(0))
-    (old,), (new,) = (
-        layout_of(one.policy).open(one.policy.state_dict()).moments for one in (agent, wide)
-    )
-    for was, now in zip(old, new, strict=True):
-        assert torch.equal(now["conv.0.weight"][:16], was["conv.0.weight"])
-        assert torch.equal(now["conv.1.weight"][:, :16], was["conv.1.weight"])
-    assert not new[0]["conv.1.weight"][:, 16:].any()
-    usual = old[1]["conv.1.weight"].mean()
-    torch.testing.assert_close(
-        new[1]["conv.1.weight"][:, 16:], usual.expand(32, 2, 3, 3), rtol=1e-5, atol=0.0
-    )
+    old, new = (layout_of(x.policy).open(x.policy.state_dict()).moments for x in (agent, wide))
+    num_grown = 0
+    for (mean, square), (new_mean, new_square) in zip(old, new, strict=True):
+        for name, was in mean.items():
+            inside = tuple(slice(size) for size in was.shape)
+            assert torch.equal(new_mean[name][inside], was)
+            assert torch.equal(new_square[name][inside], square[name])
+            if was.shape != new_mean[name].shape:
+                num_grown += 1
+                is_new = torch.ones_like(new_mean[name], dtype=torch.bool)
+                is_new[inside] = False
+                assert not new_mean[name][is_new].any()
+                usual = square[name].mean().expand(int(is_new.sum()))
+                torch.testing.assert_close(new_square[name][is_new], usual, rtol=1e-5, atol=0.0)
+    assert num_grown == 3 * len(layout_of(agent.policy).images[1])
 
 
-@pytest.mark.parametrize("kind", ["dqn", "dueling dqn", "ppo"])
+@pytest.mark.parametrize("kind", CONFIGS)
 @pytest.mark.parametrize("remove_prob", [0.0, 1.0])
-def test_mutations_change_convolutions_and_hidden_layers(
-    image: EnvSpec, kind: str, remove_prob: float
-) -> None:
-    agent = learned(image, kind)
+def test_mutations_change_convolutions_and_hidden_layers(kind: str, remove_prob: float) -> None:
+    agent = learned(kind)
     only: dict[str, Any] = {"none": 0.0, "weights": 0.0, "architecture": 1.0}
     mutation = Mutation(**only, remove_prob=remove_prob, min_nodes=4, new_layer_prob=0.4, seed=2)
     before, described = computes(agent), [mutation.mutate(agent) for _ in range(12)]
@@ -143,34 +187,46 @@ def test_mutations_change_convolutions_and_hidden_layers(
         for was, now in zip(before, computes(agent), strict=True):
             np.testing.assert_allclose(now, was, atol=1e-4)
 
-    twin = learned(image, kind)
+    twin = learned(kind)
     twin.load_state_dict(agent.state_dict())
     assert twin.config == agent.config
     for one, other in zip(computes(twin), computes(agent), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-def test_an_activation_mutation_of_an_image_policy_is_made_or_not_reported(image: EnvSpec) -> None:
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_an_activation_mutation_of_an_image_policy_is_what_it_reports(kind: str) -> None:
     only: dict[str, Any] = {"none": 0.0, "weights": 0.0, "architecture": 0.0, "activation": 1.0}
-    agent = learned(image, "dqn")
-    before = computes(agent)
-    assert Mutation(**only).mutate(agent).startswith("activation relu -> ")
-    assert np.abs(computes(agent)[0] - before[0]).max() > 1e-4
-    agent = learned(image, "ppo")
-    assert Mutation(**only).mutate(agent) == "none"
-    assert agent.config == CONFIGS["ppo"][1]
+    agent = learned(kind)
+    before, config = computes(agent), agent.config
+    described = Mutation(**only).mutate(agent)
+    name, old, _, new = described.split()
+    assert name == ("image_activation" if kind == "ppo" else "activation")
+    assert getattr(config, name) == old != new
+    assert agent.config == dataclasses.replace(config, **{name: new})
+    assert all(
+        np.abs(now - was).max() > 1e-4 for now, was in zip(computes(agent), before, strict=True)
+    )
 
 
-def test_convolutions_are_settings_that_are_checked(image: EnvSpec, spec: EnvSpec) -> None:
+def test_images_with_convolutions_of_different_sizes_keep_them() -> None:
+    large = Box(0, 255, (84, 84, 1), dtype=np.uint8)
+    spec = dataclasses.replace(PARTS, obs_space=Dict(camera=large, map=SPACE["map"]))
+    agent = Agent(DQN(spec))
+    only: dict[str, Any] = {"none": 0.0, "weights": 0.0, "architecture": 1.0}
+    assert all(Mutation(**only, seed=k).mutate(agent)[:6] == "hidden" for k in range(4))
+
+
+def test_convolutions_are_settings_that_are_checked(spec: EnvSpec) -> None:
     given = {"convs": [{"channels": 4, "kernel": 3, "stride": 1, "padding": 1}]}
     config = as_config(DQNConfig, given)
     assert config.convs == (Conv(4, 3, 1, padding=1),)
-    assert DQN(image, config).weights()["conv.0.weight"].shape[0] == 4
+    assert DQN(IMAGE, config).weights()["conv.0.weight"].shape[0] == 4
     assert as_config(DQNConfig, dataclasses.asdict(config)) == config
     with pytest.raises(ConfigError, match="no image"):
         DQN(spec, config)
     with pytest.raises(ConfigError, match="too small"):
-        DQN(image, DQNConfig(convs=CONVS["nature"]))
+        DQN(IMAGE, DQNConfig(convs=CONVS["nature"]))
     with pytest.raises(ConfigError, match="`kernel` is 0"):
         Conv(4, 0, 1)
     with pytest.raises(ConfigError, match="`convs` is"):

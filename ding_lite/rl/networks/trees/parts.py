@@ -8,16 +8,16 @@ one vector from the beginning, and the networks are those of vectors.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from ding_lite.rl.host_or_device import placed
 from ding_lite.rl.networks.activations import Activation, activation_function
-from ding_lite.rl.networks.conv import Conv, TorsoName, num_features, torso_for
+from ding_lite.rl.networks.conv import AnyTorso, Conv, num_features, torso_for
 from ding_lite.rl.networks.inputs import RunningNorm, as_floats
 from ding_lite.rl.networks.modules import Normalized, QModule
 from ding_lite.rl.packing import Leaf, Packing, Tree
@@ -25,15 +25,19 @@ from ding_lite.rl.recorded.actor_critic import LOG_STD, RecordedActorCritic
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat_module import FlatModule, acting, seeded
 
-AnyTorso: TypeAlias = TorsoName | tuple[Conv, ...]
-"""The kind of the convolutions of each image, or these convolutions."""
-
 
 def encodes_images(spec: EnvSpec, torso: AnyTorso) -> bool:
     """Return whether images among several parts go through convolutions."""
     packing = spec.packing
     has_convs = torso not in ("mlp", ())
     return bool(packing and packing.has_images and not packing.is_one_leaf and has_convs)
+
+
+def encoded_parts(spec: EnvSpec, torso: AnyTorso) -> Iterator[tuple[Leaf, tuple[Conv, ...], int]]:
+    """Yield each part of observations, its convolutions, and how many numbers come out of it."""
+    for leaf in leaves_of(spec):
+        convs = torso_for(torso, leaf.shape, env_id=spec.env_id) if leaf.is_image else ()
+        yield leaf, convs, num_features(leaf.shape, convs) if convs else leaf.size
 
 
 class PartsEncoder(nn.Module):
@@ -47,19 +51,12 @@ class PartsEncoder(nn.Module):
     def __init__(self, spec: EnvSpec, torso: AnyTorso) -> None:
         """Make the convolutions."""
         super().__init__()
-        self._leaves = leaves_of(spec)
-        convs = [
-            _convs_for(torso, leaf.shape, env_id=spec.env_id) if leaf.is_image else ()
-            for leaf in self._leaves
-        ]
+        self._leaves, convs, sizes = zip(*encoded_parts(spec, torso), strict=True)
         self.conv = nn.ModuleList(
             _convolutions(leaf.shape[0], layers)
             for leaf, layers in zip(self._leaves, convs, strict=True)
         )
-        self.num_outputs = sum(
-            num_features(leaf.shape, layers) if layers else leaf.size
-            for leaf, layers in zip(self._leaves, convs, strict=True)
-        )
+        self.num_outputs = sum(sizes)
         """The length of the vector."""
 
     def forward(self, tree: Tree) -> Tensor:
@@ -249,12 +246,6 @@ class FromTree(nn.Module):
             joined = joined.clamp(-self._clip, self._clip)
         inputs: Any = joined if self._unpack is None else self._unpack(joined)
         return self.network(inputs) if state is None else self.network(inputs, state)
-
-
-def _convs_for(torso: AnyTorso, shape: Sequence[int], *, env_id: str) -> tuple[Conv, ...]:
-    if isinstance(torso, str):
-        return torso_for(torso, shape, env_id=env_id)
-    return torso_for("auto", shape, env_id=env_id, convs=torso)
 
 
 def leaves_of(spec: EnvSpec) -> tuple[Leaf, ...]:

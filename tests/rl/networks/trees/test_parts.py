@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 from ding_lite import Task, middleware as mw
 from ding_lite.errors import ConfigError, ShapeError
-from ding_lite.evolution import Agent, Mutation, Search
 from ding_lite.rl import (
     A2C,
     DQN,
@@ -151,19 +150,6 @@ def test_what_only_the_camera_shows_is_learned_by_dqn():
             task.use(mw.train(policy, replay))
             task.run(max_step=150)
         assert mean_return(policy, envs, episodes=64) > 0.9 * LENGTH
-
-
-@pytest.mark.parametrize("kind", [DQN, PPO])
-def test_hidden_layers_behind_a_tree_grow_and_shrink(kind):
-    obs = SPEC.pack(random_tree(3))
-    for seed in range(6):
-        agent = Agent(kind(SPEC), place=0)
-        mutation = Mutation(Search(), none=0.0, weights=0.0, hyperparameters=0.0, seed=seed)
-        said = mutation.mutate(agent)
-        assert said.startswith("hidden (64, 64) -> ")
-        assert agent.policy.act(obs).shape == (3,)
-        if kind is PPO:
-            agent.policy.learn([draw_rollout(seed, SPEC)])
 
 
 class OwnNet(nn.Module):
