@@ -316,7 +316,7 @@ _ATARI_PPO: dict[str, Any] = {
 }
 PPO_PRESETS: dict[str, dict[str, Any]] = {
     # Ten seeds solve it in 16,384 env steps in the median, and 36,864 at most. With a constant step
-    # size, half the rollout and half the epochs these are 29,696 and, of one seed, more than 50,000.
+    # size, half the rollout and half the epochs these are 29,696, and more than 50,000.
     "CartPole-v1": {
         **_CARTPOLE,
         "lr_end": 1e-5,
