@@ -94,6 +94,7 @@ def main(options: Options, config: A2CConfig, run: Run) -> dict[str, Tensor]:
         owner.use(criterion.decide)
         owner.use(mw.stop_at(env_step=options.max_env_steps))
         owner.use(mw.checkpoint(parts, run.checkpoint, every=200))
+        owner.use(run.time(task, every=5))
         owner.use(mw.jsonl(run.metrics, every=5))
         owner.use(mw.tensorboard(run.directory))
         owner.use(mw.curve(run.curve, target=options.target, title=f"A3C on {options.env}"))

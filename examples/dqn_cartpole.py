@@ -29,6 +29,7 @@ def main() -> None:
             task.use(mw.evaluate(policy, eval_envs, every=125, stop_at=options.target))
             task.use(mw.stop_at(env_step=options.max_env_steps))
             task.use(mw.checkpoint(parts, run.checkpoint, every=250))
+            task.use(run.time(task))
             task.use(mw.jsonl(run.metrics, every=25))
             task.use(mw.tensorboard(run.directory))
             task.use(mw.curve(run.curve, target=options.target, title=f"DQN on {options.env}"))

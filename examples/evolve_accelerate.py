@@ -59,6 +59,7 @@ def main() -> None:
             mutation = Mutation(search, seed=options.seed)
             lineage = run.directory / "lineage.jsonl"
             task.use(mw.evolve(population, tournament, mutation, every=1, lineage=lineage))
+            task.use(run.time(task, every=1))
             task.use(mw.jsonl(run.metrics, every=1))
             task.use(mw.tensorboard(run.directory))
             task.use(mw.curve(run.curve, target=goal, title=f"DQNs on {options.env}"))

@@ -44,6 +44,7 @@ def main() -> None:
             task.use(mw.stop_at(env_step=options.max_env_steps))
             task.use(mw.evolve(population, tournament, mutation, every=generation, lineage=lineage))
             task.use(mw.checkpoint(parts, run.checkpoint, every=generation))
+            task.use(run.time(task, every=5))
             task.use(mw.jsonl(run.metrics, every=5))
             task.use(mw.tensorboard(run.directory))
             task.use(mw.curve(run.curve, target=options.target, title=f"DQNs on {options.env}"))

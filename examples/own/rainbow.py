@@ -136,6 +136,7 @@ def main() -> None:
         task.use(mw.evaluate(policy, eval_envs, every=125, stop_at=options.target))
         task.use(mw.stop_at(env_step=options.max_env_steps))
         task.use(mw.checkpoint({**parts, "task": task}, run.checkpoint, every=250))
+        task.use(run.time(task))
         task.use(mw.jsonl(run.metrics, every=25))
         task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
         run.resume({**parts, "task": task})

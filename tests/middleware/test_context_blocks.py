@@ -145,7 +145,7 @@ def evolved(envs: Envs, eval_envs: Envs, folder: Path) -> dict[str, list[StepRec
     evaluate = mw.evaluate_population(
         population, eval_envs, every=2, stop_at=1.0, max_env_steps=1_000_000
     )
-    evolve = mw.evolve(population, Tournament(), Mutation(none=1.0), every=2)
+    both: list[Any] = [({"every": 2}, {"total_step": 1}), ({"every_env_steps": 2}, {"env_step": 1})]
     spent = {"env_step": 1_000, "eval_steps": 1_000}
     counted = {"env_step": 5, "train_iter": 5, "eval_value": 5.0}
     return {
@@ -153,7 +153,10 @@ def evolved(envs: Envs, eval_envs: Envs, folder: Path) -> dict[str, list[StepRec
         "evaluate_population": [run_step(evaluate, total_step=1)[1]],
         "keep_best_agent": [run_step(mw.keep_best_agent(population, folder), **counted)[1]],
         "env_step_budget": [run_step(mw.env_step_budget(1_000, every=2), **spent)[1]],
-        "evolve": [run_step(evolve, total_step=1)[1]],
+        "evolve": [
+            run_step(mw.evolve(population, Tournament(), Mutation(none=1.0), **period), **now)[1]
+            for period, now in both
+        ],
     }
 
 

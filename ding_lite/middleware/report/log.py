@@ -10,47 +10,52 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.middleware.checks import Period
 from ding_lite.middleware.report.jsonl import RowFile, file_path
+from ding_lite.middleware.report.throughput import STAGE_SECONDS
 from ding_lite.runtime.middleware import Middleware
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _ROWS_PER_HEADING = 20
-_DETAILS = ("episode_", "time/", "eval_env_step", "eval_episodes")
+_DETAILS = ("episode_", "time/", STAGE_SECONDS, "eval_env_step", "eval_episodes")
 
 
 def log(
     *,
-    every: int,
+    every: int | None = None,
+    every_env_steps: int | None = None,
     path: str | os.PathLike[str] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Middleware:
     """Write a row with the newest metrics now and then, and one when the run ends.
 
     The rows are a table on standard error, with a heading every 20 rows, and need no logging
-    to be set up. Metrics named `episode_...` or `time/...` are details for the file, and so is
-    `eval_env_step`: when `eval_return` was written last.
+    to be set up. Metrics named `episode_...`, `time/...` or `seconds/...` are details for the file,
+    and so is `eval_env_step`: when `eval_return` was written last.
 
     Context:
         reads: env_step, metrics, total_step, train_iter
 
     Args:
         every: Steps of the pipeline from one row to the next. 100 to 1,000 is usual.
+        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
         path: A file that gets the same, as `jsonl` writes it.
         clock: What seconds are counted on.
 
     Raises:
         ConfigError: A setting is out of range.
     """
-    return _Log(every, None if path is None else file_path(path), clock=clock)
+    period = Period(every, every_env_steps)
+    return _Log(period, None if path is None else file_path(path), clock=clock)
 
 
 class _Log(RowFile):
     __name__ = "log"
 
-    def __init__(self, every: int, path: Path | None, *, clock: Clock) -> None:
-        super().__init__(every, path, clock=clock)
+    def __init__(self, period: Period, path: Path | None, *, clock: Clock) -> None:
+        super().__init__(period, path, clock=clock)
         self._columns: tuple[str, ...] = ()
         self._rows = 0
         self._shown: tuple[float, int] = clock.now(), 0

@@ -13,16 +13,20 @@ from typing import Any, Self
 import numpy as np
 
 from ding_lite.errors import ConfigError, MissingExtraError, pip_line
-from ding_lite.middleware.checks import due, number
+from ding_lite.middleware.checks import Period, number
 from ding_lite.middleware.report.throughput import STAGE_SECONDS, is_measured
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware, name_of
-from ding_lite.settings import at_least, check_all
 
 logger = logging.getLogger(__name__)
 
 
-def report(fn: Callable[[dict[str, float], int], object], *, every: int) -> Middleware:
+def report(
+    fn: Callable[[dict[str, float], int], object],
+    *,
+    every: int | None = None,
+    every_env_steps: int | None = None,
+) -> Middleware:
     """Call a function with the newest of every metric now and then, and when the run ends.
 
     Most metrics are not written in every step: `return` when an episode ends, `eval_return` when an
@@ -36,6 +40,7 @@ def report(fn: Callable[[dict[str, float], int], object], *, every: int) -> Midd
         fn: Called as `fn(metrics, env_step)`, with metrics by name. Where the ctx has no env steps,
             as on a node that makes none, it gets the steps of the pipeline instead.
         every: Steps of the pipeline from one call to the next, as in all middleware.
+        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
 
     Raises:
         ConfigError: `fn` cannot be called so, or a setting is out of range.
@@ -55,7 +60,7 @@ def report(fn: Callable[[dict[str, float], int], object], *, every: int) -> Midd
             f"`report` got {fault}; a function was expected, which is called as "
             f"fn(metrics, env_step): mw.report(print, every=50)."
         )
-    return _Report(fn, every)
+    return _Report(fn, Period(every, every_env_steps))
 
 
 def _fault_of(fn: object) -> str | None:
@@ -79,10 +84,7 @@ class Reporter(ABC):
     """The base of middleware that write metrics now and then, and when the run ends.
 
     Args:
-        every: Steps of the pipeline from one report to the next.
-
-    Raises:
-        ConfigError: A setting is out of range.
+        period: From one report to the next.
     """
 
     optional_state = True  # loggers may change from one run to its resume
@@ -90,9 +92,8 @@ class Reporter(ABC):
     """Whether `write` gets only the metrics that are new since the report before, and no seconds
     of stages, which the curve and the last line of a run tell."""
 
-    def __init__(self, every: int) -> None:
-        check_all(at_least(1, every=every))
-        self._every = every
+    def __init__(self, period: Period) -> None:
+        self._period = period
         self._newest: dict[str, Any] = {}
         self._fresh: set[str] = set()
         self._counters: dict[str, int] = {}
@@ -117,7 +118,7 @@ class Reporter(ABC):
             "train_iter": ctx.get("train_iter", 0),
         }
         self._is_reported = False
-        if due(ctx, self._every):
+        if self._period.is_due(ctx):
             self._report()
 
     def __exit__(self, *error: object) -> None:
@@ -143,10 +144,12 @@ class Reporter(ABC):
             "counters": dict(self._counters),
             "has_env_step": self._has_env_step,
             "is_reported": self._is_reported,
+            **self._period.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state."""
+        self._period.load_state_dict(state)
         metrics = state["metrics"]
         self._newest = dict(zip(metrics["names"], metrics["values"].tolist(), strict=True))
         self._fresh = set(state["fresh"])
@@ -172,8 +175,8 @@ class Reporter(ABC):
 class _Report(Reporter):
     __name__ = "report"
 
-    def __init__(self, fn: Callable[[dict[str, float], int], object], every: int) -> None:
-        super().__init__(every)
+    def __init__(self, fn: Callable[[dict[str, float], int], object], period: Period) -> None:
+        super().__init__(period)
         self._fn = fn
 
     def write(self, metrics: dict[str, float], env_step: int) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from ding_lite import middleware as mw
 from ding_lite.recipes.plan import RunPlan
 from ding_lite.recipes.runs.run import Run
-from ding_lite.recipes.runs.stages import StageSeconds
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 
@@ -31,11 +30,9 @@ def save_and_report(
         use: Middleware of the user.
     """
     config = plan.config
-    run.stages = seconds = StageSeconds(every=every(config.log_every))
-    task.use_step_wrapper(seconds.wrap)
     task.use(mw.checkpoint(parts, run.checkpoint, every=every(config.checkpoint_every)))
     task.use(mw.throughput(every=every(config.log_every)))
-    task.use(seconds)
+    task.use(run.time(task, every=every(config.log_every)))
     for middleware in use:
         task.use(middleware)
     task.use(mw.jsonl(run.metrics, every=every(config.log_every)))

@@ -240,7 +240,8 @@ class R2D2(TorchPolicy[R2D2Config]):
         Observations of several parts, and those with an action mask, come packed, as `envs.obs`;
         the values of actions that are not legal are minus infinity.
         """
-        return acting(self.net if self.spec.packing is None else _LegalValues(self))
+        is_plain = self.spec.packing is None and self._norm is None
+        return acting(self.net if is_plain else _LegalValues(self))
 
     @property
     def n_step(self) -> int:
@@ -376,13 +377,14 @@ class R2D2(TorchPolicy[R2D2Config]):
 
 
 class _LegalValues(nn.Module):
-    """The network of a policy behind packed observations."""
+    """The network of a policy behind packed observations, or those that are normalised."""
 
     def __init__(self, policy: R2D2) -> None:
         super().__init__()
         self.net, self._policy = policy.net, policy
 
     def forward(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        obs = self._policy._seen(obs)
         q_BA, state = self._policy._one_step(self.net, obs, state)
         return self._policy._only_legal(q_BA, obs), state
 

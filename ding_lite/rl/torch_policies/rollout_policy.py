@@ -104,7 +104,7 @@ class TorchRolloutPolicy(TorchPolicy[ConfigT]):
         """Yield the batches of a rollout, one for each update; nothing is recorded.
 
         Args:
-            rollout: Its observations are as the environment gives them.
+            rollout: Its observations are as `choose` gets them.
         """
 
     def act(
@@ -166,6 +166,9 @@ class TorchRolloutPolicy(TorchPolicy[ConfigT]):
         for batch in self._batches(rollouts):
             values = self._write_gradient(batch)
             self._improve(values["loss"])
+        if self._norm is not None:  # not before: the log-probabilities are of the old statistics
+            for rollout in rollouts:
+                self._norm.update(rollout.obs.reshape(-1, *self.spec.obs_shape))
         if self.config.lr_end is not None:
             values["lr"] = self._optimizer.lr
         return self._metrics(values)
@@ -180,7 +183,7 @@ class TorchRolloutPolicy(TorchPolicy[ConfigT]):
         joined = join_rollouts(rollouts, self.spec, state_size=self.state_size)
         values: dict[str, Any] = {f.name: getattr(joined, f.name) for f in fields(TensorRollout)}
         moved: Any = {n: None if v is None else self._to_device(v) for n, v in values.items()}
-        batches = iter(self.batches(TensorRollout(**moved)))
+        batches = iter(self.batches(self._normalized(TensorRollout(**moved))))
         while True:
             with self._acting():
                 batch = next(batches, None)

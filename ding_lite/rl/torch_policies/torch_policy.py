@@ -11,7 +11,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, Self, TypeAlias, TypeVar, cast, get_args
 
 import numpy as np
@@ -36,6 +36,7 @@ from ding_lite.rl.host_or_device import (
     usable_device,
 )
 from ding_lite.rl.memory import Memory
+from ding_lite.rl.networks.observation_norm import make_norm, read_norm, with_norm
 from ding_lite.rl.policies.base import (
     check_obs,
     check_state_keys,
@@ -78,6 +79,9 @@ class TorchPolicyConfig:
     """The transitions of one update. More are steadier and slower; 32 to 512."""
     max_grad_norm: float | None = None
     """The norm to which a larger gradient is clipped; None leaves it."""
+    normalize_obs: bool = False
+    """Normalise each number of an observation to mean 0 and standard deviation 1 before `choose`,
+    `loss` and `batches` see it. It helps where their scales differ much; not for images."""
     seed: int = 0
     """Draws the initial weights and the random actions."""
 
@@ -174,6 +178,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         draws_there = self.device.type != "meta"  # a device without data, and without a generator
         self.generator = torch.Generator(self.device if draws_there else "cpu")
         self.generator.manual_seed(spawn_seeds(config.seed, f"{name} generator", count=1)[0])
+        self._norm = make_norm(spec, normalize_obs=config.normalize_obs, device=self.device)
         self._followers: list[Follower] = []
         before = set(vars(self))
         with seeded(config.seed, f"{name} networks"):
@@ -213,11 +218,11 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     def choose(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - see below
         """Choose an action for each observation, as `choose(obs, explore)`; nothing is recorded.
 
-        `obs` are observations on the device, [N, ...], as the environment gives them; those of
-        several parts are packed, `self.spec.unpack(obs)` returns the parts and
-        `self.spec.action_mask(obs)` the legal actions. With `explore` actions should explore,
-        without it they should be the best ones. With a `state_size` the states, [N, S], are a third
-        argument.
+        `obs` are observations on the device, [N, ...], as the environment gives them, or normalised
+        with `normalize_obs`; those of several parts are packed, `self.spec.unpack(obs)` returns the
+        parts and `self.spec.action_mask(obs)` the legal actions. With `explore` actions should
+        explore, without it they should be the best ones. With a `state_size` the states, [N, S],
+        are a third argument.
 
         Returns:
             A tensor of actions, [N] or [N, ...], as the environment takes them; with a `state_size`
@@ -392,7 +397,11 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             ShapeError: If the observations are not those of the environment it was made for, or
                 the loss has another shape than [B].
         """
-        values = self._write_gradient(self._on_device(batch))
+        moved = self._on_device(batch)
+        if self._norm is not None:
+            is_sequence = isinstance(batch, Sequences)
+            self._norm.update(batch.obs[:, :-1][batch.mask] if is_sequence else batch.obs)
+        values = self._write_gradient(self._normalized(moved))
         self._improve(values["loss"])
         if self.config.lr_end is not None:
             values["lr"] = self._optimizer.lr
@@ -412,7 +421,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         """
         if not len(transitions):  # the first steps complete no transition of n steps
             return np.zeros(0, dtype=np.float32)
-        batch = self._on_device(transitions)
+        batch = self._normalized(self._on_device(transitions))
         with self._acting():
             _, metrics = self._pair(self.loss(batch))
         if "td_error" not in metrics:
@@ -431,12 +440,12 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
                 sent elsewhere does not carry them.
         """
         with self._keeping_buffers():
-            values = self._write_gradient(self._on_device(batch))
+            values = self._write_gradient(self._normalized(self._on_device(batch)))
         return self._grad_P.clone(), self._metrics(values)
 
     def weights(self) -> dict[str, Tensor]:
         """Copy the weights that a collector acts by, on the CPU: parameters and buffers by name."""
-        return self._flat.snapshot()
+        return with_norm(self._flat.snapshot(), self._norm)
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         """Load the weights that another policy's `weights` returned.
@@ -444,7 +453,10 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         Raises:
             ShapeError: If a name or a shape is not this policy's. Nothing is changed then.
         """
-        self._flat.load(weights)
+        has_norm = self._norm is not None
+        norm, of_network = read_norm(weights, self.spec, normalize_obs=has_norm, device=self.device)
+        self._flat.load(of_network)
+        self._norm = norm
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything that an exact resume needs."""
@@ -512,7 +524,16 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         """Return observations as `choose` takes them."""
         obs = packed(obs, self.spec)
         check_obs(obs, self.spec)
-        return as_tensor(np.asarray(obs, dtype=self.spec.obs_dtype)).to(self.device)
+        return self._seen(as_tensor(np.asarray(obs, dtype=self.spec.obs_dtype)).to(self.device))
+
+    def _seen(self, obs: Tensor) -> Tensor:
+        return obs if self._norm is None else cast(Tensor, self._norm(obs))
+
+    def _normalized(self, batch: Any) -> Any:  # noqa: ANN401 - of the type of the batch
+        if self._norm is None:
+            return batch
+        names = {"obs", "next_obs", "last_obs", "cut_obs"} & {f.name for f in fields(batch)}
+        return replace(batch, **{name: self._seen(getattr(batch, name)) for name in names})
 
     def _as_actions(self, chosen: Tensor, count: int, *, explore: bool) -> NumpyArray:
         expected = (count, *self.spec.action_shape)
@@ -642,6 +663,7 @@ class _Greedy(nn.Module):
 
     def forward(self, obs: Any, state: Tensor | None = None) -> Any:  # noqa: ANN401 - a tensor or two
         choose: Callable[..., Any] = self._policy.choose
+        obs = self._policy._seen(obs)
         if state is not None:
             action, *_, state = choose(obs, False, state)
             return action, state

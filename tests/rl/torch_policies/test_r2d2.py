@@ -347,11 +347,11 @@ def test_algorithms_of_users_learn_from_sequences():
 class Parts:
     """A pipeline with all that its checkpoint holds."""
 
-    def __init__(self, seed=0, own=False, optimizer=None):
+    def __init__(self, seed=0, own=False, optimizer=None, normalize_obs=False):
         self.envs = make_envs("CartPole-v1", 4, seed=0)
         torch.manual_seed(3)
         network = OwnNet() if own else None
-        config = replace(OWN if own else SMALL, seed=seed)
+        config = replace(OWN if own else SMALL, seed=seed, normalize_obs=normalize_obs)
         self.policy = R2D2(CARTPOLE, config, network=network, optimizer=optimizer)
         self.episodes = EpisodeBuffer(
             CARTPOLE, capacity=300, num_envs=4, state_size=self.policy.state_size, seed=seed
@@ -375,7 +375,9 @@ class Parts:
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"own": True}, {"optimizer": torch.optim.RMSprop}], ids=str
+    "settings",
+    [{}, {"own": True}, {"optimizer": torch.optim.RMSprop}, {"normalize_obs": True}],
+    ids=str,
 )
 def test_a_resumed_run_goes_on_bit_for_bit(tmp_path, settings):
     first, second = Parts(**settings), Parts(seed=1, **settings)
@@ -391,6 +393,32 @@ def test_a_resumed_run_goes_on_bit_for_bit(tmp_path, settings):
         path for path in left if not np.array_equal(np.asarray(left[path]), np.asarray(right[path]))
     ]
     assert not differs
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_normalised_observations_are_seen_wherever_the_network_is(own):
+    parts = Parts(own=own, normalize_obs=True)
+    policy, batch = parts.policy, filled(Parts(own=own).policy).sample(8, length=6, burn_in=3)
+    policy.learn(batch)
+    batch_obs = np.asarray(batch.obs)
+    seen = batch_obs[:, :-1][np.asarray(batch.mask)]
+    weights = policy.weights()
+    np.testing.assert_allclose(weights["norm.mean"], seen.mean(0), rtol=1e-4, atol=1e-6)
+    assert weights["norm.count"] == len(seen)
+
+    plain = Parts(own=own).policy
+    plain.load_weights({n: w for n, w in weights.items() if not n.startswith("norm.")})
+    plain.target.load_state_dict(policy.target.state_dict())
+    normed = (batch_obs - seen.mean(0)) / seen.std(0)
+    expected = plain.gradients(replace(batch, obs=torch.from_numpy(normed)))
+    found = policy.gradients(batch)
+    torch.testing.assert_close(found[0], expected[0], rtol=1e-3, atol=1e-5)
+
+    memory: Any = policy.make_memory(8)
+    obs = batch_obs[:, 0]
+    values, state = policy.module(torch.from_numpy(obs), torch.from_numpy(memory.state.copy()))
+    assert policy.act(obs, explore=False, memory=memory).tolist() == values.argmax(-1).tolist()
+    np.testing.assert_array_equal(memory.state, state.detach().numpy())
 
 
 def test_memory_of_other_environments_is_refused():

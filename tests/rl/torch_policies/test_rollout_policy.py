@@ -90,15 +90,17 @@ def test_an_update_on_a_device_copies_nothing_to_the_host(kind):
         metrics["gap"]
 
 
+@pytest.mark.parametrize("normalize_obs", [False, True])
 @pytest.mark.parametrize("kind", [Reinforce, Remembers])
-def test_a_rollout_is_judged_as_it_was_collected(kind):
-    policy = make(kind)
+def test_a_rollout_is_judged_as_it_was_collected(kind, normalize_obs):
+    policy = make(kind, normalize_obs=normalize_obs)
     assert isinstance(make(kind), ActorCritic)
     envs = make_envs("probe/Recall-v0", 4, seed=0)
     collect = mw.collect(policy, envs, unroll=7)  # ends amid episodes
     with Task() as task:
         task.use(collect)
         task.use(lambda ctx: gaps.append(policy.gradients(ctx.trajectories)[1]["gap"]))
+        task.use(lambda ctx: policy.learn(ctx.trajectories))
         gaps: list[float] = []
         task.run(max_step=5)
     assert max(gaps) < 1e-6

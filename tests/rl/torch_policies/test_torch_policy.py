@@ -68,9 +68,11 @@ def make(**settings):
     return PlainDQN(CARTPOLE, PlainDQNConfig(**settings), **more)
 
 
+@pytest.mark.parametrize("normalize_obs", [False, True])
 @pytest.mark.parametrize("limit", [None, 0.1])
-def test_it_learns_as_the_built_in_dqn_does(limit):
+def test_it_learns_as_the_built_in_dqn_does(limit, normalize_obs):
     settings = {"lr": 2e-3, "lr_end": 1e-4, "lr_updates": 15, "max_grad_norm": limit}
+    settings["normalize_obs"] = normalize_obs
     house = DQN(CARTPOLE, DQNConfig(hidden=(16,), target_tau=0.05, **settings))
     own = make(**settings)
     own.load_weights(dict(zip(own.weights(), house.weights().values(), strict=True)))
@@ -84,6 +86,9 @@ def test_it_learns_as_the_built_in_dqn_does(limit):
     pairs = zip(own.weights().values(), house.weights().values(), strict=True)
     for ours, theirs in pairs:
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+    values = house.module(torch.from_numpy(OBS))
+    assert own.module(torch.from_numpy(OBS)).tolist() == values.argmax(-1).tolist()
+    assert own.act(OBS, explore=False).tolist() == values.argmax(-1).tolist()
 
 
 def test_it_is_a_policy():
@@ -106,14 +111,16 @@ def test_actions_and_weights_depend_on_the_seed_only():
     np.testing.assert_array_equal(first.act(many), again.act(many))
 
 
+@pytest.mark.parametrize("normalize_obs", [False, True])
 @pytest.mark.parametrize("optimizer", [None, torch.optim.RMSprop])
-def test_a_run_goes_on_exactly_after_a_checkpoint(optimizer, tmp_path):
-    policy = make(dropout=0.2, every=3, optimizer=optimizer)
+def test_a_run_goes_on_exactly_after_a_checkpoint(optimizer, normalize_obs, tmp_path):
+    given = {"dropout": 0.2, "every": 3, "normalize_obs": normalize_obs, "optimizer": optimizer}
+    policy = make(**given)
     for seed in range(4):
         policy.act(OBS)
         policy.learn(batch(seed))
     save_checkpoint(tmp_path / "c", policy.state_dict())
-    other = make(dropout=0.2, every=3, seed=9, optimizer=optimizer)
+    other = make(seed=9, **given)
     other.load_state_dict(load_checkpoint(tmp_path / "c").state)
     twin = policy.clone()
     for seed in range(4, 10):
