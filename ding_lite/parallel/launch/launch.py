@@ -46,6 +46,7 @@ from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.network.topology import NodeSpec, Topology
 from ding_lite.parallel.supervise.job import Job
+from ding_lite.parallel.supervise.local_engine import LocalEngine
 from ding_lite.parallel.supervise.node_process import NodeProcess
 from ding_lite.parallel.supervise.supervisor import run_job
 from ding_lite.parallel.tree.router import make_router
@@ -281,12 +282,10 @@ def _run_on_processes(plan: JobPlan, max_retries: int) -> Runner[Any]:
                 args=args,
                 kwargs=kwargs,
                 make_router=ElasticRouter if plan.elastic else make_router,
-                directory=directory,
                 max_retries=max_retries,
-                preload=slow_to_import(),
             )
             with speaking_as("launcher"):
-                return run_job(job)
+                return run_job(job, LocalEngine(job, directory, preload=slow_to_import()))
 
     return run
 

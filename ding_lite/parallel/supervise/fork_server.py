@@ -36,10 +36,9 @@ from typing import Any
 
 from ding_lite.clock import Deadline
 from ding_lite.parallel.memory.segments import remove_left_over
+from ding_lite.parallel.supervise.engine import END_GRACE_S
 from ding_lite.parallel.supervise.node_process import SIGNALS, NodeProcess
 
-END_GRACE_S = 1.5
-"""Seconds that nodes have to end in order when another node has failed."""
 MAX_PACKET = 65_536
 
 

@@ -103,6 +103,31 @@ class Returned:
 
 
 @dataclass(frozen=True)
+class Failed:
+    """Report: a node has raised."""
+
+    stage: Stage
+    kind: str
+    """The name of the error's class."""
+    message: str
+    traceback: str
+    error: BaseException | None = None
+    """The error itself, if it can be pickled; it follows as a message of its own."""
+
+
+@dataclass(frozen=True)
+class Exited:
+    """Report: the process of a node has ended."""
+
+    how: str
+    """The rest of a sentence that begins with the node, up to its stage."""
+    more: str = ""
+    """The end of that sentence."""
+    signum: int = 0
+    """The signal that killed it, if one did."""
+
+
+@dataclass(frozen=True)
 class Finish:
     """Command: end the job on this node, since the FINISH of a peer cannot reach it."""
 
@@ -116,14 +141,25 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Failed:
-    """Report: a node has raised; the error, or None if it cannot be pickled, follows."""
+class Moved:
+    """Command: dial a peer at its new address."""
 
-    stage: Stage
-    kind: str
-    """The name of the error's class."""
-    message: str
-    traceback: str
+    node_id: int
+    address: str
+
+
+Command: TypeAlias = Finish | Ended | Moved
+
+
+def obey(router: SupervisedRouter, command: Command) -> None:
+    """Carry out a command of the launcher."""
+    match command:
+        case Ended(node_id, incarnation):
+            router.note_ended(node_id, incarnation=incarnation)
+        case Moved(node_id, address):
+            router.redial(node_id, address)
+        case Finish():
+            router.finish()
 
 
 class NodeProcess(ForkProcess):
@@ -178,12 +214,12 @@ class NodeProcess(ForkProcess):
                 work = self._load()
                 self.name = describe_node(self.node_id, work.spec.labels)
                 self._enter(CONNECTING)
-                with _leaving(work.make_router(work.spec)) as router, self._reporting():
+                with leaving(work.make_router(work.spec)) as router, self._reporting():
                     router.wait_ready(work.spec.startup_timeout)
                     _start("ding_lite-launcher", self._read_commands, router)
                     self._enter(RUNNING)
                     with router.deferred_sigint.installed(), use_router(router):
-                        result = _call(work)
+                        result = call_main(work)
                 self._hand_over(result)
         except BaseException:  # noqa: BLE001 - has been reported; the launcher raises it
             return False
@@ -194,10 +230,7 @@ class NodeProcess(ForkProcess):
         try:
             with suppress(EOFError, OSError):
                 while (command := self._connection.recv()) is not None:
-                    if isinstance(command, Ended):
-                        router.note_ended(command.node_id, incarnation=command.incarnation)
-                    else:
-                        router.finish()
+                    obey(router, command)
         finally:
             self._may_go.set()
 
@@ -270,7 +303,8 @@ def _message_of(error: BaseException) -> str:
     return lines[0].strip().partition(": ")[2] if len(lines) == 1 else str(error)
 
 
-def _call(work: Work) -> object:
+def call_main(work: Work) -> Any:
+    """Call `main`; `sys.exit()` within it is a return."""
     try:
         return work.main(*work.args, **work.kwargs)
     except SystemExit as error:
@@ -280,7 +314,7 @@ def _call(work: Work) -> object:
 
 
 @contextmanager
-def _leaving(router: SupervisedRouter) -> Iterator[SupervisedRouter]:
+def leaving(router: SupervisedRouter) -> Iterator[SupervisedRouter]:
     """Close a router at the end, without a good-bye where the node may be restarted."""
     good_bye = True
     try:
