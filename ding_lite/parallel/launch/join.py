@@ -27,8 +27,8 @@ from ding_lite.parallel.network.address import LOOPBACK, Address, is_loopback
 from ding_lite.parallel.network.topology import HUB, NodeSpec, listeners, neighbours
 from ding_lite.parallel.observe.metrics import own_directory
 from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.parallel.supervise.node_process import node_of
 from ding_lite.runtime.messaging.labels import check_labels, node_labels, roles_of
-from ding_lite.runtime.messaging.router import use_router
 from ding_lite.settings import Settings
 
 ALL_INTERFACES = ("0.0.0.0", "::")
@@ -384,7 +384,7 @@ def connected(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Ite
         good_bye, linger = True, float(spec.linger)
         try:
             _connect(node, spec, advice)
-            with router.deferred_sigint.installed(), use_router(router):
+            with node_of(router):
                 yield router
             if router.failure is not None:
                 raise router.failure

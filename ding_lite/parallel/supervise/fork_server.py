@@ -103,11 +103,11 @@ class _ForkServer:
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_r, False)
         os.set_blocking(self._wake_w, False)
-        signal.set_wakeup_fd(self._wake_w)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # only to be woken
 
     def run(self) -> None:
         """Serve the launcher until it and all nodes have ended."""
+        signal.set_wakeup_fd(self._wake_w)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # only to be woken
         with self._control:
             self._run()
         shutil.rmtree(self._spec.directory, ignore_errors=True)

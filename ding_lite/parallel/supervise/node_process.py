@@ -11,6 +11,7 @@ import atexit
 import os
 import shutil
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -37,6 +38,9 @@ SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 """The signals that end a job in order."""
 ORPHANED_S = 3.0
 """Seconds until a node ends when the launcher and the fork server have been killed."""
+SWITCH_S = 0.0005
+"""The interpreter's switch interval while a node runs `main`: so long a thread that answers other
+nodes waits for a busy one. Python's own are 5 ms."""
 
 Stage: TypeAlias = Literal["starting", "importing `main`", "connecting", "running `main`"]
 STARTING: Stage = "starting"
@@ -218,7 +222,7 @@ class NodeProcess(ForkProcess):
                     router.wait_ready(work.spec.startup_timeout)
                     _start("ding_lite-launcher", self._read_commands, router)
                     self._enter(RUNNING)
-                    with router.deferred_sigint.installed(), use_router(router):
+                    with node_of(router):
                         result = call_main(work)
                 self._hand_over(result)
         except BaseException:  # noqa: BLE001 - has been reported; the launcher raises it
@@ -301,6 +305,18 @@ class NodeProcess(ForkProcess):
 def _message_of(error: BaseException) -> str:
     lines = traceback.format_exception_only(error)
     return lines[0].strip().partition(": ")[2] if len(lines) == 1 else str(error)
+
+
+@contextmanager
+def node_of(router: SupervisedRouter) -> Iterator[None]:
+    """Make this process a node within the block: its router, Ctrl-C and the switch interval."""
+    before = sys.getswitchinterval()
+    with router.deferred_sigint.installed(), use_router(router):
+        sys.setswitchinterval(min(before, SWITCH_S))
+        try:
+            yield
+        finally:
+            sys.setswitchinterval(before)
 
 
 def call_main(work: Work) -> Any:

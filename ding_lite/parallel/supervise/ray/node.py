@@ -22,18 +22,16 @@ from ding_lite.parallel.supervise.node_process import (
     Work,
     call_main,
     leaving,
+    node_of,
     obey,
 )
 from ding_lite.runtime.messaging.labels import describe_node
-from ding_lite.runtime.messaging.router import use_router
 
 
 class RayNode:
     """The process of one incarnation of a node; the launcher calls all methods through Ray."""
 
     def __init__(self) -> None:
-        """Make a private directory, and remove shared memory of an earlier incarnation."""
-        remove_left_over()
         self._directory = PrivateDirectory()
         self._router: SupervisedRouter | None = None
         self._early: list[Command] = []
@@ -46,6 +44,7 @@ class RayNode:
             head: The address of Ray's head, as `host:port`. Other nodes reach this machine over
                 the interface by which it reaches the head.
         """
+        remove_left_over()  # the shared memory of an earlier incarnation
         own = interface_towards(Address.parse(f"tcp://{head}"))
         [free] = free_ports(own, 1)
         return str(Address("tcp", own, free))
@@ -77,7 +76,7 @@ class RayNode:
                 for command in self._early:
                     obey(router, command)
             router.wait_ready()
-            with use_router(router):
+            with node_of(router):
                 return call_main(work)
 
     def tell(self, command: Command) -> None:
