@@ -27,22 +27,7 @@ def join(
     key_file: str | None,
     startup_timeout: float | None,
 ) -> NodeSpec:
-    """Request a place in an elastic job from node 0, and return its spec.
-
-    Args:
-        desk: The address of node 0.
-        requested_id: The number to take; None for any free number.
-        roles: The roles of this node, without counts.
-        labels: Its further labels.
-        listen: The address to listen on, if others dial this node.
-        key_file: The key of the job.
-        startup_timeout: Seconds to wait for a place; None waits for ever.
-
-    Raises:
-        AuthenticationError: The job takes no further nodes, or has another key.
-        DeadlineExceeded: There was no answer in time.
-        ConfigError: There is no such place.
-    """
+    """Request a place in an elastic job from node 0, and return its spec."""
     deadline = Deadline.after(startup_timeout)
     try:
         answer = _ask(desk, key_file, deadline, requested_id, sorted(roles), sorted(labels))

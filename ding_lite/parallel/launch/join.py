@@ -42,11 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 def tcp_only(protocol: str | None) -> str:
-    """Return the protocol of an external launch.
-
-    Raises:
-        ConfigError: Another protocol was requested.
-    """
+    """Return the protocol of an external launch."""
     if protocol not in (None, "tcp"):
         raise ConfigError(
             f"`protocol` (or DING_LITE_PROTOCOL) is {protocol!r}, but an external launch, and "
@@ -63,9 +59,6 @@ def node_of_environment(plan: JobPlan, settings: Settings, attach_to: Sequence[s
         settings: The settings of the environment.
         attach_to: The address of node 0, or those of all peers with a lower id, in the order of
             their ids.
-
-    Raises:
-        ConfigError: The environment lacks the address to listen on or to dial.
     """
     num_nodes, node_id = plan.num_nodes, settings.node_id
     if node_id is None:
@@ -113,17 +106,6 @@ def joining_node(
 
     The program may be that of the whole job: of several roles the last one is this node's, as
     it is for the further nodes of `ding-lite run`.
-
-    Args:
-        plan: One node, with its role.
-        settings: The settings of the environment.
-        attach_to: The address of node 0.
-        node_ids: The number to take; that of the environment by default, and else any free one.
-
-    Raises:
-        ConfigError: The requested place cannot exist.
-        AuthenticationError: The job takes no further nodes.
-        DeadlineExceeded: There was no answer in time.
     """
     if node_ids is None:
         node_ids = () if settings.node_id is None else (settings.node_id,)
@@ -154,9 +136,6 @@ def _addresses_to_dial(
     """Return the address of node 0, if it is known, and those of the peers with lower ids.
 
     A single address is that of node 0, which knows the others; several are those of all of them.
-
-    Raises:
-        ConfigError: The number of addresses fits neither.
     """
     if node_id != HUB and len(attach_to) == 1:
         [desk] = attach_to
@@ -221,14 +200,6 @@ def node_of_launcher(plan: JobPlan, place: Placement) -> NodeSpec:
 
     Node k listens on the k-th port of the plan, on its own machine. The launcher runs the same
     program everywhere, so each node knows the roles of all.
-
-    Args:
-        plan: The whole job, equal on every node, with the port of each.
-        place: The placement by the launcher.
-
-    Raises:
-        ConfigError: The host of node 0 is unknown, or nodes are on several machines and there is
-            no key.
     """
     node_id, links, ports = place.node_id, plan.edges, plan.chosen_ports
     if links and not place.on_one_machine:
@@ -299,15 +270,6 @@ def attached_node(
 
     It connects to the nodes 0, 1, ... at the given addresses, and receives the number of nodes
     from them.
-
-    Args:
-        plan: One node; the plan does not know its number in the job.
-        settings: The settings of the environment.
-        attach_to: The addresses of nodes 0, 1, and so on.
-        node_ids: The number of the place to take; that of the environment by default.
-
-    Raises:
-        ConfigError: No place is named, or an option needs knowledge of the whole job.
     """
     if node_ids is None:
         node_ids = () if settings.node_id is None else (settings.node_id,)
@@ -360,11 +322,6 @@ def connected(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Ite
     The block starts when all peers are connected. Where it raises, or SIGTERM ends it, the node
     leaves without a good-bye, so that the others count it as lost and wait for its return; not so
     after Ctrl-C or `sys.exit`, which end the job.
-
-    Args:
-        spec: The node's place.
-        starter: The launcher, for the log.
-        advice: Appended to the error where the place is taken or peers are missing.
     """
     with own_directory() as directory:
         # No supervisor counts incarnations here: nanoseconds are above FIRST_TIMESTAMP_INCARNATION,

@@ -71,13 +71,7 @@ class _Request:
 
 
 class ElasticRouter(NodeRouter):
-    """The router of a node of an elastic job.
-
-    Args:
-        spec: The node's place.
-        services: As for `NodeRouter`.
-        on_peer: Likewise.
-    """
+    """The router of a node of an elastic job."""
 
     def __init__(
         self,
@@ -128,13 +122,7 @@ class ElasticRouter(NodeRouter):
             self.expect(range(spec.num_nodes, spec.num_nodes + NUM_EXPECTED))
 
     def wait_ready(self, timeout: float | None = None) -> None:
-        """Block until every peer is connected and the job has its minimum of nodes.
-
-        Raises:
-            DeadlineExceeded: Some nodes are missing; names them.
-            AuthenticationError: A peer has refused this node; gives the reason.
-            KeyboardInterrupt: Ctrl-C was pressed meanwhile.
-        """
+        """Block until every peer is connected and the job has its minimum of nodes."""
         deadline = Deadline.after(self._spec.startup_timeout if timeout is None else timeout)
         super().wait_ready(timeout)
         self._membership.wait_complete(deadline)
@@ -156,13 +144,7 @@ class ElasticRouter(NodeRouter):
 
 
 class Registry:
-    """The members of an elastic job, kept by node 0; used on its transport's thread.
-
-    Args:
-        router: The router of node 0.
-        spec: The place of node 0.
-        growth: The topology of the job and its first free id.
-    """
+    """The members of an elastic job, kept by node 0; used on its transport's thread."""
 
     def __init__(self, router: NodeRouter, spec: NodeSpec, growth: Growth) -> None:
         self._router = router
@@ -181,17 +163,8 @@ class Registry:
     def join(self, asker: int, requested_id: Any, roles: Any, labels: Any) -> Future[Any]:
         """Assign a place, once all earlier requests are settled.
 
-        Args:
-            asker: The entrance id of the node.
-            requested_id: The requested id, or None.
-            roles: Its roles, without counts.
-            labels: Its further labels.
-
         Returns:
             The id and labels of the node, and the members of the job.
-
-        Raises:
-            ConfigError: The request is malformed or its id is taken.
         """
         if requested_id is not None and (
             type(requested_id) is not int or not 0 < requested_id < ENTRANCES[0]
@@ -305,11 +278,7 @@ class Registry:
             self._remove(node, "node_lost")
 
     def receive_roster(self, asker: int, *said: Any) -> Any:
-        """Refuse a roster from another node.
-
-        Raises:
-            ConfigError: Always.
-        """
+        """Refuse a roster from another node."""
         raise ConfigError(f"Node {asker} sent a roster to node 0, which keeps the registry.")
 
     def wait_complete(self, deadline: Deadline) -> None:
@@ -354,13 +323,7 @@ class Registry:
 
 
 class Roster:
-    """The members of an elastic job, as node 0 has sent them to this node.
-
-    Args:
-        router: The router of this node.
-        spec: Its place.
-        growth: The topology of the job and its first free id.
-    """
+    """The members of an elastic job, as node 0 has sent them to this node."""
 
     def __init__(self, router: NodeRouter, spec: NodeSpec, growth: Growth) -> None:
         self._router = router
@@ -372,11 +335,7 @@ class Roster:
         self._has_roster = False
 
     def receive_roster(self, asker: int, nodes: Any, gone: Any) -> str:
-        """Apply a roster from node 0; return the address of this node.
-
-        Raises:
-            ConfigError: The sender is not node 0, or the roster is malformed.
-        """
+        """Apply a roster from node 0; return the address of this node."""
         if asker != HUB or not isinstance(gone, dict):
             raise ConfigError(f"Node {asker} sent a roster; only node 0 sends one.")
         told = {
@@ -430,11 +389,7 @@ class Roster:
         """Do nothing: the deadlines are kept by node 0."""
 
     def wait_complete(self, deadline: Deadline) -> None:
-        """Wait until the roster has the minimum of nodes.
-
-        Raises:
-            DeadlineExceeded: Some nodes are missing; names them.
-        """
+        """Wait until the roster has the minimum of nodes."""
         changed = self._router.changed
         with changed:
             if deadline.wait(changed, lambda: not self._missing()):
@@ -459,11 +414,7 @@ def _names(said: Any) -> list[str]:
 
 
 def read_roster(nodes: Any) -> dict[int, tuple[frozenset[str], str]]:
-    """Validate a received roster.
-
-    Raises:
-        ConfigError: It is malformed.
-    """
+    """Validate a received roster."""
     found: dict[int, tuple[frozenset[str], str]] = {}
     for node, place in nodes.items() if isinstance(nodes, dict) else [(None, nodes)]:
         match place:

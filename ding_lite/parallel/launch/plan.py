@@ -144,12 +144,7 @@ class JobPlan:
         return tuple(self.ports) if isinstance(self.ports, Sequence) else ()
 
     def growth(self, *, first_id: int) -> Growth | None:
-        """Return the growth of an elastic job, else None.
-
-        Args:
-            first_id: The lowest id that a star gives to a joining node; a mesh gives ids above
-                those of its first nodes.
-        """
+        """Return the growth of an elastic job, else None."""
         if not self.elastic:
             return None
         return Growth(self.kind, self.num_nodes if self.kind == "mesh" else first_id)

@@ -40,11 +40,7 @@ MAX_ADDRESS = 300
 
 
 class AddressBook:
-    """The announced addresses of all nodes, kept by node 0; used on its transport's thread.
-
-    Args:
-        num_nodes: The number of nodes of the job.
-    """
+    """The announced addresses of all nodes, kept by node 0; used on its transport's thread."""
 
     def __init__(self, num_nodes: int) -> None:
         self._num_nodes = num_nodes
@@ -61,9 +57,6 @@ class AddressBook:
 
         Returns:
             The changed addresses of those nodes, as soon as there is one.
-
-        Raises:
-            ConfigError: The message is malformed.
         """
         known = checked(wanted, self._num_nodes)
         if address != "":
@@ -94,9 +87,6 @@ class AddressBook:
 
 def checked(addresses: object, num_nodes: int) -> dict[int, str]:
     """Return a received mapping of node ids to addresses, after validation.
-
-    Raises:
-        ConfigError: It is not a dict of node ids and tcp addresses (or "").
 
     Example:
         >>> checked({1: "tcp://10.0.0.7:50515", 2: ""}, 3)
@@ -139,12 +129,7 @@ class AddressFollower:
         self._lock = threading.Lock()
 
     def begin(self, router: NodeRouter, desk: NodeRouter) -> None:
-        """Start to ask, whenever node 0 is connected.
-
-        Args:
-            router: The node's own router.
-            desk: The one of its routers that is connected to node 0.
-        """
+        """Start to ask, whenever node 0 is connected."""
         self._ask = partial(self._announce, router, desk)
         self.note(HUB, HUB in desk.peers)  # it may be connected already
 
@@ -182,15 +167,7 @@ class AddressFollower:
 
 
 class RendezvousNode:
-    """A node's router together with its part in the rendezvous.
-
-    Args:
-        spec: The node's place.
-
-    Raises:
-        ConfigError: The node listens on, or dials, another machine without a key.
-        TransportError: The node cannot listen on its address.
-    """
+    """A node's router together with its part in the rendezvous."""
 
     def __init__(self, spec: NodeSpec) -> None:
         self._spec = spec
@@ -241,12 +218,7 @@ class RendezvousNode:
         return router
 
     def wait_ready(self) -> None:
-        """Block until node 0 and every peer are connected.
-
-        Raises:
-            DeadlineExceeded: A peer is missing; names it.
-            AuthenticationError: A peer has refused this node; gives the reason.
-        """
+        """Block until node 0 and every peer are connected."""
         if self._rendezvous_router is not None and self._spec.node_id != HUB:
             self._ask_for_entry(self._rendezvous_router)
         self.router.wait_ready()
@@ -275,12 +247,7 @@ class RendezvousNode:
 
 
 def rendezvous_spec(spec: NodeSpec, others: frozenset[int]) -> NodeSpec:
-    """Return the spec of a node's second router, for rendezvous only.
-
-    Args:
-        spec: Its place in the job.
-        others: The peers of that router.
-    """
+    """Return the spec of a node's second router, for rendezvous only."""
     is_hub = spec.node_id == HUB
     return replace(
         spec,

@@ -106,9 +106,6 @@ def edges(topology: Topology, num_nodes: int) -> frozenset[Edge]:
             first of them to node 0), `alone` (no edges), or pairs of node ids.
         num_nodes: How many nodes there are.
 
-    Raises:
-        ConfigError: The topology is unknown, or a pair is not of two different nodes.
-
     Example:
         >>> sorted(edges("star", 4))
         [(0, 1), (0, 2), (0, 3)]

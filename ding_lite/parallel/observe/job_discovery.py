@@ -64,13 +64,7 @@ class RunningJob:
 def running_jobs(
     folders: Iterable[Path] | None = None, *, clock: Clock = SYSTEM_CLOCK
 ) -> list[RunningJob]:
-    """Return the jobs of this user that run on this machine, the oldest first.
-
-    Args:
-        folders: Where to look for private directories; by default wherever this package makes
-            them.
-        clock: Measures the age of a record.
-    """
+    """Return the jobs of this user that run on this machine, the oldest first."""
     records: dict[str, list[NodeMetrics]] = {}
     for directory in live_directories(folders):
         found = [read_metrics(path) for path in sorted(directory.glob(f"{metrics.PREFIX}*"))]
@@ -81,11 +75,7 @@ def running_jobs(
 
 
 def choose(jobs: Sequence[RunningJob], name: str) -> RunningJob:
-    """Return the job with a name, a prefix of one, or the process id of one of its nodes.
-
-    Raises:
-        ConfigError: No job matches, or more than one.
-    """
+    """Return the job with a name, a prefix of one, or the process id of one of its nodes."""
     found = [job for job in jobs if job.name == name]
     found = found or [job for job in jobs if name in {str(pid) for pid in _pids(job)}]
     found = found or [job for job in jobs if name and job.name.startswith(name)]

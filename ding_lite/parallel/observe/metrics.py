@@ -138,26 +138,14 @@ _DECODER = msgspec.json.Decoder(NodeMetrics)
 
 
 class MetricsFile:
-    """A node's record on disk.
-
-    Args:
-        directory: The private directory of its job.
-        node_id: The node.
-
-    Raises:
-        OSError: It cannot be made.
-    """
+    """A node's record on disk."""
 
     def __init__(self, directory: Path, node_id: int) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         self._fd = os.open(directory / f"{PREFIX}{node_id}", flags, 0o600)
 
     def write(self, metrics: NodeMetrics) -> None:
-        """Replace the record.
-
-        Raises:
-            OSError: There is no room.
-        """
+        """Replace the record."""
         body = _ENCODER.encode(metrics)
         os.pwrite(self._fd, _HEAD.pack(len(body), zlib.crc32(body)) + body, 0)
 

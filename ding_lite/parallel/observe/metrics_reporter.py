@@ -91,12 +91,7 @@ class Reporter:
             self._file = None
 
     def look(self, now: float, state: State | None = None) -> NodeMetrics:
-        """Make a record.
-
-        Args:
-            now: The time of the clock.
-            state: The final state, if the node has ended.
-        """
+        """Make a record."""
         with self._links.changed:
             sessions = list(self._links.sessions.values())
             traffic = [session.traffic(now) for session in sessions]

@@ -50,13 +50,7 @@ class _Child:
 
 
 class LocalEngine:
-    """Starts the nodes of a job by a fork server.
-
-    Args:
-        job: The job.
-        directory: Its private directory; removed by `close`.
-        preload: Slow modules that are safe to import before a fork.
-    """
+    """Starts the nodes of a job by a fork server."""
 
     name = "The fork server, the parent of the nodes,"
     forwards_signals = True
@@ -287,12 +281,7 @@ def exited(code: int, pid: int | None) -> Exited:
 
 
 def explain_unpicklable(parts: Mapping[str, object], error: Exception) -> str:
-    """Name the first of several objects that cannot be pickled.
-
-    Args:
-        parts: The objects by name.
-        error: The error of pickling them together.
-    """
+    """Name the first of several objects that cannot be pickled."""
     with open(os.devnull, "wb") as devnull:
         scratch: Connection[Any, Any] = Connection(os.dup(devnull.fileno()), readable=False)
     with scratch:

@@ -74,11 +74,7 @@ class Placement:
 
 
 def number(environ: Mapping[str, str], name: str) -> int | None:
-    """Return a variable as a whole number; None where it is not set.
-
-    Raises:
-        ConfigError: It is not a whole number.
-    """
+    """Return a variable as a whole number; None where it is not set."""
     text = environ.get(name, "").strip()
     if not text:
         return None

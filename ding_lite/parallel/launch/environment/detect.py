@@ -26,9 +26,6 @@ def detect(environ: Mapping[str, str]) -> Placement | None:
 
     None where there is no launcher, and where it has started a single process: that one may
     start nodes itself.
-
-    Raises:
-        ConfigError: The variables of a launcher contradict each other.
     """
     found = (of_one(environ) for of_one in LAUNCHERS)
     place = next((place for place in found if place is not None), None)
@@ -76,9 +73,6 @@ def placement_of(settings: Settings, environ: Mapping[str, str]) -> Placement | 
         settings: The `DING_LITE_*` variables. A node id with a number of nodes, an engine, or an
             address to attach to each disable the detection.
         environ: All environment variables.
-
-    Raises:
-        ConfigError: The launcher's variables contradict each other or the settings.
     """
     is_whole = settings.node_id is not None and settings.num_nodes is not None
     if is_whole or settings.engine is not None or settings.attach_to:

@@ -13,11 +13,7 @@ from ding_lite.parallel.launch.environment.base import Placement, master, names_
 
 
 def detect(environ: Mapping[str, str]) -> Placement | None:
-    """Return the placement by an indexed job, or None.
-
-    Raises:
-        ConfigError: The variables contradict each other.
-    """
+    """Return the placement by an indexed job, or None."""
     node_id, num_nodes = (
         number(environ, "JOB_COMPLETION_INDEX"),
         number(environ, "DING_LITE_NUM_NODES"),

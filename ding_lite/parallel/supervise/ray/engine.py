@@ -74,22 +74,6 @@ def run_on_ray(
 
     It uses the Ray that this process is connected to, else that of `RAY_ADDRESS`, and else starts
     one on this machine for the duration of the job.
-
-    Args:
-        plan: The nodes.
-        main: The function that each node runs.
-        args: Its arguments.
-        kwargs: Its named arguments.
-        max_retries: How often each node is started again.
-        resources: Requested resources by patterns of labels.
-
-    Raises:
-        MissingExtraError: Ray is not installed.
-        ConfigError: This Ray has no authentication, or a requested resource does not exist.
-        NodeFailed: A node has raised or died; its error is the cause.
-        DeadlineExceeded: Ray has not placed all nodes in time.
-        KeyboardInterrupt: This process got SIGINT, and the nodes have ended their step.
-        SystemExit: The same after SIGTERM.
     """
     wanted = wanted_by_nodes(plan.labels_of_nodes(distributed=True), resources)
     ray = load_ray()
@@ -118,15 +102,7 @@ class _Actor:
 
 
 class RayEngine:
-    """Starts the nodes of a job as actors.
-
-    Args:
-        ray: The module.
-        head: The address of Ray's head.
-        plan: The nodes.
-        job: The job.
-        wanted: The requested resources of each node.
-    """
+    """Starts the nodes of a job as actors."""
 
     name = "Ray"
     forwards_signals = False

@@ -38,12 +38,7 @@ class RayNode:
         self._lock = threading.Lock()
 
     def place(self, head: str) -> str:
-        """Return an address on which this node can listen.
-
-        Args:
-            head: The address of Ray's head, as `host:port`. Other nodes reach this machine over
-                the interface by which it reaches the head.
-        """
+        """Return an address on which this node can listen."""
         remove_left_over()  # the shared memory of an earlier incarnation
         own = interface_towards(Address.parse(f"tcp://{head}"))
         [free] = free_ports(own, 1)
@@ -51,10 +46,6 @@ class RayNode:
 
     def run(self, work: Work, secret: bytes) -> object:
         """Connect, run `main` and return its result.
-
-        Args:
-            work: The task of the node.
-            secret: The key of the job.
 
         Raises:
             Exception: The error of `main`; the node then leaves without a good-bye.
