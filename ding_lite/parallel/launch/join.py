@@ -67,26 +67,19 @@ def node_of_environment(plan: JobPlan, settings: Settings, attach_to: Sequence[s
             f"DING_LITE_NODE_ID does not say which. Set it to a number from 0 to {num_nodes - 1}, "
             f"another one in each shell."
         )
-    near = neighbours(plan.edges, node_id)
-    lower = sorted(peer for peer in near if peer < node_id)
+    lower = sorted(peer for peer in neighbours(plan.edges, node_id) if peer < node_id)
     desk, where = _addresses_to_dial(node_id, lower, _tcp(attach_to))
     listen, grows = None, plan.growth(first_id=1)
     is_dialled = node_id == HUB or (grows is not None and grows.topology == "mesh")
-    if (is_dialled and (plan.edges or grows)) or any(peer > node_id for peer in near):
+    if (is_dialled and (plan.edges or grows)) or node_id in listeners(plan.edges):
         port = _port(settings.ports, node_id, num_nodes, may_be_free=desk is not None)
         listen = str(Address("tcp", plan.address or _interface(desk, plan.key_file), port))
-    return NodeSpec(
-        node_id=node_id,
-        num_nodes=num_nodes,
-        labels=plan.labels_of_nodes(distributed=True)[node_id],
+    return plan.spec(
+        node_id,
+        plan.labels_of_nodes()[node_id],
+        dict(zip(lower, where, strict=True)).__getitem__,
         listen=listen,
-        dials=dict(zip(lower, where, strict=True)),
         desk=listen if node_id == HUB else desk,
-        peers=near,
-        key_file=plan.key_file,
-        startup_timeout=plan.startup_timeout,
-        edges=plan.edges,
-        fan_out=plan.fan_out,
         growth=grows,
     )
 
@@ -107,8 +100,7 @@ def joining_node(
     The program may be that of the whole job: of several roles the last one is this node's, as
     it is for the further nodes of `ding-lite run`.
     """
-    if node_ids is None:
-        node_ids = () if settings.node_id is None else (settings.node_id,)
+    node_ids = _places(node_ids, settings)
     if len(attach_to) != 1 or len(node_ids) > 1:
         raise ConfigError(
             f"`attach_to` is {', '.join(attach_to)} and `node_ids` {[*node_ids]}; a node that "
@@ -123,11 +115,16 @@ def joining_node(
             roles=roles_of(frozenset().union(*(plan.roles or ()))),
             labels=check_labels(plan.labels or ()) | check_labels(settings.labels),
             listen=str(Address("tcp", plan.address or _interface(desk, plan.key_file), port)),
-            key_file=plan.key_file,
-            startup_timeout=plan.startup_timeout,
+            plan=plan,
         )
     except DeadlineExceeded as error:
         raise DeadlineExceeded(f"{error} {probe(desk)}") from error
+
+
+def _places(node_ids: Sequence[int] | None, settings: Settings) -> Sequence[int]:
+    if node_ids is None:
+        return () if settings.node_id is None else (settings.node_id,)
+    return node_ids
 
 
 def _addresses_to_dial(
@@ -220,23 +217,15 @@ def node_of_launcher(plan: JobPlan, place: Placement) -> NodeSpec:
             inside if place.on_one_machine else _all_interfaces(place.hosts.get(HUB, ""))
         )
         listen = str(Address("tcp", host, ports[node_id]))
-    near = neighbours(links, node_id)
-    lower = sorted(peer for peer in near if peer < node_id)
-    world = tuple(plan.labels_of_nodes(distributed=True))
-    return NodeSpec(
-        node_id=node_id,
-        num_nodes=place.num_nodes,
-        labels=world[node_id],
+    world = tuple(plan.labels_of_nodes())
+    return plan.spec(
+        node_id,
+        world[node_id],
+        address_of,
         listen=listen,
-        dials={peer: address_of(peer) for peer in lower},
         desk=address_of(HUB) if must_ask else None,
-        peers=near,
-        key_file=plan.key_file,
-        startup_timeout=plan.startup_timeout,
         # Labels of the environment may differ between nodes, so each sends its own.
         world=() if plan.settings.labels else world,
-        edges=links,
-        fan_out=plan.fan_out,
         growth=grows,
         job=f"{place.launcher} {place.job}",
     )
@@ -271,8 +260,7 @@ def attached_node(
     It connects to the nodes 0, 1, ... at the given addresses, and receives the number of nodes
     from them.
     """
-    if node_ids is None:
-        node_ids = () if settings.node_id is None else (settings.node_id,)
+    node_ids = _places(node_ids, settings)
     if plan.num_nodes != 1 or len(node_ids) != 1:
         raise ConfigError(
             f"`attach_to` joins a running job with one node: n_parallel_workers=1 and "

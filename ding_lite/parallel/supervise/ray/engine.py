@@ -75,7 +75,7 @@ def run_on_ray(
     It uses the Ray that this process is connected to, else that of `RAY_ADDRESS`, and else starts
     one on this machine for the duration of the job.
     """
-    wanted = wanted_by_nodes(plan.labels_of_nodes(distributed=True), resources)
+    wanted = wanted_by_nodes(plan.labels_of_nodes(), resources)
     ray = load_ray()
     num_cpus = sum(float(asked["num_cpus"]) for asked in wanted)
     with connected_to(ray, num_cpus) as head, speaking_as("launcher"), without_rays_handler():
