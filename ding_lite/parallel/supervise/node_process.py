@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from multiprocessing import spawn
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -30,9 +30,11 @@ from ding_lite.interruption import Terminated
 from ding_lite.parallel.memory.segments import remove_own
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.supervise.tracebacks import format_error
-from ding_lite.runtime.interrupt import DeferredSigint
 from ding_lite.runtime.messaging.labels import describe_node
-from ding_lite.runtime.messaging.router import Router, use_router
+from ding_lite.runtime.messaging.router import use_router
+
+if TYPE_CHECKING:  # the fork server needs no transport
+    from ding_lite.parallel.router.node_router import NodeRouter
 
 SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 """The signals that end a job in order."""
@@ -49,36 +51,7 @@ CONNECTING: Stage = "connecting"
 RUNNING: Stage = "running `main`"
 
 
-class SupervisedRouter(Router, Protocol):
-    """The router of a supervised node."""
-
-    @property
-    def deferred_sigint(self) -> DeferredSigint:
-        """Defers Ctrl-C in the main thread."""
-        ...
-
-    def wait_ready(self, timeout: float | None = None) -> None:
-        """Block until all peers are connected."""
-        ...
-
-    def redial(self, peer: int, address: str) -> None:
-        """Dial a peer at its new address."""
-        ...
-
-    def finish(self) -> None:
-        """End the job on this node, as if another node had ended it."""
-        ...
-
-    def note_ended(self, node: int, *, incarnation: int) -> None:
-        """Record that the process of a peer has ended, so that `close` does not wait for it."""
-        ...
-
-    def close(self, *, good_bye: bool = True) -> None:
-        """Deliver pending messages, exchange good-byes if requested, and release resources."""
-        ...
-
-
-MakeRouter: TypeAlias = Callable[[NodeSpec], SupervisedRouter]
+MakeRouter: TypeAlias = Callable[[NodeSpec], "NodeRouter"]
 
 
 @dataclass(frozen=True)
@@ -155,7 +128,7 @@ class Moved:
 Command: TypeAlias = Finish | Ended | Moved
 
 
-def obey(router: SupervisedRouter, command: Command) -> None:
+def obey(router: NodeRouter, command: Command) -> None:
     """Carry out a command of the launcher."""
     match command:
         case Ended(node_id, incarnation):
@@ -229,7 +202,7 @@ class NodeProcess(ForkProcess):
             return False
         return True
 
-    def _read_commands(self, router: SupervisedRouter) -> None:
+    def _read_commands(self, router: NodeRouter) -> None:
         """Handle commands of the launcher while `main` runs, until the last one (None)."""
         try:
             with suppress(EOFError, OSError):
@@ -308,7 +281,7 @@ def _message_of(error: BaseException) -> str:
 
 
 @contextmanager
-def node_of(router: SupervisedRouter) -> Iterator[None]:
+def node_of(router: NodeRouter) -> Iterator[None]:
     """Make this process a node within the block: its router, Ctrl-C and the switch interval."""
     before = sys.getswitchinterval()
     with router.deferred_sigint.installed(), use_router(router):
@@ -330,7 +303,7 @@ def call_main(work: Work) -> Any:
 
 
 @contextmanager
-def leaving(router: SupervisedRouter) -> Iterator[SupervisedRouter]:
+def leaving(router: NodeRouter) -> Iterator[NodeRouter]:
     """Close a router at the end, without a good-bye where the node may be restarted."""
     good_bye = True
     try:

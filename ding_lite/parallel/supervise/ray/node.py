@@ -16,9 +16,9 @@ from ding_lite.parallel.memory.segments import remove_left_over
 from ding_lite.parallel.network.address import Address, PrivateDirectory, free_ports
 from ding_lite.parallel.network.interfaces import interface_towards
 from ding_lite.parallel.network.security import save_key
+from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.supervise.node_process import (
     Command,
-    SupervisedRouter,
     Work,
     call_main,
     leaving,
@@ -33,7 +33,7 @@ class RayNode:
 
     def __init__(self) -> None:
         self._directory = PrivateDirectory()
-        self._router: SupervisedRouter | None = None
+        self._router: NodeRouter | None = None
         self._early: list[Command] = []
         self._lock = threading.Lock()
 
