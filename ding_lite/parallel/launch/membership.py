@@ -15,9 +15,9 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from ding_lite.clock import SYSTEM_CLOCK, Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded
@@ -60,14 +60,11 @@ class JobMember:
         return [sorted(self.labels), self.address]
 
 
-@dataclass(frozen=True)
-class _Request:
-    """A request for a place by a joining node."""
-
+class _Request(NamedTuple):
     requested_id: int | None
     roles: frozenset[str]
     labels: frozenset[str]
-    answer: Future[Any] = field(default_factory=Future)
+    answer: Future[Any]
 
 
 class ElasticRouter(NodeRouter):
@@ -88,18 +85,10 @@ class ElasticRouter(NodeRouter):
             self._membership = registry = Registry(self, spec, growth)
             ids = frozenset(ENTRANCES)
             shared = SharedTransport(HUB, spec.peers, ids, key_file=spec.key_file)
-            self._entrance = NodeRouter(
-                replace(
-                    spec,
-                    peers=ids,
-                    edges=frozenset(),
-                    growth=None,
-                    peer_timeout=None,
-                    directory=None,
-                ),
-                transport=shared.others,
-                services={JOIN: registry.join},
-            )
+            apart: dict[str, Any] = {"growth": None, "peer_timeout": None, "directory": None}
+            entrance = replace(spec, peers=ids, edges=frozenset(), **apart)
+            services_there = {JOIN: registry.join}
+            self._entrance = NodeRouter(entrance, transport=shared.others, services=services_there)
         else:
             self._membership = Roster(self, spec, growth)
 
@@ -107,11 +96,9 @@ class ElasticRouter(NodeRouter):
             on_peer(peer, is_there)
             self._membership.note(peer, is_there)
 
-        own = {ROSTER: self._membership.receive_roster}
+        services = {**(services or {}), ROSTER: self._membership.receive_roster}
         try:
-            super().__init__(
-                spec, transport=shared, services={**(services or {}), **own}, on_peer=note
-            )
+            super().__init__(spec, transport=shared, services=services, on_peer=note)
         except BaseException:
             if self._entrance is not None:
                 self._entrance.close(good_bye=False)
@@ -174,7 +161,7 @@ class Registry:
             )
         [counted] = count_roles([_names(roles)])
         named = frozenset(role for role in counted if f"{role}.0" in counted)
-        request = _Request(requested_id, named, check_labels(_names(labels)))
+        request = _Request(requested_id, named, check_labels(_names(labels)), Future())
         self._queue.append(request)
         self._admit_next()
         return request.answer
@@ -183,12 +170,11 @@ class Registry:
         while self._joining is None and self._queue:
             request = self._queue.popleft()
             try:
-                node = self._free_id(request.requested_id)
+                self._joining = self._free_id(request.requested_id)
             except ConfigError as error:
                 request.answer.set_exception(error)
-                continue
-            self._joining = node
-            self._admit(node, request)
+            else:
+                self._admit(self._joining, request)
 
     def _admit(self, node: int, request: _Request) -> None:
         labels = self._labels_for(node, request)
@@ -289,7 +275,10 @@ class Registry:
         for other in self._router.peers:
             if other != peer:
                 self._send_roster(other)
-        if peer == self._joining:
+        self._settle(peer)
+
+    def _settle(self, node: int) -> None:
+        if node == self._joining:
             self._joining = None
             self._admit_next()
 
@@ -317,9 +306,7 @@ class Registry:
         self._router.note_labels(node, frozenset())
         for peer in self._router.peers:
             self._send_roster(peer, {node: event})
-        if node == self._joining:
-            self._joining = None
-            self._admit_next()
+        self._settle(node)
 
 
 class Roster:
