@@ -41,7 +41,7 @@ from ding_lite.parallel.launch.join import (
     node_of_launcher,
     tcp_only,
 )
-from ding_lite.parallel.launch.membership import ElasticRouter
+from ding_lite.parallel.launch.membership import router_of
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.network.topology import NodeSpec, Topology
@@ -49,7 +49,6 @@ from ding_lite.parallel.supervise.job import Job
 from ding_lite.parallel.supervise.local_engine import LocalEngine
 from ding_lite.parallel.supervise.node_process import NodeProcess
 from ding_lite.parallel.supervise.supervisor import run_job
-from ding_lite.parallel.tree.router import make_router
 from ding_lite.runtime.interrupt import postponed
 from ding_lite.runtime.messaging.labels import describe_node, several
 from ding_lite.runtime.messaging.local_router import LocalRouter, labels_of_environment
@@ -278,7 +277,7 @@ def _run_on_processes(plan: JobPlan, max_retries: int) -> Runner[Any]:
                 main=main,
                 args=args,
                 kwargs=kwargs,
-                make_router=ElasticRouter if plan.elastic else make_router,
+                make_router=router_of,
                 max_retries=max_retries,
             )
             with speaking_as("launcher"):

@@ -26,6 +26,7 @@ from ding_lite.parallel.network.topology import HUB, Growth, NodeSpec
 from ding_lite.parallel.router.calls import Handler
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.zeromq.shared_transport import SharedTransport
+from ding_lite.parallel.tree.router import make_router
 from ding_lite.runtime.messaging.labels import check_labels, count_roles, node_labels
 
 JOIN = "ding_lite.join"
@@ -128,6 +129,11 @@ class ElasticRouter(NodeRouter):
     def _tick(self) -> None:
         super()._tick()
         self._membership.tick()
+
+
+def router_of(spec: NodeSpec, **parts: Any) -> NodeRouter:
+    """Make the router of a node; the arguments are as for `NodeRouter`."""
+    return ElasticRouter(spec, **parts) if spec.growth else make_router(spec, **parts)
 
 
 class Registry:

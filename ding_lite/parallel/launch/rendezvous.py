@@ -22,14 +22,13 @@ from functools import partial
 from typing import Any
 
 from ding_lite.errors import AuthenticationError, ConfigError, PeerLost, RemoteError
-from ding_lite.parallel.launch.membership import ElasticRouter
+from ding_lite.parallel.launch.membership import router_of
 from ding_lite.parallel.network.address import ANY_HOST, Address
 from ding_lite.parallel.network.interfaces import reachable_at
 from ding_lite.parallel.network.security import check_dialling
 from ding_lite.parallel.network.topology import HUB, NodeSpec
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.zeromq.shared_transport import SharedTransport
-from ding_lite.parallel.tree.router import make_router
 
 logger = logging.getLogger(__name__)
 
@@ -180,14 +179,11 @@ class RendezvousNode:
         elif spec.desk is not None and (spec.listen or "" in spec.dials.values()):
             self.router = self._with_follower(spec)
         else:
-            self.router = ElasticRouter(spec) if spec.growth else make_router(spec)
+            self.router = router_of(spec)
 
     def _with_desk(self, spec: NodeSpec) -> NodeRouter:
         book = AddressBook(spec.num_nodes)
-        services = {ANNOUNCE: book.announce}
-        if spec.growth is not None:  # a star or a mesh, where all are peers of node 0
-            return ElasticRouter(spec, services=services, on_peer=book.note)
-        make = partial(make_router, services=services, on_peer=book.note)
+        make = partial(router_of, services={ANNOUNCE: book.announce}, on_peer=book.note)
         others = frozenset(range(1, spec.num_nodes)) - spec.peers
         if not others:
             return make(spec)
@@ -202,13 +198,12 @@ class RendezvousNode:
     def _with_follower(self, spec: NodeSpec) -> NodeRouter:
         follower = AddressFollower(spec)
         if HUB in spec.peers:
-            make = ElasticRouter if spec.growth else make_router
-            router = make(spec, on_peer=follower.note)
+            router = router_of(spec, on_peer=follower.note)
             follower.begin(router, router)
             return router
-        router = make_router(spec)
+        router = router_of(spec)
         try:
-            self._rendezvous_router = make_router(
+            self._rendezvous_router = router_of(
                 rendezvous_spec(spec, frozenset({HUB})), on_peer=follower.note
             )
         except BaseException:

@@ -25,7 +25,7 @@ from typing import Any
 from ding_lite.clock import Deadline
 from ding_lite.errors import DeadlineExceeded, DingLiteError
 from ding_lite.log import speaking_as
-from ding_lite.parallel.launch.membership import ElasticRouter
+from ding_lite.parallel.launch.membership import router_of
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.security import SECRET_BYTES, load_key
 from ding_lite.parallel.network.topology import HUB
@@ -53,7 +53,6 @@ from ding_lite.parallel.supervise.ray.cluster import (
 )
 from ding_lite.parallel.supervise.ray.node import RayNode
 from ding_lite.parallel.supervise.supervisor import run_job
-from ding_lite.parallel.tree.router import make_router
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +83,7 @@ def run_on_ray(
             main=main,
             args=args,
             kwargs=dict(kwargs),
-            make_router=ElasticRouter if plan.elastic else make_router,
+            make_router=router_of,
             max_retries=max_retries,
         )
         return run_job(job, RayEngine(ray, head, plan, job, wanted))
