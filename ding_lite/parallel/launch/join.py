@@ -86,10 +86,8 @@ def node_of_environment(plan: JobPlan, settings: Settings, attach_to: Sequence[s
 
 def first_elastic_node(plan: JobPlan) -> NodeSpec:
     """Return the spec of the only node of an elastic job that starts with one."""
-    host = plan.address or LOOPBACK
     [port] = plan.chosen_ports or [0]
-    [spec] = plan.specs_at([str(Address("tcp", host, port))], job="")
-    return spec
+    return plan.specs_at([str(Address("tcp", plan.address or LOOPBACK, port))], job="")[0]
 
 
 def joining_node(
@@ -248,8 +246,7 @@ def _check_machines(plan: JobPlan, place: Placement) -> None:
 
 def _all_interfaces(host: str) -> str:
     """Return the wildcard host of the IP version by which node 0 is dialled."""
-    four, six = ALL_INTERFACES
-    return six if ":" in host else four
+    return ALL_INTERFACES[":" in host]
 
 
 def attached_node(
@@ -316,7 +313,10 @@ def connected(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Ite
         # and grow.
         began, incarnation = SYSTEM_CLOCK.now(), time.time_ns()
         started = replace(spec, incarnation=incarnation, directory=directory, began=began)
-        node = _make_node(started, advice)
+        try:
+            node = RendezvousNode(started)
+        except TransportError as error:
+            raise TransportError(f"{error} {advice}".rstrip()) from error
         router = node.router
         logger.info(
             "node %d of %s, started by %s, listens on %s and dials %s",
@@ -342,13 +342,6 @@ def connected(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Ite
             raise
         finally:
             node.close(good_bye=good_bye, linger=linger)
-
-
-def _make_node(spec: NodeSpec, advice: str) -> RendezvousNode:
-    try:
-        return RendezvousNode(spec)
-    except TransportError as error:
-        raise TransportError(f"{error} {advice}".rstrip()) from error
 
 
 def _connect(node: RendezvousNode, spec: NodeSpec, advice: str) -> None:

@@ -173,7 +173,6 @@ class RendezvousNode:
         self._rendezvous_router: NodeRouter | None = None
         """A second router for rendezvous, between node 0 and nodes that are not its peers."""
         self.router: NodeRouter
-        """The node's own router."""
         if spec.node_id == HUB and spec.desk is not None:
             self.router = self._with_desk(spec)
         elif spec.desk is not None and (spec.listen or "" in spec.dials.values()):

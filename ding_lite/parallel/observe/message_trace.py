@@ -19,7 +19,6 @@ from ding_lite.parallel.wire.messages import CallArrived, CtxArrived, EventArriv
 from ding_lite.runtime.trace.messages import Slice, Traced, TracedEvent, Tracer, arrow_key
 
 SERVICES = "ding_lite."
-"""The prefix of internal calls."""
 
 
 class MessageTrace(Traced):

@@ -25,16 +25,12 @@ class Failure:
     spec: NodeSpec
     stage: Stage
     at: float
-    """When the launcher received it."""
     what: str
     """The rest of a sentence that begins with the node."""
     kind: str = ""
-    """The class of the error, if it raised one."""
     traceback: str = ""
     error: BaseException | None = None
-    """The error itself, if it could be pickled."""
     signum: int = 0
-    """The signal that killed it, if one did."""
 
     @property
     def was_asked_for(self) -> bool:

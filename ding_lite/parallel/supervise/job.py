@@ -29,7 +29,6 @@ class Job:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     make_router: MakeRouter
     max_retries: int = 0
-    """The most restarts of each node."""
 
     def work(self, spec: NodeSpec) -> Work:
         """Return the task of a node."""
@@ -45,7 +44,6 @@ class NodeRecord:
         self.deadline = Deadline.after(None)
         """When it must run `main`, or, after the end of `main`, have exited."""
         self.start_at: Deadline | None = None
-        """When to restart it."""
         self.failure: Failure | None = None
         self.returned: Returned | None = None
         self.was_given_up = False

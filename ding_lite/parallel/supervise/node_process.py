@@ -37,7 +37,6 @@ if TYPE_CHECKING:  # the fork server needs no transport
     from ding_lite.parallel.router.node_router import NodeRouter
 
 SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
-"""The signals that end a job in order."""
 ORPHANED_S = 3.0
 """Seconds until a node ends when the launcher and the fork server have been killed."""
 SWITCH_S = 0.0005
@@ -85,7 +84,6 @@ class Failed:
 
     stage: Stage
     kind: str
-    """The name of the error's class."""
     message: str
     traceback: str
     error: BaseException | None = None
@@ -101,7 +99,6 @@ class Exited:
     more: str = ""
     """The end of that sentence."""
     signum: int = 0
-    """The signal that killed it, if one did."""
 
 
 @dataclass(frozen=True)

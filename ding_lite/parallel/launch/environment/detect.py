@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from ding_lite.errors import ConfigError
 from ding_lite.parallel.launch.environment import kubernetes, mpi, slurm, torchrun
@@ -10,14 +10,7 @@ from ding_lite.parallel.launch.environment.base import Placement, names_this_mac
 from ding_lite.parallel.network.address import Address
 from ding_lite.settings import PREFIX, Settings
 
-Detect = Callable[[Mapping[str, str]], Placement | None]
-
-LAUNCHERS: tuple[Detect, ...] = (
-    torchrun.detect,
-    mpi.detect,
-    slurm.detect,
-    kubernetes.detect,
-)
+LAUNCHERS = (torchrun.detect, mpi.detect, slurm.detect, kubernetes.detect)
 """Ordered from the innermost: srun may start mpirun or torchrun, a pod any of them."""
 
 

@@ -22,7 +22,6 @@ from ding_lite.runtime.messaging.labels import matches
 from ding_lite.settings import process_environ
 
 WANTED = ("num_cpus", "num_gpus", "memory", "resources", "accelerator_type", "label_selector")
-"""Names of the resources that a node may request from Ray."""
 
 Resources = Mapping[str, Mapping[str, Any]]
 

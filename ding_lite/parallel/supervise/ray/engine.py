@@ -124,7 +124,6 @@ class RayEngine:
             self._secret = load_key(plan.key_file).secret
         self._actors: dict[int, _Actor] = {}
         self._addresses: dict[int, str] = {}
-        """The last known address of each node."""
         self._answers: SimpleQueue[tuple[_Actor, Future[Any]] | None] = SimpleQueue()
         self._reports: list[tuple[int, Report]] = []
         self._kill_at = Deadline.after(None)
@@ -132,7 +131,7 @@ class RayEngine:
         """Whether all nodes have been placed once."""
 
     def open(self) -> None:
-        """Do nothing: this process is connected to Ray."""
+        """Do nothing: this process is connected to Ray already."""
 
     def start(self, node: NodeRecord) -> None:
         """Let Ray place the next incarnation of a node."""
