@@ -55,6 +55,8 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "accelerate": ("distributed/accelerate.py",),
     "ray": ("parallel/supervise/ray/cluster.py",),
     "numba": ("rl/replay/sum_tree_numba.py",),
+    "sys.setswitchinterval": ("parallel/supervise/node_process.py",),
+    "torch.set_num_threads": ("rl/policies/base.py",),
     "Box2D": ("rl/envs/vector.py",),
     **dict.fromkeys(
         (

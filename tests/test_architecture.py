@@ -150,6 +150,7 @@ FAULTY: list[tuple[Rule, str, str]] = [
     (single_owners, "middleware/train.py", "import accelerate"),
     (single_owners, "parallel/launch/launch.py", "import ray"),
     (single_owners, "rl/dqn.py", "from easydict import EasyDict"),
+    (single_owners, "distributed/x.py", "import sys\nsys.setswitchinterval(1.0)"),
     (no_unpickling_of_arrays, "rl/replay/x.py", "np.load(f, allow_pickle=True)"),
     (no_unpickling_of_arrays, "rl/replay/x.py", "np.load(f, allow_pickle=trusted)"),
     (no_torch_at_import, "runtime/task.py", "import torch"),

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 import operator
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -44,8 +43,6 @@ from ding_lite.settings import check_all, inside, whole
 
 LOOK_S = 0.25
 """Seconds between requests of `wait_for` for the shards' sizes, without news from collectors."""
-SWITCH_S = 0.0005
-"""The interpreter's switch interval on a collector: the delay of a thread that answers."""
 MOST_DRAWN = 1 << 20
 """The most transitions that a request to a shard may ask for."""
 BLOCK_BYTES = 1 << 20
@@ -137,9 +134,6 @@ class ShardedReplay:
             self._router.register(f"{self._name}.draw", self._draw_from_own, quick=True)
             self._router.register(f"{self._name}.update", self._update_own, quick=True)
             self._router.register(f"{self._name}.clear", self._own.clear)
-            if self._router.has_audience:
-                # A thread that answers waits so long for a busy one, 5 ms by default.
-                sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
         is_only_one = self._own is not None and len(group) == 1
         self._is_alone = is_only_one and not self._router.grows
         self._prefetch = 0 if self._is_alone else prefetch

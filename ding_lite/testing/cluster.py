@@ -19,20 +19,13 @@ from typing import Any, Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded
+from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.link.session import HEARTBEAT_S
-from ding_lite.parallel.network.topology import (
-    NodeSpec,
-    Topology,
-    edges,
-    fan_out,
-    listeners,
-    neighbours,
-)
+from ding_lite.parallel.network.topology import NodeSpec, Topology
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.in_process import InprocTransport, Network
 from ding_lite.parallel.tree.router import make_router
 from ding_lite.runtime.messaging.inbox import FINISH
-from ding_lite.runtime.messaging.labels import check_labels, count_roles, node_labels
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.settings import check_all, whole
 from ding_lite.testing.clock import ManualClock
@@ -79,7 +72,11 @@ class Cluster:
         self.network = Network()
         """The network between the nodes."""
         self._clock = clock
-        self._specs = _specs(num_nodes, topology, roles, labels)
+        plan = JobPlan(num_nodes=num_nodes, topology=topology, roles=roles, labels=labels)
+        self._specs = [*plan.specs_at([f"inproc://{k}" for k in range(num_nodes)], job="")]
+        if num_nodes == 1:
+            names = plan.labels_of_nodes(distributed=False)
+            self._specs = [replace(self._specs[0], labels=names[0], world=tuple(names))]
         self._routers: list[NodeRouter] = []
         self._mains: list[Future[Any]] = []
         self._threads: list[threading.Thread] = []
@@ -220,36 +217,6 @@ class Cluster:
         return make_router(spec, transport=transport, clock=self._clock)
 
 
-def _specs(
-    num_nodes: int,
-    topology: Topology,
-    roles: Sequence[str | Iterable[str]] | None,
-    labels: str | Iterable[str],
-) -> list[NodeSpec]:
-    links = edges(topology, num_nodes)
-    heard = listeners(links)
-    counted = count_roles([()] * num_nodes if roles is None else roles, num_nodes=num_nodes)
-    extra = check_labels(labels)
-    world = tuple(
-        node_labels(node_id, distributed=num_nodes > 1, roles=names, extra=extra)
-        for node_id, names in enumerate(counted)
-    )
-    return [
-        NodeSpec(
-            node_id=node_id,
-            num_nodes=num_nodes,
-            labels=world[node_id],
-            listen=f"inproc://{node_id}" if node_id in heard else None,
-            dials={peer: f"inproc://{peer}" for peer in sorted(near) if peer < node_id},
-            peers=near,
-            world=world,
-            edges=links,
-            fan_out=fan_out(topology),
-        )
-        for node_id, near in ((k, neighbours(links, k)) for k in range(num_nodes))
-    ]
-
-
 def _live(
     router: NodeRouter,
     done: Future[Any],
@@ -257,20 +224,19 @@ def _live(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> None:
-    """Be a node: run the program, leave, and say how it has ended."""
-    result: Any = None
-    failure: BaseException | None = None
+    """Run the program on a node, leave the job, and report how it has ended."""
+    outcome: Future[Any] = Future()
     try:
         with use_router(router):
-            result = main(*args, **kwargs)
+            outcome.set_result(main(*args, **kwargs))
     except BaseException as error:  # noqa: BLE001 - raised where the test waits for it
-        failure = error
+        outcome.set_exception(error)
+        router.emit(FINISH)
     try:
-        if failure is not None:
-            router.emit(FINISH)
         router.close()
     finally:
-        if failure is not None:
-            done.set_exception(failure)
+        failure = outcome.exception()
+        if failure is None:
+            done.set_result(outcome.result())
         else:
-            done.set_result(result)
+            done.set_exception(failure)

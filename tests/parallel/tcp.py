@@ -56,9 +56,9 @@ class Ears:
             self.ctx[node_id].update(values)
             self._changed.notify_all()
 
-    def wait(self, ready: Callable[[], bool], timeout: float = 10.0) -> None:
+    def wait(self, ready: Callable[[], bool], timeout: float = 15.0, what: str = "") -> None:
         with self._changed:
-            assert self._changed.wait_for(ready, timeout)
+            assert self._changed.wait_for(ready, timeout), what
 
 
 def close_all(routers: Iterable[NodeRouter]) -> None:

@@ -21,7 +21,8 @@ from ding_lite.errors import CodecError, RemoteError
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.wire.codec import MAX_META_BYTES, decode, encode
 from ding_lite.records import register
-from tests.parallel.router.test_node_router import Ears, Start, start
+from tests.parallel.router.test_node_router import Start, start
+from tests.parallel.tcp import Ears
 from tests.parallel.wire.test_codec import same, travel
 
 __all__ = ["start"]

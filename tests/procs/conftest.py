@@ -12,6 +12,7 @@ import pytest
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.supervise.job import Job
+from ding_lite.parallel.supervise.local_engine import LocalEngine
 from ding_lite.parallel.supervise.supervisor import run_job
 from tests.procs import mains
 from tests.procs.programs import short_folder
@@ -60,11 +61,10 @@ def run_nodes() -> RunJob:
             main=main,
             args=args,
             make_router=router,
-            directory=directory,
             max_retries=max_retries,
         )
         try:
-            return run_job(job)
+            return run_job(job, LocalEngine(job, directory))
         finally:
             assert not directory.path.exists()
 

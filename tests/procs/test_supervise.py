@@ -7,19 +7,12 @@ import os
 import re
 import signal
 import sys
-from contextlib import ExitStack
-from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
 
-from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded, NodeFailed
-from ding_lite.parallel.launch.plan import JobPlan
-from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.supervise import supervisor as supervise
-from ding_lite.parallel.supervise.job import Job, NodeRecord
-from ding_lite.parallel.supervise.node_process import CONNECTING, RUNNING, Entered, Returned
 from tests.procs import mains
 from tests.procs.conftest import RunJob
 from tests.procs.programs import wait_until_gone
@@ -228,29 +221,3 @@ def test_a_node_that_another_process_interrupts_has_failed(run_nodes: RunJob) ->
     with pytest.raises(NodeFailed, match="KeyboardInterrupt") as caught:
         run_nodes(mains.signal_myself, int(signal.SIGINT))
     assert caught.value.node_id == 1
-
-
-def test_the_result_of_a_restarted_node_counts_though_that_of_another_is_read_first() -> None:
-    directory = PrivateDirectory()
-    specs = JobPlan(num_nodes=2).specs(directory)
-    job = Job(specs=specs, main=os.getpid, make_router=mains.LoneRouter, directory=directory)
-    supervisor = supervise._Supervisor(job)
-    try:
-        with ExitStack() as stack:
-            lines = []
-            for spec in specs:
-                ours, theirs = Pipe()
-                stack.enter_context(theirs)
-                record = supervisor._nodes[spec.node_id] = NodeRecord(spec, Deadline.after(60.0))
-                record.connection = ours
-                lines.append(theirs)
-            supervisor._nodes[0].stage = RUNNING
-            supervisor._nodes[1].stage, supervisor._nodes[1].num_restarts = CONNECTING, 1
-            lines[1].send(Entered(RUNNING))
-            lines[1].send(Returned("second"))
-            lines[0].send(Returned("first"))
-            supervisor._read_messages(supervisor._nodes[0])
-            assert supervisor.results == ["first", "second"]
-    finally:
-        supervisor.close()
-        directory.remove()

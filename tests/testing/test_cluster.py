@@ -154,7 +154,7 @@ def test_a_cluster_has_a_whole_number_of_nodes(wrong: int) -> None:
 
 
 def test_what_is_wrong_with_roles_and_topology_is_said_before_anything_starts() -> None:
-    with pytest.raises(ConfigError, match="each needs one entry"):
+    with pytest.raises(ConfigError, match="1 entries for 2 nodes"):
         Cluster(2, roles=["learner"])
     with pytest.raises(ConfigError, match="topology"):
         Cluster(2, "ring")

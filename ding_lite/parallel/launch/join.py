@@ -27,8 +27,8 @@ from ding_lite.parallel.network.address import LOOPBACK, Address, is_loopback
 from ding_lite.parallel.network.topology import HUB, NodeSpec, listeners, neighbours
 from ding_lite.parallel.observe.metrics import own_directory
 from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.parallel.supervise.node_process import node_of
 from ding_lite.runtime.messaging.labels import check_labels, node_labels, roles_of
-from ding_lite.runtime.messaging.router import use_router
 from ding_lite.settings import Settings
 
 ALL_INTERFACES = ("0.0.0.0", "::")
@@ -42,11 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 def tcp_only(protocol: str | None) -> str:
-    """Return the protocol of an external launch.
-
-    Raises:
-        ConfigError: Another protocol was requested.
-    """
+    """Return the protocol of an external launch."""
     if protocol not in (None, "tcp"):
         raise ConfigError(
             f"`protocol` (or DING_LITE_PROTOCOL) is {protocol!r}, but an external launch, and "
@@ -63,9 +59,6 @@ def node_of_environment(plan: JobPlan, settings: Settings, attach_to: Sequence[s
         settings: The settings of the environment.
         attach_to: The address of node 0, or those of all peers with a lower id, in the order of
             their ids.
-
-    Raises:
-        ConfigError: The environment lacks the address to listen on or to dial.
     """
     num_nodes, node_id = plan.num_nodes, settings.node_id
     if node_id is None:
@@ -74,36 +67,27 @@ def node_of_environment(plan: JobPlan, settings: Settings, attach_to: Sequence[s
             f"DING_LITE_NODE_ID does not say which. Set it to a number from 0 to {num_nodes - 1}, "
             f"another one in each shell."
         )
-    near = neighbours(plan.edges, node_id)
-    lower = sorted(peer for peer in near if peer < node_id)
+    lower = sorted(peer for peer in neighbours(plan.edges, node_id) if peer < node_id)
     desk, where = _addresses_to_dial(node_id, lower, _tcp(attach_to))
     listen, grows = None, plan.growth(first_id=1)
     is_dialled = node_id == HUB or (grows is not None and grows.topology == "mesh")
-    if (is_dialled and (plan.edges or grows)) or any(peer > node_id for peer in near):
+    if (is_dialled and (plan.edges or grows)) or node_id in listeners(plan.edges):
         port = _port(settings.ports, node_id, num_nodes, may_be_free=desk is not None)
         listen = str(Address("tcp", plan.address or _interface(desk, plan.key_file), port))
-    return NodeSpec(
-        node_id=node_id,
-        num_nodes=num_nodes,
-        labels=plan.labels_of_nodes(distributed=True)[node_id],
+    return plan.spec(
+        node_id,
+        plan.labels_of_nodes()[node_id],
+        dict(zip(lower, where, strict=True)).__getitem__,
         listen=listen,
-        dials=dict(zip(lower, where, strict=True)),
         desk=listen if node_id == HUB else desk,
-        peers=near,
-        key_file=plan.key_file,
-        startup_timeout=plan.startup_timeout,
-        edges=plan.edges,
-        fan_out=plan.fan_out,
         growth=grows,
     )
 
 
 def first_elastic_node(plan: JobPlan) -> NodeSpec:
     """Return the spec of the only node of an elastic job that starts with one."""
-    host = plan.address or LOOPBACK
     [port] = plan.chosen_ports or [0]
-    [spec] = plan.specs_at([str(Address("tcp", host, port))], job="")
-    return spec
+    return plan.specs_at([str(Address("tcp", plan.address or LOOPBACK, port))], job="")[0]
 
 
 def joining_node(
@@ -113,20 +97,8 @@ def joining_node(
 
     The program may be that of the whole job: of several roles the last one is this node's, as
     it is for the further nodes of `ding-lite run`.
-
-    Args:
-        plan: One node, with its role.
-        settings: The settings of the environment.
-        attach_to: The address of node 0.
-        node_ids: The number to take; that of the environment by default, and else any free one.
-
-    Raises:
-        ConfigError: The requested place cannot exist.
-        AuthenticationError: The job takes no further nodes.
-        DeadlineExceeded: There was no answer in time.
     """
-    if node_ids is None:
-        node_ids = () if settings.node_id is None else (settings.node_id,)
+    node_ids = _places(node_ids, settings)
     if len(attach_to) != 1 or len(node_ids) > 1:
         raise ConfigError(
             f"`attach_to` is {', '.join(attach_to)} and `node_ids` {[*node_ids]}; a node that "
@@ -141,11 +113,16 @@ def joining_node(
             roles=roles_of(frozenset().union(*(plan.roles or ()))),
             labels=check_labels(plan.labels or ()) | check_labels(settings.labels),
             listen=str(Address("tcp", plan.address or _interface(desk, plan.key_file), port)),
-            key_file=plan.key_file,
-            startup_timeout=plan.startup_timeout,
+            plan=plan,
         )
     except DeadlineExceeded as error:
         raise DeadlineExceeded(f"{error} {probe(desk)}") from error
+
+
+def _places(node_ids: Sequence[int] | None, settings: Settings) -> Sequence[int]:
+    if node_ids is None:
+        return () if settings.node_id is None else (settings.node_id,)
+    return node_ids
 
 
 def _addresses_to_dial(
@@ -154,9 +131,6 @@ def _addresses_to_dial(
     """Return the address of node 0, if it is known, and those of the peers with lower ids.
 
     A single address is that of node 0, which knows the others; several are those of all of them.
-
-    Raises:
-        ConfigError: The number of addresses fits neither.
     """
     if node_id != HUB and len(attach_to) == 1:
         [desk] = attach_to
@@ -221,14 +195,6 @@ def node_of_launcher(plan: JobPlan, place: Placement) -> NodeSpec:
 
     Node k listens on the k-th port of the plan, on its own machine. The launcher runs the same
     program everywhere, so each node knows the roles of all.
-
-    Args:
-        plan: The whole job, equal on every node, with the port of each.
-        place: The placement by the launcher.
-
-    Raises:
-        ConfigError: The host of node 0 is unknown, or nodes are on several machines and there is
-            no key.
     """
     node_id, links, ports = place.node_id, plan.edges, plan.chosen_ports
     if links and not place.on_one_machine:
@@ -249,23 +215,15 @@ def node_of_launcher(plan: JobPlan, place: Placement) -> NodeSpec:
             inside if place.on_one_machine else _all_interfaces(place.hosts.get(HUB, ""))
         )
         listen = str(Address("tcp", host, ports[node_id]))
-    near = neighbours(links, node_id)
-    lower = sorted(peer for peer in near if peer < node_id)
-    world = tuple(plan.labels_of_nodes(distributed=True))
-    return NodeSpec(
-        node_id=node_id,
-        num_nodes=place.num_nodes,
-        labels=world[node_id],
+    world = tuple(plan.labels_of_nodes())
+    return plan.spec(
+        node_id,
+        world[node_id],
+        address_of,
         listen=listen,
-        dials={peer: address_of(peer) for peer in lower},
         desk=address_of(HUB) if must_ask else None,
-        peers=near,
-        key_file=plan.key_file,
-        startup_timeout=plan.startup_timeout,
         # Labels of the environment may differ between nodes, so each sends its own.
         world=() if plan.settings.labels else world,
-        edges=links,
-        fan_out=plan.fan_out,
         growth=grows,
         job=f"{place.launcher} {place.job}",
     )
@@ -288,8 +246,7 @@ def _check_machines(plan: JobPlan, place: Placement) -> None:
 
 def _all_interfaces(host: str) -> str:
     """Return the wildcard host of the IP version by which node 0 is dialled."""
-    four, six = ALL_INTERFACES
-    return six if ":" in host else four
+    return ALL_INTERFACES[":" in host]
 
 
 def attached_node(
@@ -299,18 +256,8 @@ def attached_node(
 
     It connects to the nodes 0, 1, ... at the given addresses, and receives the number of nodes
     from them.
-
-    Args:
-        plan: One node; the plan does not know its number in the job.
-        settings: The settings of the environment.
-        attach_to: The addresses of nodes 0, 1, and so on.
-        node_ids: The number of the place to take; that of the environment by default.
-
-    Raises:
-        ConfigError: No place is named, or an option needs knowledge of the whole job.
     """
-    if node_ids is None:
-        node_ids = () if settings.node_id is None else (settings.node_id,)
+    node_ids = _places(node_ids, settings)
     if plan.num_nodes != 1 or len(node_ids) != 1:
         raise ConfigError(
             f"`attach_to` joins a running job with one node: n_parallel_workers=1 and "
@@ -360,18 +307,16 @@ def connected(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Ite
     The block starts when all peers are connected. Where it raises, or SIGTERM ends it, the node
     leaves without a good-bye, so that the others count it as lost and wait for its return; not so
     after Ctrl-C or `sys.exit`, which end the job.
-
-    Args:
-        spec: The node's place.
-        starter: The launcher, for the log.
-        advice: Appended to the error where the place is taken or peers are missing.
     """
     with own_directory() as directory:
         # No supervisor counts incarnations here: nanoseconds are above FIRST_TIMESTAMP_INCARNATION,
         # and grow.
         began, incarnation = SYSTEM_CLOCK.now(), time.time_ns()
         started = replace(spec, incarnation=incarnation, directory=directory, began=began)
-        node = _make_node(started, advice)
+        try:
+            node = RendezvousNode(started)
+        except TransportError as error:
+            raise TransportError(f"{error} {advice}".rstrip()) from error
         router = node.router
         logger.info(
             "node %d of %s, started by %s, listens on %s and dials %s",
@@ -384,7 +329,7 @@ def connected(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Ite
         good_bye, linger = True, float(spec.linger)
         try:
             _connect(node, spec, advice)
-            with router.deferred_sigint.installed(), use_router(router):
+            with node_of(router):
                 yield router
             if router.failure is not None:
                 raise router.failure
@@ -397,13 +342,6 @@ def connected(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Ite
             raise
         finally:
             node.close(good_bye=good_bye, linger=linger)
-
-
-def _make_node(spec: NodeSpec, advice: str) -> RendezvousNode:
-    try:
-        return RendezvousNode(spec)
-    except TransportError as error:
-        raise TransportError(f"{error} {advice}".rstrip()) from error
 
 
 def _connect(node: RendezvousNode, spec: NodeSpec, advice: str) -> None:

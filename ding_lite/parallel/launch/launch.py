@@ -18,8 +18,8 @@ import inspect
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
@@ -41,14 +41,14 @@ from ding_lite.parallel.launch.join import (
     node_of_launcher,
     tcp_only,
 )
-from ding_lite.parallel.launch.membership import ElasticRouter
+from ding_lite.parallel.launch.membership import router_of
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.network.topology import NodeSpec, Topology
 from ding_lite.parallel.supervise.job import Job
+from ding_lite.parallel.supervise.local_engine import LocalEngine
 from ding_lite.parallel.supervise.node_process import NodeProcess
 from ding_lite.parallel.supervise.supervisor import run_job
-from ding_lite.parallel.tree.router import make_router
 from ding_lite.runtime.interrupt import postponed
 from ding_lite.runtime.messaging.labels import describe_node, several
 from ding_lite.runtime.messaging.local_router import LocalRouter, labels_of_environment
@@ -63,6 +63,10 @@ SLOW_TO_IMPORT = ("numpy", "torch", "gymnasium")
 
 ResultT = TypeVar("ResultT")
 Runner: TypeAlias = Callable[..., list[ResultT]]
+Main: TypeAlias = Callable[..., Any]
+Args: TypeAlias = tuple[Any, ...]
+Kwargs: TypeAlias = Mapping[str, Any]
+Start: TypeAlias = Callable[[Main, Args, Kwargs], list[Any]]
 _RUNS_HERE: ContextVar[bool] = ContextVar("ding_lite_runs_here", default=False)
 
 
@@ -182,11 +186,9 @@ class Parallel:
         if place is not None:
             return _run_where_launched(plan, place)
         if joins:
-            return _run_as_joining_node(
-                partial(joining_node, plan, settings, attach_to, node_ids), settings
-            )
+            return _run_as_joining_node(plan, settings, attach_to, node_ids)
         if settings.num_nodes == 1 and not attach_to and not elastic:
-            return _run_here(plan)
+            return _run_alone(plan)
         if is_external:
             return _run_as_node(node_of_environment(plan, settings, attach_to), settings)
         if attach_to:
@@ -197,7 +199,7 @@ class Parallel:
             return _run_on_ray(plan, max_retries, resources or {})
         if plan.num_nodes > 1:
             return _run_on_processes(plan, max_retries)
-        return _run_as_node(first_elastic_node(plan), settings) if elastic else _run_here(plan)
+        return _run_as_node(first_elastic_node(plan), settings) if elastic else _run_alone(plan)
 
 
 def _role_of_joining_node(
@@ -209,67 +211,62 @@ def _role_of_joining_node(
     return [several(roles[-1])] if roles else None
 
 
-def _run_here(plan: JobPlan) -> Runner[Any]:
-    [labels] = plan.labels_of_nodes(distributed=False)
-    router = LocalRouter(labels=labels | labels_of_environment())
-
+def _runner(start: Start) -> Runner[Any]:
     def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
-        with _running_here(router.node_id, router.labels), use_router(router):
-            return [main(*args, **kwargs)]
+        _refuse_nesting()
+        return start(main, args, kwargs)
 
     return run
 
 
+def _run_in_process(
+    node_id: int, labels: frozenset[str], connect: Callable[[], AbstractContextManager[object]]
+) -> Runner[Any]:
+    def start(main: Main, args: Args, kwargs: Kwargs) -> list[Any]:
+        token = _RUNS_HERE.set(True)
+        try:
+            with speaking_as(describe_node(node_id, labels)), connect():
+                return [main(*args, **kwargs)]
+        finally:
+            _RUNS_HERE.reset(token)
+
+    return _runner(start)
+
+
+def _run_alone(plan: JobPlan) -> Runner[Any]:
+    [labels] = plan.labels_of_nodes(distributed=False)
+    router = LocalRouter(labels=labels | labels_of_environment())
+    return _run_in_process(router.node_id, router.labels, lambda: use_router(router))
+
+
 def _run_where_launched(plan: JobPlan, place: Placement) -> Runner[Any]:
-    spec = node_of_launcher(plan, place)
     advice = (
         f"{place.launcher} has started this process as node {place.node_id} of "
         f"{place.num_nodes}, with ports from {plan.chosen_ports[0]} on: DING_LITE_PORTS "
         f"chooses another first port. DING_LITE_ENGINE=local lets this process start the nodes "
         f"instead."
     )
+    spec = node_of_launcher(plan, place)
     return _run_as_node(spec, plan.settings, starter=place.launcher, advice=advice)
-
-
-def _run_as_joining_node(find_place: Callable[[], NodeSpec], settings: Settings) -> Runner[Any]:
-    """Return a runner that requests a place when it is called."""
-
-    def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
-        _refuse_nesting()
-        return _run_as_node(find_place(), settings)(main, *args, **kwargs)
-
-    return run
 
 
 def _run_as_node(
     spec: NodeSpec, settings: Settings, *, starter: str = "hand", advice: str = ""
 ) -> Runner[Any]:
     spec = replace(spec, linger=settings.linger, peer_timeout=settings.peer_timeout or None)
-
-    def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
-        with (
-            _running_here(spec.node_id, spec.labels),
-            connected(spec, starter=starter, advice=advice),
-        ):
-            return [main(*args, **kwargs)]
-
-    return run
+    connect = partial(connected, spec, starter=starter, advice=advice)
+    return _run_in_process(spec.node_id, spec.labels, connect)
 
 
-@contextmanager
-def _running_here(node_id: int, labels: frozenset[str]) -> Iterator[None]:
-    _refuse_nesting()
-    token = _RUNS_HERE.set(True)
-    try:
-        with speaking_as(describe_node(node_id, labels)):
-            yield
-    finally:
-        _RUNS_HERE.reset(token)
+def _run_as_joining_node(plan: JobPlan, settings: Settings, *place: Any) -> Runner[Any]:
+    def start(main: Main, args: Args, kwargs: Kwargs) -> list[Any]:
+        return _run_as_node(joining_node(plan, settings, *place), settings)(main, *args, **kwargs)
+
+    return _runner(start)
 
 
 def _run_on_processes(plan: JobPlan, max_retries: int) -> Runner[Any]:
-    def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
-        _refuse_nesting()
+    def start(main: Main, args: Args, kwargs: Kwargs) -> list[Any]:
         _check_main(main)
         with ExitStack() as stack:
             with postponed():  # or it would stay behind
@@ -280,29 +277,31 @@ def _run_on_processes(plan: JobPlan, max_retries: int) -> Runner[Any]:
                 main=main,
                 args=args,
                 kwargs=kwargs,
-                make_router=ElasticRouter if plan.elastic else make_router,
-                directory=directory,
+                make_router=router_of,
                 max_retries=max_retries,
-                preload=slow_to_import(),
             )
             with speaking_as("launcher"):
-                return run_job(job)
+                return run_job(job, LocalEngine(job, directory, preload=slow_to_import()))
 
-    return run
+    return _runner(start)
 
 
 def _run_on_ray(
     plan: JobPlan, max_retries: int, resources: Mapping[str, Mapping[str, Any]]
 ) -> Runner[Any]:
-    _check_ray_places(plan)
+    for name, value in (("address", plan.address), ("ports", plan.ports)):
+        if value is not None:
+            raise ConfigError(
+                f"`{name}` is {value!r}, but Ray places the nodes, and each chooses its own "
+                f"address. Leave it out."
+            )
 
-    def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
+    def start(main: Main, args: Args, kwargs: Kwargs) -> list[Any]:
         from ding_lite.parallel.supervise.ray.engine import run_on_ray
 
-        _refuse_nesting()
         return run_on_ray(plan, main, args, kwargs, max_retries=max_retries, resources=resources)
 
-    return run
+    return _runner(start)
 
 
 def slow_to_import() -> tuple[str, ...]:
@@ -329,15 +328,6 @@ def _check_engine(engine: str, resources: object) -> str:
             f"other. Leave it out, or let Ray place them: engine='ray' (or DING_LITE_ENGINE=ray)."
         )
     return engine
-
-
-def _check_ray_places(plan: JobPlan) -> None:
-    for name, value in (("address", plan.address), ("ports", plan.ports)):
-        if value is not None:
-            raise ConfigError(
-                f"`{name}` is {value!r}, but Ray places the nodes, and each chooses its own "
-                f"address. Leave it out."
-            )
 
 
 def _refuse_a_place_in_no_job(node_ids: object, settings: Settings) -> None:

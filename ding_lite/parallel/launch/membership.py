@@ -15,9 +15,9 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from ding_lite.clock import SYSTEM_CLOCK, Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded
@@ -26,6 +26,7 @@ from ding_lite.parallel.network.topology import HUB, Growth, NodeSpec
 from ding_lite.parallel.router.calls import Handler
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.zeromq.shared_transport import SharedTransport
+from ding_lite.parallel.tree.router import make_router
 from ding_lite.runtime.messaging.labels import check_labels, count_roles, node_labels
 
 JOIN = "ding_lite.join"
@@ -60,24 +61,15 @@ class JobMember:
         return [sorted(self.labels), self.address]
 
 
-@dataclass(frozen=True)
-class _Request:
-    """A request for a place by a joining node."""
-
+class _Request(NamedTuple):
     requested_id: int | None
     roles: frozenset[str]
     labels: frozenset[str]
-    answer: Future[Any] = field(default_factory=Future)
+    answer: Future[Any]
 
 
 class ElasticRouter(NodeRouter):
-    """The router of a node of an elastic job.
-
-    Args:
-        spec: The node's place.
-        services: As for `NodeRouter`.
-        on_peer: Likewise.
-    """
+    """The router of a node of an elastic job."""
 
     def __init__(
         self,
@@ -94,18 +86,10 @@ class ElasticRouter(NodeRouter):
             self._membership = registry = Registry(self, spec, growth)
             ids = frozenset(ENTRANCES)
             shared = SharedTransport(HUB, spec.peers, ids, key_file=spec.key_file)
-            self._entrance = NodeRouter(
-                replace(
-                    spec,
-                    peers=ids,
-                    edges=frozenset(),
-                    growth=None,
-                    peer_timeout=None,
-                    directory=None,
-                ),
-                transport=shared.others,
-                services={JOIN: registry.join},
-            )
+            apart: dict[str, Any] = {"growth": None, "peer_timeout": None, "directory": None}
+            entrance = replace(spec, peers=ids, edges=frozenset(), **apart)
+            services_there = {JOIN: registry.join}
+            self._entrance = NodeRouter(entrance, transport=shared.others, services=services_there)
         else:
             self._membership = Roster(self, spec, growth)
 
@@ -113,11 +97,9 @@ class ElasticRouter(NodeRouter):
             on_peer(peer, is_there)
             self._membership.note(peer, is_there)
 
-        own = {ROSTER: self._membership.receive_roster}
+        services = {**(services or {}), ROSTER: self._membership.receive_roster}
         try:
-            super().__init__(
-                spec, transport=shared, services={**(services or {}), **own}, on_peer=note
-            )
+            super().__init__(spec, transport=shared, services=services, on_peer=note)
         except BaseException:
             if self._entrance is not None:
                 self._entrance.close(good_bye=False)
@@ -128,13 +110,7 @@ class ElasticRouter(NodeRouter):
             self.expect(range(spec.num_nodes, spec.num_nodes + NUM_EXPECTED))
 
     def wait_ready(self, timeout: float | None = None) -> None:
-        """Block until every peer is connected and the job has its minimum of nodes.
-
-        Raises:
-            DeadlineExceeded: Some nodes are missing; names them.
-            AuthenticationError: A peer has refused this node; gives the reason.
-            KeyboardInterrupt: Ctrl-C was pressed meanwhile.
-        """
+        """Block until every peer is connected and the job has its minimum of nodes."""
         deadline = Deadline.after(self._spec.startup_timeout if timeout is None else timeout)
         super().wait_ready(timeout)
         self._membership.wait_complete(deadline)
@@ -155,14 +131,13 @@ class ElasticRouter(NodeRouter):
         self._membership.tick()
 
 
-class Registry:
-    """The members of an elastic job, kept by node 0; used on its transport's thread.
+def router_of(spec: NodeSpec, **parts: Any) -> NodeRouter:
+    """Make the router of a node; the arguments are as for `NodeRouter`."""
+    return ElasticRouter(spec, **parts) if spec.growth else make_router(spec, **parts)
 
-    Args:
-        router: The router of node 0.
-        spec: The place of node 0.
-        growth: The topology of the job and its first free id.
-    """
+
+class Registry:
+    """The members of an elastic job, kept by node 0; used on its transport's thread."""
 
     def __init__(self, router: NodeRouter, spec: NodeSpec, growth: Growth) -> None:
         self._router = router
@@ -181,17 +156,8 @@ class Registry:
     def join(self, asker: int, requested_id: Any, roles: Any, labels: Any) -> Future[Any]:
         """Assign a place, once all earlier requests are settled.
 
-        Args:
-            asker: The entrance id of the node.
-            requested_id: The requested id, or None.
-            roles: Its roles, without counts.
-            labels: Its further labels.
-
         Returns:
             The id and labels of the node, and the members of the job.
-
-        Raises:
-            ConfigError: The request is malformed or its id is taken.
         """
         if requested_id is not None and (
             type(requested_id) is not int or not 0 < requested_id < ENTRANCES[0]
@@ -201,7 +167,7 @@ class Registry:
             )
         [counted] = count_roles([_names(roles)])
         named = frozenset(role for role in counted if f"{role}.0" in counted)
-        request = _Request(requested_id, named, check_labels(_names(labels)))
+        request = _Request(requested_id, named, check_labels(_names(labels)), Future())
         self._queue.append(request)
         self._admit_next()
         return request.answer
@@ -210,12 +176,11 @@ class Registry:
         while self._joining is None and self._queue:
             request = self._queue.popleft()
             try:
-                node = self._free_id(request.requested_id)
+                self._joining = self._free_id(request.requested_id)
             except ConfigError as error:
                 request.answer.set_exception(error)
-                continue
-            self._joining = node
-            self._admit(node, request)
+            else:
+                self._admit(self._joining, request)
 
     def _admit(self, node: int, request: _Request) -> None:
         labels = self._labels_for(node, request)
@@ -305,11 +270,7 @@ class Registry:
             self._remove(node, "node_lost")
 
     def receive_roster(self, asker: int, *said: Any) -> Any:
-        """Refuse a roster from another node.
-
-        Raises:
-            ConfigError: Always.
-        """
+        """Refuse a roster from another node."""
         raise ConfigError(f"Node {asker} sent a roster to node 0, which keeps the registry.")
 
     def wait_complete(self, deadline: Deadline) -> None:
@@ -320,7 +281,10 @@ class Registry:
         for other in self._router.peers:
             if other != peer:
                 self._send_roster(other)
-        if peer == self._joining:
+        self._settle(peer)
+
+    def _settle(self, node: int) -> None:
+        if node == self._joining:
             self._joining = None
             self._admit_next()
 
@@ -348,19 +312,11 @@ class Registry:
         self._router.note_labels(node, frozenset())
         for peer in self._router.peers:
             self._send_roster(peer, {node: event})
-        if node == self._joining:
-            self._joining = None
-            self._admit_next()
+        self._settle(node)
 
 
 class Roster:
-    """The members of an elastic job, as node 0 has sent them to this node.
-
-    Args:
-        router: The router of this node.
-        spec: Its place.
-        growth: The topology of the job and its first free id.
-    """
+    """The members of an elastic job, as node 0 has sent them to this node."""
 
     def __init__(self, router: NodeRouter, spec: NodeSpec, growth: Growth) -> None:
         self._router = router
@@ -372,11 +328,7 @@ class Roster:
         self._has_roster = False
 
     def receive_roster(self, asker: int, nodes: Any, gone: Any) -> str:
-        """Apply a roster from node 0; return the address of this node.
-
-        Raises:
-            ConfigError: The sender is not node 0, or the roster is malformed.
-        """
+        """Apply a roster from node 0; return the address of this node."""
         if asker != HUB or not isinstance(gone, dict):
             raise ConfigError(f"Node {asker} sent a roster; only node 0 sends one.")
         told = {
@@ -430,11 +382,7 @@ class Roster:
         """Do nothing: the deadlines are kept by node 0."""
 
     def wait_complete(self, deadline: Deadline) -> None:
-        """Wait until the roster has the minimum of nodes.
-
-        Raises:
-            DeadlineExceeded: Some nodes are missing; names them.
-        """
+        """Wait until the roster has the minimum of nodes."""
         changed = self._router.changed
         with changed:
             if deadline.wait(changed, lambda: not self._missing()):
@@ -459,11 +407,7 @@ def _names(said: Any) -> list[str]:
 
 
 def read_roster(nodes: Any) -> dict[int, tuple[frozenset[str], str]]:
-    """Validate a received roster.
-
-    Raises:
-        ConfigError: It is malformed.
-    """
+    """Validate a received roster."""
     found: dict[int, tuple[frozenset[str], str]] = {}
     for node, place in nodes.items() if isinstance(nodes, dict) else [(None, nodes)]:
         match place:

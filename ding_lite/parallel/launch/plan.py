@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError
@@ -67,8 +68,7 @@ class JobPlan:
             raise ConfigError(
                 f"`n_parallel_workers` is {num_nodes:,}; a job has at most {MOST_NODES:,} nodes."
             )
-        timeout = self.startup_timeout
-        own = self.settings
+        timeout, own = self.startup_timeout, self.settings
         self._fill_in(
             topology=self.topology if self.topology is not None else own.topology or "mesh",
             protocol=self.protocol or own.protocol or "ipc",
@@ -136,7 +136,7 @@ class JobPlan:
     @property
     def edges(self) -> frozenset[Edge]:
         """Pairs of connected nodes."""
-        return edges(self.topology or (), self.num_nodes)
+        return cast(frozenset[Edge], self.topology)
 
     @property
     def chosen_ports(self) -> tuple[int, ...]:
@@ -144,71 +144,72 @@ class JobPlan:
         return tuple(self.ports) if isinstance(self.ports, Sequence) else ()
 
     def growth(self, *, first_id: int) -> Growth | None:
-        """Return the growth of an elastic job, else None.
-
-        Args:
-            first_id: The lowest id that a star gives to a joining node; a mesh gives ids above
-                those of its first nodes.
-        """
+        """Return the growth of an elastic job, else None."""
         if not self.elastic:
             return None
         return Growth(self.kind, self.num_nodes if self.kind == "mesh" else first_id)
 
+    def spec(
+        self, node_id: int, labels: frozenset[str], at: Callable[[int], str], **place: Any
+    ) -> NodeSpec:
+        """Return the spec of a node, given its labels and the addresses of the nodes it dials."""
+        near = neighbours(self.edges, node_id)
+        return NodeSpec(
+            node_id=node_id,
+            num_nodes=self.num_nodes,
+            labels=labels,
+            dials={peer: at(peer) for peer in sorted(near) if peer < node_id},
+            peers=near,
+            key_file=self.key_file,
+            startup_timeout=self.startup_timeout,
+            linger=self.settings.linger,
+            edges=self.edges,
+            fan_out=self.fan_out,
+            **place,
+        )
+
     def specs(self, directory: PrivateDirectory) -> tuple[NodeSpec, ...]:
         """Return the spec of each node; choose free ports if needed."""
-        where = self._addresses(directory)
+        if self.protocol == "ipc":
+            where = [str(directory.socket_of(node_id)) for node_id in range(self.num_nodes)]
+        else:
+            host = self.address or LOOPBACK
+            ports = self.chosen_ports or free_ports(host, self.num_nodes)
+            where = [str(Address("tcp", host, port)) for port in ports]
         return self.specs_at(where, job=job_name(directory.path), directory=str(directory.path))
 
     def specs_at(
         self, where: Sequence[str], *, job: str, directory: str | None = None
     ) -> tuple[NodeSpec, ...]:
         """Return the spec of each node, given the address at which each can listen."""
-        links = self.edges
         growth = self.growth(first_id=self.num_nodes)
-        heard = listeners(links)
+        heard = listeners(self.edges)
         if growth is not None:
             heard |= {*range(self.num_nodes)} if growth.topology == "mesh" else {HUB}
-        world = tuple(self.labels_of_nodes(distributed=True))
+        world = tuple(self.labels_of_nodes())
         began = SYSTEM_CLOCK.now()
-        specs = []
-        for node_id, labels in enumerate(world):
-            near = neighbours(links, node_id)
-            specs.append(
-                NodeSpec(
-                    node_id=node_id,
-                    num_nodes=self.num_nodes,
-                    labels=labels,
-                    listen=where[node_id] if node_id in heard else None,
-                    dials={peer: where[peer] for peer in sorted(near) if peer < node_id},
-                    peers=near,
-                    key_file=self.key_file,
-                    startup_timeout=self.startup_timeout,
-                    linger=self.settings.linger,
-                    world=world,
-                    edges=links,
-                    fan_out=self.fan_out,
-                    growth=growth,
-                    job=job,
-                    directory=directory,
-                    began=began,
-                )
+        return tuple(
+            self.spec(
+                node_id,
+                labels,
+                where.__getitem__,
+                listen=where[node_id] if node_id in heard else None,
+                world=world,
+                growth=growth,
+                job=job,
+                directory=directory,
+                began=began,
             )
-        return tuple(specs)
+            for node_id, labels in enumerate(world)
+        )
 
-    def labels_of_nodes(self, *, distributed: bool) -> list[frozenset[str]]:
+    def labels_of_nodes(self, *, distributed: bool = True) -> list[frozenset[str]]:
         """Return the labels of each node."""
         extra = check_labels(self.labels or ()) | check_labels(self.settings.labels)
         return [
             node_labels(node_id, distributed=distributed, roles=roles, extra=extra)
             for node_id, roles in enumerate(self.roles or ())
         ]
-
-    def _addresses(self, directory: PrivateDirectory) -> list[str]:
-        if self.protocol == "ipc":
-            return [str(directory.socket_of(node_id)) for node_id in range(self.num_nodes)]
-        host = self.address or LOOPBACK
-        ports = self.chosen_ports or free_ports(host, self.num_nodes)
-        return [str(Address("tcp", host, port)) for port in ports]
 
 
 def _ports_of(settings: Settings) -> int | Sequence[int] | None:

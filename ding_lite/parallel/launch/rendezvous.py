@@ -22,14 +22,13 @@ from functools import partial
 from typing import Any
 
 from ding_lite.errors import AuthenticationError, ConfigError, PeerLost, RemoteError
-from ding_lite.parallel.launch.membership import ElasticRouter
+from ding_lite.parallel.launch.membership import router_of
 from ding_lite.parallel.network.address import ANY_HOST, Address
 from ding_lite.parallel.network.interfaces import reachable_at
 from ding_lite.parallel.network.security import check_dialling
 from ding_lite.parallel.network.topology import HUB, NodeSpec
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.zeromq.shared_transport import SharedTransport
-from ding_lite.parallel.tree.router import make_router
 
 logger = logging.getLogger(__name__)
 
@@ -40,11 +39,7 @@ MAX_ADDRESS = 300
 
 
 class AddressBook:
-    """The announced addresses of all nodes, kept by node 0; used on its transport's thread.
-
-    Args:
-        num_nodes: The number of nodes of the job.
-    """
+    """The announced addresses of all nodes, kept by node 0; used on its transport's thread."""
 
     def __init__(self, num_nodes: int) -> None:
         self._num_nodes = num_nodes
@@ -61,9 +56,6 @@ class AddressBook:
 
         Returns:
             The changed addresses of those nodes, as soon as there is one.
-
-        Raises:
-            ConfigError: The message is malformed.
         """
         known = checked(wanted, self._num_nodes)
         if address != "":
@@ -94,9 +86,6 @@ class AddressBook:
 
 def checked(addresses: object, num_nodes: int) -> dict[int, str]:
     """Return a received mapping of node ids to addresses, after validation.
-
-    Raises:
-        ConfigError: It is not a dict of node ids and tcp addresses (or "").
 
     Example:
         >>> checked({1: "tcp://10.0.0.7:50515", 2: ""}, 3)
@@ -139,12 +128,7 @@ class AddressFollower:
         self._lock = threading.Lock()
 
     def begin(self, router: NodeRouter, desk: NodeRouter) -> None:
-        """Start to ask, whenever node 0 is connected.
-
-        Args:
-            router: The node's own router.
-            desk: The one of its routers that is connected to node 0.
-        """
+        """Start to ask, whenever node 0 is connected."""
         self._ask = partial(self._announce, router, desk)
         self.note(HUB, HUB in desk.peers)  # it may be connected already
 
@@ -182,35 +166,23 @@ class AddressFollower:
 
 
 class RendezvousNode:
-    """A node's router together with its part in the rendezvous.
-
-    Args:
-        spec: The node's place.
-
-    Raises:
-        ConfigError: The node listens on, or dials, another machine without a key.
-        TransportError: The node cannot listen on its address.
-    """
+    """A node's router together with its part in the rendezvous."""
 
     def __init__(self, spec: NodeSpec) -> None:
         self._spec = spec
         self._rendezvous_router: NodeRouter | None = None
         """A second router for rendezvous, between node 0 and nodes that are not its peers."""
         self.router: NodeRouter
-        """The node's own router."""
         if spec.node_id == HUB and spec.desk is not None:
             self.router = self._with_desk(spec)
         elif spec.desk is not None and (spec.listen or "" in spec.dials.values()):
             self.router = self._with_follower(spec)
         else:
-            self.router = ElasticRouter(spec) if spec.growth else make_router(spec)
+            self.router = router_of(spec)
 
     def _with_desk(self, spec: NodeSpec) -> NodeRouter:
         book = AddressBook(spec.num_nodes)
-        services = {ANNOUNCE: book.announce}
-        if spec.growth is not None:  # a star or a mesh, where all are peers of node 0
-            return ElasticRouter(spec, services=services, on_peer=book.note)
-        make = partial(make_router, services=services, on_peer=book.note)
+        make = partial(router_of, services={ANNOUNCE: book.announce}, on_peer=book.note)
         others = frozenset(range(1, spec.num_nodes)) - spec.peers
         if not others:
             return make(spec)
@@ -225,13 +197,12 @@ class RendezvousNode:
     def _with_follower(self, spec: NodeSpec) -> NodeRouter:
         follower = AddressFollower(spec)
         if HUB in spec.peers:
-            make = ElasticRouter if spec.growth else make_router
-            router = make(spec, on_peer=follower.note)
+            router = router_of(spec, on_peer=follower.note)
             follower.begin(router, router)
             return router
-        router = make_router(spec)
+        router = router_of(spec)
         try:
-            self._rendezvous_router = make_router(
+            self._rendezvous_router = router_of(
                 rendezvous_spec(spec, frozenset({HUB})), on_peer=follower.note
             )
         except BaseException:
@@ -241,12 +212,7 @@ class RendezvousNode:
         return router
 
     def wait_ready(self) -> None:
-        """Block until node 0 and every peer are connected.
-
-        Raises:
-            DeadlineExceeded: A peer is missing; names it.
-            AuthenticationError: A peer has refused this node; gives the reason.
-        """
+        """Block until node 0 and every peer are connected."""
         if self._rendezvous_router is not None and self._spec.node_id != HUB:
             self._ask_for_entry(self._rendezvous_router)
         self.router.wait_ready()
@@ -275,12 +241,7 @@ class RendezvousNode:
 
 
 def rendezvous_spec(spec: NodeSpec, others: frozenset[int]) -> NodeSpec:
-    """Return the spec of a node's second router, for rendezvous only.
-
-    Args:
-        spec: Its place in the job.
-        others: The peers of that router.
-    """
+    """Return the spec of a node's second router, for rendezvous only."""
     is_hub = spec.node_id == HUB
     return replace(
         spec,

@@ -57,11 +57,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read an address as a user writes it.
-
-        Raises:
-            ConfigError: It is malformed.
-        """
+        """Read an address as a user writes it."""
         scheme, separator, rest = text.partition("://")
         if not separator or scheme not in SCHEMES:
             raise ConfigError(
@@ -97,11 +93,7 @@ def _parse_tcp(text: str, rest: str) -> Address:
 
 
 def check_ipc_path(path: str | Path) -> None:
-    """Refuse a path that is too long for a socket file.
-
-    Raises:
-        ConfigError: It is.
-    """
+    """Refuse a path that is too long for a socket file."""
     length = len(os.fsencode(path))
     if length > MAX_IPC_PATH:
         raise ConfigError(
@@ -132,11 +124,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_listening(address: Address, *, key_file: str | None) -> None:
-    """Refuse to listen where other machines could connect without a key.
-
-    Raises:
-        ConfigError: Other machines can reach the address, and there is no key.
-    """
+    """Refuse to listen where other machines could connect without a key."""
     if address.scheme != "tcp" or key_file is not None or is_loopback(address.place):
         return
     raise ConfigError(
@@ -183,11 +171,6 @@ class PrivateDirectory:
 
     A lock in it shows whether its job is alive. Directories of jobs or nodes that were killed with
     all their processes are removed when another job or node of the user makes or removes its own.
-
-    Args:
-        base: The directory to make it in; by default the user's runtime directory if there is one,
-        else
-            the one for temporary files.
     """
 
     def __init__(self, base: Path | None = None) -> None:
@@ -210,11 +193,7 @@ class PrivateDirectory:
 
 
 def live_directories(folders: Iterable[Path] | None = None) -> list[Path]:
-    """Return the private directories of this user's running jobs on this machine.
-
-    Args:
-        folders: Where to look; by default wherever this package makes them.
-    """
+    """Return the private directories of this user's running jobs on this machine."""
     found = []
     for folder in dict.fromkeys(_usual_folders() if folders is None else folders):
         for path in sorted(folder.glob(f"{_PREFIX}*")):

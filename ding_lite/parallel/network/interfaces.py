@@ -18,11 +18,7 @@ _ALL_SIX = Path("/proc/net/if_inet6")
 
 
 def interface_towards(there: Address) -> str:
-    """Return the address of the interface by which this machine reaches another one.
-
-    Raises:
-        OSError: Its name cannot be looked up, or no interface leads there.
-    """
+    """Return the address of the interface by which this machine reaches another one."""
     [(family, _, _, _, place), *_] = socket.getaddrinfo(
         there.place, there.port, type=socket.SOCK_DGRAM
     )
@@ -54,11 +50,7 @@ def reachable_at(listens: str | None, towards: str | None) -> str:
 
 
 def interface_beyond(host: str) -> str | None:
-    """Return the name of the interface by which this machine reaches a host; None of loopback.
-
-    Raises:
-        OSError: Its name cannot be looked up, or no interface leads there.
-    """
+    """Return the name of the interface by which this machine reaches a host; None of loopback."""
     if is_loopback(host):
         return None
     return name_of_interface(interface_towards(Address("tcp", host, 1)))

@@ -34,11 +34,7 @@ _CLIENT = b"ding_lite client"
 
 
 class Key:
-    """The secret that the nodes of a job share.
-
-    Args:
-        secret: 32 random bytes.
-    """
+    """The secret that the nodes of a job share."""
 
     def __init__(self, secret: bytes) -> None:
         if len(secret) != SECRET_BYTES:
@@ -82,11 +78,7 @@ def make_key(path: str | Path) -> Path:
 
 
 def save_key(path: str | Path, secret: bytes) -> Path:
-    """Write a given secret to a key file, as `make_key` does.
-
-    Raises:
-        ConfigError: The file exists already, or cannot be written.
-    """
+    """Write a given secret to a key file, as `make_key` does."""
     path = Path(path)
     if not path.name or path.is_dir():
         raise ConfigError(f"{path} is a directory; the path of the key file was expected.")
@@ -112,11 +104,7 @@ def save_key(path: str | Path, secret: bytes) -> Path:
 
 
 def load_key(path: str | Path) -> Key:
-    """Read a key from its file.
-
-    Raises:
-        ConfigError: The file is missing or malformed, or other users can read it.
-    """
+    """Read a key from its file."""
     try:
         # Not blocking: a pipe in place of the file must not hang the job.
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -141,11 +129,7 @@ def load_key(path: str | Path) -> Key:
 
 
 def user_key() -> Key:
-    """Return the key of this user on this machine; it is made on first use.
-
-    Raises:
-        ConfigError: Its directory cannot be made, or other users can enter it.
-    """
+    """Return the key of this user on this machine; it is made on first use."""
     path = state_home() / "ding_lite" / "loopback.key"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -165,11 +149,7 @@ def user_key() -> Key:
 
 
 def check_private(directory: str | Path) -> None:
-    """Refuse a directory that other users can enter.
-
-    Raises:
-        ConfigError: They can, or it is no directory.
-    """
+    """Refuse a directory that other users can enter."""
     try:
         status = os.stat(directory)
     except OSError as error:
@@ -197,12 +177,7 @@ def _check_owner_only(
 
 
 def place_to_listen(address: Address, *, key_file: str | None) -> Address:
-    """Return the address to bind, with the host looked up, so that the checked one is bound.
-
-    Raises:
-        ConfigError: Other machines can reach it and there is no key, or other users its directory,
-            or its name cannot be looked up.
-    """
+    """Return the address to bind, with the host looked up, so that the checked one is bound."""
     if address.scheme == "ipc":
         check_private(Path(address.place).absolute().parent)
     if address.scheme != "tcp":
@@ -214,11 +189,7 @@ def place_to_listen(address: Address, *, key_file: str | None) -> Address:
 
 
 def check_dialling(address: Address, *, key_file: str | None) -> None:
-    """Refuse to dial another machine with the key that only this machine has.
-
-    Raises:
-        ConfigError: The address is of another machine, and there is no key file.
-    """
+    """Refuse to dial another machine with the key that only this machine has."""
     if address.scheme == "tcp" and key_file is None and not is_loopback(address.place):
         raise ConfigError(
             f"{address} is on another machine, or its name cannot be looked up. Another machine "

@@ -60,7 +60,6 @@ class NodeSpec:
     num_nodes: int
     """How many nodes the job has; 0 until a peer has reported it."""
     labels: frozenset[str]
-    """Its labels."""
     incarnation: int = 1
     """Counts the starts of the node; nanoseconds since 1970 where no launcher counts them."""
     listen: str | None = None
@@ -71,7 +70,6 @@ class NodeSpec:
     desk: str | None = None
     """The address of the rendezvous at node 0; None where all addresses are known."""
     peers: frozenset[int] = frozenset()
-    """The nodes it is connected to."""
     key_file: str | None = None
     """The key file of the job, for tcp; None for the user's own key, on loopback."""
     startup_timeout: float | None = 60.0
@@ -83,7 +81,6 @@ class NodeSpec:
     world: tuple[frozenset[str], ...] = ()
     """The labels of every node of the job; empty where only those of the peers will be known."""
     edges: frozenset[Edge] = frozenset()
-    """All edges of the topology."""
     fan_out: int = 0
     """The limit of the children of a hub, where the job is a tree; else 0."""
     growth: Growth | None = None
@@ -105,9 +102,6 @@ def edges(topology: Topology, num_nodes: int) -> frozenset[Edge]:
         topology: `star` (all to node 0), `mesh` (each to each), `tree` (each to its hub, and the
             first of them to node 0), `alone` (no edges), or pairs of node ids.
         num_nodes: How many nodes there are.
-
-    Raises:
-        ConfigError: The topology is unknown, or a pair is not of two different nodes.
 
     Example:
         >>> sorted(edges("star", 4))

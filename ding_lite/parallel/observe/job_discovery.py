@@ -49,7 +49,6 @@ class RunningJob:
     """A job, as seen from outside."""
 
     name: str
-    """Unique among running jobs."""
     program: str
     num_nodes: int
     age_s: float
@@ -64,13 +63,7 @@ class RunningJob:
 def running_jobs(
     folders: Iterable[Path] | None = None, *, clock: Clock = SYSTEM_CLOCK
 ) -> list[RunningJob]:
-    """Return the jobs of this user that run on this machine, the oldest first.
-
-    Args:
-        folders: Where to look for private directories; by default wherever this package makes
-            them.
-        clock: Measures the age of a record.
-    """
+    """Return the jobs of this user that run on this machine, the oldest first."""
     records: dict[str, list[NodeMetrics]] = {}
     for directory in live_directories(folders):
         found = [read_metrics(path) for path in sorted(directory.glob(f"{metrics.PREFIX}*"))]
@@ -81,13 +74,9 @@ def running_jobs(
 
 
 def choose(jobs: Sequence[RunningJob], name: str) -> RunningJob:
-    """Return the job with a name, a prefix of one, or the process id of one of its nodes.
-
-    Raises:
-        ConfigError: No job matches, or more than one.
-    """
+    """Return the job with a name, a prefix of one, or the process id of one of its nodes."""
     found = [job for job in jobs if job.name == name]
-    found = found or [job for job in jobs if name in {str(pid) for pid in _pids(job)}]
+    found = found or [job for job in jobs if name in _pids(job)]
     found = found or [job for job in jobs if name and job.name.startswith(name)]
     if len(found) == 1:
         return found[0]
@@ -98,8 +87,8 @@ def choose(jobs: Sequence[RunningJob], name: str) -> RunningJob:
     raise ConfigError(f"There is no job {name!r}.{did_you_mean(name, names)} {running}")
 
 
-def _pids(job: RunningJob) -> list[int]:
-    return [node.told.pid for node in job.nodes if node.told is not None]
+def _pids(job: RunningJob) -> list[str]:
+    return [str(node.told.pid) for node in job.nodes if node.told is not None]
 
 
 def _by_job(found: Mapping[str, Sequence[NodeMetrics]]) -> dict[str, list[NodeMetrics]]:

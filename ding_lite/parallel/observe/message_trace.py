@@ -19,16 +19,10 @@ from ding_lite.parallel.wire.messages import CallArrived, EventArrived, ReplyArr
 from ding_lite.runtime.trace.messages import Slice, Traced, TracedEvent, Tracer, arrow_key
 
 SERVICES = "ding_lite."
-"""The prefix of internal calls."""
 
 
 class MessageTrace(Traced):
-    """Draws the messages of a node, while it has a tracer.
-
-    Args:
-        spec: The node's place.
-        incarnation_of: Returns the present incarnation of a peer.
-    """
+    """Draws the messages of a node, while it has a tracer."""
 
     def __init__(self, spec: NodeSpec, incarnation_of: Callable[[int], int]) -> None:
         super().__init__(None if spec.began is None else int(spec.began * 1e9))

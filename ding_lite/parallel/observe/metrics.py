@@ -28,7 +28,6 @@ logger = logging.getLogger(__name__)
 PREFIX = "metrics-"
 """The prefix of the file's name, before the node id."""
 MAX_BYTES = 2**20
-"""Limit of the bytes of a record."""
 _HEAD = struct.Struct("<II")
 _TRIES = 5
 
@@ -51,13 +50,9 @@ class Counts:
     events_out: int | float = 0
     """Events sent; one that goes to three nodes counts three times."""
     events_in: int | float = 0
-    """Events received."""
     ctx_out: int | float = 0
-    """Messages sent with values of its ctx."""
     ctx_in: int | float = 0
-    """Messages received with values of another node's ctx."""
     items_out: int | float = 0
-    """Items of streams sent."""
 
     def rate(self, before: Counts, seconds: float) -> Counts:
         """Return the counts per second since earlier ones."""
@@ -78,11 +73,9 @@ class PeerMetrics:
     labels: tuple[str, ...] = ()
     is_connected: bool = False
     has_left: bool = False
-    """Whether it has said good-bye."""
     unacknowledged: int = 0
     """Events that it has not acknowledged yet."""
     heard_s: float | None = None
-    """Seconds since its last message."""
     ctx_s: float | None = None
     """Seconds since its newest ctx message: how far this node lags behind."""
 
@@ -97,7 +90,6 @@ class NodeMetrics:
     labels: tuple[str, ...]
     pid: int
     program: str
-    """The name of the program's file."""
     addresses: tuple[str, ...] = ()
     """The addresses where it listens and that it dials; nodes that share one are of one job."""
     restarts: int | None = None
@@ -138,26 +130,14 @@ _DECODER = msgspec.json.Decoder(NodeMetrics)
 
 
 class MetricsFile:
-    """A node's record on disk.
-
-    Args:
-        directory: The private directory of its job.
-        node_id: The node.
-
-    Raises:
-        OSError: It cannot be made.
-    """
+    """A node's record on disk."""
 
     def __init__(self, directory: Path, node_id: int) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         self._fd = os.open(directory / f"{PREFIX}{node_id}", flags, 0o600)
 
     def write(self, metrics: NodeMetrics) -> None:
-        """Replace the record.
-
-        Raises:
-            OSError: There is no room.
-        """
+        """Replace the record."""
         body = _ENCODER.encode(metrics)
         os.pwrite(self._fd, _HEAD.pack(len(body), zlib.crc32(body)) + body, 0)
 

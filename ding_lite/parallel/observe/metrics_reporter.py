@@ -31,7 +31,6 @@ logger = logging.getLogger(__name__)
 PERIOD_S = 0.9
 """Least seconds between two records. There is a tick every second even when idle."""
 _WAITS = (clock_module.__name__, reactor.__name__)
-"""The modules in which our waits end."""
 _OURS = "ding_lite"
 _WORTH_SHOWING = ("ding_lite.middleware", "ding_lite.testing")
 """Modules of ours with lines worth showing; for others the line of their caller is."""
@@ -91,12 +90,7 @@ class Reporter:
             self._file = None
 
     def look(self, now: float, state: State | None = None) -> NodeMetrics:
-        """Make a record.
-
-        Args:
-            now: The time of the clock.
-            state: The final state, if the node has ended.
-        """
+        """Make a record."""
         with self._links.changed:
             sessions = list(self._links.sessions.values())
             traffic = [session.traffic(now) for session in sessions]
@@ -128,8 +122,9 @@ class Reporter:
         rate = Counts()
         if before is not None and now > before[0]:
             rate = total.rate(before[1], now - before[0])
-        where, waits = where_is(self._thread_of(progress))
-        spec = self._spec
+        thread = threading.main_thread().ident if progress is None else progress.thread
+        where, waits = where_is(thread or 0)
+        spec, restarts = self._spec, self._spec.incarnation - 1
         return NodeMetrics(
             node_id=spec.node_id,
             num_nodes=spec.num_nodes,
@@ -137,9 +132,7 @@ class Reporter:
             pid=os.getpid(),
             program=Path(sys.argv[0]).name if sys.argv else "",
             addresses=tuple(filter(None, [self._links.address, *spec.dials.values()])),
-            restarts=spec.incarnation - 1
-            if spec.incarnation < FIRST_TIMESTAMP_INCARNATION
-            else None,
+            restarts=restarts if restarts < FIRST_TIMESTAMP_INCARNATION - 1 else None,
             began=self._began,
             at=now,
             state=state or self._state(progress, waits),
@@ -168,12 +161,6 @@ class Reporter:
             self._last_env_step = int(progress.env_step)
         elif isinstance(progress.env_step, numbers.Real):
             self._last_env_step = float(progress.env_step)
-
-    @staticmethod
-    def _thread_of(progress: Progress | None) -> int:
-        if progress is not None:
-            return progress.thread
-        return threading.main_thread().ident or 0
 
     def _state(self, progress: Progress | None, waits: bool) -> State:
         if any(session.peer is None for session in self._links.sessions.values()):

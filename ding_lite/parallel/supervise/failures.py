@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from typing import Any
 
 from ding_lite.clock import SYSTEM_CLOCK
-from ding_lite.errors import ConfigError, DeadlineExceeded, NodeFailed, PeerLost
+from ding_lite.errors import ConfigError, NodeFailed, PeerLost
 from ding_lite.interruption import Terminated
 from ding_lite.parallel.network.topology import NodeSpec
-from ding_lite.parallel.supervise.node_process import IMPORTING, STARTING, Failed, Stage
+from ding_lite.parallel.supervise.node_process import IMPORTING, STARTING, Exited, Failed, Stage
 
 SAME_MOMENT_S = 1.0
 """Failures within this time of the first are reported with it."""
@@ -28,16 +25,12 @@ class Failure:
     spec: NodeSpec
     stage: Stage
     at: float
-    """When the launcher received it."""
     what: str
     """The rest of a sentence that begins with the node."""
     kind: str = ""
-    """The class of the error, if it raised one."""
     traceback: str = ""
     error: BaseException | None = None
-    """The error itself, if it could be pickled."""
     signum: int = 0
-    """The signal that killed it, if one did."""
 
     @property
     def was_asked_for(self) -> bool:
@@ -59,7 +52,7 @@ class Failure:
         return error
 
 
-def raised(spec: NodeSpec, said: Failed, error: BaseException | None) -> Failure:
+def raised(spec: NodeSpec, said: Failed) -> Failure:
     """Make the failure of a node that has reported its error."""
     message = f": {said.message}" if said.message else ""
     if said.kind == Terminated.__name__:
@@ -74,35 +67,18 @@ def raised(spec: NodeSpec, said: Failed, error: BaseException | None) -> Failure
         what=what,
         kind=said.kind,
         traceback=traceback,
-        error=error,
+        error=said.error,
     )
 
 
-def crashed(spec: NodeSpec, stage: Stage, code: int, pid: int | None) -> Failure:
+def crashed(spec: NodeSpec, stage: Stage, said: Exited) -> Failure:
     """Make the failure of a node that has ended without a report."""
-    if code < 0:
-        what = f"(process {pid}) was killed by {_signal_name(-code)} while {stage}"
-        if -code == signal.SIGKILL:
-            what += ". If no user did that, the machine may have run out of memory"
-    else:
-        what = f"(process {pid}) ended with exit code {code} while {stage}, without an error"
-    signum = max(0, -code)
-    return Failure(spec=spec, stage=stage, at=SYSTEM_CLOCK.now(), what=what, signum=signum)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    what = f"{said.how} while {stage}{said.more}"
+    return Failure(spec=spec, stage=stage, at=SYSTEM_CLOCK.now(), what=what, signum=said.signum)
 
 
 def root_failure_error(failures: Sequence[Failure]) -> Exception:
-    """Choose the root failure and return the error to raise for it.
-
-    Args:
-        failures: At least one, in the order of their arrival.
-    """
+    """Choose the root failure and return the error to raise for it."""
     suspects = [failures[0], *(f for f in failures[1:] if not f.was_asked_for)]
     # The cause of a lost peer may be reported later than the loss.
     own = [failure for failure in suspects if not isinstance(failure.error, PeerLost)]
@@ -129,44 +105,3 @@ def root_failure_error(failures: Sequence[Failure]) -> Exception:
     elif first.error is not None:
         failed.__cause__ = first.as_cause
     return failed
-
-
-def startup_timeout_error(
-    late: Iterable[tuple[int, Stage]], others: Iterable[int], timeout: float
-) -> Exception:
-    """Make the error of a job with nodes that were not ready in time.
-
-    Args:
-        late: The nodes that were not ready, with their stages.
-        others: The nodes that were ready.
-        timeout: The timeout in seconds.
-    """
-    listed = "; ".join(f"node {node_id} was still {stage}" for node_id, stage in late)
-    ready = ", ".join(map(str, others)) or "none"
-    return DeadlineExceeded(
-        f"Not all nodes were ready within {timeout:g} s: {listed}. Ready were: {ready}. "
-        f"If the program only takes long to import, raise `startup_timeout`."
-    )
-
-
-def explain_unpicklable(parts: Mapping[str, object], error: Exception) -> str:
-    """Name the first of several objects that cannot be pickled.
-
-    Args:
-        parts: The objects by name.
-        error: The error of pickling them together.
-    """
-    with open(os.devnull, "wb") as devnull:
-        scratch: Connection[Any, Any] = Connection(os.dup(devnull.fileno()), readable=False)
-    with scratch:
-        for name, part in parts.items():
-            try:
-                scratch.send(part)
-            except Exception as fault:  # noqa: BLE001 - pickling may raise anything
-                shown = repr(part)
-                shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
-                return (
-                    f"{name} is {shown}, which cannot be passed to another process: {fault}. "
-                    f"Pass the arguments to make it from, and make it inside of `main`."
-                )
-    return f"`main` and its arguments cannot be passed to another process: {error}."

@@ -36,10 +36,9 @@ from typing import Any
 
 from ding_lite.clock import Deadline
 from ding_lite.parallel.memory.segments import remove_left_over
+from ding_lite.parallel.supervise.engine import END_GRACE_S
 from ding_lite.parallel.supervise.node_process import SIGNALS, NodeProcess
 
-END_GRACE_S = 1.5
-"""Seconds that nodes have to end in order when another node has failed."""
 MAX_PACKET = 65_536
 
 
@@ -48,13 +47,10 @@ class ForkServerSpec:
     """The command-line argument of a fork server."""
 
     control_fd: int
-    """The socket to the launcher."""
     life_fd: int
     """A pipe that closes when the launcher ends."""
     directory: str
-    """The job's private directory; deleted at the end."""
     preload: tuple[str, ...]
-    """Modules to import before the first fork."""
 
     def as_json(self) -> str:
         """Return the JSON form for the command line."""
@@ -84,6 +80,8 @@ def run_fork_server() -> None:
     gc.freeze()  # a collection in a node would copy all the pages that it shares with the others
     gc.enable()
     _ForkServer(spec).run()
+    shutil.rmtree(spec.directory, ignore_errors=True)
+    remove_left_over()  # the shared memory of killed nodes
     # Nothing is left to close, and the teardown of imported modules would delay the launcher.
     os._exit(0)
 
@@ -104,17 +102,11 @@ class _ForkServer:
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_r, False)
         os.set_blocking(self._wake_w, False)
-        signal.set_wakeup_fd(self._wake_w)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # only to be woken
 
     def run(self) -> None:
         """Serve the launcher until it and all nodes have ended."""
-        with self._control:
-            self._run()
-        shutil.rmtree(self._spec.directory, ignore_errors=True)
-        remove_left_over()  # the shared memory of killed nodes
-
-    def _run(self) -> None:
+        signal.set_wakeup_fd(self._wake_w)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # only to be woken
         while self._has_launcher or self._nodes:
             sources: list[Any] = [self._wake_r]
             if self._has_launcher:
@@ -127,7 +119,9 @@ class _ForkServer:
             if self._control in ready:
                 self._handle_command()
             if self._kill_at is not None and self._kill_at.expired:
-                self._kill()
+                self._kill_at = None
+                for process in self._nodes.values():
+                    self._kill_group(process)
 
     def _handle_command(self) -> None:
         try:
@@ -185,11 +179,6 @@ class _ForkServer:
         kill_at = Deadline.after(grace)
         if self._kill_at is None or kill_at.instant < self._kill_at.instant:
             self._kill_at = kill_at
-
-    def _kill(self) -> None:
-        self._kill_at = None
-        for process in self._nodes.values():
-            self._kill_group(process)
 
     def _kill_group(self, process: NodeProcess) -> None:
         with suppress(ProcessLookupError, PermissionError):

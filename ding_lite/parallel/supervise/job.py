@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from typing import Any
 
 from ding_lite.clock import Deadline
-from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.supervise.failures import Failure
-from ding_lite.parallel.supervise.node_process import RUNNING, STARTING, MakeRouter, Returned, Stage
+from ding_lite.parallel.supervise.node_process import (
+    RUNNING,
+    STARTING,
+    MakeRouter,
+    Returned,
+    Stage,
+    Work,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,26 +28,22 @@ class Job:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     make_router: MakeRouter
-    directory: PrivateDirectory
-    """The private directory; deleted when the job has ended."""
     max_retries: int = 0
-    """The most restarts of each node."""
-    preload: tuple[str, ...] = ()
-    """Slow modules that are safe to import before a fork."""
+
+    def work(self, spec: NodeSpec) -> Work:
+        """Return the task of a node."""
+        return Work(spec, self.make_router, self.main, self.args, self.kwargs)
 
 
 class NodeRecord:
     """The state of one node, as the launcher knows it."""
 
-    def __init__(self, spec: NodeSpec, deadline: Deadline) -> None:
+    def __init__(self, spec: NodeSpec) -> None:
         self.spec = spec
         self.stage: Stage = STARTING
-        self.pid: int | None = None
-        self.connection: Connection[Any, Any] | None = None
-        self.deadline = deadline
+        self.deadline = Deadline.after(None)
         """When it must run `main`, or, after the end of `main`, have exited."""
         self.start_at: Deadline | None = None
-        """When to restart it."""
         self.failure: Failure | None = None
         self.returned: Returned | None = None
         self.was_given_up = False

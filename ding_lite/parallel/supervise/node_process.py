@@ -11,6 +11,7 @@ import atexit
 import os
 import shutil
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from multiprocessing import spawn
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
-from typing import Any, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -29,14 +30,18 @@ from ding_lite.interruption import Terminated
 from ding_lite.parallel.memory.segments import remove_own
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.supervise.tracebacks import format_error
-from ding_lite.runtime.interrupt import DeferredSigint
 from ding_lite.runtime.messaging.labels import describe_node
-from ding_lite.runtime.messaging.router import Router, use_router
+from ding_lite.runtime.messaging.router import use_router
+
+if TYPE_CHECKING:  # the fork server needs no transport
+    from ding_lite.parallel.router.node_router import NodeRouter
 
 SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
-"""The signals that end a job in order."""
 ORPHANED_S = 3.0
 """Seconds until a node ends when the launcher and the fork server have been killed."""
+SWITCH_S = 0.0005
+"""The interpreter's switch interval while a node runs `main`: so long a thread that answers other
+nodes waits for a busy one. Python's own are 5 ms."""
 
 Stage: TypeAlias = Literal["starting", "importing `main`", "connecting", "running `main`"]
 STARTING: Stage = "starting"
@@ -45,36 +50,7 @@ CONNECTING: Stage = "connecting"
 RUNNING: Stage = "running `main`"
 
 
-class SupervisedRouter(Protocol):
-    """The router of a supervised node."""
-
-    @property
-    def deferred_sigint(self) -> DeferredSigint:
-        """Defers Ctrl-C in the main thread."""
-        ...
-
-    def wait_ready(self, timeout: float | None = None) -> None:
-        """Block until all peers are connected."""
-        ...
-
-    def redial(self, peer: int, address: str) -> None:
-        """Dial a peer at its new address."""
-        ...
-
-    def finish(self) -> None:
-        """End the job on this node, as if another node had ended it."""
-        ...
-
-    def note_ended(self, node: int, *, incarnation: int) -> None:
-        """Record that the process of a peer has ended, so that `close` does not wait for it."""
-        ...
-
-    def close(self, *, good_bye: bool = True) -> None:
-        """Deliver pending messages, exchange good-byes if requested, and release resources."""
-        ...
-
-
-MakeRouter: TypeAlias = Callable[[NodeSpec], SupervisedRouter]
+MakeRouter: TypeAlias = Callable[[NodeSpec], "NodeRouter"]
 
 
 @dataclass(frozen=True)
@@ -103,6 +79,29 @@ class Returned:
 
 
 @dataclass(frozen=True)
+class Failed:
+    """Report: a node has raised."""
+
+    stage: Stage
+    kind: str
+    message: str
+    traceback: str
+    error: BaseException | None = None
+    """The error itself, if it can be pickled; it follows as a message of its own."""
+
+
+@dataclass(frozen=True)
+class Exited:
+    """Report: the process of a node has ended."""
+
+    how: str
+    """The rest of a sentence that begins with the node, up to its stage."""
+    more: str = ""
+    """The end of that sentence."""
+    signum: int = 0
+
+
+@dataclass(frozen=True)
 class Finish:
     """Command: end the job on this node, since the FINISH of a peer cannot reach it."""
 
@@ -116,14 +115,25 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Failed:
-    """Report: a node has raised; the error, or None if it cannot be pickled, follows."""
+class Moved:
+    """Command: dial a peer at its new address."""
 
-    stage: Stage
-    kind: str
-    """The name of the error's class."""
-    message: str
-    traceback: str
+    node_id: int
+    address: str
+
+
+Command: TypeAlias = Finish | Ended | Moved
+
+
+def obey(router: NodeRouter, command: Command) -> None:
+    """Carry out a command of the launcher."""
+    match command:
+        case Ended(node_id, incarnation):
+            router.note_ended(node_id, incarnation=incarnation)
+        case Moved(node_id, address):
+            router.redial(node_id, address)
+        case Finish():
+            router.finish()
 
 
 class NodeProcess(ForkProcess):
@@ -178,26 +188,23 @@ class NodeProcess(ForkProcess):
                 work = self._load()
                 self.name = describe_node(self.node_id, work.spec.labels)
                 self._enter(CONNECTING)
-                with _leaving(work.make_router(work.spec)) as router, self._reporting():
+                with leaving(work.make_router(work.spec)) as router, self._reporting():
                     router.wait_ready(work.spec.startup_timeout)
                     _start("ding_lite-launcher", self._read_commands, router)
                     self._enter(RUNNING)
-                    with router.deferred_sigint.installed(), use_router(cast(Router, router)):
-                        result = _call(work)
+                    with node_of(router):
+                        result = call_main(work)
                 self._hand_over(result)
         except BaseException:  # noqa: BLE001 - has been reported; the launcher raises it
             return False
         return True
 
-    def _read_commands(self, router: SupervisedRouter) -> None:
+    def _read_commands(self, router: NodeRouter) -> None:
         """Handle commands of the launcher while `main` runs, until the last one (None)."""
         try:
             with suppress(EOFError, OSError):
                 while (command := self._connection.recv()) is not None:
-                    if isinstance(command, Ended):
-                        router.note_ended(command.node_id, incarnation=command.incarnation)
-                    else:
-                        router.finish()
+                    obey(router, command)
         finally:
             self._may_go.set()
 
@@ -270,7 +277,20 @@ def _message_of(error: BaseException) -> str:
     return lines[0].strip().partition(": ")[2] if len(lines) == 1 else str(error)
 
 
-def _call(work: Work) -> object:
+@contextmanager
+def node_of(router: NodeRouter) -> Iterator[None]:
+    """Make this process a node within the block: its router, Ctrl-C and the switch interval."""
+    before = sys.getswitchinterval()
+    with router.deferred_sigint.installed(), use_router(router):
+        sys.setswitchinterval(min(before, SWITCH_S))
+        try:
+            yield
+        finally:
+            sys.setswitchinterval(before)
+
+
+def call_main(work: Work) -> Any:
+    """Call `main`; `sys.exit()` within it is a return."""
     try:
         return work.main(*work.args, **work.kwargs)
     except SystemExit as error:
@@ -280,7 +300,7 @@ def _call(work: Work) -> object:
 
 
 @contextmanager
-def _leaving(router: SupervisedRouter) -> Iterator[SupervisedRouter]:
+def leaving(router: NodeRouter) -> Iterator[NodeRouter]:
     """Close a router at the end, without a good-bye where the node may be restarted."""
     good_bye = True
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -346,6 +347,14 @@ def test_labels_of_peers_arrive_in_the_handshake(
 
     nodes = list(range(num_nodes))
     assert on_nodes(specs, main) == [(num_nodes, tuple(nodes), nodes)] * num_nodes
+
+
+def test_threads_that_answer_wait_half_a_millisecond_for_a_busy_main() -> None:
+    before = sys.getswitchinterval()
+    alone = NodeSpec(node_id=0, num_nodes=1, labels=frozenset())
+    with connected(alone):
+        assert sys.getswitchinterval() == pytest.approx(0.0005)
+    assert sys.getswitchinterval() == before
 
 
 def test_a_leaf_of_a_star_names_the_nodes_with_unknown_labels(ports: list[int]) -> None:

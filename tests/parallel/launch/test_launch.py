@@ -14,9 +14,9 @@ from ding_lite.parallel.launch import launch
 from ding_lite.parallel.launch.environment.detect import detect
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import current_router, use_router
 from ding_lite.runtime.task import Task
+from ding_lite.testing import Cluster
 from tests.parallel.launch.environment.environs import TORCHRUN
 
 
@@ -100,8 +100,7 @@ def test_parallel_returns_the_router_in_main_and_in_a_middleware() -> None:
 
 def test_parallel_has_is_active_and_node_id() -> None:
     assert not Parallel().is_active
-    _, second = LocalRouter.group(2)
-    with use_router(second):
+    with Cluster(2) as cluster, use_router(cluster.routers[1]):
         assert Parallel().is_active
         assert Parallel().node_id == 1
 

@@ -62,8 +62,7 @@ class Job:
         more = {"roles": ["collector"], "labels": [], **more}
         where: dict[str, Any] = {
             "listen": f"tcp://{LOOPBACK}:0",
-            "key_file": None,
-            "startup_timeout": 10.0,
+            "plan": JobPlan(num_nodes=1, startup_timeout=10.0),
         }
         return join(self.desk, requested_id=requested_id, **where, **more)
 

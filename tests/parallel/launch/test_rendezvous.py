@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ding_lite.errors import AuthenticationError, ConfigError, DeadlineExceeded, TransportError
+from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.launch.rendezvous import ANNOUNCE, AddressBook, RendezvousNode, checked
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
-from ding_lite.parallel.network.topology import NodeSpec, edges, fan_out, listeners, neighbours
+from ding_lite.parallel.network.topology import NodeSpec, listeners, neighbours
 from ding_lite.parallel.router.node_router import NodeRouter
 from tests.parallel.tcp import Ears, hub_spec, leaf_spec
 
@@ -125,8 +126,10 @@ class Nodes:
     """The nodes of a job on this machine that know only the address of node 0."""
 
     def __init__(self, topology: Any, num_nodes: int) -> None:
-        self.edges, self.fan_out = edges(topology, num_nodes), fan_out(topology)
-        self.num_nodes = num_nodes
+        self.plan = JobPlan(
+            num_nodes=num_nodes, topology=topology, protocol="tcp", startup_timeout=10.0
+        )
+        self.edges = self.plan.edges
         self.nodes: dict[int, RendezvousNode] = {}
         [port] = free_ports(LOOPBACK, 1)
         self.desk = f"tcp://{LOOPBACK}:{port}"
@@ -134,20 +137,14 @@ class Nodes:
 
     def spec(self, node: int) -> NodeSpec:
         self._incarnation += 1
-        near = neighbours(self.edges, node)
         is_heard = node in listeners(self.edges)
-        return NodeSpec(
-            node_id=node,
-            num_nodes=self.num_nodes,
-            labels=frozenset({f"node.{node}"}),
+        return self.plan.spec(
+            node,
+            frozenset({f"node.{node}"}),
+            lambda peer: self.desk if peer == 0 else "",
             incarnation=self._incarnation,
             listen=self.desk if node == 0 else f"tcp://{LOOPBACK}:0" if is_heard else None,
-            dials={peer: self.desk if peer == 0 else "" for peer in sorted(near) if peer < node},
             desk=self.desk,
-            peers=near,
-            startup_timeout=10.0,
-            edges=self.edges,
-            fan_out=self.fan_out,
         )
 
     def enter(self, *nodes: int) -> list[NodeRouter]:

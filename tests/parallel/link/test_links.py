@@ -10,7 +10,7 @@ import pytest
 
 from ding_lite.parallel.transport.base import Frame, Lane, Link
 from ding_lite.testing.cluster import Cluster
-from tests.parallel.router.test_node_router import Ears
+from tests.parallel.tcp import Ears
 
 Send = Callable[[Link, Lane, Sequence[Frame]], bool]
 

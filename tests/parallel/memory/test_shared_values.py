@@ -29,7 +29,8 @@ from ding_lite.parallel.memory.shared_values import MIN_SHARED_BYTES, SharedRece
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.wire.codec import Encoded, decode, encode
-from tests.parallel.router.test_node_router import Ears, specs
+from tests.parallel.router.test_node_router import specs
+from tests.parallel.tcp import Ears
 from tests.parallel.test_socket_fuzz import wait_until
 
 pytestmark = pytest.mark.skipif(not domain(), reason="no memory to share on this platform")

@@ -145,6 +145,11 @@ def written(path: Path, text: str) -> None:
     path.write_text(text, encoding="latin-1")
 
 
+def test_a_key_file_with_an_impossible_name_is_refused() -> None:
+    with pytest.raises(ConfigError, match="cannot be read: embedded null byte"):
+        load_key("a\0b")
+
+
 def test_a_key_file_of_another_user_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,12 +331,24 @@ def test_a_node_with_another_key(
     assert "it has another key" in refused(leaf_spec(2, hub.address))  # with the user's own
 
 
-def test_a_node_that_is_no_peer_is_refused(
-    tmp_path: Path, job: tuple[NodeRouter, Callable[[], None]]
+@pytest.mark.parametrize(
+    ("node_id", "num_nodes", "reason"),
+    [
+        (7, 8, "it does not count this node among its peers"),
+        (1, 3, "there is a node 1 already. Give each node an id of its own"),
+        (2, 5, "belongs to a job of 5 nodes, this one has 3"),
+    ],
+)
+def test_a_node_without_a_place_in_the_job_is_refused_with_the_reason(
+    tmp_path: Path,
+    job: tuple[NodeRouter, Callable[[], None]],
+    node_id: int,
+    num_nodes: int,
+    reason: str,
 ) -> None:
     hub, _ = job
-    told = refused(leaf_spec(7, hub.address, 8, key_file=str(tmp_path / "job.key")))
-    assert "it does not count this node among its peers" in told
+    key = str(tmp_path / "job.key")
+    assert reason in refused(leaf_spec(node_id, hub.address, num_nodes, key_file=key))
     assert hub.num_rejected >= 1
 
 
@@ -342,24 +359,6 @@ def test_a_node_dialling_a_peer_without_a_key_is_refused(tmp_path: Path) -> None
         told = refused(leaf_spec(1, f"tcp://127.0.0.1:{port}"))
     # ZeroMQ tells a peer without a key from one that hangs up only if its answer comes first.
     assert "has no key, or is no node" in told or "what listens at" in told
-
-
-def test_a_second_process_of_a_node_is_refused(
-    tmp_path: Path, job: tuple[NodeRouter, Callable[[], None]]
-) -> None:
-    hub, _ = job
-    told = refused(leaf_spec(1, hub.address, key_file=str(tmp_path / "job.key")))
-    assert "there is a node 1 already. Give each node an id of its own" in told
-    assert hub.num_rejected == 1
-
-
-def test_a_node_of_a_job_of_another_size(
-    tmp_path: Path, job: tuple[NodeRouter, Callable[[], None]]
-) -> None:
-    hub, _ = job
-    told = refused(leaf_spec(2, hub.address, 5, key_file=str(tmp_path / "job.key")))
-    assert "belongs to a job of 5 nodes, this one has 3" in told
-    assert hub.num_rejected == 1
 
 
 class Foreign(ZeroMQTransport):
@@ -401,9 +400,7 @@ def test_nodes_of_different_versions_refuse_each_other(tmp_path: Path) -> None:
 
 
 def test_the_version_of_malformed_frames_is_unknown() -> None:
-    assert version_of([]) is None
-    assert version_of([b"DIN"]) is None
-    assert version_of([b"DONG\1"]) is None
+    assert [version_of(frames) for frames in ([], [b"DIN"], [b"DONG\1"])] == [None] * 3
     assert version_of([memoryview(b"DING\7rest")]) == 7
 
 
@@ -441,8 +438,3 @@ def test_a_refused_node_stops_knocking(tmp_path: Path) -> None:
             friend.emit("tick", number)
             ears.wait(lambda number=number: len(ears.events) > number)  # type: ignore[misc]
         assert hub.num_rejected <= count + 2 * 3  # those under way when they gave up
-
-
-def test_a_key_file_with_an_impossible_name_is_refused() -> None:
-    with pytest.raises(ConfigError, match="cannot be read: embedded null byte"):
-        load_key("a\0b")

@@ -9,7 +9,6 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from ding_lite.parallel.transport.in_process import InprocTransport, Network
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.task import Task
+from ding_lite.testing import Cluster
 
 RECORD = NodeMetrics(
     node_id=1,
@@ -187,25 +187,13 @@ Pair = tuple[NodeRouter, NodeRouter]
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
     """Return the routers of two connected nodes in this process."""
-    network = Network()
-    with ExitStack() as stack:
-        routers = []
-        for node_id in (0, 1):
-            spec = NodeSpec(
-                node_id=node_id,
-                num_nodes=2,
-                labels=frozenset({"distributed", f"node.{node_id}", "ab"[node_id]}),
-                listen="inproc://0" if node_id == 0 else None,
-                dials={} if node_id == 0 else {0: "inproc://0"},
-                peers=frozenset({1 - node_id}),
-                directory=str(tmp_path),
-            )
-            transport = InprocTransport(network, node_id, peers=spec.peers)
-            routers.append(NodeRouter(spec, transport=transport))
-            stack.callback(routers[-1].close)
-        for router in routers:
-            router.wait_ready(10.0)
-        yield routers[0], routers[1]
+
+    class Observed(Cluster):
+        def _make(self, spec: NodeSpec) -> NodeRouter:
+            return super()._make(replace(spec, directory=str(tmp_path)))
+
+    with Observed(2, "star", roles=["a", "b"]) as cluster:
+        yield cluster.routers[0], cluster.routers[1]
 
 
 def look(router: NodeRouter) -> NodeMetrics:
@@ -222,14 +210,14 @@ def wait_for(router: NodeRouter, ready: Callable[[NodeMetrics], bool]) -> NodeMe
 def test_a_record_has_the_node_and_its_peers(pair: Pair) -> None:
     told = look(pair[1])
     assert (told.node_id, told.num_nodes, told.pid) == (1, 2, os.getpid())
-    assert told.labels == ("b", "distributed", "node.1")
+    assert told.labels == ("b", "b.0", "distributed", "node.1")
     assert told.addresses == ("inproc://0",)
     assert (told.state, told.restarts, told.total.total_step) == ("no task", 0, None)
     [peer] = told.peers
     assert (peer.node_id, peer.is_connected, peer.labels) == (
         0,
         True,
-        ("a", "distributed", "node.0"),
+        ("a", "a.0", "distributed", "node.0"),
     )
     assert peer.heard_s is not None
     assert peer.ctx_s is None

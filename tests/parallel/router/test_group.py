@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,31 +9,16 @@ import pytest
 
 from ding_lite.distributed import World
 from ding_lite.errors import ConfigError, DeadlineExceeded
-from ding_lite.runtime.messaging.local_router import LocalRouter
-from ding_lite.runtime.messaging.router import use_router
+from ding_lite.testing import Cluster
 
 
 def on_nodes(main: Callable[[World], object], *, roles: list[str]) -> list[Any]:
-    """Run `main(world)` on a thread for each role; raise the first exception."""
-    results: dict[int, Any] = {}
-
-    def run(router: LocalRouter) -> None:
-        with use_router(router):
-            try:
-                results[router.node_id] = main(World.current())
-            except BaseException as error:  # noqa: BLE001 - raised below
-                results[router.node_id] = error
-
-    routers = LocalRouter.group(len(roles), roles=roles)
-    threads = [threading.Thread(target=run, args=(router,)) for router in routers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for result in results.values():
-        if isinstance(result, BaseException):
-            raise result
-    return [results[k] for k in range(len(roles))]
+    """Run `main(world)` on a node for each role; raise the first exception."""
+    with Cluster(len(roles), roles=roles) as cluster:
+        try:
+            return cluster.run(lambda: main(World.current()))
+        except BaseExceptionGroup as several:
+            raise several.exceptions[0] from None
 
 
 ROLES = ["learner", "learner", "collector", "collector"]
@@ -105,6 +89,7 @@ def test_paired_values_can_be_fetched_and_removed() -> None:
         group.barrier()
         with pytest.raises(ConfigError, match=r"has a value named 'version'"):
             group.paired("version")
+        group.barrier()  # a node that has left answers no calls
         return fetched
 
     assert on_nodes(main, roles=ROLES) == [{"n": 7}] * 4

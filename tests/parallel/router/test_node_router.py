@@ -32,6 +32,7 @@ from ding_lite.runtime.messaging import streams
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.messaging.streams import Item
 from ding_lite.runtime.task import Task
+from tests.parallel.tcp import Ears
 
 
 def specs(directory: Path, num_nodes: int, topology: str, **more: Any) -> list[NodeSpec]:
@@ -69,30 +70,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
             return routers
 
         yield start
-
-
-class Ears:
-    """Record arrivals at a node, and wait for them."""
-
-    def __init__(self, router: NodeRouter) -> None:
-        self.events: list[tuple[int, str, tuple[Any, ...]]] = []
-        self.ctx: dict[int, dict[str, Any]] = {}
-        self._changed = threading.Condition()
-        router.join(self)
-
-    def receive_event(self, node_id: int, event: str, args: Any, kwargs: Any) -> None:
-        with self._changed:
-            self.events.append((node_id, event, args))
-            self._changed.notify_all()
-
-    def receive_ctx(self, node_id: int, values: Any) -> None:
-        with self._changed:
-            self.ctx.setdefault(node_id, {}).update(values)
-            self._changed.notify_all()
-
-    def wait(self, ready: Callable[[], bool]) -> None:
-        with self._changed:
-            assert self._changed.wait_for(ready, 15.0)
 
 
 @pytest.mark.parametrize(("topology", "of_two"), [("star", (0,)), ("mesh", (0, 1)), ("alone", ())])

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from ding_lite.errors import ConfigError, DeadlineExceeded, NodeFailed, PeerLost
+from ding_lite.errors import ConfigError, NodeFailed, PeerLost
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.supervise.failures import (
     Failure,
     crashed,
-    explain_unpicklable,
     root_failure_error,
-    startup_timeout_error,
 )
+from ding_lite.parallel.supervise.local_engine import exited
 from ding_lite.parallel.supervise.node_process import IMPORTING, RUNNING
 
 
@@ -30,7 +29,7 @@ def failure(node_id: int, error: BaseException, *, at: float = 0.0, **more: Any)
 
 
 def test_the_failure_of_a_lost_peer_is_the_cause_and_not_the_loss() -> None:
-    killed = crashed(spec(2), RUNNING, -signal.SIGKILL, 1234)
+    killed = crashed(spec(2), RUNNING, exited(-signal.SIGKILL, 1234))
     lost = failure(0, PeerLost("node 2 has gone"), at=killed.at - 0.5)
     error = root_failure_error([lost, killed])
     assert isinstance(error, NodeFailed)
@@ -47,7 +46,7 @@ def test_a_lost_peer_alone_is_the_cause() -> None:
 def test_nodes_that_ended_by_request_are_not_reported() -> None:
     ended = failure(1, SystemExit(143), at=0.1)
     error = root_failure_error(
-        [failure(0, KeyError("x")), ended, crashed(spec(2), RUNNING, -15, 1)]
+        [failure(0, KeyError("x")), ended, crashed(spec(2), RUNNING, exited(-15, 1))]
     )
     assert isinstance(error.__cause__, KeyError)
     assert "In the same second" not in str(error)
@@ -69,29 +68,14 @@ def test_a_config_error_during_import_is_raised_as_it_is() -> None:
     assert isinstance(error, ConfigError)
     assert str(error) == "no guard"
     assert not fault.may_pass
-    assert crashed(spec(0), IMPORTING, -9, 1).may_pass
+    assert crashed(spec(0), IMPORTING, exited(-9, 1)).may_pass
 
 
 def test_a_crash_names_the_exit_code_or_signal_and_the_incarnation() -> None:
-    assert "ended with exit code 7" in crashed(spec(0), RUNNING, 7, 12).what
-    assert "killed by signal 62" in crashed(spec(0), RUNNING, -62, 12).what
+    assert "ended with exit code 7" in crashed(spec(0), RUNNING, exited(7, 12)).what
+    assert "killed by signal 62" in crashed(spec(0), RUNNING, exited(-62, 12)).what
     again = root_failure_error([failure(0, KeyError("x"), spec=spec(0, incarnation=3))])
     assert "It was incarnation 3 of this node." in str(again)
-
-
-def test_a_startup_timeout_names_late_nodes_and_their_stages() -> None:
-    error = startup_timeout_error([(1, IMPORTING), (3, "connecting")], [0, 2], 60.0)
-    assert isinstance(error, DeadlineExceeded)
-    assert "node 1 was still importing `main`; node 3 was still connecting" in str(error)
-    assert "Ready were: 0, 2." in str(error)
-
-
-def test_the_object_that_cannot_be_pickled_is_named() -> None:
-    parts = {"the first": 1, "the second": (lambda: None), "the third": "x" * 200}
-    said = explain_unpicklable(parts, TypeError("no"))
-    assert said.startswith("the second is <function")
-    assert said.endswith("make it inside of `main`.")
-    assert "cannot be passed to another process: no." in explain_unpicklable({}, TypeError("no"))
 
 
 @pytest.mark.parametrize("kind", ["KeyboardInterrupt", "SystemExit"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from ding_lite.clock import Deadline
 from ding_lite.parallel.network.topology import NodeSpec, Topology, edges, neighbours
 from ding_lite.parallel.supervise.job import NodeRecord, Nodes
 from ding_lite.parallel.supervise.node_process import CONNECTING, RUNNING, Returned
@@ -21,7 +20,7 @@ def nodes(topology: Topology, fates: str) -> Nodes:
             labels=frozenset(),
             peers=neighbours(links, node_id),
         )
-        node = made[node_id] = NodeRecord(spec, Deadline.after(None))
+        node = made[node_id] = NodeRecord(spec)
         node.stage = CONNECTING if fate == "c" else RUNNING
         node.returned = Returned(None) if fate in "xg" else None
         node.was_given_up = fate == "g"

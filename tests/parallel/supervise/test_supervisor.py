@@ -1,8 +1,204 @@
-"""The back-off of restarts."""
+"""The reports of an engine, and the supervisor's conclusions from them."""
 
 from __future__ import annotations
 
-from ding_lite.parallel.supervise.supervisor import back_off
+import os
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from ding_lite.errors import DeadlineExceeded, NodeFailed
+from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
+from ding_lite.parallel.supervise import supervisor as supervise
+from ding_lite.parallel.supervise.engine import EngineLost, Report
+from ding_lite.parallel.supervise.job import Job, NodeRecord
+from ding_lite.parallel.supervise.node_process import (
+    IMPORTING,
+    RUNNING,
+    Command,
+    Ended,
+    Entered,
+    Exited,
+    Failed,
+    Finish,
+    Returned,
+)
+from ding_lite.parallel.supervise.supervisor import back_off, run_job
+
+Turn = Sequence[tuple[int, Report]] | Callable[[], None]
+UP, KILLED = Entered(RUNNING), Exited("was killed", "", signal.SIGKILL)
+GONE = Exited("ended")
+RUN = [(node_id, UP) for node_id in range(3)]
+
+
+class ScriptedEngine:
+    """An engine that reports what a test says, and records what it was asked for."""
+
+    name = "The script"
+    forwards_signals = True
+
+    def __init__(self, *turns: Turn) -> None:
+        self.turns = list(turns)
+        self.done: list[tuple[Any, ...]] = []
+
+    def open(self) -> None:
+        self.done.append(("open",))
+
+    def start(self, node: NodeRecord) -> None:
+        self.done.append(("start", node.spec.node_id, node.spec.incarnation))
+
+    def wait(self, timeout: float | None) -> Sequence[tuple[int, Report]]:
+        if not self.turns:
+            raise EngineLost
+        turn = self.turns.pop(0)
+        if callable(turn):
+            turn()
+            return []
+        return turn
+
+    def wake(self) -> None: ...
+
+    def tell(self, node_id: int, command: Command) -> None:
+        self.done.append(("tell", node_id, command))
+
+    def interrupt(self, signum: int) -> None:
+        self.done.append(("interrupt", signum))
+
+    def end(self, grace: float) -> None:
+        self.done.append(("end",))
+
+    def kill(self, node_id: int) -> None:
+        self.done.append(("kill", node_id))
+
+    def startup_error(self, late: Sequence[NodeRecord], ready: Sequence[int]) -> Exception:
+        return DeadlineExceeded(f"late {[n.spec.node_id for n in late]}, ready {[*ready]}")
+
+    def close(self) -> None:
+        self.done.append(("close",))
+
+
+def run(engine: ScriptedEngine, *, max_retries: int = 0, timeout: float | None = None) -> list[Any]:
+    """Run a star of three nodes."""
+    links = edges("star", 3)
+    specs = [
+        NodeSpec(
+            node_id=node_id,
+            num_nodes=3,
+            labels=frozenset(),
+            peers=neighbours(links, node_id),
+            startup_timeout=timeout,
+        )
+        for node_id in range(3)
+    ]
+    make: Any = None
+    job = Job(specs=tuple(specs), main=os.getpid, make_router=make, max_retries=max_retries)
+    return run_job(job, engine)
+
+
+def ends(*node_ids: int) -> list[tuple[int, Report]]:
+    """Return the reports of nodes that return their id, and exit."""
+    return [(k, report) for k in node_ids for report in (Returned(k), GONE)]
+
+
+def test_a_job_is_over_when_all_nodes_have_returned_and_exited() -> None:
+    engine = ScriptedEngine(RUN, ends(2, 0), ends(1))
+    assert run(engine) == [0, 1, 2]
+    assert [did[0] for did in engine.done] == ["open", *["start"] * 3, *["tell"] * 4, "close"]
+    assert ("tell", 0, Ended(2, 1)) in engine.done
+
+
+def test_a_node_is_restarted_as_often_as_allowed_and_its_peers_hear_of_each_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervise, "back_off", lambda _: 0.0)
+    engine = ScriptedEngine(RUN, [(1, KILLED)], [(1, UP)], [(1, KILLED)], [(0, GONE), (2, GONE)])
+    with pytest.raises(
+        NodeFailed, match=r"Node 1 was killed while running.*incarnation 2"
+    ) as caught:
+        run(engine, max_retries=1)
+    assert caught.value.node_id == 1
+    assert [did for did in engine.done if did[:2] == ("start", 1)] == [
+        ("start", 1, 1),
+        ("start", 1, 2),
+    ]
+    assert [did for did in engine.done if did[0] == "tell"][:2] == [
+        ("tell", 0, Ended(1, 1)),
+        ("tell", 0, Ended(1, 2)),
+    ]
+    assert ("end",) in engine.done
+
+
+def test_a_node_that_cannot_import_the_program_is_not_restarted() -> None:
+    fault = Failed(IMPORTING, "ImportError", "no such module", "", ImportError())
+    engine = ScriptedEngine([(1, fault), (1, GONE), (0, GONE), (2, GONE)])
+    with pytest.raises(NodeFailed, match="ImportError: no such module"):
+        run(engine, max_retries=3)
+
+
+def test_a_restart_ends_when_its_peers_have_returned_and_its_result_is_none() -> None:
+    engine = ScriptedEngine(RUN, [(1, KILLED)], ends(0, 2))
+    assert run(engine, max_retries=3) == [0, None, 2]
+
+
+def test_the_peers_of_a_node_that_was_given_up_are_told_to_finish(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervise, "back_off", lambda _: 0.0)
+    engine = ScriptedEngine(RUN, [(0, KILLED)], ends(1), [(0, KILLED)], ends(2))
+    assert run(engine, max_retries=3) == [None, 1, 2]
+    assert ("kill", 0) in engine.done
+    assert ("tell", 2, Finish()) in engine.done
+
+
+def test_the_result_of_a_restarted_node_counts_though_that_of_another_is_read_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervise, "back_off", lambda _: 0.0)
+    engine = ScriptedEngine(RUN, [(1, KILLED)], [*ends(0), (1, UP), *ends(1, 2)])
+    assert run(engine, max_retries=1) == [0, 1, 2]
+
+
+def test_nodes_that_are_late_are_named_and_all_are_ended() -> None:
+    engine = ScriptedEngine([(0, UP), (2, UP)], [(0, GONE), (1, GONE), (2, GONE)])
+    with pytest.raises(DeadlineExceeded, match=r"late \[1\], ready \[0, 2\]"):
+        run(engine, timeout=1e-9)
+    assert ("end",) in engine.done
+
+
+def test_an_engine_that_is_lost_ends_the_job() -> None:
+    engine = ScriptedEngine(RUN)
+    with pytest.raises(NodeFailed, match="The script has died, so the nodes were killed"):
+        run(engine)
+    assert engine.done[-1] == ("close",)
+
+
+def test_a_signal_ends_running_nodes_in_order_and_kills_those_that_are_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervise, "END_GRACE_S", 0.0)
+    interrupted = Failed(RUNNING, "KeyboardInterrupt", "", "", KeyboardInterrupt())
+    gone: Turn = [(0, interrupted), (0, GONE), (1, KILLED), (2, interrupted), (2, GONE)]
+    engine = ScriptedEngine(
+        [(0, UP), (2, UP)], lambda: signal.raise_signal(signal.SIGINT), [], gone
+    )
+    with pytest.raises(KeyboardInterrupt):
+        run(engine, max_retries=3)
+    assert ("interrupt", signal.SIGINT) in engine.done
+    assert ("kill", 1) in engine.done
+    assert sum(did[0] == "start" for did in engine.done) == 3
+
+
+def test_a_signal_is_raised_though_an_engine_that_keeps_it_from_main_has_all_results() -> None:
+    for forwards in (True, False):
+        engine = ScriptedEngine(RUN, lambda: signal.raise_signal(signal.SIGINT), ends(0, 1, 2))
+        engine.forwards_signals = forwards
+        if forwards:
+            assert run(engine) == [0, 1, 2]
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                run(engine)
 
 
 def test_the_back_off_doubles_up_to_a_limit() -> None:

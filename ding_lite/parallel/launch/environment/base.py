@@ -27,17 +27,12 @@ class Placement:
     """The place of this process in a job, read from the launcher's environment variables."""
 
     launcher: str
-    """The name of the launcher's command."""
     node_id: int
-    """The rank of this process."""
     num_nodes: int
-    """The world size."""
     job: str
     """An identifier that all nodes of the job share, and another job most likely does not."""
     on_one_machine: bool
-    """Whether all nodes run on this machine."""
     hosts: Mapping[int, str] = field(default_factory=dict)
-    """Host names by node, as far as they are known."""
     how_to_tell: str = ""
     """Advice for a user where the host of node 0 is unknown."""
     local_rank: int | None = None
@@ -74,11 +69,7 @@ class Placement:
 
 
 def number(environ: Mapping[str, str], name: str) -> int | None:
-    """Return a variable as a whole number; None where it is not set.
-
-    Raises:
-        ConfigError: It is not a whole number.
-    """
+    """Return a variable as a whole number; None where it is not set."""
     text = environ.get(name, "").strip()
     if not text:
         return None

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from ding_lite.errors import ConfigError
 from ding_lite.parallel.launch.environment import kubernetes, mpi, slurm, torchrun
-from ding_lite.parallel.launch.environment.base import Placement, names_this_machine
-from ding_lite.parallel.network.address import Address
-from ding_lite.settings import PREFIX, Settings
+from ding_lite.parallel.launch.environment.base import Placement
+from ding_lite.settings import Settings
 
-Detect = Callable[[Mapping[str, str]], Placement | None]
-
-LAUNCHERS: tuple[Detect, ...] = (
-    torchrun.detect,
-    mpi.detect,
-    slurm.detect,
-    kubernetes.detect,
-)
+LAUNCHERS = (torchrun.detect, mpi.detect, slurm.detect, kubernetes.detect)
 """Ordered from the innermost: srun may start mpirun or torchrun, a pod any of them."""
 
 
@@ -26,47 +18,10 @@ def detect(environ: Mapping[str, str]) -> Placement | None:
 
     None where there is no launcher, and where it has started a single process: that one may
     start nodes itself.
-
-    Raises:
-        ConfigError: The variables of a launcher contradict each other.
     """
     found = (of_one(environ) for of_one in LAUNCHERS)
     place = next((place for place in found if place is not None), None)
     return None if place is None or place.num_nodes == 1 else place
-
-
-def detect_cluster(environ: Mapping[str, str]) -> Placement | None:
-    """Return the placement of a process from its environment variables alone.
-
-    `DING_LITE_*` takes precedence over any launcher, and the innermost launcher over outer ones.
-    None where no external launch is described: the process may start a job itself.
-
-    Args:
-        environ: All of its environment variables.
-
-    Raises:
-        ConfigError: They contradict each other.
-
-    Example:
-        >>> place = detect_cluster({"DING_LITE_NUM_NODES": "2", "DING_LITE_NODE_ID": "1"})
-        >>> place.launcher, place.node_id, place.num_nodes
-        ('hand', 1, 2)
-        >>> detect_cluster({"HOME": "/home/me"}) is None
-        True
-    """
-    ours = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
-    settings = Settings.from_environ(ours)
-    if settings.node_id is not None and settings.num_nodes is not None:
-        hosts = [Address.parse(address).place for address in settings.attach_to[:1]]
-        return Placement(
-            launcher="hand",
-            node_id=settings.node_id,
-            num_nodes=settings.num_nodes,
-            job="",
-            on_one_machine=all(map(names_this_machine, hosts)),
-            hosts=dict(enumerate(hosts)),
-        )
-    return placement_of(settings, environ)
 
 
 def placement_of(settings: Settings, environ: Mapping[str, str]) -> Placement | None:
@@ -76,9 +31,6 @@ def placement_of(settings: Settings, environ: Mapping[str, str]) -> Placement | 
         settings: The `DING_LITE_*` variables. A node id with a number of nodes, an engine, or an
             address to attach to each disable the detection.
         environ: All environment variables.
-
-    Raises:
-        ConfigError: The launcher's variables contradict each other or the settings.
     """
     is_whole = settings.node_id is not None and settings.num_nodes is not None
     if is_whole or settings.engine is not None or settings.attach_to:

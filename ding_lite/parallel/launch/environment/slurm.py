@@ -20,11 +20,7 @@ _AT_TOP_COMMAS = re.compile(r",(?![^\[]*\])")
 
 
 def detect(environ: Mapping[str, str]) -> Placement | None:
-    """Return the placement by srun, or None.
-
-    Raises:
-        ConfigError: Its variables contradict each other, or cannot be read.
-    """
+    """Return the placement by srun, or None."""
     node_id, num_nodes = number(environ, "SLURM_PROCID"), number(environ, "SLURM_STEP_NUM_TASKS")
     step = environ.get("SLURM_STEP_ID")
     if step is None or node_id is None or num_nodes is None:
@@ -48,9 +44,6 @@ def detect(environ: Mapping[str, str]) -> Placement | None:
 
 def expand_names(text: str) -> list[str]:
     """Expand a SLURM list of host names.
-
-    Raises:
-        ConfigError: The list cannot be parsed.
 
     Example:
         >>> expand_names("gpu[08-10,12],login,r[1-2]n[1-2]")
@@ -80,9 +73,6 @@ def _numbers(spans: str, whole: str) -> Iterator[str]:
 
 def expand_counts(text: str) -> list[int]:
     """Expand a SLURM list of task counts, one for each machine.
-
-    Raises:
-        ConfigError: The list cannot be parsed.
 
     Example:
         >>> expand_counts("2(x3),1")

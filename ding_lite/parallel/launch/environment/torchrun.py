@@ -11,9 +11,6 @@ def detect(environ: Mapping[str, str]) -> Placement | None:
     """Return the placement by torchrun, or None.
 
     When torchrun restarts a job, all processes are new and keep their ranks.
-
-    Raises:
-        ConfigError: Its variables contradict each other.
     """
     node_id, num_nodes = number(environ, "RANK"), number(environ, "WORLD_SIZE")
     run_id = environ.get("TORCHELASTIC_RUN_ID")

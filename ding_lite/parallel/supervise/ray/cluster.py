@@ -22,16 +22,12 @@ from ding_lite.runtime.messaging.labels import matches
 from ding_lite.settings import process_environ
 
 WANTED = ("num_cpus", "num_gpus", "memory", "resources", "accelerator_type", "label_selector")
-"""Names of the resources that a node may request from Ray."""
 
 Resources = Mapping[str, Mapping[str, Any]]
 
 
 def wanted_by_nodes(labels: Sequence[frozenset[str]], resources: Resources) -> list[dict[str, Any]]:
     """Return the resources of each node: those of all its labels, and one core by default.
-
-    Raises:
-        ConfigError: Ray has no such resource, or no node has such a label.
 
     Example:
         >>> wanted_by_nodes([frozenset({"learner"}), frozenset()], {"learner": {"num_gpus": 1}})
@@ -60,11 +56,7 @@ def wanted_by_nodes(labels: Sequence[frozenset[str]], resources: Resources) -> l
 
 
 def load_ray() -> ModuleType:
-    """Import Ray.
-
-    Raises:
-        MissingExtraError: It is not installed.
-    """
+    """Import Ray."""
     try:
         return importlib.import_module("ray")
     except ImportError as error:
@@ -76,11 +68,7 @@ def load_ray() -> ModuleType:
 
 @contextmanager
 def connected_to(ray: ModuleType, num_cpus: float) -> Iterator[str]:
-    """Connect to Ray, or start it with at least so many cores; yield the address of its head.
-
-    Raises:
-        ConfigError: This Ray has no authentication.
-    """
+    """Connect to Ray, or start it with at least so many cores; yield the address of its head."""
     is_ours = not ray.is_initialized()
     if is_ours:
         # Without an address Ray may find the files of a cluster that is gone, and fail.
@@ -101,14 +89,7 @@ def connected_to(ray: ModuleType, num_cpus: float) -> Iterator[str]:
 
 
 def check_guarded(head: str) -> None:
-    """Refuse a Ray without authentication that other machines can reach.
-
-    Args:
-        head: The address of Ray's head.
-
-    Raises:
-        ConfigError: Other machines can reach it, and it has no authentication.
-    """
+    """Refuse a Ray without authentication that other machines can reach."""
     host = head.rpartition(":")[0].strip("[]")
     if is_loopback(host) or process_environ().get("RAY_AUTH_MODE") == "token":
         return

@@ -1,8 +1,7 @@
-"""The Ray engine: place each node as a Ray actor, and replace actors that have died.
+"""The engine `ray`: each incarnation of a node is an actor that Ray places.
 
-This module is the launcher's side: it requests the actors, sends each the addresses of the
-others, waits for the results, and announces the new address of a replaced actor, maybe on another
-machine. Ray chooses the machine; the resources of a node, by its labels, are passed on unchanged.
+Ray chooses the machine; the resources of a node, by its labels, are passed on unchanged. The nodes
+run `main` when all have been placed, since only then their addresses are known.
 
 What is ugly here and why: each incarnation of a node is an actor of its own. An actor that Ray
 restarts by itself answers only some seconds after its start, and one that is unreachable for a
@@ -14,21 +13,36 @@ from __future__ import annotations
 
 import logging
 import secrets
-import threading
+import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
 from types import ModuleType
 from typing import Any
 
-from ding_lite.clock import SYSTEM_CLOCK, Deadline
+from ding_lite.clock import Deadline
 from ding_lite.errors import DeadlineExceeded, DingLiteError
 from ding_lite.log import speaking_as
-from ding_lite.parallel.launch.membership import ElasticRouter
+from ding_lite.parallel.launch.membership import router_of
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.security import SECRET_BYTES, load_key
-from ding_lite.parallel.network.topology import HUB, NodeSpec
-from ding_lite.parallel.supervise.failures import Failure, root_failure_error
-from ding_lite.parallel.supervise.node_process import RUNNING, STARTING, Stage, Work
+from ding_lite.parallel.network.topology import HUB
+from ding_lite.parallel.supervise.engine import END_GRACE_S, Report
+from ding_lite.parallel.supervise.job import Job, NodeRecord
+from ding_lite.parallel.supervise.node_process import (
+    RUNNING,
+    STARTING,
+    Command,
+    Entered,
+    Exited,
+    Failed,
+    Finish,
+    Moved,
+    Returned,
+    Stage,
+)
 from ding_lite.parallel.supervise.ray.cluster import (
     Resources,
     connected_to,
@@ -38,13 +52,10 @@ from ding_lite.parallel.supervise.ray.cluster import (
     without_rays_handler,
 )
 from ding_lite.parallel.supervise.ray.node import RayNode
-from ding_lite.parallel.tree.router import make_router
-from ding_lite.runtime.interrupt import interruptible
+from ding_lite.parallel.supervise.supervisor import run_job
 
 logger = logging.getLogger(__name__)
 
-END_GRACE_S = 1.5
-"""Seconds that nodes have to end in order when another node has failed."""
 CALLS_AT_ONCE = 8
 """Concurrent calls of an actor: `main`, and commands meanwhile."""
 
@@ -62,291 +73,205 @@ def run_on_ray(
 
     It uses the Ray that this process is connected to, else that of `RAY_ADDRESS`, and else starts
     one on this machine for the duration of the job.
-
-    Args:
-        plan: The nodes.
-        main: The function that each node runs.
-        args: Its arguments.
-        kwargs: Its named arguments.
-        max_retries: How often each node is started again.
-        resources: Requested resources by patterns of labels.
-
-    Raises:
-        MissingExtraError: Ray is not installed.
-        ConfigError: This Ray has no authentication, or a requested resource does not exist.
-        NodeFailed: A node has raised or died; its error is the cause.
-        DeadlineExceeded: Ray has not placed all nodes in time.
-        KeyboardInterrupt: This process got SIGINT, and the nodes have ended their step.
-        SystemExit: The same after SIGTERM.
     """
-    wanted = wanted_by_nodes(plan.labels_of_nodes(distributed=True), resources)
+    wanted = wanted_by_nodes(plan.labels_of_nodes(), resources)
     ray = load_ray()
     num_cpus = sum(float(asked["num_cpus"]) for asked in wanted)
-    with connected_to(ray, num_cpus) as head, speaking_as("launcher"):
-        job = _RayJob(ray, plan, head, _Call(main, args, dict(kwargs)), max_retries)
-        try:
-            job.start(wanted)
-            with without_rays_handler(), interruptible(lambda _: job.end()) as interruption:
-                try:
-                    results = job.results()
-                except SystemExit:  # of a second signal; Ray gives it a code of its own
-                    interruption.raise_if_any()
-                    raise
-            interruption.raise_if_any()
-            return results
-        finally:
-            job.dismiss()
-
-
-@dataclass(frozen=True)
-class _Call:
-    """`main` and its arguments."""
-
-    main: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    with connected_to(ray, num_cpus) as head, speaking_as("launcher"), without_rays_handler():
+        job = Job(
+            specs=plan.specs_at([""] * plan.num_nodes, job=f"ray {secrets.token_hex(4)}"),
+            main=main,
+            args=args,
+            kwargs=dict(kwargs),
+            make_router=router_of,
+            max_retries=max_retries,
+        )
+        return run_job(job, RayEngine(ray, head, plan, job, wanted))
 
 
 @dataclass
-class _Node:
-    """The state of a node, as the launcher knows it."""
+class _Actor:
+    """The actor of one incarnation of a node."""
 
-    spec: NodeSpec
-    wanted: Mapping[str, Any]
-    """Requested resources."""
-    actor: Any = None
-    """The actor of the current incarnation."""
+    node: NodeRecord
+    handle: Any
     address: str = ""
-    stage: Stage = STARTING
-    num_restarts: int = 0
-    has_returned: bool = False
-    result: Any = None
-    back_by: Deadline = field(default_factory=lambda: Deadline.after(None))
-    """When Ray must have replaced its actor."""
+    is_running: bool = False
+    has_ended: bool = False
 
 
-@dataclass
-class _RayJob:
-    """The nodes of a job on Ray."""
+class RayEngine:
+    """Starts the nodes of a job as actors."""
 
-    ray: ModuleType
-    plan: JobPlan
-    head: str
-    """The address of Ray's head."""
-    call: _Call
-    max_retries: int
-    _secret: bytes = b""
-    _name: str = field(default_factory=lambda: f"ray {secrets.token_hex(4)}")
-    _nodes: list[_Node] = field(default_factory=list)
-    _under_way: dict[Any, tuple[str, _Node]] = field(default_factory=dict)
-    """Unanswered calls and their nodes, by Ray's reference."""
-    _failures: list[Failure] = field(default_factory=list)
-    _is_ending: bool = False
-    """Whether a signal has requested the end."""
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    """Guards the handling of answers: `end` is called on another thread."""
+    name = "Ray"
+    forwards_signals = False
 
-    def start(self, wanted: Sequence[Mapping[str, Any]]) -> None:
-        """Place all nodes, and start `main` on them."""
-        own_key = self.plan.key_file
-        self._secret = secrets.token_bytes(SECRET_BYTES) if own_key is None else _secret(own_key)
-        nowhere = [""] * self.plan.num_nodes
-        for spec, asked in zip(self.plan.specs_at(nowhere, job=self._name), wanted, strict=True):
-            self._nodes.append(_Node(spec, asked))
-        places = self._places([self._live(node) for node in self._nodes])
-        for node, spec in zip(self._nodes, self.plan.specs_at(places, job=self._name), strict=True):
-            node.spec, node.address = spec, places[spec.node_id]
-            self._let_run(node)
-        if self.plan.elastic:  # nodes log it too, but Ray shows that only where they configure logs
-            logger.info("further nodes join by DING_LITE_ATTACH_TO=%s", places[HUB])
+    def __init__(
+        self,
+        ray: ModuleType,
+        head: str,
+        plan: JobPlan,
+        job: Job,
+        wanted: Sequence[Mapping[str, Any]],
+    ) -> None:
+        self._ray = ray
+        self._head = head
+        self._plan = plan
+        self._job = job
+        self._wanted = wanted
+        self._secret = secrets.token_bytes(SECRET_BYTES)
+        if plan.key_file is not None:
+            self._secret = load_key(plan.key_file).secret
+        self._actors: dict[int, _Actor] = {}
+        self._addresses: dict[int, str] = {}
+        self._answers: SimpleQueue[tuple[_Actor, Future[Any]] | None] = SimpleQueue()
+        self._reports: list[tuple[int, Report]] = []
+        self._kill_at = Deadline.after(None)
+        self._has_begun = False
+        """Whether all nodes have been placed once."""
 
-    def _places(self, asked: Sequence[Any]) -> list[str]:
-        timeout = self.plan.startup_timeout
-        _, late = self.ray.wait([*asked], num_returns=len(asked), timeout=timeout)
-        if late:
-            nodes = [node for node, ref in zip(self._nodes, asked, strict=True) if ref in late]
-            names = [node.spec.node_id for node in nodes]
-            wishes = "; ".join(f"node {n.spec.node_id} asks for {dict(n.wanted)}" for n in nodes)
-            raise DeadlineExceeded(
-                f"Ray has not placed the nodes {names} within {timeout:g} s: {wishes}. The "
-                f"cluster has {shown(self.ray.cluster_resources())} in all, of which "
-                f"{shown(self.ray.available_resources())} is free. Ask for less with "
-                f"`resources=`, or add machines."
-            )
-        return [str(self.ray.get(ref)) for ref in asked]
+    def open(self) -> None:
+        """Do nothing: this process is connected to Ray already."""
 
-    def _live(self, node: _Node) -> Any:
-        """Place an incarnation of a node; return a reference to its address."""
-        actor = self.ray.remote(RayNode).options(max_concurrency=CALLS_AT_ONCE, **node.wanted)
-        node.actor = actor.remote()
-        return node.actor.place.remote(self.head)
+    def start(self, node: NodeRecord) -> None:
+        """Let Ray place the next incarnation of a node."""
+        node_id = node.spec.node_id
+        wanted = self._wanted[node_id]
+        make = self._ray.remote(RayNode).options(max_concurrency=CALLS_AT_ONCE, **wanted)
+        actor = self._actors[node_id] = _Actor(node, make.remote())
+        self._ask(actor, actor.handle.place.remote(self._head))
 
-    def _let_run(self, node: _Node) -> None:
-        node.stage = RUNNING
-        call = self.call
-        make = ElasticRouter if node.spec.growth else make_router
-        work = Work(node.spec, make, call.main, call.args, call.kwargs)
-        self._under_way[node.actor.run.remote(work, self._secret)] = ("run", node)
+    def wait(self, timeout: float | None) -> Sequence[tuple[int, Report]]:
+        """Wait for reports or `wake`; return all reports that have come, by node id."""
+        with suppress(Empty):
+            if not self._reports:
+                limits = [s for s in (timeout, self._kill_at.remaining) if s is not None]
+                self._take(self._answers.get(timeout=min(limits, default=None)))
+            while True:
+                self._take(self._answers.get_nowait())
+        if self._kill_at.expired:
+            self._kill_at = Deadline.after(None)
+            for node_id in self._actors:
+                self.kill(node_id)
+        reports, self._reports = self._reports, []
+        return reports
 
-    def end(self) -> None:
+    def wake(self) -> None:
+        """Make `wait` return soon; safe from any thread, and at any time."""
+        self._answers.put(None)
+
+    def tell(self, node_id: int, command: Command) -> None:
+        """Send a command to a node that runs `main`."""
+        actor = self._actors[node_id]
+        if actor.is_running:
+            actor.handle.tell.remote(command)
+
+    def interrupt(self, signum: int) -> None:
         """End all nodes after their step; kill those that do not run `main` yet."""
-        with self._lock:
-            self._is_ending = True
-            for node in self._nodes:
-                if node.stage != RUNNING:  # it has no address yet
-                    self.ray.kill(node.actor)
-                elif not node.has_returned:
-                    node.actor.finish.remote()
-
-    def results(self) -> list[Any]:
-        """Wait for all nodes; return their results, None for one that was given up."""
-        while self._under_way:
-            ready, _ = self.ray.wait(
-                [*self._under_way], num_returns=1, timeout=self._seconds_to_next_deadline()
-            )
-            with self._lock:
-                if ready:
-                    self._handle_answer(ready[0])
-                else:
-                    self._give_up_waiting()
-        return [node.result for node in self._nodes]
-
-    def _handle_answer(self, ref: Any) -> None:
-        what, node = self._under_way.pop(ref)
-        try:
-            answer = self.ray.get(ref)
-        except self.ray.exceptions.RayTaskError as error:
-            self._fail(node, _raised(node, error))
-        except self.ray.exceptions.RayError as error:
-            self._fail(node, _died(node, error))
-        else:
-            if what == "run":
-                self._note_end(node, answer)
-            elif self._is_ending:
-                self._give_up(node)
+        for node_id, actor in self._actors.items():
+            if actor.is_running:
+                self.tell(node_id, Finish())
             else:
-                self._go_on(node, str(answer))
+                self.kill(node_id)
 
-    def _seconds_to_next_deadline(self) -> float | None:
-        remaining = [node.back_by.remaining for _, node in self._under_way.values()]
-        return min((seconds for seconds in remaining if seconds is not None), default=None)
+    def end(self, grace: float) -> None:
+        """End all nodes in order, and kill those that have not ended in so many seconds."""
+        self.interrupt(signal.SIGTERM)
+        self._kill_at = Deadline.after(grace)
 
-    def _give_up_waiting(self) -> None:
-        """Raise where Ray has not replaced a node in time, maybe for lack of resources."""
-        late = [node for _, node in self._under_way.values() if node.back_by.expired]
-        for node in late:
-            what = (
-                f"died, and Ray has not started it again within {self.plan.startup_timeout:g} s. "
-                f"The cluster has {shown(self.ray.available_resources())} that is free"
-            )
-            self._failures.append(
-                Failure(spec=node.spec, stage=STARTING, at=SYSTEM_CLOCK.now(), what=what)
-            )
-        if late:
-            raise self._end_with_error()
+    def kill(self, node_id: int) -> None:
+        """Kill the actor of a node."""
+        actor = self._actors[node_id]
+        if not actor.has_ended:
+            self._drop(actor, Exited("(an actor of Ray) was killed", signum=signal.SIGTERM))
 
-    def _note_end(self, node: _Node, result: object) -> None:
-        """Record the result of a node: the job ends on all nodes or on none."""
-        node.has_returned, node.result = True, result
-        self.ray.kill(node.actor)  # which also breaks its connections
-        for other in self._nodes:
-            if other.stage != RUNNING:
-                self._give_up(other)
+    def startup_error(self, late: Sequence[NodeRecord], ready: Sequence[int]) -> Exception:
+        """Make the error of a job with nodes that Ray has not placed in time."""
+        names = [n.spec.node_id for n in late if not self._actors[n.spec.node_id].address]
+        wishes = "; ".join(f"node {name} asks for {dict(self._wanted[name])}" for name in names)
+        return DeadlineExceeded(
+            f"Ray has not placed the nodes {names} within {self._plan.startup_timeout:g} s: "
+            f"{wishes}. The cluster has {shown(self._ray.cluster_resources())} in all, of which "
+            f"{shown(self._ray.available_resources())} is free. Ask for less with `resources=`, or "
+            f"add machines."
+        )
 
-    def _give_up(self, node: _Node) -> None:
-        """End the job without a node, and tell its peers, which may have no other source."""
-        waiting = [ref for ref, asked in self._under_way.items() if asked[1] is node]
-        for ref in waiting:  # Ray may never replace it
-            del self._under_way[ref]
-        for near in node.spec.peers:
-            other = self._nodes[near]
-            if other.stage == RUNNING and not other.has_returned:
-                other.actor.finish.remote()
-
-    def _fail(self, node: _Node, failure: Failure) -> None:
-        """Replace a failed node if restarts are left; else end the job."""
-        has_ended = any(other.has_returned for other in self._nodes)
-        if (self.max_retries and has_ended) or (self._is_ending and node.stage != RUNNING):
-            self._give_up(node)
-            return
-        if self._is_ending or node.num_restarts >= self.max_retries:
-            self._failures.append(failure)
-            raise self._end_with_error()
-        logger.warning("node %d %s; Ray starts it again", node.spec.node_id, failure.what)
-        node.num_restarts += 1
-        node.stage = STARTING
-        node.back_by = Deadline.after(self.plan.startup_timeout)
-        node.spec = replace(node.spec, incarnation=node.spec.incarnation + 1)
-        self.ray.kill(node.actor)  # it has raised, or may only be unreachable
-        self._under_way[self._live(node)] = ("place", node)
-
-    def _go_on(self, node: _Node, address: str) -> None:
-        """Start `main` on a replaced node, and send its new address to the peers that dial it."""
-        node.address, node.back_by = address, Deadline.after(None)
-        me = node.spec.node_id
-        where = {other.spec.node_id: other.address for other in self._nodes}
-        dials = {peer: where[peer] for peer in node.spec.dials}
-        listen = None if node.spec.listen is None else address
-        node.spec = replace(node.spec, listen=listen, dials=dials)
-        for other in self._nodes:
-            if me in other.spec.dials:
-                known = {**other.spec.dials, me: address}
-                other.spec = replace(other.spec, dials=known)
-                if other.stage == RUNNING and not other.has_returned:
-                    other.actor.redial.remote(me, address)
-        self._let_run(node)
-
-    def _end_with_error(self) -> Exception:
-        """End the other nodes in order, collect their failures, and return the error to raise."""
-        running = [ref for ref, (what, _) in self._under_way.items() if what == "run"]
-        for _, node in self._under_way.values():
-            node.actor.finish.remote()
-        ended = []
-        if running:
-            ended, _ = self.ray.wait(running, num_returns=len(running), timeout=END_GRACE_S)
-        for ref in ended:
-            _, node = self._under_way[ref]
-            try:
-                self.ray.get(ref)
-            except self.ray.exceptions.RayTaskError as error:
-                self._failures.append(_raised(node, error))
-            except self.ray.exceptions.RayError as error:
-                self._failures.append(_died(node, error))
-        return root_failure_error(self._failures)
-
-    def dismiss(self) -> None:
+    def close(self) -> None:
         """Kill all actors, including those that still run `main`."""
-        left = [node for node in self._nodes if node.actor is not None and not node.has_returned]
-        leaving = [node.actor.leave.remote() for node in left if node.stage == RUNNING]
+        left = [actor for actor in self._actors.values() if not actor.has_ended]
+        leaving = [actor.handle.leave.remote() for actor in left if actor.is_running]
         if leaving:
-            self.ray.wait(leaving, num_returns=len(leaving), timeout=END_GRACE_S)
-        for node in left:
-            self.ray.kill(node.actor)
+            self._ray.wait(leaving, num_returns=len(leaving), timeout=END_GRACE_S)
+        for actor in left:
+            self._ray.kill(actor.handle)
+
+    def _ask(self, actor: _Actor, ref: Any) -> None:
+        ref.future().add_done_callback(lambda answer: self._answers.put((actor, answer)))
+
+    def _report(self, actor: _Actor, report: Report) -> None:
+        self._reports.append((actor.node.spec.node_id, report))
+
+    def _take(self, said: tuple[_Actor, Future[Any]] | None) -> None:
+        """Handle the answer of an actor: its address, or the end of `main`."""
+        if said is None or said[0].has_ended:
+            return
+        actor, answer = said
+        error = answer.exception()
+        if isinstance(error, self._ray.exceptions.RayTaskError):
+            self._report(actor, _failed(error, RUNNING if actor.is_running else STARTING))
+        if error is not None:
+            more = f": {str(error).strip().splitlines()[0]}"
+            self._drop(actor, Exited("(an actor of Ray) has died", more))
+        elif actor.is_running:
+            self._report(actor, Returned(answer.result()))
+            self._drop(actor, Exited("(an actor of Ray) has returned"))
+        else:
+            actor.address = self._addresses[actor.node.spec.node_id] = str(answer.result())
+            self._run_placed(actor)
+
+    def _drop(self, actor: _Actor, exited: Exited) -> None:
+        """Kill an actor, which may only be unreachable; that also breaks its connections."""
+        actor.is_running, actor.has_ended = False, True
+        self._ray.kill(actor.handle)
+        self._report(actor, exited)
+
+    def _run_placed(self, actor: _Actor) -> None:
+        """Run `main` on a node with a new address; the first time on all nodes at once."""
+        if self._has_begun:
+            self._announce(actor)
+            self._run(actor)
+        elif len(self._addresses) == self._plan.num_nodes:
+            self._has_begun = True
+            places = [self._addresses[node_id] for node_id in range(self._plan.num_nodes)]
+            for spec in self._plan.specs_at(places, job=actor.node.spec.job):
+                actor = self._actors[spec.node_id]
+                actor.node.spec = replace(spec, incarnation=actor.node.spec.incarnation)
+                self._run(actor)
+            if self._plan.elastic:  # nodes log it too, but Ray shows that only where they log
+                logger.info("further nodes join by DING_LITE_ATTACH_TO=%s", places[HUB])
+
+    def _announce(self, moved: _Actor) -> None:
+        """Exchange the new address of a node with the peers that dial it."""
+        spec = moved.node.spec
+        dials = {peer: self._addresses[peer] for peer in spec.dials}
+        listen = None if spec.listen is None else moved.address
+        moved.node.spec = replace(spec, listen=listen, dials=dials)
+        for node_id, other in self._actors.items():
+            known = other.node.spec
+            if spec.node_id in known.dials:
+                dials = {**known.dials, spec.node_id: moved.address}
+                other.node.spec = replace(known, dials=dials)
+                self.tell(node_id, Moved(spec.node_id, moved.address))
+
+    def _run(self, actor: _Actor) -> None:
+        actor.is_running = True
+        self._report(actor, Entered(RUNNING))
+        self._ask(actor, actor.handle.run.remote(self._job.work(actor.node.spec), self._secret))
 
 
-def _raised(node: _Node, error: Any) -> Failure:
-    """Make the failure of a node with an error in `main`."""
+def _failed(error: Any, stage: Stage) -> Failed:
+    """Make the report of an error in `main`."""
     cause = getattr(error, "cause", None)
     cause = cause if isinstance(cause, BaseException) else error
-    kind = type(cause).__qualname__
-    said = f": {cause}" if str(cause) else ""
-    return Failure(
-        spec=node.spec,
-        stage=node.stage,
-        at=SYSTEM_CLOCK.now(),
-        what=f"failed while {node.stage}: {kind}{said}",
-        kind=kind,
-        traceback="" if isinstance(cause, DingLiteError) else str(error),
-        error=cause,
-    )
-
-
-def _died(node: _Node, error: Exception) -> Failure:
-    """Make the failure of a node with a dead process or machine."""
-    said = str(error).strip().splitlines()[0]
-    what = f"(an actor of Ray) has died while {node.stage}: {said}"
-    return Failure(spec=node.spec, stage=node.stage, at=SYSTEM_CLOCK.now(), what=what)
-
-
-def _secret(key_file: str) -> bytes:
-    return load_key(key_file).secret
+    traceback = "" if isinstance(cause, DingLiteError) else str(error)
+    return Failed(stage, type(cause).__qualname__, str(cause), traceback, cause)

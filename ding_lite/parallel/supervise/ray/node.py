@@ -9,47 +9,43 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from ding_lite.log import speaking_as
 from ding_lite.parallel.memory.segments import remove_left_over
 from ding_lite.parallel.network.address import Address, PrivateDirectory, free_ports
 from ding_lite.parallel.network.interfaces import interface_towards
 from ding_lite.parallel.network.security import save_key
-from ding_lite.parallel.supervise.node_process import SupervisedRouter, Work
+from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.parallel.supervise.node_process import (
+    Command,
+    Work,
+    call_main,
+    leaving,
+    node_of,
+    obey,
+)
 from ding_lite.runtime.messaging.labels import describe_node
-from ding_lite.runtime.messaging.router import Router, use_router
 
 
 class RayNode:
     """The process of one incarnation of a node; the launcher calls all methods through Ray."""
 
     def __init__(self) -> None:
-        """Make a private directory, and remove shared memory of an earlier incarnation."""
-        remove_left_over()
         self._directory = PrivateDirectory()
-        self._router: SupervisedRouter | None = None
-        self._moved: dict[int, str] = {}
-        self._has_ended = False
+        self._router: NodeRouter | None = None
+        self._early: list[Command] = []
         self._lock = threading.Lock()
 
     def place(self, head: str) -> str:
-        """Return an address on which this node can listen.
-
-        Args:
-            head: The address of Ray's head, as `host:port`. Other nodes reach this machine over
-                the interface by which it reaches the head.
-        """
+        """Return an address on which this node can listen."""
+        remove_left_over()  # the shared memory of an earlier incarnation
         own = interface_towards(Address.parse(f"tcp://{head}"))
         [free] = free_ports(own, 1)
         return str(Address("tcp", own, free))
 
     def run(self, work: Work, secret: bytes) -> object:
         """Connect, run `main` and return its result.
-
-        Args:
-            work: The task of the node.
-            secret: The key of the job.
 
         Raises:
             Exception: The error of `main`; the node then leaves without a good-bye.
@@ -64,41 +60,23 @@ class RayNode:
             finally:
                 self.leave()
 
-    def _run(self, work: Work) -> object:
-        router = work.make_router(work.spec)
-        good_bye = False
-        try:
-            self._apply_commands(router)
+    def _run(self, work: Work) -> Any:
+        with leaving(work.make_router(work.spec)) as router:
+            with self._lock:
+                self._router = router
+                for command in self._early:
+                    obey(router, command)
             router.wait_ready()
-            with router.deferred_sigint.installed(), use_router(cast(Router, router)):
-                result: Any = work.main(*work.args, **work.kwargs)
-            good_bye = True
-        finally:
-            router.close(good_bye=good_bye)
-        return result
+            with node_of(router):
+                return call_main(work)
 
-    def _apply_commands(self, router: SupervisedRouter) -> None:
-        """Apply commands of the launcher that came before the router was made."""
+    def tell(self, command: Command) -> None:
+        """Carry out a command of the launcher, as soon as there is a router."""
         with self._lock:
-            self._router = router
-            for peer, address in self._moved.items():
-                router.redial(peer, address)
-            if self._has_ended:
-                router.finish()
-
-    def redial(self, peer: int, address: str) -> None:
-        """Dial a peer at its new address."""
-        with self._lock:
-            self._moved[peer] = address
-            if self._router is not None:
-                self._router.redial(peer, address)
-
-    def finish(self) -> None:
-        """End the job on this node, as if another node had ended it."""
-        with self._lock:
-            self._has_ended = True
-            if self._router is not None:
-                self._router.finish()
+            if self._router is None:
+                self._early.append(command)
+            else:
+                obey(self._router, command)
 
     def leave(self) -> None:
         """Remove the private directory, before the process is killed."""

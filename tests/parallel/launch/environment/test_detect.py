@@ -12,7 +12,6 @@ from ding_lite.parallel.launch.environment.detect import (
     LAUNCHERS,
     as_settings,
     detect,
-    detect_cluster,
     placement_of,
 )
 from ding_lite.settings import Settings
@@ -81,38 +80,26 @@ def test_a_rank_above_the_world_size_is_refused() -> None:
         (SLURM, ("srun", 2, 5, 0, 1, 0)),
         ({**SLURM, "SLURM_RESTART_COUNT": "1"}, ("srun", 2, 5, 0, 1, 1)),
         (KUBERNETES, ("kubernetes", 1, 3, 0, 1, 0)),
-        ({"DING_LITE_NUM_NODES": "3", "DING_LITE_NODE_ID": "0"}, ("hand", 0, 3, None, None, 0)),
-        (
-            {**TORCHRUN, "DING_LITE_NUM_NODES": "9", "DING_LITE_NODE_ID": "8"},
-            ("hand", 8, 9, None, None, 0),
-        ),
     ],
 )
 def test_all_variables_of_a_launcher_are_read(
     environ: dict[str, str], place: tuple[object, ...]
 ) -> None:
-    seen = detect_cluster(environ)
-    assert seen is not None
+    seen = found(environ)
     told = (seen.launcher, seen.node_id, seen.num_nodes, seen.local_rank, seen.machine)
     assert (*told, seen.num_restarts) == place
 
 
-@pytest.mark.parametrize(
-    "environ", [{}, SLURM_BATCH, SLURM_SHELL, {**TORCHRUN, "DING_LITE_ENGINE": "local"}]
-)
-def test_other_environments_are_no_launch(environ: dict[str, str]) -> None:
-    assert detect_cluster(environ) is None
+@pytest.mark.parametrize("environ", [SLURM_BATCH, SLURM_SHELL])
+def test_an_allocation_alone_is_no_launch(environ: dict[str, str]) -> None:
+    assert detect(environ) is None
 
 
 def test_the_rendezvous_is_at_node_0() -> None:
-    places = [detect_cluster({**SLURM, "SLURM_PROCID": str(rank)}) for rank in range(5)]
-    assert {place.rendezvous for place in places if place} == {f"gpu08:{found(SLURM).port}"}
+    places = [found({**SLURM, "SLURM_PROCID": str(rank)}) for rank in range(5)]
+    assert {place.rendezvous for place in places} == {f"gpu08:{found(SLURM).port}"}
     assert found(TORCHRUN).rendezvous == f"127.0.0.1:{found(TORCHRUN).port}"
     assert found({**MPICH, "MASTER_ADDR": ""}).rendezvous is None
-    by_hand = {"DING_LITE_NUM_NODES": "2", "DING_LITE_NODE_ID": "1"}
-    elsewhere = detect_cluster({**by_hand, "DING_LITE_ATTACH_TO": "tcp://gpu08:50515"})
-    assert elsewhere is not None
-    assert (elsewhere.hosts, elsewhere.on_one_machine) == ({0: "gpu08"}, False)
 
 
 # -- ports ---------------------------------------------------------------------------------

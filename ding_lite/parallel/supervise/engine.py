@@ -1,0 +1,78 @@
+"""The engine of a supervisor: it starts the nodes of a job, reports on them, and ends them.
+
+An engine decides nothing: which node is started again, when one is late, and what the job has come
+to is decided once, in `supervisor`. The engines are `local`, with a fork server on this machine,
+and `ray`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+from ding_lite.parallel.supervise.job import NodeRecord
+from ding_lite.parallel.supervise.node_process import Command, Entered, Exited, Failed, Returned
+
+END_GRACE_S = 1.5
+"""Seconds that nodes have to end in order when another node has failed."""
+
+Report: TypeAlias = Entered | Returned | Failed | Exited
+
+
+class EngineLost(Exception):
+    """The engine has died, and has left no sign of the nodes."""
+
+
+class Engine(Protocol):
+    """Starts the nodes of a job as processes; used on one thread, but for `wake`."""
+
+    name: str
+    """The subject of a sentence about it."""
+    forwards_signals: bool
+    """Whether a signal to the launcher is raised in `main` as well."""
+
+    def open(self) -> None:
+        """Prepare to start nodes."""
+        ...
+
+    def start(self, node: NodeRecord) -> None:
+        """Start the incarnation of a node that its spec names."""
+        ...
+
+    def wait(self, timeout: float | None) -> Sequence[tuple[int, Report]]:
+        """Wait for reports or `wake`; return all reports that have come, by node id.
+
+        A report that is the cause of another one is returned with it at the latest.
+
+        Raises:
+            EngineLost: No report will come any more.
+        """
+        ...
+
+    def wake(self) -> None:
+        """Make `wait` return soon; safe from any thread, and at any time."""
+        ...
+
+    def tell(self, node_id: int, command: Command) -> None:
+        """Send a command to a node, unless it has ended."""
+        ...
+
+    def interrupt(self, signum: int) -> None:
+        """End all nodes in order at the request of a signal."""
+        ...
+
+    def end(self, grace: float) -> None:
+        """End all nodes in order, and kill those that have not ended in so many seconds."""
+        ...
+
+    def kill(self, node_id: int) -> None:
+        """Kill a node; it is reported as any other exit."""
+        ...
+
+    def startup_error(self, late: Sequence[NodeRecord], ready: Sequence[int]) -> Exception:
+        """Make the error of a job with nodes that were not ready in time."""
+        ...
+
+    def close(self) -> None:
+        """Kill all remaining nodes, and release all resources; safe at any time."""
+        ...

@@ -1,0 +1,298 @@
+"""The engine `local`: nodes are processes on this machine, started and reaped by a fork server."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from multiprocessing import spawn
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from ding_lite.clock import Deadline
+from ding_lite.errors import ConfigError, DeadlineExceeded
+from ding_lite.parallel.memory.segments import remove_left_over
+from ding_lite.parallel.network.address import PrivateDirectory
+from ding_lite.parallel.supervise.engine import EngineLost, Report
+from ding_lite.parallel.supervise.fork_server import MAX_PACKET, ForkServerSpec
+from ding_lite.parallel.supervise.job import Job, NodeRecord
+from ding_lite.parallel.supervise.node_process import (
+    IMPORTING,
+    SIGNALS,
+    Command,
+    Entered,
+    Exited,
+    Failed,
+    Returned,
+)
+
+FORK_SERVER_GRACE_S = 5.0
+"""Seconds that the fork server has to end the nodes; then it is killed itself."""
+
+
+@dataclass
+class _Child:
+    """The process of one incarnation of a node."""
+
+    node: NodeRecord
+    connection: Connection[Any, Any] | None
+    pid: int | None = None
+    """None before it has been started, and when it has ended: the kernel may reuse it."""
+    is_doomed: bool = False
+    """Whether to kill it, even if it has not been started yet."""
+
+
+class LocalEngine:
+    """Starts the nodes of a job by a fork server."""
+
+    name = "The fork server, the parent of the nodes,"
+    forwards_signals = True
+
+    def __init__(
+        self, job: Job, directory: PrivateDirectory, *, preload: tuple[str, ...] = ()
+    ) -> None:
+        self._job = job
+        self._directory = directory
+        self._preload = preload
+        self._children: dict[int, _Child] = {}
+        self._preparation: dict[str, Any] = {}
+        """What multiprocessing needs to import this program in a node."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control, self._far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._life_r, self._life_w = os.pipe()
+        self._wake_r, self._wake_w = os.pipe()
+        self._wake_lock = threading.Lock()
+        self._is_closed = False
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the fork server; None before `open`."""
+        return None if self._process is None else self._process.pid
+
+    def open(self) -> None:
+        """Start the fork server; commands are queued until it is ready."""
+        self._preparation = spawn.get_preparation_data("node")
+        self._preparation["authkey"] = bytes(self._preparation["authkey"])
+        spec = ForkServerSpec(
+            control_fd=self._far_end.fileno(),
+            life_fd=self._life_r,
+            directory=str(self._directory.path),
+            preload=self._preload,
+        )
+        # Blocked from the start: for a moment it is in the process group that gets Ctrl-C.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            self._process = subprocess.Popen(
+                spec.command(self._preparation["sys_path"]),
+                stdin=subprocess.DEVNULL,
+                pass_fds=(spec.control_fd, spec.life_fd, self._directory.lock_fd),
+                start_new_session=True,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._far_end.close()
+
+    def start(self, node: NodeRecord) -> None:
+        """Start the incarnation of a node that its spec names."""
+        node_id = node.spec.node_id
+        ours, theirs = multiprocessing.Pipe()
+        self._children[node_id] = _Child(node, ours)
+        with theirs:
+            ours.send({**self._preparation, "name": f"node {node_id}"})
+            self._send(theirs.fileno(), start=node_id)
+
+    def wait(self, timeout: float | None) -> Sequence[tuple[int, Report]]:
+        """Wait for reports or `wake`; return all reports that have come, by node id."""
+        lines = {c.connection: c for c in self._children.values() if c.connection is not None}
+        sources: list[Any] = [self._wake_r, self._control, *lines]
+        ready = wait(sources, timeout)
+        if self._wake_r in ready:
+            os.read(self._wake_r, 64)
+        reports: list[tuple[int, Report]] = []
+        for source in ready:
+            if isinstance(source, Connection):
+                reports += self._read(lines[source])
+        if self._control in ready:
+            reports += self._read_control(may_be_lost=not reports)
+        if any(isinstance(report, Returned) for _, report in reports):
+            # What has ended that node's `main` may have been sent since `wait`.
+            for child in lines.values():
+                reports += self._read(child)
+        return reports
+
+    def wake(self) -> None:
+        """Make `wait` return soon; safe from any thread, and at any time."""
+        with self._wake_lock:
+            if not self._is_closed:
+                os.write(self._wake_w, b"w")
+
+    def tell(self, node_id: int, command: Command) -> None:
+        """Send a command to a node, unless it has ended."""
+        connection = self._children[node_id].connection
+        if connection is not None:
+            with suppress(OSError):  # it has died; the fork server will report it
+                connection.send(command)
+
+    def interrupt(self, signum: int) -> None:
+        """Pass a signal on to all nodes."""
+        self._send(signal=signum)
+
+    def end(self, grace: float) -> None:
+        """End all nodes in order, and kill those that have not ended in so many seconds."""
+        self._send(end=grace)
+
+    def kill(self, node_id: int) -> None:
+        """Kill a node with all that it has started."""
+        child = self._children[node_id]
+        child.is_doomed = True
+        if child.pid is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)
+
+    def startup_error(self, late: Sequence[NodeRecord], ready: Sequence[int]) -> Exception:
+        """Make the error of a job with nodes that were not ready in time."""
+        listed = "; ".join(f"node {node.spec.node_id} was still {node.stage}" for node in late)
+        return DeadlineExceeded(
+            f"Not all nodes were ready within {late[0].spec.startup_timeout:g} s: {listed}. Ready "
+            f"were: {', '.join(map(str, ready)) or 'none'}. If the program only takes long to "
+            f"import, raise `startup_timeout`."
+        )
+
+    def close(self) -> None:
+        """Kill all remaining processes, wait for them, and remove the directory."""
+        self._send(end=0.0)
+        self._control.close()
+        self._far_end.close()
+        if self._process is not None:
+            try:
+                self._process.wait(FORK_SERVER_GRACE_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            if self._process.returncode != 0:
+                self._kill_orphans()
+        for child in self._children.values():
+            if child.connection is not None:
+                child.connection.close()
+        with self._wake_lock:
+            self._is_closed = True
+            for fd in (self._life_r, self._life_w, self._wake_r, self._wake_w):
+                os.close(fd)
+        self._directory.remove()
+
+    def _send(self, *fds: int, **message: float) -> None:
+        """Send the fork server a message with descriptors; `wait` finds out if it has died."""
+        with suppress(OSError):
+            socket.send_fds(self._control, [json.dumps(message).encode()], fds)
+
+    def _read(self, child: _Child) -> Iterator[tuple[int, Report]]:
+        """Yield what a node has sent, and answer it."""
+        connection, spec = child.connection, child.node.spec
+        try:
+            while connection is not None and connection.poll():
+                report = connection.recv()
+                if isinstance(report, Failed):
+                    report = replace(report, error=_receive_error(connection))
+                yield spec.node_id, report
+                if report == Entered(IMPORTING):
+                    self._send_work(child, connection)
+                elif isinstance(report, Returned):
+                    with suppress(OSError):
+                        connection.send(None)  # the last command: it may go
+        except (EOFError, OSError):
+            if connection is not None:
+                connection.close()
+            child.connection = None  # it has ended; the fork server will report how
+
+    def _send_work(self, child: _Child, connection: Connection[Any, Any]) -> None:
+        job = self._job
+        try:
+            connection.send(job.work(child.node.spec))
+        except OSError:
+            pass  # the node has died; its earlier messages are still to be read
+        except Exception as error:
+            parts = {"`main`": job.main, "the router's factory": job.make_router}
+            parts |= {f"argument {n} of `main`": arg for n, arg in enumerate(job.args, 1)}
+            parts |= {f"argument `{n}` of `main`": arg for n, arg in job.kwargs.items()}
+            raise ConfigError(explain_unpicklable(parts, error)) from error
+
+    def _read_control(self, *, may_be_lost: bool) -> Iterator[tuple[int, Report]]:
+        packet = b""
+        with suppress(ConnectionResetError):
+            packet = self._control.recv(MAX_PACKET)
+        if not packet and may_be_lost:
+            raise EngineLost
+        match json.loads(packet or b"null"):
+            case {"started": int(node_id), "pid": int(pid)}:
+                child = self._children[node_id]
+                child.pid = pid
+                if child.is_doomed:
+                    self.kill(node_id)
+            case {"exited": int(node_id), "code": int(code)}:
+                child = self._children[node_id]
+                yield from self._read(child)  # its last messages may still be under way
+                if child.connection is not None:
+                    child.connection.close()
+                yield node_id, exited(code, child.pid)
+                child.connection = child.pid = None
+
+    def _kill_orphans(self) -> None:
+        """Kill the nodes of a killed fork server, and remove their shared memory."""
+        with ExitStack() as stack:
+            alive = []
+            for pid in (child.pid for child in self._children.values() if child.pid is not None):
+                with suppress(ProcessLookupError, PermissionError):
+                    alive.append(os.pidfd_open(pid))
+                    stack.callback(os.close, alive[-1])
+                    os.killpg(pid, signal.SIGKILL)
+            deadline = Deadline.after(FORK_SERVER_GRACE_S)
+            while alive and not deadline.expired:
+                ended = wait(alive, deadline.remaining)
+                alive = [handle for handle in alive if handle not in ended]
+        remove_left_over()
+
+
+def _receive_error(connection: Connection[Any, Any]) -> BaseException | None:
+    try:
+        error: BaseException | None = connection.recv()
+        return error
+    except Exception:  # noqa: BLE001 - the node has died, or its error cannot be unpickled
+        return None
+
+
+def exited(code: int, pid: int | None) -> Exited:
+    """Make the report of a process from its exit code."""
+    if code >= 0:
+        return Exited(f"(process {pid}) ended with exit code {code}", ", without an error")
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    more = ". If no user did that, the machine may have run out of memory"
+    how = f"(process {pid}) was killed by {name}"
+    return Exited(how, more if -code == signal.SIGKILL else "", -code)
+
+
+def explain_unpicklable(parts: Mapping[str, object], error: Exception) -> str:
+    """Name the first of several objects that cannot be pickled."""
+    with open(os.devnull, "wb") as devnull:
+        scratch: Connection[Any, Any] = Connection(os.dup(devnull.fileno()), readable=False)
+    with scratch:
+        for name, part in parts.items():
+            try:
+                scratch.send(part)
+            except Exception as fault:  # noqa: BLE001 - pickling may raise anything
+                shown = repr(part)
+                shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+                return (
+                    f"{name} is {shown}, which cannot be passed to another process: {fault}. "
+                    f"Pass the arguments to make it from, and make it inside of `main`."
+                )
+    return f"`main` and its arguments cannot be passed to another process: {error}."

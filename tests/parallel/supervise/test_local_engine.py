@@ -1,0 +1,89 @@
+"""The engine that starts nodes by a fork server."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ding_lite.errors import DeadlineExceeded
+from ding_lite.parallel.network.address import PrivateDirectory
+from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.parallel.supervise.job import Job, NodeRecord
+from ding_lite.parallel.supervise.local_engine import LocalEngine, _Child, explain_unpicklable
+from ding_lite.parallel.supervise.node_process import (
+    CONNECTING,
+    IMPORTING,
+    RUNNING,
+    SIGNALS,
+    Entered,
+    Returned,
+)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[LocalEngine]:
+    make: Any = None
+    engine = LocalEngine(
+        Job(specs=(), main=os.getpid, make_router=make), PrivateDirectory(tmp_path)
+    )
+    yield engine
+    engine.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def record(node_id: int) -> NodeRecord:
+    return NodeRecord(
+        NodeSpec(node_id=node_id, num_nodes=4, labels=frozenset(), startup_timeout=60.0)
+    )
+
+
+def test_a_fork_server_blocks_signals_from_its_start(engine: LocalEngine) -> None:
+    engine.open()
+    assert engine.pid is not None
+    [blocked] = [
+        int(line.split()[1], 16)
+        for line in Path(f"/proc/{engine.pid}/status").read_text().splitlines()
+        if line.startswith("SigBlk")
+    ]
+    assert all(blocked >> (number - 1) & 1 for number in SIGNALS)
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & SIGNALS  # here they are not
+
+
+def test_a_result_is_reported_with_all_that_other_nodes_have_sent_before(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = []
+    for node_id in range(2):
+        ours, theirs = Pipe()
+        engine._children[node_id] = _Child(record(node_id), ours)
+        lines.append(theirs)
+    lines[0].send(Returned("first"))
+    lines[1].send(Entered(RUNNING))
+    read = "ding_lite.parallel.supervise.local_engine.wait"
+    monkeypatch.setattr(read, lambda sources, timeout: [sources[2]])  # it has seen that of node 0
+    assert engine.wait(None) == [(0, Returned("first")), (1, Entered(RUNNING))]
+    for line in lines:
+        line.close()
+
+
+def test_a_startup_timeout_names_late_nodes_and_their_stages(engine: LocalEngine) -> None:
+    late = [record(1), record(3)]
+    late[0].stage, late[1].stage = IMPORTING, CONNECTING
+    error = engine.startup_error(late, [0, 2])
+    assert isinstance(error, DeadlineExceeded)
+    assert "within 60 s: node 1 was still importing `main`; node 3 was still conn" in str(error)
+    assert "Ready were: 0, 2." in str(error)
+
+
+def test_the_object_that_cannot_be_pickled_is_named() -> None:
+    parts = {"the first": 1, "the second": (lambda: None), "the third": "x" * 200}
+    said = explain_unpicklable(parts, TypeError("no"))
+    assert said.startswith("the second is <function")
+    assert said.endswith("make it inside of `main`.")
+    assert "cannot be passed to another process: no." in explain_unpicklable({}, TypeError("no"))
