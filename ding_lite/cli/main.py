@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from ding_lite.cli.exit_codes import FAILED, INTERRUPTED, WRONG_USAGE
-from ding_lite.cli.options import arguments, evolve as evolve_options, learning
+from ding_lite.cli.options import arguments, learning
 from ding_lite.errors import (
     CheckpointError,
     ConfigError,
@@ -316,7 +316,7 @@ def make_parsers() -> tuple[Parser, dict[str, Parser]]:
         ),
     }
     learning.add_train(of_command["train"])
-    evolve_options.add_evolve(of_command["evolve"])
+    learning.add_evolve(of_command["evolve"])
     learning.add_plot(of_command["plot"])
     learning.add_watch(of_command["watch"])
     learning.add_export(of_command["export"])

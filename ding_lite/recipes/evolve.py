@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from ding_lite import middleware as mw
+from ding_lite.cli.options.run import documented
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.population import Population
@@ -31,17 +32,7 @@ from ding_lite.recipes.evolve_config import (
     recipe_of_several,
 )
 from ding_lite.recipes.generations import tell_generations
-from ding_lite.recipes.plan import (
-    Choices,
-    RunPlan,
-    as_path,
-    check_use,
-    checked_settings,
-    given_env,
-    given_parts,
-    make_plan,
-    maker_of,
-)
+from ding_lite.recipes.plan import Choices, RunPlan, checked_settings, make_plan, maker_of
 from ding_lite.recipes.runs.directory import make_next
 from ding_lite.recipes.runs.reporting import save_and_report
 from ding_lite.recipes.runs.run import Run
@@ -97,7 +88,8 @@ class EvolvePlan:
         return {**self.plan.described, "search": search}
 
 
-def evolve(  # noqa: PLR0913 - all of a run; all but four by name, and few at a time
+@documented("evolve")
+def evolve(  # noqa: PLR0913, D417 - all of a run; all but four by name, and few at a time
     policy: str | type[Any] | Callable[..., Policy],
     env: EnvLike,
     search: Search | None = None,
@@ -140,29 +132,6 @@ def evolve(  # noqa: PLR0913 - all of a run; all but four by name, and few at a 
         search: Which settings the agents differ in, and within which bounds; step sizes and
             batch sizes about their usual values unless given.
         settings: Settings of the policy and of evolution: a dict or an EasyDict.
-        env_args: Keywords for the environment, such as {"length": 12}.
-        wrappers: Functions around each environment, the first one innermost.
-        imports: Modules and files to import before, which may register environments.
-        network: A network of your own, as `Population.of` takes it: a function of the spec makes
-            one for each agent, and a module is copied.
-        actor: An actor of your own, likewise.
-        critic: A critic of your own, likewise.
-        optimizer: An optimiser such as `torch.optim.RMSprop`.
-        device: The device of the networks, as PyTorch names it; `cpu` unless given.
-        use: Middleware of your own, run behind evolution in each step, before metrics are written.
-        config: A TOML file of settings and options, or the `config.json` of a run; what is given
-            here wins.
-        population: How many agents; 6 unless given.
-        num_envs: Environments that are stepped together; 8 unless given.
-        seed: Decides everything that is random; 0 unless given.
-        target: The mean return of 20 greedy episodes that counts as solved; the environment's
-            own `reward_threshold` unless given.
-        max_env_steps: Where the run ends at the latest. Env steps of evaluations count, too.
-        out: The directory of the run; `runs/evolve-<policy>/<env>/<number>` unless given.
-        resume: Go on with the run in `out`, with the settings it was begun with; it begins if
-            there is none.
-        smoke: Only try it out, for 2,000 env steps.
-        quiet: Show nothing on standard error.
         **more: Further settings by name, such as `gamma=0.98`; they win over `settings`.
 
     Raises:
@@ -179,25 +148,9 @@ def evolve(  # noqa: PLR0913 - all of a run; all but four by name, and few at a 
         >>> result.numbers["generations"] > 0, sorted(result.best.hyperparameters)
         (True, ['batch_size', 'lr'])
     """
+    choices = Choices(**locals())
     given = {**checked_settings(settings), **more}
-    if population is not None:
-        given["population"] = population
-    check_use(use)
-    choices = Choices(
-        num_envs=num_envs,
-        seed=seed,
-        target=target,
-        max_env_steps=max_env_steps,
-        out=as_path("out", out),
-        resume=resume,
-        smoke=smoke,
-        device=device,
-        config=as_path("config", config),
-        parts=given_parts(network=network, actor=actor, critic=critic, optimizer=optimizer),
-    )
-    env = given_env(env, env_args, wrappers, imports)
-    evolution = plan_evolution(policy, env, search, given, choices)
-    return run_evolution(evolution, quiet=quiet, use=use)
+    return run_evolution(plan_evolution(policy, env, search, given, choices))
 
 
 def plan_evolution(
@@ -212,6 +165,8 @@ def plan_evolution(
     Raises:
         ConfigError: A name is not known, or a value is out of range.
     """
+    if "population" in choices.given:
+        settings = {**settings, "population": choices.given["population"]}
     maker = maker_of(env, choices)
     recipe = find_recipe(policy, maker.spec)
     if recipe.policy_config is FunctionConfig:
@@ -219,7 +174,7 @@ def plan_evolution(
     else:
         recipe = recipe_of_several(recipe)
     plan = make_plan(policy, env, settings, choices, recipe=recipe)
-    if choices.smoke:
+    if plan.options.smoke:
         config = cast(EvolutionConfig, plan.config)
         shorter = dataclasses.replace(
             config,
@@ -242,21 +197,14 @@ def plan_evolution(
     return EvolvePlan(plan=plan, search=search)
 
 
-def run_evolution(
-    evolution: EvolvePlan, *, quiet: bool = False, use: Sequence[Middleware] = ()
-) -> EvolveResult:
-    """Do what a plan says, and judge the best agent.
-
-    Args:
-        evolution: Made by `plan_evolution`.
-        use: Middleware of the user.
-        quiet: Show nothing on standard error.
-    """
+def run_evolution(evolution: EvolvePlan) -> EvolveResult:
+    """Do what a plan says, and judge the best agent."""
     plan = evolution.plan
+    use = plan.use
     plan.check_env()
     options, config = plan.options, evolution.config
     with _envs_of(plan, config) as everywhere:
-        elsewhere = {} if plan.device == "cpu" else {"device": plan.device}
+        elsewhere = {} if options.device == "cpu" else {"device": options.device}
         population = Population.of(
             partial(plan.recipe.policy, **elsewhere),
             everywhere.train.spec,
@@ -264,7 +212,7 @@ def run_evolution(
             size=config.population,
             seed=options.seed,
             config=plan.policy_config,
-            **cast(dict[str, Any], plan.parts),
+            **plan.parts,
         )
         config.check_sizes(everywhere.train, population[0].policy)
         name = f"evolve-{plan.name}"
@@ -272,9 +220,7 @@ def run_evolution(
             options = dataclasses.replace(
                 options, out=make_next(Path("runs", name, str(options.env)))
             )
-        with Run(
-            name, options, config=evolution.described, defaults=plan.defaults, quiet=quiet
-        ) as run:
+        with Run(name, options, config=evolution.described, defaults=plan.defaults) as run:
             if plan.note is not None:
                 run.tell(plan.note)
             best_agent = mw.keep_best_agent(population, run.best)
@@ -322,7 +268,7 @@ def _envs_of(plan: RunPlan, config: EvolutionConfig) -> Iterator[_Everywhere]:
             return ends.enter_context(made)
 
         train = make(
-            plan.num_envs,
+            options.num_envs,
             options.seed,
             env=options.env if plan.vector is None else plan.vector,
             **config.learning_from,

@@ -237,7 +237,7 @@ def recipe_of_several(recipe: Recipe[Any]) -> Recipe[Any]:
     }
     if recipe.policy_config is DQNConfig:
         presets |= DQN_EVOLUTION_PRESETS
-    return dataclasses.replace(recipe, config=config, presets=presets)
+    return dataclasses.replace(recipe, config=config, presets=presets, max_env_steps=MAX_ENV_STEPS)
 
 
 def recipe_of_made(recipe: Recipe[Any], env: EnvMaker) -> Recipe[Any]:
@@ -270,7 +270,7 @@ def recipe_of_made(recipe: Recipe[Any], env: EnvMaker) -> Recipe[Any]:
     build.__name__ = make.__name__
     several = recipe_of_several(recipe_of(build, type(config), isinstance(made, ActorCritic)))
     del own["seed"]
-    presets = {env.name: {"max_env_steps": MAX_ENV_STEPS, **own}}
+    presets = {env.name: own}
     return dataclasses.replace(several, presets=presets)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ding_lite.cli.evolve import search_of
 from ding_lite.cli.main import main
-from ding_lite.cli.options.evolve import searched
+from ding_lite.cli.options.arguments import searched
 from ding_lite.evolution.search import choice, integer, log_uniform, uniform
 
 QUICK = (

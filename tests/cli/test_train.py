@@ -46,6 +46,12 @@ def test_a_run_ends_with_its_line_of_json(capsys: pytest.CaptureFixture[str]) ->
     assert "Did not solve CartPole-v1" in err
 
 
+def test_a_quiet_run_writes_nothing_but_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("--quiet") == 0
+    out, err = capsys.readouterr()
+    assert (len(out.splitlines()), err) == (1, "")
+
+
 def test_settings_have_the_types_that_they_need() -> None:
     words = ("lr=3e-4", "n_step=1", "double=false", "hidden=8,4", "capacity=1e3", "loss=mse")
     assert train(*(word for setting in words for word in ("--set", setting))) == 0

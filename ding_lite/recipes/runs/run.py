@@ -35,7 +35,9 @@ JUDGED_EPISODES = 20
 _ALWAYS, _AT_LEAST = 10_000, 1_000
 """The env steps of a verdict, whatever its share: of 20 episodes if that is enough, and of one."""
 _JUDGE_SEED = 1_000_003
-_FIELDS = dataclasses.fields(Options)
+_SAVED = ("seed", "max_env_steps", "target", "smoke", "nodes")
+_SAVED_WHERE_UNUSUAL = ("criterion", "population", "num_envs", "report")
+"""Options that the description of a run has where its settings do not."""
 _MAY_CHANGE = {"max_env_steps", "target", "smoke", "device", "compile", "report"}
 """Options that say when a run ends, how it computes or what is told of it, not how it learns."""
 
@@ -71,7 +73,7 @@ class Run:
     ) -> None:
         self.example = example
         self.options = options
-        self.quiet = quiet
+        self.quiet = quiet or options.quiet
         parent = Path("runs") / example
         self.directory = files.make_next(parent) if options.out is None else options.out
         self.checkpoint = self.directory / files.CHECKPOINT
@@ -312,16 +314,16 @@ class Run:
         config = self._config
         if dataclasses.is_dataclass(config) and not isinstance(config, type):
             config = dataclasses.asdict(config)
-        options = {field.name: getattr(self.options, field.name) for field in _FIELDS}
+        known = config if isinstance(config, Mapping) else {}
+        chosen, usual = vars(self.options), default_values(Options)
+        unusual = [n for n in _SAVED_WHERE_UNUSUAL if chosen[n] != usual[n] and n not in known]
+        options = {name: chosen[name] for name in (*_SAVED, *unusual)}
         options |= {"target": self.options.goal, **self.options.env_description}
-        # As runs say that were begun when there was no such option.
-        usual = {"criterion": "greedy", "population": 1, "num_envs": 1, "report": ()}
-        options = {k: v for k, v in options.items() if k not in usual or v != usual[k]}
         report = options.get("report")
         packages = ("torch", "numpy", "gymnasium")
         return {
             "example": self.example,
-            "options": {name: options[name] for name in options if name not in ("out", "resume")},
+            "options": options,
             **({"report_signature": sign({"report": list(report)})} if report else {}),
             "config": config,
             "versions": {
