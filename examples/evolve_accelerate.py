@@ -59,10 +59,7 @@ def main() -> None:
             mutation = Mutation(search, seed=options.seed)
             lineage = run.directory / "lineage.jsonl"
             task.use(mw.evolve(population, tournament, mutation, every=1, lineage=lineage))
-            task.use(mw.jsonl(run.metrics, every=1))
-            task.use(mw.tensorboard(run.directory))
-            task.use(mw.curve(run.curve, target=goal, title=f"DQNs on {options.env}"))
-            task.use(mw.progress(max_env_steps=options.max_env_steps, target=goal))
+            task.use(mw.report(run, every=1, title=f"DQNs on {options.env}"))
         task.use(mw.share_generation(population, processes, every=1))
         parts = {"population": population, "replay": replay, "task": task}
         parts |= {"envs": envs, "eval_envs": eval_envs}

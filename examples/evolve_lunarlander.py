@@ -100,10 +100,7 @@ def main() -> None:
             task.use(mw.evolve(population, tournament, mutation, every=generation, lineage=lineage))
             task.use(budget)
             task.use(mw.checkpoint(parts, run.checkpoint, every=generation))
-            task.use(mw.jsonl(run.metrics, every=5))
-            task.use(mw.tensorboard(run.directory))
-            task.use(mw.curve(run.curve, target=options.target, title=f"DQNs on {options.env}"))
-            task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
+            task.use(mw.report(run, every=5, title=f"DQNs on {options.env}"))
             run.resume(parts)
             if budget.had_ended(task.ctx):
                 task.finish = True

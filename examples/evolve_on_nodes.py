@@ -61,10 +61,7 @@ def main(options: Options, config: DQNConfig, run: Run) -> Best | None:
             mw.evolve(server.population, tournament, mutation, every=every, lineage=lineage)
         )
         breeder.use(mw.checkpoint({"server": server, "task": task}, run.checkpoint, every=every))
-        breeder.use(mw.jsonl(run.metrics, every=every))
-        breeder.use(mw.tensorboard(run.directory))
-        breeder.use(mw.curve(run.curve, target=goal, title=f"DQNs on {options.env}"))
-        breeder.use(mw.progress(max_env_steps=options.max_env_steps, target=goal))
+        breeder.use(mw.report(run, every=every, title=f"DQNs on {options.env}"))
         if is_breeder:
             run.resume({"server": server, "task": task})
         task.run()

@@ -34,7 +34,7 @@ from ding_lite.middleware.report.curve import curve
 from ding_lite.middleware.report.jsonl import jsonl
 from ding_lite.middleware.report.log import log
 from ding_lite.middleware.report.progress import progress
-from ding_lite.middleware.report.reporter import report
+from ding_lite.middleware.report.report import report
 from ding_lite.middleware.report.tensorboard import tensorboard
 from ding_lite.middleware.report.throughput import throughput
 from ding_lite.middleware.report.trackers import mlflow, wandb

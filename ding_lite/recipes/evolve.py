@@ -200,7 +200,6 @@ def plan_evolution(
 def run_evolution(evolution: EvolvePlan) -> EvolveResult:
     """Do what a plan says, and judge the best agent."""
     plan = evolution.plan
-    use = plan.use
     plan.check_env()
     options, config = plan.options, evolution.config
     with _envs_of(plan, config) as everywhere:
@@ -224,7 +223,7 @@ def run_evolution(evolution: EvolvePlan) -> EvolveResult:
             if plan.note is not None:
                 run.tell(plan.note)
             best_agent = mw.keep_best_agent(population, run.best)
-            taken = _run(evolution, run, best_agent, everywhere, use)
+            taken = _run(evolution, run, best_agent, everywhere)
             numbers = run.judge(best_agent.agent.policy, eval_share=_VERDICT_SHARE)
             numbers |= {
                 "population": len(population),
@@ -288,7 +287,6 @@ def _run(
     run: Run,
     best_agent: KeepBestAgent,
     everywhere: _Everywhere,
-    use: Sequence[Middleware],
 ) -> dict[str, Any]:
     """Evolve; say how many env steps the evaluations took, and what was exceeded."""
     plan, search, population = evolution.plan, evolution.search, best_agent.population
@@ -343,10 +341,9 @@ def _run(
             longest=longest_evaluation(eval_envs, config.eval_episodes * len(population)),
         )
         task.use(budget)
-        save_and_report(task, plan, run, parts, every, use)
+        save_and_report(task, plan, run, parts, every)
         if not run.quiet:
             task.use(tell_generations(population))
-            task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.goal))
         run.resume(parts)
         if budget.had_ended(task.ctx):
             task.finish = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -109,6 +109,8 @@ class RunPlan:
     sources: Mapping[str, str]
     """The source of the value of each setting: `given`, `file`, `run`, `preset`, `space` (it suits
     the spaces of an environment without a preset) or `default`."""
+    use: Sequence[Middleware]
+    """Middleware of the user, and those that call functions of the user with metrics."""
     has_preset: bool = True
     """Whether there is a preset for the environment, or the run goes on with what it had."""
 
@@ -116,18 +118,6 @@ class RunPlan:
     def parts(self) -> dict[str, Any]:
         """The parts of the policy that the user gives."""
         return _given_parts(vars(self.options))
-
-    @cached_property
-    def use(self) -> list[Middleware]:
-        """Middleware of the user, and those that call functions of the user with metrics.
-
-        Raises:
-            ConfigError: There is no such function.
-        """
-        steps = self.config.steps_per_update(self.options.num_envs)
-        every = self.config.log_every // max(1, steps)  # 0 of an option that is refused later
-        named = [_function(name) for name in self.options.report]
-        return [*self.options.use, *(mw.report(fn, every=max(1, every)) for fn in named)]
 
     def make_policy(self, spec: EnvSpec) -> Policy:
         """Make the policy.
@@ -242,8 +232,8 @@ def make_plan(
         recipe: How the policy is trained; what the table of policies says by default.
 
     Raises:
-        ConfigError: A name is not known, a value is out of range, or there is no such policy or
-            environment.
+        ConfigError: A name is not known, a value is out of range, or there is no such policy,
+            environment or function to report to.
     """
     maker, vector = maker_of(env, choices), env if isinstance(env, VectorEnv) else None
     recipe = find_recipe(policy, maker.spec) if recipe is None else recipe
@@ -288,6 +278,9 @@ def make_plan(
     own = {n: one for n, one in choices.given.items() if n in (*PARTS, *NO_SETTINGS)}
     own["report"] = own["report"] or choices.begun.report
     made = settled(Options(**{"target": math.inf, **own, **options, "env": as_chosen(maker)}))
+    config = as_config(recipe.config, _only(values, recipe.config))
+    steps = max(1, config.steps_per_update(made.num_envs))  # 0 of what is refused later
+    every = max(1, config.log_every // steps)
     return RunPlan(
         name=name,
         recipe=recipe,
@@ -296,8 +289,9 @@ def make_plan(
         policy_config=as_config(
             recipe.policy_config, {**_only(values, recipe.policy_config), "seed": made.seed}
         ),
-        config=as_config(recipe.config, _only(values, recipe.config)),
+        config=config,
         sources=sources,
+        use=[*made.use, *(mw.report(_function(name), every=every) for name in made.report)],
         has_preset=has_preset,
     )
 

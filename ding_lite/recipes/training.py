@@ -104,7 +104,6 @@ def train(  # noqa: PLR0913, D417 - all of a run; all but three by name, and few
 
 def run_plan(plan: RunPlan) -> TrainResult:
     """Carry out a plan, and judge the trained policy."""
-    use = plan.use
     plan.check_env()
     options, config = plan.options, cast(SingleConfig, plan.config)
     stack = config.frame_stack
@@ -130,7 +129,7 @@ def run_plan(plan: RunPlan) -> TrainResult:
         with Run(plan.name, options, config=plan.described, defaults=plan.defaults) as run:
             if plan.note is not None:
                 run.tell(plan.note)
-            confirmed = _run(plan, run, policy, envs, eval_envs, use)
+            confirmed = _run(plan, run, policy, envs, eval_envs)
             if has_best(run.directory):
                 policy.load_state_dict(load_checkpoint(run.best).state)
             numbers = run.judge(policy, eval_share=config.eval_share, confirmed=confirmed)
@@ -146,7 +145,6 @@ def _run(
     policy: Policy,
     envs: Envs,
     eval_envs: Envs,
-    use: Sequence[Middleware],
 ) -> Played | None:
     """Train; return the evaluation that ended the run, if one did."""
     options = run.options
@@ -178,9 +176,7 @@ def _run(
         task.use(evaluate)
         task.use(mw.keep_best(policy, run.best))
         task.use(mw.stop_at(env_step=options.max_env_steps))
-        save_and_report(task, plan, run, parts, every, use)
-        if not run.quiet:
-            task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.goal))
+        save_and_report(task, plan, run, parts, every)
         run.resume(parts)
         task.run()
         return evaluate.final(task.ctx.get("env_step", 0))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from ding_lite import middleware as mw
 from ding_lite.recipes.plan import RunPlan
 from ding_lite.recipes.runs.run import Run
 from ding_lite.recipes.runs.stages import StageSeconds
-from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 
 
@@ -18,7 +17,6 @@ def save_and_report(
     run: Run,
     parts: Mapping[str, object],
     every: Callable[[int], int],
-    use: Sequence[Middleware] = (),
 ) -> None:
     """Let a task save its parts and write down how it goes.
 
@@ -28,7 +26,6 @@ def save_and_report(
         run: Where to.
         parts: What a resume needs.
         every: Turns env steps into steps of the task.
-        use: Middleware of the user.
     """
     config = plan.config
     run.stages = seconds = StageSeconds(every=every(config.log_every))
@@ -36,8 +33,6 @@ def save_and_report(
     task.use(mw.checkpoint(parts, run.checkpoint, every=every(config.checkpoint_every)))
     task.use(mw.throughput(every=every(config.log_every)))
     task.use(seconds)
-    for middleware in use:
+    for middleware in plan.use:
         task.use(middleware)
-    task.use(mw.jsonl(run.metrics, every=every(config.log_every)))
-    task.use(mw.tensorboard(run.directory, every=every(config.log_every)))
-    task.use(mw.curve(run.curve, target=run.options.goal, title=plan.title))
+    task.use(mw.report(run, every=every(config.log_every), title=plan.title))

@@ -117,6 +117,21 @@ class Run:
         """Let the nodes of a program know the run; the lock is that of the process that has it."""
         return {**vars(self), "_lock": None}
 
+    @property
+    def title(self) -> str:
+        """What stands above its curve unless its program says so."""
+        return f"{self.example} on {self.options.env}"
+
+    @property
+    def goal(self) -> float | None:
+        """The return to reach; None where there is none."""
+        return self.options.goal
+
+    @property
+    def max_env_steps(self) -> int:
+        """Where it ends at the latest."""
+        return self.options.max_env_steps
+
     def resume(self, parts: Mapping[str, object]) -> None:
         """Make everything what it was, if this run goes on from a checkpoint.
 
@@ -178,7 +193,7 @@ class Run:
             the collectors have decided whether it is solved.
         """
         began = self._clock.now()
-        last, goal = last_row(self.metrics), self.options.goal
+        last, goal = last_row(self.metrics), self.goal
         if self.stages is not None:  # what reports took in the end is in no row
             own = self.stages.metrics
             last |= {name: max(s, last.get(name, 0.0)) for name, s in own.items()}
@@ -270,7 +285,7 @@ class Run:
 
     def _room(self, last: Mapping[str, Any], share: float | None) -> tuple[int, int | None]:
         """Return how many episodes a verdict may have, and how many env steps; None for all."""
-        goal = self.options.goal
+        goal = self.goal
         if share is None or (goal is not None and (last.get("eval_return") or -math.inf) >= goal):
             return JUDGED_EPISODES, None
         left = int(share * last.get("env_step", 0) - (last.get("eval_env_steps") or 0))
@@ -318,7 +333,7 @@ class Run:
         chosen, usual = vars(self.options), default_values(Options)
         unusual = [n for n in _SAVED_WHERE_UNUSUAL if chosen[n] != usual[n] and n not in known]
         options = {name: chosen[name] for name in (*_SAVED, *unusual)}
-        options |= {"target": self.options.goal, **self.options.env_description}
+        options |= {"target": self.goal, **self.options.env_description}
         report = options.get("report")
         packages = ("torch", "numpy", "gymnasium")
         return {
@@ -334,8 +349,7 @@ class Run:
         }
 
     def _goal(self) -> str:
-        goal = self.options.goal
-        return "" if goal is None else f" (target {goal:g})"
+        return "" if self.goal is None else f" (target {self.goal:g})"
 
     def _tell_of_versions(self, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         before, after = then.get("versions") or {}, now["versions"]
