@@ -23,7 +23,7 @@ from ding_lite.errors import (
     ShapeError,
 )
 from ding_lite.io.signature import sign
-from ding_lite.middleware.checks import check_has, due
+from ding_lite.middleware.checks import Period, check_has
 from ding_lite.nest import Path as TreePath, leaves, path_name
 from ding_lite.rl.checkpoint.save_load import check_saveable, load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.making import EnvMaker
@@ -35,7 +35,7 @@ from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
-from ding_lite.settings import at_least, check_all, default_values
+from ding_lite.settings import default_values
 
 _PARTS, _POLICY = "parts", "policy"
 _MISFITS = (
@@ -54,7 +54,11 @@ _COUNTERS = ("total_step", "env_step", "train_iter", "eval_value")
 
 
 def checkpoint(
-    parts: Policy | Mapping[str, object], directory: str | os.PathLike[str], *, every: int
+    parts: Policy | Mapping[str, object],
+    directory: str | os.PathLike[str],
+    *,
+    every: int | None = None,
+    every_env_steps: int | None = None,
 ) -> Middleware:
     """Save a policy, or all that a run consists of, now and then and when the run ends.
 
@@ -74,6 +78,7 @@ def checkpoint(
         directory: Made when the run begins, if need be.
         every: Steps of the pipeline from one save to the next. A save of a small policy costs
             milliseconds; of a large replay what has changed since the last one is written.
+        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
 
     Raises:
         ConfigError: `directory` is a file, or a setting is out of range.
@@ -96,7 +101,7 @@ def checkpoint(
     else:
         for name, part in parts.items():
             _stateful(part, name)
-    check_all(at_least(1, every=every))
+    period = Period(every, every_env_steps)
     path = Path(directory)
     if path.exists() and not path.is_dir():
         raise ConfigError(
@@ -104,7 +109,7 @@ def checkpoint(
         )
     for name, policy in _policies_of(parts).items():
         check_saveable(policy.state_dict(), name)
-    return _Checkpoint(parts, path, every)
+    return _Checkpoint(parts, path, period)
 
 
 def _named(parts: Policy | Mapping[str, object]) -> dict[str, Stateful]:
@@ -327,10 +332,12 @@ class _Checkpoint:
 
     __name__ = "checkpoint"
 
-    def __init__(self, parts: Policy | Mapping[str, object], directory: Path, every: int) -> None:
+    def __init__(
+        self, parts: Policy | Mapping[str, object], directory: Path, period: Period
+    ) -> None:
         self._parts = parts
         self._directory = directory
-        self._every = every
+        self._period = period
         self._counters: dict[str, Any] = {}
         self._eval_value: float | None = None
         self._saved = True
@@ -360,7 +367,7 @@ class _Checkpoint:
         }
         if "eval_value" in ctx:
             self._eval_value = float(ctx.eval_value)
-        if due(ctx, self._every):
+        if self._period.is_due(ctx):
             self._save()
         elif not self._checked_at and self._checked_at != self._counters["train_iter"]:
             self._check()
@@ -388,11 +395,12 @@ class _Checkpoint:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next checkpoint says beside what it holds."""
-        return {"eval_value": self._eval_value}
+        return {"eval_value": self._eval_value, **self._period.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state."""
         self._eval_value = state["eval_value"]
+        self._period.load_state_dict(state)
 
     def _save(self) -> None:
         parts, meta = self._parts, dict(self._counters)

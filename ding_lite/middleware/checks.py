@@ -1,14 +1,16 @@
-"""Checks that several middleware factories share."""
+"""Checks and periods that several middleware share."""
 
 from __future__ import annotations
 
-from typing import SupportsFloat
+from collections.abc import Mapping
+from typing import Any, SupportsFloat
 
 from ding_lite.errors import ConfigError
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.context import Context
+from ding_lite.settings import check_all, whole
 
 
 def check_fits(policy: Policy, envs: Envs) -> None:
@@ -67,9 +69,54 @@ def check_schedule(schedule: object, name: str) -> None:
         )
 
 
-def due(ctx: Context, every: int) -> bool:
-    """Return whether this step is the last of its `every` steps."""
-    return bool((ctx.total_step + 1) % every == 0)
+class Period:
+    """Tells the steps in which a middleware is due.
+
+    Args:
+        every: Steps of the pipeline from one to the next: the last of so many is due.
+        every_env_steps: Env steps instead: due is the step that reaches the next multiple, or
+            passes it.
+        usual: Taken for `every` where neither is given.
+
+    Raises:
+        ConfigError: Not exactly one was given, or one that is no whole number from 1 on.
+    """
+
+    def __init__(
+        self, every: int | None, every_env_steps: int | None = None, *, usual: int | None = None
+    ) -> None:
+        if every is None and every_env_steps is None:
+            every = usual
+        both = {"every": every, "every_env_steps": every_env_steps}
+        given = {name: value for name, value in both.items() if value is not None}
+        told = " and ".join(f"`{name}` {value}" for name, value in given.items())
+        check_all(
+            []
+            if len(given) == 1
+            else [
+                f"{told or 'No period'} was given; exactly one of `every`, in steps of the "
+                f"pipeline, and `every_env_steps` was expected"
+            ],
+            whole(1, **given),
+        )
+        [self._every] = given.values()
+        self._is_of_env_steps = every is None
+        self._seen = 0
+
+    def is_due(self, ctx: Context) -> bool:
+        """Return whether this step is the last of a period; ask once a step."""
+        if not self._is_of_env_steps:
+            return bool((ctx.total_step + 1) % self._every == 0)
+        before, self._seen = self._seen, int(ctx.get("env_step", 0))
+        return self._seen // self._every > before // self._every
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the env steps of the newest step."""
+        return {"seen_env_step": self._seen}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state."""
+        self._seen = int(state.get("seen_env_step", 0))
 
 
 def number(name: str, value: SupportsFloat) -> float:

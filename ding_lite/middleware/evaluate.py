@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
-from ding_lite.middleware.checks import check_fits, due
+from ding_lite.middleware.checks import Period, check_fits
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.evaluation import Played, is_below, play
 from ding_lite.rl.policies.base import limit_torch_threads
@@ -22,11 +22,12 @@ _CONFIRMED = 20
 """Episodes that are played also beyond a share, as long as they are good."""
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 - one of two periods
     policy: Policy,
     envs: Envs,
     *,
-    every: int,
+    every: int | None = None,
+    every_env_steps: int | None = None,
     stop_at: float | None = None,
     episodes: int | None = None,
     confirm: int = 20,
@@ -40,7 +41,7 @@ def evaluate(
     repeated with `confirm` fresh episodes, and only their mean counts.
 
     Context:
-        reads: env_step (with share), metrics, total_step
+        reads: env_step (with share, or every_env_steps), metrics, total_step
         writes: eval_value, finish, metrics (eval_env_steps, eval_episodes, eval_return)
 
     Args:
@@ -48,6 +49,7 @@ def evaluate(
         envs: Envs of their own: those that collect would lose their place.
         every: Steps of the pipeline from one evaluation to the next. Fewer notices success sooner
             and costs more.
+        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
         stop_at: The mean return at which `ctx.finish` is set; never by default.
         episodes: Episodes of an evaluation, rounded up to the same number for each env; one
             for each env by default. More is less noisy.
@@ -68,7 +70,6 @@ def evaluate(
     """
     check_fits(policy, envs)
     check_all(
-        at_least(1, every=every),
         at_least(1, episodes=episodes) if episodes is not None else [],
         at_least(0, confirm=confirm),
         positive(share=share) if share is not None else [],
@@ -78,7 +79,7 @@ def evaluate(
     return Evaluate(
         policy,
         envs,
-        every=every,
+        period=Period(every, every_env_steps),
         goal=goal,
         episodes=envs.num_envs if episodes is None else episodes,
         confirm=confirm,
@@ -97,7 +98,7 @@ class Evaluate:
         policy: Policy,
         envs: Envs,
         *,
-        every: int,
+        period: Period,
         goal: float,
         episodes: int,
         confirm: int,
@@ -106,7 +107,7 @@ class Evaluate:
     ) -> None:
         """Start with nothing played."""
         self._policy, self._envs = policy, envs
-        self._every, self._goal, self._share = every, goal, share
+        self._period, self._goal, self._share = period, goal, share
         self._episodes, self._confirm, self._confirm_at = episodes, confirm, confirm_at
         self._env_steps = 0
         """Those of all evaluations."""
@@ -123,7 +124,7 @@ class Evaluate:
         """Evaluate if this step is due, and if it is paid for."""
         self._of_training = ctx.metrics.get("episode_length", self._of_training)
         self._is_near |= ctx.metrics.get("episode_return", -math.inf) >= self._confirm_at
-        if not due(ctx, self._every):
+        if not self._period.is_due(ctx):
             return
         if self._share is None:
             value, episodes = self._play(self._episodes)
@@ -212,10 +213,12 @@ class Evaluate:
             "of_training": None if of_training is None else float(of_training),
             "is_near": self._is_near,
             "final": self._final,
+            **self._period.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state."""
+        self._period.load_state_dict(state)
         self._env_steps, self._newest = int(state["env_steps"]), float(state["newest"])
         self._of_training = state["of_training"]
         self._is_near = bool(state["is_near"])

@@ -186,11 +186,6 @@ def test_a_directory_that_cannot_be_made_is_known_before_the_first_step(
         run_step(mw.checkpoint(policy, tmp_path / "file" / "checkpoint", every=1))
 
 
-def test_saving_every_zero_steps_is_refused(policy: DQN, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="`every` is 0"):
-        mw.checkpoint(policy, tmp_path, every=0)
-
-
 # -- all parts of a run ----------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from ding_lite.distributed.accelerate import Processes
 from ding_lite.errors import CheckpointError
 from ding_lite.middleware.checkpoint import _Checkpoint, checkpoint, resume
-from ding_lite.middleware.checks import check_has
+from ding_lite.middleware.checks import Period, check_has
 from ding_lite.rl.checkpoint.save_load import MANIFEST, load_checkpoint
 from ding_lite.runtime.middleware import Middleware
 
@@ -50,7 +50,7 @@ def checkpoint_together(
     """
     check_has(processes, "gather", "processes")
     checkpoint(parts, directory, every=every)  # refuses what cannot be saved
-    return _CheckpointTogether(parts, Path(directory), every, processes)
+    return _CheckpointTogether(parts, Path(directory), Period(every), processes)
 
 
 def resume_together(
@@ -94,9 +94,9 @@ class _CheckpointTogether(_Checkpoint):
     __name__ = "checkpoint_together"
 
     def __init__(
-        self, parts: Mapping[str, object], directory: Path, every: int, processes: Processes
+        self, parts: Mapping[str, object], directory: Path, period: Period, processes: Processes
     ) -> None:
-        super().__init__(parts, _place(directory, processes.rank, 0), every)
+        super().__init__(parts, _place(directory, processes.rank, 0), period)
         self._base = directory
         self._processes = processes
         self._turn = 0

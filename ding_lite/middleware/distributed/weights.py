@@ -9,7 +9,7 @@ from typing import Any, Self
 from ding_lite.clock import Deadline
 from ding_lite.distributed.half_precision import HalfPrecision
 from ding_lite.errors import DeadlineExceeded
-from ding_lite.middleware.checks import check_has, due
+from ding_lite.middleware.checks import Period, check_has
 from ding_lite.rl.policies.base import limit_torch_threads
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
@@ -47,18 +47,18 @@ def publish_weights(policy: Policy, *, every: int = 1, half: bool = False) -> Mi
         ConfigError: `policy` is no policy, or a setting is out of range.
     """
     check_has(policy, "weights", "policy")
-    check_all(whole(1, every=every))
+    period = Period(every)
     limit_torch_threads()  # also for a policy that does not do so itself
-    return _Publish(current_router(), policy, every, half=half)
+    return _Publish(current_router(), policy, period, half=half)
 
 
 class _Publish:
     __name__ = "publish_weights"
 
-    def __init__(self, router: Router, policy: Policy, every: int, *, half: bool) -> None:
+    def __init__(self, router: Router, policy: Policy, period: Period, *, half: bool) -> None:
         self._router = router
         self._policy = policy
-        self._every = every
+        self._period = period
         self._half_precision = HalfPrecision() if half else None
         self._version = 0
         self._train_iter: int | None = None
@@ -71,7 +71,7 @@ class _Publish:
 
     def __call__(self, ctx: Context) -> None:
         train_iter = ctx.get("train_iter")
-        if due(ctx, self._every) and (train_iter is None or train_iter != self._train_iter):
+        if self._period.is_due(ctx) and (train_iter is None or train_iter != self._train_iter):
             self._train_iter = train_iter
             self._version += 1
             self._publish()

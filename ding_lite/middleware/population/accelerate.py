@@ -14,7 +14,7 @@ from typing import Any, Self
 from ding_lite.distributed.accelerate import Processes, mean_of_states
 from ding_lite.errors import NonFiniteError
 from ding_lite.evolution.population import Population
-from ding_lite.middleware.checks import check_has, due
+from ding_lite.middleware.checks import Period, check_has
 from ding_lite.middleware.population.evaluate import evaluate_population
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.evaluation import play
@@ -141,6 +141,7 @@ def evaluate_together(
     """
     check_has(processes, "gather", "processes")
     check_all(at_least(0, confirm=confirm))
+    period = Period(every)
     judge_here = evaluate_population(population, envs, every=every, episodes=episodes)
     goal = math.inf if stop_at is None else stop_at
     of_each_env = math.ceil(confirm / (processes.size * envs.num_envs))
@@ -148,7 +149,7 @@ def evaluate_together(
     def _evaluate_together(ctx: Context) -> None:
         before = ctx.setdefault("eval_steps", 0)
         judge_here(ctx)
-        if not due(ctx, every):
+        if not period.is_due(ctx):
             return
         healthy = [agent for agent in population if not agent.rests]
         own = [agent.evaluations[-1] for agent in healthy]
@@ -197,10 +198,10 @@ def share_generation(population: Population, processes: Processes, *, every: int
         PeerLost: In a step: another process is gone, or has not come in time.
     """
     check_has(processes, "broadcast", "processes")
-    check_all(at_least(1, every=every))
+    period = Period(every)
 
     def _share_generation(ctx: Context) -> None:
-        if not due(ctx, every):
+        if not period.is_due(ctx):
             return
         # Past lives are known to the main process alone, which reports them.
         bred = processes.broadcast("population", population.state_dict() | {"lives": []})

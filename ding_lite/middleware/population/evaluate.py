@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from ding_lite.evolution.acting import ActTogether
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.population import Population
-from ding_lite.middleware.checks import check_fits, due
+from ding_lite.middleware.checks import Period, check_fits
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.evaluation import PlayedByEach, is_below, play_each
 from ding_lite.runtime.context import Context
@@ -20,11 +22,12 @@ _AT_ONCE = 6
 """So many fresh episodes, or a few more, are played before it is asked whether to go on."""
 
 
-def evaluate_population(
+def evaluate_population(  # noqa: PLR0913 - one of two periods
     population: Population,
     envs: Envs,
     *,
-    every: int,
+    every: int | None = None,
+    every_env_steps: int | None = None,
     stop_at: float | None = None,
     episodes: int | None = None,
     confirm: int = 20,
@@ -41,7 +44,7 @@ def evaluate_population(
     `eval_steps`.
 
     Context:
-        reads: env_step (with max_env_steps), eval_steps, total_step
+        reads: env_step (with max_env_steps, or every_env_steps), eval_steps, total_step
         writes: eval_steps, eval_value, finish, metrics (eval_return, eval_steps, fitness_mean)
         keeps: eval_steps
 
@@ -51,6 +54,7 @@ def evaluate_population(
             count as well: fewer envs than episodes waste less.
         every: Steps of the pipeline from one evaluation to the next; that of `evolve`, or a part of
             it.
+        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
         stop_at: The mean return of one agent at which `ctx.finish` is set; never by default.
         episodes: Episodes for each agent; as many as there are envs by default. More is less
             noisy.
@@ -66,51 +70,53 @@ def evaluate_population(
     """
     check_fits(population[0], envs)
     check_all(
-        at_least(1, every=every),
         at_least(1, episodes=episodes) if episodes is not None else [],
         at_least(0, confirm=confirm),
         at_least(1, max_env_steps=max_env_steps) if max_env_steps is not None else [],
     )
-    goal = math.inf if stop_at is None else stop_at
     sure_envs = envs if confirm_envs is None else confirm_envs
     check_fits(population[0], sure_envs)
-    at_once = sure_envs.num_envs * math.ceil(_AT_ONCE / sure_envs.num_envs)
-    most = longest_evaluation(sure_envs, at_once)
+    return _EvaluatePopulation(
+        population,
+        envs,
+        Period(every, every_env_steps),
+        goal=math.inf if stop_at is None else stop_at,
+        episodes=envs.num_envs if episodes is None else episodes,
+        confirm=confirm,
+        sure_envs=sure_envs,
+        max_env_steps=max_env_steps,
+    )
 
-    def _evaluate_population(ctx: Context) -> None:
+
+@dataclass
+class _EvaluatePopulation:
+    population: Population
+    envs: Envs
+    period: Period
+    goal: float
+    episodes: int
+    confirm: int
+    sure_envs: Envs
+    max_env_steps: int | None
+
+    __name__ = "evaluate_population"
+    optional_state = True
+
+    def __call__(self, ctx: Context) -> None:
         ctx.setdefault("eval_steps", 0)
         ctx.keep("eval_steps")
-        if not due(ctx, every):
+        if not self.period.is_due(ctx):
             return
-
-        def play(agents: Sequence[Agent], where: Envs, episodes: int) -> PlayedByEach:
-            act = ActTogether(agents)
-            each = [episodes] * len(agents)
-            played = play_each(act, where, episodes=each, reset=act.reset)
-            ctx.eval_steps += played.env_steps
-            return played
-
-        def fresh_returns(agent: Agent) -> list[float]:
-            returns: list[float] = []
-            while len(returns) < confirm and _has_left(ctx, max_env_steps, most):
-                count = min(at_once, confirm - len(returns))
-                returns += play([agent], sure_envs, count).returns[0]
-                if is_below(goal, returns):
-                    break
-            return returns
-
-        healthy = [agent for agent in population if not agent.rests]
+        healthy = [agent for agent in self.population if not agent.rests]
         if healthy:
-            values = play(
-                healthy, envs, envs.num_envs if episodes is None else episodes
-            ).mean_returns
+            values = self._play(ctx, healthy, self.envs, self.episodes).mean_returns
             for agent, value in zip(healthy, values, strict=True):
                 agent.note_evaluation(value)
             ctx.metrics["fitness_mean"] = sum(values) / len(values)
-        best = population.best
+        best, goal = self.population.best, self.goal
         value = -math.inf if best.fitness is None else best.fitness
-        returns = fresh_returns(best) if value >= goal else []
-        is_known = value < goal or len(returns) > 0 or not confirm
+        returns = self._fresh_returns(ctx, best) if value >= goal else []
+        is_known = value < goal or len(returns) > 0 or not self.confirm
         if returns:
             value = fmean(returns)
 
@@ -118,10 +124,33 @@ def evaluate_population(
             ctx.eval_value = value
         ctx.metrics["eval_return"] = value
         ctx.metrics["eval_steps"] = ctx.eval_steps
-        if value >= goal and len(returns) >= confirm:
+        if value >= goal and len(returns) >= self.confirm:
             ctx.finish = True
 
-    return _evaluate_population
+    def _play(
+        self, ctx: Context, agents: Sequence[Agent], where: Envs, episodes: int
+    ) -> PlayedByEach:
+        act = ActTogether(agents)
+        played = play_each(act, where, episodes=[episodes] * len(agents), reset=act.reset)
+        ctx.eval_steps += played.env_steps
+        return played
+
+    def _fresh_returns(self, ctx: Context, agent: Agent) -> list[float]:
+        envs, returns = self.sure_envs, list[float]()
+        at_once = envs.num_envs * math.ceil(_AT_ONCE / envs.num_envs)
+        most = longest_evaluation(envs, at_once)
+        while len(returns) < self.confirm and _has_left(ctx, self.max_env_steps, most):
+            count = min(at_once, self.confirm - len(returns))
+            returns += self._play(ctx, [agent], envs, count).returns[0]
+            if is_below(self.goal, returns):
+                break
+        return returns
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.period.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.period.load_state_dict(state)
 
 
 def longest_evaluation(envs: Envs, episodes: int) -> int | None:

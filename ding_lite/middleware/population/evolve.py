@@ -15,7 +15,7 @@ from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.population import Life, Population
 from ding_lite.evolution.tournament import Tournament
 from ding_lite.io.files import naming
-from ding_lite.middleware.checks import check_has, due
+from ding_lite.middleware.checks import Period, check_has
 from ding_lite.middleware.population.batched_train import TrainTogether
 from ding_lite.middleware.report.jsonl import file_path
 from ding_lite.middleware.train import TrainAgent
@@ -29,7 +29,6 @@ from ding_lite.runtime.middleware import (
     shape_of,
 )
 from ding_lite.runtime.pipeline import Onion
-from ding_lite.settings import at_least, check_all
 
 _COUNTERS = ("env_step", "train_iter")
 _SUMS = {"episodes"}
@@ -166,7 +165,8 @@ def evolve(
     tournament: Tournament,
     mutation: Mutation,
     *,
-    every: int,
+    every: int | None = None,
+    every_env_steps: int | None = None,
     lineage: str | os.PathLike[str] | None = None,
 ) -> Middleware:
     """Breed the next generation now and then: select, copy, mutate.
@@ -176,7 +176,7 @@ def evolve(
     it was when it was measured.
 
     Context:
-        reads: finish, total_step
+        reads: env_step (with every_env_steps), finish, total_step
         writes: fitness, generation, metrics (generation)
         keeps: fitness, generation
 
@@ -186,6 +186,7 @@ def evolve(
         mutation: Changes all of them but the best.
         every: Steps of the pipeline from one generation to the next. More gives hyper-parameters
             longer to show what they are worth.
+        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
         lineage: A file that gets one JSON object a line for each agent of each generation: where
             it came from, what had changed, and what it was worth.
 
@@ -195,10 +196,10 @@ def evolve(
     """
     check_has(tournament, "select", "tournament")
     check_has(mutation, "mutate", "mutation")
-    check_all(at_least(1, every=every))
+    period = Period(every, every_env_steps)
     mutation.check(population[0].policy)
     path = None if lineage is None else file_path(lineage)
-    return _Evolve(population, tournament, mutation, every=every, lineage=path)
+    return _Evolve(population, tournament, mutation, period=period, lineage=path)
 
 
 class _Evolve:
@@ -210,19 +211,19 @@ class _Evolve:
         tournament: Tournament,
         mutation: Mutation,
         *,
-        every: int,
+        period: Period,
         lineage: Path | None,
     ) -> None:
         self._population = population
         self._tournament = tournament
         self._mutation = mutation
-        self._every = every
+        self._period = period
         self._lineage = lineage
 
     def __call__(self, ctx: Context) -> None:
         ctx.generation = self._population.generation
         ctx.keep("generation", "fitness")
-        if not due(ctx, self._every):
+        if not self._period.is_due(ctx):
             return
 
         if not ctx.finish:
@@ -247,10 +248,12 @@ class _Evolve:
         return {
             "tournament": self._tournament.state_dict(),
             "mutation": self._mutation.state_dict(),
+            **self._period.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state."""
+        self._period.load_state_dict(state)
         self._tournament.load_state_dict(state["tournament"])
         self._mutation.load_state_dict(state["mutation"])
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ding_lite.distributed.population_server import COUNTERS, PopulationServer
 from ding_lite.evolution.population import Population
-from ding_lite.middleware.checks import check_fits, check_has, due
+from ding_lite.middleware.checks import Period, check_fits, check_has
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.evaluation import play
 from ding_lite.runtime.context import Context
@@ -67,10 +67,10 @@ def return_members(population: Population, server: PopulationServer, *, every: i
         DeadlineExceeded: In a step: the server's node is gone for too long.
     """
     check_has(server, "give", "server")
-    check_all(at_least(1, every=every))
+    period = Period(every)
 
     def _return_members(ctx: Context) -> None:
-        if not due(ctx, every) or server.held is None:
+        if not period.is_due(ctx) or server.held is None:
             return
         since = server.held.since
         states = {place: population[place].state_dict() for place in server.held.states}
@@ -106,19 +106,18 @@ fitness_mean, restored)
         DeadlineExceeded: In a step: members were lost, and no node is left to train them.
     """
     check_has(server, "gather", "server")
-    check_all(at_least(1, every=every))
-    return _GatherMembers(server, every)
+    return _GatherMembers(server, Period(every))
 
 
 class _GatherMembers:
     __name__ = "gather_members"
 
-    def __init__(self, server: PopulationServer, every: int) -> None:
+    def __init__(self, server: PopulationServer, period: Period) -> None:
         self._server = server
-        self._every = every
+        self._period = period
 
     def __call__(self, ctx: Context) -> Iterator[None]:
-        is_complete = due(ctx, self._every) and self._server.gather(until=lambda: ctx.finish)
+        is_complete = self._period.is_due(ctx) and self._server.gather(until=lambda: ctx.finish)
         if is_complete:
             self._report(ctx)
         yield
@@ -169,11 +168,12 @@ def confirm_best(
             step, this node is not the owner.
     """
     check_has(server, "gather", "server")
-    check_all(at_least(1, every=every, episodes=episodes))
+    check_all(at_least(1, episodes=episodes))
+    period = Period(every)
     of_each_env = math.ceil(episodes / envs.num_envs)
 
     def _confirm_best(ctx: Context) -> None:
-        if not due(ctx, every):
+        if not period.is_due(ctx):
             return
         best = server.population.best
         check_fits(best, envs)

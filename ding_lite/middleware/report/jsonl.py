@@ -13,6 +13,7 @@ from typing import Any, Self
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError
 from ding_lite.io.files import naming
+from ding_lite.middleware.checks import Period
 from ding_lite.middleware.report.reporter import Reporter
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
@@ -20,7 +21,13 @@ from ding_lite.runtime.middleware import Middleware
 logger = logging.getLogger(__name__)
 
 
-def jsonl(path: str | os.PathLike[str], *, every: int, clock: Clock = SYSTEM_CLOCK) -> Middleware:
+def jsonl(
+    path: str | os.PathLike[str],
+    *,
+    every: int | None = None,
+    every_env_steps: int | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Middleware:
     """Write a row with the newest metrics now and then, and one when the run ends.
 
     A row also has the counters, the seconds of the run (`wall_s`), and when `eval_return` was
@@ -32,12 +39,13 @@ def jsonl(path: str | os.PathLike[str], *, every: int, clock: Clock = SYSTEM_CLO
     Args:
         path: The file; rows go behind what it holds already.
         every: Steps of the pipeline from one row to the next. 100 to 1,000 is usual.
+        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
         clock: What seconds are counted on.
 
     Raises:
         ConfigError: `path` is a directory, or a setting is out of range.
     """
-    return RowFile(every, file_path(path), clock=clock)
+    return RowFile(Period(every, every_env_steps), file_path(path), clock=clock)
 
 
 class RowFile(Reporter):
@@ -45,8 +53,8 @@ class RowFile(Reporter):
 
     __name__ = "jsonl"
 
-    def __init__(self, every: int, path: Path | None, *, clock: Clock) -> None:
-        super().__init__(every)
+    def __init__(self, period: Period, path: Path | None, *, clock: Clock) -> None:
+        super().__init__(period)
         self._path = path
         self._clock = clock
         self._started = clock.now()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.middleware.checks import Period
 from ding_lite.middleware.report.jsonl import RowFile, file_path
 from ding_lite.runtime.middleware import Middleware
 
@@ -22,7 +23,8 @@ _DETAILS = ("episode_", "time/", "eval_env_step", "eval_episodes")
 
 def log(
     *,
-    every: int,
+    every: int | None = None,
+    every_env_steps: int | None = None,
     path: str | os.PathLike[str] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Middleware:
@@ -37,20 +39,22 @@ def log(
 
     Args:
         every: Steps of the pipeline from one row to the next. 100 to 1,000 is usual.
+        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
         path: A file that gets the same, as `jsonl` writes it.
         clock: What seconds are counted on.
 
     Raises:
         ConfigError: A setting is out of range.
     """
-    return _Log(every, None if path is None else file_path(path), clock=clock)
+    period = Period(every, every_env_steps)
+    return _Log(period, None if path is None else file_path(path), clock=clock)
 
 
 class _Log(RowFile):
     __name__ = "log"
 
-    def __init__(self, every: int, path: Path | None, *, clock: Clock) -> None:
-        super().__init__(every, path, clock=clock)
+    def __init__(self, period: Period, path: Path | None, *, clock: Clock) -> None:
+        super().__init__(period, path, clock=clock)
         self._columns: tuple[str, ...] = ()
         self._rows = 0
         self._shown: tuple[float, int] = clock.now(), 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from ding_lite.errors import ConfigError
+from ding_lite.middleware.checks import Period
 from ding_lite.middleware.report.curve import curve
 from ding_lite.middleware.report.jsonl import jsonl
 from ding_lite.middleware.report.progress import progress
@@ -37,7 +38,8 @@ class RunLike(Protocol):
 def report(
     to: Callable[[dict[str, float], int], object] | RunLike | os.PathLike[str],
     *,
-    every: int,
+    every: int | None = None,
+    every_env_steps: int | None = None,
     title: str | None = None,
     target: float | None = None,
     max_env_steps: int | None = None,
@@ -60,6 +62,7 @@ def report(
             with metrics by name. Where the ctx has no env steps, as on a node that makes none, it
             gets the steps of the pipeline instead.
         every: Steps of the pipeline from one report to the next, as in all middleware.
+        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
         title: What stands above the curve; that of the run by default.
         target: The return to reach; that of the run by default.
         max_env_steps: Where the run ends at the latest; that of the run by default.
@@ -89,10 +92,10 @@ def report(
                 f"`report` got {fault}; a function was expected, which is called as "
                 f"fn(metrics, env_step), or a run or its directory: mw.report(print, every=50)."
             )
-        return _Report(to, every)
+        return _Report(to, Period(every, every_env_steps))
     parts = [
-        jsonl(directory / "metrics.jsonl", every=every),
-        tensorboard(directory, every=every),
+        jsonl(directory / "metrics.jsonl", every=every, every_env_steps=every_env_steps),
+        tensorboard(directory, every=every, every_env_steps=every_env_steps),
         curve(directory / "curve.png", target=target, title=title or "Learning curve"),
     ]
     if not quiet:
@@ -126,8 +129,8 @@ def _fault_of(fn: object) -> str | None:
 class _Report(Reporter):
     __name__ = "report"
 
-    def __init__(self, fn: Callable[[dict[str, float], int], object], every: int) -> None:
-        super().__init__(every)
+    def __init__(self, fn: Callable[[dict[str, float], int], object], period: Period) -> None:
+        super().__init__(period)
         self._fn = fn
 
     def write(self, metrics: dict[str, float], env_step: int) -> None:

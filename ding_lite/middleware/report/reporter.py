@@ -12,11 +12,10 @@ from typing import Any, Self
 import numpy as np
 
 from ding_lite.errors import MissingExtraError, pip_line
-from ding_lite.middleware.checks import due, number
+from ding_lite.middleware.checks import Period, number
 from ding_lite.middleware.report.throughput import STAGE_SECONDS, is_measured
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import name_of
-from ding_lite.settings import at_least, check_all
 
 logger = logging.getLogger(__name__)
 
@@ -25,10 +24,7 @@ class Reporter(ABC):
     """The base of middleware that write metrics now and then, and when the run ends.
 
     Args:
-        every: Steps of the pipeline from one report to the next.
-
-    Raises:
-        ConfigError: A setting is out of range.
+        period: From one report to the next.
     """
 
     optional_state = True  # loggers may change from one run to its resume
@@ -36,9 +32,8 @@ class Reporter(ABC):
     """Whether `write` gets only the metrics that are new since the report before, and no seconds
     of stages, which the curve and the last line of a run tell."""
 
-    def __init__(self, every: int) -> None:
-        check_all(at_least(1, every=every))
-        self._every = every
+    def __init__(self, period: Period) -> None:
+        self._period = period
         self._newest: dict[str, Any] = {}
         self._fresh: set[str] = set()
         self._counters: dict[str, int] = {}
@@ -63,7 +58,7 @@ class Reporter(ABC):
             "train_iter": ctx.get("train_iter", 0),
         }
         self._is_reported = False
-        if due(ctx, self._every):
+        if self._period.is_due(ctx):
             self._report()
 
     def __exit__(self, *error: object) -> None:
@@ -89,10 +84,12 @@ class Reporter(ABC):
             "counters": dict(self._counters),
             "has_env_step": self._has_env_step,
             "is_reported": self._is_reported,
+            **self._period.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state."""
+        self._period.load_state_dict(state)
         metrics = state["metrics"]
         self._newest = dict(zip(metrics["names"], metrics["values"].tolist(), strict=True))
         self._fresh = set(state["fresh"])

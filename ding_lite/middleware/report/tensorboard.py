@@ -9,11 +9,17 @@ from pathlib import Path
 from typing import Any, Self
 
 from ding_lite.errors import ConfigError, MiddlewareError
+from ding_lite.middleware.checks import Period
 from ding_lite.middleware.report.reporter import Reporter
 from ding_lite.runtime.middleware import Middleware
 
 
-def tensorboard(directory: str | os.PathLike[str], *, every: int = 100) -> Middleware:
+def tensorboard(
+    directory: str | os.PathLike[str],
+    *,
+    every: int | None = None,
+    every_env_steps: int | None = None,
+) -> Middleware:
     """Write the newest metrics as TensorBoard scalars over env steps.
 
     Context:
@@ -21,8 +27,9 @@ def tensorboard(directory: str | os.PathLike[str], *, every: int = 100) -> Middl
 
     Args:
         directory: Where the event file goes; made when the run begins, if need be.
-        every: Steps of the pipeline from one point to the next. Fewer draws finer and costs about
-            50 us a point and metric.
+        every: Steps of the pipeline from one point to the next; 100 by default. Fewer draws finer
+            and costs about 50 us a point and metric.
+        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
 
     Raises:
         ConfigError: `directory` is a file, or a setting is out of range.
@@ -30,15 +37,15 @@ def tensorboard(directory: str | os.PathLike[str], *, every: int = 100) -> Middl
     path = Path(directory)
     if path.exists() and not path.is_dir():
         raise ConfigError(f"The TensorBoard directory {path} is a file. Name a directory.")
-    return _TensorBoard(path, every)
+    return _TensorBoard(path, Period(every, every_env_steps, usual=100))
 
 
 class _TensorBoard(Reporter):
     __name__ = "tensorboard"
     only_fresh = True
 
-    def __init__(self, directory: Path, every: int) -> None:
-        super().__init__(every)
+    def __init__(self, directory: Path, period: Period) -> None:
+        super().__init__(period)
         self._directory = directory
         self._file: _EventFile | None = None
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Mapping
+from typing import Any, Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.io.memory import process_bytes
-from ding_lite.middleware.checks import due
+from ding_lite.middleware.checks import Period
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.settings import at_least, check_all
 
 MEASURED = ("steps_per_s", "memory_mb")
 """Metrics of this process alone."""
@@ -22,7 +22,12 @@ def is_measured(name: str) -> bool:
     return name in MEASURED or name.startswith(STAGE_SECONDS)
 
 
-def throughput(*, every: int, clock: Clock = SYSTEM_CLOCK) -> Middleware:
+def throughput(
+    *,
+    every: int | None = None,
+    every_env_steps: int | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Middleware:
     """Measure the env steps per second of a run, and the memory of this process.
 
     It does so now and then, and in the step that ends the run. Both are metrics, for
@@ -36,20 +41,21 @@ def throughput(*, every: int, clock: Clock = SYSTEM_CLOCK) -> Middleware:
     Args:
         every: Steps of the pipeline from one measurement to the next. Fewer follow faster and jump
             more; as many as lie between two rows of `log` are usual.
+        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
         clock: What seconds are counted on.
 
     Raises:
         ConfigError: A setting is out of range.
     """
-    check_all(at_least(1, every=every))
-    return _Throughput(every, clock)
+    return _Throughput(Period(every, every_env_steps), clock)
 
 
 class _Throughput:
     __name__ = "throughput"
+    optional_state = True
 
-    def __init__(self, every: int, clock: Clock) -> None:
-        self._every = every
+    def __init__(self, period: Period, clock: Clock) -> None:
+        self._period = period
         self._clock = clock
         self._begun: tuple[float, int] | None = None
 
@@ -64,10 +70,16 @@ class _Throughput:
         env_step: int = ctx.get("env_step", 0)
         if self._begun is None:
             self._begun = self._clock.now(), env_step
-        if not due(ctx, self._every) and not ctx.finish:
+        if not self._period.is_due(ctx) and not ctx.finish:
             return
         then, before = self._begun
         self._begun = now, _ = self._clock.now(), env_step
         if now > then and "env_step" in ctx:
             ctx.metrics["steps_per_s"] = (env_step - before) / (now - then)
         ctx.metrics["memory_mb"] = process_bytes() / 1e6
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._period.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._period.load_state_dict(state)

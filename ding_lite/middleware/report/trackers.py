@@ -7,11 +7,17 @@ import time
 from collections.abc import Mapping
 from typing import Any, Self
 
+from ding_lite.middleware.checks import Period
 from ding_lite.middleware.report.reporter import Reporter, import_logger
 from ding_lite.runtime.middleware import Middleware
 
 
-def wandb(*, every: int = 100, **settings: Any) -> Middleware:  # noqa: ANN401 - of wandb.init
+def wandb(
+    *,
+    every: int | None = None,
+    every_env_steps: int | None = None,
+    **settings: Any,  # noqa: ANN401 - of wandb.init
+) -> Middleware:
     """Log the newest metrics to Weights & Biases over env steps.
 
     A run that is resumed goes on under the same id. A run that was begun by `wandb.init` before is
@@ -21,22 +27,23 @@ def wandb(*, every: int = 100, **settings: Any) -> Middleware:  # noqa: ANN401 -
         reads: env_step, metrics, total_step, train_iter
 
     Args:
-        every: Steps of the pipeline from one point to the next.
+        every: Steps of the pipeline from one point to the next; 100 by default.
+        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
         **settings: For `wandb.init`: `project`, `name`, `config`, `mode="offline"`.
 
     Raises:
         ConfigError: A setting is out of range.
         MissingExtraError: When the run begins: wandb is not installed.
     """
-    return _Wandb(every, settings)
+    return _Wandb(Period(every, every_env_steps, usual=100), settings)
 
 
 class _Wandb(Reporter):
     __name__ = "wandb"
     only_fresh = True
 
-    def __init__(self, every: int, settings: Mapping[str, Any]) -> None:
-        super().__init__(every)
+    def __init__(self, period: Period, settings: Mapping[str, Any]) -> None:
+        super().__init__(period)
         self._settings = dict(settings)
         self._run: Any = None
         self._is_own = False
@@ -67,7 +74,8 @@ class _Wandb(Reporter):
 
 def mlflow(
     *,
-    every: int = 100,
+    every: int | None = None,
+    every_env_steps: int | None = None,
     experiment: str = "Default",
     name: str | None = None,
     params: Mapping[str, object] | None = None,
@@ -82,7 +90,8 @@ def mlflow(
         reads: env_step, metrics, total_step, train_iter
 
     Args:
-        every: Steps of the pipeline from one point to the next.
+        every: Steps of the pipeline from one point to the next; 100 by default.
+        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
         experiment: Made if there is none of that name.
         name: Of the run; MLflow makes one up by default.
         params: Facts about the run, such as its settings.
@@ -93,7 +102,8 @@ def mlflow(
         ConfigError: A setting is out of range.
         MissingExtraError: When the run begins: mlflow is not installed.
     """
-    return _MLflow(every, experiment, name, params or {}, uri)
+    period = Period(every, every_env_steps, usual=100)
+    return _MLflow(period, experiment, name, params or {}, uri)
 
 
 class _MLflow(Reporter):
@@ -102,13 +112,13 @@ class _MLflow(Reporter):
 
     def __init__(
         self,
-        every: int,
+        period: Period,
         experiment: str,
         name: str | None,
         params: Mapping[str, object],
         uri: str | None,
     ) -> None:
-        super().__init__(every)
+        super().__init__(period)
         self._experiment, self._name, self._params, self._uri = experiment, name, params, uri
         self._client: Any = None
         self._run_id: str | None = None

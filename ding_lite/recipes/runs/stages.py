@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
-from ding_lite.middleware.checks import due
+from ding_lite.middleware.checks import Period
 from ding_lite.middleware.report.throughput import STAGE_SECONDS
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware, around, name_of
@@ -31,7 +31,7 @@ class StageSeconds:
     __name__ = "stage_seconds"
 
     def __init__(self, *, every: int, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._every = every
+        self._period = Period(every)
         self._clock = clock
         self._seconds: dict[str, float] = {}
         self._entered_at: float | None = None
@@ -55,7 +55,7 @@ class StageSeconds:
 
     def __call__(self, ctx: Context) -> None:
         """Write the seconds so far, now and then and in the step that ends the run."""
-        if due(ctx, self._every) or ctx.finish:
+        if self._period.is_due(ctx) or ctx.finish:
             ctx.metrics.update(self.metrics)
 
     @property

@@ -605,8 +605,6 @@ def test_arguments_in_the_wrong_order_are_refused(population: Population) -> Non
     wrong: Any = mw.evolve
     with pytest.raises(ConfigError, match="has no `select` method"):
         wrong(population, Mutation(), Tournament(), every=1)
-    with pytest.raises(ConfigError, match="`every` is 0"):
-        mw.evolve(population, Tournament(), Mutation(), every=0)
     with pytest.raises(ConfigError, match='Unknown key "alpha"'):
         mw.evolve(population, Tournament(), Mutation(Search(alpha=integer(1, 2))), every=1)
 
