@@ -63,9 +63,9 @@ def main() -> None:
         task.use(mw.share_generation(population, processes, every=1))
         parts = {"population": population, "replay": replay, "task": task}
         parts |= {"envs": envs, "eval_envs": eval_envs}
-        task.use(mw.checkpoint_together(parts, saved, processes, every=1))
+        task.use(mw.checkpoint(parts, saved, processes, every=1))
         if options.resume:
-            found = mw.resume_together(parts, saved, processes)
+            found = mw.resume(parts, saved, processes)
             task.finish = found is not None and options.has_ended(found)
         task.run()
         if run:

@@ -75,7 +75,7 @@ def main() -> None:
 
     with Run("evolve_lunarlander", options, config=config) as run:
         with Task() as task:
-            best_agent = mw.keep_best_agent(population, run.best)
+            best_agent = mw.keep_best(population, run.best)
             budget = mw.env_step_budget(options.max_env_steps, every=generation, longest=longest)
             parts = {"population": population, "replay": replay, "task": task}
             parts |= {"envs": envs, "eval_envs": eval_envs, "confirm_envs": confirm_envs}

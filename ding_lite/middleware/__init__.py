@@ -6,7 +6,6 @@ from ding_lite.deprecation import renamed
 from ding_lite.middleware.buffer import add_to, update_priorities, wait_for
 from ding_lite.middleware.checkpoint import checkpoint, resume
 from ding_lite.middleware.collect import collect, random_warmup
-from ding_lite.middleware.distributed.checkpoint import checkpoint_together, resume_together
 from ding_lite.middleware.distributed.count_collected import count_collected
 from ding_lite.middleware.distributed.exchange import receive, send
 from ding_lite.middleware.distributed.gradients import pull_weights, push_gradients, serve_gradients
@@ -22,7 +21,6 @@ from ding_lite.middleware.population.accelerate import (
 )
 from ding_lite.middleware.population.evaluate import evaluate_population
 from ding_lite.middleware.population.evolve import evolve, for_each
-from ding_lite.middleware.population.keep_best import keep_best_agent
 from ding_lite.middleware.population.workers import (
     confirm_best,
     gather_members,
@@ -44,7 +42,6 @@ __all__ = [
     "add_to",
     "average_agents",
     "checkpoint",
-    "checkpoint_together",
     "collect",
     "confirm_best",
     "count_collected",
@@ -59,7 +56,6 @@ __all__ = [
     "gather_members",
     "jsonl",
     "keep_best",
-    "keep_best_agent",
     "log",
     "mlflow",
     "progress",
@@ -72,7 +68,6 @@ __all__ = [
     "replay_trajectories",
     "report",
     "resume",
-    "resume_together",
     "return_members",
     "send",
     "serve_gradients",
@@ -90,10 +85,13 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker knows the present names only
     __getattr__ = renamed(
         __name__,
-        keep_champion="keep_best_agent",
+        checkpoint_together="checkpoint",
+        keep_best_agent="keep_best",
+        keep_champion="keep_best",
         keep_pace="rate_limit",
         measure="throughput",
         recall="replay_trajectories",
+        resume_together="resume",
         stay_within="env_step_budget",
         tally="count_collected",
     )

@@ -17,8 +17,8 @@ from ding_lite.errors import ConfigError
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.population import Population
 from ding_lite.evolution.search import Search
+from ding_lite.middleware.keep_best import KeepBestAgent
 from ding_lite.middleware.population.evaluate import longest_evaluation
-from ding_lite.middleware.population.keep_best import KeepBestAgent
 from ding_lite.middleware.report.evolution import draw_lives
 from ding_lite.recipes.evolve_config import (
     SMOKE_EVAL_LIMIT,
@@ -222,7 +222,7 @@ def run_evolution(evolution: EvolvePlan) -> EvolveResult:
         with Run(name, options, config=evolution.described, defaults=plan.defaults) as run:
             if plan.note is not None:
                 run.tell(plan.note)
-            best_agent = mw.keep_best_agent(population, run.best)
+            best_agent = mw.keep_best(population, run.best)
             taken = _run(evolution, run, best_agent, everywhere)
             numbers = run.judge(best_agent.agent.policy, eval_share=_VERDICT_SHARE)
             numbers |= {

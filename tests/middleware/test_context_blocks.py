@@ -150,7 +150,7 @@ def evolved(envs: Envs, eval_envs: Envs, folder: Path) -> dict[str, list[StepRec
     return {
         "for_each": [run_step(mw.for_each(population, lambda agent: [report]))[1]],
         "evaluate_population": [run_step(evaluate, env_step=2)[1]],
-        "keep_best_agent": [run_step(mw.keep_best_agent(population, folder), **counted)[1]],
+        "keep_best (agents)": [run_step(mw.keep_best(population, folder), **counted)[1]],
         "env_step_budget": [run_step(mw.env_step_budget(1_000, every=2), **spent)[1]],
         "evolve": [run_step(evolve, env_step=2)[1]],
     }
@@ -180,12 +180,12 @@ def trained_together(envs: Envs, eval_envs: Envs, folder: Path) -> dict[str, lis
     average = mw.average_agents(population, processes)
     judge = mw.evaluate_together(population, eval_envs, processes, every=2, stop_at=1.0)
     share = mw.share_generation(population, processes, every=2)
-    save = mw.checkpoint_together({"population": population}, folder, processes, every=1)
+    save = mw.checkpoint({"population": population}, folder, processes, every=1)
     counted = {"env_step": 5, "train_iter": 5, "eval_value": 5.0}
     return {
         "average_agents": [run_step(average)[1], run_step(average, finish=True)[1]],
         "evaluate_together": [run_step(judge, total_step=1)[1]],
-        "checkpoint_together": [run_step(save, **counted)[1]],
+        "checkpoint (processes)": [run_step(save, **counted)[1]],
         "share_generation": [run_step(share, total_step=1)[1]],
     }
 
@@ -261,12 +261,12 @@ def observed(
 def test_every_context_block_agrees_with_its_middleware(
     observed: dict[str, list[StepRecord]],
 ) -> None:
-    no_middleware = {"resume", "resume_together"}
+    no_middleware = {"resume"}
     as_report = {"mlflow", "wandb"}  # the same base as `report`, and a package behind it
-    assert sorted(observed) == sorted({*mw.__all__} - no_middleware - as_report)
+    assert {name.split()[0] for name in observed} == ({*mw.__all__} - no_middleware - as_report)
     assert block_of(mw.mlflow) == block_of(mw.wandb) == block_of(mw.report)
     for name, records in observed.items():
         together = StepRecord()
         for record in records:
             together |= record
-        assert block_of(getattr(mw, name)) == together, name
+        assert block_of(getattr(mw, name.split()[0])) == together, name

@@ -251,9 +251,9 @@ def digest_after(steps, folder, *, resume=False, burns_at=None):
         if is_main:
             task.use(mw.evolve(population, Tournament(), Mutation(search, none=0.1), every=3))
         task.use(mw.share_generation(population, processes, every=3))
-        task.use(mw.checkpoint_together(parts, folder, processes, every=2))
+        task.use(mw.checkpoint(parts, folder, processes, every=2))
         if resume:
-            found = mw.resume_together(parts, folder, processes)
+            found = mw.resume(parts, folder, processes)
             say("goes on", rank, found and found["total_step"])
         task.run(max_step=steps)
     agents = population.state_dict()["agents"]
