@@ -38,14 +38,7 @@ class Variable:
 
 
 def show_environment(*, as_json: bool) -> int:
-    """Print all variables; if one of them is wrong, say so at the end.
-
-    Args:
-        as_json: Whether to print JSON, for programs.
-
-    Returns:
-        The exit code.
-    """
+    """Print all variables; if one is wrong, say so at the end. Return the exit code."""
     settings = place = fault = None
     try:
         settings = Settings.from_environ()
@@ -96,12 +89,7 @@ def describe_place(place: Placement) -> str:
 
 
 def list_variables(settings: Settings | None, place: Placement | None = None) -> list[Variable]:
-    """Put together what is known of every variable.
-
-    Args:
-        settings: What the environment was understood as; None if it could not be.
-        place: What a launcher says, if one has started this process.
-    """
+    """List each variable as `settings` (None: not understood) and a launcher's `place` have it."""
     typed = variables_set()
     told = {} if place is None else as_settings(place)
     meanings = sentences_of(Settings)

@@ -15,17 +15,7 @@ from ding_lite.recipes.plan import Choices
 
 
 def evolve_policies(options: argparse.Namespace) -> int:
-    """Evolve as the command line says.
-
-    Args:
-        options: What `ding_lite.cli.main.parse` has read.
-
-    Returns:
-        The exit code: whether it was solved does not matter to it.
-
-    Raises:
-        DingLiteError: What a user can mend, in a sentence.
-    """
+    """Evolve as the command line says; return the exit code, whether it was solved or not."""
     look_here()
     search = search_of(options.search) if options.search else None
     evolution = plan_evolution(

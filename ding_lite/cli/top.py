@@ -54,20 +54,7 @@ class Column(NamedTuple):
 def show_top(
     name: str | None, *, once: bool = False, as_json: bool = False, every: float = 1.0
 ) -> int:
-    """Show the jobs of this user that run, until they have ended or the user has seen enough.
-
-    Args:
-        name: Which job; all by default.
-        once: Whether to show one table, and end.
-        as_json: Whether to show one JSON object, and end.
-        every: Seconds between two tables.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        ConfigError: There is no job of that name.
-    """
+    """Show the running jobs, or one of them, until they or the user end; return the exit code."""
     jobs = running_jobs()
     if name is not None:
         jobs = [choose(jobs, name)]

@@ -18,17 +18,7 @@ from ding_lite.recipes.training import run_plan
 
 
 def train_policy(options: argparse.Namespace) -> int:
-    """Train as the command line says.
-
-    Args:
-        options: What `ding_lite.cli.main.parse` has read.
-
-    Returns:
-        The exit code: whether it was solved does not matter to it.
-
-    Raises:
-        DingLiteError: What a user can mend, in a sentence.
-    """
+    """Train as the command line says; return the exit code, whether it was solved or not."""
     look_here()
     plan = make_plan(options.policy, options.env, options.set, Choices(**vars(options)))
     return carry_out(options, plan, lambda: run_plan(plan).numbers)
@@ -37,11 +27,7 @@ def train_policy(options: argparse.Namespace) -> int:
 def carry_out(
     options: argparse.Namespace, plan: RunPlan, run: Callable[[], Mapping[str, Any]]
 ) -> int:
-    """Make a run, and print its numbers as the last line; or only show its settings.
-
-    Returns:
-        The exit code.
-    """
+    """Make a run, and print its numbers as the last line, or only its settings; return the code."""
     if options.settings:
         show_settings(plan)
         return DONE

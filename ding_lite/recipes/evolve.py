@@ -33,8 +33,7 @@ from ding_lite.recipes.evolve_config import (
 )
 from ding_lite.recipes.generations import tell_generations
 from ding_lite.recipes.plan import Choices, RunPlan, checked_settings, make_plan, maker_of
-from ding_lite.recipes.runs.directory import make_next
-from ding_lite.recipes.runs.reporting import save_and_report
+from ding_lite.recipes.runs.reporting import run_of, save_and_report
 from ding_lite.recipes.runs.run import Run
 from ding_lite.recipes.table import FunctionConfig, find_recipe
 from ding_lite.rl.envs.making import EnvLike, EnvMaker, EnvWrapper
@@ -214,14 +213,7 @@ def run_evolution(evolution: EvolvePlan) -> EvolveResult:
             **plan.parts,
         )
         config.check_sizes(everywhere.train, population[0].policy)
-        name = f"evolve-{plan.name}"
-        if options.out is None:
-            options = dataclasses.replace(
-                options, out=make_next(Path("runs", name, str(options.env)))
-            )
-        with Run(name, options, config=evolution.described, defaults=plan.defaults) as run:
-            if plan.note is not None:
-                run.tell(plan.note)
+        with run_of(plan, f"evolve-{plan.name}", evolution.described) as run:
             best_agent = mw.keep_best(population, run.best)
             taken = _run(evolution, run, best_agent, everywhere)
             numbers = run.judge(best_agent.agent.policy, eval_share=_VERDICT_SHARE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ from ding_lite import middleware as mw
 from ding_lite.cli.options.run import documented
 from ding_lite.recipes.plan import Choices, RunPlan, checked_settings, make_plan
 from ding_lite.recipes.recipe import Ingredients, SingleConfig
-from ding_lite.recipes.runs.directory import has_best, make_next
-from ding_lite.recipes.runs.reporting import save_and_report
+from ding_lite.recipes.runs.directory import has_best
+from ding_lite.recipes.runs.reporting import run_of, save_and_report
 from ding_lite.recipes.runs.run import Run
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from ding_lite.rl.envs.making import EnvLike, EnvWrapper
@@ -122,13 +121,7 @@ def run_plan(plan: RunPlan) -> TrainResult:
     ):
         policy = plan.make_policy(envs.spec)
         config.check_sizes(envs, policy)
-        if options.out is None:
-            options = dataclasses.replace(
-                options, out=make_next(Path("runs", plan.name, str(options.env)))
-            )
-        with Run(plan.name, options, config=plan.described, defaults=plan.defaults) as run:
-            if plan.note is not None:
-                run.tell(plan.note)
+        with run_of(plan, plan.name, plan.described) as run:
             confirmed = _run(plan, run, policy, envs, eval_envs)
             if has_best(run.directory):
                 policy.load_state_dict(load_checkpoint(run.best).state)

@@ -80,20 +80,8 @@ def add_plot(parser: argparse.ArgumentParser) -> None:
 
 def add_watch(parser: argparse.ArgumentParser) -> None:
     """Add what `ding-lite watch` takes."""
+    _add_run(parser, "play with")
     add = parser.add_argument
-    add(
-        "run", type=arguments.path, metavar="RUN", help="the directory of a run, or of a checkpoint"
-    )
-    add(
-        "--trust",
-        action="store_true",
-        help="import the code that the run names, also if it is not one of yours on this machine",
-    )
-    add(
-        "--last",
-        action="store_true",
-        help="play with the newest weights of a run (default: those of its best evaluation)",
-    )
     add(
         "--episodes",
         type=arguments.whole_number(1),
@@ -119,20 +107,8 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
 
 def add_export(parser: argparse.ArgumentParser) -> None:
     """Add what `ding-lite export` takes."""
+    _add_run(parser, "write")
     add = parser.add_argument
-    add(
-        "run", type=arguments.path, metavar="RUN", help="the directory of a run, or of a checkpoint"
-    )
-    add(
-        "--trust",
-        action="store_true",
-        help="import the code that the run names, also if it is not one of yours on this machine",
-    )
-    add(
-        "--last",
-        action="store_true",
-        help="write the newest weights of a run (default: those of its best evaluation)",
-    )
     add(
         "--format",
         type=arguments.one_of(arguments.EXPORT_FORMATS),
@@ -145,4 +121,21 @@ def add_export(parser: argparse.ArgumentParser) -> None:
         type=arguments.path,
         metavar="FILE",
         help="the file to write (default: policy.onnx or policy.pt2)",
+    )
+
+
+def _add_run(parser: argparse.ArgumentParser, verb: str) -> None:
+    add = parser.add_argument
+    add(
+        "run", type=arguments.path, metavar="RUN", help="the directory of a run, or of a checkpoint"
+    )
+    add(
+        "--trust",
+        action="store_true",
+        help="import the code that the run names, also if it is not one of yours on this machine",
+    )
+    add(
+        "--last",
+        action="store_true",
+        help=f"{verb} the newest weights of a run (default: those of its best evaluation)",
     )

@@ -1,14 +1,32 @@
-"""The files that every run by name writes: its checkpoint, its metrics, its curve."""
+"""The directory of every run by name, and its files: checkpoint, metrics, curve."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from ding_lite import middleware as mw
 from ding_lite.recipes.plan import RunPlan
+from ding_lite.recipes.runs.directory import make_next
 from ding_lite.recipes.runs.run import Run
 from ding_lite.recipes.runs.stages import StageSeconds
 from ding_lite.runtime.task import Task
+
+
+@contextmanager
+def run_of(plan: RunPlan, name: str, described: Mapping[str, Any]) -> Iterator[Run]:
+    """Open the directory of a plan's run, the next one under its name unless it was chosen."""
+    options = plan.options
+    if options.out is None:
+        out = make_next(Path("runs", name, str(options.env)))
+        options = dataclasses.replace(options, out=out)
+    with Run(name, options, config=described, defaults=plan.defaults) as run:
+        if plan.note is not None:
+            run.tell(plan.note)
+        yield run
 
 
 def save_and_report(
@@ -18,15 +36,7 @@ def save_and_report(
     parts: Mapping[str, object],
     every: Callable[[int], int],
 ) -> None:
-    """Let a task save its parts and write down how it goes.
-
-    Args:
-        task: To which the middleware are added.
-        plan: Says how often.
-        run: Where to.
-        parts: What a resume needs.
-        every: Turns env steps into steps of the task.
-    """
+    """Let a task save its parts, which a resume needs, and write down how it goes."""
     config = plan.config
     run.stages = seconds = StageSeconds(every=every(config.log_every))
     task.use_step_wrapper(seconds.wrap)
