@@ -315,7 +315,16 @@ _ATARI_PPO: dict[str, Any] = {
     "checkpoint_every": 250_000,
 }
 PPO_PRESETS: dict[str, dict[str, Any]] = {
-    "CartPole-v1": _CARTPOLE,
+    # Ten seeds solve it in 16,384 env steps in the median, and 36,864 at most. With a constant step
+    # size, half the rollout and half the epochs these are 29,696, and more than 50,000.
+    "CartPole-v1": {
+        **_CARTPOLE,
+        "lr_end": 1e-5,
+        "lr_updates": 3_200,
+        "epochs": 8,
+        "batch_size": 128,
+        "unroll": 32,
+    },
     "Acrobot-v1": {
         "max_env_steps": 1_000_000,
         "num_envs": 16,

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from ding_lite.cli.main import main
 from ding_lite.recipes import load_policy
 from ding_lite.rl.policies.dqn import DQN
+from tests import seeds
 from tests.cli.calls import MODULE, environment
 
 QUICK = ("--set", "hidden=8,", "--set", "batch_size=8", "--set", "warmup=20")
@@ -173,43 +175,13 @@ def test_on_a_terminal_there_is_one_line_that_moves_and_ctrl_c_says_how_to_go_on
     assert "Traceback" not in text
 
 
-OWN = """
-import gymnasium
-import numpy as np
-
-
-class Corridor(gymnasium.Env):
-    observation_space = gymnasium.spaces.Dict(
-        {"place": gymnasium.spaces.Box(0, 1, (1,)), "clock": gymnasium.spaces.Discrete(100)}
-    )
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self, length=8):
-        self.length = length
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.at = self.t = 0
-        return self.see(), {}
-
-    def step(self, action):
-        self.at, self.t = max(0, self.at + (1 if action else -1)), self.t + 1
-        done = self.at == self.length
-        return self.see(), float(done), done, self.t >= 99, {}
-
-    def see(self):
-        return {"place": np.array([self.at / self.length], np.float32), "clock": self.t}
-
-
-gymnasium.register("own_env/Corridor-v0", entry_point=Corridor)
-"""
-
-
 def test_an_environment_of_ones_own_is_trained_resumed_and_watched_by_its_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
-    Path("own_env.py").write_text(OWN)
+    shutil.copy(seeds.__path__[0] + "/own_env_and_logger.py", "own_env.py")
+    with Path("own_env.py").open("a") as file:
+        file.write('gym.register("own_env/Corridor-v0", entry_point=Corridor)\n')
 
     def train_own(env: str, length: int, *words: str, steps: int = 320) -> int:
         limit = ("--max-env-steps", str(steps), "--env-arg", f"length={length}", "--num-envs", "4")

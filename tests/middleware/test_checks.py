@@ -28,7 +28,7 @@ def population(envs: Envs) -> Population:
 
 @pytest.fixture
 def makers(policy: DQN, population: Population, eval_envs: Envs, tmp_path: Path) -> dict[str, Make]:
-    """Return the factories whose period may be one of env steps, ready for `every`."""
+    """Return the factories that take a period of env steps, but for their period."""
 
     def evolve_evaluated(**period: Any) -> Middleware:
         evolve = mw.evolve(population, Tournament(), Mutation(none=1.0), **period)

@@ -142,17 +142,20 @@ def evolved(envs: Envs, eval_envs: Envs, folder: Path) -> dict[str, list[StepRec
         ctx.metrics["what the agents report"] = 1.0
 
     evaluate = mw.evaluate_population(
-        population, eval_envs, every_env_steps=2, stop_at=1.0, max_env_steps=1_000_000
+        population, eval_envs, every=2, stop_at=1.0, max_env_steps=1_000_000
     )
-    evolve = mw.evolve(population, Tournament(), Mutation(none=1.0), every_env_steps=2)
+    both: list[Any] = [({"every": 2}, {"total_step": 1}), ({"every_env_steps": 2}, {"env_step": 1})]
     spent = {"env_step": 1_000, "eval_steps": 1_000}
     counted = {"env_step": 5, "train_iter": 5, "eval_value": 5.0}
     return {
         "for_each": [run_step(mw.for_each(population, lambda agent: [report]))[1]],
-        "evaluate_population": [run_step(evaluate, env_step=2)[1]],
+        "evaluate_population": [run_step(evaluate, total_step=1)[1]],
         "keep_best (agents)": [run_step(mw.keep_best(population, folder), **counted)[1]],
         "env_step_budget": [run_step(mw.env_step_budget(1_000, every=2), **spent)[1]],
-        "evolve": [run_step(evolve, env_step=2)[1]],
+        "evolve": [
+            run_step(mw.evolve(population, Tournament(), Mutation(none=1.0), **period), **now)[1]
+            for period, now in both
+        ],
     }
 
 

@@ -130,7 +130,7 @@ def test_evaluating_neither_explores_nor_disturbs_the_policy(policy: DQN, eval_e
 def test_numbers_out_of_range_are_refused(
     policy: DQN, eval_envs: Envs, wrong: dict[str, int]
 ) -> None:
-    with pytest.raises(ConfigError, match="it must be at least"):
+    with pytest.raises(ConfigError, match=r"it must be (at least|a whole number from)"):
         mw.evaluate(policy, eval_envs, **wrong)
 
 

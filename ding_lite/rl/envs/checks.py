@@ -7,6 +7,8 @@ comparison each; all others are examined more closely.
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 import numbers
 import reprlib
@@ -24,6 +26,8 @@ from ding_lite.interruption import is_interrupted, is_of_a_signal
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.packing import Keys, Leaf, LeafSpace
 from ding_lite.rl.spec import EnvSpec
+
+logger = logging.getLogger(__name__)
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
 
@@ -54,6 +58,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self.name = f"Environment {index} of {spec.env_id}"
         """The name with which messages of its faults begin."""
+        self._env_id = spec.env_id
         self._checked_obs = ObsCheck(self.name, spec)
         self._may_draw: bool | None = None
         """Whether the first episode is about to show a lack of a seed; None before it."""
@@ -80,6 +85,8 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._may_draw = self._may_draw is None and seed is not None
         if self._may_draw:
             self._check_is_seeded("reset")
+            if getattr(self.env.unwrapped, "_np_random", True) is None:
+                _warn_of_no_seed(self._env_id)
         if self._mask_sizes:
             self._note_mask(info, "reset", has_ended=False)
         return self._checked_obs(obs, "reset"), info
@@ -187,6 +194,15 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         if isinstance(error, ValueError) and "values to unpack" in text and "got 4" in text:
             return EnvError(_wrong_count(self.name, "4 values"))
         return env_error(self.name, "step", error)
+
+
+@functools.cache
+def _warn_of_no_seed(env_id: str) -> None:
+    logger.warning(
+        "%s did not begin its `reset` with `super().reset(seed=seed)`, which gymnasium's checker "
+        "refuses; unless the seed decides all that is random in it, no run can be repeated",
+        env_id,
+    )
 
 
 class _UnfitError(Exception):

@@ -439,6 +439,18 @@ def test_an_environment_that_draws_without_the_seed_is_refused(where):
     play_made(lambda: Drawing(where="nowhere"))
 
 
+def test_an_environment_that_does_not_pass_its_seed_on_is_told_of_once(caplog):
+    class Silent(Drawing):
+        pass
+
+    play_made(Faulty)
+    assert not caplog.records
+    for _ in range(2):
+        play_made(partial(Silent, where="nowhere"))
+    [warning] = caplog.messages
+    assert warning.startswith("Silent did not begin its `reset` with `super().reset(seed=seed)`")
+
+
 class Seven(Discrete):
     def sample(self, *args, **kwargs):
         return 7
