@@ -52,7 +52,7 @@ def main() -> None:
         goal = options.target
         task.use(mw.for_each(population, learn))
         task.use(mw.average_agents(population, processes))
-        task.use(mw.evaluate_together(population, eval_envs, processes, every=1, stop_at=goal))
+        task.use(mw.evaluate(population, eval_envs, processes, every=1, stop_at=goal))
         task.use(mw.stop_at(env_step=options.max_env_steps))
         if run:
             tournament = Tournament(size=2, seed=options.seed)

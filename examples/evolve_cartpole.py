@@ -38,9 +38,7 @@ def main() -> None:
             lineage = run.directory / "lineage.jsonl"
             stop_at = options.target
             task.use(mw.for_each(population, learn))
-            task.use(
-                mw.evaluate_population(population, eval_envs, every=generation, stop_at=stop_at)
-            )
+            task.use(mw.evaluate(population, eval_envs, every=generation, stop_at=stop_at))
             task.use(mw.stop_at(env_step=options.max_env_steps))
             task.use(mw.evolve(population, tournament, mutation, every=generation, lineage=lineage))
             task.use(mw.checkpoint(parts, run.checkpoint, every=generation))

@@ -85,7 +85,7 @@ def main() -> None:
             task.use(mw.random_warmup(envs, replay, steps=warmup))
             task.use(mw.for_each(population, learn))
             task.use(
-                mw.evaluate_population(
+                mw.evaluate(
                     population,
                     eval_envs,
                     every=generation,

@@ -50,7 +50,7 @@ def main(options: Options, config: DQNConfig, run: Run) -> Best | None:
 
         learner.use(mw.take_members(population, server))
         learner.use(mw.for_each(population, learn))
-        learner.use(mw.evaluate_population(population, eval_envs, every=every))
+        learner.use(mw.evaluate(population, eval_envs, every=every))
         learner.use(mw.return_members(population, server, every=every))
 
         goal, lineage = options.target, run.directory / "lineage.jsonl" if is_breeder else None

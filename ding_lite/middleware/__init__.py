@@ -16,10 +16,8 @@ from ding_lite.middleware.evaluate import evaluate, stop_at
 from ding_lite.middleware.keep_best import keep_best
 from ding_lite.middleware.population.accelerate import (
     average_agents,
-    evaluate_together,
     share_generation,
 )
-from ding_lite.middleware.population.evaluate import evaluate_population
 from ding_lite.middleware.population.evolve import evolve, for_each
 from ding_lite.middleware.population.workers import (
     confirm_best,
@@ -48,8 +46,6 @@ __all__ = [
     "curve",
     "env_step_budget",
     "evaluate",
-    "evaluate_population",
-    "evaluate_together",
     "evolve",
     "fetch_weights",
     "for_each",
@@ -86,6 +82,8 @@ if not TYPE_CHECKING:  # a type checker knows the present names only
     __getattr__ = renamed(
         __name__,
         checkpoint_together="checkpoint",
+        evaluate_population="evaluate",
+        evaluate_together="evaluate",
         keep_best_agent="keep_best",
         keep_champion="keep_best",
         keep_pace="rate_limit",

@@ -27,7 +27,7 @@ def keep_best(what: Policy | Population, directory: str | os.PathLike[str]) -> M
     """Save a policy, or the best agent's, whenever an evaluation returns more than any before it.
 
     What learns may also forget, and the last weights of a run are not always its best. Place it
-    behind `evaluate` or `evaluate_population`; of a population, `agent` of what is returned is a
+    behind `evaluate`; of a population, `agent` of what is returned is a
     copy of the best. `ding-lite watch`, and `load_policy` of `ding_lite.recipes`, take what it
     has saved in `best` in the directory of a run. A run that goes on remembers what was best.
 

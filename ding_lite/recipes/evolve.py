@@ -313,7 +313,7 @@ def _run(
             learn = _learn_from_replay(envs, replay, config, by_ratio=learns_by_ratio(search))
         task.use(mw.for_each(population, learn))
         task.use(
-            mw.evaluate_population(
+            mw.evaluate(
                 population,
                 eval_envs,
                 every=generation,

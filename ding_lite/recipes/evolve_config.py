@@ -260,7 +260,7 @@ def recipe_of_made(recipe: Recipe[Any], env: EnvMaker) -> Recipe[Any]:
             f"`{make.__name__}` makes a {type(made).__name__} with the "
             f"`config` {config!r:.80}. A population draws settings for each agent, so a dataclass "
             f"with a field `seed` was expected. With any policy, use `mw.for_each`, "
-            f"`mw.evaluate_population` and `mw.evolve`."
+            f"`mw.evaluate` and `mw.evolve`."
         )
 
     def build(spec: EnvSpec, config: object = None, **parts: object) -> Policy:

@@ -13,6 +13,8 @@ from ding_lite.rl.checkpoint.save_load import save_checkpoint
 
 FORMER = {
     "checkpoint_together": "checkpoint",
+    "evaluate_population": "evaluate",
+    "evaluate_together": "evaluate",
     "keep_best_agent": "keep_best",
     "keep_champion": "keep_best",
     "keep_pace": "rate_limit",
