@@ -76,6 +76,7 @@ def train(options: Options, run: Run, *, async_mode: bool) -> tuple[DQN, float]:
         task.use(learn)
         task.use(note_progress(run.directory / "progress.txt"))
         task.use(mirror_weights(run.directory / "weights.bin"))
+        task.use(run.time(task, every=100))
         task.use(mw.jsonl(run.metrics, every=100))
         started = perf_counter()
         task.run()

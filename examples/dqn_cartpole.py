@@ -29,6 +29,7 @@ def main() -> None:
             task.use(mw.evaluate(policy, eval_envs, every=125, stop_at=options.target))
             task.use(mw.stop_at(env_step=options.max_env_steps))
             task.use(mw.checkpoint(parts, run.checkpoint, every=250))
+            task.use(run.time(task))
             task.use(mw.report(run, every=25, title=f"DQN on {options.env}"))
             run.resume(parts)
             task.run()

@@ -114,6 +114,7 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
         here.use(report_evaluations(task, policy, target=options.target))
         here.use(mw.stop_at(env_step=options.max_env_steps))
         here.use(mw.checkpoint(parts, run.checkpoint, every=1_000))
+        here.use(run.time(task))
         here.use(mw.report(run, every=25, title=f"DQN on {options.env}"))
         if task.match_labels(HERE):
             run.resume(parts)

@@ -59,6 +59,7 @@ def main() -> None:
             mutation = Mutation(search, seed=options.seed)
             lineage = run.directory / "lineage.jsonl"
             task.use(mw.evolve(population, tournament, mutation, every=1, lineage=lineage))
+            task.use(run.time(task, every=1))
             task.use(mw.report(run, every=1, title=f"DQNs on {options.env}"))
         task.use(mw.share_generation(population, processes, every=1))
         parts = {"population": population, "replay": replay, "task": task}

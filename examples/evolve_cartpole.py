@@ -42,6 +42,7 @@ def main() -> None:
             task.use(mw.stop_at(env_step=options.max_env_steps))
             task.use(mw.evolve(population, tournament, mutation, every=generation, lineage=lineage))
             task.use(mw.checkpoint(parts, run.checkpoint, every=generation))
+            task.use(run.time(task, every=5))
             task.use(mw.report(run, every=5, title=f"DQNs on {options.env}"))
             run.resume(parts)
             task.run()

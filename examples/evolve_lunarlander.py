@@ -100,6 +100,7 @@ def main() -> None:
             task.use(mw.evolve(population, tournament, mutation, every=generation, lineage=lineage))
             task.use(budget)
             task.use(mw.checkpoint(parts, run.checkpoint, every=generation))
+            task.use(run.time(task, every=5))
             task.use(mw.report(run, every=5, title=f"DQNs on {options.env}"))
             run.resume(parts)
             if budget.had_ended(task.ctx):

@@ -61,6 +61,7 @@ def main(options: Options, config: DQNConfig, run: Run) -> Best | None:
             mw.evolve(server.population, tournament, mutation, every=every, lineage=lineage)
         )
         breeder.use(mw.checkpoint({"server": server, "task": task}, run.checkpoint, every=every))
+        breeder.use(run.time(task, every=every))
         breeder.use(mw.report(run, every=every, title=f"DQNs on {options.env}"))
         if is_breeder:
             run.resume({"server": server, "task": task})

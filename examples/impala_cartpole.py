@@ -102,6 +102,7 @@ def main(options: Options, config: IMPALAConfig, run: Run) -> dict[str, Tensor]:
         learner.use(criterion.decide)
         learner.use(mw.stop_at(env_step=options.max_env_steps))
         learner.use(mw.checkpoint(parts, run.checkpoint, every=100))
+        learner.use(run.time(task, every=4))
         learner.use(mw.report(run, every=4, title=f"IMPALA on {options.env}"))
         if task.match_labels("learner"):
             run.resume(parts)

@@ -91,6 +91,7 @@ def main() -> None:
             task.use(mw.train(policy, replay, updates=8))
             task.use(mw.evaluate(policy, eval_envs, every=125, stop_at=options.target))
             task.use(mw.stop_at(env_step=options.max_env_steps))
+            task.use(run.time(task, every=125))
             task.use(mw.log(every=125, path=run.metrics))
             task.run()
         sys.stderr.write(f"a step took {1e3 * median(seconds):.2f} ms\n")

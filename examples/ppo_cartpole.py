@@ -25,6 +25,7 @@ def main() -> None:
             task.use(mw.evaluate(policy, eval_envs, every=4, stop_at=options.target))
             task.use(mw.stop_at(env_step=options.max_env_steps))
             task.use(mw.checkpoint(parts, run.checkpoint, every=50))
+            task.use(run.time(task, every=2))
             task.use(mw.report(run, every=2, title=f"PPO on {options.env}"))
             run.resume(parts)
             task.run()

@@ -31,6 +31,7 @@ def main() -> None:
             task.use(mw.evaluate(policy, eval_envs, every=60, stop_at=goal, confirm=100))
             task.use(mw.stop_at(env_step=options.max_env_steps))
             task.use(mw.checkpoint(parts, run.checkpoint, every=250))
+            task.use(run.time(task))
             task.use(mw.report(run, every=25, title=f"SAC on {options.env}"))
             run.resume(parts)
             task.run()

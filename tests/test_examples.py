@@ -25,6 +25,7 @@ EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 KEYS = [
     *("example", "env", "seed", "solved", "env_steps", "episodes"),
     *("train_iter", "wall_s", "eval_return", "nodes", "eval_episodes"),
+    *("seconds", "eval_env_steps", "verdict_env_steps"),
 ]
 ENVS = {
     "dqn_lunarlander": "LunarLander-v3",
@@ -132,6 +133,7 @@ def test_an_example_ends_with_its_result(example: Path, tmp_path: Path) -> None:
     )
     assert 0 < result["env_steps"] < 2_000 + ENV_STEPS_OF_A_STEP.get(example.stem, 1)
     assert result["train_iter"] > 0
+    assert sum(result["seconds"].values()) > 0.9 * result["wall_s"]
     assert result["solved"] == (result["eval_return"] >= TARGETS.get(example.stem, 475.0))
     assert result["nodes"] == NODES.get(example.stem, 1)
     assert (tmp_path / "runs" / example.stem / "1" / "config.json").exists()

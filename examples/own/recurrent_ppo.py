@@ -137,6 +137,7 @@ def main() -> None:
         task.use(mw.evaluate(policy, eval_envs, every=10, stop_at=options.target))
         task.use(mw.stop_at(env_step=options.max_env_steps))
         task.use(mw.checkpoint({**parts, "task": task}, run.checkpoint, every=20))
+        task.use(run.time(task, every=5))
         task.use(mw.report(run, every=5))
         run.resume({**parts, "task": task})
         task.run()

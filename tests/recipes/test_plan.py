@@ -134,6 +134,12 @@ def test_pictures_without_a_preset_get_the_usual_layer_behind_convolutions(name:
 
 
 @pytest.mark.parametrize("name", RECIPES)
+def test_every_environment_with_a_preset_has_a_target(name: str) -> None:
+    for env, preset in RECIPES[name].presets.items():
+        assert "target" in preset or gymnasium.registry[env].reward_threshold is not None, env
+
+
+@pytest.mark.parametrize("name", RECIPES)
 def test_every_preset_is_made_of_things_that_there_are(name: str) -> None:
     recipe = RECIPES[name]
     assert recipe.presets

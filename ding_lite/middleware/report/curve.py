@@ -41,7 +41,7 @@ FloatArray = npt.NDArray[np.float64]
 _RETURNS = ("episode_return", "return", "eval_return")
 _BELOW = {"loss": "loss", "steps_per_s": "env steps a second", "memory_mb": "memory, MB"}
 """Small curves, and what they are called."""
-_STAGES_SHOWN, _EVALUATE = 4, "evaluate"
+_STAGES_SHOWN, _EVALUATE = 4, ("evaluate", "verdict")
 _FEW = 200
 """Points of a small curve; where there are more, each is the mean of its neighbours."""
 
@@ -75,7 +75,7 @@ def curve(
         ConfigError: The picture's kind is unknown, or a setting is out of range.
     """
     check_all(positive(redraw=redraw))
-    return _Curve(picture_path(path), target, title, redraw, clock)
+    return Curve(picture_path(path), target, title, redraw, clock)
 
 
 class _Series:
@@ -118,13 +118,16 @@ class _Series:
         return np.add.reduceat(x, starts) / counts, np.add.reduceat(y, starts) / counts
 
 
-class _Curve:
+class Curve:
+    """The middleware that `curve` makes."""
+
     __name__ = "curve"
     optional_state = True
 
     def __init__(
         self, path: Path, target: float | None, title: str, redraw: float, clock: Clock
     ) -> None:
+        """Start with no point."""
         self._path = path
         self._target = target
         self._title = title
@@ -135,10 +138,12 @@ class _Curve:
         self._seconds: dict[str, float] = {}
 
     def __enter__(self) -> Self:
+        """Begin a run."""
         self._drawn_at = self._clock.now()
         return self
 
     def __call__(self, ctx: Context) -> None:
+        """Add the points of a step, and draw where it is time."""
         metrics = ctx.metrics
         # A loss may still live on a device, and to ask for it waits: so not in every step.
         is_time = "episode_return" in metrics or "memory_mb" in metrics
@@ -158,8 +163,14 @@ class _Curve:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        """Draw for the last time."""
         with ending("curve", (error,)):
             self._draw()
+
+    def tell_stage(self, name: str, seconds: float) -> None:
+        """Draw once more, with the share of a stage that came behind the run."""
+        self._seconds[name] = seconds
+        self._draw()
 
     def state_dict(self) -> dict[str, Any]:
         """Return all points."""
@@ -234,6 +245,12 @@ def _spell_stages(seconds: Mapping[str, float]) -> str:
     """Tell the shares of the largest stages in a few words, and those of evaluations."""
     total = sum(seconds.values())
     largest = sorted(seconds, key=lambda name: -seconds[name])
-    shown = {*largest[:_STAGES_SHOWN], *(n for n in largest if n.startswith(_EVALUATE))}
+    shown = {*largest[:_STAGES_SHOWN], *(n for n in largest if _is_of_evaluations(n))}
     shares = {n: round(100 * seconds[n] / total) for n in largest if n in shown} if total else {}
-    return ", ".join(f"{n} {share} %" for n, share in shares.items() if share or _EVALUATE in n)
+    return ", ".join(
+        f"{n} {share} %" for n, share in shares.items() if share or _is_of_evaluations(n)
+    )
+
+
+def _is_of_evaluations(stage: str) -> bool:
+    return stage.startswith("evaluate") or stage == "verdict"

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Self
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.middleware.checks import Period
 from ding_lite.middleware.report.jsonl import RowFile, file_path
+from ding_lite.middleware.report.throughput import STAGE_SECONDS
 from ding_lite.runtime.middleware import Middleware
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _ROWS_PER_HEADING = 20
-_DETAILS = ("episode_", "time/", "eval_env_step", "eval_episodes")
+_DETAILS = ("episode_", "time/", STAGE_SECONDS, "eval_env_step", "eval_episodes")
 
 
 def log(
@@ -31,8 +32,8 @@ def log(
     """Write a row with the newest metrics now and then, and one when the run ends.
 
     The rows are a table on standard error, with a heading every 20 rows, and need no logging
-    to be set up. Metrics named `episode_...` or `time/...` are details for the file, and so is
-    `eval_env_step`: when `eval_return` was written last.
+    to be set up. Metrics named `episode_...`, `time/...` or `seconds/...` are details for the file,
+    and so is `eval_env_step`: when `eval_return` was written last.
 
     Context:
         reads: env_step, metrics, total_step, train_iter

@@ -12,7 +12,6 @@ from ding_lite import middleware as mw
 from ding_lite.recipes.plan import RunPlan
 from ding_lite.recipes.runs.directory import make_next
 from ding_lite.recipes.runs.run import Run
-from ding_lite.recipes.runs.stages import StageSeconds
 from ding_lite.runtime.task import Task
 
 
@@ -38,11 +37,9 @@ def save_and_report(
 ) -> None:
     """Let a task save its parts, which a resume needs, and write down how it goes."""
     config = plan.config
-    run.stages = seconds = StageSeconds(every=every(config.log_every))
-    task.use_step_wrapper(seconds.wrap)
     task.use(mw.checkpoint(parts, run.checkpoint, every=every(config.checkpoint_every)))
     task.use(mw.throughput(every=every(config.log_every)))
-    task.use(seconds)
+    task.use(run.time(task, every=every(config.log_every)))
     for middleware in plan.use:
         task.use(middleware)
     task.use(mw.report(run, every=every(config.log_every), title=plan.title))

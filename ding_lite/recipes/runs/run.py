@@ -154,6 +154,20 @@ class Run:
             if has_ended and isinstance(part, Task):
                 part.finish = True
 
+    def time(self, task: Task, *, every: int = 25) -> StageSeconds:
+        """Time the stages of a task, for the run's last line and its curve.
+
+        Args:
+            task: Its middleware are wrapped.
+            every: Steps of the pipeline from one report of the seconds to the next.
+
+        Returns:
+            A middleware that reports them, to be used before `jsonl` and `curve`.
+        """
+        self.stages = StageSeconds(every=every, clock=self._clock)
+        task.use_step_wrapper(self.stages.wrap)
+        return self.stages
+
     def of_node_0(self, results: Sequence[ResultT | None]) -> ResultT:
         """Return the result of node 0, which is what the run is judged by.
 
@@ -225,7 +239,11 @@ class Run:
             "eval_episodes": verdict.episodes,
         }
         if stages := seconds_by_stage(last, wall_s=wall_s):
-            result["seconds"] = {**stages, "verdict": round(self._clock.now() - began, 3)}
+            seconds = round(self._clock.now() - began, 3)
+            result["seconds"] = {**stages, "verdict": seconds}
+            curve = None if self.stages is None else self.stages.curve
+            if curve is not None and round(100 * seconds / (wall_s + seconds)) > 0:
+                curve.tell_stage("verdict", seconds)
             result["eval_env_steps"] = eval_env_steps
             result["verdict_env_steps"] = env_steps
         if goal is None:

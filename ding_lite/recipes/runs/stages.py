@@ -8,9 +8,10 @@ from typing import Any, Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.middleware.checks import Period
+from ding_lite.middleware.report.curve import Curve
 from ding_lite.middleware.report.throughput import STAGE_SECONDS
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.middleware import Middleware, around, name_of
+from ding_lite.runtime.middleware import Middleware, around, name_of, parts_of
 
 _SMALL = 0.01
 """Stages with a smaller share of the time are told as one, but for those of evaluations."""
@@ -29,10 +30,13 @@ class StageSeconds:
     """
 
     __name__ = "stage_seconds"
+    optional_state = True
 
     def __init__(self, *, every: int, clock: Clock = SYSTEM_CLOCK) -> None:
         self._period = Period(every)
         self._clock = clock
+        self.curve: Curve | None = None
+        """The picture of the run, if it has one."""
         self._seconds: dict[str, float] = {}
         self._entered_at: float | None = None
         """When a run began, until its first middleware does."""
@@ -50,6 +54,8 @@ class StageSeconds:
 
     def wrap(self, fn: Middleware) -> Middleware:
         """Return a middleware that does the same and is timed."""
+        parts = (fn, *parts_of(fn))
+        self.curve = next((part for part in parts if isinstance(part, Curve)), self.curve)
         watch = _Watch(self, name_of(fn))
         return around(fn, lambda ctx: watch)
 

@@ -15,6 +15,7 @@ import pytest
 
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, NodeFailed
+from ding_lite.middleware.report import curve as report_curve
 from ding_lite.recipes import Options, Run
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.vector import make_envs
@@ -370,6 +371,38 @@ def test_the_running_time_counts_from_the_first_beginning(tmp_path: Path) -> Non
     with Run("mine", options(out=tmp_path)) as run:
         run.metrics.write_text('{"step": 1, "wall_s": 90.0}\n')
         assert run.judge(make_policy())["wall_s"] == 90.0
+
+
+def test_the_last_line_and_the_curve_tell_the_time_of_the_verdict_beside_that_of_stages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
+    class Slow(DQN):
+        def act(self, *args: Any, **settings: Any) -> NumpyArray:
+            clock.advance(0.5)
+            return super().act(*args, **settings)
+
+    def learn(ctx: Context) -> None:
+        clock.advance(30.0)
+        ctx.metrics["return"] = 1.0
+
+    drawn: list[str] = []
+    monkeypatch.setattr(
+        report_curve, "_draw_curve", lambda *args, text, **settings: drawn.append(text)
+    )
+    with Run("mine", options(out=tmp_path), clock=clock) as run:
+        with Task() as task:
+            task.use(learn).use(run.time(task, every=1))
+            task.use(mw.jsonl(run.metrics, every=1, clock=clock))
+            task.use(mw.curve(run.curve, clock=clock)).run(max_step=2)
+        line = run.judge(make_policy(Slow))
+    verdict = line["seconds"]["verdict"]
+    assert line["seconds"]["learn"] == 60.0
+    assert verdict > 3.0
+    share = round(100 * verdict / (60.0 + verdict))
+    assert [text.partition("steps; ")[2] for text in drawn[-2:]] == [
+        "learn 100 %",
+        f"learn {100 - share} %, verdict {share} %",
+    ]
 
 
 def test_nodes_may_know_the_run_of_their_program(tmp_path: Path) -> None:
