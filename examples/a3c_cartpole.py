@@ -95,10 +95,7 @@ def main(options: Options, config: A2CConfig, run: Run) -> dict[str, Tensor]:
         owner.use(mw.stop_at(env_step=options.max_env_steps))
         owner.use(mw.checkpoint(parts, run.checkpoint, every=200))
         owner.use(run.time(task, every=5))
-        owner.use(mw.jsonl(run.metrics, every=5))
-        owner.use(mw.tensorboard(run.directory))
-        owner.use(mw.curve(run.curve, target=options.target, title=f"A3C on {options.env}"))
-        owner.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
+        owner.use(mw.report(run, every=5, title=f"A3C on {options.env}"))
         if task.match_labels("server"):
             run.resume(parts)
         task.run()

@@ -106,10 +106,7 @@ def main(options: Options, config: DDPGConfig, run: Run) -> dict[str, Tensor]:
         learner.use(mw.stop_at(env_step=options.max_env_steps))
         learner.use(mw.checkpoint(parts, run.checkpoint, every=250))
         learner.use(run.time(task, every=50))
-        learner.use(mw.jsonl(run.metrics, every=50))
-        learner.use(mw.tensorboard(run.directory))
-        learner.use(mw.curve(run.curve, target=options.target, title=f"Ape-X on {options.env}"))
-        learner.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
+        learner.use(mw.report(run, every=50, title=f"Ape-X on {options.env}"))
         if task.match_labels("learner"):
             run.resume(parts)
         task.run()

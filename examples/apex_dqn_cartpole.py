@@ -87,10 +87,7 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
         lead.use(mw.stop_at(env_step=options.max_env_steps))
         lead.use(mw.checkpoint(parts, run.checkpoint, every=250))
         lead.use(run.time(task, every=100))
-        lead.use(mw.jsonl(run.metrics, every=100))
-        lead.use(mw.tensorboard(run.directory))
-        lead.use(mw.curve(run.curve, target=options.target, title=f"Ape-X on {options.env}"))
-        lead.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
+        lead.use(mw.report(run, every=100, title=f"Ape-X on {options.env}"))
         if task.match_labels("learner.0"):
             run.resume(parts)
         if learners.is_member:

@@ -65,10 +65,7 @@ def main() -> None:
             task.use(mw.stop_at(env_step=options.max_env_steps))
             task.use(mw.checkpoint(parts, run.checkpoint, every=2_500))
             task.use(run.time(task))
-            task.use(mw.jsonl(run.metrics, every=25))
-            task.use(mw.tensorboard(run.directory))
-            task.use(mw.curve(run.curve, target=options.target, title=f"DQN on {options.env}"))
-            task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
+            task.use(mw.report(run, every=25, title=f"DQN on {options.env}"))
             run.resume(parts)
             task.run()
         # The last policy may be worse than an earlier one: judge that of the best evaluation.

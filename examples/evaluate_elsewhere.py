@@ -115,10 +115,7 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
         here.use(mw.stop_at(env_step=options.max_env_steps))
         here.use(mw.checkpoint(parts, run.checkpoint, every=1_000))
         here.use(run.time(task))
-        here.use(mw.jsonl(run.metrics, every=25))
-        here.use(mw.tensorboard(run.directory))
-        here.use(mw.curve(run.curve, target=options.target, title=f"DQN on {options.env}"))
-        here.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
+        here.use(mw.report(run, every=25, title=f"DQN on {options.env}"))
         if task.match_labels(HERE):
             run.resume(parts)
         task.run()

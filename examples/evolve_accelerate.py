@@ -52,7 +52,7 @@ def main() -> None:
         goal = options.target
         task.use(mw.for_each(population, learn))
         task.use(mw.average_agents(population, processes))
-        task.use(mw.evaluate_together(population, eval_envs, processes, every=1, stop_at=goal))
+        task.use(mw.evaluate(population, eval_envs, processes, every=1, stop_at=goal))
         task.use(mw.stop_at(env_step=options.max_env_steps))
         if run:
             tournament = Tournament(size=2, seed=options.seed)
@@ -60,16 +60,13 @@ def main() -> None:
             lineage = run.directory / "lineage.jsonl"
             task.use(mw.evolve(population, tournament, mutation, every=1, lineage=lineage))
             task.use(run.time(task, every=1))
-            task.use(mw.jsonl(run.metrics, every=1))
-            task.use(mw.tensorboard(run.directory))
-            task.use(mw.curve(run.curve, target=goal, title=f"DQNs on {options.env}"))
-            task.use(mw.progress(max_env_steps=options.max_env_steps, target=goal))
+            task.use(mw.report(run, every=1, title=f"DQNs on {options.env}"))
         task.use(mw.share_generation(population, processes, every=1))
         parts = {"population": population, "replay": replay, "task": task}
         parts |= {"envs": envs, "eval_envs": eval_envs}
-        task.use(mw.checkpoint_together(parts, saved, processes, every=1))
+        task.use(mw.checkpoint(parts, saved, processes, every=1))
         if options.resume:
-            found = mw.resume_together(parts, saved, processes)
+            found = mw.resume(parts, saved, processes)
             task.finish = found is not None and options.has_ended(found)
         task.run()
         if run:

@@ -38,17 +38,12 @@ def main() -> None:
             lineage = run.directory / "lineage.jsonl"
             stop_at = options.target
             task.use(mw.for_each(population, learn))
-            task.use(
-                mw.evaluate_population(population, eval_envs, every=generation, stop_at=stop_at)
-            )
+            task.use(mw.evaluate(population, eval_envs, every=generation, stop_at=stop_at))
             task.use(mw.stop_at(env_step=options.max_env_steps))
             task.use(mw.evolve(population, tournament, mutation, every=generation, lineage=lineage))
             task.use(mw.checkpoint(parts, run.checkpoint, every=generation))
             task.use(run.time(task, every=5))
-            task.use(mw.jsonl(run.metrics, every=5))
-            task.use(mw.tensorboard(run.directory))
-            task.use(mw.curve(run.curve, target=options.target, title=f"DQNs on {options.env}"))
-            task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
+            task.use(mw.report(run, every=5, title=f"DQNs on {options.env}"))
             run.resume(parts)
             task.run()
         run.conclude(population.best.policy, try_next=TRY_NEXT)

@@ -75,7 +75,7 @@ def main() -> None:
 
     with Run("evolve_lunarlander", options, config=config) as run:
         with Task() as task:
-            best_agent = mw.keep_best_agent(population, run.best)
+            best_agent = mw.keep_best(population, run.best)
             budget = mw.env_step_budget(options.max_env_steps, every=generation, longest=longest)
             parts = {"population": population, "replay": replay, "task": task}
             parts |= {"envs": envs, "eval_envs": eval_envs, "confirm_envs": confirm_envs}
@@ -85,7 +85,7 @@ def main() -> None:
             task.use(mw.random_warmup(envs, replay, steps=warmup))
             task.use(mw.for_each(population, learn))
             task.use(
-                mw.evaluate_population(
+                mw.evaluate(
                     population,
                     eval_envs,
                     every=generation,
@@ -101,10 +101,7 @@ def main() -> None:
             task.use(budget)
             task.use(mw.checkpoint(parts, run.checkpoint, every=generation))
             task.use(run.time(task, every=5))
-            task.use(mw.jsonl(run.metrics, every=5))
-            task.use(mw.tensorboard(run.directory))
-            task.use(mw.curve(run.curve, target=options.target, title=f"DQNs on {options.env}"))
-            task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
+            task.use(mw.report(run, every=5, title=f"DQNs on {options.env}"))
             run.resume(parts)
             if budget.had_ended(task.ctx):
                 task.finish = True

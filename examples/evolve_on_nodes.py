@@ -50,7 +50,7 @@ def main(options: Options, config: DQNConfig, run: Run) -> Best | None:
 
         learner.use(mw.take_members(population, server))
         learner.use(mw.for_each(population, learn))
-        learner.use(mw.evaluate_population(population, eval_envs, every=every))
+        learner.use(mw.evaluate(population, eval_envs, every=every))
         learner.use(mw.return_members(population, server, every=every))
 
         goal, lineage = options.target, run.directory / "lineage.jsonl" if is_breeder else None
@@ -62,10 +62,7 @@ def main(options: Options, config: DQNConfig, run: Run) -> Best | None:
         )
         breeder.use(mw.checkpoint({"server": server, "task": task}, run.checkpoint, every=every))
         breeder.use(run.time(task, every=every))
-        breeder.use(mw.jsonl(run.metrics, every=every))
-        breeder.use(mw.tensorboard(run.directory))
-        breeder.use(mw.curve(run.curve, target=goal, title=f"DQNs on {options.env}"))
-        breeder.use(mw.progress(max_env_steps=options.max_env_steps, target=goal))
+        breeder.use(mw.report(run, every=every, title=f"DQNs on {options.env}"))
         if is_breeder:
             run.resume({"server": server, "task": task})
         task.run()

@@ -260,7 +260,7 @@ def test_a_population_of_them_evolves(kind: type[TorchPolicy[Any]]) -> None:
                 ],
             )
         )
-        task.use(mw.evaluate_population(population, judge, every=2))
+        task.use(mw.evaluate(population, judge, every=2))
         task.use(mw.evolve(population, Tournament(size=2), mutation, every=2))
         task.run(max_step=6)
     assert population.generation == 3

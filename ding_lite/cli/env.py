@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
 import json
 import sys
-from collections.abc import Sequence
 
 from ding_lite.cli.exit_codes import DONE, WRONG_USAGE
+from ding_lite.cli.options.run import sentences_of
+from ding_lite.cli.tables import print_table
 from ding_lite.errors import ConfigError
 from ding_lite.parallel.launch.environment.base import Placement
 from ding_lite.parallel.launch.environment.detect import as_settings, placement_of
@@ -39,14 +38,7 @@ class Variable:
 
 
 def show_environment(*, as_json: bool) -> int:
-    """Print all variables; if one of them is wrong, say so at the end.
-
-    Args:
-        as_json: Whether to print JSON, for programs.
-
-    Returns:
-        The exit code.
-    """
+    """Print all variables; if one is wrong, say so at the end. Return the exit code."""
     settings = place = fault = None
     try:
         settings = Settings.from_environ()
@@ -57,7 +49,8 @@ def show_environment(*, as_json: bool) -> int:
     if as_json:
         print(json.dumps([dataclasses.asdict(variable) for variable in variables], indent=1))
     else:
-        _print_table([variable.cells for variable in variables])
+        cells = [variable.cells for variable in variables]
+        print_table(HEADINGS, cells, bold=[one.source != "default" for one in variables])
         if place is not None:
             print(f"\n{describe_place(place)}")
     sys.stdout.flush()
@@ -96,15 +89,10 @@ def describe_place(place: Placement) -> str:
 
 
 def list_variables(settings: Settings | None, place: Placement | None = None) -> list[Variable]:
-    """Put together what is known of every variable.
-
-    Args:
-        settings: What the environment was understood as; None if it could not be.
-        place: What a launcher says, if one has started this process.
-    """
+    """List each variable as `settings` (None: not understood) and a launcher's `place` have it."""
     typed = variables_set()
     told = {} if place is None else as_settings(place)
-    meanings = _meanings()
+    meanings = sentences_of(Settings)
     found = []
     for field in dataclasses.fields(Settings):
         name = PREFIX + field.name.upper()
@@ -117,37 +105,3 @@ def list_variables(settings: Settings | None, place: Placement | None = None) ->
             value, source = told[field.name], place.launcher
         found.append(Variable(name, value, source, meanings[field.name]))
     return found
-
-
-def _meanings() -> dict[str, str]:
-    """Read the sentence below each field, which is what the reference shows as well."""
-    [definition] = ast.parse(inspect.getsource(Settings)).body
-    meanings = {}
-    if isinstance(definition, ast.ClassDef):
-        for field, text in zip(definition.body, definition.body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-                meanings[ast.unparse(field.target)] = str(ast.literal_eval(text.value))
-    return meanings
-
-
-def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    if not sys.stdout.isatty():
-        lines = [HEADINGS, *rows]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
-        for line in lines:
-            padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-            print("  ".join(padded).rstrip())
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for heading in HEADINGS:
-        whole = heading == "name"
-        table.add_column(heading, no_wrap=whole, overflow="fold")
-    for row in rows:
-        # As texts: brackets in a value are no markup.
-        style = "" if row[2] == "default" else "bold"
-        table.add_row(*(Text(cell, style) for cell in row))
-    Console().print(table)

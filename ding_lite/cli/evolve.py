@@ -6,37 +6,22 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from ding_lite.cli.exit_codes import DONE
-from ding_lite.cli.options.evolve import Searched
-from ding_lite.cli.train import choices_of, env_of, reporters_of, run_and_tell, show_settings
+from ding_lite.cli.options.arguments import Searched
+from ding_lite.cli.train import carry_out
 from ding_lite.evolution.search import Parameter, Search, choice, integer, log_uniform, uniform
+from ding_lite.io.importing import look_here
 from ding_lite.recipes.evolve import plan_evolution, run_evolution
+from ding_lite.recipes.plan import Choices
 
 
 def evolve_policies(options: argparse.Namespace) -> int:
-    """Evolve as the command line says.
-
-    Args:
-        options: What `ding_lite.cli.main.parse` has read.
-
-    Returns:
-        The exit code: whether it was solved does not matter to it.
-
-    Raises:
-        DingLiteError: What a user can mend, in a sentence.
-    """
-    settings = dict(options.set)
-    if options.population is not None:
-        settings["population"] = options.population
+    """Evolve as the command line says; return the exit code, whether it was solved or not."""
+    look_here()
     search = search_of(options.search) if options.search else None
     evolution = plan_evolution(
-        options.policy, env_of(options), search, settings, choices_of(options)
+        options.policy, options.env, search, options.set, Choices(**vars(options))
     )
-    if options.settings:
-        show_settings(evolution.plan)
-        return DONE
-    use = reporters_of(evolution.plan)
-    return run_and_tell(lambda: run_evolution(evolution, use=use).numbers)
+    return carry_out(options, evolution.plan, lambda: run_evolution(evolution).numbers)
 
 
 def search_of(given: Sequence[Searched]) -> Search:

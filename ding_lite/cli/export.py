@@ -13,17 +13,7 @@ from ding_lite.recipes.runs.loading import load_policy
 
 
 def export_run(options: argparse.Namespace) -> int:
-    """Write the network of the policy of a run into a file, and print what it takes.
-
-    Args:
-        options: What `ding_lite.cli.main.parse` has read.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        DingLiteError: What a user can mend, in a sentence.
-    """
+    """Write the network of a run's policy; return the exit code."""
     configure("warning")
     look_here()
     form = options.format

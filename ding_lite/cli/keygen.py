@@ -7,17 +7,7 @@ from ding_lite.parallel.network.security import make_key
 
 
 def write_key(file: str) -> int:
-    """Write a new key and say what to do with it.
-
-    Args:
-        file: Where to; it must not exist yet.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        ConfigError: It exists, or cannot be written.
-    """
+    """Write a new key into a file that does not exist yet; return the exit code."""
     path = make_key(file).absolute()
     print(
         f"Wrote a new key to {path}\n"

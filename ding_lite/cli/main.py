@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from ding_lite.cli.exit_codes import FAILED, INTERRUPTED, WRONG_USAGE
-from ding_lite.cli.options import arguments, evolve as evolve_options, learning
+from ding_lite.cli.options import arguments, learning, nodes
 from ding_lite.errors import (
     CheckpointError,
     ConfigError,
@@ -29,7 +29,65 @@ from ding_lite.errors import (
 from ding_lite.io.files import naming, why
 from ding_lite.version import __version__
 
-COMMANDS = ("train", "evolve", "plot", "watch", "export", "run", "top", "env", "doctor", "keygen")
+_COMMANDS = {
+    "train": (
+        "[options] POLICY ENV",
+        "train a policy until it solves an environment",
+        "dqn CartPole-v1 --set lr=1e-3 --seed 1",
+        learning.add_train,
+    ),
+    "evolve": (
+        "[options] POLICY ENV",
+        "evolve a population of policies that tune themselves",
+        "dqn CartPole-v1 --population 6 --search lr=1e-4:1e-2:log",
+        learning.add_evolve,
+    ),
+    "plot": (
+        "[options] RUN ...",
+        "draw the learning curves of runs, and print what they reached",
+        "runs/dqn/CartPole-v1/1 --out curves.png",
+        learning.add_plot,
+    ),
+    "watch": (
+        "[options] RUN",
+        "play with a trained policy, in a window, into a video, or for its returns",
+        "runs/dqn/CartPole-v1/1 --record videos",
+        learning.add_watch,
+    ),
+    "export": (
+        "[options] RUN",
+        "write the network of a trained policy as ONNX or torch.export",
+        "runs/dqn/CartPole-v1/1 --out policy.onnx",
+        learning.add_export,
+    ),
+    "run": (
+        "[options] PROGRAM [-- ARGS ...]",
+        "run a function of a module or a file on several nodes",
+        "train.py:main --roles learner,collector*3 -- --seed 1",
+        nodes.add_run,
+    ),
+    "top": (
+        "[options] [JOB]",
+        "show what the nodes of your running jobs do, and renew it every second",
+        "--once",
+        nodes.add_top,
+    ),
+    "env": (
+        "[--json]",
+        "show every DING_LITE_* variable, its value, and where that comes from",
+        "--json",
+        nodes.add_env,
+    ),
+    "doctor": ("", "check that this machine has what ding_lite needs", "", None),
+    "keygen": (
+        "FILE",
+        "write a new key, which lets nodes of several machines trust each other",
+        "job.key",
+        nodes.add_keygen,
+    ),
+}
+"""What each command takes, what it does, an example of it, and what adds its options."""
+COMMANDS = tuple(_COMMANDS)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -232,203 +290,17 @@ def make_parsers() -> tuple[Parser, dict[str, Parser]]:
         help="show which version this is",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    of_command = {
-        "train": commands.add_parser(
-            "train",
-            help="train a policy until it solves an environment",
-            description="Train a policy until it solves an environment.",
-            usage="ding-lite train [options] POLICY ENV",
-            prog="ding-lite train",
-            example="ding-lite train dqn CartPole-v1 --set lr=1e-3 --seed 1",
-        ),
-        "evolve": commands.add_parser(
-            "evolve",
-            help="evolve a population of policies that tune themselves",
-            description="Evolve a population of policies that tune themselves.",
-            usage="ding-lite evolve [options] POLICY ENV",
-            prog="ding-lite evolve",
-            example="ding-lite evolve dqn CartPole-v1 --population 6 --search lr=1e-4:1e-2:log",
-        ),
-        "plot": commands.add_parser(
-            "plot",
-            help="draw the learning curves of runs, and print what they reached",
-            description="Draw the learning curves of runs, and print what they reached.",
-            usage="ding-lite plot [options] RUN ...",
-            prog="ding-lite plot",
-            example="ding-lite plot runs/dqn/CartPole-v1/1 --out curves.png",
-        ),
-        "watch": commands.add_parser(
-            "watch",
-            help="play with a trained policy, in a window, into a video, or for its returns",
-            description="Play with a trained policy, in a window, into a video, or for its "
-            "returns.",
-            usage="ding-lite watch [options] RUN",
-            prog="ding-lite watch",
-            example="ding-lite watch runs/dqn/CartPole-v1/1 --record videos",
-        ),
-        "export": commands.add_parser(
-            "export",
-            help="write the network of a trained policy as ONNX or torch.export",
-            description="Write the network of a trained policy for programs without this package.",
-            usage="ding-lite export [options] RUN",
-            prog="ding-lite export",
-            example="ding-lite export runs/dqn/CartPole-v1/1 --out policy.onnx",
-        ),
-        "run": commands.add_parser(
-            "run",
-            help="run a function of a module or a file on several nodes",
-            description="Run a function of a module or a file on several nodes.",
-            usage="ding-lite run [options] PROGRAM [-- ARGS ...]",
-            prog="ding-lite run",
-            example="ding-lite run train.py:main --roles learner,collector*3 -- --seed 1",
-        ),
-        "top": commands.add_parser(
-            "top",
-            help="show what the nodes of your running jobs do, and renew it every second",
-            description="Show what the nodes of your running jobs do, and renew it every second.",
-            usage="ding-lite top [options] [JOB]",
-            prog="ding-lite top",
-            example="ding-lite top --once",
-        ),
-        "env": commands.add_parser(
-            "env",
-            help="show every DING_LITE_* variable, its value, and where that comes from",
-            description="Show every DING_LITE_* variable, its value, and where that comes from.",
-            usage="ding-lite env [--json]",
-            prog="ding-lite env",
-            example="ding-lite env --json",
-        ),
-        "doctor": commands.add_parser(
-            "doctor",
-            help="check that this machine has what ding_lite needs",
-            description="Check that this machine has what ding_lite needs.",
-            usage="ding-lite doctor",
-            prog="ding-lite doctor",
-            example="ding-lite doctor",
-        ),
-        "keygen": commands.add_parser(
-            "keygen",
-            help="write a new key, which lets nodes of several machines trust each other",
-            description="Write a new key, which lets nodes of several machines trust each other.",
-            usage="ding-lite keygen FILE",
-            prog="ding-lite keygen",
-            example="ding-lite keygen job.key",
-        ),
-    }
-    learning.add_train(of_command["train"])
-    evolve_options.add_evolve(of_command["evolve"])
-    learning.add_plot(of_command["plot"])
-    learning.add_watch(of_command["watch"])
-    learning.add_export(of_command["export"])
-    _add_run(of_command["run"])
-    _add_top(of_command["top"])
-    of_command["env"].add_argument(
-        "--json", action="store_true", help="as JSON, a list with one object a variable"
-    )
-    of_command["keygen"].add_argument(
-        "file",
-        type=arguments.path,
-        metavar="FILE",
-        help="the file to write; it must not exist yet",
-    )
+    of_command = {}
+    for name, (takes, does, example, add) in _COMMANDS.items():
+        prog = f"ding-lite {name}"
+        of_command[name] = commands.add_parser(
+            name,
+            help=does,
+            description=f"{does[0].upper()}{does[1:]}.",
+            usage=f"{prog} {takes}".rstrip(),
+            prog=prog,
+            example=f"{prog} {example}".rstrip(),
+        )
+        if add is not None:
+            add(of_command[name])
     return parser, of_command
-
-
-def _add_run(parser: Parser) -> None:
-    add = parser.add_argument
-    add(
-        "program",
-        metavar="PROGRAM",
-        help="package.module:main, or path/to/file.py:main; what comes after `--` stands in "
-        "sys.argv, and is passed to a main that takes positional arguments",
-    )
-    add(
-        "--nodes",
-        type=arguments.whole_number(1),
-        metavar="N",
-        help="how many nodes; 1 runs in this process (default: one for each of the roles, else 1)",
-    )
-    add(
-        "--topology",
-        type=arguments.topology,
-        metavar="{" + ",".join(arguments.TOPOLOGIES) + ",0-1...}",
-        help="the connections: all to node 0, each to each, each to one of few hubs, none, "
-        "or pairs: 0-1,1-2 (default: DING_LITE_TOPOLOGY, else mesh)",
-    )
-    add(
-        "--roles",
-        type=arguments.roles,
-        metavar="ROLES",
-        help="the role of each node in turn: learner,collector*3; `+` gives one node several: "
-        "learner+collector (default: DING_LITE_ROLES, else none)",
-    )
-    add(
-        "--labels",
-        type=arguments.names,
-        metavar="LABELS",
-        help="labels of all nodes beside those that they have anyway: gpu,fast (added to those "
-        "of DING_LITE_LABELS)",
-    )
-    add(
-        "--protocol",
-        type=arguments.one_of(arguments.PROTOCOLS),
-        metavar="{" + ",".join(arguments.PROTOCOLS) + "}",
-        help="how nodes talk (default: DING_LITE_PROTOCOL, else ipc)",
-    )
-    add(
-        "--address",
-        metavar="HOST",
-        help="with tcp, the interface to listen on (default: DING_LITE_ADDRESS, else 127.0.0.1)",
-    )
-    add(
-        "--ports",
-        type=arguments.ports,
-        metavar="PORTS",
-        help="with tcp, the port of node 0, from which the others count on, or that of each: "
-        "7000,7001 (default: DING_LITE_PORTS, else free ones)",
-    )
-    add(
-        "--key-file",
-        type=arguments.path,
-        metavar="FILE",
-        help="with tcp, the key that all nodes share, from `ding-lite keygen` (default: "
-        "DING_LITE_KEY_FILE, else one of this user's, for this machine only)",
-    )
-    add(
-        "--auto-recover",
-        action="store_true",
-        help="start a failed node again; without it a failure ends the job",
-    )
-    add(
-        "--max-retries",
-        type=arguments.whole_number(0),
-        metavar="N",
-        help="with --auto-recover, how often each node is started again (default: 3)",
-    )
-    add(
-        "--startup-timeout",
-        type=arguments.seconds_or_none,
-        default=60.0,
-        metavar="SECONDS",
-        help="within which all nodes must be connected; `none` waits for ever (default: 60)",
-    )
-
-
-def _add_top(parser: Parser) -> None:
-    add = parser.add_argument
-    add(
-        "job",
-        metavar="JOB",
-        nargs="?",
-        help="which job: its name as the table shows it, the beginning of that, or the process id "
-        "of a node (default: all)",
-    )
-    add("--once", action="store_true", help="show one table, and end")
-    add("--json", action="store_true", help="show one JSON object with all that is known, and end")
-    add(
-        "--every",
-        type=arguments.seconds,
-        default=1.0,
-        metavar="SECONDS",
-        help="how long a table stands; the nodes tell something new once a second (default: 1)",
-    )

@@ -44,19 +44,7 @@ _WITH_TARGET = ("eval_return", "return")
 
 
 def plot_runs(patterns: Sequence[str], *, out: str, metric: str | None) -> int:
-    """Draw what runs have left, and print what they reached.
-
-    Args:
-        patterns: Directories of runs, or patterns of them.
-        out: The picture.
-        metric: What to draw; chosen if None.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        ConfigError: There is no such run or metric, or the picture's kind is unknown.
-    """
+    """Draw what runs have left, and print what they reached; return the exit code."""
     configure("warning")
     path = picture_path(out)
     results = find_results(patterns)

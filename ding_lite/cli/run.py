@@ -33,14 +33,7 @@ Main: TypeAlias = Callable[..., object]
 
 
 def run_program(options: argparse.Namespace) -> int:
-    """Run a program and report how it ended.
-
-    Args:
-        options: What `ding_lite.cli.main.parse` has read.
-
-    Returns:
-        The exit code.
-    """
+    """Run a program and report how it ended; return the exit code."""
     began = SYSTEM_CLOCK.now()
     try:
         num_nodes = _count_nodes(options)

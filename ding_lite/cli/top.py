@@ -12,13 +12,17 @@ import time
 import tty
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ding_lite.cli.exit_codes import DONE, FAILED
+from ding_lite.cli.tables import plain_lines
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.parallel.observe.job_discovery import Node, RunningJob, choose, running_jobs
 from ding_lite.parallel.observe.metrics import NodeMetrics
 from ding_lite.runtime.messaging.labels import roles_of
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
 
 NOBODY = "No job of yours runs on this machine."
 _PLAIN_WIDTH = 1000
@@ -50,20 +54,7 @@ class Column(NamedTuple):
 def show_top(
     name: str | None, *, once: bool = False, as_json: bool = False, every: float = 1.0
 ) -> int:
-    """Show the jobs of this user that run, until they have ended or the user has seen enough.
-
-    Args:
-        name: Which job; all by default.
-        once: Whether to show one table, and end.
-        as_json: Whether to show one JSON object, and end.
-        every: Seconds between two tables.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        ConfigError: There is no job of that name.
-    """
+    """Show the running jobs, or one of them, until they or the user end; return the exit code."""
     jobs = running_jobs()
     if name is not None:
         jobs = [choose(jobs, name)]
@@ -118,17 +109,31 @@ def title(job: RunningJob) -> str:
 
 def plain_table(nodes: Sequence[Node], *, width: int) -> list[str]:
     """Return the lines of a table that is not wider than `width` characters."""
+    return plain_lines(_drawn(nodes, width), width + _GAP)
+
+
+def _drawn(nodes: Sequence[Node], width: int) -> RichTable:
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    drawn = RichTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
     table = Table.of(nodes, width)
-    lines = [[column.heading for column in table.columns], *table.rows]
-    return [
-        (" " * _GAP)
-        .join(
-            cell.ljust(size) if column.is_text else cell.rjust(size)
-            for cell, size, column in zip(line, table.widths, table.columns, strict=True)
+    for column in table.columns:
+        drawn.add_column(
+            column.heading,
+            justify="left" if column.is_text else "right",
+            no_wrap=True,
+            overflow="ellipsis",
         )
-        .rstrip()
-        for line in lines
-    ]
+    for node, row in zip(nodes, table.rows, strict=True):
+        style = _STYLES.get(node.state, _ALARM)
+        drawn.add_row(
+            *(
+                Text(cell, style if column.heading == "state" else "")
+                for cell, column in zip(row, table.columns, strict=True)
+            )
+        )
+    return drawn
 
 
 # -- at a terminal -------------------------------------------------------------------------
@@ -138,7 +143,6 @@ def _live(jobs: list[RunningJob], name: str | None, every: float) -> None:
     """Rewrite the tables in place until the user presses q or Ctrl-C, or the job is over."""
     from rich.console import Console, Group, RenderableType
     from rich.live import Live
-    from rich.table import Table as RichTable
     from rich.text import Text
 
     console = Console(highlight=False)
@@ -146,24 +150,7 @@ def _live(jobs: list[RunningJob], name: str | None, every: float) -> None:
     def picture(jobs: Sequence[RunningJob]) -> RenderableType:
         parts: list[RenderableType] = [] if jobs else [Text(f"{NOBODY} Press q to leave.")]
         for job in jobs:
-            rich_table = RichTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
-            table = Table.of(job.nodes, console.width)
-            for column in table.columns:
-                rich_table.add_column(
-                    column.heading,
-                    justify="left" if column.is_text else "right",
-                    no_wrap=True,
-                    overflow="ellipsis",
-                )
-            for node, row in zip(job.nodes, table.rows, strict=True):
-                style = _STYLES.get(node.state, _ALARM)
-                rich_table.add_row(
-                    *(
-                        Text(cell, style if column.heading == "state" else "")
-                        for cell, column in zip(row, table.columns, strict=True)
-                    )
-                )
-            parts += [Text(title(job), "bold"), rich_table]
+            parts += [Text(title(job), "bold"), _drawn(job.nodes, console.width)]
         return Group(*parts)
 
     with (
@@ -207,7 +194,6 @@ class Table:
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
-    widths: tuple[int, ...]
 
     @classmethod
     def of(cls, nodes: Sequence[Node], width: int) -> Table:
@@ -234,7 +220,6 @@ class Table:
         return cls(
             columns,
             tuple(tuple(cells[column][k] for column in columns) for k in range(len(nodes))),
-            tuple(sizes[column] for column in columns),
         )
 
 

@@ -22,17 +22,7 @@ from ding_lite.settings import process_environ
 
 
 def watch_run(options: argparse.Namespace) -> int:
-    """Play greedy episodes with the policy of a run, and print their returns.
-
-    Args:
-        options: What `ding_lite.cli.main.parse` has read.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        DingLiteError: What a user can mend, in a sentence.
-    """
+    """Play with the policy of a run, and print the returns; return the exit code."""
     configure("warning")
     look_here()
     policy = load_policy(options.run, last=options.last, trust=options.trust)
@@ -58,13 +48,7 @@ def watch_run(options: argparse.Namespace) -> int:
 
 
 def describe_policy(policy: Policy, directory: str, *, last: bool) -> str:
-    """Say in a line which policy of a run was loaded, and how far it had been trained.
-
-    Args:
-        policy: What `load_policy` has returned.
-        directory: Of the run, or of a checkpoint.
-        last: As `load_policy` got it.
-    """
+    """Say in a line which policy of a run was loaded, and how far it had been trained."""
     path = find_policy(directory, last=last)
     meta = load_checkpoint(path, only=()).meta
     facts = [f"after {meta['env_step']:,} env steps"] if meta.get("env_step") else []

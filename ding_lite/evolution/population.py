@@ -262,7 +262,7 @@ class Population:
             if not agent.num_new_evaluations and agent.fault is None:
                 raise ConfigError(
                     f"Agent {agent.place} was not evaluated in generation {self.generation}, so "
-                    f"its fitness is unknown. Put `evaluate_population` before `evolve`, "
+                    f"its fitness is unknown. Put `evaluate` before `evolve`, "
                     f"with an `every` that is not longer."
                 )
         if all(agent.fault is not None for agent in self.agents):

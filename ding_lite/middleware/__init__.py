@@ -6,7 +6,6 @@ from ding_lite.deprecation import renamed
 from ding_lite.middleware.buffer import add_to, update_priorities, wait_for
 from ding_lite.middleware.checkpoint import checkpoint, resume
 from ding_lite.middleware.collect import collect, random_warmup
-from ding_lite.middleware.distributed.checkpoint import checkpoint_together, resume_together
 from ding_lite.middleware.distributed.count_collected import count_collected
 from ding_lite.middleware.distributed.exchange import receive, send
 from ding_lite.middleware.distributed.gradients import pull_weights, push_gradients, serve_gradients
@@ -17,12 +16,9 @@ from ding_lite.middleware.evaluate import evaluate, stop_at
 from ding_lite.middleware.keep_best import keep_best
 from ding_lite.middleware.population.accelerate import (
     average_agents,
-    evaluate_together,
     share_generation,
 )
-from ding_lite.middleware.population.evaluate import evaluate_population
 from ding_lite.middleware.population.evolve import evolve, for_each
-from ding_lite.middleware.population.keep_best import keep_best_agent
 from ding_lite.middleware.population.workers import (
     confirm_best,
     gather_members,
@@ -34,7 +30,7 @@ from ding_lite.middleware.report.curve import curve
 from ding_lite.middleware.report.jsonl import jsonl
 from ding_lite.middleware.report.log import log
 from ding_lite.middleware.report.progress import progress
-from ding_lite.middleware.report.reporter import report
+from ding_lite.middleware.report.report import report
 from ding_lite.middleware.report.tensorboard import tensorboard
 from ding_lite.middleware.report.throughput import throughput
 from ding_lite.middleware.report.trackers import mlflow, wandb
@@ -44,22 +40,18 @@ __all__ = [
     "add_to",
     "average_agents",
     "checkpoint",
-    "checkpoint_together",
     "collect",
     "confirm_best",
     "count_collected",
     "curve",
     "env_step_budget",
     "evaluate",
-    "evaluate_population",
-    "evaluate_together",
     "evolve",
     "fetch_weights",
     "for_each",
     "gather_members",
     "jsonl",
     "keep_best",
-    "keep_best_agent",
     "log",
     "mlflow",
     "progress",
@@ -72,7 +64,6 @@ __all__ = [
     "replay_trajectories",
     "report",
     "resume",
-    "resume_together",
     "return_members",
     "send",
     "serve_gradients",
@@ -90,10 +81,15 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker knows the present names only
     __getattr__ = renamed(
         __name__,
-        keep_champion="keep_best_agent",
+        checkpoint_together="checkpoint",
+        evaluate_population="evaluate",
+        evaluate_together="evaluate",
+        keep_best_agent="keep_best",
+        keep_champion="keep_best",
         keep_pace="rate_limit",
         measure="throughput",
         recall="replay_trajectories",
+        resume_together="resume",
         stay_within="env_step_budget",
         tally="count_collected",
     )

@@ -1,4 +1,10 @@
-"""Save all parts of a run, and resume it from what was saved."""
+"""Save all parts of a run, and resume it from what was saved.
+
+Of several Accelerate processes each saves its own parts, as its replay, its environments and its
+random numbers are its own. The others do so first, by turns in one of two places; then the main
+process saves, which is what makes the new checkpoint the valid one. Whichever process is killed on
+the way, the main process's checkpoint is of a step that all others have saved, too.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +15,12 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, overload
 
 import numpy as np
 from torch import Tensor
 
+from ding_lite.distributed.accelerate import Processes
 from ding_lite.errors import (
     CheckpointError,
     ConfigError,
@@ -25,7 +32,12 @@ from ding_lite.errors import (
 from ding_lite.io.signature import sign
 from ding_lite.middleware.checks import Period, check_has
 from ding_lite.nest import Path as TreePath, leaves, path_name
-from ding_lite.rl.checkpoint.save_load import check_saveable, load_checkpoint, save_checkpoint
+from ding_lite.rl.checkpoint.save_load import (
+    MANIFEST,
+    check_saveable,
+    load_checkpoint,
+    save_checkpoint,
+)
 from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.naming import name_of
 from ding_lite.rl.policies.open_policy import OpenPolicy
@@ -56,6 +68,7 @@ _COUNTERS = ("total_step", "env_step", "train_iter", "eval_value")
 def checkpoint(
     parts: Policy | Mapping[str, object],
     directory: str | os.PathLike[str],
+    processes: Processes | None = None,
     *,
     every: int | None = None,
     every_env_steps: int | None = None,
@@ -76,6 +89,9 @@ def checkpoint(
             that is to go on exactly, by names of yours, for `resume`: the policy, the replay,
             the envs, the task.
         directory: Made when the run begins, if need be.
+        processes: All that are to save at the same step, and must come here in every step. The
+            main one saves in `directory`, the others beside it: rank 1 by turns in
+            `<directory>-1-0` and `<directory>-1-1`. All of one machine, or of several.
         every: Steps of the pipeline from one save to the next. A save of a small policy costs
             milliseconds; of a large replay what has changed since the last one is written.
         every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
@@ -87,6 +103,8 @@ def checkpoint(
             checked behind the first step, and behind the first update.
         NonFiniteError: In a step: a weight of the policy that was finite is not, and nothing was
             saved.
+        MiddlewareError: In a step: another process is somewhere else in its program.
+        PeerLost: In a step: another process is gone, or has not come in time.
 
     Example:
         >>> from ding_lite import Task
@@ -109,7 +127,10 @@ def checkpoint(
         )
     for name, policy in _policies_of(parts).items():
         check_saveable(policy.state_dict(), name)
-    return _Checkpoint(parts, path, period)
+    if processes is None:
+        return _Checkpoint(parts, path, period)
+    check_has(processes, "gather", "processes")
+    return _CheckpointTogether(parts, path, period, processes)
 
 
 def _named(parts: Policy | Mapping[str, object]) -> dict[str, Stateful]:
@@ -124,7 +145,17 @@ def _policies_of(parts: Policy | Mapping[str, object]) -> dict[str, Stateful]:
     return {name: part for name, part in _named(parts).items() if hasattr(part, "act")}
 
 
-def resume(parts: Mapping[str, object], directory: str | os.PathLike[str]) -> dict[str, Any]:
+@overload
+def resume(parts: Mapping[str, object], directory: str | os.PathLike[str]) -> dict[str, Any]: ...
+@overload
+def resume(
+    parts: Mapping[str, object], directory: str | os.PathLike[str], processes: Processes
+) -> dict[str, Any] | None: ...
+def resume(
+    parts: Mapping[str, object],
+    directory: str | os.PathLike[str],
+    processes: Processes | None = None,
+) -> dict[str, Any] | None:
     """Make everything what it was when `checkpoint` saved the same parts.
 
     Call it before `task.run`, once all middleware are in use. A run in one process then goes on
@@ -133,15 +164,20 @@ def resume(parts: Mapping[str, object], directory: str | os.PathLike[str]) -> di
     Args:
         parts: What was saved, by the same names.
         directory: Where.
+        processes: As many as have saved together; each of them comes here.
 
     Returns:
         The counters: `total_step`, `env_step` and `train_iter`; and `eval_value`, the newest
-        evaluation, if there was one.
+        evaluation, if there was one. None where processes have saved nothing yet.
 
     Raises:
         CheckpointError: There is no checkpoint, it is damaged, or it is one of other parts, of
-            another environment, or of other settings of a policy.
+            another environment, or of other settings of a policy; or a process has none of the step
+            that the main one goes on from.
     """
+    if processes is not None:
+        place = _newest_of_all(Path(directory), processes)
+        return None if place is None else resume(parts, place)
     saved = load_checkpoint(directory)
     _check_fits(
         _described_parts(saved.meta),
@@ -154,6 +190,24 @@ def resume(parts: Mapping[str, object], directory: str | os.PathLike[str]) -> di
         with fitting(name, directory):
             _stateful(part, name).load_state_dict(saved.state[name])
     return {name: saved.meta[name] for name in _COUNTERS if name in saved.meta}
+
+
+def _newest_of_all(directory: Path, processes: Processes) -> Path | None:
+    """Return where this process has saved the step that the main one goes on from."""
+    places = [_place(directory, processes.rank, turn) for turn in range(2)]
+    steps = {_step_of(place): place for place in places}
+    step = processes.broadcast("the step to go on from", _step_of(places[0]))
+    if step is None:
+        return None
+    has_saved = processes.gather("which processes have saved it", [step in steps])[:, 0]
+    if not has_saved.all():
+        raise CheckpointError(
+            f"The main process has saved step {step}, and rank "
+            f"{', '.join(str(rank) for rank, has in enumerate(has_saved) if not has)} has no "
+            f"checkpoint of that step beside {directory}. Put its files back, and start as many "
+            f"processes as have saved."
+        )
+    return steps[step]
 
 
 @contextmanager
@@ -422,6 +476,60 @@ class _Checkpoint:
             )  # fmt: skip
         save_checkpoint(self._directory, state, meta=meta)
         self._saved = True
+
+
+class _CheckpointTogether(_Checkpoint):
+    """Saves when all the others have."""
+
+    __name__ = "checkpoint_together"  # under which checkpoints have its state
+
+    def __init__(
+        self,
+        parts: Policy | Mapping[str, object],
+        directory: Path,
+        period: Period,
+        processes: Processes,
+    ) -> None:
+        super().__init__(parts, _place(directory, processes.rank, 0), period)
+        self._base = directory
+        self._processes = processes
+        self._turn = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return also the turn, and how many processes have saved."""
+        return {**super().state_dict(), "turn": self._turn, "processes": self._processes.size}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state."""
+        if state["processes"] != self._processes.size:
+            raise CheckpointError(
+                f"{state['processes']} processes have saved this, and {self._processes.size} are "
+                f"to go on. Start as many as there were."
+            )
+        super().load_state_dict(state)
+        self._turn = int(state["turn"])
+
+    def _save(self) -> None:
+        processes = self._processes
+        self._turn = 1 - self._turn
+        self._directory = _place(self._base, processes.rank, self._turn)
+        if not processes.is_main:
+            super()._save()
+        processes.gather("all others have saved", [])
+        if processes.is_main:
+            super()._save()
+
+
+def _place(directory: Path, rank: int, turn: int) -> Path:
+    """Return where a process saves."""
+    return directory if rank == 0 else directory.with_name(f"{directory.name}-{rank}-{turn}")
+
+
+def _step_of(place: Path) -> int | None:
+    """Return the step of a checkpoint; None where there is none."""
+    if not (place / MANIFEST).exists():
+        return None
+    return int(load_checkpoint(place).meta["total_step"])
 
 
 def check_finite(

@@ -17,7 +17,7 @@ _GROWTH = 1.5
 def env_step_budget(max_env_steps: int, *, every: int, longest: int | None = None) -> EnvStepBudget:
     """End the run when another generation and its evaluation might exceed a budget of env steps.
 
-    Place it behind `evaluate_population`. How long an evaluation lasts is not known before; where
+    Place it behind `evaluate`. How long an evaluation lasts is not known before; where
     the time limit of episodes says too little, and one takes more than the newest one lets
     expect, the run takes more, and `overrun` of what is returned tells so.
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from statistics import fmean
-from typing import Any
+from typing import Any, overload
 
+from ding_lite.distributed.accelerate import Processes
+from ding_lite.errors import ConfigError
+from ding_lite.evolution.population import Population
 from ding_lite.middleware.checks import Period, check_fits
+from ding_lite.middleware.population.accelerate import evaluate_together
+from ding_lite.middleware.population.evaluate import EvaluatePopulation
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.evaluation import Played, is_below, play
 from ding_lite.rl.policies.base import limit_torch_threads
@@ -22,8 +27,9 @@ _CONFIRMED = 20
 """Episodes that are played also beyond a share, as long as they are good."""
 
 
-def evaluate(  # noqa: PLR0913 - one of two periods
-    policy: Policy,
+@overload
+def evaluate(
+    what: Policy,
     envs: Envs,
     *,
     every: int | None = None,
@@ -33,59 +39,131 @@ def evaluate(  # noqa: PLR0913 - one of two periods
     confirm: int = 20,
     confirm_at: float | None = None,
     share: float | None = None,
-) -> Evaluate:
+) -> Evaluate: ...
+@overload
+def evaluate(
+    what: Population,
+    envs: Envs,
+    processes: Processes | None = None,
+    *,
+    every: int | None = None,
+    every_env_steps: int | None = None,
+    stop_at: float | None = None,
+    episodes: int | None = None,
+    confirm: int = 20,
+    confirm_envs: Envs | None = None,
+    max_env_steps: int | None = None,
+) -> Middleware: ...
+def evaluate(  # noqa: PLR0913 - one of two periods, and few at a time
+    what: Policy | Population,
+    envs: Envs,
+    processes: Processes | None = None,
+    *,
+    every: int | None = None,
+    every_env_steps: int | None = None,
+    stop_at: float | None = None,
+    episodes: int | None = None,
+    confirm: int = 20,
+    confirm_at: float | None = None,
+    share: float | None = None,
+    confirm_envs: Envs | None = None,
+    max_env_steps: int | None = None,
+) -> Middleware:
     """Play greedy episodes now and then, and finish the run once they are good enough.
 
     The untrained policy is not evaluated: the first evaluation is in step `every`, counted
     from one. The best of many noisy evaluations flatters, so one that reaches `stop_at` is
     repeated with `confirm` fresh episodes, and only their mean counts.
 
+    Of a population every agent is evaluated, and the mean return becomes its fitness; the best one
+    is what may end the run. What that costs is counted in `eval_steps`. With `processes` of
+    Accelerate each plays with all agents, and fitness is the mean of all.
+
     Context:
-        reads: env_step (with share, or every_env_steps), metrics, total_step
-        writes: eval_value, finish, metrics (eval_env_steps, eval_episodes, eval_return)
+        reads: env_step (with share, max_env_steps or every_env_steps), eval_steps (of a \
+population), metrics, total_step
+        writes: eval_steps (of a population), eval_value, finish, metrics (eval_env_steps, \
+eval_episodes, eval_return, eval_steps, fitness_mean)
+        keeps: eval_steps (of a population)
 
     Args:
-        policy: Acts without exploration.
-        envs: Envs of their own: those that collect would lose their place.
+        what: A policy, or a population; it acts without exploration.
+        envs: Envs of their own: those that collect would lose their place. Of a population, fewer
+            envs than episodes leave less of them idle in the end, which costs env steps, too.
+        processes: All that evaluate the same population, each in envs with another seed.
         every: Steps of the pipeline from one evaluation to the next. Fewer notices success sooner
-            and costs more.
+            and costs more. Of a population that of `evolve`, or a part of it.
         every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
         stop_at: The mean return at which `ctx.finish` is set; never by default.
-        episodes: Episodes of an evaluation, rounded up to the same number for each env; one
-            for each env by default. More is less noisy.
-        confirm: Fresh episodes that must reach `stop_at` too, rounded up likewise; 0 believes
-            the first ones.
-        confirm_at: The mean return from which evaluations are repeated; only from `stop_at` on by
-            default. Lower lets `keep_best` choose among those that are good, and not lucky.
-        share: The most env steps of evaluations for each one that is learned from, such as 0.1. An
-            evaluation waits until its episodes, of the length that is known, are paid for; or, once
-            an episode that was learned from has reached `stop_at`, until earlier ones are. It
-            goes on, one episode for each env at a time, while that is paid for or their mean is
-            good, up to `confirm` episodes, and beyond 20 only within the share. What an evaluation
-            took too many, later ones wait for. An episode is cut where it takes much longer than
-            was paid for. Without it nothing is put off or cut.
+        episodes: Episodes of an evaluation, or of each agent, for each process; one for each env
+            by default. More is less noisy. Of a policy they are rounded up to the same number for
+            each env.
+        confirm: Fresh episodes, of all processes together, that must reach `stop_at` too; 0
+            believes the first ones.
+        confirm_at: The mean return from which evaluations of a policy are repeated; only from
+            `stop_at` on by default. Lower lets `keep_best` choose among those that are good, and
+            not lucky.
+        share: The most env steps of evaluations of a policy for each one that is learned from, such
+            as 0.1. An evaluation waits until its episodes, of the length that is known, are paid
+            for; or, once an episode that was learned from has reached `stop_at`, until earlier ones
+            are. It goes on, one episode for each env at a time, while that is paid for or their
+            mean is good, up to `confirm` episodes, and beyond 20 only within the share. What an
+            evaluation took too many, later ones wait for. An episode is cut where it takes much
+            longer than was paid for. Without it nothing is put off or cut.
+        confirm_envs: Where the best agent plays fresh episodes; in `envs` by default. Where the
+            episodes of `envs` are cut to save env steps, whole ones are seen in these.
+        max_env_steps: Env steps of the whole run of a population, those of evaluations included.
+            Fresh episodes that might take more than are left are not played, and the run goes on.
+            An evaluation that could not be confirmed is no `eval_value`.
 
     Raises:
-        ConfigError: A setting is out of range, or the policy was made for other envs.
+        ConfigError: A setting is out of range, or not for what is evaluated, or that was made for
+            other envs.
+        MiddlewareError: In a step: another process is somewhere else in its program.
+        PeerLost: In a step: another process is gone, or has not come in time.
     """
-    check_fits(policy, envs)
     check_all(
         at_least(1, episodes=episodes) if episodes is not None else [],
         at_least(0, confirm=confirm),
         positive(share=share) if share is not None else [],
+        at_least(1, max_env_steps=max_env_steps) if max_env_steps is not None else [],
     )
-    limit_torch_threads()  # also for a policy that does not do so itself
     goal = math.inf if stop_at is None else stop_at
+    period = Period(every, every_env_steps)
+    episodes = envs.num_envs if episodes is None else episodes
+    of_policy: dict[str, object] = {"confirm_at": confirm_at, "share": share}
+    of_agents: dict[str, object] = {"confirm_envs": confirm_envs, "max_env_steps": max_env_steps}
+    if isinstance(what, Population):
+        in_steps = {**of_agents, "every_env_steps": every_env_steps}
+        _refuse(of_policy if processes is None else {**of_policy, **in_steps}, what)
+        check_fits(what[0], envs)
+        sure_envs = envs if confirm_envs is None else confirm_envs
+        check_fits(what[0], sure_envs)
+        own_goal = goal if processes is None else math.inf
+        here = EvaluatePopulation(
+            what, envs, period, own_goal, episodes, confirm, sure_envs, max_env_steps
+        )
+        return here if processes is None else evaluate_together(here, processes, period, goal)
+    _refuse({**of_agents, "processes": processes}, what)
+    check_fits(what, envs)
+    limit_torch_threads()  # also for a policy that does not do so itself
     return Evaluate(
-        policy,
+        what,
         envs,
-        period=Period(every, every_env_steps),
+        period=period,
         goal=goal,
-        episodes=envs.num_envs if episodes is None else episodes,
+        episodes=episodes,
         confirm=confirm,
         confirm_at=goal if confirm_at is None else min(goal, confirm_at),
         share=share,
     )
+
+
+def _refuse(misplaced: Mapping[str, object], what: object) -> None:
+    if given := [name for name, value in misplaced.items() if value is not None]:
+        raise ConfigError(
+            f"`{given[0]}` is not for this evaluation of a {type(what).__name__}. Leave it out."
+        )
 
 
 class Evaluate:

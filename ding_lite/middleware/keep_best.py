@@ -1,4 +1,4 @@
-"""Save the policy of the best evaluation."""
+"""Save the policy, or the agent of a population, of the best evaluation."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import math
 import os
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
+from ding_lite.evolution.agent import Agent
+from ding_lite.evolution.population import Population
 from ding_lite.middleware.checkpoint import check_finite, describe_alone, not_finite
 from ding_lite.middleware.checks import check_has
 from ding_lite.nest import Path as TreePath
@@ -17,22 +19,27 @@ from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 
 
-def keep_best(policy: Policy, directory: str | os.PathLike[str]) -> Middleware:
-    """Save a policy whenever an evaluation returns more than any before it.
+@overload
+def keep_best(what: Policy, directory: str | os.PathLike[str]) -> Middleware: ...
+@overload
+def keep_best(what: Population, directory: str | os.PathLike[str]) -> KeepBestAgent: ...
+def keep_best(what: Policy | Population, directory: str | os.PathLike[str]) -> Middleware:
+    """Save a policy, or the best agent's, whenever an evaluation returns more than any before it.
 
     What learns may also forget, and the last weights of a run are not always its best. Place it
-    behind `evaluate`. `ding-lite watch`, and `load_policy` of `ding_lite.recipes`, take what it
+    behind `evaluate`; of a population, `agent` of what is returned is a
+    copy of the best. `ding-lite watch`, and `load_policy` of `ding_lite.recipes`, take what it
     has saved in `best` in the directory of a run. A run that goes on remembers what was best.
 
     Context:
         reads: env_step, eval_value, total_step, train_iter
 
     Args:
-        policy: The one that is evaluated.
+        what: The policy that is evaluated, or the population.
         directory: Made with the first evaluation, if need be.
 
     Raises:
-        CheckpointError: The policy has a state that cannot be saved.
+        CheckpointError: A policy has a state that cannot be saved.
         NonFiniteError: In a step: the policy is broken, and was not saved.
 
     Example:
@@ -41,9 +48,11 @@ def keep_best(policy: Policy, directory: str | os.PathLike[str]) -> Middleware:
         >>> policy = DQN(make_envs("CartPole-v1", 1).spec)
         >>> _ = Task().use(keep_best(policy, "runs/x/best"))
     """
-    check_has(policy, "state_dict", "policy")
-    check_saveable(policy.state_dict(), "policy")
-    return _KeepBest(policy, Path(directory))
+    if isinstance(what, Population):
+        return KeepBestAgent(what, Path(directory))
+    check_has(what, "state_dict", "policy")
+    check_saveable(what.state_dict(), "policy")
+    return _KeepBest(what, Path(directory))
 
 
 class _KeepBest:
@@ -58,8 +67,11 @@ class _KeepBest:
     def __call__(self, ctx: Context) -> None:
         if "eval_value" not in ctx or not ctx.eval_value > self._best:
             return
-        save_evaluated(self._policy, self._directory, ctx, known=self._known)
+        self._take(ctx)
         self._best = float(ctx.eval_value)
+
+    def _take(self, ctx: Context) -> None:
+        save_evaluated(self._policy, self._directory, ctx, known=self._known)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next evaluation must exceed; None before the first."""
@@ -68,6 +80,41 @@ class _KeepBest:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state: what was saved later is saved again, as it was."""
         self._best = -math.inf if state["best"] is None else float(state["best"])
+
+
+class KeepBestAgent(_KeepBest):
+    """The middleware that `keep_best` makes of a population."""
+
+    __name__ = "keep_best_agent"  # under which checkpoints have its state
+
+    def __init__(self, population: Population, directory: Path) -> None:
+        """Begin with the best of a population that was not evaluated yet."""
+        super().__init__(population[0].policy, directory)
+        self.population = population
+        self._agent: Agent | None = None
+
+    @property
+    def agent(self) -> Agent:
+        """The copy; before the first evaluation the population's own best."""
+        return self.population.best if self._agent is None else self._agent
+
+    def _take(self, ctx: Context) -> None:
+        best = self.population.best
+        save_evaluated(best.policy, self._directory, ctx, known=self._known)
+        self._agent = best.clone()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the copy, and what the next evaluation must exceed; None before the first."""
+        agent = None if self._agent is None else self._agent.state_dict()
+        return {"value": super().state_dict()["best"], "agent": agent}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state."""
+        super().load_state_dict({"best": state["value"]})
+        self._agent = None
+        if state["agent"] is not None:
+            self._agent = self.population[0].clone()
+            self._agent.load_state_dict(state["agent"])
 
 
 def save_evaluated(

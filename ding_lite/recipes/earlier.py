@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ding_lite.cli.options.run import OF_FILES
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.search import Choice, Range, Search
 from ding_lite.io.signature import is_signed
@@ -22,8 +23,6 @@ from ding_lite.rl.envs.atari import ATARI_ARGS, play_atari
 from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.naming import described, short_name, undescribed
 
-OF_FILES = ("num_envs", "seed", "target", "max_env_steps", "device", "compile")
-"""Options that a file of settings may have."""
 _OF_ENVS = {"env_args": dict, "imports": list}
 """Facts about the environment that such a file may have."""
 _PARAMETERS = {kind.__name__: kind for kind in (Range, Choice)}

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from ding_lite import middleware as mw
+from ding_lite.cli.options.run import documented
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.population import Population
 from ding_lite.evolution.search import Search
+from ding_lite.middleware.keep_best import KeepBestAgent
 from ding_lite.middleware.population.evaluate import longest_evaluation
-from ding_lite.middleware.population.keep_best import KeepBestAgent
 from ding_lite.middleware.report.evolution import draw_lives
 from ding_lite.recipes.evolve_config import (
     SMOKE_EVAL_LIMIT,
@@ -31,19 +32,8 @@ from ding_lite.recipes.evolve_config import (
     recipe_of_several,
 )
 from ding_lite.recipes.generations import tell_generations
-from ding_lite.recipes.plan import (
-    Choices,
-    RunPlan,
-    as_path,
-    check_use,
-    checked_settings,
-    given_env,
-    given_parts,
-    make_plan,
-    maker_of,
-)
-from ding_lite.recipes.runs.directory import make_next
-from ding_lite.recipes.runs.reporting import save_and_report
+from ding_lite.recipes.plan import Choices, RunPlan, checked_settings, make_plan, maker_of
+from ding_lite.recipes.runs.reporting import run_of, save_and_report
 from ding_lite.recipes.runs.run import Run
 from ding_lite.recipes.table import FunctionConfig, find_recipe
 from ding_lite.rl.envs.making import EnvLike, EnvMaker, EnvWrapper
@@ -97,7 +87,8 @@ class EvolvePlan:
         return {**self.plan.described, "search": search}
 
 
-def evolve(  # noqa: PLR0913 - all of a run; all but four by name, and few at a time
+@documented("evolve")
+def evolve(  # noqa: PLR0913, D417 - all of a run; all but four by name, and few at a time
     policy: str | type[Any] | Callable[..., Policy],
     env: EnvLike,
     search: Search | None = None,
@@ -140,29 +131,6 @@ def evolve(  # noqa: PLR0913 - all of a run; all but four by name, and few at a 
         search: Which settings the agents differ in, and within which bounds; step sizes and
             batch sizes about their usual values unless given.
         settings: Settings of the policy and of evolution: a dict or an EasyDict.
-        env_args: Keywords for the environment, such as {"length": 12}.
-        wrappers: Functions around each environment, the first one innermost.
-        imports: Modules and files to import before, which may register environments.
-        network: A network of your own, as `Population.of` takes it: a function of the spec makes
-            one for each agent, and a module is copied.
-        actor: An actor of your own, likewise.
-        critic: A critic of your own, likewise.
-        optimizer: An optimiser such as `torch.optim.RMSprop`.
-        device: The device of the networks, as PyTorch names it; `cpu` unless given.
-        use: Middleware of your own, run behind evolution in each step, before metrics are written.
-        config: A TOML file of settings and options, or the `config.json` of a run; what is given
-            here wins.
-        population: How many agents; 6 unless given.
-        num_envs: Environments that are stepped together; 8 unless given.
-        seed: Decides everything that is random; 0 unless given.
-        target: The mean return of 20 greedy episodes that counts as solved; the environment's
-            own `reward_threshold` unless given.
-        max_env_steps: Where the run ends at the latest. Env steps of evaluations count, too.
-        out: The directory of the run; `runs/evolve-<policy>/<env>/<number>` unless given.
-        resume: Go on with the run in `out`, with the settings it was begun with; it begins if
-            there is none.
-        smoke: Only try it out, for 2,000 env steps.
-        quiet: Show nothing on standard error.
         **more: Further settings by name, such as `gamma=0.98`; they win over `settings`.
 
     Raises:
@@ -179,25 +147,9 @@ def evolve(  # noqa: PLR0913 - all of a run; all but four by name, and few at a 
         >>> result.numbers["generations"] > 0, sorted(result.best.hyperparameters)
         (True, ['batch_size', 'lr'])
     """
+    choices = Choices(**locals())
     given = {**checked_settings(settings), **more}
-    if population is not None:
-        given["population"] = population
-    check_use(use)
-    choices = Choices(
-        num_envs=num_envs,
-        seed=seed,
-        target=target,
-        max_env_steps=max_env_steps,
-        out=as_path("out", out),
-        resume=resume,
-        smoke=smoke,
-        device=device,
-        config=as_path("config", config),
-        parts=given_parts(network=network, actor=actor, critic=critic, optimizer=optimizer),
-    )
-    env = given_env(env, env_args, wrappers, imports)
-    evolution = plan_evolution(policy, env, search, given, choices)
-    return run_evolution(evolution, quiet=quiet, use=use)
+    return run_evolution(plan_evolution(policy, env, search, given, choices))
 
 
 def plan_evolution(
@@ -212,6 +164,8 @@ def plan_evolution(
     Raises:
         ConfigError: A name is not known, or a value is out of range.
     """
+    if "population" in choices.given:
+        settings = {**settings, "population": choices.given["population"]}
     maker = maker_of(env, choices)
     recipe = find_recipe(policy, maker.spec)
     if recipe.policy_config is FunctionConfig:
@@ -219,7 +173,7 @@ def plan_evolution(
     else:
         recipe = recipe_of_several(recipe)
     plan = make_plan(policy, env, settings, choices, recipe=recipe)
-    if choices.smoke:
+    if plan.options.smoke:
         config = cast(EvolutionConfig, plan.config)
         shorter = dataclasses.replace(
             config,
@@ -242,21 +196,13 @@ def plan_evolution(
     return EvolvePlan(plan=plan, search=search)
 
 
-def run_evolution(
-    evolution: EvolvePlan, *, quiet: bool = False, use: Sequence[Middleware] = ()
-) -> EvolveResult:
-    """Do what a plan says, and judge the best agent.
-
-    Args:
-        evolution: Made by `plan_evolution`.
-        use: Middleware of the user.
-        quiet: Show nothing on standard error.
-    """
+def run_evolution(evolution: EvolvePlan) -> EvolveResult:
+    """Do what a plan says, and judge the best agent."""
     plan = evolution.plan
     plan.check_env()
     options, config = plan.options, evolution.config
     with _envs_of(plan, config) as everywhere:
-        elsewhere = {} if plan.device == "cpu" else {"device": plan.device}
+        elsewhere = {} if options.device == "cpu" else {"device": options.device}
         population = Population.of(
             partial(plan.recipe.policy, **elsewhere),
             everywhere.train.spec,
@@ -264,21 +210,12 @@ def run_evolution(
             size=config.population,
             seed=options.seed,
             config=plan.policy_config,
-            **cast(dict[str, Any], plan.parts),
+            **plan.parts,
         )
         config.check_sizes(everywhere.train, population[0].policy)
-        name = f"evolve-{plan.name}"
-        if options.out is None:
-            options = dataclasses.replace(
-                options, out=make_next(Path("runs", name, str(options.env)))
-            )
-        with Run(
-            name, options, config=evolution.described, defaults=plan.defaults, quiet=quiet
-        ) as run:
-            if plan.note is not None:
-                run.tell(plan.note)
-            best_agent = mw.keep_best_agent(population, run.best)
-            taken = _run(evolution, run, best_agent, everywhere, use)
+        with run_of(plan, f"evolve-{plan.name}", evolution.described) as run:
+            best_agent = mw.keep_best(population, run.best)
+            taken = _run(evolution, run, best_agent, everywhere)
             numbers = run.judge(best_agent.agent.policy, eval_share=_VERDICT_SHARE)
             numbers |= {
                 "population": len(population),
@@ -322,7 +259,7 @@ def _envs_of(plan: RunPlan, config: EvolutionConfig) -> Iterator[_Everywhere]:
             return ends.enter_context(made)
 
         train = make(
-            plan.num_envs,
+            options.num_envs,
             options.seed,
             env=options.env if plan.vector is None else plan.vector,
             **config.learning_from,
@@ -342,7 +279,6 @@ def _run(
     run: Run,
     best_agent: KeepBestAgent,
     everywhere: _Everywhere,
-    use: Sequence[Middleware],
 ) -> dict[str, Any]:
     """Evolve; say how many env steps the evaluations took, and what was exceeded."""
     plan, search, population = evolution.plan, evolution.search, best_agent.population
@@ -377,7 +313,7 @@ def _run(
             learn = _learn_from_replay(envs, replay, config, by_ratio=learns_by_ratio(search))
         task.use(mw.for_each(population, learn))
         task.use(
-            mw.evaluate_population(
+            mw.evaluate(
                 population,
                 eval_envs,
                 every=generation,
@@ -397,10 +333,9 @@ def _run(
             longest=longest_evaluation(eval_envs, config.eval_episodes * len(population)),
         )
         task.use(budget)
-        save_and_report(task, plan, run, parts, every, use)
+        save_and_report(task, plan, run, parts, every)
         if not run.quiet:
             task.use(tell_generations(population))
-            task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.goal))
         run.resume(parts)
         if budget.had_ended(task.ctx):
             task.finish = True

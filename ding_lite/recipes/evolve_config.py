@@ -237,7 +237,7 @@ def recipe_of_several(recipe: Recipe[Any]) -> Recipe[Any]:
     }
     if recipe.policy_config is DQNConfig:
         presets |= DQN_EVOLUTION_PRESETS
-    return dataclasses.replace(recipe, config=config, presets=presets)
+    return dataclasses.replace(recipe, config=config, presets=presets, max_env_steps=MAX_ENV_STEPS)
 
 
 def recipe_of_made(recipe: Recipe[Any], env: EnvMaker) -> Recipe[Any]:
@@ -260,7 +260,7 @@ def recipe_of_made(recipe: Recipe[Any], env: EnvMaker) -> Recipe[Any]:
             f"`{make.__name__}` makes a {type(made).__name__} with the "
             f"`config` {config!r:.80}. A population draws settings for each agent, so a dataclass "
             f"with a field `seed` was expected. With any policy, use `mw.for_each`, "
-            f"`mw.evaluate_population` and `mw.evolve`."
+            f"`mw.evaluate` and `mw.evolve`."
         )
 
     def build(spec: EnvSpec, config: object = None, **parts: object) -> Policy:
@@ -270,7 +270,7 @@ def recipe_of_made(recipe: Recipe[Any], env: EnvMaker) -> Recipe[Any]:
     build.__name__ = make.__name__
     several = recipe_of_several(recipe_of(build, type(config), isinstance(made, ActorCritic)))
     del own["seed"]
-    presets = {env.name: {"max_env_steps": MAX_ENV_STEPS, **own}}
+    presets = {env.name: own}
     return dataclasses.replace(several, presets=presets)
 
 

@@ -1,54 +1,30 @@
-"""The options that every training program takes."""
+"""The options of a run, as they were chosen, and as every training program takes them."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
+from ding_lite.cli.options.run import SMOKE_ENV_STEPS, RunOptions, add_options
 from ding_lite.errors import ConfigError
-from ding_lite.io.files import path_fault
 from ding_lite.io.importing import look_here
 from ding_lite.recipes.runs.directory import saved_description
 from ding_lite.rl.envs.making import EnvLike, EnvMaker
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.settings import at_least, check_all, whole
 
-SMOKE_ENV_STEPS = 2_000
-CriterionName: TypeAlias = Literal["greedy", "seed"]
-
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """The options of a run, as chosen on the command line."""
+class Options(RunOptions):
+    """The options of a run, as chosen on the command line or in a call.
 
-    env: str | EnvMaker
-    """The environment's id in gymnasium's registry, or what makes it."""
-    seed: int
-    """Decides everything that is random."""
-    max_env_steps: int
-    """Where the run ends at the latest."""
-    target: float
-    """The mean return of 20 greedy episodes that counts as solved; infinity: never."""
-    smoke: bool
-    """Whether this is only a test that the program runs."""
-    out: Path | None
-    """The directory of the run; a new one under `runs` where it is not given."""
-    nodes: int = 1
-    """How many processes share the work."""
-    resume: bool = False
-    """Whether the run in `out` goes on, if there is one."""
-    criterion: CriterionName = "greedy"
-    """Which episodes tell whether it is solved: greedy ones, or (`seed`) those of collectors."""
-    population: int = 1
-    """How many agents there are."""
-    num_envs: int = 1
-    """How many environments the agents share, where the program leaves that open."""
-    report: tuple[str, ...] = ()
-    """Functions that get the metrics, each as `path/to/file.py:name`."""
+    `target` is infinity where there is none.
+    """
 
     def __post_init__(self) -> None:
         check_all(
@@ -123,95 +99,38 @@ def parse_options(  # noqa: PLR0913 - all by name, and few at a time
         ConfigError: A number is out of range.
     """
     look_here()
+    given: dict[str, Any] = {"env": env, "max_env_steps": max_env_steps, "target": target}
+    more = {"nodes": nodes, "population": population, "num_envs": num_envs}
+    given |= {name: value for name, value in more.items() if value is not None}
     parser = argparse.ArgumentParser(description=description)
-    add = parser.add_argument
-    add(
-        "--env",
-        default=env,
-        metavar="ID",
-        help="an environment of gymnasium's registry, module:Env-v0, or path/to/file.py:MyEnv "
-        "(default: %(default)s)",
-    )
-    add(
-        "--seed",
-        type=int,
-        default=0,
-        metavar="N",
-        help="decides everything that is random (default: %(default)s)",
-    )
-    add(
-        "--max-env-steps",
-        type=int,
-        default=max_env_steps,
-        metavar="N",
-        help="where the run ends at the latest (default: %(default)s)",
-    )
-    add(
-        "--target",
-        type=float,
-        default=target,
-        metavar="RETURN",
-        help="the mean return of 20 greedy episodes that counts as solved (default: %(default)g)",
-    )
-    if nodes is not None:
-        add(
-            "--nodes",
-            type=int,
-            default=nodes,
-            metavar="N",
-            help="how many processes share the work; 1 does all in one (default: %(default)s)",
-        )
-    for name, default, what in (
-        ("--population", population, "how many agents there are"),
-        ("--num-envs", num_envs, "how many environments they share"),
-    ):
-        if default is not None:
-            text = f"{what} (default: %(default)s)"
-            add(name, type=int, default=default, metavar="N", help=text)
     if seed_goal is not None:
-        add(
-            "--criterion",
-            choices=get_args(CriterionName),
-            default="greedy",
-            help="what counts as solved: greedy episodes, or (seed) that the smoothed return of "
-            f"one collector is above the target five times in a row, by default that of "
-            f"{seed_goal[0]}, {seed_goal[1]:g} (default: %(default)s)",
-        )
-    add("--smoke", action="store_true", help=f"only try it out, for {SMOKE_ENV_STEPS:,} env steps")
-    add(
-        "--out",
-        type=_path,
-        metavar="DIR",
-        help="the directory of the run (default: the next number under runs/<program>)",
-    )
-    add(
-        "--resume",
-        action="store_true",
-        help="go on with the run in --out where its last checkpoint was saved; begin it if "
-        "there is none",
-    )
+        given["criterion"] = "greedy"
+        parser.epilog = f"With --criterion seed, --env is {seed_goal[0]} and --target "
+        parser.epilog += f"{seed_goal[1]:g} unless chosen otherwise."
+    add_options(parser, of="program", given=given)
+
     chosen = vars(parser.parse_args(arguments))
     if seed_goal is not None and chosen["criterion"] == "seed":
         parser.set_defaults(env=seed_goal[0], target=seed_goal[1])
         chosen = vars(parser.parse_args(arguments))
     if chosen["resume"] and chosen["out"] is not None:
-        begun_with: dict[str, Any] = (saved_description(chosen["out"]) or {}).get("options") or {}
+        begun_with = (saved_description(Path(chosen["out"])) or {}).get("options") or {}
         names = chosen.keys() & begun_with.keys() - {"smoke"}  # of which its `max_env_steps` came
         known = {name: begun_with[name] for name in names if begun_with[name] is not None}
         parser.set_defaults(**known)
         chosen = vars(parser.parse_args(arguments))
-    if chosen["smoke"]:
-        chosen["max_env_steps"] = min(chosen["max_env_steps"], SMOKE_ENV_STEPS)
-    return Options(**{**chosen, "env": as_chosen(chosen["env"])})
+    chosen["env"], out = as_chosen(chosen["env"]), chosen["out"]
+    return settled(Options(**{**chosen, "out": None if out is None else Path(out)}))
+
+
+def settled(options: Options) -> Options:
+    """Return options with a target that is a float, and shortened where they are for a trial."""
+    steps = options.max_env_steps
+    most = min(steps, SMOKE_ENV_STEPS) if options.smoke else steps
+    return dataclasses.replace(options, target=float(options.target), max_env_steps=most)
 
 
 def as_chosen(env: EnvLike) -> str | EnvMaker:
     """Return an environment as `Options` has it: its id where that says all, else its maker."""
     maker = EnvMaker.of(env)
     return maker.env if maker.is_plain and isinstance(maker.env, str) else maker
-
-
-def _path(word: str) -> Path:
-    if fault := path_fault(word):
-        raise argparse.ArgumentTypeError(f"found {word!r}; {fault}")
-    return Path(word)

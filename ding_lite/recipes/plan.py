@@ -6,32 +6,29 @@ import dataclasses
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from gymnasium.vector import VectorEnv
 
+from ding_lite import middleware as mw
+from ding_lite.cli.options.run import NO_SETTINGS, NUM_ENVS, OF_ENVS, OF_FILES, PARTS
 from ding_lite.errors import ConfigError, did_you_mean
-from ding_lite.recipes.earlier import OF_FILES, Earlier, read_config, run_begun
-from ding_lite.recipes.options import SMOKE_ENV_STEPS, Options, as_chosen
+from ding_lite.io.importing import find_member
+from ding_lite.recipes.earlier import Earlier, read_config, run_begun
+from ding_lite.recipes.options import Options, as_chosen, settled
 from ding_lite.recipes.recipe import Recipe, SingleConfig, TrainConfig
 from ding_lite.recipes.table import RECIPES, find_recipe, name_of_policy
 from ding_lite.rl.envs.atari import ATARI_ARGS, FRAME_STACK, check_is_game, play_atari
-from ding_lite.rl.envs.making import EnvLike, EnvMaker, EnvWrapper, maker_again
+from ding_lite.rl.envs.making import EnvLike, EnvMaker, maker_again
 from ding_lite.rl.policies.open_policy import without_unused
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.weights.compiled import Compile
-from ding_lite.settings import as_config, at_least, check_all, default_values, whole
+from ding_lite.runtime.middleware import Middleware
+from ding_lite.settings import as_config, check_all, default_values
 
-NUM_ENVS = 8
-MAX_ENV_STEPS = 100_000
-_OPTIONS = (
-    *("num_envs", "seed", "target", "max_env_steps", "device", "compile", "config", "use"),
-    *("out", "resume", "smoke", "quiet"),
-)
 _OF_THE_USER = ("given", "file", "run")
 """Sources of an `eval_every` that asks for evaluations however many env steps they take."""
 _ELSEWHERE = {
@@ -62,35 +59,40 @@ _ELSEWHERE = {
 """Names of settings in other libraries."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Choices:
-    """The values chosen for a run; None for those that were not chosen."""
+    """The options that were chosen for a run.
 
-    num_envs: int | None = None
-    seed: int | None = None
-    target: float | None = None
-    max_env_steps: int | None = None
-    device: str | None = None
-    compile: Compile = None
-    config: Path | None = None
-    """A file of settings and options."""
-    parts: Mapping[str, object] = field(default_factory=dict)
-    """The parts of the policy that the user gives: `network`, `actor`, `critic`, `optimizer`."""
-    report: tuple[str, ...] | None = None
-    """Functions that get the metrics, each as `path/to/file.py:name`."""
-    out: Path | None = None
-    resume: bool = False
-    smoke: bool = False
+    Args:
+        **given: Their values by name; None for those that were not chosen. Other names are left
+            out.
+
+    Raises:
+        ConfigError: A path is none, or middleware of the user are no list.
+    """
+
+    def __init__(self, **given: Any) -> None:  # noqa: ANN401 - they have types of their own
+        known = {*OF_ENVS, *PARTS, *NO_SETTINGS, "population"} - {"env"}
+        self.given = {n: one for n, one in given.items() if n in known and one is not None}
+        for name in self.given.keys() & {"out", "config"}:
+            self.given[name] = _path(name, self.given[name])
+        self.given["report"] = tuple(given.get("report") or ())
+        use = given.get("use", ())
+        if not isinstance(use, list | tuple):
+            raise ConfigError(
+                f"`use` is a {type(use).__name__}; a list of middleware was expected: "
+                f"use=[mw.report(fn, every=50)]."
+            )
 
     @cached_property
     def in_file(self) -> Earlier:
         """The settings and options of the file `config`."""
-        return Earlier() if self.config is None else read_config(self.config)
+        return read_config(self.given["config"]) if "config" in self.given else Earlier()
 
     @cached_property
     def begun(self) -> Earlier:
         """The settings and options that a resumed run was begun with."""
-        return run_begun(self.out) if self.resume and self.out else Earlier()
+        out = self.given.get("out")
+        return run_begun(out) if out and self.given.get("resume") else Earlier()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +102,6 @@ class RunPlan:
     name: str
     recipe: Recipe[Any]
     options: Options
-    num_envs: int
     vector: VectorEnv[Any, Any, Any] | None = None
     """The vector environment to learn from, where one was given."""
     policy_config: Any
@@ -108,12 +109,15 @@ class RunPlan:
     sources: Mapping[str, str]
     """The source of the value of each setting: `given`, `file`, `run`, `preset`, `space` (it suits
     the spaces of an environment without a preset) or `default`."""
+    use: Sequence[Middleware]
+    """Middleware of the user, and those that call functions of the user with metrics."""
     has_preset: bool = True
     """Whether there is a preset for the environment, or the run goes on with what it had."""
-    device: str = "cpu"
-    compile: Compile = None
-    parts: Mapping[str, object] = field(default_factory=dict)
-    """The parts of the policy that the user gives."""
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """The parts of the policy that the user gives."""
+        return _given_parts(vars(self.options))
 
     def make_policy(self, spec: EnvSpec) -> Policy:
         """Make the policy.
@@ -156,19 +160,22 @@ class RunPlan:
     def described(self) -> dict[str, Any]:
         """All settings by name, and what else is remembered of a run."""
         computing = {name: one for name, one in self._computing.items() if not callable(one)}
-        return {"num_envs": self.num_envs, **computing, **self.settings}
+        return {"num_envs": self.options.num_envs, **computing, **self.settings}
 
     @property
     def _computing(self) -> dict[str, object]:
         """The device and the compiler of the policy, where they are not the usual ones."""
-        device = {} if self.device == "cpu" else {"device": self.device}
-        return {**device, "compile": self.compile} if self.compile else {**device}
+        device, how = self.options.device, self.options.compile
+        return {
+            **({} if device == "cpu" else {"device": device}),
+            **({"compile": how} if how else {}),
+        }
 
     @property
     def settings(self) -> dict[str, Any]:
         """All settings by name, those of training behind those of the policy."""
         values = {**_values(self.policy_config), **_values(self.config)}
-        return {name: value for name, value in values.items() if name not in _OPTIONS}
+        return {name: value for name, value in values.items() if name not in NO_SETTINGS}
 
     @property
     def note(self) -> str | None:
@@ -225,8 +232,8 @@ def make_plan(
         recipe: How the policy is trained; what the table of policies says by default.
 
     Raises:
-        ConfigError: A name is not known, a value is out of range, or there is no such policy or
-            environment.
+        ConfigError: A name is not known, a value is out of range, or there is no such policy,
+            environment or function to report to.
     """
     maker, vector = maker_of(env, choices), env if isinstance(env, VectorEnv) else None
     recipe = find_recipe(policy, maker.spec) if recipe is None else recipe
@@ -242,7 +249,9 @@ def make_plan(
     unchosen = {"run": begun_with, "preset": preset, "space": sizes}
     layers = {
         **{"given": settings, "file": in_file},
-        **{of: without_unused(layer, choices.parts) for of, layer in unchosen.items()},
+        **{
+            of: without_unused(layer, _given_parts(choices.given)) for of, layer in unchosen.items()
+        },
     }
     if begun_with:  # what it has not saved was its default, whatever presets say today
         del layers["preset"]
@@ -258,54 +267,43 @@ def make_plan(
     if asked in _OF_THE_USER and sources.get("eval_share") == "default":
         values["eval_share"], sources["eval_share"] = None, asked
 
-    chosen = {name: value for name in OF_FILES if (value := getattr(choices, name)) is not None}
-    options = {
-        **{"seed": 0, "num_envs": NUM_ENVS, "max_env_steps": MAX_ENV_STEPS},
+    chosen = {
+        **{"seed": 0, "num_envs": NUM_ENVS, "max_env_steps": recipe.max_env_steps},
         **{"target": maker.reward_threshold},
-        **{**preset, **begun_with, **choices.begun.options, **in_file, **chosen},
+        **{**preset, **begun_with, **choices.begun.options, **in_file, **choices.given},
     }
-    seed = options["seed"]
-    check_all(whole(0, seed=seed), whole(1, num_envs=options["num_envs"]))
+    options = {name: chosen[name] for name in OF_FILES if chosen.get(name) is not None}
+    if vector is not None:
+        options["num_envs"] = vector.num_envs
+    own = {n: one for n, one in choices.given.items() if n in (*PARTS, *NO_SETTINGS)}
+    own["report"] = own["report"] or choices.begun.report
+    made = settled(Options(**{"target": math.inf, **own, **options, "env": as_chosen(maker)}))
+    config = as_config(recipe.config, _only(values, recipe.config))
+    steps = max(1, config.steps_per_update(made.num_envs))  # 0 of what is refused later
+    every = max(1, config.log_every // steps)
     return RunPlan(
         name=name,
         recipe=recipe,
-        options=_options(as_chosen(maker), options, choices),
-        num_envs=options["num_envs"] if vector is None else vector.num_envs,
+        options=made,
         vector=vector,
         policy_config=as_config(
-            recipe.policy_config, {**_only(values, recipe.policy_config), "seed": seed}
+            recipe.policy_config, {**_only(values, recipe.policy_config), "seed": made.seed}
         ),
-        config=as_config(recipe.config, _only(values, recipe.config)),
+        config=config,
         sources=sources,
+        use=[*made.use, *(mw.report(_function(name), every=every) for name in made.report)],
         has_preset=has_preset,
-        device=str(options.get("device") or "cpu"),
-        compile=options.get("compile"),
-        parts=choices.parts,
     )
 
 
-def given_env(
-    env: EnvLike,
-    env_args: Mapping[str, Any] | None,
-    wrappers: Sequence[EnvWrapper],
-    imports: Sequence[str],
-) -> EnvLike:
-    """Return the environment with its arguments, wrappers and imports.
-
-    Raises:
-        ConfigError: It is a vector environment, which takes none any more, or they are of another
-            type.
-    """
-    if not (env_args or wrappers or imports):
-        return env
-    if isinstance(env, VectorEnv):
+def _function(place_and_name: str) -> Any:  # noqa: ANN401 - `mw.report` checks it
+    place, _, name = place_and_name.rpartition(":")
+    if not place:
         raise ConfigError(
-            f"`env_args`, `wrappers` and `imports` are for environments that are yet to be made, "
-            f"and the environment is a {type(env).__name__}. Give a function that makes it, "
-            f"arguments and wrappers included: lambda num_envs: gymnasium.make_vec(..., "
-            f"num_envs=num_envs)."
+            f"`--report` is {place_and_name!r}; a function was expected, named with its file or "
+            f"module: path/to/file.py:{place_and_name}."
         )
-    return EnvMaker.of(env, args=env_args, wrappers=wrappers, imports=imports)
+    return find_member(place, name)
 
 
 def maker_of(env: EnvLike, choices: Choices) -> EnvMaker:
@@ -315,10 +313,22 @@ def maker_of(env: EnvLike, choices: Choices) -> EnvMaker:
     those that the run was begun with.
 
     Raises:
-        ConfigError: It is a vector environment of which no others can be made.
+        ConfigError: It is a vector environment of which no others can be made, or which takes no
+            arguments any more; or they are of another type.
     """
+    about: dict[str, Any] = {n: choices.given[n] for n in OF_ENVS if choices.given.get(n)}
     if not isinstance(env, VectorEnv):
-        return choices.begun.complete(choices.in_file.complete(EnvMaker.of(env)))
+        args = about.pop("env_args", None)
+        return choices.begun.complete(
+            choices.in_file.complete(EnvMaker.of(env, args=args, **about))
+        )
+    if about:
+        raise ConfigError(
+            f"`env_args`, `wrappers` and `imports` are for environments that are yet to be made, "
+            f"and the environment is a {type(env).__name__}. Give a function that makes it, "
+            f"arguments and wrappers included: lambda num_envs: gymnasium.make_vec(..., "
+            f"num_envs=num_envs)."
+        )
     if (maker := maker_again(env)) is None:
         raise ConfigError(
             f"The environment is a {type(env).__name__}, and a run needs more of them, for its "
@@ -328,37 +338,19 @@ def maker_of(env: EnvLike, choices: Choices) -> EnvMaker:
     return maker
 
 
-def _options(env: str | EnvMaker, values: Mapping[str, Any], choices: Choices) -> Options:
-    target, max_env_steps = values["target"], values["max_env_steps"]
-    check_all(
-        whole(1, max_env_steps=max_env_steps),
-        [] if target is None else at_least(-math.inf, target=target),
-    )
-    return Options(
-        env=env,
-        seed=values["seed"],
-        max_env_steps=min(max_env_steps, SMOKE_ENV_STEPS) if choices.smoke else max_env_steps,
-        target=math.inf if target is None else float(target),
-        smoke=choices.smoke,
-        out=choices.out,
-        resume=choices.resume,
-        report=choices.begun.report if choices.report is None else choices.report,
-    )
-
-
 def _known_settings(recipe: Recipe[Any]) -> list[str]:
     names = [
         field.name
         for config in (recipe.policy_config, recipe.config)
         for field in dataclasses.fields(config)
     ]
-    return [name for name in names if name not in _OPTIONS]
+    return [name for name in names if name not in NO_SETTINGS]
 
 
 def _check_names(policy: str, given: Mapping[str, Any], known: list[str]) -> None:
     faults = []
     for key in map(str, given):
-        if key in _OPTIONS:
+        if key in NO_SETTINGS:
             option = key.replace("_", "-")
             faults.append(
                 f'"{key}" is an option and no setting: --{option} on the command line, '
@@ -397,31 +389,12 @@ def checked_settings(settings: object) -> Mapping[str, Any]:
     return settings
 
 
-def given_parts(**parts: object) -> dict[str, object]:
-    """Return the parts of a policy that were given."""
-    return {name: part for name, part in parts.items() if part is not None}
+def _given_parts(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in PARTS if options.get(name) is not None}
 
 
-def as_path(name: str, value: Any) -> Path | None:  # noqa: ANN401 - whatever is given
-    """Return a path that was given as an option; None where it was not.
-
-    Raises:
-        ConfigError: It is no path.
-    """
+def _path(name: str, value: Any) -> Path:  # noqa: ANN401 - whatever is given
     try:
-        return None if value is None else Path(value)
+        return Path(value)
     except TypeError as error:
         raise ConfigError(f"`{name}` is {value!r}; a path was expected.") from error
-
-
-def check_use(use: object) -> None:
-    """Refuse middleware of the user that are no list.
-
-    Raises:
-        ConfigError: They are something else, such as one middleware.
-    """
-    if not isinstance(use, list | tuple):
-        raise ConfigError(
-            f"`use` is a {type(use).__name__}; a list of middleware was expected: "
-            f"use=[mw.report(fn, every=50)]."
-        )

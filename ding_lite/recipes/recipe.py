@@ -198,3 +198,5 @@ class Recipe(Generic[ConfigT]):
     """Settings and options that suit an environment, by its id."""
     sizes: Callable[[EnvSpec], Mapping[str, Any]] | None = None
     """Returns settings that suit the spaces of an environment without a preset."""
+    max_env_steps: int = 100_000
+    """Where a run ends at the latest, unless that is chosen."""

@@ -45,71 +45,32 @@ from ding_lite.rl.torch_policies.rollout_policy import TorchRolloutPolicy
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy, config_type
 from ding_lite.rl.torch_random import TorchRandom
 
+_LEARN: dict[type[Any], Any] = {
+    OffPolicyConfig: learn_from_replay,
+    SequenceConfig: learn_from_sequences,
+    OnPolicyConfig: learn_from_rollouts,
+    ShortRolloutConfig: learn_from_rollouts,
+}
+_ROWS: dict[str, tuple[Any, ...]] = {
+    "dqn": (DQN, DQNConfig, OffPolicyConfig, DQN_PRESETS, sizes_for_images),
+    "ddpg": (DDPG, DDPGConfig, OffPolicyConfig, DDPG_PRESETS, sizes_for_boxes),
+    "td3": (TD3, TD3Config, OffPolicyConfig, TD3_PRESETS, sizes_for_boxes),
+    "sac": (SAC, SACConfig, OffPolicyConfig, SAC_PRESETS, sizes_for_boxes),
+    "a2c": (A2C, A2CConfig, ShortRolloutConfig, A2C_PRESETS, sizes_for_images),
+    "ppo": (PPO, PPOConfig, OnPolicyConfig, PPO_PRESETS, sizes_for_images),
+    "impala": (IMPALA, IMPALAConfig, OnPolicyConfig, IMPALA_PRESETS, sizes_for_images),
+    "r2d2": (R2D2, R2D2Config, SequenceConfig, R2D2_PRESETS, sizes_for_images),
+}
 RECIPES: dict[str, Recipe[Any]] = {
-    "dqn": Recipe(
-        policy=DQN,
-        policy_config=DQNConfig,
-        config=OffPolicyConfig,
-        learn=learn_from_replay,
-        presets=DQN_PRESETS,
-        sizes=sizes_for_images,
-    ),
-    "ddpg": Recipe(
-        policy=DDPG,
-        policy_config=DDPGConfig,
-        config=OffPolicyConfig,
-        learn=learn_from_replay,
-        presets=DDPG_PRESETS,
-        sizes=sizes_for_boxes,
-    ),
-    "td3": Recipe(
-        policy=TD3,
-        policy_config=TD3Config,
-        config=OffPolicyConfig,
-        learn=learn_from_replay,
-        presets=TD3_PRESETS,
-        sizes=sizes_for_boxes,
-    ),
-    "sac": Recipe(
-        policy=SAC,
-        policy_config=SACConfig,
-        config=OffPolicyConfig,
-        learn=learn_from_replay,
-        presets=SAC_PRESETS,
-        sizes=sizes_for_boxes,
-    ),
-    "a2c": Recipe(
-        policy=A2C,
-        policy_config=A2CConfig,
-        config=ShortRolloutConfig,
-        learn=learn_from_rollouts,
-        presets=A2C_PRESETS,
-        sizes=sizes_for_images,
-    ),
-    "ppo": Recipe(
-        policy=PPO,
-        policy_config=PPOConfig,
-        config=OnPolicyConfig,
-        learn=learn_from_rollouts,
-        presets=PPO_PRESETS,
-        sizes=sizes_for_images,
-    ),
-    "impala": Recipe(
-        policy=IMPALA,
-        policy_config=IMPALAConfig,
-        config=OnPolicyConfig,
-        learn=learn_from_rollouts,
-        presets=IMPALA_PRESETS,
-        sizes=sizes_for_images,
-    ),
-    "r2d2": Recipe(
-        policy=R2D2,
-        policy_config=R2D2Config,
-        config=SequenceConfig,
-        learn=learn_from_sequences,
-        presets=R2D2_PRESETS,
-        sizes=sizes_for_images,
-    ),
+    name: Recipe(
+        policy=policy,
+        policy_config=policy_config,
+        config=config,
+        learn=_LEARN[config],
+        presets=presets,
+        sizes=sizes,
+    )
+    for name, (policy, policy_config, config, presets, sizes) in _ROWS.items()
 }
 
 
@@ -235,9 +196,5 @@ def recipe_of(
     policy: Callable[..., Policy], policy_config: type[Any], from_rollouts: bool
 ) -> Recipe[Any]:
     """Make the recipe of a policy that the table does not have."""
-    return Recipe(
-        policy=policy,
-        policy_config=policy_config,
-        config=OnPolicyConfig if from_rollouts else OffPolicyConfig,
-        learn=learn_from_rollouts if from_rollouts else learn_from_replay,
-    )
+    config = OnPolicyConfig if from_rollouts else OffPolicyConfig
+    return Recipe(policy=policy, policy_config=policy_config, config=config, learn=_LEARN[config])

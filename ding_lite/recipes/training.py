@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,19 +9,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from ding_lite import middleware as mw
-from ding_lite.recipes.plan import (
-    Choices,
-    RunPlan,
-    as_path,
-    check_use,
-    checked_settings,
-    given_env,
-    given_parts,
-    make_plan,
-)
+from ding_lite.cli.options.run import documented
+from ding_lite.recipes.plan import Choices, RunPlan, checked_settings, make_plan
 from ding_lite.recipes.recipe import Ingredients, SingleConfig
-from ding_lite.recipes.runs.directory import has_best, make_next
-from ding_lite.recipes.runs.reporting import save_and_report
+from ding_lite.recipes.runs.directory import has_best
+from ding_lite.recipes.runs.reporting import run_of, save_and_report
 from ding_lite.recipes.runs.run import Run
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from ding_lite.rl.envs.making import EnvLike, EnvWrapper
@@ -50,7 +41,8 @@ class TrainResult:
     """The numbers in the last line of `ding-lite train`: `eval_return`, `env_steps` and so on."""
 
 
-def train(  # noqa: PLR0913 - all of a run; all but three by name, and few at a time
+@documented("train")
+def train(  # noqa: PLR0913, D417 - all of a run; all but three by name, and few at a time
     policy: str | type[Any] | Callable[..., Policy],
     env: EnvLike,
     settings: Mapping[str, Any] | None = None,
@@ -89,32 +81,6 @@ def train(  # noqa: PLR0913 - all of a run; all but three by name, and few at a 
         env: An environment as `make_envs` takes it: an id of gymnasium's registry,
             `package.module:Env-v0`, `path/to/file.py:MyEnv`, a class or a function.
         settings: Settings of the policy and of training: a dict or an EasyDict.
-        env_args: Keywords for the environment, such as {"length": 12}.
-        wrappers: Functions around each environment, the first one innermost.
-        imports: Modules and files to import before, which may register environments.
-        network: A network of your own, as the policy takes it: a module, or a class or function
-            of the spec that makes one. A class or a function at the top of a module or a file is
-            found again by `load_policy`, `ding-lite watch` and `export`.
-        actor: An actor of your own, likewise.
-        critic: A critic of your own, likewise.
-        optimizer: An optimiser such as `torch.optim.RMSprop`.
-        device: The device of the networks, as PyTorch names it; `cpu` unless given.
-        compile: What compiles the networks for updates, as the policy takes it: `"torch"`,
-            `"graph"`, or a compiler of your own.
-        use: Middleware of your own, run behind learning and evaluation in each step, and before the
-            metrics are written: `[mw.report(fn, every=50)]`.
-        config: A TOML file of settings and options, or the `config.json` of a run; what is given
-            here wins.
-        num_envs: Environments that are stepped together; 8 unless given.
-        seed: Decides everything that is random; 0 unless given.
-        target: The mean return of 20 greedy episodes that counts as solved; the environment's
-            own `reward_threshold` unless given.
-        max_env_steps: Where the run ends at the latest.
-        out: The directory of the run; `runs/<policy>/<env>/<number>` unless given.
-        resume: Go on with the run in `out`, with the settings it was begun with; it begins if
-            there is none.
-        smoke: Only try it out, for 2,000 env steps.
-        quiet: Show nothing on standard error.
         **more: Further settings by name, such as `lr=1e-3`; they win over `settings`.
 
     Raises:
@@ -131,36 +97,12 @@ def train(  # noqa: PLR0913 - all of a run; all but three by name, and few at a 
         >>> result.numbers["env_steps"], result.policy.config.lr
         (2000, 0.001)
     """
-    check_use(use)
-    choices = Choices(
-        num_envs=num_envs,
-        seed=seed,
-        target=target,
-        max_env_steps=max_env_steps,
-        out=as_path("out", out),
-        resume=resume,
-        smoke=smoke,
-        device=device,
-        compile=compile,
-        config=as_path("config", config),
-        parts=given_parts(network=network, actor=actor, critic=critic, optimizer=optimizer),
-    )
-    env = given_env(env, env_args, wrappers, imports)
-    return run_plan(
-        make_plan(policy, env, {**checked_settings(settings), **more}, choices),
-        quiet=quiet,
-        use=use,
-    )
+    choices = Choices(**locals())
+    return run_plan(make_plan(policy, env, {**checked_settings(settings), **more}, choices))
 
 
-def run_plan(plan: RunPlan, *, quiet: bool = False, use: Sequence[Middleware] = ()) -> TrainResult:
-    """Carry out a plan, and judge the trained policy.
-
-    Args:
-        plan: Made by `make_plan`.
-        use: Middleware of the user.
-        quiet: Show nothing on standard error.
-    """
+def run_plan(plan: RunPlan) -> TrainResult:
+    """Carry out a plan, and judge the trained policy."""
     plan.check_env()
     options, config = plan.options, cast(SingleConfig, plan.config)
     stack = config.frame_stack
@@ -168,27 +110,19 @@ def run_plan(plan: RunPlan, *, quiet: bool = False, use: Sequence[Middleware] = 
     with (
         make_envs(
             options.env if plan.vector is None else plan.vector,
-            plan.num_envs,
+            options.num_envs,
             seed=options.seed,
             frame_stack=stack,
             **config.learning_from,
         ) as envs,
         make_envs(
-            options.env, config.num_eval_envs(plan.num_envs), seed=eval_seed, frame_stack=stack
+            options.env, config.num_eval_envs(options.num_envs), seed=eval_seed, frame_stack=stack
         ) as eval_envs,
     ):
         policy = plan.make_policy(envs.spec)
         config.check_sizes(envs, policy)
-        if options.out is None:
-            options = dataclasses.replace(
-                options, out=make_next(Path("runs", plan.name, str(options.env)))
-            )
-        with Run(
-            plan.name, options, config=plan.described, defaults=plan.defaults, quiet=quiet
-        ) as run:
-            if plan.note is not None:
-                run.tell(plan.note)
-            confirmed = _run(plan, run, policy, envs, eval_envs, use)
+        with run_of(plan, plan.name, plan.described) as run:
+            confirmed = _run(plan, run, policy, envs, eval_envs)
             if has_best(run.directory):
                 policy.load_state_dict(load_checkpoint(run.best).state)
             numbers = run.judge(policy, eval_share=config.eval_share, confirmed=confirmed)
@@ -204,7 +138,6 @@ def _run(
     policy: Policy,
     envs: Envs,
     eval_envs: Envs,
-    use: Sequence[Middleware],
 ) -> Played | None:
     """Train; return the evaluation that ended the run, if one did."""
     options = run.options
@@ -236,9 +169,7 @@ def _run(
         task.use(evaluate)
         task.use(mw.keep_best(policy, run.best))
         task.use(mw.stop_at(env_step=options.max_env_steps))
-        save_and_report(task, plan, run, parts, every, use)
-        if not run.quiet:
-            task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.goal))
+        save_and_report(task, plan, run, parts, every)
         run.resume(parts)
         task.run()
         return evaluate.final(task.ctx.get("env_step", 0))

@@ -126,7 +126,7 @@ def main() -> None:
         task.use(mw.average_agents(population, processes))
         # As many episodes in all, whichever number of processes play them.
         episodes = 4 // processes.size
-        task.use(mw.evaluate_together(population, eval_envs, processes, every=1, episodes=episodes))
+        task.use(mw.evaluate(population, eval_envs, processes, every=1, episodes=episodes))
         if processes.is_main:
             task.use(mw.evolve(population, Tournament(), mutation, every=1))
         task.use(mw.share_generation(population, processes, every=1))

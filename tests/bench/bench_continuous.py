@@ -86,10 +86,10 @@ def updates(name: str, batch_size: int, width: int) -> list[Row]:
         )
     ]
     if (batch_size, width) == SIZES[0]:
-        obs = make_envs(ENV_ID, plan.num_envs).obs
+        obs = make_envs(ENV_ID, plan.options.num_envs).obs
         rows.append(
             compare(
-                f"{name.upper()} explored action, {plan.num_envs} envs, hidden {width}x{width}",
+                f"{name.upper()} explored action, {len(obs)} envs, hidden {width}x{width}",
                 partial(policy.act, obs),
                 partial(plain.act, obs),
                 baseline_name="plain torch, no_grad",
@@ -170,7 +170,7 @@ def solve(name: str, seed: int) -> Solved:
     plan = make_plan(name, ENV_ID, {}, Choices(seed=seed))
     config = plan.config
     assert isinstance(config, OffPolicyConfig)
-    envs = make_envs(ENV_ID, plan.num_envs, seed=seed, mode="sync")
+    envs = make_envs(ENV_ID, plan.options.num_envs, seed=seed, mode="sync")
     eval_envs = make_envs(ENV_ID, NUM_EVAL_EPISODES, seed=1_000_000 + seed, mode="sync")
     policy = plan.recipe.policy(envs.spec, plan.policy_config)
     replay = ReplayBuffer(envs.spec, capacity=config.capacity, seed=seed)
@@ -178,12 +178,12 @@ def solve(name: str, seed: int) -> Solved:
 
     with Task() as task:
         task.use(mw.random_warmup(envs, replay, steps=config.warmup))
-        task.use(mw.collect(policy, envs, steps=plan.num_envs))
+        task.use(mw.collect(policy, envs, steps=plan.options.num_envs))
         task.use(mw.add_to(replay))
-        task.use(mw.train(policy, replay, updates=plan.num_envs))
+        task.use(mw.train(policy, replay, updates=plan.options.num_envs))
         while len(replay) < MAX_ENV_STEPS:
             started = time.process_time()
-            task.run(max_step=math.ceil(EVAL_EVERY / plan.num_envs))
+            task.run(max_step=math.ceil(EVAL_EVERY / plan.options.num_envs))
             seconds += time.process_time() - started
             if mean_return(policy, eval_envs) >= TARGET:
                 return Solved(task.ctx.env_step, seconds)

@@ -275,7 +275,7 @@ def seconds_per_env_step(seed: int, *, generation: int = 2_560, episodes: int = 
 
         with Task() as task:
             task.use(mw.for_each(population, learn))
-            task.use(mw.evaluate_population(population, eval_envs, every=turns, episodes=episodes))
+            task.use(mw.evaluate(population, eval_envs, every=turns, episodes=episodes))
             task.use(mw.evolve(population, Tournament(), Mutation(SEARCH), every=turns))
             started = time.process_time()
             task.run(max_step=turns)

@@ -110,7 +110,7 @@ def solve(seed: int) -> tuple[int, float]:
     with (
         make_envs(
             ENV_ID,
-            plan.num_envs,
+            plan.options.num_envs,
             seed=seed,
             mode="sync",
             reward_scale=config.reward_scale,

@@ -100,7 +100,7 @@ def in_processes(solve_one: Callable[[str, int], Solved], name: str) -> list[Sol
 def solve(name: str, seed: int) -> Solved:
     """Train until solved; an unsolved goal counts as the most env steps it was given."""
     plan = make_plan(name, "CartPole-v1", {}, Choices(seed=seed))
-    envs = make_envs("CartPole-v1", plan.num_envs, seed=seed)
+    envs = make_envs("CartPole-v1", plan.options.num_envs, seed=seed)
     eval_envs = make_envs("CartPole-v1", NUM_EVAL_EPISODES, seed=1_000_000 + seed)
     policy: Any = plan.recipe.policy(envs.spec, plan.policy_config)
     unroll = plan.settings["unroll"]

@@ -146,7 +146,7 @@ def run(arm: str, seed: int, *, env: str, max_env_steps: int) -> dict[str, Any]:
 
             task.use(mw.for_each(population, learn))
             task.use(catch_up(population, replays, every=steps))
-            task.use(mw.evaluate_population(population, eval_envs, every=steps, episodes=EPISODES))
+            task.use(mw.evaluate(population, eval_envs, every=steps, episodes=EPISODES))
             task.use(chosen)
             if evolve is not None:
                 task.use(mw.evolve(population, *evolve, every=steps))

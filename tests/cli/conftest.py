@@ -10,11 +10,19 @@ import pytest
 
 from tests.cli.calls import PROGRAM
 from tests.fonts import open_fonts
+from tests.warm import Warm, warm
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _fonts() -> None:
     open_fonts()
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[Warm]:
+    """Return a process that calls `ding-lite` quickly."""
+    with warm() as process:
+        yield process
 
 
 @pytest.fixture

@@ -137,7 +137,7 @@ BROKEN_RUNS = [
 NAMES = [
     *(
         (f"train {word} CartPole-v1", "There is no policy")
-        for word in ("dnq", "<EMPTY>", "<NUL>", "<LONG>", "<NO-TEXT>", "dqn,sac", "../dqn")
+        for word in ("<EMPTY>", "<NUL>", "<LONG>", "<NO-TEXT>", "dqn,sac", "../dqn")
     ),
     *(
         (f"train dqn {word}", "")
@@ -147,17 +147,44 @@ NAMES = [
         (f"train dqn {word}", "")
         for word in ("/", "<NUL>", "<LONG>", "<NO-TEXT>", "-v1", "os:x-v0")
     ),
+    ("train dnq CartPole-v1", "There is no policy 'dnq' to train. Did you mean \"dqn\"?"),
+    ("train dqn CartPol-v1", 'Did you mean "CartPole-v1"?'),
+    ("train dqn Pendulum-v1", "Take SAC or TD3, which give numbers"),
+    (f"{TRAIN} --set lrr=1", 'Unknown setting "lrr". Did you mean "lr"?'),
     ("train sac CartPole-v1", "SAC gives numbers within bounds"),
     *((f"{TRAIN} --set {word}=1", "") for word in ("<EMPTY>", "<NUL>", "l.r", "lrr", "__init__")),
-    (f"{TRAIN} --set lr", "expected is the name of a setting"),
+    *(
+        (f"{TRAIN} --set {word}", "expected is the name of a setting, `=` and its value: lr=3e-4")
+        for word in ("lr", "=1", "lr=", "<EMPTY>")
+    ),
     (f"{TRAIN} --set seed=3", '"seed" is an option and no setting'),
     (f"{TRAIN} --set loss=hubert", "`loss` is 'hubert'"),
     (f"{EVOLVE} --search lrr=1:2", 'Unknown key "lrr". Did you mean'),
     (f"{EVOLVE} --search lr=1e-3:1e-2 --set lr=1", "`lr` is searched, and was given"),
-    ("plot run --metric lose", "`lose` is missing in run"),
-    ("plot run --out curves.gif", "ends in '.gif'"),
+    ("plot run --metric wal_s", '`wal_s` is missing in run. Did you mean "wall_s"? Metrics of'),
+    ("plot run --out curves.gif", "curves.gif ends in '.gif'. Choose one of: .png, .svg"),
+    ("plot nowhere", "There is no run in nowhere: a directory with a config.json was expected"),
+    ("export run --out policy.pth", "does not say the format"),
+    ("export run --out p.onnx --format torch", "the format is 'torch'. Let it end in .pt2"),
+    ("export elsewhere", "checkpoint in elsewhere"),
     ("top no-such-job", "There is no job 'no-such-job'"),
-    ("run program", "expected is a module or a file"),
+    *(
+        (f"run {word}", f"The program is '{word}'; expected is a module or a file, a colon, and a")
+        for word in ("program", ":main", "program:", "program:a.b")
+    ),
+    ("run program:mainn", 'function `mainn`. Did you mean "main"? Its functions are: main,'),
+    ("run program:__name__", "program has a str instead of a function `__name__`."),
+    ("run prorgam:main", "There is no module `prorgam` (looked for in"),
+    ("run program.sub:main", "There is no module `program.sub`"),
+    ("run my-train:main", "'my-train' is no name of a module"),
+    ("run no/such.py:main", "There is no file 'no/such.py' (looked for in"),
+    ("run sub/random.py:main", "sub/random.py has the name of another module, `random` ("),
+    ("run ./a.b.py:main", "a name without dots that ends in .py. Rename it."),
+    ("run program:inner --nodes 2", "is a lambda, and a node, which is another process, could"),
+    ("run program:main --roles node", "'node' cannot be a role"),
+    (f"{RUN} --nodes 2 --topology 0-9", "`topology` has the entry (0, 9); each must be"),
+    (f"{TCP} --key-file none.key", "The key file none.key cannot be read"),
+    ("keygen no/such/folder.key", "The key file no/such/folder.key cannot be written: No such"),
     *(
         (f"run {word}:main", "")
         for word in ("<EMPTY>", "<NUL>", "<LONG>", "<NO-TEXT>", "..x", "a..b")
@@ -168,7 +195,7 @@ NAMES = [
     ),
     ("run no_main:main", "has no function `main`"),
     ("run program:PROGRAM", "has no function `PROGRAM`"),
-    ("run program:take", "takes (first, second='usual')"),
+    ("run program:take", "takes (first, second='usual'), and after `--` came []"),
     (f"{RUN} --labels a,,b", "names, separated by commas"),
     (f"{RUN} --labels <NUL>", "is no label"),
     (f"{RUN} --roles a*0", "expected is a role"),
@@ -216,12 +243,14 @@ def make_folder(folder: Path, run: Path) -> None:
     """
     (folder / "program.py").write_text(PROGRAM)
     (folder / "no_main.py").write_text("x = 3\n")
+    (folder / "a.b.py").write_text(PROGRAM)
     (folder / "a-file").write_text("hello\n")
     (folder / "dangling").symlink_to("nowhere-at-all")
     (folder / "loop").symlink_to("loop")
     os.mkfifo(folder / "pipe")
     for name in ("sub", "empty", "pictures.png"):
         (folder / name).mkdir()
+    (folder / "sub" / "random.py").write_text(PROGRAM)
     configs = {"half": '{"example": "tra', "list": "[]", "text": '{"options": "x"}'}
     runs = ["run", "other-run", "no-config", "pipe-config", "broken-metrics", "half-manifest"]
     for name in [*runs, *(f"{kind}-config" for kind in configs)]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -80,26 +79,3 @@ def test_the_newest_weights_may_be_written_for_torch(words: list[str]) -> None:
     values = torch.export.load("policy.pt2").module()(torch.from_numpy(OBS))
     expected = load_policy("run", last=True).act(OBS, explore=False)
     np.testing.assert_array_equal(values.argmax(1).numpy(), expected)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["run", "--out", "policy.pth"], "does not say the format"),
-        (
-            ["run", "--out", "p.onnx", "--format", "torch"],
-            "the format is 'torch'. Let it end in .pt2",
-        ),
-        (["elsewhere"], "checkpoint in elsewhere"),
-        (["run", "--out", "no/such/policy.pt2"], "no/such/policy.pt2"),
-    ],
-)
-def test_a_slip_is_a_sentence(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["export", *words]) in (1, 2)
-    out, error = capsys.readouterr()
-    assert out == ""
-    assert error.startswith("ding-lite export: ")
-    assert message in error
-    assert not Path("policy.pth").exists()

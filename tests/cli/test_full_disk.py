@@ -5,24 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.calls import MODULE, environment
 from tests.cli.slips import TRAIN, words_of
-from tests.warm import Warm, warm
+from tests.warm import Warm
 
 pytestmark = [pytest.mark.procs, pytest.mark.deadline(60)]
 LONG = f"{TRAIN} --max-env-steps 2000 --target 1000 --set checkpoint_every=64 --set log_every=8"
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[Warm]:
-    """Return a process that calls `ding-lite` quickly."""
-    with warm() as process:
-        yield process
 
 
 def on_a_disk_of_its_own(folder: Path, options: str, line: str) -> subprocess.CompletedProcess[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -12,18 +11,11 @@ import pytest
 
 from tests.cli import slips
 from tests.cli.fuzz import command_line
-from tests.warm import Warm, warm
+from tests.warm import Warm
 
 pytestmark = pytest.mark.procs
 SECONDS = 45.0
 """A command line that takes longer is called hung; the slowest of them take 3 on an idle core."""
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[Warm]:
-    """Return a process that calls `ding-lite` quickly."""
-    with warm() as process:
-        yield process
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli import slips
-from tests.warm import Said, Warm, warm
+from tests.warm import Said, Warm
 
 pytestmark = pytest.mark.procs
 TABLES = {
@@ -21,13 +20,6 @@ TABLES = {
     "combination": slips.COMBINATIONS,
 }
 LOG_LINE = re.compile(r"\d\d:\d\d:\d\d\.\d{3} ")
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[Warm]:
-    """Return a process that calls `ding-lite` quickly."""
-    with warm() as process:
-        yield process
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from tests.cli.calls import MODULE, environment
 from tests.cli.slips import TRAIN, words_of
 from tests.recipes.runs.test_results import leave
-from tests.warm import Warm, warm
+from tests.warm import Warm
 
 pytestmark = pytest.mark.procs
 PRINTING = [
@@ -24,13 +23,6 @@ PRINTING = [
     "train dqn CartPole-v1 --settings",
 ]
 """Commands that print many lines, and change nothing."""
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[Warm]:
-    """Return a process that calls `ding-lite` quickly."""
-    with warm() as process:
-        yield process
 
 
 @pytest.fixture

@@ -48,6 +48,12 @@ def test_a_run_ends_with_its_line_of_json(capsys: pytest.CaptureFixture[str]) ->
     assert "Did not solve CartPole-v1" in err
 
 
+def test_a_quiet_run_writes_nothing_but_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("--quiet") == 0
+    out, err = capsys.readouterr()
+    assert (len(out.splitlines()), err) == (1, "")
+
+
 def test_settings_have_the_types_that_they_need() -> None:
     words = ("lr=3e-4", "n_step=1", "double=false", "hidden=8,4", "capacity=1e3", "loss=mse")
     assert train(*(word for setting in words for word in ("--set", setting))) == 0
@@ -68,52 +74,6 @@ def test_a_run_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert "The run in here goes on at 160 env steps." in err
     assert json.loads(out)["env_steps"] == 240
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("dnq CartPole-v1", "There is no policy 'dnq' to train. Did you mean \"dqn\"?"),
-        ("dqn CartPol-v1", 'Did you mean "CartPole-v1"?'),
-        ("dqn Pendulum-v1", "Take SAC or TD3, which give numbers"),
-        ("dqn CartPole-v1 --set lrr=1", 'Unknown setting "lrr". Did you mean "lr"?'),
-        ("dqn CartPole-v1 --set lr=-1", "`lr` is -1.0; it must be above 0"),
-        ("dqn CartPole-v1 --resume", "`resume` goes on with the run in `out`"),
-    ],
-)
-def test_a_slip_is_explained_without_a_traceback(
-    words: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", *words.split()]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.splitlines()[-1].startswith("ding-lite train: ")
-    assert said in err
-    assert not Path("runs").exists()
-
-
-@pytest.mark.parametrize("word", ["lr", "=1", "lr=", "l r=1", ""])
-def test_what_is_no_setting_is_refused(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["train", "dqn", "CartPole-v1", "--set", word])
-    assert end.value.code == 2
-    assert (
-        "expected is the name of a setting, `=` and its value: lr=3e-4" in capsys.readouterr().err
-    )
-
-
-def test_a_full_disk_is_reported_in_a_sentence(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(fd: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    assert train() == 1
-    err = capsys.readouterr().err
-    assert "ding-lite train: The checkpoint could not be written to " in err
-    assert "No space left on device. A checkpoint that was there before is still whole." in err
-    assert "Traceback" not in err
 
 
 def test_a_checkpoint_of_another_version_is_reported_in_a_sentence(

@@ -38,9 +38,7 @@ def makers(policy: DQN, population: Population, eval_envs: Envs, tmp_path: Path)
 
     return {
         "evaluate": lambda **period: mw.evaluate(policy, eval_envs, **period),
-        "evaluate_population": lambda **period: mw.evaluate_population(
-            population, eval_envs, **period
-        ),
+        "evaluate_population": lambda **period: mw.evaluate(population, eval_envs, **period),
         "evolve": evolve_evaluated,
         "checkpoint": lambda **period: mw.checkpoint(policy, tmp_path / "saved", **period),
         "throughput": mw.throughput,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -142,16 +143,14 @@ def evolved(envs: Envs, eval_envs: Envs, folder: Path) -> dict[str, list[StepRec
     def report(ctx: Context) -> None:
         ctx.metrics["what the agents report"] = 1.0
 
-    evaluate = mw.evaluate_population(
-        population, eval_envs, every=2, stop_at=1.0, max_env_steps=1_000_000
-    )
+    evaluate = mw.evaluate(population, eval_envs, every=2, stop_at=1.0, max_env_steps=1_000_000)
     both: list[Any] = [({"every": 2}, {"total_step": 1}), ({"every_env_steps": 2}, {"env_step": 1})]
     spent = {"env_step": 1_000, "eval_steps": 1_000}
     counted = {"env_step": 5, "train_iter": 5, "eval_value": 5.0}
     return {
         "for_each": [run_step(mw.for_each(population, lambda agent: [report]))[1]],
-        "evaluate_population": [run_step(evaluate, total_step=1)[1]],
-        "keep_best_agent": [run_step(mw.keep_best_agent(population, folder), **counted)[1]],
+        "evaluate (agents)": [run_step(evaluate, total_step=1)[1]],
+        "keep_best (agents)": [run_step(mw.keep_best(population, folder), **counted)[1]],
         "env_step_budget": [run_step(mw.env_step_budget(1_000, every=2), **spent)[1]],
         "evolve": [
             run_step(mw.evolve(population, Tournament(), Mutation(none=1.0), **period), **now)[1]
@@ -166,7 +165,7 @@ def bred_for_others(envs: Envs, eval_envs: Envs) -> dict[str, list[StepRecord]]:
     with use_router(LocalRouter()) as router:
         server = PopulationServer(Group(router, (0,)), Group(router, (0,)), population)
         records = {"take_members": [run_step(mw.take_members(population, server))[1]]}
-        run_step(mw.evaluate_population(population, eval_envs, every=1))
+        run_step(mw.evaluate(population, eval_envs, every=1))
         last = {"total_step": 1}
         for name, middleware in {
             "return_members": mw.return_members(population, server, every=2),
@@ -182,14 +181,14 @@ def trained_together(envs: Envs, eval_envs: Envs, folder: Path) -> dict[str, lis
     population = Population.of(DQN, envs.spec, size=2, config={"hidden": (4,)})
     processes = Processes()
     average = mw.average_agents(population, processes)
-    judge = mw.evaluate_together(population, eval_envs, processes, every=2, stop_at=1.0)
+    judge = mw.evaluate(population, eval_envs, processes, every=2, stop_at=1.0)
     share = mw.share_generation(population, processes, every=2)
-    save = mw.checkpoint_together({"population": population}, folder, processes, every=1)
+    save = mw.checkpoint({"population": population}, folder, processes, every=1)
     counted = {"env_step": 5, "train_iter": 5, "eval_value": 5.0}
     return {
         "average_agents": [run_step(average)[1], run_step(average, finish=True)[1]],
-        "evaluate_together": [run_step(judge, total_step=1)[1]],
-        "checkpoint_together": [run_step(save, **counted)[1]],
+        "evaluate (processes)": [run_step(judge, total_step=1)[1]],
+        "checkpoint (processes)": [run_step(save, **counted)[1]],
         "share_generation": [run_step(share, total_step=1)[1]],
     }
 
@@ -265,12 +264,13 @@ def observed(
 def test_every_context_block_agrees_with_its_middleware(
     observed: dict[str, list[StepRecord]],
 ) -> None:
-    no_middleware = {"resume", "resume_together"}
+    no_middleware = {"resume"}
     as_report = {"mlflow", "wandb"}  # the same base as `report`, and a package behind it
-    assert sorted(observed) == sorted({*mw.__all__} - no_middleware - as_report)
-    assert block_of(mw.mlflow) == block_of(mw.wandb) == block_of(mw.report)
-    for name, records in observed.items():
-        together = StepRecord()
+    found: dict[str, StepRecord] = defaultdict(StepRecord)
+    for kind, records in observed.items():
         for record in records:
-            together |= record
+            found[kind.split()[0]] |= record
+    assert sorted(found) == sorted({*mw.__all__} - no_middleware - as_report)
+    assert block_of(mw.mlflow) == block_of(mw.wandb) == block_of(mw.report)
+    for name, together in found.items():
         assert block_of(getattr(mw, name)) == together, name

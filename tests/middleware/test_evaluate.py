@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from ding_lite import middleware as mw
+from ding_lite.distributed import Processes
 from ding_lite.errors import ConfigError
+from ding_lite.evolution import Population
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.evaluation import mean_return
@@ -65,6 +68,21 @@ def test_a_good_policy_ends_the_run(balancer: Balancer, eval_envs: Envs) -> None
         task.run(max_step=100)
     assert task.ctx.total_step == 1
     assert task.ctx.eval_value == 500.0
+
+
+def test_what_a_policy_or_a_population_does_not_take_is_refused(
+    policy: DQN, eval_envs: Envs
+) -> None:
+    several = Population.of(DQN, eval_envs.spec, size=2, config={"hidden": (4,)})
+    wrong: list[tuple[Any, dict[str, Any]]] = [
+        (policy, {"max_env_steps": 9}),
+        (policy, {"processes": Processes()}),
+        (several, {"share": 0.1}),
+        (several, {"processes": Processes(), "confirm_envs": eval_envs}),
+    ]
+    for what, options in wrong:
+        with pytest.raises(ConfigError, match=f"`{list(options)[-1]}` is not for this evaluation"):
+            mw.evaluate(what, eval_envs, every=1, **options)
 
 
 def test_a_poor_policy_does_not_end_the_run(policy: DQN, eval_envs: Envs) -> None:

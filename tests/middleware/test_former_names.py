@@ -12,10 +12,15 @@ from ding_lite.middleware.checkpoint import _check_fits, describe
 from ding_lite.rl.checkpoint.save_load import save_checkpoint
 
 FORMER = {
-    "keep_champion": "keep_best_agent",
+    "checkpoint_together": "checkpoint",
+    "evaluate_population": "evaluate",
+    "evaluate_together": "evaluate",
+    "keep_best_agent": "keep_best",
+    "keep_champion": "keep_best",
     "keep_pace": "rate_limit",
     "measure": "throughput",
     "recall": "replay_trajectories",
+    "resume_together": "resume",
     "stay_within": "env_step_budget",
     "tally": "count_collected",
 }

@@ -102,4 +102,4 @@ def test_a_broken_policy_is_not_kept(policy: DQN, tmp_path: Path) -> None:
 
 def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="`policy` is a str"):
-        mw.keep_best("best", tmp_path)  # type: ignore[arg-type]
+        mw.keep_best("best", tmp_path)  # type: ignore[call-overload]

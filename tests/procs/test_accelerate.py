@@ -85,7 +85,7 @@ with Task() as task:
     task.use(mw.for_each(population, learn))
     task.use(mw.average_agents(population, processes))
     task.use(look)
-    task.use(mw.evaluate_together(population, eval_envs, processes, every=3))
+    task.use(mw.evaluate(population, eval_envs, processes, every=3))
     if is_main:
         task.use(mw.evolve(population, Tournament(), Mutation(search, none=0.1), every=3))
     task.use(mw.share_generation(population, processes, every=3))
@@ -247,13 +247,13 @@ def digest_after(steps, folder, *, resume=False, burns_at=None):
         task.use(fuse.note_step)
         task.use(mw.for_each(population, learn))
         task.use(mw.average_agents(population, processes))
-        task.use(mw.evaluate_together(population, eval_envs, processes, every=3))
+        task.use(mw.evaluate(population, eval_envs, processes, every=3))
         if is_main:
             task.use(mw.evolve(population, Tournament(), Mutation(search, none=0.1), every=3))
         task.use(mw.share_generation(population, processes, every=3))
-        task.use(mw.checkpoint_together(parts, folder, processes, every=2))
+        task.use(mw.checkpoint(parts, folder, processes, every=2))
         if resume:
-            found = mw.resume_together(parts, folder, processes)
+            found = mw.resume(parts, folder, processes)
             say("goes on", rank, found and found["total_step"])
         task.run(max_step=steps)
     agents = population.state_dict()["agents"]

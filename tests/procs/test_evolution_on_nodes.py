@@ -69,7 +69,7 @@ def main():
         learner.use(mw.take_members(population, server))
         learner.use(mw.for_each(population, learn))
         learner.use(die_or_wait)
-        learner.use(mw.evaluate_population(population, eval_envs, every=EVERY))
+        learner.use(mw.evaluate(population, eval_envs, every=EVERY))
         learner.use(mw.return_members(population, server, every=EVERY))
         breeder.use(mw.gather_members(server, every=EVERY))
         breeder.use(mw.evolve(server.population, Tournament(), mutation, every=EVERY))

@@ -163,7 +163,7 @@ def learn(agent):
 
 with Task() as task:
     task.use(mw.for_each(population, learn)).use(mw.average_agents(population, processes))
-    task.use(mw.evaluate_together(population, eval_envs, processes, every=EVERY, episodes=1))
+    task.use(mw.evaluate(population, eval_envs, processes, every=EVERY, episodes=1))
     if processes.is_main:
         task.use(mw.evolve(population, Tournament(), Mutation(search), every=EVERY))
     task.use(mw.share_generation(population, processes, every=EVERY))

@@ -254,8 +254,8 @@ def test_evolve_is_a_name_of_the_roof() -> None:
 def test_the_champion_is_the_agent_of_the_best_evaluation(tmp_path: Path) -> None:
     with make_envs("CartPole-v1", 1) as envs:
         population = Population.of(DQN, envs.spec, SEARCH, size=3, config={"hidden": (4,)})
-    best_agent = mw.keep_best_agent(population, tmp_path / "best")
-    twin = mw.keep_best_agent(population, tmp_path / "best")
+    best_agent = mw.keep_best(population, tmp_path / "best")
+    twin = mw.keep_best(population, tmp_path / "best")
     for value, place in ((10.0, 1), (50.0, 2), (30.0, 0)):
         for agent in population:
             agent.note_evaluation(value if agent.place == place else 0.0)

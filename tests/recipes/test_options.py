@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import ding_lite
+from ding_lite.cli.main import make_parsers
+from ding_lite.cli.options.run import RunOptions
 from ding_lite.errors import ConfigError
 from ding_lite.recipes import Options, Run, parse_options
 from ding_lite.rl.envs.making import EnvMaker
@@ -16,6 +22,25 @@ def parse(*arguments: str) -> Options:
     return parse_options(
         "Train.", env="CartPole-v1", max_env_steps=50_000, target=475.0, arguments=arguments
     )
+
+
+@pytest.mark.parametrize("call", [ding_lite.train, ding_lite.evolve])
+def test_a_call_and_its_command_have_the_options_of_the_one_dataclass(
+    call: Callable[..., Any],
+) -> None:
+    of_call = [one for one in fields(RunOptions) if call.__name__ in one.metadata["of"]]
+    of_python = {one.name: one for one in of_call if one.name not in ("env", "report")}
+    parameters = inspect.signature(call).parameters
+    by_name = {n: one for n, one in parameters.items() if one.kind is one.KEYWORD_ONLY}
+    assert by_name.keys() == of_python.keys()
+    for name, parameter in by_name.items():
+        own = of_python[name].default  # None stands for one that is found elsewhere unless chosen
+        assert parameter.default == (None if own is MISSING or own else own) or own == 0
+        assert f"        {name}: " in (call.__doc__ or "")
+    typed = {action.dest for action in make_parsers()[1][call.__name__]._actions}
+    assert {one.name for one in of_call if one.metadata["typed"]} == typed - {
+        *("help", "policy", "set", "settings", "search")
+    }
 
 
 def test_without_options_the_programs_own_values_hold() -> None:
@@ -54,7 +79,7 @@ def test_help_explains_each_option(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "Train." in text
     for option in (
-        "--env ID",
+        "--env ENV",
         "--seed",
         "--max-env-steps N",
         "--target RETURN",

@@ -39,7 +39,7 @@ def test_an_environment_without_a_preset_has_the_defaults() -> None:
     found = plan("FrozenLake-v1")
     assert found.policy_config == DQNConfig()
     assert found.config == OffPolicyConfig()
-    assert (found.num_envs, found.options.seed) == (8, 0)
+    assert (found.options.num_envs, found.options.seed) == (8, 0)
     assert (found.options.max_env_steps, found.options.target) == (100_000, 0.7)
     assert set(found.sources.values()) == {"default"}
     assert found.note is not None
@@ -53,8 +53,9 @@ def test_the_command_of_the_note_is_one_that_can_be_typed(tmp_path: Path) -> Non
     (tmp_path / "noted.py").write_text("from tests.recipes.test_plan import Screen\n")
     note = plan("noted.py:Screen").note or ""
     assert f"`ding-lite train dqn {tmp_path}/noted.py:Screen --settings` lists." in note
-    evolved = plan_evolution("dqn", "FrozenLake-v1", None, {}, Choices()).plan.note or ""
-    assert "`ding-lite evolve dqn FrozenLake-v1 --settings` lists." in evolved
+    evolved = plan_evolution("dqn", "FrozenLake-v1", None, {}, Choices()).plan
+    assert "`ding-lite evolve dqn FrozenLake-v1 --settings` lists." in (evolved.note or "")
+    assert evolved.options.max_env_steps == 200_000  # as `ding-lite evolve --help` says
     for env in (Screen, EnvMaker.of("noted.py:Screen", args={"max_episode_steps": 3})):
         note = make_plan("dqn", env, {}, Choices()).note or ""
         assert note.startswith("DQN has no preset for Screen; sizes suit its spaces (hidden)")
@@ -75,11 +76,11 @@ def test_a_preset_wins_over_defaults_and_yields_to_given_values() -> None:
 def test_a_preset_says_nothing_of_what_the_user_replaces() -> None:
     assert {"hidden", "lr_end"} <= DQN_PRESETS["LunarLander-v3"].keys()
     parts = {"network": object(), "optimizer": lambda params: params}
-    found = plan("LunarLander-v3", parts=parts)
+    found = plan("LunarLander-v3", **parts)
     assert found.policy_config.hidden == DQNConfig().hidden
     assert found.policy_config.lr_end is None
     assert found.policy_config.loss == "mse"
-    chosen = plan("LunarLander-v3", {"hidden": (8,)}, parts=parts)
+    chosen = plan("LunarLander-v3", {"hidden": (8,)}, **parts)
     assert chosen.policy_config.hidden == (8,)  # which the policy refuses
 
 
@@ -203,7 +204,7 @@ def test_only_a_user_lifts_the_share_of_evaluations(tmp_path: Path) -> None:
 def test_options_win_over_a_preset() -> None:
     options = plan(max_env_steps=9, target=1.5, num_envs=2).options
     assert (options.max_env_steps, options.target) == (9, 1.5)
-    assert plan(num_envs=2).num_envs == 2
+    assert plan(num_envs=2).options.num_envs == 2
 
 
 def test_a_smoke_run_is_short() -> None:
@@ -300,7 +301,7 @@ def begun(directory: Path, **config: Any) -> Path:
 def test_a_resumed_run_keeps_its_settings(tmp_path: Path) -> None:
     found = plan(out=begun(tmp_path, lr=0.25, hidden=[8]), resume=True)
     assert (found.policy_config.lr, found.policy_config.hidden) == (0.25, (8,))
-    assert (found.num_envs, found.options.seed, found.policy_config.seed) == (4, 5, 5)
+    assert (found.options.num_envs, found.options.seed, found.policy_config.seed) == (4, 5, 5)
     assert (found.options.max_env_steps, found.options.target) == (123, 9.0)
     assert found.options.smoke is False
     assert found.sources["lr"] == "run"

@@ -69,5 +69,5 @@ def stages(policy: DQN, envs: Envs, replay: ReplayBuffer) -> None:
     mw.train(OnlyActs(), replay)  # error: arg-type: "Policy"
     mw.train(policy, replay, beta=0.4)  # error: arg-type: "Schedule | None"
     mw.update_priorities(replay)  # error: arg-type: "Prioritized"
-    mw.evaluate(policy, envs, every="often")  # error: arg-type
+    mw.evaluate(policy, envs, every="often")  # error: call-overload
     mean_return(policy)  # error: call-arg

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from packaging.requirements import Requirement
+
 from ding_lite.cli.exit_codes import DONE, FAILED
 from ding_lite.errors import ConfigError, pip_line
 from ding_lite.settings import PREFIX, Settings, process_environ
@@ -138,34 +140,34 @@ def _packages() -> Iterator[Finding]:
         yield Finding("warn", "packages", f"{PACKAGE} is not installed, only found", advice)
         return
     fine = []
-    for requirement in wanted:
-        name, limits, extra = split_requirement(requirement)
-        if extra is not None:
+    for one in map(Requirement, wanted):
+        if one.marker is not None and not one.marker.evaluate({"extra": ""}):
             continue
-        version = _version_of(name)
-        if version is not None and satisfies(version, limits):
-            fine.append(f"{name} {version}")
+        version = _version_of(one.name)
+        if version is not None and _satisfies(version, one):
+            fine.append(f"{one.name} {version}")
             continue
-        found = "is not installed" if version is None else f"{version} is not {limits}"
-        yield Finding("fail", name, found, f'pip install "{name}{limits}"')
+        found = "is not installed" if version is None else f"{version} is not {one.specifier}"
+        yield Finding("fail", one.name, found, f'pip install "{one.name}{one.specifier}"')
     yield Finding("ok", "packages", ", ".join(fine))
 
 
 def _extras() -> Iterator[Finding]:
     for extra, purpose in _EXTRAS.items():
         try:
-            needed = sorted(_needed_by(PACKAGE, extra), key=lambda one: extra not in one[0])
+            needed = sorted(_needed_by(PACKAGE, extra), key=lambda one: extra not in one.name)
         except importlib.metadata.PackageNotFoundError:
             return
         if not needed:
             continue
-        have = {name: _version_of(name) for name, _ in needed}
+        have = {one.name: _version_of(one.name) for one in needed}
         faults = [
-            f"{name} is not installed" if version is None else f"{name} {version} is not {limits}"
-            for name, limits in needed
-            if (version := have[name]) is None or not satisfies(version, limits)
+            f"{one.name} "
+            + (f"{version} is not {one.specifier}" if version else "is not installed")
+            for one in needed
+            if (version := have[one.name]) is None or not _satisfies(version, one)
         ]
-        if have[needed[0][0]] is None:  # others may be there for something else
+        if have[needed[0].name] is None:  # others may be there for something else
             yield Finding("ok", extra, f"not installed; for {purpose}: {pip_line(extra)}")
         elif faults:
             yield Finding("warn", extra, f"for {purpose}: {', '.join(faults)}", pip_line(extra))
@@ -174,69 +176,25 @@ def _extras() -> Iterator[Finding]:
             yield Finding("ok", extra, f"{listed}, for {purpose}")
 
 
-def _needed_by(package: str, extra: str) -> Iterator[tuple[str, str]]:
-    """Yield what an extra needs, with the limits of the version, and what extras of that need."""
-    for requirement in importlib.metadata.requires(package) or []:
-        name, limits, of = split_requirement(requirement)
-        version = re.search(r"python_version\s*([<>=]+)\s*[\"']([0-9.]+)", requirement)
-        if of != extra or (
-            version and not satisfies(platform.python_version(), version[1] + version[2])
+def _needed_by(package: str, extra: str) -> Iterator[Requirement]:
+    """Yield what an extra needs, and what extras of that need."""
+    for one in map(Requirement, importlib.metadata.requires(package) or []):
+        marker = one.marker
+        if (
+            marker is None
+            or marker.evaluate({"extra": ""})
+            or not marker.evaluate({"extra": extra})
         ):
             continue
-        inner = re.match(r"\s*[\w.-]+\s*\[([^\],]+)\]", requirement)
-        if inner is None:
-            yield name, limits
-        elif _version_of(name) is not None:
-            yield from _needed_by(name, inner[1])
+        if not one.extras:
+            yield one
+        elif _version_of(one.name) is not None:
+            for inner in one.extras:
+                yield from _needed_by(one.name, inner)
 
 
-def split_requirement(requirement: str) -> tuple[str, str, str | None]:
-    """Split what a package says it needs into a name, limits of the version, and an extra.
-
-    Example:
-        >>> split_requirement("gymnasium[box2d]<2,>=1.1; extra == 'box2d'")
-        ('gymnasium', '<2,>=1.1', 'box2d')
-    """
-    text, _, marker = requirement.partition(";")
-    parts = re.fullmatch(r"\s*([\w.-]+)\s*(?:\[[^\]]*\])?\s*\(?([^)]*?)\)?\s*", text)
-    extra = re.search(r"extra\s*==\s*[\"']([^\"']+)", marker)
-    name, limits = (parts[1], parts[2]) if parts else (text.strip(), "")
-    return name, limits, extra[1] if extra else None
-
-
-def satisfies(version: str, limits: str) -> bool:
-    """Return whether a version lies within limits such as `>=1.1,<2`.
-
-    Example:
-        >>> (
-        ...     satisfies("1.10.0", ">=1.9,<2"),
-        ...     satisfies("2.0", "<2"),
-        ...     satisfies("2.13.0+cpu", ">=2.6"),
-        ... )
-        (True, False, True)
-    """
-    for limit in filter(None, (part.strip() for part in limits.split(","))):
-        parts = re.fullmatch(r"(>=|<=|==|<|>)\s*([0-9.]+)", limit)
-        if parts is None:
-            continue  # no requirement of ours has such a limit
-        have, want = _numbers(version), _numbers(parts[2])
-        width = max(len(have), len(want))
-        have, want = have + (0,) * (width - len(have)), want + (0,) * (width - len(want))
-        holds = {
-            ">=": have >= want,
-            "<=": have <= want,
-            "==": have == want,
-            "<": have < want,
-            ">": have > want,
-        }
-        if not holds[parts[1]]:
-            return False
-    return True
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    found = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
+def _satisfies(version: str, one: Requirement) -> bool:
+    return one.specifier.contains(version, prereleases=True)
 
 
 def _version_of(name: str) -> str | None:

@@ -10,7 +10,7 @@ import argparse
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ding_lite.errors import did_you_mean
 from ding_lite.io.files import path_fault
@@ -24,6 +24,10 @@ MOST_OF_A_ROLE = 999
 MOST_SECONDS = 1e9
 """Some 30 years; the system's clocks end at ten times that."""
 _MOST_SHOWN = 60
+_SEARCHED = (
+    "expected is LOW:HIGH, both whole or both not, LOW:HIGH:log for all orders of magnitude, or "
+    "several values with `|`: lr=1e-4:1e-2:log, batch_size=8:64, loss=huber|mse"
+)
 
 Roles: TypeAlias = tuple[tuple[str, ...], ...]
 """The roles of each node."""
@@ -223,6 +227,14 @@ def assignment(word: str) -> tuple[str, object]:
     return name, value
 
 
+class Pairs(argparse.Action):
+    """Collect assignments in a dict; the last one of a name counts."""
+
+    def __call__(self, parser: object, namespace: object, pair: Any, *_: object) -> None:  # noqa: ANN401
+        """Add a pair that `assignment` has read."""
+        setattr(namespace, self.dest, {**(getattr(namespace, self.dest) or {}), pair[0]: pair[1]})
+
+
 def _is_held(value: object) -> bool:
     """Return whether 64 bits hold a number; what is too large for them is read as infinity."""
     if isinstance(value, int):
@@ -245,3 +257,38 @@ def _value(text: str) -> object:
         is_whole = isinstance(found, float) and found.is_integer() and abs(found) < 2**53
         return int(found) if is_whole and "." not in text else found  # 1e5 is a count, too
     return text
+
+
+class Searched(NamedTuple):
+    """A setting that agents differ in, as it was typed."""
+
+    name: str
+    values: tuple[object, ...]
+    """The two bounds, or all there are."""
+    is_log: bool
+    is_range: bool
+
+
+def searched(word: str) -> Searched:
+    """Read what is to be searched of a setting.
+
+    Example:
+        >>> searched("lr=1e-4:1e-2:log")
+        Searched(name='lr', values=(0.0001, 0.01), is_log=True, is_range=True)
+        >>> searched("loss=huber|mse").values
+        ('huber', 'mse')
+    """
+    name, _, text = (part.strip() for part in word.partition("="))
+    is_range = ":" in text
+    parts = [part.strip() for part in text.split(":" if is_range else "|")]
+    is_log = is_range and len(parts) == 3 and parts[2] == "log"
+    texts = parts[:2] if is_log else parts
+    if not name.isidentifier() or not all(texts) or len(texts) < 2 or (is_range and len(texts) > 2):
+        raise argparse.ArgumentTypeError(f"found {show(word)}; {_SEARCHED}.")
+    values = tuple(assignment(f"{name}={part}")[1] for part in texts)
+    is_number = all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in values
+    )
+    if is_range and not is_number:
+        raise argparse.ArgumentTypeError(f"found {word!r}; {_SEARCHED}.")
+    return Searched(name, values, is_log, is_range)

@@ -1,4 +1,4 @@
-"""The options of `ding-lite train`, `plot`, `watch`, `export` and `doctor`.
+"""The options of `ding-lite train`, `evolve`, `plot`, `watch`, `export` and `doctor`.
 
 It stands apart from what they do, which imports far more than `--help` has time for.
 """
@@ -8,27 +8,49 @@ from __future__ import annotations
 import argparse
 
 from ding_lite.cli.options import arguments
-from ding_lite.cli.options.run import add_policy_and_env, add_run_options
+from ding_lite.cli.options.run import add_options
+
+_POLICIES = "dqn, ddpg, td3, sac, a2c, ppo, impala"
 
 
 def add_train(parser: argparse.ArgumentParser) -> None:
     """Add what `ding-lite train` takes."""
-    add_policy_and_env(parser, verb="train")
-    add_run_options(
+    parser.add_argument("policy", metavar="POLICY", help=f"what to train: {_POLICIES}, r2d2")
+    _add_settings(
         parser,
-        verb="train",
-        settings="a setting of the policy or of training, such as lr=3e-4 or hidden=64,64; may be "
-        "given several times (default: a preset for the environment, if there is one)",
-        num_envs="environments that are stepped together",
-        target="the mean return of 20 greedy episodes that counts as solved, which ends the run",
-        max_env_steps="where the run ends at the latest (default: that of a preset, else 100000)",
-        out="runs/POLICY/ENV",
+        "a setting of the policy or of training, such as lr=3e-4 or hidden=64,64; may be given "
+        "several times (default: a preset for the environment, if there is one)",
     )
+    add_options(parser, of="train")
+
+
+def add_evolve(parser: argparse.ArgumentParser) -> None:
+    """Add what `ding-lite evolve` takes."""
+    parser.add_argument("policy", metavar="POLICY", help=f"what to evolve: {_POLICIES}")
     parser.add_argument(
-        "--compile",
-        choices=("torch", "graph"),
-        metavar="HOW",
-        help="compile the networks for updates: torch by torch.compile, graph by CUDA graphs",
+        "--search",
+        type=arguments.searched,
+        action="append",
+        metavar="KEY=LOW:HIGH",
+        help="a setting in which agents differ: lr=1e-4:1e-2:log, batch_size=8:64, "
+        "loss=huber|mse; may be given several times (default: step sizes and batch sizes)",
+    )
+    _add_settings(
+        parser,
+        "a setting of the policy or of evolution that all agents share, such as gamma=0.98 or "
+        "mutation_sd=0.2; may be given several times",
+    )
+    add_options(parser, of="evolve")
+
+
+def _add_settings(parser: argparse.ArgumentParser, what: str) -> None:
+    add = parser.add_argument
+    read, pairs = arguments.assignment, arguments.Pairs
+    add("--set", type=read, action=pairs, default={}, metavar="KEY=VALUE", help=what)
+    add(
+        "--settings",
+        action="store_true",
+        help="show all settings, their values, and where those come from, and begin no run",
     )
 
 
@@ -58,20 +80,8 @@ def add_plot(parser: argparse.ArgumentParser) -> None:
 
 def add_watch(parser: argparse.ArgumentParser) -> None:
     """Add what `ding-lite watch` takes."""
+    _add_run(parser, "play with")
     add = parser.add_argument
-    add(
-        "run", type=arguments.path, metavar="RUN", help="the directory of a run, or of a checkpoint"
-    )
-    add(
-        "--trust",
-        action="store_true",
-        help="import the code that the run names, also if it is not one of yours on this machine",
-    )
-    add(
-        "--last",
-        action="store_true",
-        help="play with the newest weights of a run (default: those of its best evaluation)",
-    )
     add(
         "--episodes",
         type=arguments.whole_number(1),
@@ -97,20 +107,8 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
 
 def add_export(parser: argparse.ArgumentParser) -> None:
     """Add what `ding-lite export` takes."""
+    _add_run(parser, "write")
     add = parser.add_argument
-    add(
-        "run", type=arguments.path, metavar="RUN", help="the directory of a run, or of a checkpoint"
-    )
-    add(
-        "--trust",
-        action="store_true",
-        help="import the code that the run names, also if it is not one of yours on this machine",
-    )
-    add(
-        "--last",
-        action="store_true",
-        help="write the newest weights of a run (default: those of its best evaluation)",
-    )
     add(
         "--format",
         type=arguments.one_of(arguments.EXPORT_FORMATS),
@@ -123,4 +121,21 @@ def add_export(parser: argparse.ArgumentParser) -> None:
         type=arguments.path,
         metavar="FILE",
         help="the file to write (default: policy.onnx or policy.pt2)",
+    )
+
+
+def _add_run(parser: argparse.ArgumentParser, verb: str) -> None:
+    add = parser.add_argument
+    add(
+        "run", type=arguments.path, metavar="RUN", help="the directory of a run, or of a checkpoint"
+    )
+    add(
+        "--trust",
+        action="store_true",
+        help="import the code that the run names, also if it is not one of yours on this machine",
+    )
+    add(
+        "--last",
+        action="store_true",
+        help=f"{verb} the newest weights of a run (default: those of its best evaluation)",
     )

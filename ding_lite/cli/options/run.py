@@ -1,131 +1,245 @@
-"""The options of every command that makes a run, such as `train` and `evolve`."""
+"""The options of a run, each spelled once.
+
+`train` and `evolve`, their commands and the programs of `examples/` have theirs from here. What a
+run is made of imports far more than `--help` has time for, and is no part of this module.
+"""
+
+# ruff: noqa: RUF009 - `_option` makes a field
 
 from __future__ import annotations
 
 import argparse
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from ding_lite.cli.options import arguments
 
+if TYPE_CHECKING:
+    from ding_lite.rl.envs.making import EnvMaker, EnvWrapper
+    from ding_lite.rl.weights.compiled import Compile
+    from ding_lite.rl.weights.flat_module import MakeModule
+    from ding_lite.rl.weights.optimizers import MakeOptimizer
+    from ding_lite.runtime.middleware import Middleware
 
-def add_policy_and_env(parser: argparse.ArgumentParser, *, verb: str) -> None:
-    """Add the two words that say what is to be done with what."""
-    add = parser.add_argument
-    more = ", r2d2" if verb == "train" else ""
-    known = f"dqn, ddpg, td3, sac, a2c, ppo, impala{more}"
-    add("policy", metavar="POLICY", help=f"what to {verb}: {known}")
-    add(
-        "env",
-        metavar="ENV",
-        help="an environment of gymnasium's registry, such as CartPole-v1, or of yours: "
-        "package.module:Env-v0, or path/to/file.py:MyEnv",
-    )
-    add(
-        "--env-arg",
-        type=arguments.assignment,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an argument of the environment, such as length=12; may be given several times",
-    )
-    add(
-        "--import",
-        dest="imports",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="a module or a file to import before, which registers environments; may be given "
-        "several times",
-    )
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+CriterionName: TypeAlias = Literal["greedy", "seed"]
+SMOKE_ENV_STEPS = 2_000
+NUM_ENVS = 8
+_CALLS = "train evolve"
+_ALL = "train evolve program"
+_WORDS = {
+    "train": {"runs": "runs/POLICY/ENV", "max_env_steps": 100_000},
+    "evolve": {"runs": "runs/evolve-POLICY/ENV", "max_env_steps": 200_000},
+    "program": {"runs": "runs/<program>"},
+}
+"""What differs in the words of defaults."""
 
 
-def add_run_options(
-    parser: argparse.ArgumentParser,
+def _option(
+    default: Any = MISSING,  # noqa: ANN401 - of any kind
     *,
-    verb: str,
-    settings: str,
-    num_envs: str,
-    target: str,
-    max_env_steps: str,
-    out: str,
+    of: str = _CALLS,
+    kind: str = "run",
+    in_file: bool = False,
+    flag: str = "",
+    usual: str = "",
+    **typed: Any,  # noqa: ANN401 - of `add_argument`
+) -> Any:  # noqa: ANN401 - stands for a value of the field's type
+    """Make the field of an option.
+
+    Args:
+        default: Its value unless it is chosen.
+        of: What always has it: `train`, `evolve`, and programs. A program may have others, too.
+        kind: `run`; `env`, of the environment; `part`, of the policy; `setting`, which is also one.
+        in_file: Whether a file of settings may have it.
+        flag: How it is typed, where not by its name.
+        usual: What holds unless it is chosen, in words.
+        **typed: Keywords of `add_argument`; without any it is for Python alone.
+    """
+    facts = {"of": of.split(), "kind": kind, "in_file": in_file, "flag": flag, "usual": usual}
+    return field(default=default, metadata={**facts, "typed": typed})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """All options of a run."""
+
+    env: str | EnvMaker = _option(kind="env", metavar="ENV")
+    """An environment of gymnasium's registry, such as CartPole-v1, or of yours:
+    package.module:Env-v0, or path/to/file.py:MyEnv."""
+    env_args: Mapping[str, Any] | None = _option(
+        None,
+        kind="env",
+        flag="--env-arg",
+        type=arguments.assignment,
+        action=arguments.Pairs,
+        metavar="NAME=VALUE",
+    )
+    """Keywords for the environment, such as length=12."""
+    wrappers: Sequence[EnvWrapper] = _option((), kind="env")
+    """Functions around each environment, the first one innermost."""
+    imports: Sequence[str] = _option(
+        (), kind="env", flag="--import", action="append", metavar="MODULE"
+    )
+    """Modules and files to import before, which may register environments."""
+    network: MakeModule | None = _option(None, kind="part")
+    """A network of your own, as the policy takes it: a module, or a class or function of the spec
+    that makes one. A class or a function at the top of a module or a file is found again by
+    `load_policy`, `ding-lite watch` and `export`. Each agent of a population has one of its own."""
+    actor: MakeModule | None = _option(None, kind="part")
+    """An actor of your own, likewise."""
+    critic: MakeModule | None = _option(None, kind="part")
+    """A critic of your own, likewise."""
+    optimizer: MakeOptimizer | None = _option(None, kind="part")
+    """An optimiser such as `torch.optim.RMSprop`."""
+    use: Sequence[Middleware] = _option(())
+    """Middleware of your own, run behind learning and evaluation in each step, and before the
+    metrics are written: `[mw.report(fn, every=50)]`."""
+    population: int = _option(
+        1,
+        of="evolve",
+        kind="setting",
+        usual="6",
+        type=arguments.whole_number(1),
+        metavar="N",
+    )
+    """How many agents there are."""
+    num_envs: int = _option(
+        1, in_file=True, usual=str(NUM_ENVS), type=arguments.whole_number(1), metavar="N"
+    )
+    """Environments that are stepped together; agents take turns in them."""
+    seed: int = _option(
+        0, of=_ALL, in_file=True, usual="0", type=arguments.whole_number(0), metavar="N"
+    )
+    """Decides everything that is random."""
+    target: float = _option(
+        in_file=True,
+        usual="that of the environment, if it has one",
+        type=arguments.number,
+        metavar="RETURN",
+    )
+    """The mean return of 20 greedy episodes of one policy that counts as solved, which ends the
+    run."""
+    max_env_steps: int = _option(
+        in_file=True,
+        usual="that of a preset, else {max_env_steps}",
+        type=arguments.whole_number(1),
+        metavar="N",
+    )
+    """Where the run ends at the latest; env steps that evaluate a population count, too."""
+    nodes: int = _option(1, of="", type=arguments.whole_number(1), metavar="N")
+    """How many processes share the work; 1 does all in one."""
+    criterion: CriterionName = _option("greedy", of="", choices=("greedy", "seed"))
+    """Which episodes tell whether it is solved: greedy ones, or (seed) those of collectors, where
+    the smoothed return of one is above the target five times in a row."""
+    out: Path | None = _option(
+        None, of=_ALL, usual="the next number under {runs}", type=arguments.path, metavar="DIR"
+    )
+    """The directory of the run."""
+    resume: bool = _option(False, of=_ALL, action="store_true")
+    """Go on with the run in `out` where its last checkpoint was saved, with the settings that it
+    was begun with; begin it if there is none."""
+    config: Path | None = _option(None, type=arguments.path, metavar="FILE")
+    """A TOML file of settings and options, or the config.json of a run; what is given beside it
+    wins."""
+    report: tuple[str, ...] = _option((), action="append", metavar="FILE:NAME")
+    """A function of yours that gets the newest of every metric and the env steps, each time a row
+    of metrics is written: path/to/file.py:my_logger."""
+    smoke: bool = _option(False, of=_ALL, action="store_true")
+    """Only try it out, for 2,000 env steps."""
+    device: str = _option("cpu", in_file=True, usual="cpu", metavar="DEVICE")
+    """The device of the networks, as PyTorch names it, such as cuda."""
+    compile: Compile = _option(
+        None, of="train", in_file=True, choices=("torch", "graph"), metavar="HOW"
+    )
+    """Compile the networks for updates: torch by torch.compile, graph by CUDA graphs. In Python
+    also a compiler of your own."""
+    quiet: bool = _option(False, action="store_true")
+    """Show nothing on standard error."""
+
+
+_OF_CALLS = [one for one in fields(RunOptions) if one.metadata["of"]]
+OF_FILES = tuple(one.name for one in _OF_CALLS if one.metadata["in_file"])
+OF_ENVS, PARTS, NO_SETTINGS = (
+    tuple(one.name for one in _OF_CALLS if one.metadata["kind"] == kind)
+    for kind in ("env", "part", "run")
+)
+"""Options of the environment, of the policy's parts, and of runs, which are no settings."""
+
+
+def add_options(
+    parser: argparse.ArgumentParser, *, of: str, given: Mapping[str, Any] | None = None
 ) -> None:
-    """Add the options of a run.
+    """Add the options of a command or a program.
 
     Args:
         parser: What they are added to.
-        verb: What is done: "train".
-        settings: Help of `--set`.
-        num_envs: Help of `--num-envs`, without its default.
-        target: Help of `--target`, without its default.
-        max_env_steps: Help of `--max-env-steps`.
-        out: Where a run lies unless `--out` says so.
+        of: The command, `train` or `evolve`, or `program`.
+        given: What a program has unless something else is chosen. It has the options named here
+            beside those that all programs have.
     """
-    add = parser.add_argument
-    add(
-        "--set",
-        type=arguments.assignment,
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help=settings,
-    )
-    add(
-        "--settings",
-        action="store_true",
-        help=f"show all settings, their values, and where those come from, and {verb} nothing",
-    )
-    add(
-        "--num-envs",
-        type=arguments.whole_number(1),
-        metavar="N",
-        help=f"{num_envs} (default: 8)",
-    )
-    add(
-        "--seed",
-        type=arguments.whole_number(0),
-        metavar="N",
-        help="decides everything that is random (default: 0)",
-    )
-    add(
-        "--target",
-        type=arguments.number,
-        metavar="RETURN",
-        help=f"{target} (default: that of the environment, if it has one)",
-    )
-    add(
-        "--max-env-steps",
-        type=arguments.whole_number(1),
-        metavar="N",
-        help=max_env_steps,
-    )
-    add(
-        "--out",
-        type=arguments.path,
-        metavar="DIR",
-        help=f"the directory of the run (default: the next number under {out})",
-    )
-    add(
-        "--resume",
-        action="store_true",
-        help="go on with the run in --out where its last checkpoint was saved; begin it if "
-        "there is none",
-    )
-    add(
-        "--config",
-        type=arguments.path,
-        metavar="FILE",
-        help="settings and options from a TOML file, or from the config.json of a run; what is "
-        "given on the command line wins",
-    )
-    add(
-        "--report",
-        action="append",
-        metavar="FILE:NAME",
-        help="a function of yours that gets the newest of every metric and the env steps, each "
-        "time a row of metrics is written: path/to/file.py:my_logger; may be given several times",
-    )
-    add("--smoke", action="store_true", help="only try it out, for 2,000 env steps")
-    add(
-        "--device",
-        metavar="DEVICE",
-        help="the device of the networks, as PyTorch names it, such as cuda (default: cpu)",
-    )
+    given = given or {}
+    for one in fields(RunOptions):
+        name, typed = one.name, dict(one.metadata["typed"])
+        if not typed or (of not in one.metadata["of"] and name not in given):
+            continue
+        if of == "program" and "action" not in typed:  # `Options` checks the numbers
+            typed |= {"default": given.get(name, one.default)}
+            typed["type"] = {"int": int, "float": float}.get(str(one.type), typed.get("type", str))
+        flags = [one.metadata["flag"] or f"--{name.replace('_', '-')}"]
+        if name == "env" and of != "program":
+            flags = [name]
+        else:
+            typed["dest"] = name
+        parser.add_argument(*flags, **typed, help=_help(one, of, typed.get("default")))
+
+
+def _help(one: Field[Any], of: str, default: object) -> str:
+    text = _SENTENCES[one.name]
+    text = re.sub("`([a-z_]+)`", r"--\1", f"{text[0].lower()}{text[1:]}".removesuffix("."))
+    if one.metadata["typed"].get("action") in ("append", arguments.Pairs):
+        text += "; may be given several times"
+    usual = one.metadata["usual"].format_map(_WORDS[of]) if default is None else f"{default}"
+    return f"{text} (default: {usual.removesuffix('.0')})" if usual else text
+
+
+def documented(of: str) -> Callable[[FunctionT], FunctionT]:
+    """Add the options of a call to its docstring, before `**more`."""
+
+    def add(fn: FunctionT) -> FunctionT:
+        known, told = {one.name: one for one in fields(RunOptions)}, ""
+        for name in inspect.signature(fn).parameters:
+            if name in known and name != "env":
+                usual = known[name].metadata["usual"].format_map(_WORDS[of])
+                text = _SENTENCES[name] + (f" Default: {usual}." if usual else "")
+                told += textwrap.fill(
+                    f"{name}: {text}", 100, initial_indent=8 * " ", subsequent_indent=12 * " "
+                )
+                told += "\n"
+        if fn.__doc__:  # none with `python -OO`
+            fn.__doc__ = fn.__doc__.replace("        **more:", f"{told}        **more:", 1)
+        return fn
+
+    return add
+
+
+def sentences_of(config: type) -> dict[str, str]:
+    """Read the sentences below the fields of a dataclass, those that it inherits included."""
+    found = {}
+    for cls in reversed(config.__mro__[:-1]):
+        [definition] = ast.parse(inspect.getsource(cls)).body
+        if isinstance(definition, ast.ClassDef):
+            for one, text in zip(definition.body, definition.body[1:], strict=False):
+                if isinstance(one, ast.AnnAssign) and isinstance(text, ast.Expr):
+                    sentences = str(ast.literal_eval(text.value))
+                    found[ast.unparse(one.target)] = " ".join(sentences.split())
+    return found
+
+
+_SENTENCES = sentences_of(RunOptions)

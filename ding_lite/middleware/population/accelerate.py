@@ -15,13 +15,11 @@ from ding_lite.distributed.accelerate import Processes, mean_of_states
 from ding_lite.errors import NonFiniteError
 from ding_lite.evolution.population import Population
 from ding_lite.middleware.checks import Period, check_has
-from ding_lite.middleware.population.evaluate import evaluate_population
-from ding_lite.rl.envs.vector import Envs
+from ding_lite.middleware.population.evaluate import EvaluatePopulation
 from ding_lite.rl.evaluation import play
 from ding_lite.rl.seeding import make_rng, rng_state, spawn_seeds
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.settings import at_least, check_all
 
 
 def average_agents(population: Population, processes: Processes) -> Middleware:
@@ -105,50 +103,23 @@ class _AverageAgents:
 
 
 def evaluate_together(
-    population: Population,
-    envs: Envs,
-    processes: Processes,
-    *,
-    every: int,
-    stop_at: float | None = None,
-    episodes: int | None = None,
-    confirm: int = 20,
+    here: EvaluatePopulation, processes: Processes, period: Period, goal: float
 ) -> Middleware:
-    """Judge the agents by what all processes have seen of them; finish once the best is good.
-
-    Each process plays with all agents, as `evaluate_population` does, and fitness is the mean of
-    all; `eval_steps` counts what all have made.
-
-    Context:
-        reads: eval_steps, total_step
-        writes: eval_steps, eval_value, finish, metrics (eval_return, eval_steps, fitness_mean)
-        keeps: eval_steps
+    """Judge the agents by what all processes have seen of them.
 
     Args:
-        population: The same on all processes.
-        envs: Envs of their own, with another seed on each process.
+        here: Plays on this process, and knows no goal.
         processes: All of them.
-        every: Steps of the pipeline in a generation.
-        stop_at: The mean return of one agent at which `ctx.finish` is set; never by default.
-        episodes: Episodes of a process for each agent; as many as there are envs by default.
-        confirm: Fresh episodes of all processes together that must reach `stop_at` too; 0
-            believes the first ones.
-
-    Raises:
-        ConfigError: A setting is out of range, or the agents were made for other envs.
-        MiddlewareError: In a step: another process is somewhere else in its program.
-        PeerLost: In a step: another process is gone, or has not come in time.
+        period: The same as there, in steps of the pipeline.
+        goal: The mean return of the best agent at which `ctx.finish` is set.
     """
     check_has(processes, "gather", "processes")
-    check_all(at_least(0, confirm=confirm))
-    period = Period(every)
-    judge_here = evaluate_population(population, envs, every=every, episodes=episodes)
-    goal = math.inf if stop_at is None else stop_at
+    population, envs, confirm = here.population, here.envs, here.confirm
     of_each_env = math.ceil(confirm / (processes.size * envs.num_envs))
 
     def _evaluate_together(ctx: Context) -> None:
         before = ctx.setdefault("eval_steps", 0)
-        judge_here(ctx)
+        here(ctx)
         if not period.is_due(ctx):
             return
         healthy = [agent for agent in population if not agent.rests]

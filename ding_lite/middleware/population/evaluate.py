@@ -11,85 +11,24 @@ from typing import Any
 from ding_lite.evolution.acting import ActTogether
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.population import Population
-from ding_lite.middleware.checks import Period, check_fits
+from ding_lite.middleware.checks import Period
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.evaluation import PlayedByEach, is_below, play_each
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.middleware import Middleware
-from ding_lite.settings import at_least, check_all
 
 _AT_ONCE = 6
 """So many fresh episodes, or a few more, are played before it is asked whether to go on."""
 
 
-def evaluate_population(  # noqa: PLR0913 - one of two periods
-    population: Population,
-    envs: Envs,
-    *,
-    every: int | None = None,
-    every_env_steps: int | None = None,
-    stop_at: float | None = None,
-    episodes: int | None = None,
-    confirm: int = 20,
-    confirm_envs: Envs | None = None,
-    max_env_steps: int | None = None,
-) -> Middleware:
-    """Evaluate every agent by greedy episodes now and then; finish once the best is good enough.
-
-    Their mean return becomes the agent's fitness. All agents play at once: an env that has
-    ended an episode takes up the next one, of whichever agent. The best of many noisy evaluations
-    flatters, so one that reaches `stop_at` is repeated with `confirm` fresh episodes, and only
-    their mean ends the run. They are played some at a time, and no more of them once their mean
-    is below `stop_at` by more than its standard error. What evaluations cost is counted, too, in
-    `eval_steps`.
-
-    Context:
-        reads: env_step (with max_env_steps, or every_env_steps), eval_steps, total_step
-        writes: eval_steps, eval_value, finish, metrics (eval_return, eval_steps, fitness_mean)
-        keeps: eval_steps
-
-    Args:
-        population: Its agents act without exploration.
-        envs: Envs of their own. While the last episodes end some are idle, and their env steps
-            count as well: fewer envs than episodes waste less.
-        every: Steps of the pipeline from one evaluation to the next; that of `evolve`, or a part of
-            it.
-        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
-        stop_at: The mean return of one agent at which `ctx.finish` is set; never by default.
-        episodes: Episodes for each agent; as many as there are envs by default. More is less
-            noisy.
-        confirm: Fresh episodes that must reach `stop_at` too; 0 believes the first ones.
-        confirm_envs: Where those are played; in `envs` by default. Where the episodes of `envs`
-            are cut to save env steps, whole ones are seen in these.
-        max_env_steps: Env steps of the whole run, those of evaluations included. Fresh episodes
-            that might take more than are left are not played, and the run goes on. An evaluation
-            that could not be confirmed is no `eval_value`.
-
-    Raises:
-        ConfigError: A setting is out of range, or the agents were made for other envs.
-    """
-    check_fits(population[0], envs)
-    check_all(
-        at_least(1, episodes=episodes) if episodes is not None else [],
-        at_least(0, confirm=confirm),
-        at_least(1, max_env_steps=max_env_steps) if max_env_steps is not None else [],
-    )
-    sure_envs = envs if confirm_envs is None else confirm_envs
-    check_fits(population[0], sure_envs)
-    return _EvaluatePopulation(
-        population,
-        envs,
-        Period(every, every_env_steps),
-        goal=math.inf if stop_at is None else stop_at,
-        episodes=envs.num_envs if episodes is None else episodes,
-        confirm=confirm,
-        sure_envs=sure_envs,
-        max_env_steps=max_env_steps,
-    )
-
-
 @dataclass
-class _EvaluatePopulation:
+class EvaluatePopulation:
+    """Evaluates every agent; the middleware that `evaluate` makes of a population.
+
+    All agents play at once: an env that has ended an episode takes up the next one, of whichever
+    agent. Fresh episodes are played some at a time, and no more of them once their mean is below
+    the goal by more than its standard error.
+    """
+
     population: Population
     envs: Envs
     period: Period
@@ -99,10 +38,11 @@ class _EvaluatePopulation:
     sure_envs: Envs
     max_env_steps: int | None
 
-    __name__ = "evaluate_population"
+    __name__ = "evaluate_population"  # under which checkpoints have its state
     optional_state = True
 
     def __call__(self, ctx: Context) -> None:
+        """Evaluate if this step is due."""
         ctx.setdefault("eval_steps", 0)
         ctx.keep("eval_steps")
         if not self.period.is_due(ctx):
@@ -147,9 +87,11 @@ class _EvaluatePopulation:
         return returns
 
     def state_dict(self) -> dict[str, Any]:
+        """Return when the next evaluation is due."""
         return self.period.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state."""
         self.period.load_state_dict(state)
 
 

@@ -171,7 +171,7 @@ def evolve(
 ) -> Middleware:
     """Breed the next generation now and then: select, copy, mutate.
 
-    Place it behind `evaluate_population`: each agent must have been evaluated since the
+    Place it behind `evaluate`: each agent must have been evaluated since the
     generation before. In a step that ends the run nothing is bred, so that the best agent is what
     it was when it was measured.
 

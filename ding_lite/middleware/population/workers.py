@@ -18,9 +18,9 @@ from ding_lite.settings import at_least, check_all
 def take_members(population: Population, server: PopulationServer) -> Middleware:
     """Take the agents of a generation that a population server assigns to this node.
 
-    All others are away meanwhile: `for_each` and `evaluate_population` leave them out. In the
+    All others are away meanwhile: `for_each` and `evaluate` leave them out. In the
     first step of a generation it waits until there are agents to train. Place it before
-    `for_each`, and `return_members` behind `evaluate_population`.
+    `for_each`, and `return_members` behind `evaluate`.
 
     Context:
         reads: env_step, eval_steps, finish, train_iter

@@ -3,81 +3,21 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
 
-from ding_lite.errors import ConfigError, MissingExtraError, pip_line
+from ding_lite.errors import MissingExtraError, pip_line
 from ding_lite.middleware.checks import Period, number
 from ding_lite.middleware.report.throughput import STAGE_SECONDS, is_measured
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.middleware import Middleware, name_of
+from ding_lite.runtime.middleware import name_of
 
 logger = logging.getLogger(__name__)
-
-
-def report(
-    fn: Callable[[dict[str, float], int], object],
-    *,
-    every: int | None = None,
-    every_env_steps: int | None = None,
-) -> Middleware:
-    """Call a function with the newest of every metric now and then, and when the run ends.
-
-    Most metrics are not written in every step: `return` when an episode ends, `eval_return` when an
-    evaluation does. The function gets the newest value of each that was written so far, also of
-    those before a resume. Place it behind what writes metrics.
-
-    Context:
-        reads: env_step, metrics, total_step, train_iter
-
-    Args:
-        fn: Called as `fn(metrics, env_step)`, with metrics by name. Where the ctx has no env steps,
-            as on a node that makes none, it gets the steps of the pipeline instead.
-        every: Steps of the pipeline from one call to the next, as in all middleware.
-        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
-
-    Raises:
-        ConfigError: `fn` cannot be called so, or a setting is out of range.
-
-    Example:
-        >>> from ding_lite import Task
-        >>> seen = []
-        >>> with Task() as task:
-        ...     _ = task.use(lambda ctx: ctx.metrics.update(loss=1 / (1 + ctx.total_step)))
-        ...     _ = task.use(report(lambda metrics, step: seen.append((step, metrics)), every=2))
-        ...     task.run(max_step=3)
-        >>> [(step, round(metrics["loss"], 2)) for step, metrics in seen]
-        [(2, 0.5), (3, 0.33)]
-    """
-    if fault := _fault_of(fn):
-        raise ConfigError(
-            f"`report` got {fault}; a function was expected, which is called as "
-            f"fn(metrics, env_step): mw.report(print, every=50)."
-        )
-    return _Report(fn, Period(every, every_env_steps))
-
-
-def _fault_of(fn: object) -> str | None:
-    """Return why something cannot be called with metrics; None where it can, or may."""
-    if not callable(fn):
-        return f"a {type(fn).__name__}"
-    if isinstance(fn, type):
-        return f"the class {fn.__name__}, and no instance of it"
-    if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):
-        return "an `async` function, which nothing would wait for"
-    try:
-        inspect.signature(fn).bind({}, 0)
-    except TypeError as error:
-        return f"a function that cannot be called with metrics and env steps ({error})"
-    except ValueError:  # some functions of C tell no signature
-        pass
-    return None
 
 
 class Reporter(ABC):
@@ -170,17 +110,6 @@ class Reporter(ABC):
             ]
         self._fresh, self._is_reported = set(), True
         self.write({name: number(name, self._newest[name]) for name in names}, self._x)
-
-
-class _Report(Reporter):
-    __name__ = "report"
-
-    def __init__(self, fn: Callable[[dict[str, float], int], object], period: Period) -> None:
-        super().__init__(period)
-        self._fn = fn
-
-    def write(self, metrics: dict[str, float], env_step: int) -> None:
-        self._fn(metrics, env_step)
 
 
 @contextmanager

@@ -91,16 +91,7 @@ def load_policy(  # noqa: PLR0913 - all but one by name, and few at a time
 
 
 def _check_signature(about: Mapping[str, Any], replaced: Collection[str], path: Path) -> None:
-    """Refuse to import what a run of others names.
-
-    Args:
-        about: The description of its policy.
-        replaced: The names of what was given instead.
-        path: Of the checkpoint.
-
-    Raises:
-        CheckpointError: It names code that was not given, and is not signed by this user.
-    """
+    """Refuse unsigned code that the policy's description names and that was not `replaced`."""
     named = named_code(about)
     given = named.get("given")
     places = {**(given if isinstance(given, dict) else {"policy": given} if given else {})}

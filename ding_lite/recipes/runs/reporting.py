@@ -1,14 +1,31 @@
-"""The files that every run by name writes: its checkpoint, its metrics, its curve."""
+"""The directory of every run by name, and its files: checkpoint, metrics, curve."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from ding_lite import middleware as mw
 from ding_lite.recipes.plan import RunPlan
+from ding_lite.recipes.runs.directory import make_next
 from ding_lite.recipes.runs.run import Run
-from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
+
+
+@contextmanager
+def run_of(plan: RunPlan, name: str, described: Mapping[str, Any]) -> Iterator[Run]:
+    """Open the directory of a plan's run, the next one under its name unless it was chosen."""
+    options = plan.options
+    if options.out is None:
+        out = make_next(Path("runs", name, str(options.env)))
+        options = dataclasses.replace(options, out=out)
+    with Run(name, options, config=described, defaults=plan.defaults) as run:
+        if plan.note is not None:
+            run.tell(plan.note)
+        yield run
 
 
 def save_and_report(
@@ -17,24 +34,12 @@ def save_and_report(
     run: Run,
     parts: Mapping[str, object],
     every: Callable[[int], int],
-    use: Sequence[Middleware] = (),
 ) -> None:
-    """Let a task save its parts and write down how it goes.
-
-    Args:
-        task: To which the middleware are added.
-        plan: Says how often.
-        run: Where to.
-        parts: What a resume needs.
-        every: Turns env steps into steps of the task.
-        use: Middleware of the user.
-    """
+    """Let a task save its parts, which a resume needs, and write down how it goes."""
     config = plan.config
     task.use(mw.checkpoint(parts, run.checkpoint, every=every(config.checkpoint_every)))
     task.use(mw.throughput(every=every(config.log_every)))
     task.use(run.time(task, every=every(config.log_every)))
-    for middleware in use:
+    for middleware in plan.use:
         task.use(middleware)
-    task.use(mw.jsonl(run.metrics, every=every(config.log_every)))
-    task.use(mw.tensorboard(run.directory, every=every(config.log_every)))
-    task.use(mw.curve(run.curve, target=run.options.goal, title=plan.title))
+    task.use(mw.report(run, every=every(config.log_every), title=plan.title))

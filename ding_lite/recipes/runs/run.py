@@ -35,7 +35,9 @@ JUDGED_EPISODES = 20
 _ALWAYS, _AT_LEAST = 10_000, 1_000
 """The env steps of a verdict, whatever its share: of 20 episodes if that is enough, and of one."""
 _JUDGE_SEED = 1_000_003
-_FIELDS = dataclasses.fields(Options)
+_SAVED = ("seed", "max_env_steps", "target", "smoke", "nodes")
+_SAVED_WHERE_UNUSUAL = ("criterion", "population", "num_envs", "report")
+"""Options that the description of a run has where its settings do not."""
 _MAY_CHANGE = {"max_env_steps", "target", "smoke", "device", "compile", "report"}
 """Options that say when a run ends, how it computes or what is told of it, not how it learns."""
 
@@ -71,7 +73,7 @@ class Run:
     ) -> None:
         self.example = example
         self.options = options
-        self.quiet = quiet
+        self.quiet = quiet or options.quiet
         parent = Path("runs") / example
         self.directory = files.make_next(parent) if options.out is None else options.out
         self.checkpoint = self.directory / files.CHECKPOINT
@@ -114,6 +116,21 @@ class Run:
     def __getstate__(self) -> dict[str, Any]:
         """Let the nodes of a program know the run; the lock is that of the process that has it."""
         return {**vars(self), "_lock": None}
+
+    @property
+    def title(self) -> str:
+        """What stands above its curve unless its program says so."""
+        return f"{self.example} on {self.options.env}"
+
+    @property
+    def goal(self) -> float | None:
+        """The return to reach; None where there is none."""
+        return self.options.goal
+
+    @property
+    def max_env_steps(self) -> int:
+        """Where it ends at the latest."""
+        return self.options.max_env_steps
 
     def resume(self, parts: Mapping[str, object]) -> None:
         """Make everything what it was, if this run goes on from a checkpoint.
@@ -190,7 +207,7 @@ class Run:
             the collectors have decided whether it is solved.
         """
         began = self._clock.now()
-        last, goal = last_row(self.metrics), self.options.goal
+        last, goal = last_row(self.metrics), self.goal
         if self.stages is not None:  # what reports took in the end is in no row
             own = self.stages.metrics
             last |= {name: max(s, last.get(name, 0.0)) for name, s in own.items()}
@@ -286,7 +303,7 @@ class Run:
 
     def _room(self, last: Mapping[str, Any], share: float | None) -> tuple[int, int | None]:
         """Return how many episodes a verdict may have, and how many env steps; None for all."""
-        goal = self.options.goal
+        goal = self.goal
         if share is None or (goal is not None and (last.get("eval_return") or -math.inf) >= goal):
             return JUDGED_EPISODES, None
         left = int(share * last.get("env_step", 0) - (last.get("eval_env_steps") or 0))
@@ -330,16 +347,16 @@ class Run:
         config = self._config
         if dataclasses.is_dataclass(config) and not isinstance(config, type):
             config = dataclasses.asdict(config)
-        options = {field.name: getattr(self.options, field.name) for field in _FIELDS}
-        options |= {"target": self.options.goal, **self.options.env_description}
-        # As runs say that were begun when there was no such option.
-        usual = {"criterion": "greedy", "population": 1, "num_envs": 1, "report": ()}
-        options = {k: v for k, v in options.items() if k not in usual or v != usual[k]}
+        known = config if isinstance(config, Mapping) else {}
+        chosen, usual = vars(self.options), default_values(Options)
+        unusual = [n for n in _SAVED_WHERE_UNUSUAL if chosen[n] != usual[n] and n not in known]
+        options = {name: chosen[name] for name in (*_SAVED, *unusual)}
+        options |= {"target": self.goal, **self.options.env_description}
         report = options.get("report")
         packages = ("torch", "numpy", "gymnasium")
         return {
             "example": self.example,
-            "options": {name: options[name] for name in options if name not in ("out", "resume")},
+            "options": options,
             **({"report_signature": sign({"report": list(report)})} if report else {}),
             "config": config,
             "versions": {
@@ -350,8 +367,7 @@ class Run:
         }
 
     def _goal(self) -> str:
-        goal = self.options.goal
-        return "" if goal is None else f" (target {goal:g})"
+        return "" if self.goal is None else f" (target {self.goal:g})"
 
     def _tell_of_versions(self, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         before, after = then.get("versions") or {}, now["versions"]

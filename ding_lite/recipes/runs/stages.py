@@ -11,7 +11,7 @@ from ding_lite.middleware.checks import Period
 from ding_lite.middleware.report.curve import Curve
 from ding_lite.middleware.report.throughput import STAGE_SECONDS
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.middleware import Middleware, around, name_of
+from ding_lite.runtime.middleware import Middleware, around, name_of, parts_of
 
 _SMALL = 0.01
 """Stages with a smaller share of the time are told as one, but for those of evaluations."""
@@ -54,8 +54,8 @@ class StageSeconds:
 
     def wrap(self, fn: Middleware) -> Middleware:
         """Return a middleware that does the same and is timed."""
-        if isinstance(fn, Curve):
-            self.curve = fn
+        parts = (fn, *parts_of(fn))
+        self.curve = next((part for part in parts if isinstance(part, Curve)), self.curve)
         watch = _Watch(self, name_of(fn))
         return around(fn, lambda ctx: watch)
 

@@ -49,13 +49,6 @@ def play(
 ) -> Iterator[Episode]:
     """Play greedy episodes one after the other, and yield each when it has ended.
 
-    Args:
-        policy: Acts without exploration.
-        episodes: How many.
-        seed: Decides how they begin.
-        render_mode: How the environment draws itself: `human` opens a window.
-        wrappers: Around the environment.
-
     Raises:
         MissingExtraError: The environment needs a package to be drawn that is not installed.
     """
@@ -117,18 +110,7 @@ def record_video(
 def play_and_film(
     policy: Policy, directory: Path, *, episodes: int = 1, seed: int = 0
 ) -> Iterator[tuple[Episode, Path]]:
-    """Play greedy episodes, and yield each with the video of it.
-
-    Args:
-        policy: Acts without exploration.
-        directory: Where the videos go; made if need be.
-        episodes: How many.
-        seed: Decides how they begin.
-
-    Raises:
-        ConfigError: The environment cannot be drawn into a video.
-        MissingExtraError: A package is not installed that drawing needs.
-    """
+    """Play greedy episodes, and yield each with the video of it; see `record_video`."""
     check_render_mode(policy.spec, "rgb_array")
     make_directory(directory)
     paths: list[Path] = []

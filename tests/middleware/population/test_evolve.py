@@ -99,7 +99,7 @@ def test_an_agent_that_is_away_rests_here(
     before = population[1].weights()["head.weight"]
     with Task() as task:
         task.use(mw.for_each(population, learning(envs, replay, updates=2)))
-        task.use(mw.evaluate_population(population, eval_envs, every=4))
+        task.use(mw.evaluate(population, eval_envs, every=4))
         task.run(max_step=4)
 
     assert task.ctx.env_step == 4 * 2 * 16
@@ -305,7 +305,7 @@ def test_an_agent_that_breaks_rests_and_the_run_goes_on(
     broken.flat_weights[1].flat.fill_(np.inf)  # its targets
     with Task() as task:
         task.use(mw.for_each(population, learning(envs, replay)))
-        task.use(mw.evaluate_population(population, eval_envs, every=3))
+        task.use(mw.evaluate(population, eval_envs, every=3))
         task.use(mw.evolve(population, Tournament(size=2), Mutation(none=1.0), every=3))
         task.run(max_step=2)
         assert "loss of DQN's update 1" in str(population[1].fault)
@@ -329,7 +329,7 @@ def test_policies_that_learn_from_rollouts_are_a_population_too(eval_envs: Envs)
                     lambda agent: [mw.collect(agent, envs, unroll=8), mw.train(agent)],
                 )
             )
-            task.use(mw.evaluate_population(population, eval_envs, every=2))
+            task.use(mw.evaluate(population, eval_envs, every=2))
             task.use(mw.evolve(population, Tournament(), Mutation(none=0.0), every=2))
             task.run(max_step=6)
     assert population.generation == 3
@@ -344,7 +344,7 @@ def test_actors_and_critics_are_a_population_too() -> None:
         replay = ReplayBuffer(envs.spec, capacity=1_000)
         with Task() as task:
             task.use(mw.for_each(population, learning(envs, replay)))
-            task.use(mw.evaluate_population(population, eval_envs, every=5))
+            task.use(mw.evaluate(population, eval_envs, every=5))
             task.use(mw.evolve(population, Tournament(), Mutation(search, none=0.0), every=5))
             task.run(max_step=15)
     assert population.generation == 3
@@ -411,13 +411,13 @@ def test_an_episode_that_ends_cuts_the_returns_of_its_own_env_only(
     assert num_cut > 6 * 2 * 4  # more than those at the ends of turns
 
 
-# -- evaluate_population -------------------------------------------------------------------
+# -- evaluate ------------------------------------------------------------------------------
 
 
 def test_every_agent_is_evaluated_and_each_env_step_of_that_is_counted(
     population: Population, eval_envs: Envs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    evaluate = mw.evaluate_population(population, eval_envs, every=2, episodes=4)
+    evaluate = mw.evaluate(population, eval_envs, every=2, episodes=4)
     ctx, _ = run_step(evaluate, total_step=0)
     assert all(agent.fitness is None for agent in population)
     assert ctx.eval_steps == 0
@@ -440,7 +440,7 @@ def test_every_agent_is_evaluated_and_each_env_step_of_that_is_counted(
 
 
 def test_the_target_ends_the_run(population: Population, eval_envs: Envs) -> None:
-    ctx, record = run_step(mw.evaluate_population(population, eval_envs, every=1, stop_at=8.0))
+    ctx, record = run_step(mw.evaluate(population, eval_envs, every=1, stop_at=8.0))
     assert "finish" in record.writes
     assert ctx.eval_value >= 8.0
 
@@ -457,13 +457,13 @@ def test_a_lucky_evaluation_does_not_end_the_run(population: Population, eval_en
             return actions.astype(np.int64)
 
     lucky.replace_policy(Lucky(eval_envs.spec, lucky.config))
-    evaluate = mw.evaluate_population(population, eval_envs, every=1, stop_at=100.0)
+    evaluate = mw.evaluate(population, eval_envs, every=1, stop_at=100.0)
     ctx, record = run_step(evaluate)
     assert lucky.evaluations[-1] > 100.0
     assert ctx.eval_value < 20.0
     assert "finish" not in record.writes
 
-    believing = mw.evaluate_population(population, eval_envs, every=1, stop_at=100.0, confirm=0)
+    believing = mw.evaluate(population, eval_envs, every=1, stop_at=100.0, confirm=0)
     lucky.evaluations.clear()
     _, record = run_step(believing)
     assert "finish" in record.writes
@@ -486,7 +486,7 @@ def fresh_episodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         noted.append(sum(episodes))
         return play_each(act, envs, episodes=episodes, reset=reset)
 
-    module = sys.modules[mw.evaluate_population.__module__]
+    module = sys.modules["ding_lite.middleware.population.evaluate"]
     monkeypatch.setattr(module, "play_each", play)
     return noted
 
@@ -496,7 +496,7 @@ def test_fresh_episodes_end_as_soon_as_their_mean_is_clearly_too_low(
 ) -> None:
     lucky = population[1]
     lucky.replace_policy(Balancer(eval_envs.spec, lucky.config))
-    _, record = run_step(mw.evaluate_population(population, eval_envs, every=1, stop_at=100.0))
+    _, record = run_step(mw.evaluate(population, eval_envs, every=1, stop_at=100.0))
     assert fresh_episodes == [3 * 2, 6, 6, 6, 2]
     assert "finish" in record.writes
 
@@ -508,7 +508,7 @@ def test_fresh_episodes_end_as_soon_as_their_mean_is_clearly_too_low(
 
     fresh_episodes.clear()
     lucky.replace_policy(Lucky(eval_envs.spec, lucky.config))
-    ctx, record = run_step(mw.evaluate_population(population, eval_envs, every=1, stop_at=100.0))
+    ctx, record = run_step(mw.evaluate(population, eval_envs, every=1, stop_at=100.0))
     assert fresh_episodes == [3 * 2, 6]
     assert ctx.eval_value < 12.0
     assert "finish" not in record.writes
@@ -521,9 +521,7 @@ def test_fresh_episodes_that_might_exceed_the_env_steps_are_not_played(
     """Each episode takes 3 env steps and returns 6; of six each of two environments plays three."""
     envs = make_envs("probe/Counter-v0", 2, env_args={"max_episode_steps": 3})
     population = Population.of(DQN, envs.spec, SEARCH, size=3, config=SMALL)
-    evaluate = mw.evaluate_population(
-        population, envs, every=1, stop_at=6.0, max_env_steps=5_018 + left
-    )
+    evaluate = mw.evaluate(population, envs, every=1, stop_at=6.0, max_env_steps=5_018 + left)
     ctx, record = run_step(evaluate, env_step=5_000)
     assert fresh_episodes == [3 * 2, *played]
     assert ("eval_value" in ctx) == bool(played)
@@ -537,7 +535,7 @@ def test_what_cut_episodes_seem_to_reach_is_confirmed_by_whole_ones(
 ) -> None:
     cut = make_envs("CartPole-v1", 2, seed=5, env_args={"max_episode_steps": 5})
     ctx, record = run_step(
-        mw.evaluate_population(population, cut, every=1, stop_at=5.0, confirm_envs=eval_envs)
+        mw.evaluate(population, cut, every=1, stop_at=5.0, confirm_envs=eval_envs)
     )
     assert population.best.fitness == 5.0
     assert ctx.eval_value > 5.0
@@ -555,7 +553,7 @@ def test_generations_come_when_they_are_due_and_leave_a_lineage(
     told: list[tuple[int, Sequence[float]]] = []
     with Task() as task:
         task.use(mw.for_each(population, learning(envs, replay)))
-        task.use(mw.evaluate_population(population, eval_envs, every=5))
+        task.use(mw.evaluate(population, eval_envs, every=5))
         task.use(
             mw.evolve(population, Tournament(), Mutation(SEARCH, none=0.0), every=5, lineage=file)
         )
@@ -577,7 +575,7 @@ def test_the_best_is_what_it_was_when_it_was_measured(
     """In the step that ends the run nothing is bred."""
     with Task() as task:
         task.use(mw.for_each(population, learning(envs, replay)))
-        task.use(mw.evaluate_population(population, eval_envs, every=5, stop_at=5.0))
+        task.use(mw.evaluate(population, eval_envs, every=5, stop_at=5.0))
         task.use(mw.evolve(population, Tournament(), Mutation(none=0.0), every=5))
         task.run(max_step=50)
     assert task.ctx.total_step == 4
@@ -597,7 +595,7 @@ def test_the_best_is_never_a_child_that_has_inherited_its_fitness(
 
 
 def test_evolution_without_evaluation_is_an_error_with_advice(population: Population) -> None:
-    with pytest.raises(ConfigError, match="Put `evaluate_population` before `evolve`"):
+    with pytest.raises(ConfigError, match="Put `evaluate` before `evolve`"):
         run_step(mw.evolve(population, Tournament(), Mutation(), every=1))
 
 
@@ -625,7 +623,7 @@ def test_a_resumed_run_is_the_same_as_one_that_never_stopped(tmp_path: Path) -> 
                 parts = {"population": population, "replay": replay, "task": task}
                 parts |= {"envs": envs, "eval_envs": eval_envs}
                 task.use(mw.for_each(population, learning(envs, replay)))
-                task.use(mw.evaluate_population(population, eval_envs, every=4))
+                task.use(mw.evaluate(population, eval_envs, every=4))
                 file = directory / "lineage.jsonl"
                 task.use(mw.evolve(population, Tournament(seed=2), mutation, every=4, lineage=file))
                 task.use(mw.checkpoint(parts, directory / "checkpoint", every=1))

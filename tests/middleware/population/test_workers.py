@@ -61,7 +61,7 @@ def plain(**run: Any) -> tuple[bytes, int, int]:
     own = Program()
     with Task() as task:
         task.use(mw.for_each(own.population, own.learn))
-        task.use(mw.evaluate_population(own.population, own.eval_envs, every=EVERY))
+        task.use(mw.evaluate(own.population, own.eval_envs, every=EVERY))
         task.use(own.evolve(own.population))
         task.run(**(run or {"max_step": EVERY * GENERATIONS}))
     return digest(own.population), task.ctx.env_step, task.ctx.eval_steps
@@ -77,7 +77,7 @@ def spread(stop_at: float | None = None) -> tuple[bytes, int, int] | None:
         learner, breeder = task.at("learner"), task.at("breeder")
         learner.use(mw.take_members(own.population, server))
         learner.use(mw.for_each(own.population, own.learn))
-        learner.use(mw.evaluate_population(own.population, own.eval_envs, every=EVERY))
+        learner.use(mw.evaluate(own.population, own.eval_envs, every=EVERY))
         learner.use(mw.return_members(own.population, server, every=EVERY))
         breeder.use(mw.gather_members(server, every=EVERY))
         if stop_at is not None:
@@ -160,7 +160,7 @@ def together(**more: Any) -> tuple[bytes, int, int]:
         task.use(mw.for_each(own.population, own.learn))
         task.use(mw.average_agents(own.population, processes))
         envs = own.eval_envs
-        task.use(mw.evaluate_together(own.population, envs, processes, every=EVERY, **more))
+        task.use(mw.evaluate(own.population, envs, processes, every=EVERY, **more))
         task.use(own.evolve(own.population))
         task.use(mw.share_generation(own.population, processes, every=EVERY))
         task.run(max_step=EVERY * GENERATIONS)

@@ -1,0 +1,137 @@
+"""Report a run: to a function, or in the files of its directory and a line on the terminal."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from ding_lite.errors import ConfigError
+from ding_lite.middleware.checks import Period
+from ding_lite.middleware.report.curve import curve
+from ding_lite.middleware.report.jsonl import jsonl
+from ding_lite.middleware.report.progress import progress
+from ding_lite.middleware.report.reporter import Reporter
+from ding_lite.middleware.report.tensorboard import tensorboard
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import Middleware, composed_of
+
+
+@runtime_checkable
+class RunLike(Protocol):
+    """A run, as `ding_lite.recipes.Run` is one: where its reports go, and what they say of it."""
+
+    @property
+    def directory(self) -> Path: ...  # noqa: D102
+    @property
+    def title(self) -> str: ...  # noqa: D102
+    @property
+    def goal(self) -> float | None: ...  # noqa: D102
+    @property
+    def max_env_steps(self) -> int: ...  # noqa: D102
+    @property
+    def quiet(self) -> bool: ...  # noqa: D102
+
+
+def report(
+    to: Callable[[dict[str, float], int], object] | RunLike | os.PathLike[str],
+    *,
+    every: int | None = None,
+    every_env_steps: int | None = None,
+    title: str | None = None,
+    target: float | None = None,
+    max_env_steps: int | None = None,
+) -> Middleware:
+    """Report the newest of every metric now and then, and when the run ends.
+
+    A function is called with them. A run, or a directory, gets all that there is: rows of
+    `metrics.jsonl`, events for TensorBoard, `curve.png`, and a live line on the terminal unless the
+    run is quiet; `jsonl`, `tensorboard`, `curve` and `progress` make each of them alone.
+
+    Most metrics are not written in every step: `return` when an episode ends, `eval_return` when an
+    evaluation does. Reported is the newest value of each that was written so far, also of those
+    before a resume. Place it behind what writes metrics.
+
+    Context:
+        reads: env_step, metrics, total_step, train_iter
+
+    Args:
+        to: A `Run`; the `Path` of a directory; or a function, called as `fn(metrics, env_step)`
+            with metrics by name. Where the ctx has no env steps, as on a node that makes none, it
+            gets the steps of the pipeline instead.
+        every: Steps of the pipeline from one report to the next, as in all middleware.
+        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
+        title: What stands above the curve; that of the run by default.
+        target: The return to reach; that of the run by default.
+        max_env_steps: Where the run ends at the latest; that of the run by default.
+
+    Raises:
+        ConfigError: A function cannot be called so, or a setting is out of range.
+
+    Example:
+        >>> from ding_lite import Task
+        >>> seen = []
+        >>> with Task() as task:
+        ...     _ = task.use(lambda ctx: ctx.metrics.update(loss=1 / (1 + ctx.total_step)))
+        ...     _ = task.use(report(lambda metrics, step: seen.append((step, metrics)), every=2))
+        ...     task.run(max_step=3)
+        >>> [(step, round(metrics["loss"], 2)) for step, metrics in seen]
+        [(2, 0.5), (3, 0.33)]
+    """
+    if isinstance(to, RunLike):
+        directory, quiet = to.directory, to.quiet
+        title, target = title or to.title, to.goal if target is None else target
+        max_env_steps = to.max_env_steps if max_env_steps is None else max_env_steps
+    elif isinstance(to, os.PathLike):
+        directory, quiet = Path(to), False
+    else:
+        if fault := _fault_of(to):
+            raise ConfigError(
+                f"`report` got {fault}; a function was expected, which is called as "
+                f"fn(metrics, env_step), or a run or its directory: mw.report(print, every=50)."
+            )
+        return _Report(to, Period(every, every_env_steps))
+    parts = [
+        jsonl(directory / "metrics.jsonl", every=every, every_env_steps=every_env_steps),
+        tensorboard(directory, every=every, every_env_steps=every_env_steps),
+        curve(directory / "curve.png", target=target, title=title or "Learning curve"),
+    ]
+    if not quiet:
+        parts.append(progress(max_env_steps=max_env_steps, target=target))
+
+    def _report(ctx: Context) -> None:
+        for part in parts:
+            part(ctx)
+
+    composed_of(_report, parts)
+    return _report
+
+
+def _fault_of(fn: object) -> str | None:
+    """Return why something cannot be called with metrics; None where it can, or may."""
+    if not callable(fn):
+        return f"a {type(fn).__name__}"
+    if isinstance(fn, type):
+        return f"the class {fn.__name__}, and no instance of it"
+    if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):
+        return "an `async` function, which nothing would wait for"
+    try:
+        inspect.signature(fn).bind({}, 0)
+    except TypeError as error:
+        return f"a function that cannot be called with metrics and env steps ({error})"
+    except ValueError:  # some functions of C tell no signature
+        pass
+    return None
+
+
+class _Report(Reporter):
+    __name__ = "report"
+
+    def __init__(self, fn: Callable[[dict[str, float], int], object], period: Period) -> None:
+        super().__init__(period)
+        self._fn = fn
+
+    def write(self, metrics: dict[str, float], env_step: int) -> None:
+        self._fn(metrics, env_step)

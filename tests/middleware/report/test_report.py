@@ -1,0 +1,75 @@
+"""`mw.report` of a whole run; `test_reporter.py` has what a function gets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ding_lite import Task, middleware as mw
+from ding_lite.errors import ConfigError
+from ding_lite.recipes import Options, Run
+from ding_lite.runtime.context import Context
+
+FILES = {"metrics.jsonl", "curve.png", "events"}
+
+
+def learn(ctx: Context) -> None:
+    ctx.metrics.update(loss=0.5, **{"return": 1.0})
+    ctx.env_step = 4 * (ctx.total_step + 1)
+    ctx.keep("env_step")
+
+
+def names_in(directory: Path) -> set[str]:
+    return {path.name.partition(".out.")[0] for path in directory.iterdir()}
+
+
+def test_a_run_gets_rows_events_a_curve_and_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = Options(env="CartPole-v1", target=9.0, max_env_steps=40, out=tmp_path)
+    with Run("mine", options) as run, Task() as task:
+        task.use(learn).use(mw.report(run, every=5))
+        task.run(max_step=10)
+    assert names_in(tmp_path) == FILES | {"config.json"}
+    rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    assert [row["env_step"] for row in rows] == [20, 40]
+    assert "40/40 env steps" in capsys.readouterr().err
+
+
+def test_a_quiet_run_has_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = Options(env="E", target=9.0, max_env_steps=40, out=tmp_path, quiet=True)
+    with Run("mine", options) as run, Task() as task:
+        task.use(learn).use(mw.report(run, every=5))
+        task.run(max_step=10)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_directory_is_enough_and_goes_on_from_reports_that_were_used_one_by_one(
+    tmp_path: Path,
+) -> None:
+    with Task() as task:
+        task.use(learn)
+        for part in (
+            mw.jsonl(tmp_path / "metrics.jsonl", every=5),
+            mw.tensorboard(tmp_path, every=5),
+            mw.curve(tmp_path / "curve.png"),
+        ):
+            task.use(part)
+        task.run(max_step=10)
+        saved = task.state_dict()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write("{}\n")  # of steps that no checkpoint knows
+    with Task() as task:
+        task.use(learn).use(mw.report(tmp_path, every=5, target=2.0))
+        task.load_state_dict(saved)
+        task.run(max_step=5)
+    assert names_in(tmp_path) == FILES
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["env_step"] for row in rows] == [20, 40, 60]
+
+
+def test_what_is_no_run_and_no_function_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"a function was expected, .*, or a run or its direct"):
+        mw.report(3, every=1)  # type: ignore[arg-type]
