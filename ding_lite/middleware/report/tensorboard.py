@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import os
+import socket
 import time
 from pathlib import Path
 from typing import Any, Self
 
 from ding_lite.errors import ConfigError, MiddlewareError
+from ding_lite.io.files import naming
 from ding_lite.middleware.checks import Period
 from ding_lite.middleware.report.reporter import Reporter
 from ding_lite.runtime.middleware import Middleware
@@ -62,6 +64,7 @@ class _TensorBoard(Reporter):
             )
         for name, value in metrics.items():
             self._file.add(name, value, env_step)
+        self._file.flush()  # for those that look at a run while it goes on
 
     def close(self, *, failed: bool) -> None:
         """Write what is left."""
@@ -79,15 +82,19 @@ class _TensorBoard(Reporter):
 class _EventFile:
     """A file of scalars, with what tells TensorBoard to forget those that will come again.
 
-    What is ugly here and why: TensorBoard's own `Writer` cannot write that. The modules below it
-    can, but have no types, so they are imported by their names.
+    What is ugly here and why: TensorBoard's own writers cannot write that, or do so on a thread
+    that prints its errors. The modules below them can, but have no types, so they are imported by
+    their names.
     """
 
     def __init__(self, directory: Path, *, begin: int) -> None:
-        files = importlib.import_module("tensorboard.summary.writer.event_file_writer")
+        records = importlib.import_module("tensorboard.summary.writer.record_writer")
         self._scalar_pb = importlib.import_module("tensorboard.plugins.scalar.summary_v2").scalar_pb
         self._proto = importlib.import_module("tensorboard.compat.proto.event_pb2")
-        self._writer = files.EventFileWriter(str(directory))
+        name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
+        self._path = directory / name
+        self._records = records.RecordWriter(self._path.open("xb"))
+        self._write(0, file_version="brain.Event:2")
         start = self._proto.SessionLog(status=self._proto.SessionLog.START)
         self._write(begin, session_log=start)
 
@@ -97,11 +104,15 @@ class _EventFile:
 
     def flush(self) -> None:
         """Let all points reach the disk."""
-        self._writer.flush()
+        with naming(self._path):
+            self._records.flush()
 
     def close(self) -> None:
         """Write what is left."""
-        self._writer.close()
+        with naming(self._path):
+            self._records.close()
 
     def _write(self, x: int, **content: Any) -> None:  # noqa: ANN401 - a message without a type
-        self._writer.add_event(self._proto.Event(wall_time=time.time(), step=x, **content))
+        event = self._proto.Event(wall_time=time.time(), step=x, **content)
+        with naming(self._path):
+            self._records.write(event.SerializeToString())
