@@ -370,6 +370,8 @@ def test_several_errors_beside_a_wait_are_a_group_without_it() -> None:
         with pytest.raises(ExceptionGroup) as caught:
             task.run(max_step=1)
     assert [type(error) for error in caught.value.exceptions] == [Broken, KeyError]
+    notes = [error.__notes__[0].split(",")[0] for error in caught.value.exceptions]
+    assert notes == ["in middleware `bad`", "in middleware `worse`"]
 
 
 def test_what_has_not_begun_when_the_step_fails_does_not_begin() -> None:

@@ -13,13 +13,11 @@ from hypothesis import given, strategies as st
 from ding_lite.errors import (
     ConfigError,
     DeadlineExceeded,
-    LabelError,
     MiddlewareError,
 )
 from ding_lite.runtime.context import Context, ParallelContext
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import use_router
-from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 from ding_lite.testing.clock import ManualClock
 
@@ -212,19 +210,6 @@ class TestErrors:
         assert seen == ["ZeroDivisionError()"]
         assert caught.value.__notes__[0].startswith("in middleware `translate` (2nd of 3)")
 
-    def test_every_finally_runs(self) -> None:
-        log: list[str] = []
-
-        def closing(ctx: Context) -> Iterator[None]:
-            try:
-                yield
-            finally:
-                log.append("closed")
-
-        with Task() as task, pytest.raises(ZeroDivisionError):
-            task.use(closing).use(closing).use(boom).run(max_step=1)
-        assert log == ["closed", "closed"]
-
     def test_a_task_can_run_on_after_an_exception(self) -> None:
         def once(ctx: Context) -> None:
             if ctx.total_step == 0:
@@ -251,12 +236,6 @@ class TestByHand:
             assert task.ctx.total_step == 0
             task.renew()
             assert task.ctx.total_step == 1
-
-    def test_renew_goes_all_the_way_out_first(self) -> None:
-        log: list[str] = []
-        with Task() as task:
-            task.forward(onion(log, "a")).renew()
-        assert log == ["a", "A"]
 
     def test_forward_takes_another_ctx(self) -> None:
         other = Context()
@@ -298,19 +277,6 @@ class TestByHand:
         with Task() as task:
             task.forward(onion(log, "a"))
         assert log == ["a", "A"]
-
-    def test_step_wrappers_apply_and_count_a_middleware_once(self) -> None:
-        wrapped: list[Middleware] = []
-
-        def wrapper(fn: Middleware) -> Middleware:
-            wrapped.append(fn)
-            return fn
-
-        with Task() as task:
-            task.use_step_wrapper(wrapper)
-            for _ in range(3):
-                task.forward(boom_free).renew()
-        assert wrapped == [boom_free]
 
     def test_forward_inside_of_a_running_middleware_joins_its_step(self) -> None:
         log: list[str] = []
@@ -423,23 +389,6 @@ class TestLabels:
         }
         assert Task().match_labels("stand*")
         assert not Task().match_labels(["learner", "node.1"])
-
-    def test_a_node_on_which_nothing_matches_gets_an_error_with_both_sides(self) -> None:
-        task = Task()
-        task.at("learner", "collector.*").use(boom_free)
-        with pytest.raises(LabelError) as caught:
-            task.run(max_step=1)
-        assert "['node.0', 'standalone']" in str(caught.value)
-        assert "['collector.*', 'learner']" in str(caught.value)
-
-    def test_what_is_left_out_is_logged_once(self, caplog: pytest.LogCaptureFixture) -> None:
-        with Task() as task, caplog.at_level("INFO", logger="ding_lite"):
-            task.use(boom_free).at("learner").use(boom)
-            task.run(max_step=2)
-            task.run(max_step=2)
-        assert [record.message for record in caplog.records] == [
-            "left out `boom`: it runs on learner, and this node has node.0, standalone"
-        ]
 
 
 def on_nodes(num_nodes: int, main: Callable[[int], object], **kwargs: Any) -> list[Any]:
