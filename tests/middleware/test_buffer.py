@@ -69,15 +69,6 @@ def test_training_waits_until_the_replay_holds_enough(
     assert updates == [0] * 9 + [1, 2, 3]
 
 
-def test_what_comes_after_a_wait_still_runs(replay: ReplayBuffer) -> None:
-    steps: list[int] = []
-    with Task() as task:
-        task.use(mw.wait_for(replay, size=40))
-        task.use(lambda ctx: steps.append(ctx.total_step))
-        task.run(max_step=3)
-    assert steps == [0, 1, 2]
-
-
 def test_waiting_for_more_than_the_replay_can_hold_is_refused(replay: ReplayBuffer) -> None:
     with pytest.raises(ConfigError, match=r"`size` is 1,001, the capacity of the replay 1,000"):
         mw.wait_for(replay, size=1_001)

@@ -48,11 +48,6 @@ def test_a_step_makes_as_many_updates_as_asked(policy: DQN, filled: ReplayBuffer
     assert not torch.equal(before, flat(policy))
 
 
-def test_the_batch_size_may_differ_from_the_policys(policy: DQN, filled: ReplayBuffer) -> None:
-    ctx, _ = run_step(mw.train(policy, filled, batch_size=32))
-    assert len(ctx.train_data) == 32
-
-
 def test_nothing_is_learned_from_less_than_a_batch(
     policy: DQN, envs: Envs, replay: ReplayBuffer
 ) -> None:
@@ -91,12 +86,9 @@ def test_counting_goes_on_from_the_ctx(policy: DQN, filled: ReplayBuffer) -> Non
 def test_a_batch_larger_than_the_replay_is_refused(policy: DQN, replay: ReplayBuffer) -> None:
     with pytest.raises(ConfigError, match=r"`batch_size` is 1,001, the capacity .* 1,000"):
         mw.train(policy, replay, batch_size=1_001)
-
-
-def test_the_policys_own_batch_is_held_against_the_replay_too(envs: Envs) -> None:
-    small = ReplayBuffer(envs.spec, capacity=64)
-    with pytest.raises(ConfigError, match=r"`batch_size` is 128, the capacity of the replay 64"):
-        mw.train(DQN(envs.spec), small)
+    small = ReplayBuffer(replay.spec, capacity=4)
+    with pytest.raises(ConfigError, match=r"`batch_size` is 8, the capacity of the replay 4"):
+        mw.train(policy, small)
 
 
 @pytest.mark.parametrize(("setting", "value"), [("batch_size", 0), ("updates", 0)])
@@ -167,17 +159,6 @@ def test_errors_of_earlier_batches_of_a_step_are_given_back_at_once(
     run_step(mw.train(policy, prioritized, batch_size=100, updates=3))
     changed = sum(value != 1.0 for value in values_of(prioritized))
     assert 100 < changed <= 200  # of two batches; the third is for `update_priorities`
-
-
-def test_without_an_update_there_is_nothing_to_give_back(
-    policy: DQN, prioritized: PrioritizedReplay
-) -> None:
-    with Task() as task:
-        task.use(mw.wait_for(prioritized, size=500))
-        task.use(mw.train(policy, prioritized))
-        task.use(mw.update_priorities(prioritized))
-        task.run(max_step=2)
-    assert set(values_of(prioritized)) == {1.0}
 
 
 def test_beta_follows_the_env_step_and_elsewhere_the_update(

@@ -189,9 +189,6 @@ def test_drawing_leaves_pyplot_and_its_settings_alone(tmp_path: Path) -> None:
 def test_a_picture_of_an_unknown_kind_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"Choose one of: \.png, \.svg, \.pdf"):
         mw.curve(tmp_path / name)
-
-
-def test_redrawing_all_the_time_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"`redraw` is 0\.0"):
         mw.curve(tmp_path / "curve.png", redraw=0.0)
 

@@ -104,11 +104,6 @@ def test_the_file_grows_from_run_to_run(tmp_path: Path) -> None:
     assert [row["step"] for row in read(file)] == [1, 2, 3]
 
 
-def test_a_quiet_log_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(mw.jsonl(tmp_path / "metrics.jsonl", every=1), {"loss": 1.0})
-    assert capsys.readouterr().err == ""
-
-
 def test_numbers_that_json_does_not_know_become_null(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     run(mw.log(every=1, path=file), {"loss": math.nan, "q": math.inf, "ok": torch.tensor(2.0)})
@@ -376,13 +371,6 @@ def test_elsewhere_it_is_one_line_a_minute(
         "12,000 env steps  100 steps/s  2:00",
         "15,000 env steps  100 steps/s  2:30",
     ]
-
-
-def test_a_run_of_no_steps_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with Task() as task:
-        task.use(mw.progress())
-        task.run(max_step=0)
-    assert capsys.readouterr().err == ""
 
 
 def test_the_time_left_follows_from_the_rate_of_late(
