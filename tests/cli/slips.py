@@ -147,14 +147,19 @@ NAMES = [
         (f"train dqn {word}", "")
         for word in ("/", "<NUL>", "<LONG>", "<NO-TEXT>", "-v1", "os:x-v0")
     ),
+    ("train dnq CartPole-v1", "There is no policy 'dnq' to train. Did you mean \"dqn\"?"),
+    ("train dqn CartPol-v1", 'Did you mean "CartPole-v1"?'),
     ("train sac CartPole-v1", "SAC gives numbers within bounds"),
+    ("train dqn Pendulum-v1", "Take SAC or TD3, which give numbers"),
+    (f"{TRAIN} --set lrr=1", 'Unknown setting "lrr". Did you mean "lr"?'),
+    *((f"{TRAIN} --set {word}", "its value: lr=3e-4") for word in ("lr", "lr=", "=1", "<EMPTY>")),
     *((f"{TRAIN} --set {word}=1", "") for word in ("<EMPTY>", "<NUL>", "l.r", "lrr", "__init__")),
-    (f"{TRAIN} --set lr", "expected is the name of a setting"),
     (f"{TRAIN} --set seed=3", '"seed" is an option and no setting'),
     (f"{TRAIN} --set loss=hubert", "`loss` is 'hubert'"),
     (f"{EVOLVE} --search lrr=1:2", 'Unknown key "lrr". Did you mean'),
     (f"{EVOLVE} --search lr=1e-3:1e-2 --set lr=1", "`lr` is searched, and was given"),
-    ("plot run --metric lose", "`lose` is missing in run"),
+    ("plot run --metric wal_s", '`wal_s` is missing in run. Did you mean "wall_s"? Metrics of'),
+    ("plot nowhere", "There is no run in nowhere: a directory with a config.json was expected"),
     ("plot run --out curves.gif", "ends in '.gif'"),
     ("top no-such-job", "There is no job 'no-such-job'"),
     ("run program", "expected is a module or a file"),
@@ -168,7 +173,21 @@ NAMES = [
     ),
     ("run no_main:main", "has no function `main`"),
     ("run program:PROGRAM", "has no function `PROGRAM`"),
-    ("run program:take", "takes (first, second='usual')"),
+    ("run program:take", "`program:take` takes (first, second='usual'), and after `--` came []"),
+    *((f"run {word}", f"The program is '{word}'; expected") for word in (":main", "program:")),
+    ("run program:a.b", "The program is 'program:a.b'; expected"),
+    ("run program:mainn", 'no function `mainn`. Did you mean "main"? Its functions are: main,'),
+    ("run program:__name__", "program has a str instead of a function `__name__`."),
+    ("run prorgam:main", "There is no module `prorgam` (looked for in"),
+    ("run program.sub:main", "There is no module `program.sub`"),
+    ("run my-train:main", "'my-train' is no name of a module"),
+    ("run sub/random.py:main", "sub/random.py has the name of another module, `random` ("),
+    ("run ./a.b.py:main", "a name without dots that ends in .py. Rename it."),
+    ("run program:inner --nodes 2", "is a lambda, and a node, which is another process, could not"),
+    (f"{RUN} --roles node", "'node' cannot be a role"),
+    (f"{RUN} --nodes 2 --topology 0-9", "`topology` has the entry (0, 9); each must be"),
+    (f"{RUN} --labels a*", "'a*' is no label."),
+    (f"{TCP} --key-file none.key", "The key file none.key cannot be read"),
     (f"{RUN} --labels a,,b", "names, separated by commas"),
     (f"{RUN} --labels <NUL>", "is no label"),
     (f"{RUN} --roles a*0", "expected is a role"),
@@ -181,7 +200,14 @@ NAMES = [
 
 COMBINATIONS = [
     ("<EMPTY>", "there is no command"),
-    ("trainn dqn CartPole-v1", 'Did you mean "train"?'),
+    ("trainn dqn CartPole-v1", 'Did you mean "train"? Expected is'),
+    ("--hlep", "ding-lite: there is no option '--hlep'. Did you mean \"--help\"?"),
+    ("run", "ding-lite run: the following arguments are required: PROGRAM."),
+    ("keygen", "ding-lite keygen: the following arguments are required: FILE."),
+    (f"{RUN} --node 3", "there is no option '--node'. Did you mean \"--nodes\"?"),
+    (f"{RUN} --nodes", "argument --nodes: expected one argument."),
+    (f"{RUN} c", "found 'c', where nothing more was expected. What is meant for the program"),
+    ("top a b", "ding-lite top: found 'b', where nothing more was expected."),
     ("train dqn", "the following arguments are required: ENV"),
     ("train dqn CartPole-v1 extra", "found 'extra', where nothing more was expected"),
     (f"{TRAIN} --resume", "`resume` goes on with the run in `out`"),
@@ -222,6 +248,8 @@ def make_folder(folder: Path, run: Path) -> None:
     os.mkfifo(folder / "pipe")
     for name in ("sub", "empty", "pictures.png"):
         (folder / name).mkdir()
+    for name in ("sub/random.py", "a.b.py"):
+        (folder / name).write_text(PROGRAM)
     configs = {"half": '{"example": "tra', "list": "[]", "text": '{"options": "x"}'}
     runs = ["run", "other-run", "no-config", "pipe-config", "broken-metrics", "half-manifest"]
     for name in [*runs, *(f"{kind}-config" for kind in configs)]:

@@ -78,8 +78,3 @@ def test_what_is_searched_is_read_as_it_is_written() -> None:
 def test_what_cannot_be_searched_is_refused(word: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="LOW:HIGH"):
         searched(word)
-
-
-def test_a_wrong_setting_is_reported_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["evolve", "dqn", "CartPole-v1", "--search", "learn_rate=1:2"]) == 2
-    assert 'Unknown key "learn_rate"' in capsys.readouterr().err

@@ -15,6 +15,7 @@ from tests.cli.slips import TRAIN, words_of
 from tests.warm import Warm, warm
 
 pytestmark = [pytest.mark.procs, pytest.mark.deadline(60)]
+SLOW = pytest.mark.slow
 LONG = f"{TRAIN} --max-env-steps 2000 --target 1000 --set checkpoint_every=64 --set log_every=8"
 
 
@@ -64,7 +65,7 @@ def test_a_disk_without_room_for_a_run_is_reported_before_it_begins(tmp_path: Pa
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("kilobytes", [16, 40, 80])
+@pytest.mark.parametrize("kilobytes", [*(pytest.param(k, marks=SLOW) for k in (16, 80)), 40])
 def test_a_disk_that_fills_up_ends_the_run_with_one_sentence(
     tmp_path: Path, kilobytes: int
 ) -> None:
@@ -77,7 +78,9 @@ def test_a_disk_that_fills_up_ends_the_run_with_one_sentence(
     assert "run/" in last
 
 
-@pytest.mark.parametrize("file_bytes", [3_000, 6_000, 12_000, 40_000])
+@pytest.mark.parametrize(
+    "file_bytes", [3_000, 12_000, *(pytest.param(k, marks=SLOW) for k in (6_000, 40_000))]
+)
 def test_a_file_that_may_not_grow_ends_the_run_with_one_sentence(
     process: Warm, tmp_path: Path, file_bytes: int
 ) -> None:

@@ -23,10 +23,3 @@ def test_a_key_is_written_for_its_owner_only_and_never_over_another(tmp_path: Pa
     assert (code, out) == (2, "")
     assert error.startswith("ding-lite keygen: job.key exists already. Name another file")
     assert file.read_bytes() == written
-
-
-def test_a_key_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
-    code, out, error = call(tmp_path, "keygen", "no/such/folder.key")
-    assert (code, out) == (2, "")
-    assert "The key file no/such/folder.key cannot be written: No such file" in error
-    assert "Traceback" not in error

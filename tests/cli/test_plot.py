@@ -85,22 +85,3 @@ def test_without_evaluations_the_returns_are_drawn(capsys: pytest.CaptureFixture
     assert main(["plot", "r"]) == 0
     assert "last return" in capsys.readouterr().out
     assert Path("plot.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("nowhere", "There is no run in nowhere: a directory with a config.json was expected"),
-        ("r --metric lose", '`lose` is missing in r/1. Did you mean "loss"? Metrics of these runs'),
-        ("r --out curves.gif", "The picture curves.gif ends in '.gif'. Choose one of: .png, .svg"),
-    ],
-)
-def test_a_slip_is_explained(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    leave("r/1")
-    file = Path("r/1/metrics.jsonl")
-    file.write_text(file.read_text().replace('"return"', '"loss"'))
-    assert main(["plot", *words.split()]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("ding-lite plot: ")
-    assert said in err

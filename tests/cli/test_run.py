@@ -13,7 +13,7 @@ import pytest
 
 from ding_lite.cli.run import summary
 from ding_lite.parallel.network.address import free_ports
-from tests.cli.calls import MODULE, PROGRAM, call, environment
+from tests.cli.calls import MODULE, call, environment
 from tests.parallel.launch.environment.environs import TORCHRUN
 
 pytestmark = pytest.mark.procs
@@ -127,13 +127,6 @@ def test_a_main_without_arguments_finds_them_in_argv(folder: Path, nodes: str) -
     assert out.count("['--seed', '3', '--', 'x'] on node") == int(nodes)
 
 
-def test_what_prevents_a_word_from_being_passed_on_is_said(folder: Path) -> None:
-    code, _, error = call(folder, "run", "program:take")
-    assert code == 2
-    assert "`program:take` takes (first, second='usual'), and after `--` came []" in error
-    assert "Traceback" not in error
-
-
 def test_a_program_that_exits_chooses_the_exit_code(folder: Path) -> None:
     assert call(folder, "run", "program:leave") == (3, "", "")
 
@@ -221,50 +214,6 @@ def test_ctrl_c_ends_with_130(folder: Path, nodes: int) -> None:
 
 
 # -- wrong usage ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("program", "The program is 'program'; expected is a module or a file, a colon, and a"),
-        (":main", "The program is ':main'; expected"),
-        ("program:", "The program is 'program:'; expected"),
-        ("program:a.b", "The program is 'program:a.b'; expected"),
-        ("program:mainn", 'no function `mainn`. Did you mean "main"? Its functions are: main,'),
-        ("program:PROGRAM", "no function `PROGRAM`."),
-        ("program:__name__", "program has a str instead of a function `__name__`."),
-        ("prorgam:main", "There is no module `prorgam` (looked for in"),
-        ("program.sub:main", "There is no module `program.sub`"),
-        ("my-train:main", "'my-train' is no name of a module"),
-        ("no/such.py:main", "There is no file 'no/such.py' (looked for in"),
-        ("sub/random.py:main", "sub/random.py has the name of another module, `random` ("),
-        ("./a.b.py:main", "a name without dots that ends in .py. Rename it."),
-        ("program:inner --nodes 2", "is a lambda, and a node, which is another process, could not"),
-        ("program:main --nodes 3 --roles a", "--nodes is 3, and --roles has entries for 1."),
-        ("program:main --roles node", "'node' cannot be a role"),
-        ("program:main --nodes 2 --topology 0-9", "`topology` has the entry (0, 9); each must be"),
-        ("program:main --nodes 2 --ports 7000", "`ports` is 7000, but the protocol is `ipc`"),
-        ("program:main --labels a*", "'a*' is no label."),
-        (
-            "program:main --nodes 2 --protocol tcp --address 0.0.0.0",
-            "can be reached from other machines, and no key is given.",
-        ),
-        (
-            "program:main --nodes 2 --protocol tcp --key-file none.key",
-            "The key file none.key cannot be read",
-        ),
-        ("program:main --max-retries 2", "--max-retries is 2, but no node is started again"),
-    ],
-)
-def test_wrong_usage_is_explained_without_a_traceback(folder: Path, words: str, said: str) -> None:
-    (folder / "sub").mkdir()
-    (folder / "sub" / "random.py").write_text(PROGRAM)
-    (folder / "a.b.py").write_text(PROGRAM)
-    code, out, error = call(folder, "run", *words.split())
-    assert (code, out) == (2, "")
-    assert error.startswith("ding-lite run: ")
-    assert said in error
-    assert "Traceback" not in error
 
 
 def test_a_wrong_environment_is_explained_without_a_traceback(folder: Path) -> None:

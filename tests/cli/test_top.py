@@ -13,7 +13,6 @@ import pytest
 from ding_lite.cli.top import COLUMNS, NOBODY, Table, plain_table, title
 from ding_lite.parallel.observe.job_discovery import Node, RunningJob
 from ding_lite.parallel.observe.metrics import Counts, NodeMetrics, PeerMetrics
-from tests.cli.calls import call
 
 LEARNER = NodeMetrics(
     node_id=0,
@@ -112,9 +111,3 @@ def test_without_a_running_job_it_reports_that(
     assert capsys.readouterr() == ("", f"ding-lite top: {NOBODY}\n")
     assert main(["top", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"jobs": []}
-
-
-def test_a_job_that_does_not_run_is_explained_without_a_traceback(tmp_path: Path) -> None:
-    code, out, error = call(tmp_path, "top", "no-such-job")
-    assert (code, out) == (2, "")
-    assert error.startswith("ding-lite top: There is no job 'no-such-job'.")

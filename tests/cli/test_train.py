@@ -68,38 +68,6 @@ def test_a_run_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(out)["env_steps"] == 240
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("dnq CartPole-v1", "There is no policy 'dnq' to train. Did you mean \"dqn\"?"),
-        ("dqn CartPol-v1", 'Did you mean "CartPole-v1"?'),
-        ("dqn Pendulum-v1", "Take SAC or TD3, which give numbers"),
-        ("dqn CartPole-v1 --set lrr=1", 'Unknown setting "lrr". Did you mean "lr"?'),
-        ("dqn CartPole-v1 --set lr=-1", "`lr` is -1.0; it must be above 0"),
-        ("dqn CartPole-v1 --resume", "`resume` goes on with the run in `out`"),
-    ],
-)
-def test_a_slip_is_explained_without_a_traceback(
-    words: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", *words.split()]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.splitlines()[-1].startswith("ding-lite train: ")
-    assert said in err
-    assert not Path("runs").exists()
-
-
-@pytest.mark.parametrize("word", ["lr", "=1", "lr=", "l r=1", ""])
-def test_what_is_no_setting_is_refused(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["train", "dqn", "CartPole-v1", "--set", word])
-    assert end.value.code == 2
-    assert (
-        "expected is the name of a setting, `=` and its value: lr=3e-4" in capsys.readouterr().err
-    )
-
-
 def test_a_full_disk_is_reported_in_a_sentence(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,10 +103,3 @@ def test_where_a_window_is_impossible_the_returns_are_shown(
         "are shown."
     )
     assert line.startswith("episode 1 ")
-
-
-def test_what_cannot_be_watched_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["watch", "nowhere"]) == 2
-    assert "ding-lite watch: There is no checkpoint in nowhere/checkpoint" in (
-        capsys.readouterr().err
-    )

@@ -117,26 +117,10 @@ def test_a_slip_is_recognised_whatever_its_case(name: str) -> None:
     assert did_you_mean(name, known) == ' Did you mean "learning_rate"?'
 
 
-def test_the_suggestion_keeps_the_case_of_the_known_name() -> None:
-    assert did_you_mean("ding_lite_rolse", ["DING_LITE_ROLES"]) == (
-        ' Did you mean "DING_LITE_ROLES"?'
-    )
-
-
-@pytest.mark.parametrize("known", [[], ["gamma", "batch_size"], ["x" * 10_000]])
-def test_nothing_is_suggested_where_nothing_is_close(known: list[str]) -> None:
-    assert did_you_mean("hello", known) == ""
-
-
 def test_the_known_names_may_come_from_a_generator_or_a_dict() -> None:
     known = {"loss": 0.5, "epsilon": 0.1}
     assert did_you_mean("los", (name for name in known)) == ' Did you mean "loss"?'
     assert did_you_mean("los", known) == ' Did you mean "loss"?'
-
-
-def test_close_is_what_has_six_tenths_of_the_letters_in_common() -> None:
-    assert did_you_mean("abcxy", ["abcde"]) == ' Did you mean "abcde"?'
-    assert did_you_mean("abcxyz", ["abcde"]) == ""
 
 
 def closeness(name: str, candidate: str) -> float:

@@ -108,12 +108,6 @@ def test_lines_below_the_level_are_not_shown(stream: io.StringIO) -> None:
     assert "loud" in stream.getvalue()
 
 
-def test_a_level_may_be_given_by_name(stream: io.StringIO) -> None:
-    configure("DEBUG", stream=stream)
-    logging.getLogger("ding_lite.x").debug("all of it")
-    assert "all of it" in stream.getvalue()
-
-
 @pytest.mark.parametrize("name", ["info", "Info", "INFO"])
 def test_the_name_of_a_level_may_be_in_any_case(stream: io.StringIO, name: str) -> None:
     configure(name, stream=stream)
@@ -276,14 +270,6 @@ def test_every_logs_again_when_so_many_seconds_have_passed(log: Lines, clock: Ma
     assert log.lines == ["INFO at 0 s", "INFO at 2 s", "INFO at 4 s"]
 
 
-def test_what_is_dropped_does_not_put_off_the_next_line(log: Lines, clock: ManualClock) -> None:
-    throttle = Throttle(log.logger, clock)
-    for _ in range(4):
-        throttle.every(3.0, logging.INFO, "tick", "at %g s", clock.now())
-        clock.advance(1.0)
-    assert log.lines == ["INFO at 0 s", "INFO at 3 s"]
-
-
 def test_a_line_below_the_level_does_not_count_for_the_throttle(
     stream: io.StringIO, clock: ManualClock
 ) -> None:
@@ -299,26 +285,6 @@ def test_causes_are_throttled_one_by_one(log: Lines, clock: ManualClock) -> None
     for cause in ("a", "b", "a", "b", ""):
         throttle.every(1.0, logging.INFO, cause, "%s", cause)
     assert log.lines == ["INFO a", "INFO b", "INFO "]
-
-
-def test_every_no_time_drops_nothing(log: Lines, clock: ManualClock) -> None:
-    throttle = Throttle(log.logger, clock)
-    for _ in range(3):
-        throttle.every(0.0, logging.INFO, "tick", "tick")
-    assert log.lines == ["INFO tick"] * 3
-
-
-def test_two_throttles_remember_nothing_of_each_other(log: Lines, clock: ManualClock) -> None:
-    for _ in range(2):
-        Throttle(log.logger, clock).once(logging.INFO, "same", "said")
-    assert log.lines == ["INFO said"] * 2
-
-
-def test_a_throttle_is_on_the_machines_clock_by_default(log: Lines) -> None:
-    throttle = Throttle(log.logger)
-    throttle.every(1e6, logging.INFO, "tick", "tick")
-    throttle.every(1e6, logging.INFO, "tick", "tick")
-    assert log.lines == ["INFO tick"]
 
 
 def test_the_same_line_from_many_threads_is_shown_once(log: Lines, clock: ManualClock) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,40 +25,21 @@ from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.messaging.streams import DOUBT_S
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster, ManualClock
+from tests.parallel import tcp
 
 ROLES = ["learner", "hub", "hub", "collector", "collector", "collector", "evaluator"]
 """Of seven nodes: 0 is the root, 1 the hub of 3 and 4, and 2 that of 5 and 6."""
 
 
-class Ears:
+class Ears(tcp.Ears):
     """Record arrivals at a node."""
 
-    def __init__(self, router: NodeRouter) -> None:
-        self.events: list[tuple[int, str, Any]] = []
-        self.ctx: dict[int, dict[str, Any]] = defaultdict(dict)
-        self._changed = threading.Condition()
-        router.join(self)
-
-    def receive_event(self, node_id: int, event: str, args: Any, kwargs: Any) -> None:
-        with self._changed:
-            self.events.append((node_id, event, args))
-            self._changed.notify_all()
-
-    def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
-        with self._changed:
-            self.ctx[node_id].update(values)
-            self._changed.notify_all()
-
-    def wait(self, ready: Callable[[], bool], what: str) -> None:
-        with self._changed:
-            assert self._changed.wait_for(ready, 10.0), what
-
     def wait_events(self, count: int) -> None:
-        self.wait(lambda: len(self.events) >= count, "too few events")
+        self.wait(lambda: len(self.events) >= count)
         assert len(self.events) == count
 
     def wait_ctx(self, node: int, key: str, value: object) -> None:
-        self.wait(lambda: self.ctx[node].get(key) == value, f"{key} of node {node}")
+        self.wait(lambda: self.ctx[node].get(key) == value)
 
 
 @contextmanager
@@ -110,7 +90,7 @@ def test_a_slow_branch_gets_the_newest_value() -> None:
         cluster.network.hold(1, 3)
         for version in range(50):
             cluster.routers[0].publish_ctx({"version": version, "weights": np.full(9_000, version)})
-            ears[4].wait(lambda: "version" in ears[4].ctx[0], "the other branch waits")
+            ears[4].wait(lambda: "version" in ears[4].ctx[0])
         ears[4].wait_ctx(0, "version", 49)
         assert 0 not in ears[3].ctx
         assert cluster.network.under_way(1, 3) < 10
@@ -192,7 +172,7 @@ def test_a_call_over_a_lost_hub_raises_peer_lost(clock: ManualClock) -> None:
         asked = threading.Event()
         cluster.routers[0].register("ask", lambda: (asked.set(), Deadline.after(5.0).wait)[0])
         cluster.network.cut(0, 1)
-        ears[1].wait(lambda: bool(ears[1].events), "no cut")
+        ears[1].wait(lambda: bool(ears[1].events))
         with pytest.raises(PeerLost, match="cannot be called: node 1 is not connected to node 0"):
             cluster.routers[3].call(0, "ask", timeout=5.0)
         cluster.network.heal()
@@ -212,7 +192,7 @@ def test_a_call_waits_until_a_hub_is_connected_to_its_parent(
         cluster.routers[0].register("double", lambda x: 2 * x)
         cluster.network.cut(0, 1)
         cluster.restart(1)
-        ears[3].wait(lambda: (1, "node_joined", (1,)) in ears[3].events, "no hub")
+        ears[3].wait(lambda: (1, "node_joined", (1,)) in ears[3].events)
         answer = cluster.routers[3].ask(0, "double", 4)
         cluster.network.heal()
         assert answer.result(10.0) == 8
@@ -330,7 +310,7 @@ def test_items_of_an_absent_receiver_go_to_another(
             cluster.routers[0].send("work", (0, number), to=to, in_flight=1, timeout=5.0)
         assert take_all(cluster.routers[4], 1)
         cluster.network.cut(1, 3)
-        ears[1].wait(lambda: (3, "node_lost", (3,)) in ears[1].events, "no cut")
+        ears[1].wait(lambda: (3, "node_lost", (3,)) in ears[1].events)
         clock.advance(DOUBT_S + 0.1)
         [(_, second)] = take_all(cluster.routers[4], 1)
         assert second in (0, 1)
@@ -347,7 +327,7 @@ def test_items_that_another_receiver_has_are_withdrawn_from_the_first(
         while not router._streams.num_waiting:
             assert not deadline.expired
         cluster.network.cut(1, 3)
-        ears[1].wait(lambda: (3, "node_lost", (3,)) in ears[1].events, "no cut")
+        ears[1].wait(lambda: (3, "node_lost", (3,)) in ears[1].events)
         clock.advance(DOUBT_S + 0.1)
         cluster.network.heal()
         clock.advance(DOUBT_S + 0.1)  # its sender retries after a while
