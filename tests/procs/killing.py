@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 
+from ding_lite.parallel.memory.segments import DIRECTORY
 from tests.procs.programs import Program, wait_until_gone
-from tests.procs.test_segments import segments
 
 ROLES = ["learner", "evaluator", "collector"]
 STAGES = ["import", "main", "step-5", "finish", "return"]
 PROGRAM = """
-import multiprocessing, pathlib, time
+import atexit, multiprocessing, pathlib, time
 import numpy as np
 from contextlib import suppress
 from ding_lite.errors import DeadlineExceeded, NodeFailed, PeerLost, RemoteError
@@ -79,6 +79,7 @@ mark("import")
 
 def main():
     mark("main")
+    atexit.register(mark, "exit")
     with Task() as task:
         task.use(learn(task), filter_labels="learner")
         task.use(evaluate(task), filter_labels="evaluator")
@@ -160,6 +161,11 @@ def running(
     source = PROGRAM.format(recover=recover, protocol=protocol, topology=topology)
     with Program(folder, preamble + source) as program:
         yield Run(folder, program)
+
+
+def segments(pids: Iterable[int]) -> list[str]:
+    """Name those of these processes; other jobs of the user may have some too."""
+    return [path.name for pid in pids for path in DIRECTORY.glob(f"ding_lite-*-{pid}-*")]
 
 
 def others(role: str) -> list[str]:

@@ -145,19 +145,6 @@ def test_an_invalid_host_name_is_told_from_one_of_another_machine(type_line: Typ
     assert f"tcp://{'x' * 64}:50515 is on another machine, or its name cannot be looked" in said
 
 
-def test_another_number_of_nodes_is_refused_with_both(type_line: Type) -> None:
-    [port] = free_ports(LOOPBACK, 1)
-    node_0 = type_line(f"{NODE_0} 15", port, source=MEET)
-    of_three = NODE_1.replace("NUM_NODES=2", "NUM_NODES=3")
-    code, said = type_line(
-        f"{of_three} 15", port, source=MEET.replace("runner(2", 'runner(2, "star"')
-    ).end()
-    assert code == 1
-    assert "Node 0 has refused node 1: Node 1 belongs to a job of 3 nodes, this one has 2." in said
-    assert type_line(f"{NODE_1} 15", port, source=MEET).end() == (0, "[1]\n")
-    assert node_0.end() == (0, "[0]\n")
-
-
 def test_a_node_that_dials_the_wrong_node_is_refused(type_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
     node_1 = f"DING_LITE_PORTS={port} {NODE_1}".replace("NUM_NODES=2", "NUM_NODES=3")
@@ -165,15 +152,6 @@ def test_a_node_that_dials_the_wrong_node_is_refused(type_line: Type) -> None:
     assert code == 1
     assert "it has another key, or what listens at tcp://127.0.0.1:" in said
     assert "is another node or none." in said
-
-
-def test_a_second_node_with_the_same_number_is_refused(type_line: Type) -> None:
-    [port] = free_ports(LOOPBACK, 1)
-    shells = [type_line(NODE_0, port, source=PAUSED), type_line(NODE_1, port, source=PAUSED)]
-    shells[0].line("waits")
-    code, said = type_line(f"{NODE_1} 15", port, source=MEET).end()
-    assert code == 1
-    assert "AuthenticationError: Node 0 has refused node 1: there is a node 1 already." in said
 
 
 # -- nodes that come and go ----------------------------------------------------------------
@@ -244,18 +222,6 @@ def test_attach_to_joins_a_running_job_and_starts_from_its_newest_ctx(type_line:
     assert said.splitlines()[0] == "attached 49"
     assert said.splitlines()[-1] == "[(2, ['distributed', 'late', 'node.2'])]"
     assert shells[0].end()[0] == shells[1].end()[0] == 0
-
-
-def test_a_job_has_no_place_beyond_its_number_of_nodes(type_line: Type) -> None:
-    [port] = free_ports(LOOPBACK, 1)
-    shells = [type_line(place(node, 2), port, source=PAUSED) for node in (0, 1)]
-    shells[0].line("waits")
-    address = f"tcp://127.0.0.1:{port}"
-    code, said = type_line(f"python train.py joins {address}", port, source=PAUSED).end()
-    assert code == 1
-    assert "Node 0 has refused node 2: it does not count this node among its peers." in said
-    assert "if it was started with `elastic=True`" in said
-    shells[1].line("plays")
 
 
 def test_a_node_that_raises_is_lost_to_the_others(type_line: Type) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.procs.killing import segments
 from tests.procs.programs import Program, run, wait_until_gone
-from tests.procs.test_segments import segments
 
 pytestmark = pytest.mark.deadline(60)
 SLOW = pytest.mark.slow  # as each starts several processes that import PyTorch

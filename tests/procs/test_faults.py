@@ -14,6 +14,8 @@ import pytest
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from tests.procs.programs import Program, run, wait_until_gone
 
+SLOW = pytest.mark.slow
+
 # -- nodes that are silent for a while -----------------------------------------------------
 
 TALK = """
@@ -156,33 +158,6 @@ def test_a_full_disk_of_a_node_ends_the_job_with_its_last_checkpoint_whole(
     assert not list((folder / "checkpoint").glob("*.tmp"))
 
 
-NO_ROOM = """
-import resource
-import numpy as np
-
-def main():
-    with Task() as task:
-        def publish(ctx):
-            resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
-            ctx.state_dict = np.full(500_000, 7)
-            if ctx.total_step:
-                task.wait_for("taken")
-        def take(ctx):
-            latest = task.wait_parallel_ctx()
-            if latest is not None and "state_dict" in latest:
-                say("taken", (latest.state_dict == 7).all())
-                ctx.finish = True
-        task.use(publish, "node.0").use(take, "node.1").run()
-
-if __name__ == "__main__":
-    print(Parallel.runner(2)(main))
-"""
-
-
-def test_a_large_ctx_travels_as_bytes_where_there_is_no_room_for_a_segment(folder: Path) -> None:
-    assert run(folder, NO_ROOM) == (0, "taken True\n[None, None]\n")
-
-
 # -- programs with faults ------------------------------------------------------------------
 
 FAULTY = """
@@ -278,7 +253,14 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("stage", ["-1 import", "0 import", "2 import", "0 main", "2 main"])
+@pytest.mark.parametrize(
+    "stage",
+    [
+        "-1 import",
+        "2 main",
+        *(pytest.param(stage, marks=SLOW) for stage in ("0 import", "2 import", "0 main")),
+    ],
+)
 def test_ctrl_c_during_the_start_ends_all_nodes_at_any_stage(folder: Path, stage: str) -> None:
     node, where = stage.split()
     with Program(folder, SLOW_START) as program:

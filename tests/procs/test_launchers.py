@@ -198,8 +198,9 @@ def torchrun(node: int, job: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("environ", [open_mpi, slurm, kubernetes])
-@pytest.mark.parametrize("topology", ["star", "mesh"])
+@pytest.mark.parametrize(
+    ("environ", "topology"), [(open_mpi, "star"), (slurm, "mesh"), (kubernetes, "star")]
+)
 def test_a_rank_is_a_node_under_every_launcher(
     type_line: Type, environ: Any, topology: str
 ) -> None:

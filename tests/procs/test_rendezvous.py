@@ -83,21 +83,6 @@ def test_a_mesh_of_shells_that_know_node_0_follows_a_node_to_another_port(type_l
     ]
 
 
-def test_a_second_node_of_one_number_is_refused_while_the_first_one_lives(type_line: Type) -> None:
-    [port] = free_ports(LOOPBACK, 1)
-    zero, one, two = (enter(type_line, node, port) for node in range(3))
-    hears(two, 0, 1)
-    for node in (1, 2):
-        code, said = enter(type_line, node, port).end()
-        assert code == 1
-        assert f"Node 0 has refused node {node}: there is a node {node} already." in said
-    code, said = enter(type_line, 3, port, num_nodes=4).end()
-    assert code == 1
-    assert "Node 0 has refused node 3: it does not count this node among its peers" in said
-    hears(zero, 1, 2)
-    hears(one, 0, 2)
-
-
 def test_a_late_node_takes_any_place_that_is_free(type_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
     zero, one, two, three = (enter(type_line, node, port, num_nodes=4) for node in range(4))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.procs.killing import segments
 from tests.procs.programs import Program, wait_until_gone
-from tests.procs.test_segments import segments
 
 MODELS = """
 import pathlib, torch

@@ -133,14 +133,6 @@ def test_an_error_that_cannot_be_sent_is_named_with_its_message(run_nodes: RunJo
     assert "in fail_oddly" in str(caught.value)
 
 
-def test_a_node_that_is_killed_ends_all(run_nodes: RunJob) -> None:
-    with pytest.raises(NodeFailed) as caught:
-        run_nodes(mains.kill_myself, num_nodes=3)
-    assert caught.value.node_id == 1
-    said = r"Node 1 \(process \d+\) was killed by SIGKILL while running `main`. If no user did"
-    assert re.match(said, str(caught.value))
-
-
 def test_an_exit_code_is_a_failure(run_nodes: RunJob) -> None:
     with pytest.raises(NodeFailed, match="Node 1 failed while running `main`: SystemExit: 3"):
         run_nodes(mains.leave_with, 3)
@@ -160,11 +152,6 @@ def test_a_node_that_is_not_ready_in_time_is_named(run_nodes: RunJob) -> None:
     with pytest.raises(DeadlineExceeded) as caught:
         run_nodes(mains.wait_for_the_end, router=mains.DeafRouter, num_nodes=3, timeout=6.0)
     assert "within 6 s: node 1 was still connecting. Ready were: 0, 2." in str(caught.value)
-
-
-def test_a_fork_server_that_is_killed_takes_the_nodes_with_it(run_nodes: RunJob) -> None:
-    with pytest.raises(NodeFailed, match="fork server, the parent of the nodes, has died"):
-        run_nodes(mains.kill_the_fork_server)
 
 
 # -- restarts ------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.procs.killing import segments
 from tests.procs.programs import Program, run, wait_until_gone
-from tests.procs.test_segments import segments
 
 pytestmark = pytest.mark.deadline(60)
 SLOW = pytest.mark.slow
@@ -180,7 +180,8 @@ def test_training_goes_on_to_its_real_target_when_a_node_is_killed(
 
 
 @pytest.mark.parametrize(
-    ("method", "victim"), [("impala", 0), ("a3c", 1), pytest.param("apex", 1, marks=SLOW)]
+    ("method", "victim"),
+    [("impala", 0), *(pytest.param(method, 1, marks=SLOW) for method in ("a3c", "apex"))],
 )
 def test_without_auto_recover_a_kill_ends_the_job_and_leaves_nothing(
     folder: Path, method: str, victim: int
@@ -335,7 +336,11 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(
     ("main", "slow"),
-    [("apex", "learner"), pytest.param("apex", "collector", marks=SLOW), ("a3c", "collector.0")],
+    [
+        ("apex", "learner"),
+        pytest.param("apex", "collector", marks=SLOW),
+        pytest.param("a3c", "collector.0", marks=SLOW),
+    ],
 )
 def test_memory_stays_and_nothing_hangs_when_one_node_is_a_hundred_times_slower(
     folder: Path, main: str, slow: str
