@@ -51,20 +51,8 @@ def test_with_auto_recover_the_run_ends_right_even_if_all_nodes_are_killed(folde
         assert run.end() == (0, "[True, True, True]"), run.program.seen
 
 
-JUMPING = """
-import itertools, time
-
-def jumping(clock, hour):
-    readings = itertools.count()
-    return lambda: clock() + (-1) ** next(readings) * next(readings) * hour
-
-time.time, time.time_ns = jumping(time.time, 3_600), jumping(time.time_ns, 3_600 * 10**9)
-"""
-"""Each reading of the wall clock is some more hours off, now ahead and now behind."""
-
-
 def test_a_wall_clock_that_jumps_by_hours_changes_nothing(folder: Path) -> None:
-    with running(folder, recover=True, number=1, preamble=JUMPING) as run:
+    with running(folder, recover=True, number=1, jumps=True) as run:
         run.follow("learner", "step-5", "collector")
         run.kill("collector")
         run.wait_for_return("collector")

@@ -17,10 +17,8 @@ from ding_lite.errors import ConfigError, MissingExtraError
 from ding_lite.parallel import Parallel
 from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.supervise.ray.cluster import check_guarded, wanted_by_nodes
-from tests.procs.programs import Program, run, short_folder, wait_until_gone
+from tests.procs.programs import PROGRAMS, Program, run, short_folder, wait_until_gone
 from tests.procs.shells import Type
-from tests.procs.test_apex import APEX as TWO_LEARNERS
-from tests.procs.test_training_faults import APEX, COMMON
 
 Test = Callable[..., None]
 
@@ -155,6 +153,15 @@ def cluster(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     return program
+
+
+def text_of(name: str, **given: Any) -> str:
+    """Return a program of `tests/programs`, with what it is given, as one file by itself."""
+    text = (PROGRAMS / f"{name}.py").read_text()
+    imported = "from tests.programs.given import given, say\n"
+    assert imported in text
+    written = f"from types import SimpleNamespace\n\ngiven = SimpleNamespace(**{given!r})\n"
+    return text.replace(imported, written)
 
 
 def pids_of(program: Program, count: int) -> dict[int, int]:
@@ -377,10 +384,11 @@ def test_a_program_that_is_killed_leaves_no_nodes(folder: Path, cluster: Program
 
 @needs_ray
 def test_learners_on_two_machines_are_one_group(folder: Path, cluster: Program) -> None:
-    more = "lead.use(mw.stop_at(train_iter=100))"
-    places = '{"node.[02]": {"resources": {"a": 1}}, "node.[13]": {"resources": {"b": 1}}}'
-    source = TWO_LEARNERS.replace("{more}", more)
-    code, said = run(folder, source.replace("{recover}", f', engine="ray", resources={places}'))
+    places = {"node.[02]": {"resources": {"a": 1}}, "node.[13]": {"resources": {"b": 1}}}
+    runner = {"engine": "ray", "resources": places}
+    code, said = run(
+        folder, text_of("apex", policy="DQN", batch_size=256, ends_at=100, runner=runner)
+    )
     assert code == 0, said
     first, second, *collectors = results_of(said)
     # The other learner may have begun an update more, which it gives up as the first one has left.
@@ -428,7 +436,8 @@ def test_apex_solves_though_an_actor_is_killed_and_then_a_machine(
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.mkfifo(folder / "lose")
     # It may not end before node 2, on the machine that is lost, has taken part again.
-    training = COMMON.replace("{victim}", "2").replace("{target}", "475.0") + APEX + SAY_WHERE
+    training, _, _ = text_of("training", victim=2, target=475.0).partition("\nif __name__")
+    training += '\nmain, ROLES, TOPOLOGY = METHODS["apex"]\n' + SAY_WHERE
     source = (MACHINES + training + THREE_MACHINES).replace("FOLDER", str(folder))
     with Program(folder, source) as program:
         at: dict[int, str] = {}
