@@ -68,7 +68,7 @@ def learn(agent):
     return [mw.collect(agent, envs, steps=16), mw.add_to(replay), mw.train(agent, replay)]
 
 
-weights = []
+weights: list[str] = []
 
 
 def look(ctx):

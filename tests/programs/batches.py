@@ -1,10 +1,12 @@
 """Batches that are the same for the same number, and what they are learned by."""
 
+from typing import Any
+
 import numpy as np
 
 from ding_lite.rl import Transitions, make_envs
 
-CONFIG = {"hidden": (8,), "n_step": 1, "batch_size": 16}
+CONFIG: Any = {"hidden": (8,), "n_step": 1, "batch_size": 16}
 SPEC = make_envs("CartPole-v1", 1).spec
 
 

@@ -46,9 +46,10 @@ def main():
 
 
 if __name__ == "__main__":
-    runner = Parallel.runner(1, "star")
     if "KIND" in os.environ:  # a job that a runner has started
         ports = [int(port) for port in sys.argv[-2:]]
         roles = ["learner", "collector"]
         runner = Parallel.runner(2, os.environ["KIND"], roles=roles, elastic=True, ports=ports)
+    else:
+        runner = Parallel.runner(1, "star")
     print(runner(main))

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import Any
 
 from ding_lite import Parallel, Task
 from tests.programs.given import say
@@ -36,7 +37,9 @@ def attached(newest):
 
 
 JOINS = "joins" in sys.argv
-HOW = {"attach_to": sys.argv[2], "node_ids": [2], "labels": "late"} if len(sys.argv) > 2 else {}
+HOW: Any = (
+    {"attach_to": sys.argv[2], "node_ids": [2], "labels": "late"} if len(sys.argv) > 2 else {}
+)
 
 if __name__ == "__main__":
     print(Parallel.runner(1, "star", **HOW)(main))

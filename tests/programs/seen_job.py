@@ -3,6 +3,7 @@
 import os
 import sys
 from contextlib import suppress
+from typing import Any
 
 from ding_lite import Parallel, Task
 from ding_lite.errors import DeadlineExceeded
@@ -39,6 +40,6 @@ def patiently(fn):
 
 
 if __name__ == "__main__":
-    launched = {"topology": "star", "roles": ["learner", "collector"], "auto_recover": True}
+    launched: Any = {"topology": "star", "roles": ["learner", "collector"], "auto_recover": True}
     os.environ |= dict(word.split("=") for word in sys.argv[1:])
     Parallel.runner(2, **({} if sys.argv[1:] else launched))(main)

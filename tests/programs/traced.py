@@ -3,6 +3,7 @@
 import os
 import sys
 from contextlib import suppress
+from typing import Any
 
 from ding_lite import Parallel, Task
 from ding_lite.distributed import World
@@ -49,6 +50,6 @@ def main():
 TELLS = "tells" in sys.argv
 VARIABLES = [word for word in sys.argv[1:] if "=" in word]
 if __name__ == "__main__":
-    TWO = {"topology": "star", "roles": ["learner", "collector"]}
+    TWO: Any = {"topology": "star", "roles": ["learner", "collector"]}
     os.environ |= dict(word.split("=") for word in VARIABLES)
     Parallel.runner(2, **({} if VARIABLES else TWO))(main)
