@@ -58,9 +58,7 @@ class Clocked(gym.Env[Any, Any]):
         return {"clock": np.int64(1), "place": np.ones(2, np.float32)}, 1.0, True, False, {}
 
 
-def test_inputs_of_several_parts_are_told_by_their_names_and_shapes(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_inputs_of_several_parts_are_told_by_their_names_and_shapes(capsys) -> None:
     place = f"{__file__}:Clocked"
     with make_envs(place, 1) as envs:
         policy = DQN(envs.spec, DQNConfig(hidden=(8,)))
@@ -94,9 +92,7 @@ def test_the_newest_weights_may_be_written_for_torch(words: list[str]) -> None:
         (["run", "--out", "no/such/policy.pt2"], "no/such/policy.pt2"),
     ],
 )
-def test_a_slip_is_a_sentence(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_slip_is_a_sentence(words, message, capsys) -> None:
     assert main(["export", *words]) in (1, 2)
     out, error = capsys.readouterr()
     assert out == ""

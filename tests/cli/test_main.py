@@ -96,9 +96,7 @@ def test_the_version_is_that_of_the_package(tmp_path: Path) -> None:
     assert call(tmp_path, "--version") == (0, f"ding-lite {ding_lite.__version__}\n", "")
 
 
-def test_the_console_script_and_the_module_are_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_console_script_and_the_module_are_the_same(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     config = ConfigParser()
     config.read(ROOT / "setup.cfg")
@@ -116,9 +114,7 @@ def test_the_console_script_and_the_module_are_the_same(
         ("rnu x", "ding-lite: there is no command 'rnu'. Did you mean \"run\"? Expected is"),
     ],
 )
-def test_a_slip_is_explained_and_ends_with_2(
-    words: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_slip_is_explained_and_ends_with_2(words, said, capsys) -> None:
     with pytest.raises(SystemExit) as end:
         main(words.split())
     assert end.value.code == 2

@@ -68,9 +68,7 @@ def test_a_run_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(out)["env_steps"] == 240
 
 
-def test_a_full_disk_is_reported_in_a_sentence(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_reported_in_a_sentence(capsys, monkeypatch) -> None:
     def full(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -82,9 +80,7 @@ def test_a_full_disk_is_reported_in_a_sentence(
     assert "Traceback" not in err
 
 
-def test_a_checkpoint_of_another_version_is_reported_in_a_sentence(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_checkpoint_of_another_version_is_reported_in_a_sentence(capsys) -> None:
     train("--out", "here")
     manifest = Path("here/checkpoint/manifest.json")
     text = manifest.read_text().replace('"format_version":2', '"format_version":7')
@@ -103,9 +99,7 @@ def test_a_logger_of_ones_own_gets_the_metrics(capsys: pytest.CaptureFixture[str
     assert "`--report` is 'tell'; a function was expected, named with" in capsys.readouterr().err
 
 
-def test_several_loggers_are_called_and_a_resumed_run_keeps_or_changes_them(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_several_loggers_are_called_and_a_resumed_run_keeps_or_changes_them(capsys) -> None:
     Path("several.py").write_text(
         "".join(f"def {n}(metrics, step):\n    print('{n}', step)\n" for n in ("one", "two"))
     )
@@ -127,9 +121,7 @@ def test_several_loggers_are_called_and_a_resumed_run_keeps_or_changes_them(
     assert "comes from elsewhere, so that this is not imported" in capsys.readouterr().err
 
 
-def test_all_settings_are_shown_with_where_they_come_from(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_all_settings_are_shown_with_where_they_come_from(capsys) -> None:
     assert main(["train", "dqn", "CartPole-v1", "--settings", "--set", "gamma=0.9"]) == 0
     heading, *lines = capsys.readouterr().out.splitlines()
     assert heading.split() == ["setting", "value", "source", "meaning"]
@@ -146,9 +138,7 @@ def test_all_settings_are_shown_with_where_they_come_from(
 
 @pytest.mark.procs
 @pytest.mark.deadline(60)
-def test_on_a_terminal_there_is_one_line_that_moves_and_ctrl_c_says_how_to_go_on(
-    tmp_path: Path,
-) -> None:
+def test_on_a_terminal_there_is_one_line_that_moves_and_ctrl_c_says_how_to_go_on(tmp_path) -> None:
     ours, theirs = pty.openpty()
     words = ("train", "dqn", "CartPole-v1", *QUICK, "--target", "1000", "--out", "here")
     with subprocess.Popen(
@@ -213,9 +203,7 @@ gymnasium.register("own_env/Corridor-v0", entry_point=Corridor)
 """
 
 
-def test_an_environment_of_ones_own_is_trained_resumed_and_watched_by_its_name(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_environment_of_ones_own_is_trained_resumed_and_watched_by_its_name(monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", [*sys.path])
     Path("own_env.py").write_text(OWN)
 

@@ -73,9 +73,7 @@ def test_the_table_above_names_every_error() -> None:
 
 
 @each_error
-def test_an_error_is_ours_and_the_builtin_that_a_user_would_catch(
-    error_type: type[DingLiteError],
-) -> None:
+def test_an_error_is_ours_and_the_builtin_that_a_user_would_catch(error_type) -> None:
     expected: tuple[type[Exception], ...] = (DingLiteError, *CAUGHT_AS[error_type])
     for caught in expected:
         with pytest.raises(caught):
@@ -84,9 +82,7 @@ def test_an_error_is_ours_and_the_builtin_that_a_user_would_catch(
 
 @each_error
 @pytest.mark.parametrize("message", ["`lr` is 0; it must be above 0.", "two\nlines", "λ → 'µ'", ""])
-def test_an_error_prints_its_message_and_nothing_around_it(
-    error_type: type[DingLiteError], message: str
-) -> None:
+def test_an_error_prints_its_message_and_nothing_around_it(error_type, message) -> None:
     assert str(error_type(message)) == message
 
 
@@ -142,9 +138,7 @@ def test_of_all_known_names_a_closest_one_is_suggested(name: str, known: list[st
 
 
 @given(letters=st.lists(st.sampled_from("abcdefgh_"), min_size=4, unique=True), data=st.data())
-def test_one_missing_one_doubled_or_two_swapped_letters_are_recognised(
-    letters: list[str], data: st.DataObject
-) -> None:
+def test_one_missing_one_doubled_or_two_swapped_letters_are_recognised(letters, data) -> None:
     name = "".join(letters)
     at = data.draw(st.integers(0, len(name) - 2))
     swapped = name[:at] + name[at + 1] + name[at] + name[at + 2 :]
@@ -152,9 +146,7 @@ def test_one_missing_one_doubled_or_two_swapped_letters_are_recognised(
         assert did_you_mean(slip, [name]) == f' Did you mean "{name}"?'
 
 
-def test_the_line_for_pip_works_in_any_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_line_for_pip_works_in_any_folder(tmp_path, monkeypatch) -> None:
     root = Path(errors.__file__).resolve().parent.parent
     monkeypatch.chdir(root)
     assert errors.pip_line("box2d") == "pip install -e '.[box2d]'"

@@ -86,9 +86,7 @@ def as_environ(settings: Settings, space: str, separator: str) -> dict[str, str]
     space=st.sampled_from(["", " ", "\t\n"]),
     separator=st.sampled_from([",", " , ", ",,"]),
 )
-def test_settings_written_to_the_environment_are_read_back(
-    settings: Settings, space: str, separator: str
-) -> None:
+def test_settings_written_to_the_environment_are_read_back(settings, space, separator) -> None:
     assert Settings.from_environ(as_environ(settings, space, separator)) == settings
 
 
@@ -98,9 +96,7 @@ def test_an_empty_variable_counts_as_unset(text: str) -> None:
     assert Settings.from_environ(environ) == Settings()
 
 
-def test_the_variables_of_this_process_are_read_by_default(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_variables_of_this_process_are_read_by_default(monkeypatch) -> None:
     assert Settings.from_environ() == Settings()
     monkeypatch.setenv("DING_LITE_TORCH_THREADS", "3")
     assert Settings.from_environ().torch_threads == 3
@@ -152,9 +148,7 @@ def test_what_is_no_whole_number_is_refused_by_variable_and_value(variable: str,
         ("DING_LITE_ENGINE", "steam", "is 'steam'; it must be one of: 'local', 'ray'"),
     ],
 )
-def test_a_value_out_of_range_is_refused_by_its_variable(
-    variable: str, text: str, fault: str
-) -> None:
+def test_a_value_out_of_range_is_refused_by_its_variable(variable, text, fault) -> None:
     with pytest.raises(ConfigError) as caught:
         Settings.from_environ({variable: text})
     assert str(caught.value) == f"`{variable}` {fault}."
@@ -406,9 +400,7 @@ def test_an_easydict_in_a_list_becomes_a_plain_dict_too() -> None:
         ("number", np.int64(3), 3),
     ],
 )
-def test_values_are_converted_to_the_types_of_their_fields(
-    key: str, value: Any, expected: Any
-) -> None:
+def test_values_are_converted_to_the_types_of_their_fields(key, value, expected) -> None:
     found = getattr(as_config(Layers, {key: value}), key)
     assert repr(found) == repr(expected)  # 1 is not 1.0, and a list no tuple
 

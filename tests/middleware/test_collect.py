@@ -102,9 +102,7 @@ def test_the_return_is_the_mean_of_the_last_twenty_episodes(policy: DQN) -> None
 
 
 @pytest.mark.parametrize("steps", [0, -4, 2, 6, 10])
-def test_steps_that_are_no_multiple_of_the_envs_are_refused(
-    policy: DQN, envs: Envs, steps: int
-) -> None:
+def test_steps_that_are_no_multiple_of_the_envs_are_refused(policy, envs, steps) -> None:
     with pytest.raises(ConfigError, match=rf"`steps` is {steps}, the number of envs 4"):
         mw.collect(policy, envs, steps=steps)
 
@@ -182,9 +180,7 @@ def test_a_warmup_may_repeat_each_random_action() -> None:
     assert len(np.unique(replay.sample(40).action)) == 10
 
 
-def test_a_replay_that_a_resume_has_filled_needs_no_warmup(
-    envs: Envs, replay: ReplayBuffer
-) -> None:
+def test_a_replay_that_a_resume_has_filled_needs_no_warmup(envs, replay) -> None:
     run_step(mw.random_warmup(envs, replay, steps=100))
     before = envs.state_dict()["rng"]
     ctx, _ = run_step(mw.random_warmup(envs, replay, steps=100), env_step=5_000)

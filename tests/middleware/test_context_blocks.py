@@ -258,9 +258,7 @@ def observed(
     }
 
 
-def test_every_context_block_agrees_with_its_middleware(
-    observed: dict[str, list[StepRecord]],
-) -> None:
+def test_every_context_block_agrees_with_its_middleware(observed) -> None:
     no_middleware = {"resume", "resume_together"}
     as_report = {"mlflow", "wandb"}  # the same base as `report`, and a package behind it
     assert sorted(observed) == sorted({*mw.__all__} - no_middleware - as_report)

@@ -176,9 +176,7 @@ def test_every_update_of_a_rollout_is_counted(envs: Envs) -> None:
 
 
 @pytest.mark.parametrize("values", [{}, {"trajectories": []}])
-def test_nothing_is_learned_in_a_step_that_has_brought_nothing(
-    a2c: A2C, values: dict[str, Any]
-) -> None:
+def test_nothing_is_learned_in_a_step_that_has_brought_nothing(a2c, values) -> None:
     before = a2c.weights()
     ctx, _ = run_step(mw.train(a2c), **values)
     assert ctx.train_iter == 0

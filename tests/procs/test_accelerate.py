@@ -44,9 +44,7 @@ def test_two_processes_are_one_population(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "timeout"), [("killed", 60.0), pytest.param("elsewhere", 1.0, marks=SLOW)]
 )
-def test_a_process_that_waits_for_one_that_never_comes_ends_in_time(
-    folder: Path, how: str, timeout: float
-) -> None:
+def test_a_process_that_waits_for_one_that_never_comes_ends_in_time(folder, how, timeout) -> None:
     with Job(folder, "accelerate_faults", timeout=timeout) as program:
         pids = program.pids(2)
         program.line("waiting")
@@ -75,9 +73,7 @@ say("size", Processes().size)
     assert (code, said.count("size 2")) == (0, 2), said
 
 
-def test_two_processes_go_on_where_both_have_saved_though_one_was_killed_on_the_way(
-    folder: Path,
-) -> None:
+def test_two_processes_go_on_where_both_have_saved_though_one_was_killed_on_the_way(folder) -> None:
     code, said = run(folder, "", *TORCHRUN, *command_of("accelerate_resumed", goes_on=False))
     assert code != 0
     assert [f"goes on {rank} None" in said for rank in (0, 1)] == [True, True], said

@@ -26,9 +26,7 @@ def told(shell: Shell, error: str, within_s: float) -> str:
 
 
 @pytest.mark.parametrize("down_s", [0.0, 0.3, 4.0])
-def test_a_job_ends_on_both_nodes_though_the_link_is_down_as_one_leaves(
-    type_line: Type, down_s: float
-) -> None:
+def test_a_job_ends_on_both_nodes_though_the_link_is_down_as_one_leaves(type_line, down_s) -> None:
     [port] = free_ports(LOOPBACK, 1)
     with Proxy(f"tcp://127.0.0.1:{port}") as wire:
         learner = type_line(NODE_0, port, program="cut_talk")
@@ -58,9 +56,7 @@ def test_a_node_ends_with_an_error_when_its_only_peer_is_killed(type_line: Type)
 
 
 @pytest.mark.deadline(40)
-def test_a_node_ends_with_an_error_if_its_place_was_taken_while_it_was_cut_off(
-    type_line: Type,
-) -> None:
+def test_a_node_ends_with_an_error_if_its_place_was_taken_while_it_was_cut_off(type_line) -> None:
     [port] = free_ports(LOOPBACK, 1)
     with Proxy(f"tcp://127.0.0.1:{port}") as wire:
         hub = type_line(NODE_0, port, program="cut_work")

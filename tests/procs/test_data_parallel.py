@@ -34,9 +34,7 @@ def test_the_death_of_a_learner_ends_the_job(folder: Path) -> None:
     assert "NodeFailed" in said
 
 
-def test_the_death_of_a_learner_restarts_all_of_them_where_that_was_asked_for(
-    folder: Path,
-) -> None:
+def test_the_death_of_a_learner_restarts_all_of_them_where_that_was_asked_for(folder) -> None:
     with Job(folder, "learners", ends="later") as job:
         pids = job.pids(3)
         job.line("training 1")

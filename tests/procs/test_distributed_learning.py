@@ -14,9 +14,7 @@ from tests.procs.programs import Job, run_job
 
 @pytest.mark.deadline(60)
 @pytest.mark.parametrize("slow", ["learner", pytest.param("collector", marks=pytest.mark.slow)])
-def test_nothing_piles_up_or_hangs_when_one_node_is_a_hundred_times_slower(
-    folder: Path, slow: str
-) -> None:
+def test_nothing_piles_up_or_hangs_when_one_node_is_a_hundred_times_slower(folder, slow) -> None:
     code, said = run_job(folder, "rates", slow=slow)
     assert code == 0, said
     megabytes, behind, seen = zip(*literal_eval(said.splitlines()[-1]), strict=True)
@@ -26,9 +24,7 @@ def test_nothing_piles_up_or_hangs_when_one_node_is_a_hundred_times_slower(
     assert max(megabytes) < 30, said
 
 
-def test_a_learner_goes_on_without_a_shard_that_is_killed_and_takes_it_up_again(
-    folder: Path,
-) -> None:
+def test_a_learner_goes_on_without_a_shard_that_is_killed_and_takes_it_up_again(folder) -> None:
     with Job(folder, "shards", ends_at=None) as program:
         pids = program.pids(3)
         program.line("trained")

@@ -82,9 +82,7 @@ def test_ctrl_c_in_the_shell_of_a_node_that_has_joined_ends_that_one_only(type_l
     assert [shell.end()[0] for shell in (learner, collector)] == [0, 0]
 
 
-def test_all_collectors_may_join_by_one_line_and_the_job_begins_with_enough(
-    type_line: Type,
-) -> None:
+def test_all_collectors_may_join_by_one_line_and_the_job_begins_with_enough(type_line) -> None:
     [port] = free_ports(LOOPBACK, 1)
     three = LEARNER.replace("NODES=2", "NODES=3").replace("learner,collector", "learner,a,b")
     learner = type_line(three, port, program="elastic_work")
@@ -143,9 +141,7 @@ def test_a_second_runner_joins_the_job_of_a_first_one(type_line: Type, kind: str
 # -- a mesh --------------------------------------------------------------------------------
 
 
-def test_a_node_that_joins_a_mesh_is_connected_to_all_and_to_those_that_join_next(
-    type_line: Type,
-) -> None:
+def test_a_node_that_joins_a_mesh_is_connected_to_all_and_to_those_that_join_next(type_line):
     [port] = free_ports(LOOPBACK, 1)
     shells = [type_line(line, port, program="elastic_mesh") for line in (LEARNER, COLLECTOR)]
     shells[1].line("begins 1")

@@ -52,9 +52,7 @@ def goes_on(folder: Path, mode: str) -> None:
         pytest.param("is stopped", marks=pytest.mark.slow),
     ],
 )
-def test_ctrl_c_while_an_environment_of_another_process_hangs_saves_the_whole_steps(
-    folder: Path, fault: str
-) -> None:
+def test_ctrl_c_while_an_environment_of_another_process_hangs_saves_the_whole_steps(folder, fault):
     with Job(folder, **program(fault, "async")) as running:
         pid = int(running.line("at ")[1])
         os.kill(running.pid, signal.SIGINT)
@@ -75,9 +73,7 @@ def test_ctrl_c_while_an_environment_of_another_process_hangs_saves_the_whole_st
         pytest.param("exits", signal.SIGINT, marks=pytest.mark.slow),
     ],
 )
-def test_environments_that_end_with_ctrl_c_do_not_lose_the_whole_steps(
-    folder: Path, fault: str, signum: signal.Signals
-) -> None:
+def test_environments_that_end_with_ctrl_c_do_not_lose_the_whole_steps(folder, fault, signum):
     with Job(folder, **program(f"{fault} later", "async")) as running:
         running.line("at ")
         os.kill(running.pid, signum)
@@ -90,9 +86,7 @@ def test_environments_that_end_with_ctrl_c_do_not_lose_the_whole_steps(
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_second_ctrl_c_in_an_environment_saves_the_whole_steps_too(
-    folder: Path, mode: str
-) -> None:
+def test_a_second_ctrl_c_in_an_environment_saves_the_whole_steps_too(folder, mode) -> None:
     with Job(folder, **program("hangs", mode)) as running:
         running.line("at ")
         if mode == "async":
@@ -115,9 +109,7 @@ def test_a_second_ctrl_c_in_an_environment_saves_the_whole_steps_too(
         ("async", "is interrupted", "raised KeyboardInterrupt in `step`"),
     ],
 )
-def test_an_environment_that_exits_ends_the_run_with_an_error(
-    folder: Path, mode: str, fault: str, told: str
-) -> None:
+def test_an_environment_that_exits_ends_the_run_with_an_error(folder, mode, fault, told) -> None:
     code, said = run_job(folder, **program(fault, mode))
     assert code == 1
     assert f"of probe/Wanders-v0 {told}" in said
@@ -125,9 +117,7 @@ def test_an_environment_that_exits_ends_the_run_with_an_error(
     assert not (folder / "checkpoint" / "manifest.json").exists()
 
 
-def test_a_process_of_environments_that_ends_with_code_0_ends_the_run_with_an_error(
-    folder: Path,
-) -> None:
+def test_a_process_of_environments_that_ends_with_code_0_ends_the_run_with_an_error(folder) -> None:
     code, said = run_job(folder, **program("dies", "async"))
     assert code == 1
     assert "of probe/Wanders-v0 has ended with exit code 0" in said

@@ -33,9 +33,7 @@ def test_the_two_lines_of_the_design_train_together(type_line: Type) -> None:
     assert [shell.end() for shell in shells] == [(0, LEARNED), (0, COLLECTED)]
 
 
-def test_a_job_with_a_key_of_its_own_does_not_mix_with_another_job(
-    type_line: Type, folder: Path
-) -> None:
+def test_a_job_with_a_key_of_its_own_does_not_mix_with_another_job(type_line, folder) -> None:
     make_key(folder / "key")
     own, other = free_ports(LOOPBACK, 2)
     keyed = f"export DING_LITE_KEY_FILE={folder / 'key'}; "

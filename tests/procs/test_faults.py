@@ -51,9 +51,7 @@ def ends_right(program: Program, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("victim", "protocol"), [(0, "tcp"), (1, "ipc")])
-def test_a_node_that_is_stopped_for_five_seconds_is_lost_and_joins_again(
-    folder: Path, victim: int, protocol: str
-) -> None:
+def test_a_node_that_is_stopped_for_five_seconds_is_lost_and_joins_again(folder, victim, protocol):
     with Job(folder, "numbered", hangs=None, protocol=protocol) as program:
         pid, fates = program.pids(3)[victim], Fates(program)
         handle = os.pidfd_open(pid)
@@ -82,9 +80,7 @@ def test_a_node_that_hangs_with_pythons_lock_held_is_lost_and_joins_again(folder
 # -- a disk that is full -------------------------------------------------------------------
 
 
-def test_a_full_disk_of_a_node_ends_the_job_with_its_last_checkpoint_whole(
-    folder: Path,
-) -> None:
+def test_a_full_disk_of_a_node_ends_the_job_with_its_last_checkpoint_whole(folder) -> None:
     code, said = run_job(folder, "full_disk")
     assert code == 1
     assert "NodeFailed: Node 1 failed while running `main`: SaveError" in said
@@ -119,9 +115,7 @@ def test_a_listener_of_the_router_that_raises_is_logged_and_the_job_goes_on(fold
     assert "ZeroDivisionError: in a listener" in said
 
 
-def test_the_node_that_fails_before_a_barrier_is_named_and_not_those_that_wait_there(
-    folder: Path,
-) -> None:
+def test_the_node_that_fails_before_a_barrier_is_named_and_not_those_that_wait_there(folder):
     said = fails(folder, "meet_without_one")
     assert "NodeFailed: Node 2 failed while running `main`: ZeroDivisionError: on the way" in said
 

@@ -124,9 +124,7 @@ def test_learners_on_two_machines_average_their_gradients_and_one_on_a_third_col
 
 
 @pytest.mark.deadline(60)
-def test_processes_of_accelerate_on_two_machines_are_one_population(
-    folder: Path, machines: list[Machine]
-) -> None:
+def test_processes_of_accelerate_on_two_machines_are_one_population(folder, machines) -> None:
     torchrun = "exec python -m torch.distributed.run --nnodes 2 --nproc-per-node 1"
     torchrun += f" --master-addr {ADDRESSES[0]} --master-port 50600"
     with ExitStack() as stack:
@@ -151,9 +149,7 @@ def test_processes_of_accelerate_on_two_machines_are_one_population(
 
 @pytest.mark.slow
 @pytest.mark.deadline(180)
-def test_training_across_machines_solves_though_a_collector_is_cut_off_for_a_while(
-    network: Network, start: Start
-) -> None:
+def test_training_across_machines_solves_though_a_collector_is_cut_off_for_a_while(network, start):
     network.delay_s, network.loss = 0.025, 0.01
     learner, *collectors = start(f"python {ROOT / 'examples' / 'impala_cartpole.py'} --nodes 3")
     learner.line("env steps")

@@ -62,9 +62,7 @@ def test_a_wall_clock_that_jumps_by_hours_changes_nothing(folder: Path) -> None:
 
 @pytest.mark.parametrize("stage", ["import", "main", "step-5"])
 @pytest.mark.parametrize("victim", [*ROLES, "fork_server"])
-def test_without_auto_recover_the_launcher_raises_and_nothing_is_left(
-    folder: Path, victim: str, stage: str
-) -> None:
+def test_without_auto_recover_the_launcher_raises_and_nothing_is_left(folder, victim, stage):
     role = "learner" if victim == "fork_server" else victim
     with running(folder, recover=False, number=len(victim + stage)) as run:
         run.follow(role, stage, victim)
@@ -85,9 +83,7 @@ def test_without_auto_recover_the_launcher_raises_and_nothing_is_left(
 
 @pytest.mark.parametrize("recover", [True, False])
 @pytest.mark.parametrize("stage", ["import", "main", "step-5", "finish"])
-def test_when_the_launcher_is_killed_all_end_and_nothing_is_left(
-    folder: Path, stage: str, recover: bool
-) -> None:
+def test_when_the_launcher_is_killed_all_end_and_nothing_is_left(folder, stage, recover) -> None:
     with running(folder, recover=recover, number=len(stage)) as run:
         if stage == "finish":
             run.may_end()

@@ -10,7 +10,6 @@ import socket
 import sys
 import uuid
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -71,9 +70,7 @@ def test_nodes_that_torchrun_restarts_connect_again(type_line: Type, how: str) -
 
 @pytest.mark.deadline(60)
 @pytest.mark.parametrize("restarts", [0, pytest.param(1, marks=SLOW)])
-def test_a_rank_that_was_killed_leaves_no_directory_behind(
-    type_line: Type, folder: Path, restarts: int
-) -> None:
+def test_a_rank_that_was_killed_leaves_no_directory_behind(type_line, folder, restarts) -> None:
     line = f"{TORCHRUN} --max-restarts {restarts} train.py kill"
     code, said = type_line(line, 0, program="again", TMPDIR=str(folder)).end()
     assert (code == 0) is (restarts == 1), said
@@ -89,9 +86,7 @@ MPI = [
 
 
 @pytest.mark.parametrize(("starter", "options", "of"), MPI, ids=["Open MPI", "MPICH"])
-def test_mpirun_itself_runs_a_mesh_of_three_with_roles(
-    type_line: Type, starter: str, options: str, of: str
-) -> None:
+def test_mpirun_itself_runs_a_mesh_of_three_with_roles(type_line, starter, options, of) -> None:
     if shutil.which(starter, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}") is None:
         pytest.skip(f"{starter} is not installed. It comes with {of}")
     line = f"RUNNER='8 mesh' {starter} {options} -n 3 python train.py"
@@ -147,9 +142,7 @@ def torchrun(node: int, job: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("environ", "topology"), [(open_mpi, "star"), (slurm, "mesh"), (kubernetes, "star")]
 )
-def test_a_rank_is_a_node_under_every_launcher(
-    type_line: Type, environ: Any, topology: str
-) -> None:
+def test_a_rank_is_a_node_under_every_launcher(type_line, environ, topology) -> None:
     job, line = uuid.uuid4().hex, f"RUNNER='8 {topology}' python train.py"
     shells = [type_line(line, 0, program="roles", **environ(node, job)) for node in range(3)]
     assert [shell.end() for shell in shells] == [(0, f"{line}\n") for line in SAID]
@@ -179,9 +172,7 @@ def test_a_derived_port_that_is_taken_is_named_with_what_to_do(type_line: Type) 
     assert "DING_LITE_PORTS chooses another first port" in said
 
 
-def test_nodes_that_a_launcher_has_not_started_are_named_with_a_remedy(
-    type_line: Type,
-) -> None:
+def test_nodes_that_a_launcher_has_not_started_are_named_with_a_remedy(type_line) -> None:
     [port] = free_ports(LOOPBACK, 1)
     environ = {"DING_LITE_PORTS": "50515", **slurm(1, "4711")}
     line = f"DING_LITE_PORTS={port} python train.py 0.2"

@@ -23,9 +23,7 @@ def test_the_learners_of_a_job_average_their_gradients(folder: Path) -> None:
     )
 
 
-def test_a_member_that_waits_for_one_that_does_something_else_gives_up_in_time(
-    folder: Path,
-) -> None:
+def test_a_member_that_waits_for_one_that_does_something_else_gives_up_in_time(folder) -> None:
     assert run_job(folder, "process_groups", all_come=False) == (0, "[True, False]\n")
 
 
@@ -46,9 +44,7 @@ def test_the_address_of_a_group_is_that_of_its_first_member() -> None:
         (None, {}, None),
     ],
 )
-def test_a_node_derives_the_address_by_which_others_reach_it(
-    tmp_path: Path, listens: str | None, dials: dict[int, str], expected: str | None
-) -> None:
+def test_a_node_derives_the_address_by_which_others_reach_it(tmp_path, listens, dials, expected):
     router = NodeRouter(
         NodeSpec(
             node_id=1,

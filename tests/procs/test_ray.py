@@ -18,7 +18,6 @@ from ding_lite.parallel import Parallel
 from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.supervise.ray.cluster import check_guarded, wanted_by_nodes
 from tests.procs.programs import PROGRAMS, Program, run, short_folder, wait_until_gone
-from tests.procs.shells import Type
 
 Test = Callable[..., None]
 
@@ -56,9 +55,7 @@ def test_nodes_request_the_resources_of_their_labels_and_a_core() -> None:
         ({"evaluator": {"num_cpus": 1}}, r"no node has such a label.*collector, learner, node\.0"),
     ],
 )
-def test_requests_that_ray_cannot_meet_are_refused(
-    resources: dict[str, dict[str, int]], complaint: str
-) -> None:
+def test_requests_that_ray_cannot_meet_are_refused(resources, complaint) -> None:
     with pytest.raises(ConfigError, match=complaint):
         wanted_by_nodes(LABELS, resources)
 
@@ -73,9 +70,7 @@ def test_requests_that_ray_cannot_meet_are_refused(
         ({"engine": "ray", "protocol": "ipc"}, "`protocol`.* is 'ipc'"),
     ],
 )
-def test_arguments_that_exclude_each_other_are_refused(
-    arguments: dict[str, object], complaint: str
-) -> None:
+def test_arguments_that_exclude_each_other_are_refused(arguments, complaint) -> None:
     with pytest.raises(ConfigError, match=complaint):
         Parallel.runner(2, **arguments)  # type: ignore[arg-type]
 
@@ -199,9 +194,7 @@ if __name__ == "__main__":
 
 
 @needs_ray
-def test_nodes_are_placed_by_their_labels_and_results_come_back_by_node(
-    folder: Path, cluster: Program
-) -> None:
+def test_nodes_are_placed_by_their_labels_and_results_come_back_by_node(folder, cluster) -> None:
     code, said = run(folder, ROLES)
     assert code == 0, said
     assert results_of(said) == [
@@ -245,9 +238,7 @@ if __name__ == "__main__":
 
 
 @needs_ray
-def test_killed_nodes_are_restarted_and_their_peers_find_them(
-    folder: Path, cluster: Program
-) -> None:
+def test_killed_nodes_are_restarted_and_their_peers_find_them(folder, cluster) -> None:
     source = (TALK + HERE).replace("AUTO_RECOVER", "True").replace("FOLDER", str(folder))
     with Program(folder, source) as program:
         pids = pids_of(program, 3)
@@ -291,9 +282,7 @@ if __name__ == "__main__":
 
 
 @needs_ray
-def test_a_job_that_has_ended_waits_no_longer_for_a_node_without_a_place(
-    folder: Path, cluster: Program
-) -> None:
+def test_a_job_that_has_ended_waits_no_longer_for_a_node_without_a_place(folder, cluster) -> None:
     os.mkfifo(folder / "squat")
     with Program(folder, (TALK + NO_ROOM).replace("FOLDER", str(folder))) as program:
         pids = pids_of(program, 3)
@@ -429,9 +418,7 @@ def begin_incarnation():
 @pytest.mark.slow
 @needs_ray
 @pytest.mark.deadline(300)
-def test_apex_solves_though_an_actor_is_killed_and_then_a_machine(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_apex_solves_though_an_actor_is_killed_and_then_a_machine(folder, monkeypatch) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.mkfifo(folder / "lose")
@@ -487,9 +474,7 @@ if __name__ == "__main__":
 
 
 @needs_ray
-def test_a_node_from_a_shell_joins_a_job_on_ray(
-    folder: Path, cluster: Program, type_line: Type
-) -> None:
+def test_a_node_from_a_shell_joins_a_job_on_ray(folder, cluster, type_line) -> None:
     make_key(folder / "key")
     source = GROWS.replace("FOLDER", str(folder))
     with Program(folder, "import ding_lite.log\nding_lite.log.configure()\n" + source) as program:

@@ -258,9 +258,7 @@ def test_a_module_that_starts_threads_is_not_preloaded(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, -2), (signal.SIGTERM, 143)])
-def test_a_signal_to_the_launcher_lets_all_nodes_end_their_step(
-    folder: Path, signum: signal.Signals, code: int
-) -> None:
+def test_a_signal_to_the_launcher_lets_all_nodes_end_their_step(folder, signum, code) -> None:
     with Program(folder, STEPS + TWO_ALONE) as program:
         pids = program.pids(2)
         os.kill(program.pid, signum)

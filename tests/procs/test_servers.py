@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -20,9 +19,7 @@ from tests.procs.programs import Job, wait_until_gone
         pytest.param(True, id="half", marks=pytest.mark.slow),
     ],
 )
-def test_a_reader_fetches_whole_versions_in_order_also_of_a_publisher_that_was_killed(
-    folder: Path, half: bool
-) -> None:
+def test_a_reader_fetches_whole_versions_in_order_also_of_a_publisher_that_was_killed(folder, half):
     with Job(folder, "models", half=half) as program:
         pids = program.pids(2)
         program.line("reads")

@@ -27,9 +27,7 @@ def saved_by(node: int, folder: Path) -> int:
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_sigterm_with_auto_recover_saves_and_restarts_the_node_under_its_number(
-    folder: Path, victim: int
-) -> None:
+def test_sigterm_with_auto_recover_saves_and_restarts_the_node_under_its_number(folder, victim):
     with Program(folder, "", COUNTING, "recover") as program:
         pid, begun = up(program, 2)[victim]
         os.kill(pid, signal.SIGTERM)

@@ -47,9 +47,7 @@ def test_a_stalled_reader_of_a_large_state_costs_a_few_copies_and_ends_with_the_
 
 
 @pytest.mark.parametrize("protocol", [pytest.param("ipc", marks=pytest.mark.slow), "tcp"])
-def test_events_wait_for_a_stalled_node_within_a_window_and_all_arrive(
-    folder: Path, protocol: str
-) -> None:
+def test_events_wait_for_a_stalled_node_within_a_window_and_all_arrive(folder, protocol) -> None:
     os.mkfifo(folder / "go")
     with Job(folder, "large_events", protocol=protocol) as program:
         pid = program.pids(2)[1]
@@ -67,9 +65,7 @@ def test_events_wait_for_a_stalled_node_within_a_window_and_all_arrive(
 
 
 @pytest.mark.parametrize("protocol", ["ipc", pytest.param("tcp", marks=pytest.mark.slow)])
-def test_items_of_takers_that_are_killed_are_taken_by_the_others(
-    folder: Path, protocol: str
-) -> None:
+def test_items_of_takers_that_are_killed_are_taken_by_the_others(folder, protocol) -> None:
     with Job(folder, "stream", protocol=protocol) as program:
         pids = program.pids(4)
         for victim, number in ((1, 50), (2, 150)):

@@ -27,9 +27,7 @@ from tests.procs.programs import wait_until_gone
 # -- results -------------------------------------------------------------------------------
 
 
-def test_results_come_back_by_node_and_arguments_labels_and_roles_arrive(
-    run_nodes: RunJob,
-) -> None:
+def test_results_come_back_by_node_and_arguments_labels_and_roles_arrive(run_nodes) -> None:
     results = run_nodes(
         mains.arguments, 1, {"two": [2]}, num_nodes=3, labels="gpu", roles=["learner", "c", "c"]
     )
@@ -82,9 +80,7 @@ def test_processes_that_a_node_has_started_end_with_it(run_nodes: RunJob) -> Non
     wait_until_gone(pid)
 
 
-def test_a_thread_that_will_not_end_does_not_hold_up_the_results(
-    run_nodes: RunJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_thread_that_will_not_end_does_not_hold_up_the_results(run_nodes, monkeypatch, caplog):
     monkeypatch.setattr(supervise, "EXIT_GRACE_S", 0.2)
     assert run_nodes(mains.linger) == [0, 1]
     assert "node 0 has not ended" in caplog.text
@@ -158,9 +154,7 @@ def test_a_node_that_is_not_ready_in_time_is_named(run_nodes: RunJob) -> None:
 
 
 @pytest.mark.parametrize("how", ["raise", "kill"])
-def test_a_node_is_restarted_under_its_id_as_a_new_incarnation(
-    run_nodes: RunJob, folder: Path, how: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_node_is_restarted_under_its_id_as_a_new_incarnation(run_nodes, folder, how, caplog):
     caplog.set_level(logging.WARNING)
     results = run_nodes(mains.die_in_the_first_incarnations, str(folder), 3, how, max_retries=2)
     assert results == [["0-1"], ["1-1", "1-2", "1-3"]]
@@ -187,9 +181,7 @@ def test_a_failed_node_that_will_not_end_is_killed_and_restarted(
     assert "node 1 has not ended" in caplog.text
 
 
-def test_a_node_that_dies_while_the_job_ends_is_not_restarted(
-    run_nodes: RunJob, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_node_that_dies_while_the_job_ends_is_not_restarted(run_nodes, caplog) -> None:
     caplog.set_level(logging.WARNING)
     assert run_nodes(mains.die_last, max_retries=3) == [0, None]
     assert "node 1 was not restarted to the end" in caplog.text

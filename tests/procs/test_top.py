@@ -95,9 +95,7 @@ def test_a_stopped_node_and_one_that_was_killed_are_told_apart(folder: Path) -> 
         assert [node.told.restarts for node in job.nodes if node.told] == [0, 1]
 
 
-def test_nodes_that_are_started_by_hand_are_one_job(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_that_are_started_by_hand_are_one_job(folder, monkeypatch) -> None:
     [port] = free_ports(LOOPBACK, 1)
     monkeypatch.setenv("XDG_STATE_HOME", str(folder))
     both = ["DING_LITE_NUM_NODES=2"]

@@ -85,9 +85,7 @@ def test_two_nodes_write_one_time_line_with_all_their_messages(folder: Path) -> 
     assert ctx in found["ctx"]
 
 
-def test_a_killed_node_leaves_its_part_of_the_trace_and_its_restart_continues_it(
-    folder: Path,
-) -> None:
+def test_a_killed_node_leaves_its_part_of_the_trace_and_its_restart_continues_it(folder) -> None:
     with Job(folder, "traced_work") as program:
         first = program.pids(2)
         os.kill(first[1], signal.SIGKILL)
@@ -103,9 +101,7 @@ def test_a_killed_node_leaves_its_part_of_the_trace_and_its_restart_continues_it
 
 
 @pytest.mark.parametrize("kills_nodes", [True, False])
-def test_the_trace_of_a_killed_job_lacks_only_the_closing_bracket(
-    folder: Path, kills_nodes: bool
-) -> None:
+def test_the_trace_of_a_killed_job_lacks_only_the_closing_bracket(folder, kills_nodes) -> None:
     with Program(folder, "", TRACED, "tells") as program:
         pids = program.pids(20)
         program.process.kill()

@@ -45,9 +45,7 @@ def trains_through_a_kill(folder: Path, method: str, victim: int, target: float)
         pytest.param("a3c", 0, marks=SLOW),
     ],
 )
-def test_training_goes_on_and_solves_when_a_node_is_killed(
-    folder: Path, method: str, victim: int
-) -> None:
+def test_training_goes_on_and_solves_when_a_node_is_killed(folder, method, victim) -> None:
     trains_through_a_kill(folder, method, victim, target=60.0)
 
 
@@ -55,9 +53,7 @@ def test_training_goes_on_and_solves_when_a_node_is_killed(
 @pytest.mark.deadline(180)
 @pytest.mark.parametrize("victim", [0, 1], ids=["node 0", "another"])
 @pytest.mark.parametrize("method", ["impala", "a3c", "apex"])
-def test_training_goes_on_to_its_real_target_when_a_node_is_killed(
-    folder: Path, method: str, victim: int
-) -> None:
+def test_training_goes_on_to_its_real_target_when_a_node_is_killed(folder, method, victim) -> None:
     trains_through_a_kill(folder, method, victim, target=475.0)
 
 
@@ -65,9 +61,7 @@ def test_training_goes_on_to_its_real_target_when_a_node_is_killed(
     ("method", "victim"),
     [("impala", 0), *(pytest.param(method, 1, marks=SLOW) for method in ("a3c", "apex"))],
 )
-def test_without_auto_recover_a_kill_ends_the_job_and_leaves_nothing(
-    folder: Path, method: str, victim: int
-) -> None:
+def test_without_auto_recover_a_kill_ends_the_job_and_leaves_nothing(folder, method, victim):
     given = {"method": method, "victim": victim, "target": 1e9}
     with Job(folder, "training", recover=False, **given) as program:
         pids = program.pids(3)
@@ -86,9 +80,7 @@ def test_without_auto_recover_a_kill_ends_the_job_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("num_servers", [pytest.param(1, marks=SLOW), 2])
-def test_every_gradient_is_applied_or_refused_also_when_senders_are_killed(
-    folder: Path, num_servers: int
-) -> None:
+def test_every_gradient_is_applied_or_refused_also_when_senders_are_killed(folder, num_servers):
     num_agents, num_kills = 3, 2
     num_nodes = num_servers + num_agents
     roles = num_servers * ["server"] + num_agents * ["agent"]
@@ -124,9 +116,7 @@ def test_every_gradient_is_applied_or_refused_also_when_senders_are_killed(
         pytest.param("a3c", "collector.0", marks=SLOW),
     ],
 )
-def test_memory_stays_and_nothing_hangs_when_one_node_is_a_hundred_times_slower(
-    folder: Path, main: str, slow: str
-) -> None:
+def test_memory_stays_and_nothing_hangs_when_one_node_is_a_hundred_times_slower(folder, main, slow):
     code, said = run_job(folder, "paces", main=main, slow=slow)
     assert code == 0, said
     learner, *collectors = literal_eval(said.splitlines()[-1])

@@ -26,9 +26,7 @@ def test_weights_and_items_go_on_when_a_hub_was_killed(folder: Path) -> None:
 
 @pytest.mark.deadline(60)
 @pytest.mark.parametrize("protocol", ["ipc", "tcp"])
-def test_a_node_that_stops_behind_a_hub_gets_all_events_and_the_hub_stays_small(
-    folder: Path, protocol: str
-) -> None:
+def test_a_node_that_stops_behind_a_hub_gets_all_events_and_the_hub_stays_small(folder, protocol):
     os.mkfifo(folder / "go")
     with Job(folder, "tree_events", num_events=600, size=2**20, protocol=protocol) as program:
         pid = program.pids(4)[3]

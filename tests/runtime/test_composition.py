@@ -82,9 +82,7 @@ def test_what_is_no_middleware_is_refused_when_it_is_used(composition: Compositi
     assert composition.uses == []
 
 
-def test_a_node_without_matching_middleware_is_shown_its_labels_and_the_patterns(
-    composition: Composition,
-) -> None:
+def test_a_node_without_matching_middleware_is_shown_its_labels_and_the_patterns(composition):
     composition.use(train, ["learner", "a*"], False)
     composition.use(collect, "learner", False)
     with pytest.raises(LabelError) as caught:
@@ -96,9 +94,7 @@ def test_a_node_without_matching_middleware_is_shown_its_labels_and_the_patterns
     assert "roles=, labels= or DING_LITE_LABELS" in message
 
 
-def test_what_is_left_out_is_logged_once_with_the_reason(
-    composition: Composition, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_left_out_is_logged_once_with_the_reason(composition, caplog) -> None:
     composition.use(collect, ["learner", "x"], False)
     composition.use(collect, "learner", False)
     composition.use(train, None, False)
@@ -121,9 +117,7 @@ def test_a_later_wrapper_goes_around_the_earlier_ones(composition: Composition) 
     assert run(composition) == ["outer(", "inner(", "train", ")inner", ")outer"]
 
 
-def test_a_wrapper_meets_each_use_once_however_often_the_chain_is_asked_for(
-    composition: Composition,
-) -> None:
+def test_a_wrapper_meets_each_use_once_however_often_the_chain_is_asked_for(composition) -> None:
     met: list[str] = []
 
     def wrapper(fn: Middleware) -> Middleware:
@@ -139,9 +133,7 @@ def test_a_wrapper_meets_each_use_once_however_often_the_chain_is_asked_for(
     assert met == ["train", "collect", "train"]
 
 
-def test_a_wrapper_that_comes_between_two_runs_leaves_the_earlier_ones_as_they_are(
-    composition: Composition,
-) -> None:
+def test_a_wrapper_that_comes_between_two_runs_leaves_the_earlier_ones_as_they_are(composition):
     met = []
 
     def counting(fn: Middleware) -> Middleware:
@@ -161,9 +153,7 @@ def test_a_wrapper_that_comes_between_two_runs_leaves_the_earlier_ones_as_they_a
 
 
 @pytest.mark.parametrize("wrapper", [StepTimer, None, 3, "timer"])
-def test_what_cannot_wrap_is_refused_with_an_example(
-    composition: Composition, wrapper: Any
-) -> None:
+def test_what_cannot_wrap_is_refused_with_an_example(composition, wrapper) -> None:
     with pytest.raises(MiddlewareError) as caught:
         composition.wrap(wrapper)
     message = str(caught.value)
@@ -221,9 +211,7 @@ def test_two_objects_that_are_equal_are_two_middleware(composition: Composition)
 
 
 @pytest.mark.parametrize("first", ["by hand", "in the chain"])
-def test_a_middleware_of_the_chain_that_is_run_by_hand_is_wrapped_once(
-    composition: Composition, first: str
-) -> None:
+def test_a_middleware_of_the_chain_that_is_run_by_hand_is_wrapped_once(composition, first) -> None:
     met = []
 
     def counting(fn: Middleware) -> Middleware:
@@ -276,9 +264,7 @@ class Resource:
     def __exit__(self, *raised: object) -> None: ...
 
 
-def test_resources_are_the_middleware_and_wrappers_that_can_be_entered(
-    composition: Composition,
-) -> None:
+def test_resources_are_the_middleware_and_wrappers_that_can_be_entered(composition) -> None:
     here, elsewhere, wrapper = Resource(), Resource(), Resource()
     composition.wrap(wrapper)
     composition.wrap(tracing("w"))
@@ -296,9 +282,7 @@ def test_a_resource_that_is_used_twice_is_one(composition: Composition) -> None:
     assert composition.resources() == [resource]
 
 
-def test_the_parts_of_a_composed_middleware_are_entered_like_the_whole(
-    composition: Composition,
-) -> None:
+def test_the_parts_of_a_composed_middleware_are_entered_like_the_whole(composition) -> None:
     first, second = Resource(), Resource()
     task = Task()
     composition.use(task.serial(train, first, task.parallel(second, first)), None, False)

@@ -185,9 +185,7 @@ def test_a_missing_key_is_named_with_what_there_is() -> None:
 @pytest.mark.parametrize(
     ("key", "meant"), [("train_itr", "train_iter"), ("transition", "transitions"), ("loss", None)]
 )
-def test_a_mistyped_key_of_the_packages_own_middleware_is_recognised(
-    key: str, meant: str | None
-) -> None:
+def test_a_mistyped_key_of_the_packages_own_middleware_is_recognised(key, meant) -> None:
     with pytest.raises(ContextError) as caught:
         _ = Context()[key]
     assert ("Did you mean" in str(caught.value)) == (meant is not None)

@@ -162,9 +162,7 @@ def test_waits_end_as_at_the_end_of_the_job(waiting: Waiting, late: bool) -> Non
 
 @pytest.mark.parametrize("late", [False, True], ids=["during", "after"])
 @pytest.mark.parametrize("waiting", GIVEN_UP, ids=lambda fn: fn.__name__)
-def test_calls_of_the_router_in_a_failed_step_raise_step_cancelled(
-    waiting: Waiting, late: bool
-) -> None:
+def test_calls_of_the_router_in_a_failed_step_raise_step_cancelled(waiting, late) -> None:
     error, outcomes = run_beside(waiting, late=late)
     assert type(error) is Broken
     assert outcomes == [StepCancelled]
@@ -541,9 +539,7 @@ def test_waits_for_another_node_end_where_the_step_fails(waiting: Waiting, outco
     assert outcomes == [outcome]
 
 
-def test_the_log_names_what_still_runs_when_a_step_has_failed(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_names_what_still_runs_when_a_step_has_failed(monkeypatch, caplog) -> None:
     monkeypatch.setattr(concurrency, "WARN_AFTER_S", 0.05)
     is_named = threading.Event()
 

@@ -103,9 +103,7 @@ def test_one_middleware_that_is_used_twice_has_a_time_for_each_use(clock: Manual
     assert [(t.name, t.mean) for t in timings] == [("train", 1.0), ("train#2", 5.0)]
 
 
-def test_both_halves_of_a_generator_count_and_the_rest_of_the_step_does_not(
-    clock: ManualClock,
-) -> None:
+def test_both_halves_of_a_generator_count_and_the_rest_of_the_step_does_not(clock) -> None:
     def onion(ctx: Context) -> Iterator[None]:
         clock.advance(1.0)
         yield
@@ -129,9 +127,7 @@ def test_a_function_that_returns_a_generator_is_timed_like_one(clock: ManualCloc
     assert [(t.name, t.mean) for t in timings] == [("make", 7.0), ("train", 50.0)]
 
 
-def test_middleware_that_run_at_the_same_time_are_timed_each_by_itself(
-    clock: ManualClock,
-) -> None:
+def test_middleware_that_run_at_the_same_time_are_timed_each_by_itself(clock) -> None:
     begun, over = threading.Barrier(2), threading.Event()
 
     def long(ctx: Context) -> None:
@@ -174,9 +170,7 @@ def test_two_threads_that_begin_a_step_at_the_same_time_begin_one_step() -> None
     assert [head.split(",")[1] for head in heads(text)] == [" 1 steps"]
 
 
-def test_a_middleware_is_timed_up_to_the_exception_that_ends_its_step(
-    clock: ManualClock,
-) -> None:
+def test_a_middleware_is_timed_up_to_the_exception_that_ends_its_step(clock) -> None:
     def onion(ctx: Context) -> Iterator[None]:
         clock.advance(1.0)
         try:
@@ -218,9 +212,7 @@ def test_a_second_run_goes_on_with_the_same_rows(clock: ManualClock) -> None:
     assert (timing.name, timing.mean, timing.last) == ("train", 3.0, 6.0)
 
 
-def test_another_wrapper_between_two_runs_leaves_the_rows_as_they_are(
-    clock: ManualClock, tmp_path: Path
-) -> None:
+def test_another_wrapper_between_two_runs_leaves_the_rows_as_they_are(clock, tmp_path) -> None:
     timer = StepTimer(print_per_step=0)
     with Task() as task:
         task.use_step_wrapper(timer).use(lasting(clock, "train", 1.0))
@@ -277,9 +269,7 @@ def test_the_table_has_a_line_a_middleware_with_mean_last_and_share(clock: Manua
     ]
 
 
-def test_the_table_comes_every_so_many_steps_and_once_more_for_the_rest(
-    clock: ManualClock,
-) -> None:
+def test_the_table_comes_every_so_many_steps_and_once_more_for_the_rest(clock) -> None:
     for steps, last in ((8, [" 8 steps"]), (6, [])):
         text: list[str] = []
         timer = StepTimer(print_per_step=3, write=text.append)
@@ -304,16 +294,12 @@ def test_the_table_comes_also_when_a_step_raises(clock: ManualClock) -> None:
     assert heads(text) == ["step timer, 1 steps, 1000.000 ms a step"]
 
 
-def test_no_table_is_shown_for_a_period_of_zero(
-    clock: ManualClock, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_table_is_shown_for_a_period_of_zero(clock, capsys) -> None:
     timed(StepTimer(print_per_step=0), lasting(clock, "train", 1.0), steps=5)
     assert capsys.readouterr() == ("", "")
 
 
-def test_the_table_goes_to_standard_error_every_step_by_default(
-    clock: ManualClock, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_goes_to_standard_error_every_step_by_default(clock, capsys) -> None:
     timed(StepTimer(), lasting(clock, "train", 1.0), steps=3)
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -377,9 +363,7 @@ def of_interest(events: Any) -> list[tuple[str, float, float, int]]:
     ]
 
 
-def test_a_trace_has_a_slice_for_every_middleware_of_every_step(
-    clock: ManualClock, tmp_path: Path
-) -> None:
+def test_a_trace_has_a_slice_for_every_middleware_of_every_step(clock, tmp_path) -> None:
     events = traced(
         tmp_path / "trace.json",
         lasting(clock, "collect", 1.0),
@@ -394,9 +378,7 @@ def test_a_trace_has_a_slice_for_every_middleware_of_every_step(
     ]
 
 
-def test_a_slice_has_what_the_chrome_trace_format_asks_for(
-    clock: ManualClock, tmp_path: Path
-) -> None:
+def test_a_slice_has_what_the_chrome_trace_format_asks_for(clock, tmp_path) -> None:
     [event] = traced(tmp_path / "trace.json", lasting(clock, "train", 0.5))
     assert event == {
         "name": "train",
@@ -432,9 +414,7 @@ def test_middleware_on_several_threads_have_rows_of_their_own(tmp_path: Path) ->
         assert len(rows) == len(set(rows)) == 2
 
 
-def test_rows_have_the_names_of_the_node_and_its_threads(
-    clock: ManualClock, tmp_path: Path
-) -> None:
+def test_rows_have_the_names_of_the_node_and_its_threads(clock, tmp_path) -> None:
     path = tmp_path / "trace.json"
     traced(path, lasting(clock, "train", 1.0), lasting(clock, "evaluate", 1.0), steps=3)
     named = [r for r in json.loads(path.read_text()) if r["ph"] == "M"]
@@ -489,9 +469,7 @@ def test_a_second_run_appends_and_the_file_stays_valid(clock: ManualClock, tmp_p
     assert len(set(steps_seen)) == 6
 
 
-def test_a_step_that_raises_is_in_the_file_which_stays_valid(
-    clock: ManualClock, tmp_path: Path
-) -> None:
+def test_a_step_that_raises_is_in_the_file_which_stays_valid(clock, tmp_path) -> None:
     def onion(ctx: Context) -> Iterator[None]:
         yield
         raise AssertionError("the way out is an exception's")
@@ -537,9 +515,7 @@ def test_a_slice_is_in_the_file_as_soon_as_it_has_ended(clock: ManualClock, tmp_
     assert seen == [["train"], ["train", "look", "train"]]
 
 
-def test_a_wall_clock_that_is_set_back_changes_nothing(
-    clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wall_clock_that_is_set_back_changes_nothing(clock, tmp_path, monkeypatch) -> None:
     wall_ns = 5_000_000_000
     monkeypatch.setattr("ding_lite.runtime.trace.file.time_ns", lambda: wall_ns)
 
@@ -650,9 +626,7 @@ def test_nodes_on_threads_write_one_trace_and_their_events_are_arrows(tmp_path: 
     assert {"s", "f"} in [set(found) for found in ends.values()]
 
 
-def test_a_trace_that_cannot_be_written_any_more_ends_no_run(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_trace_that_cannot_be_written_any_more_ends_no_run(tmp_path, caplog) -> None:
     trace = Trace(tmp_path / "trace.json")
 
     def fill_the_disk(ctx: Context) -> None:

@@ -159,9 +159,7 @@ def test_each_program_logs_where_its_config_says() -> None:
 # -- magic time ----------------------------------------------------------------------------
 
 
-def test_the_step_timer_shows_each_middleware_after_each_step(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_step_timer_shows_each_middleware_after_each_step(capsys) -> None:
     evaluate_early(stop_value=math.inf)
     play(programs.magic, max_iterations=60)
     tables = [
@@ -223,9 +221,7 @@ class Watcher:
             self._changed.notify_all()
 
 
-def test_async_mode_runs_a_step_at_once_and_has_one_barrier_at_its_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_async_mode_runs_a_step_at_once_and_has_one_barrier_at_its_end(monkeypatch) -> None:
     evaluate_early(stop_value=math.inf)
     watcher = Watcher(together=True)
     monkeypatch.setattr(programs, "StepTimer", lambda print_per_step: watcher)
@@ -244,9 +240,7 @@ def test_async_mode_runs_a_step_at_once_and_has_one_barrier_at_its_end(
         assert out_1 == out_2 == out_3 == "way out"
 
 
-def test_in_async_mode_a_slow_evaluator_delays_no_other_middleware_and_loses_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_in_async_mode_a_slow_evaluator_delays_no_other_middleware_and_loses_nothing(monkeypatch):
     watcher = Watcher()
 
     class SlowEvaluator(BaseSerialEvaluator):

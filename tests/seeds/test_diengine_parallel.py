@@ -55,9 +55,7 @@ def test_three_processes_do_the_same_and_end_together() -> None:
             assert digest(policy) == result["weights"]
 
 
-def test_an_evaluator_elsewhere_plays_with_the_learners_weights_and_ends_the_job(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_evaluator_elsewhere_plays_with_the_learners_weights_and_ends_the_job(monkeypatch):
     learner, evaluator = Parallel.runner(n_parallel_workers=2, topology="star")(programs.elsewhere)
 
     assert learner["history"] == []

@@ -60,9 +60,7 @@ def same_weights(one: Population, two: Population) -> bool:
 # -- for_each ------------------------------------------------------------------------------
 
 
-def test_every_agent_collects_and_learns_and_all_are_counted(
-    population: Population, envs: Envs, replay: ReplayBuffer
-) -> None:
+def test_every_agent_collects_and_learns_and_all_are_counted(population, envs, replay) -> None:
     before = [agent.weights()["head.weight"] for agent in population]
     with Task() as task:
         task.use(mw.for_each(population, learning(envs, replay, updates=2)))
@@ -92,9 +90,7 @@ def test_episodes_are_counted_of_all_agents_also_of_those_that_ended_none_just_n
     assert seen[-1] > 60  # as random play lasts some twenty env steps
 
 
-def test_an_agent_that_is_away_rests_here(
-    population: Population, envs: Envs, eval_envs: Envs, replay: ReplayBuffer
-) -> None:
+def test_an_agent_that_is_away_rests_here(population, envs, eval_envs, replay) -> None:
     population[1].is_away = True
     before = population[1].weights()["head.weight"]
     with Task() as task:
@@ -203,9 +199,7 @@ def test_metrics_are_means_and_episodes_are_added_up(population: Population) -> 
         (lambda agent: [lambda ctx: None] * (1 + agent.place), "pipelines of [1, 2, 3]"),
     ],
 )
-def test_a_learn_that_makes_no_pipelines_is_refused(
-    population: Population, learn: Any, said: str
-) -> None:
+def test_a_learn_that_makes_no_pipelines_is_refused(population, learn, said) -> None:
     with pytest.raises(ConfigError) as caught:
         mw.for_each(population, learn)
     assert said in str(caught.value)
@@ -222,9 +216,7 @@ def test_what_is_no_middleware_or_asynchronous_is_refused(population: Population
         mw.for_each(population, lambda agent: no_middleware)
 
 
-def test_agents_that_learn_together_learn_what_each_has_drawn(
-    population: Population, envs: Envs, replay: ReplayBuffer
-) -> None:
+def test_agents_that_learn_together_learn_what_each_has_drawn(population, envs, replay) -> None:
     """The batch of the group is one sample; each agent has its own rows of it."""
     run_step(mw.random_warmup(envs, replay, steps=200))
     twin_replay = ReplayBuffer(envs.spec, capacity=1_000)
@@ -337,9 +329,7 @@ def test_actors_and_critics_are_a_population_too() -> None:
     assert task.ctx.train_iter > 0
 
 
-def test_an_episode_that_ends_cuts_the_returns_of_its_own_env_only(
-    envs: Envs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_episode_that_ends_cuts_the_returns_of_its_own_env_only(envs, monkeypatch) -> None:
     """Others go on for all their steps, and no transition leads from one episode into the next."""
     population = Population.of(DQN, envs.spec, size=2, config={"n_step": 3, "gamma": 0.5})
     collects = [mw.collect(agent, envs, steps=200) for agent in population]
@@ -470,9 +460,7 @@ def test_fresh_episodes_that_might_exceed_the_env_steps_are_not_played(
     assert ctx.eval_steps == 18 * len(fresh_episodes)
 
 
-def test_what_cut_episodes_seem_to_reach_is_confirmed_by_whole_ones(
-    population: Population, eval_envs: Envs
-) -> None:
+def test_what_cut_episodes_seem_to_reach_is_confirmed_by_whole_ones(population, eval_envs) -> None:
     cut = make_envs("CartPole-v1", 2, seed=5, env_args={"max_episode_steps": 5})
     ctx, record = run_step(
         mw.evaluate_population(population, cut, every=1, stop_at=5.0, confirm_envs=eval_envs)
@@ -509,9 +497,7 @@ def test_generations_come_when_they_are_due_and_leave_a_lineage(
     assert [life["fitness"] for life in lives[-3:]] == [None] * 3
 
 
-def test_the_best_is_what_it_was_when_it_was_measured(
-    population: Population, envs: Envs, eval_envs: Envs, replay: ReplayBuffer
-) -> None:
+def test_the_best_is_what_it_was_when_it_was_measured(population, envs, eval_envs, replay) -> None:
     """In the step that ends the run nothing is bred."""
     with Task() as task:
         task.use(mw.for_each(population, learning(envs, replay)))
@@ -523,9 +509,7 @@ def test_the_best_is_what_it_was_when_it_was_measured(
     assert task.ctx.fitness == [agent.fitness for agent in population]
 
 
-def test_the_best_is_never_a_child_that_has_inherited_its_fitness(
-    population: Population, eval_envs: Envs
-) -> None:
+def test_the_best_is_never_a_child_that_has_inherited_its_fitness(population, eval_envs) -> None:
     for best in (2, 1, 2, 0):
         for agent in population:
             agent.note_evaluation(100.0 if agent.place == best else 1.0)

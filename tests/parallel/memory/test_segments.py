@@ -104,9 +104,7 @@ class TestOneSegment:
             max_size=60,
         )
     )
-    def test_a_referenced_value_is_never_overwritten(
-        self, steps: list[str | tuple[str, int]]
-    ) -> None:
+    def test_a_referenced_value_is_never_overwritten(self, steps) -> None:
         """And memory grows with what is referred to, not with what is written."""
         held: list[tuple[int, Published]] = []
         most = 0
@@ -195,9 +193,7 @@ class TestMistrust:
             path.unlink()
 
     @given(st.integers(0, 8 * 64 + 3000), st.binary(min_size=1, max_size=16))
-    def test_whatever_stands_in_a_slot_is_a_value_or_refused(
-        self, offset: int, noise: bytes
-    ) -> None:
+    def test_whatever_stands_in_a_slot_is_a_value_or_refused(self, offset, noise) -> None:
         """Nothing is allocated that is larger than the slot."""
 
         def allocate(nbytes: int) -> memoryview:
@@ -221,9 +217,7 @@ class TestMistrust:
 
 class TestProcesses:
     @pytest.mark.parametrize(("size", "num_slots"), [(400_000, 3), (50_000, 8)])
-    def test_two_readers_of_a_writer_at_full_speed_see_no_torn_value(
-        self, size: int, num_slots: int
-    ) -> None:
+    def test_two_readers_of_a_writer_at_full_speed_see_no_torn_value(self, size, num_slots) -> None:
         with process(write, size, num_slots) as writer:
             name = said(writer)
             with process(read, name, 40) as one, process(read, name, 40) as two:
@@ -235,9 +229,7 @@ class TestProcesses:
         assert name not in segments()
 
     @pytest.mark.parametrize("num_versions", [1, 5])
-    def test_a_writer_that_is_killed_in_mid_copy_leaves_its_last_value_whole(
-        self, num_versions: int
-    ) -> None:
+    def test_a_writer_that_is_killed_in_mid_copy_leaves_its_last_value_whole(self, num_versions):
         with process(get_stuck, 500_000, num_versions) as writer:
             name = said(writer)
             with reader(name) as other:

@@ -61,9 +61,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 class TestRouters:
-    def test_a_state_of_10_mb_arrives_as_a_snapshot_in_tensors_that_may_be_changed(
-        self, start: Start
-    ) -> None:
+    def test_a_state_of_10_mb_arrives_as_a_snapshot_in_tensors_that_may_be_changed(self, start):
         routers = start(2)
         ears = Ears(routers[1])
         state = {f"layer {k}": torch.full((125_000,), float(k)) for k in range(20)}
@@ -118,9 +116,7 @@ class TestRouters:
         for number, array in enumerate(kept):
             assert (array == number).all()
 
-    def test_a_state_that_grows_moves_to_a_larger_segment_and_the_old_one_goes(
-        self, start: Start
-    ) -> None:
+    def test_a_state_that_grows_moves_to_a_larger_segment_and_the_old_one_goes(self, start) -> None:
         routers = start(2)
         ears = Ears(routers[1])
         for number in range(1, 12):
@@ -132,9 +128,7 @@ class TestRouters:
         routers[0].publish_ctx({"w": full(0)})
         assert len(segments(os.getpid())) <= 2
 
-    def test_a_late_or_restarted_node_gets_the_newest_value(
-        self, start: Start, tmp_path: Path
-    ) -> None:
+    def test_a_late_or_restarted_node_gets_the_newest_value(self, start, tmp_path) -> None:
         first = NodeRouter(spec_of(0, tmp_path, 2))
         try:
             for number in range(5):
@@ -158,9 +152,7 @@ class TestRouters:
         assert (ears.ctx[0]["w"] == 7).all()
         assert not segments(os.getpid())
 
-    def test_without_common_memory_the_bytes_travel(
-        self, start: Start, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_without_common_memory_the_bytes_travel(self, start, monkeypatch) -> None:
         """As with a container that has a /dev/shm of its own."""
         domains = iter(["here", "there"])
         monkeypatch.setattr("ding_lite.parallel.router.node_router.domain", lambda: next(domains))
@@ -172,9 +164,7 @@ class TestRouters:
         assert (ears.ctx[0]["w"] == 49).all()
         assert routers[1]._ctx._shared_receiver._thread is None
 
-    def test_without_room_the_bytes_travel_with_one_warning(
-        self, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_without_room_the_bytes_travel_with_one_warning(self, start, monkeypatch, caplog):
         def refuse(fd: int, begin: int, size: int) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -210,9 +200,7 @@ class TestForgedAnnouncements:
         else:
             self.send(routers[0], ears, forged)
 
-    def test_are_not_followed_for_a_peer_that_shares_no_memory(
-        self, start: Start, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_are_not_followed_for_a_peer_that_shares_no_memory(self, start, monkeypatch) -> None:
         domains = iter(["here", "there"])
         monkeypatch.setattr("ding_lite.parallel.router.node_router.domain", lambda: next(domains))
         routers = start(2)
@@ -358,9 +346,7 @@ def test_nothing_is_delivered_out_of_order(monkeypatch: pytest.MonkeyPatch) -> N
     assert [type(value) for value in got] == [np.ndarray, int]
 
 
-def test_a_raising_receiver_does_not_stop_later_deliveries(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_raising_receiver_does_not_stop_later_deliveries(caplog) -> None:
     got: list[int] = []
 
     def deliver(peer: int, values: dict[str, Any], number: int) -> None:

@@ -133,9 +133,7 @@ def test_the_directory_of_a_killed_node_is_removed_by_another_node(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_path_too_long_for_sockets_is_left_for_tmp(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_too_long_for_sockets_is_left_for_tmp(tmp_path, monkeypatch) -> None:
     deep = tmp_path / ("x" * 90)
     deep.mkdir()
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(deep))

@@ -139,9 +139,7 @@ def test_unacknowledged_events_and_lag_are_taken_over_all_peers() -> None:
     assert replace(RECORD, peers=()).lag_s is None
 
 
-def test_a_node_without_a_launcher_has_a_directory_for_its_lifetime(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_without_a_launcher_has_a_directory_for_its_lifetime(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("ding_lite.parallel.network.address._base", lambda: tmp_path)
     with own_directory() as directory:
         assert directory is not None
@@ -149,9 +147,7 @@ def test_a_node_without_a_launcher_has_a_directory_for_its_lifetime(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_node_without_room_for_metrics_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_node_without_room_for_metrics_goes_on(tmp_path, monkeypatch, caplog) -> None:
     monkeypatch.setattr("ding_lite.parallel.network.address._base", lambda: tmp_path / "missing")
     with own_directory() as directory:
         assert directory is None
@@ -318,9 +314,7 @@ def test_a_node_that_has_not_met_all_is_starting(tmp_path: Path) -> None:
         router.close()
 
 
-def test_a_node_writes_once_a_second_and_last_of_all_how_it_has_ended(
-    pair: Pair, tmp_path: Path
-) -> None:
+def test_a_node_writes_once_a_second_and_last_of_all_how_it_has_ended(pair, tmp_path) -> None:
     path = tmp_path / "metrics-0"
     first = read_metrics(path)
     assert first is not None
@@ -374,9 +368,7 @@ def test_a_full_disk_does_not_stop_the_node(pair: Pair, caplog: pytest.LogCaptur
     assert caplog.text.count("its metrics cannot be written ([Errno 28] No space left") == 1
 
 
-def test_a_removed_directory_does_not_stop_the_node(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_removed_directory_does_not_stop_the_node(tmp_path, caplog) -> None:
     spec = NodeSpec(
         node_id=0, num_nodes=1, labels=frozenset({"a"}), directory=str(tmp_path / "gone")
     )

@@ -97,9 +97,7 @@ def test_held_messages_arrive_late_and_the_other_lane_overtakes_them(bench: Inpr
     assert (hub.gone, leaf.downs) == (set(), [])
 
 
-def test_a_node_that_vanishes_takes_all_its_links_along_and_leaves_its_place(
-    bench: InprocBench,
-) -> None:
+def test_a_node_that_vanishes_takes_all_its_links_along_and_leaves_its_place(bench) -> None:
     hub, address = bench.listener()
     middle = bench.end(1)
     at_middle = middle.transport.listen(bench.anywhere())

@@ -222,9 +222,7 @@ class TestWaitFor:
         waiter.join()
         assert "No event `never` came within 5 s" in str(failures[0])
 
-    def test_in_async_mode_a_worker_may_wait_for_an_event_of_a_listener(
-        self, clock: ManualClock
-    ) -> None:
+    def test_in_async_mode_a_worker_may_wait_for_an_event_of_a_listener(self, clock) -> None:
         got: list[object] = []
 
         def wait(ctx: Context) -> None:

@@ -156,9 +156,7 @@ def test_patterns_match_as_their_slow_twin_says(label: str, pattern: str) -> Non
 
 
 @given(labels=st.frozensets(LABELS), patterns=st.lists(st.text("aB1.*?", min_size=1, max_size=4)))
-def test_one_pattern_that_matches_one_label_is_enough(
-    labels: frozenset[str], patterns: list[str]
-) -> None:
+def test_one_pattern_that_matches_one_label_is_enough(labels, patterns) -> None:
     expected = any(matches_slowly(label, pattern) for label in labels for pattern in patterns)
     assert matches(labels, patterns) == expected
     assert matches(labels, (pattern for pattern in patterns)) == expected
@@ -192,9 +190,7 @@ def test_a_role_that_an_entry_names_twice_counts_once() -> None:
 
 
 @given(st.lists(st.frozensets(st.sampled_from("abc")), max_size=6))
-def test_every_counted_role_belongs_to_exactly_one_node(
-    roles: list[frozenset[str]],
-) -> None:
+def test_every_counted_role_belongs_to_exactly_one_node(roles) -> None:
     counted = count_roles(roles)
     assert len(counted) == len(roles)
 
@@ -253,7 +249,5 @@ def test_a_role_that_is_no_label_is_refused(entry: Any) -> None:
         ({"distributed", "node.0", "site.3"}, "node 0 site.3"),
     ],
 )
-def test_a_node_is_named_by_its_roles_or_else_by_what_the_user_has_added(
-    labels: set[str], name: str
-) -> None:
+def test_a_node_is_named_by_its_roles_or_else_by_what_the_user_has_added(labels, name) -> None:
     assert describe_node(0, labels) == name

@@ -104,17 +104,13 @@ def test_labels_and_a_role_come_from_the_environment(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("variable", ["DING_LITE_LABELS", "DING_LITE_ROLES"])
-def test_a_bad_label_of_the_environment_names_its_variable(
-    variable: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_label_of_the_environment_names_its_variable(variable, monkeypatch) -> None:
     monkeypatch.setenv(variable, "a b")
     with pytest.raises(LabelError, match=f"^{variable}: 'a b' is no "):
         LocalRouter()
 
 
-def test_the_roles_of_several_nodes_say_nothing_about_one_that_is_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_roles_of_several_nodes_say_nothing_about_one_that_is_alone(monkeypatch) -> None:
     monkeypatch.setenv("DING_LITE_ROLES", "learner,collector")
     assert labels_of_environment() == set()
 
@@ -341,9 +337,7 @@ class Stubborn:
     ],
     ids=["lock", "generator", "deep", "value", "runtime", "copy", "pickling"],
 )
-def test_a_value_that_cannot_be_copied_stays_home_with_one_warning(
-    value: object, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_value_that_cannot_be_copied_stays_home_with_one_warning(value, caplog) -> None:
     routers = LocalRouter.group(3)
     _, first, second = joined(routers)
     with caplog.at_level(logging.DEBUG, logger="ding_lite"):
