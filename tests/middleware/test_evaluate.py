@@ -170,7 +170,7 @@ def test_envs_of_another_kind_are_refused(policy: DQN) -> None:
 def test_the_run_ends_when_a_number_is_reached(limits, values, ends) -> None:
     finished: list[bool] = []
     with Task(ctx=values) as task:
-        task.use(mw.stop_at(**limits))  # type: ignore[arg-type]
+        task.use(mw.stop_at(**limits))
         task.use(lambda ctx: finished.append(ctx.finish))
         task.run(max_step=1)
     assert finished == [ends]

@@ -14,8 +14,12 @@ pytestmark = pytest.mark.deadline(60.0)  # several processes that import PyTorch
 
 
 def test_learners_take_the_step_that_one_would_take_with_all_their_batches(folder: Path) -> None:
-    means = [5.5, 5.5]
-    assert run_job(folder, "data_parallel") == (0, f"True True {means} {means}\n")
+    assert run_job(folder, "data_parallel", averages=False) == (0, "True True\n")
+
+
+def test_small_and_large_gradients_are_averaged(folder: Path) -> None:
+    said = "[[5.5, 5.5], [5.5, 5.5]]\n"
+    assert run_job(folder, "data_parallel", averages=True) == (0, said)
 
 
 def test_a_learner_that_waits_for_another_which_has_left_ends_with_the_job(folder: Path) -> None:

@@ -72,7 +72,7 @@ def test_requests_that_ray_cannot_meet_are_refused(resources, complaint) -> None
 )
 def test_arguments_that_exclude_each_other_are_refused(arguments, complaint) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        Parallel.runner(2, **arguments)  # type: ignore[arg-type]
+        Parallel.runner(2, **arguments)
 
 
 def test_a_ray_without_authentication_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,9 +67,9 @@ def test_every_agent_collects_and_learns_and_all_are_counted(population, envs, r
         task.run(max_step=5)
 
     assert task.ctx.env_step == 5 * 3 * 16
-    assert task.ctx.train_iter == sum(agent.policy.train_iter for agent in population)  # type: ignore[attr-defined]
+    assert task.ctx.train_iter == sum(agent.policy.train_iter for agent in population)
     assert len(replay) == 240
-    assert [agent.policy.env_step for agent in population] == [80] * 3  # type: ignore[attr-defined]
+    assert [agent.policy.env_step for agent in population] == [80] * 3
     for agent, weight in zip(population, before, strict=True):
         assert not torch.equal(agent.weights()["head.weight"], weight)
 

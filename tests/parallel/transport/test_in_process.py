@@ -124,7 +124,7 @@ def test_a_node_that_vanishes_takes_all_its_links_along_and_leaves_its_place(ben
     again.transport.dial(0, address)
     again.start()
     for end in (last, again):
-        end.wait(lambda end=end: len(end.ups) > len(end.downs))  # type: ignore[misc]
+        end.wait(lambda end=end: len(end.ups) > len(end.downs))
         assert end.send(end.ups[-1][0], CONTROL, b"hello again")
     assert again.hear(1) == hub.hear(1) == [[b"hello again"]]
 
