@@ -27,12 +27,6 @@ LEARNED = "[(['distributed', 'learner', 'node.0'], True, ['from 0', 'from 1'])]\
 COLLECTED = "[(['collector', 'distributed', 'node.1'], True, ['from 0', 'from 1'])]\n"
 
 
-def test_the_two_lines_of_the_design_train_together(type_line: Type) -> None:
-    [port] = free_ports(LOOPBACK, 1)
-    shells = [type_line(line, port, program="typed") for line in (NODE_0, NODE_1)]
-    assert [shell.end() for shell in shells] == [(0, LEARNED), (0, COLLECTED)]
-
-
 def test_a_job_with_a_key_of_its_own_does_not_mix_with_another_job(type_line, folder) -> None:
     make_key(folder / "key")
     own, other = free_ports(LOOPBACK, 2)

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from ding_lite.errors import ConfigError
@@ -212,29 +211,6 @@ def test_a_second_run_goes_on_with_the_same_rows(clock: ManualClock) -> None:
     assert (timing.name, timing.mean, timing.last) == ("train", 3.0, 6.0)
 
 
-def test_another_wrapper_between_two_runs_leaves_the_rows_as_they_are(clock, tmp_path) -> None:
-    timer = StepTimer(print_per_step=0)
-    with Task() as task:
-        task.use_step_wrapper(timer).use(lasting(clock, "train", 1.0))
-        task.run(max_step=1)
-        task.use_step_wrapper(Trace(tmp_path / "trace.json"))
-        task.run(max_step=1)
-    assert [(timing.name, timing.mean) for timing in timer.summary()] == [("train", 1.0)]
-
-
-def test_a_method_that_is_driven_by_hand_has_one_row(clock: ManualClock) -> None:
-    class Trainer:
-        def train(self, ctx: Context) -> None:
-            clock.advance(1.0)
-
-    timer, trainer = StepTimer(print_per_step=0), Trainer()
-    with Task() as task:
-        task.use_step_wrapper(timer)
-        for _ in range(3):
-            task.forward(trainer.train).renew()
-    assert [timing.name for timing in timer.summary()] == ["train"]
-
-
 @pytest.mark.parametrize("shape", list(MiddlewareShape))
 def test_wrapping_keeps_the_shape_and_the_name(shape: MiddlewareShape) -> None:
     def function(ctx: Context) -> None: ...
@@ -327,14 +303,6 @@ def test_numbers_out_of_range_are_refused_by_name() -> None:
 def test_steps_are_counted_in_whole_numbers(number: Any) -> None:
     with pytest.raises(ConfigError, match=r"`print_per_step` is .*`smooth_window` is "):
         StepTimer(number, number)
-
-
-def test_a_number_of_steps_may_be_one_of_numpy(clock: ManualClock) -> None:
-    never: Any = np.int64(0)
-    two: Any = np.int64(2)
-    timer = StepTimer(never, two)
-    [timing] = timed(timer, lasting(clock, "train", 9.0, 1.0, 2.0), steps=3)
-    assert timing.mean == 1.5
 
 
 # -- Trace ---------------------------------------------------------------------------------
@@ -558,14 +526,6 @@ def test_own_slices_can_be_recorded_while_a_run_is_under_way(tmp_path: Path) -> 
     upload, middleware = slices(path)
     assert (upload["name"], upload["ts"], upload["dur"]) == ("upload", 2.0, 3.0)
     assert middleware["name"] == "lambda"
-
-
-def test_a_trace_that_is_left_again_stays_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    with Trace(path) as trace:
-        trace.record("train", 0, 0, 1)
-        trace.__exit__(None, None, None)
-    assert len(slices(path)) == 1
 
 
 def test_a_slice_of_no_time_has_room_for_an_arrow(clock: ManualClock, tmp_path: Path) -> None:

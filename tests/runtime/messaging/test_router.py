@@ -177,14 +177,6 @@ def test_each_node_gets_arguments_of_its_own() -> None:
     assert second.events[0][3] == ("options", {"lr": [0.1]})
 
 
-def test_arguments_that_belong_together_still_do_on_the_other_side() -> None:
-    sender, other = LocalRouter.group(2)
-    [receiver] = joined([other])
-    shared = [1]
-    sender.emit("pair", shared, twin=shared)
-    assert receiver.events[0][2] is receiver.events[0][3][1]
-
-
 def test_an_argument_that_cannot_travel_is_named_and_nothing_is_sent() -> None:
     routers = LocalRouter.group(3)
     _, first, second = joined(routers)
@@ -282,14 +274,6 @@ def test_ctx_values_go_to_the_nodes_that_the_patterns_match() -> None:
         [(0, {"a": 1}), (0, {"b": 2})],
         [(0, {"a": 1}), (0, {"b": 2})],
     ]
-
-
-def test_a_single_pattern_may_be_given_as_a_string() -> None:
-    routers = LocalRouter.group(3, roles=["learner", "collector", "evaluator"])
-    _, collector, evaluator = joined(routers)
-    routers[0].publish_ctx({"x": 1}, to="collector")
-    assert collector.ctxs == [(0, {"x": 1})]
-    assert evaluator.ctxs == []
 
 
 def test_each_node_gets_ctx_values_of_its_own() -> None:
