@@ -75,7 +75,7 @@ class Desk:
             port: The other port.
             source: What is in `train.py`.
             program: One of `tests/programs` instead of it.
-            user: Whose keys are used.
+            user: The user to take keys from.
             environ: More variables.
         """
         own = Path(tempfile.mkdtemp(dir=self._folder))

@@ -1,4 +1,4 @@
-"""Nodes say whom they lose and find again."""
+"""Nodes print which peers they lose and find again."""
 
 import ding_lite.log
 from ding_lite import Parallel, Task

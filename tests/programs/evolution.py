@@ -45,7 +45,7 @@ def main():
         return [mw.collect(agent, envs, steps=8), mw.add_to(replay), mw.train(agent, replay)]
 
     def die_or_wait(ctx):
-        # Of the generation before the last one nobody gives anything back until one is killed.
+        # Of the generation before the last one nothing is given back until one is killed.
         is_due = population.generation == GENERATIONS - 2 and incarnation == 1
         if is_due and world.node_id == VICTIM:
             say("training", *[a.place for a in population if not a.is_away])

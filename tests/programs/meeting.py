@@ -1,4 +1,4 @@
-"""Each node says whom it hears and whom it loses."""
+"""Each node prints which peers it hears and loses."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Nodes of a star emit numbers, and say whom they lose and find again."""
+"""Nodes of a star emit numbers, and print which peers they lose and find again."""
 
 import ctypes
 import os

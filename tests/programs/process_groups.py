@@ -1,4 +1,4 @@
-"""Nodes as a group of torch.distributed, whose members all come or do not."""
+"""Nodes as a group of torch.distributed: all members come, or one does not."""
 
 import torch.distributed
 

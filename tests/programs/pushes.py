@@ -41,7 +41,7 @@ def main():
         task.use(lambda ctx: task.wait_for("never"), "server.1")
         say("up", node, os.getpid())
         task.run()
-    # Whoever has got an answer was counted before; when all have left, nobody pushes any more.
+    # Each answer is counted before this; behind it there are no further pushes.
     world.group("node.*").barrier()
     return server.num_applied, server.num_refused, server.version
 

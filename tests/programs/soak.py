@@ -1,4 +1,4 @@
-"""An IMPALA whose collectors number their items, and whose learner numbers its events."""
+"""IMPALA with numbered items from collectors and numbered events from the learner."""
 
 import multiprocessing
 import os

@@ -112,6 +112,17 @@ def test_both_halves_of_a_generator_count_and_the_rest_of_the_step_does_not(cloc
     assert [(t.name, t.mean) for t in timings] == [("onion", 3.0), ("train", 50.0)]
 
 
+def test_an_asynchronous_generator_is_timed_like_an_ordinary_one(clock: ManualClock) -> None:
+    async def onion(ctx: Context) -> AsyncIterator[None]:
+        clock.advance(1.0)
+        await asyncio.sleep(0)
+        yield
+        clock.advance(2.0)
+
+    timings = timed(StepTimer(print_per_step=0), onion, lasting(clock, "train", 50.0))
+    assert [(t.name, t.mean) for t in timings] == [("onion", 3.0), ("train", 50.0)]
+
+
 def test_a_function_that_returns_a_generator_is_timed_like_one(clock: ManualClock) -> None:
     def onion() -> Iterator[None]:
         clock.advance(2.0)
