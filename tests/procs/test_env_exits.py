@@ -69,7 +69,7 @@ def test_ctrl_c_while_an_environment_of_another_process_hangs_saves_the_whole_st
     ("fault", "signum"),
     [
         ("dies", signal.SIGINT),
-        ("raises", signal.SIGTERM),
+        pytest.param("raises", signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param("exits", signal.SIGINT, marks=pytest.mark.slow),
     ],
 )
@@ -117,6 +117,7 @@ def test_an_environment_that_exits_ends_the_run_with_an_error(folder, mode, faul
     assert not (folder / "checkpoint" / "manifest.json").exists()
 
 
+@pytest.mark.slow
 def test_a_process_of_environments_that_ends_with_code_0_ends_the_run_with_an_error(folder) -> None:
     code, said = run_job(folder, **program("dies", "async"))
     assert code == 1
