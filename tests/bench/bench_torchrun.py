@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from tests.bench.harness import Row, row_from_samples
-from tests.procs.gang import GANG
+from tests.procs.programs import PROGRAMS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 REPEATS = 5
@@ -78,7 +78,7 @@ def of_ranks(num_ranks: int) -> list[Row]:
     ours, theirs = [], []
     for _ in range(REPEATS):
         theirs.append(recovery_s(PLAIN, num_ranks, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1"))
-        ours.append(recovery_s(GANG, num_ranks))
+        ours.append(recovery_s((PROGRAMS / "gang.py").read_text(), num_ranks))
     name = f"torchrun with {num_ranks} ranks, kill -9 of one to all of them training again"
     return [
         row_from_samples(name, ours, unit="s", target=15.0, tracked=True),

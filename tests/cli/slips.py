@@ -152,6 +152,9 @@ NAMES = [
     ("train dqn Pendulum-v1", "Take SAC or TD3, which give numbers"),
     (f"{TRAIN} --set lrr=1", 'Unknown setting "lrr". Did you mean "lr"?'),
     ("train sac CartPole-v1", "SAC gives numbers within bounds"),
+    ("train dqn Pendulum-v1", "Take SAC or TD3, which give numbers"),
+    (f"{TRAIN} --set lrr=1", 'Unknown setting "lrr". Did you mean "lr"?'),
+    *((f"{TRAIN} --set {word}", "its value: lr=3e-4") for word in ("lr", "lr=", "=1", "<EMPTY>")),
     *((f"{TRAIN} --set {word}=1", "") for word in ("<EMPTY>", "<NUL>", "l.r", "lrr", "__init__")),
     *(
         (f"{TRAIN} --set {word}", "expected is the name of a setting, `=` and its value: lr=3e-4")
@@ -208,7 +211,14 @@ NAMES = [
 
 COMBINATIONS = [
     ("<EMPTY>", "there is no command"),
-    ("trainn dqn CartPole-v1", 'Did you mean "train"?'),
+    ("trainn dqn CartPole-v1", 'Did you mean "train"? Expected is'),
+    ("--hlep", "ding-lite: there is no option '--hlep'. Did you mean \"--help\"?"),
+    ("run", "ding-lite run: the following arguments are required: PROGRAM."),
+    ("keygen", "ding-lite keygen: the following arguments are required: FILE."),
+    (f"{RUN} --node 3", "there is no option '--node'. Did you mean \"--nodes\"?"),
+    (f"{RUN} --nodes", "argument --nodes: expected one argument."),
+    (f"{RUN} c", "found 'c', where nothing more was expected. What is meant for the program"),
+    ("top a b", "ding-lite top: found 'b', where nothing more was expected."),
     ("train dqn", "the following arguments are required: ENV"),
     ("train dqn CartPole-v1 extra", "found 'extra', where nothing more was expected"),
     (f"{TRAIN} --resume", "`resume` goes on with the run in `out`"),

@@ -57,9 +57,7 @@ class Clocked(gym.Env[Any, Any]):
         return {"clock": np.int64(1), "place": np.ones(2, np.float32)}, 1.0, True, False, {}
 
 
-def test_inputs_of_several_parts_are_told_by_their_names_and_shapes(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_inputs_of_several_parts_are_told_by_their_names_and_shapes(capsys) -> None:
     place = f"{__file__}:Clocked"
     with make_envs(place, 1) as envs:
         policy = DQN(envs.spec, DQNConfig(hidden=(8,)))

@@ -11,9 +11,9 @@ import pytest
 
 from tests.cli.calls import MODULE, environment
 from tests.cli.slips import TRAIN, words_of
-from tests.warm import Warm
 
 pytestmark = [pytest.mark.procs, pytest.mark.deadline(60)]
+SLOW = pytest.mark.slow
 LONG = f"{TRAIN} --max-env-steps 2000 --target 1000 --set checkpoint_every=64 --set log_every=8"
 
 
@@ -40,9 +40,7 @@ def on_a_disk_of_its_own(folder: Path, options: str, line: str) -> subprocess.Co
         ("keygen job.key", "The key file job.key cannot be written: Read-only file system."),
     ],
 )
-def test_a_read_only_disk_is_reported_before_the_run_begins(
-    tmp_path: Path, line: str, said: str
-) -> None:
+def test_a_read_only_disk_is_reported_before_the_run_begins(tmp_path, line, said) -> None:
     done = on_a_disk_of_its_own(tmp_path, "ro", line)
     assert done.returncode == 2, done.stderr
     assert f"ding-lite {line.split()[0]}: {said}" in done.stderr
@@ -56,10 +54,8 @@ def test_a_disk_without_room_for_a_run_is_reported_before_it_begins(tmp_path: Pa
     assert "Traceback" not in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("kilobytes", [16, 40, 80])
-def test_a_disk_that_fills_up_ends_the_run_with_one_sentence(
-    tmp_path: Path, kilobytes: int
-) -> None:
+@pytest.mark.parametrize("kilobytes", [*(pytest.param(k, marks=SLOW) for k in (16, 80)), 40])
+def test_a_disk_that_fills_up_ends_the_run_with_one_sentence(tmp_path, kilobytes) -> None:
     done = on_a_disk_of_its_own(tmp_path, f"size={kilobytes}k", f"{LONG} --out run")
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr, done.stderr
@@ -69,10 +65,10 @@ def test_a_disk_that_fills_up_ends_the_run_with_one_sentence(
     assert "run/" in last
 
 
-@pytest.mark.parametrize("file_bytes", [3_000, 6_000, 12_000, 40_000])
-def test_a_file_that_may_not_grow_ends_the_run_with_one_sentence(
-    process: Warm, tmp_path: Path, file_bytes: int
-) -> None:
+@pytest.mark.parametrize(
+    "file_bytes", [3_000, 12_000, *(pytest.param(k, marks=SLOW) for k in (6_000, 40_000))]
+)
+def test_a_file_that_may_not_grow_ends_the_run_with_one_sentence(process, tmp_path, file_bytes):
     line = f"{LONG} --set hidden=64,64 --out run"
     said = process.call(words_of(line), tmp_path, file_bytes=file_bytes)
     assert said.code == 1, said.err
@@ -82,9 +78,7 @@ def test_a_file_that_may_not_grow_ends_the_run_with_one_sentence(
     assert "File too large" in last
 
 
-def test_a_run_stopped_by_a_full_disk_goes_on_when_there_is_room(
-    process: Warm, tmp_path: Path
-) -> None:
+def test_a_run_stopped_by_a_full_disk_goes_on_when_there_is_room(process, tmp_path) -> None:
     line = f"{LONG} --out run"
     assert process.call(words_of(line), tmp_path, file_bytes=30_000).code == 1
     said = process.call(words_of(f"{line} --resume"), tmp_path)

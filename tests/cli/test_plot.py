@@ -58,9 +58,7 @@ def test_runs_that_differ_have_a_curve_each(capsys: pytest.CaptureFixture[str]) 
     assert "lr 0.25, mean of 2" in capsys.readouterr().out
 
 
-def test_an_environment_of_a_file_is_named_without_its_folder(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_environment_of_a_file_is_named_without_its_folder(capsys) -> None:
     leave("r/1", env="/home/somewhere/tasks/corridor.py:Corridor")
     leave("r/2", env="CartPole-v1")
     assert main(["plot", "r/1", "--out", "one.svg"]) == 0

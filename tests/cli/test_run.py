@@ -59,17 +59,13 @@ def test_roles_of_the_environment_are_counted_as_well(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("launcher", [TORCHRUN, BY_HAND])
-def test_a_node_that_is_started_alone_describes_itself(
-    folder: Path, launcher: dict[str, str]
-) -> None:
+def test_a_node_that_is_started_alone_describes_itself(folder, launcher) -> None:
     environ: Any = {**launcher, "DING_LITE_TOPOLOGY": "alone"}
     returned = "['distributed', 'node.1'] on node 1"
     assert_summary(call(folder, "run", "program:main", **environ), "node 1 of 3", returned)
 
 
-def test_a_file_runs_from_anywhere_over_tcp(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_file_runs_from_anywhere_over_tcp(folder, tmp_path_factory) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (folder / "helper.py").write_text("VALUE = 5\n")
     (folder / "my-train.py").write_text("def main():\n    import helper\n    return helper.VALUE\n")

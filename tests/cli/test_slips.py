@@ -57,9 +57,7 @@ def assert_one_sentence(said: Said) -> None:
         for index, (line, expected) in enumerate(table)
     ],
 )
-def test_a_typed_mistake_ends_with_a_sentence_and_2(
-    process: Warm, folder: Path, line: str, expected: str
-) -> None:
+def test_a_typed_mistake_ends_with_a_sentence_and_2(process, folder, line, expected) -> None:
     before = look(folder)
     said = process.call(slips.words_of(line), folder)
     assert_one_sentence(said)

@@ -35,9 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("line", PRINTING)
-def test_a_full_disk_behind_standard_output_is_reported(
-    process: Warm, folder: Path, line: str
-) -> None:
+def test_a_full_disk_behind_standard_output_is_reported(process, folder, line) -> None:
     said = process.call(line.split(), folder, out="/dev/full")
     assert said.code == 1
     [last] = said.err.splitlines()
@@ -47,9 +45,7 @@ def test_a_full_disk_behind_standard_output_is_reported(
 
 @pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
 @pytest.mark.parametrize("line", [*PRINTING, f"{TRAIN} --out new"])
-def test_closed_streams_are_no_error(
-    process: Warm, folder: Path, line: str, closed: tuple[int, ...]
-) -> None:
+def test_closed_streams_are_no_error(process, folder, line, closed) -> None:
     said = process.call(words_of(line), folder, closed=closed)
     assert said.code == 0
     assert "Traceback" not in said.err
@@ -57,9 +53,7 @@ def test_closed_streams_are_no_error(
 
 
 @pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2)])
-def test_a_mistake_has_its_exit_code_where_streams_are_closed(
-    process: Warm, folder: Path, closed: tuple[int, ...]
-) -> None:
+def test_a_mistake_has_its_exit_code_where_streams_are_closed(process, folder, closed) -> None:
     for line in ("train dqn CartPol-v1", "watch nowhere", "plot nowhere", "trainn"):
         assert process.call(line.split(), folder, closed=closed).code == 2
 
@@ -91,9 +85,7 @@ def test_head_shows_one_line_and_nothing_else(folder: Path) -> None:
     ids=lambda variables: " ".join(variables),
 )
 @pytest.mark.parametrize("line", ["plot r", "env", f"{TRAIN} --out new", "train --help"])
-def test_any_encoding_and_width_will_do(
-    process: Warm, folder: Path, variables: dict[str, str], line: str
-) -> None:
+def test_any_encoding_and_width_will_do(process, folder, variables, line) -> None:
     said = process.call(words_of(line), folder, variables=variables)
     assert said.code == 0, said.err
     assert "Traceback" not in said.err

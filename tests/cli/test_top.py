@@ -100,9 +100,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_without_a_running_job_it_reports_that(
-    nowhere: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_running_job_it_reports_that(nowhere, capsys) -> None:
     from ding_lite.cli.main import main
 
     assert main(["top", "--once"]) == 1

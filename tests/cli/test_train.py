@@ -97,9 +97,7 @@ def test_a_logger_of_ones_own_gets_the_metrics(capsys: pytest.CaptureFixture[str
     assert "`--report` is 'tell'; a function was expected, named with" in capsys.readouterr().err
 
 
-def test_several_loggers_are_called_and_a_resumed_run_keeps_or_changes_them(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_several_loggers_are_called_and_a_resumed_run_keeps_or_changes_them(capsys) -> None:
     Path("several.py").write_text(
         "".join(f"def {n}(metrics, step):\n    print('{n}', step)\n" for n in ("one", "two"))
     )
@@ -121,9 +119,7 @@ def test_several_loggers_are_called_and_a_resumed_run_keeps_or_changes_them(
     assert "comes from elsewhere, so that this is not imported" in capsys.readouterr().err
 
 
-def test_all_settings_are_shown_with_where_they_come_from(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_all_settings_are_shown_with_where_they_come_from(capsys) -> None:
     assert main(["train", "dqn", "CartPole-v1", "--settings", "--set", "gamma=0.9"]) == 0
     heading, *lines = capsys.readouterr().out.splitlines()
     assert heading.split() == ["setting", "value", "source", "meaning"]
@@ -140,9 +136,7 @@ def test_all_settings_are_shown_with_where_they_come_from(
 
 @pytest.mark.procs
 @pytest.mark.deadline(60)
-def test_on_a_terminal_there_is_one_line_that_moves_and_ctrl_c_says_how_to_go_on(
-    tmp_path: Path,
-) -> None:
+def test_on_a_terminal_there_is_one_line_that_moves_and_ctrl_c_says_how_to_go_on(tmp_path) -> None:
     ours, theirs = pty.openpty()
     words = ("train", "dqn", "CartPole-v1", *QUICK, "--target", "1000", "--out", "here")
     with subprocess.Popen(

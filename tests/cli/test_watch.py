@@ -30,9 +30,7 @@ def save(env: str, directory: str = "here/checkpoint") -> None:
 
 
 @pytest.mark.parametrize("name", ["ddpg", "sac"])
-def test_policies_for_box_actions_are_watched_too(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_policies_for_box_actions_are_watched_too(name, capsys) -> None:
     recipe = RECIPES[name]
     with make_envs("Pendulum-v1", 1) as envs:
         policy = recipe.policy(envs.spec, recipe.policy_config(hidden=(8,)))
@@ -59,9 +57,7 @@ def test_without_a_display_there_are_returns(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.splitlines()[1:] == out.splitlines()[1:]
 
 
-def test_the_best_policy_plays_unless_the_last_one_is_asked_for(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_best_policy_plays_unless_the_last_one_is_asked_for(capsys) -> None:
     with make_envs("CartPole-v1", 1) as envs:
         best, last = (DQN(envs.spec, DQNConfig(hidden=(8,), seed=seed)) for seed in (1, 2))
         run_step(mw.checkpoint(last, "here/checkpoint", every=1), env_step=9_000, eval_value=12.5)
@@ -77,9 +73,7 @@ def test_the_best_policy_plays_unless_the_last_one_is_asked_for(
     assert played[0] != played[1]
 
 
-def test_videos_are_written(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_videos_are_written(capsys, monkeypatch) -> None:
     monkeypatch.setattr(video, "find_ffmpeg", lambda: None)
     save(CATCH_ID)
     assert main(["watch", "here", "--episodes", "2", "--record", "videos"]) == 0
@@ -91,9 +85,7 @@ def test_videos_are_written(
     assert all(Path(line.split()[-1]).read_bytes().startswith(b"GIF") for line in lines[1:3])
 
 
-def test_where_a_window_is_impossible_the_returns_are_shown(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_a_window_is_impossible_the_returns_are_shown(capsys, monkeypatch) -> None:
     monkeypatch.setenv("DISPLAY", ":0")
     save(CATCH_ID)
     assert main(["watch", "here", "--episodes", "1"]) == 0

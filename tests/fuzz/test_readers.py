@@ -52,9 +52,7 @@ def test_a_million_broken_files_and_frames_are_read_or_refused(tmp_path: Path, n
     assert fates[name].get("refused")
 
 
-def test_a_crash_is_named_with_the_mutant_that_was_read_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_is_named_with_the_mutant_that_was_read_last(tmp_path, monkeypatch) -> None:
     (tmp_path / "mutants").mkdir()
     (tmp_path / "mutants" / "at").write_text("manifests 17\n")
     crash = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"]

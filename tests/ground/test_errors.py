@@ -73,9 +73,7 @@ def test_the_table_above_names_every_error() -> None:
 
 
 @each_error
-def test_an_error_is_ours_and_the_builtin_that_a_user_would_catch(
-    error_type: type[DingLiteError],
-) -> None:
+def test_an_error_is_ours_and_the_builtin_that_a_user_would_catch(error_type) -> None:
     expected: tuple[type[Exception], ...] = (DingLiteError, *CAUGHT_AS[error_type])
     for caught in expected:
         with pytest.raises(caught):
@@ -84,9 +82,7 @@ def test_an_error_is_ours_and_the_builtin_that_a_user_would_catch(
 
 @each_error
 @pytest.mark.parametrize("message", ["`lr` is 0; it must be above 0.", "two\nlines", "λ → 'µ'", ""])
-def test_an_error_prints_its_message_and_nothing_around_it(
-    error_type: type[DingLiteError], message: str
-) -> None:
+def test_an_error_prints_its_message_and_nothing_around_it(error_type, message) -> None:
     assert str(error_type(message)) == message
 
 
@@ -117,26 +113,10 @@ def test_a_slip_is_recognised_whatever_its_case(name: str) -> None:
     assert did_you_mean(name, known) == ' Did you mean "learning_rate"?'
 
 
-def test_the_suggestion_keeps_the_case_of_the_known_name() -> None:
-    assert did_you_mean("ding_lite_rolse", ["DING_LITE_ROLES"]) == (
-        ' Did you mean "DING_LITE_ROLES"?'
-    )
-
-
-@pytest.mark.parametrize("known", [[], ["gamma", "batch_size"], ["x" * 10_000]])
-def test_nothing_is_suggested_where_nothing_is_close(known: list[str]) -> None:
-    assert did_you_mean("hello", known) == ""
-
-
 def test_the_known_names_may_come_from_a_generator_or_a_dict() -> None:
     known = {"loss": 0.5, "epsilon": 0.1}
     assert did_you_mean("los", (name for name in known)) == ' Did you mean "loss"?'
     assert did_you_mean("los", known) == ' Did you mean "loss"?'
-
-
-def test_close_is_what_has_six_tenths_of_the_letters_in_common() -> None:
-    assert did_you_mean("abcxy", ["abcde"]) == ' Did you mean "abcde"?'
-    assert did_you_mean("abcxyz", ["abcde"]) == ""
 
 
 def closeness(name: str, candidate: str) -> float:
@@ -158,9 +138,7 @@ def test_of_all_known_names_a_closest_one_is_suggested(name: str, known: list[st
 
 
 @given(letters=st.lists(st.sampled_from("abcdefgh_"), min_size=4, unique=True), data=st.data())
-def test_one_missing_one_doubled_or_two_swapped_letters_are_recognised(
-    letters: list[str], data: st.DataObject
-) -> None:
+def test_one_missing_one_doubled_or_two_swapped_letters_are_recognised(letters, data) -> None:
     name = "".join(letters)
     at = data.draw(st.integers(0, len(name) - 2))
     swapped = name[:at] + name[at + 1] + name[at] + name[at + 2 :]
@@ -168,9 +146,7 @@ def test_one_missing_one_doubled_or_two_swapped_letters_are_recognised(
         assert did_you_mean(slip, [name]) == f' Did you mean "{name}"?'
 
 
-def test_the_line_for_pip_works_in_any_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_line_for_pip_works_in_any_folder(tmp_path, monkeypatch) -> None:
     root = Path(errors.__file__).resolve().parent.parent
     monkeypatch.chdir(root)
     assert errors.pip_line("box2d") == "pip install -e '.[box2d]'"

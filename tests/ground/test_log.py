@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -50,9 +49,7 @@ def record(
 # -- configure ------------------------------------------------------------------------------
 
 
-def test_a_line_has_time_node_module_and_message(
-    stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_has_time_node_module_and_message(stream, monkeypatch) -> None:
     monkeypatch.setattr(time, "localtime", time.gmtime)
     configure(node="node 1 collector", stream=stream).handle(record("connected to node %d", 0))
     assert stream.getvalue() == (
@@ -70,9 +67,7 @@ def test_a_line_has_time_node_module_and_message(
         (logging.CRITICAL, "| critical: "),
     ],
 )
-def test_only_what_is_more_than_information_names_its_level(
-    stream: io.StringIO, level: int, text: str
-) -> None:
+def test_only_what_is_more_than_information_names_its_level(stream, level, text) -> None:
     configure(stream=stream).handle(record("hm", level=level))
     assert stream.getvalue().endswith(f"{text}hm\n")
 
@@ -108,12 +103,6 @@ def test_lines_below_the_level_are_not_shown(stream: io.StringIO) -> None:
     assert "loud" in stream.getvalue()
 
 
-def test_a_level_may_be_given_by_name(stream: io.StringIO) -> None:
-    configure("DEBUG", stream=stream)
-    logging.getLogger("ding_lite.x").debug("all of it")
-    assert "all of it" in stream.getvalue()
-
-
 @pytest.mark.parametrize("name", ["info", "Info", "INFO"])
 def test_the_name_of_a_level_may_be_in_any_case(stream: io.StringIO, name: str) -> None:
     configure(name, stream=stream)
@@ -121,9 +110,7 @@ def test_the_name_of_a_level_may_be_in_any_case(stream: io.StringIO, name: str) 
 
 
 @pytest.mark.parametrize("level", ["loud", "WARNNG", "", None, 2.5])
-def test_a_level_that_does_not_exist_is_refused_and_changes_nothing(
-    stream: io.StringIO, level: Any
-) -> None:
+def test_a_level_that_does_not_exist_is_refused_and_changes_nothing(stream, level) -> None:
     configure(logging.WARNING, stream=stream)
     before = list(PACKAGE.handlers)
     with pytest.raises(ConfigError) as caught:
@@ -158,9 +145,7 @@ def test_the_handler_it_returns_can_be_removed(stream: io.StringIO) -> None:
     assert stream.getvalue() == ""
 
 
-def test_lines_go_to_standard_error_as_it_is_when_configured(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_lines_go_to_standard_error_as_it_is_when_configured(capsys) -> None:
     handler = configure()
     logging.getLogger("ding_lite.x").info("hello")
     captured = capsys.readouterr()
@@ -170,9 +155,7 @@ def test_lines_go_to_standard_error_as_it_is_when_configured(
     assert handler.stream is sys.stderr
 
 
-def test_without_configuration_no_line_is_shown(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_configuration_no_line_is_shown(capsys, monkeypatch) -> None:
     import ding_lite  # noqa: F401 - its import makes the package silent
 
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's own
@@ -215,9 +198,7 @@ def test_a_name_is_given_back_also_when_an_error_comes(stream: io.StringIO) -> N
     assert speakers(stream) == ["node 0"]
 
 
-def test_a_logger_is_configured_once_lines_of_it_can_be_seen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_logger_is_configured_once_lines_of_it_can_be_seen(monkeypatch) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's own
     logger = logging.getLogger("ding_lite.x")
     assert not is_configured(logger)  # the package's NullHandler shows nothing
@@ -227,9 +208,7 @@ def test_a_logger_is_configured_once_lines_of_it_can_be_seen(
     assert is_configured(logger)
 
 
-def test_a_handler_of_the_root_counts_where_lines_get_that_far(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_handler_of_the_root_counts_where_lines_get_that_far(monkeypatch) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [logging.StreamHandler()])
     assert is_configured(logging.getLogger("ding_lite.x"))
     monkeypatch.setattr(PACKAGE, "propagate", False)
@@ -257,9 +236,7 @@ def log() -> Lines:
     return Lines()
 
 
-def test_once_logs_the_first_line_about_a_cause_and_drops_the_rest(
-    log: Lines, clock: ManualClock
-) -> None:
+def test_once_logs_the_first_line_about_a_cause_and_drops_the_rest(log, clock) -> None:
     throttle = Throttle(log.logger, clock)
     for step in range(3):
         throttle.once(logging.WARNING, "slow", "slow in step %d", step)
@@ -276,17 +253,7 @@ def test_every_logs_again_when_so_many_seconds_have_passed(log: Lines, clock: Ma
     assert log.lines == ["INFO at 0 s", "INFO at 2 s", "INFO at 4 s"]
 
 
-def test_what_is_dropped_does_not_put_off_the_next_line(log: Lines, clock: ManualClock) -> None:
-    throttle = Throttle(log.logger, clock)
-    for _ in range(4):
-        throttle.every(3.0, logging.INFO, "tick", "at %g s", clock.now())
-        clock.advance(1.0)
-    assert log.lines == ["INFO at 0 s", "INFO at 3 s"]
-
-
-def test_a_line_below_the_level_does_not_count_for_the_throttle(
-    stream: io.StringIO, clock: ManualClock
-) -> None:
+def test_a_line_below_the_level_does_not_count_for_the_throttle(stream, clock) -> None:
     throttle = Throttle(logging.getLogger("ding_lite.x"), clock)
     for level in ("warning", "info", "info"):
         configure(level, stream=stream)
@@ -299,26 +266,6 @@ def test_causes_are_throttled_one_by_one(log: Lines, clock: ManualClock) -> None
     for cause in ("a", "b", "a", "b", ""):
         throttle.every(1.0, logging.INFO, cause, "%s", cause)
     assert log.lines == ["INFO a", "INFO b", "INFO "]
-
-
-def test_every_no_time_drops_nothing(log: Lines, clock: ManualClock) -> None:
-    throttle = Throttle(log.logger, clock)
-    for _ in range(3):
-        throttle.every(0.0, logging.INFO, "tick", "tick")
-    assert log.lines == ["INFO tick"] * 3
-
-
-def test_two_throttles_remember_nothing_of_each_other(log: Lines, clock: ManualClock) -> None:
-    for _ in range(2):
-        Throttle(log.logger, clock).once(logging.INFO, "same", "said")
-    assert log.lines == ["INFO said"] * 2
-
-
-def test_a_throttle_is_on_the_machines_clock_by_default(log: Lines) -> None:
-    throttle = Throttle(log.logger)
-    throttle.every(1e6, logging.INFO, "tick", "tick")
-    throttle.every(1e6, logging.INFO, "tick", "tick")
-    assert log.lines == ["INFO tick"]
 
 
 def test_the_same_line_from_many_threads_is_shown_once(log: Lines, clock: ManualClock) -> None:

@@ -42,39 +42,6 @@ def test_an_empty_environment_gives_the_defaults() -> None:
     assert settings.labels == ()
 
 
-def test_each_field_is_read_from_its_variable() -> None:
-    settings = Settings.from_environ(
-        {
-            "DING_LITE_NODE_ID": "2",
-            "DING_LITE_NUM_NODES": "4",
-            "DING_LITE_LABELS": "gpu,big",
-            "DING_LITE_ROLES": "learner+evaluator,collector",
-            "DING_LITE_TOPOLOGY": "star",
-            "DING_LITE_PROTOCOL": "tcp",
-            "DING_LITE_ADDRESS": "10.0.0.7",
-            "DING_LITE_PORTS": "50515, 50516",
-            "DING_LITE_ATTACH_TO": "tcp://127.0.0.1:50515",
-            "DING_LITE_KEY_FILE": "/run/key file",
-            "DING_LITE_ENGINE": "ray",
-            "DING_LITE_TORCH_THREADS": "0",
-        }
-    )
-    assert settings == Settings(
-        node_id=2,
-        num_nodes=4,
-        labels=("gpu", "big"),
-        roles=("learner+evaluator", "collector"),
-        topology="star",
-        protocol="tcp",
-        address="10.0.0.7",
-        ports=(50515, 50516),
-        attach_to=("tcp://127.0.0.1:50515",),
-        key_file="/run/key file",
-        engine="ray",
-        torch_threads=0,
-    )
-
-
 WORDS = st.text("abcXYZ019._:/+-λ", min_size=1, max_size=8)
 COUNTS = st.integers(1, 2**70)
 
@@ -119,9 +86,7 @@ def as_environ(settings: Settings, space: str, separator: str) -> dict[str, str]
     space=st.sampled_from(["", " ", "\t\n"]),
     separator=st.sampled_from([",", " , ", ",,"]),
 )
-def test_settings_written_to_the_environment_are_read_back(
-    settings: Settings, space: str, separator: str
-) -> None:
+def test_settings_written_to_the_environment_are_read_back(settings, space, separator) -> None:
     assert Settings.from_environ(as_environ(settings, space, separator)) == settings
 
 
@@ -131,13 +96,7 @@ def test_an_empty_variable_counts_as_unset(text: str) -> None:
     assert Settings.from_environ(environ) == Settings()
 
 
-def test_a_list_of_nothing_but_commas_is_empty() -> None:
-    assert Settings.from_environ({"DING_LITE_LABELS": " , ,"}).labels == ()
-
-
-def test_the_variables_of_this_process_are_read_by_default(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_variables_of_this_process_are_read_by_default(monkeypatch) -> None:
     assert Settings.from_environ() == Settings()
     monkeypatch.setenv("DING_LITE_TORCH_THREADS", "3")
     assert Settings.from_environ().torch_threads == 3
@@ -150,18 +109,14 @@ def test_variables_without_our_prefix_are_ignored() -> None:
 
 @pytest.mark.parametrize("variable", ["DING_LITE_TORCH_TREADS", "DING_LITE_TORCHTHREADS"])
 def test_a_mistyped_variable_is_refused_with_the_one_that_was_meant(variable: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        Settings.from_environ({variable: "2"})
-    message = str(caught.value)
-    assert f"Unknown environment variable {variable}." in message
-    assert 'Did you mean "DING_LITE_TORCH_THREADS"?' in message
-    for one in dataclasses.fields(Settings):
-        assert PREFIX + one.name.upper() in message
-
-
-def test_a_mistyped_variable_is_refused_even_when_empty() -> None:
-    with pytest.raises(ConfigError, match="DING_LITE_NODE_IDD"):
-        Settings.from_environ({"DING_LITE_NODE_IDD": ""})
+    for text in ("2", ""):
+        with pytest.raises(ConfigError) as caught:
+            Settings.from_environ({variable: text})
+        message = str(caught.value)
+        assert f"Unknown environment variable {variable}." in message
+        assert 'Did you mean "DING_LITE_TORCH_THREADS"?' in message
+        for one in dataclasses.fields(Settings):
+            assert PREFIX + one.name.upper() in message
 
 
 @pytest.mark.parametrize("text", ["two", "1.5", "1e3", "0x10", "--1", "1 2", "nan"])
@@ -193,9 +148,7 @@ def test_what_is_no_whole_number_is_refused_by_variable_and_value(variable: str,
         ("DING_LITE_ENGINE", "steam", "is 'steam'; it must be one of: 'local', 'ray'"),
     ],
 )
-def test_a_value_out_of_range_is_refused_by_its_variable(
-    variable: str, text: str, fault: str
-) -> None:
+def test_a_value_out_of_range_is_refused_by_its_variable(variable, text, fault) -> None:
     with pytest.raises(ConfigError) as caught:
         Settings.from_environ({variable: text})
     assert str(caught.value) == f"`{variable}` {fault}."
@@ -299,22 +252,11 @@ def test_a_choice_is_accepted_and_anything_else_is_at_fault() -> None:
     [fault] = one_of(("star", "mesh"), topology="ring")
     assert "`topology` is 'ring'; it must be one of: 'star', 'mesh'" in fault
     assert "Did you mean" not in fault
-
-
-def test_a_mistyped_choice_is_recognised() -> None:
-    [fault] = one_of(("star", "mesh"), topology="Star")
-    assert 'Did you mean "star"?' in fault
-
-
-@pytest.mark.parametrize("value", [None, 3, ["star"], ("star", "mesh"), ""])
-def test_a_choice_of_another_type_is_at_fault(value: Any) -> None:
-    [fault] = one_of(["star", "mesh"], topology=value)
-    assert fault.startswith(f"`topology` is {value!r}; it must be one of: 'star', 'mesh'")
-
-
-def test_choices_may_come_from_a_generator_and_be_of_any_type() -> None:
-    choices = (number for number in (1, 2, None))
-    assert one_of(choices, first=2, second=None, third=1) == []
+    assert 'Did you mean "star"?' in one_of(("star", "mesh"), topology="Star")[0]
+    assert one_of((number for number in (1, None)), first=1, second=None) == []
+    for value in (None, 3, ["star"], ""):
+        [fault] = one_of(["star", "mesh"], topology=value)
+        assert fault.startswith(f"`topology` is {value!r}; it must be one of: 'star', 'mesh'")
 
 
 @pytest.mark.parametrize(
@@ -401,14 +343,8 @@ def test_a_config_as_a_dict_or_an_easydict_becomes_the_same_config(config: Confi
     del values["derived"]
     assert as_config(Config, values) == config
     assert as_config(Config, EasyDict(values)) == config
-
-
-@given(CONFIGS)
-def test_lists_as_a_file_would_hold_them_become_the_tuples_of_the_config(config: Config) -> None:
-    values = dataclasses.asdict(config)
-    del values["derived"]
-    values = {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
-    assert as_config(Config, values) == config
+    as_of_a_file = {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+    assert as_config(Config, as_of_a_file) == config
 
 
 def test_what_is_left_out_keeps_its_default() -> None:
@@ -420,23 +356,6 @@ def test_the_dict_is_left_alone() -> None:
     values = {"hidden": [1, 2], "lr": 1}
     as_config(Config, values)
     assert values == {"hidden": [1, 2], "lr": 1}
-
-
-def test_a_whole_number_for_a_float_becomes_one() -> None:
-    lr = as_config(Config, {"lr": 1}).lr
-    assert isinstance(lr, float)
-    assert lr == 1.0
-
-
-def test_an_easydict_inside_becomes_a_plain_dict_all_the_way_down() -> None:
-    @dataclass
-    class Nested:
-        tree: dict[str, Any]
-
-    tree = as_config(Nested, EasyDict(tree={"a": {"b": 1}})).tree
-    assert tree == {"a": {"b": 1}}
-    assert type(tree) is dict
-    assert type(tree["a"]) is dict
 
 
 @dataclass
@@ -481,9 +400,7 @@ def test_an_easydict_in_a_list_becomes_a_plain_dict_too() -> None:
         ("number", np.int64(3), 3),
     ],
 )
-def test_values_are_converted_to_the_types_of_their_fields(
-    key: str, value: Any, expected: Any
-) -> None:
+def test_values_are_converted_to_the_types_of_their_fields(key, value, expected) -> None:
     found = getattr(as_config(Layers, {key: value}), key)
     assert repr(found) == repr(expected)  # 1 is not 1.0, and a list no tuple
 
@@ -498,6 +415,8 @@ def test_values_are_converted_to_the_types_of_their_fields(
         ("named", ["a", 1]),
         ("none", [1]),
         ("bare", 1),
+        ("convs", [[True]]),
+        ("convs", [None]),
         ("widths", [0.5]),
         ("widths", 0.5),
         ("rates", ["fast"]),
@@ -572,12 +491,6 @@ def test_a_value_of_another_type_is_refused(key: str, value: Any, expected: str)
     assert message.endswith(f"{expected} was expected.")
 
 
-@pytest.mark.parametrize("value", [[64, "64"], (64, 0.5), [True], [[64]], [None]])
-def test_every_item_of_a_tuple_must_fit(value: Any) -> None:
-    with pytest.raises(ConfigError, match=r"`hidden` is .*; `tuple\[int, \.\.\.\]` was expected"):
-        as_config(Config, {"hidden": value})
-
-
 def test_an_unknown_key_is_refused_with_the_one_that_was_meant() -> None:
     with pytest.raises(ConfigError) as caught:
         as_config(Config, EasyDict(batchsize=8, zzz=1))
@@ -598,14 +511,6 @@ def test_a_field_that_the_config_works_out_itself_is_no_key() -> None:
 def test_a_key_that_is_no_name_is_unknown(key: Any) -> None:
     with pytest.raises(ConfigError, match="Unknown key"):
         as_config(Config, {key: 1})
-
-
-def test_all_unknown_keys_and_wrong_types_stand_in_one_error() -> None:
-    with pytest.raises(ConfigError) as caught:
-        as_config(Config, {"hiden": 1, "bach_size": 2, "lr": "fast", "name": 5})
-    message = str(caught.value)
-    for part in ('"hiden"', '"bach_size"', "`lr` is 'fast'", "`name` is 5"):
-        assert part in message
 
 
 def test_the_configs_own_checks_follow() -> None:

@@ -17,9 +17,7 @@ from ding_lite.runtime.task import Task
 from ding_lite.testing import run_step
 
 
-def test_what_was_collected_ends_up_in_the_replay(
-    policy: DQN, envs: Envs, replay: ReplayBuffer
-) -> None:
+def test_what_was_collected_ends_up_in_the_replay(policy, envs, replay) -> None:
     with Task() as task:
         task.use(mw.collect(policy, envs, steps=8))
         task.use(mw.add_to(replay))
@@ -29,9 +27,7 @@ def test_what_was_collected_ends_up_in_the_replay(
     assert task.ctx.metrics["replay_size"] == 40
 
 
-def test_what_other_nodes_have_sent_ends_up_in_the_replay(
-    policy: DQN, envs: Envs, replay: ReplayBuffer
-) -> None:
+def test_what_other_nodes_have_sent_ends_up_in_the_replay(policy, envs, replay) -> None:
     def receive_twice(ctx: Context) -> None:
         ctx.transitions = [ctx.transitions, ctx.transitions]
 
@@ -54,9 +50,7 @@ def test_adding_to_something_that_is_no_replay_is_refused(envs: Envs) -> None:
         mw.add_to(envs)  # type: ignore[arg-type]
 
 
-def test_training_waits_until_the_replay_holds_enough(
-    policy: DQN, envs: Envs, replay: ReplayBuffer
-) -> None:
+def test_training_waits_until_the_replay_holds_enough(policy, envs, replay) -> None:
     updates: list[int] = []
     with Task() as task:
         task.use(mw.collect(policy, envs, steps=4))
@@ -67,15 +61,6 @@ def test_training_waits_until_the_replay_holds_enough(
         task.run(max_step=12)
 
     assert updates == [0] * 9 + [1, 2, 3]
-
-
-def test_what_comes_after_a_wait_still_runs(replay: ReplayBuffer) -> None:
-    steps: list[int] = []
-    with Task() as task:
-        task.use(mw.wait_for(replay, size=40))
-        task.use(lambda ctx: steps.append(ctx.total_step))
-        task.run(max_step=3)
-    assert steps == [0, 1, 2]
 
 
 def test_waiting_for_more_than_the_replay_can_hold_is_refused(replay: ReplayBuffer) -> None:
@@ -99,9 +84,7 @@ def test_collectors_of_apex_add_with_the_errors_of_their_policy(policy: DQN, env
     assert len({*drawn.value.tolist()}) > 10
 
 
-def test_priorities_without_a_replay_that_takes_them_are_refused(
-    policy: DQN, envs: Envs, replay: ReplayBuffer
-) -> None:
+def test_priorities_without_a_replay_that_takes_them_are_refused(policy, envs, replay) -> None:
     with pytest.raises(ConfigError, match=r"`priority` was given\. Give a PrioritizedReplay"):
         mw.add_to(replay, priority=policy.td_errors)
     prioritized = PrioritizedReplay(envs.spec, capacity=100)

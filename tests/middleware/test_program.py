@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
@@ -43,9 +41,7 @@ def run(program: str) -> None:
     exec(compile(program, "p1_dqn.py", "exec"), {"__name__": "__main__"})
 
 
-def test_the_first_program_runs_as_printed_but_for_its_length(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_first_program_runs_as_printed_but_for_its_length(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     run(PROGRAM.replace("max_step=20_000", "max_step=520"))
 
@@ -63,9 +59,7 @@ def test_the_first_program_runs_as_printed_but_for_its_length(
     assert saved.meta["train_iter"] == saved.state["train_iter"] > 900
 
 
-def test_it_gives_the_same_weights_each_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_gives_the_same_weights_each_time(tmp_path, monkeypatch) -> None:
     files = []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
@@ -78,9 +72,7 @@ def test_it_gives_the_same_weights_each_time(
 
 @pytest.mark.slow
 @pytest.mark.deadline(600)
-def test_it_solves_cartpole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_solves_cartpole(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     run(PROGRAM)
     assert load_checkpoint(tmp_path / "runs" / "cartpole").meta["total_step"] < 19_999

@@ -14,7 +14,7 @@ from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError
 from ding_lite.rl import A2C, PPO, A2CConfig, PPOConfig, ReplayBuffer, Rollout, make_envs
 from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.task import Task
 from ding_lite.testing import run_step
@@ -123,15 +123,21 @@ def test_a_policy_that_cannot_say_how_likely_it_acted_is_refused(policy: DQN, en
         collect(policy, envs, unroll=4)
 
 
-def test_collecting_goes_on_exactly_where_it_was_saved(a2c: A2C) -> None:
+@pytest.mark.parametrize("how", [{"steps": 24}, {"unroll": 7}], ids=["steps", "unroll"])
+def test_collecting_goes_on_exactly_where_it_was_saved(how: dict[str, Any], envs: Envs) -> None:
     def prepared(seen: list[Context]) -> tuple[Task, dict[str, Any]]:
-        envs, policy = make_envs("CartPole-v1", 3, seed=1), a2c.clone()
+        envs, policy = make_envs("CartPole-v1", 3, seed=1), made.clone()
         task = Task()
-        task.use(mw.collect(policy, envs, unroll=7))
+        task.use(mw.collect(policy, envs, **how))
         task.use(mw.train(policy))
         task.use(lambda ctx: seen.append(Context(ctx)))
         return task, {"task": task, "policy": policy, "envs": envs}
 
+    made: Any = (
+        DQN(envs.spec, DQNConfig(n_step=4, epsilon_end=1.0))
+        if "steps" in how
+        else A2C(envs.spec, A2CConfig(hidden=(16,)))
+    )
     expected: list[Context] = []
     task, parts = prepared(expected)
     with task:
@@ -148,9 +154,11 @@ def test_collecting_goes_on_exactly_where_it_was_saved(a2c: A2C) -> None:
     for one, other in zip(seen, expected[12:], strict=True):
         assert one.metrics == other.metrics
         assert (one.env_step, one.train_iter) == (other.env_step, other.train_iter)
-        for name in Rollout.__slots__:
-            found, wanted = (getattr(x.trajectories[0], name) for x in (one, other))
-            np.testing.assert_array_equal(found, wanted)
+        found, wanted = (
+            x.transitions if "steps" in how else x.trajectories[0] for x in (one, other)
+        )
+        for name in type(wanted).__slots__:
+            np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
 
 
 # -- train ---------------------------------------------------------------------------------
@@ -168,9 +176,7 @@ def test_every_update_of_a_rollout_is_counted(envs: Envs) -> None:
 
 
 @pytest.mark.parametrize("values", [{}, {"trajectories": []}])
-def test_nothing_is_learned_in_a_step_that_has_brought_nothing(
-    a2c: A2C, values: dict[str, Any]
-) -> None:
+def test_nothing_is_learned_in_a_step_that_has_brought_nothing(a2c, values) -> None:
     before = a2c.weights()
     ctx, _ = run_step(mw.train(a2c), **values)
     assert ctx.train_iter == 0
@@ -182,12 +188,6 @@ def test_nothing_is_learned_while_others_are_waited_for(a2c: A2C, envs: Envs) ->
     rollout = rollout_of(a2c, envs, 4)
     ctx, _ = run_step(mw.train(a2c), trajectories=[rollout], warming_up=True)
     assert ctx.train_iter == a2c.train_iter == 0
-
-
-def test_several_rollouts_are_one_update(a2c: A2C, envs: Envs) -> None:
-    rollouts = [rollout_of(a2c, envs, 4) for _ in range(3)]
-    ctx, _ = run_step(mw.train(a2c), trajectories=rollouts, train_iter=5)
-    assert (ctx.train_iter, a2c.train_iter) == (6, 1)
 
 
 def test_a_replay_and_several_updates_are_refused_for_policies_that_learn_from_rollouts(

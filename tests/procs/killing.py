@@ -9,94 +9,16 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 
-from tests.procs.programs import Program, wait_until_gone
-from tests.procs.test_segments import segments
+from ding_lite.parallel.memory.segments import DIRECTORY
+from tests.procs.programs import Job, Program, wait_until_gone
 
 ROLES = ["learner", "evaluator", "collector"]
 STAGES = ["import", "main", "step-5", "finish", "return"]
-PROGRAM = """
-import multiprocessing, pathlib, time
-import numpy as np
-from contextlib import suppress
-from ding_lite.errors import DeadlineExceeded, NodeFailed, PeerLost, RemoteError
-
-ROLES = ["learner", "evaluator", "collector"]
-
-def mark(stage):
-    node, fork_server = multiprocessing.current_process(), multiprocessing.parent_process()
-    if hasattr(node, "node_id"):
-        say("at", ROLES[node.node_id], stage, node.pid, fork_server.pid)
-
-def mark_steps():
-    counts = iter(range(1, 10))
-    def mark_step(ctx):
-        for number in counts:
-            return mark(f"step-{{number}}")
-    return mark_step
-
-def learn(task):
-    task.router.register("put", lambda data: task.emit("put", only_local=True) and None)
-    def learn(ctx):
-        task.wait_for("put")
-        ctx.train_iter = ctx.get("train_iter", 0) + 1
-        ctx.keep("train_iter")
-        ctx.state_dict = np.full(100_000, ctx.train_iter)
-    return learn
-
-def evaluate(task):
-    def evaluate(ctx):
-        newer = {{"train_iter": ctx.get("train_iter", -1)}}
-        try:
-            latest = task.wait_parallel_ctx(newer_than=newer, timeout=0.5)
-        except DeadlineExceeded:  # the learner has begun anew
-            latest = task.parallel_ctx
-        if latest is None or "state_dict" not in latest:
-            return
-        ctx.train_iter = latest.train_iter
-        ctx.num_seen = ctx.get("num_seen", 0) + 1
-        ctx.keep("train_iter", "num_seen")
-        assert (latest.state_dict == latest.state_dict[0]).all()
-        if ctx.num_seen >= 10 and pathlib.Path("go").exists():
-            ctx.finish = True
-            mark("finish")
-    return evaluate
-
-def collect(task):
-    def collect(ctx):
-        try:
-            task.router.call(0, "put", np.zeros(100), timeout=1.0)
-        except (PeerLost, DeadlineExceeded, RemoteError):  # gone, or not there yet
-            with suppress(DeadlineExceeded):
-                task.wait_for("node_joined", timeout=0.05)
-    return collect
-
-mark("import")
-
-def main():
-    mark("main")
-    with Task() as task:
-        task.use(learn(task), filter_labels="learner")
-        task.use(evaluate(task), filter_labels="evaluator")
-        task.use(collect(task), filter_labels="collector")
-        task.use(mark_steps()).run()
-    mark("return")
-    return task.ctx.finish
-
-if __name__ == "__main__":
-    try:
-        runner = Parallel.runner(
-            3, "{topology}", roles=ROLES, protocol="{protocol}", auto_recover={recover}
-        )
-        print(runner(main))
-    except NodeFailed:
-        say("failed", time.monotonic())
-        raise
-"""
 
 
 class Run:
@@ -153,13 +75,18 @@ def running(
     number: int = 0,
     topology: str = "star",
     protocol: str = "",
-    preamble: str = "",
+    jumps: bool = False,
 ) -> Iterator[Run]:
     """Run the program; every other time over tcp where no protocol is asked for."""
     protocol = protocol or ("ipc", "tcp")[number % 2]
-    source = PROGRAM.format(recover=recover, protocol=protocol, topology=topology)
-    with Program(folder, preamble + source) as program:
+    runner = {"topology": topology, "protocol": protocol, "auto_recover": recover}
+    with Job(folder, "three_roles", runner=runner, jumps=jumps) as program:
         yield Run(folder, program)
+
+
+def segments(pids: Iterable[int]) -> list[str]:
+    """Name those of these processes; other jobs of the user may have some too."""
+    return [path.name for pid in pids for path in DIRECTORY.glob(f"ding_lite-*-{pid}-*")]
 
 
 def others(role: str) -> list[str]:

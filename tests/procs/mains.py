@@ -151,12 +151,6 @@ def fail_oddly() -> None:
     raise Unpicklable(1, 2)
 
 
-def kill_myself() -> None:
-    if node_id() == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    wait_for_the_end()
-
-
 def leave_with(code: Any) -> None:
     if node_id() == 1:
         sys.exit(code)
@@ -204,12 +198,6 @@ def die_in_the_first_incarnations(folder: str, number: int, how: str) -> Any:
         while not last.exists():
             threading.Event().wait(0.01)
     return sorted(path.name for path in Path(folder).glob(f"{node_id()}-*"))
-
-
-def kill_the_fork_server() -> None:
-    if node_id() == 1:
-        os.kill(os.getppid(), signal.SIGKILL)
-    wait_for_the_end()
 
 
 def signal_myself(number: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import select
@@ -13,11 +14,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from ding_lite.parallel.network.address import _base
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+PROGRAMS = ROOT / "tests" / "programs"
 PREAMBLE = """
 import logging, os, signal, sys, threading
 import ding_lite.log
@@ -107,6 +109,23 @@ class Program:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+
+
+class Job(Program):
+    """A program of `tests/programs`, and what it is given."""
+
+    def __init__(self, folder: Path, name: str, **given: Any) -> None:
+        super().__init__(folder, "", *command_of(name, **given))
+
+
+def command_of(name: str, **given: Any) -> tuple[str, str]:
+    """Return what stands behind `python` to start a program of `tests/programs`."""
+    return str(PROGRAMS / f"{name}.py"), json.dumps(given)
+
+
+def run_job(folder: Path, name: str, **given: Any) -> tuple[int, str]:
+    with Job(folder, name, **given) as job:
+        return job.end()
 
 
 def run(folder: Path, source: str, *command: str, stdin: str = "") -> tuple[int, str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.procs.programs import PREAMBLE, ROOT, Program
+from tests.procs.programs import PREAMBLE, PROGRAMS, ROOT, Program
 
 
 class Shell(Program):
@@ -59,11 +59,30 @@ class Desk:
         self._stack = stack
 
     def type_line(
-        self, line: str, port: int, *, source: str, user: str = "me", **environ: str
+        self,
+        line: str,
+        port: int,
+        *,
+        source: str = "",
+        program: str = "",
+        user: str = "me",
+        **environ: str,
     ) -> Shell:
-        """Type a line that starts `train.py`, with another port in place of 50515."""
+        """Type a line that starts `train.py`, with another port in place of 50515.
+
+        Args:
+            line: What is typed.
+            port: The other port.
+            source: What is in `train.py`.
+            program: One of `tests/programs` instead of it.
+            user: The user to take keys from.
+            environ: More variables.
+        """
         own = Path(tempfile.mkdtemp(dir=self._folder))
-        (own / "train.py").write_text(PREAMBLE + source)
+        if program:
+            line = line.replace("train.py", str(PROGRAMS / f"{program}.py"))
+        else:
+            (own / "train.py").write_text(PREAMBLE + source)
         line = line.replace("50515", str(port))
         shell = Shell(own, line, XDG_STATE_HOME=str(self._folder / user), **environ)
         return self._stack.enter_context(shell)

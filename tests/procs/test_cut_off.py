@@ -14,46 +14,6 @@ from tests.parallel.proxy import Proxy
 from tests.procs.shells import Shell, Type
 from tests.procs.test_environment import NODE_0, NODE_1
 
-TALK = """
-def main():
-    heard, told_to = [], threading.Event()
-    signal.signal(signal.SIGUSR1, lambda *_: told_to.set())
-    with Task() as task:
-        def tell(ctx):
-            say("up", os.getpid())
-            told_to.wait()
-            for number in range(50):
-                task.emit("n", number)
-            ctx.finish = True
-        def listen(ctx):
-            say("up")
-            task.wait_for("never")
-        task.on("n", heard.append)
-        task.use(tell, filter_labels="learner").use(listen, filter_labels="collector").run()
-    say("ended")
-    return len(heard)
-
-if __name__ == "__main__":
-    ding_lite.log.configure()
-    print(Parallel.runner(2)(main))
-"""
-
-WORK = """
-def main():
-    with Task() as task:
-        def work(ctx):
-            if ctx.total_step == 0:
-                say("up")
-            task.wait_for("never", timeout=None)
-        task.on("node_lost", lambda node: say("lost", node))
-        task.on("node_joined", lambda node: say("joined", node))
-        task.use(work).run()
-
-if __name__ == "__main__":
-    ding_lite.log.configure()
-    Parallel.runner(2)(main)
-"""
-
 
 def told(shell: Shell, error: str, within_s: float) -> str:
     """Wait for the end of a node by an error; return its output."""
@@ -66,14 +26,12 @@ def told(shell: Shell, error: str, within_s: float) -> str:
 
 
 @pytest.mark.parametrize("down_s", [0.0, 0.3, 4.0])
-def test_a_job_ends_on_both_nodes_though_the_link_is_down_as_one_leaves(
-    type_line: Type, down_s: float
-) -> None:
+def test_a_job_ends_on_both_nodes_though_the_link_is_down_as_one_leaves(type_line, down_s) -> None:
     [port] = free_ports(LOOPBACK, 1)
     with Proxy(f"tcp://127.0.0.1:{port}") as wire:
-        learner = type_line(NODE_0, port, source=TALK)
+        learner = type_line(NODE_0, port, program="cut_talk")
         learner.line("listens on")
-        collector = type_line(NODE_1, int(wire.address.rpartition(":")[2]), source=TALK)
+        collector = type_line(NODE_1, int(wire.address.rpartition(":")[2]), program="cut_talk")
         collector.line("up")
         pid = int(learner.line("up ")[1])
         wire.blackhole()
@@ -89,7 +47,7 @@ def test_a_job_ends_on_both_nodes_though_the_link_is_down_as_one_leaves(
 def test_a_node_ends_with_an_error_when_its_only_peer_is_killed(type_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
     limited = "DING_LITE_PEER_TIMEOUT=2 "
-    shells = [type_line(limited + line, port, source=WORK) for line in (NODE_0, NODE_1)]
+    shells = [type_line(limited + line, port, program="cut_work") for line in (NODE_0, NODE_1)]
     for shell in shells:
         shell.line("up")
     shells[0].kill()
@@ -98,19 +56,17 @@ def test_a_node_ends_with_an_error_when_its_only_peer_is_killed(type_line: Type)
 
 
 @pytest.mark.deadline(40)
-def test_a_node_ends_with_an_error_if_its_place_was_taken_while_it_was_cut_off(
-    type_line: Type,
-) -> None:
+def test_a_node_ends_with_an_error_if_its_place_was_taken_while_it_was_cut_off(type_line) -> None:
     [port] = free_ports(LOOPBACK, 1)
     with Proxy(f"tcp://127.0.0.1:{port}") as wire:
-        hub = type_line(NODE_0, port, source=WORK)
+        hub = type_line(NODE_0, port, program="cut_work")
         hub.line("listens on")
-        first = type_line(NODE_1, int(wire.address.rpartition(":")[2]), source=WORK)
+        first = type_line(NODE_1, int(wire.address.rpartition(":")[2]), program="cut_work")
         for shell in (hub, first):
             shell.line("up")
         wire.blackhole()
         hub.line("lost 1")
-        second = type_line(NODE_1, port, source=WORK)
+        second = type_line(NODE_1, port, program="cut_work")
         second.line("up")
         wire.heal()
         told(first, "NodeReplaced: Node 1 was cut off, and has lost its place", 8.0)

@@ -16,6 +16,7 @@ from ding_lite.rl.envs.workers import WorkerSource
 from ding_lite.runtime.task import Task
 from tests.procs.programs import Program, run, wait_until_gone
 
+SLOW = pytest.mark.slow
 pytestmark = pytest.mark.deadline(60)  # the first test starts a fork server, which loads torch
 
 
@@ -182,9 +183,9 @@ def program(ending, *, guard='if __name__ == "__main__":'):
     ("ending", "code"),
     [
         ("pass", 0),
-        ("raise SystemExit(5)", 5),
+        pytest.param("raise SystemExit(5)", 5, marks=SLOW),
         ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
-        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+        pytest.param("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, marks=SLOW),
     ],
 )
 def test_no_process_outlives_the_program(ending, code, folder):

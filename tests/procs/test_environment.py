@@ -23,46 +23,11 @@ NODE_1 = (
 )
 """The lines of the design, to the letter; a test puts a port that is free in their place."""
 
-TRAIN = """
-from ding_lite.distributed import World
-
-def main(first):
-    world, heard = World.current(), []
-    with Task() as task:
-        def collect(ctx):
-            task.emit("collected", first + ctx.total_step)
-            if ctx.total_step == 99:
-                task.wait_for("the end that never comes")
-        def train(ctx):
-            task.wait_for("the end that never comes")
-        def hear(number):
-            heard.append(number)
-            if len(heard) == 100 and task.match_labels("learner"):
-                task.finish = True
-        task.on("collected", hear)
-        task.use(collect, filter_labels="collector").use(train, filter_labels="learner").run()
-        everybody = world.group(["learner", "collector"])
-        said = everybody.all_gather(f"from {world.node_id}")
-        return sorted(task.labels), heard == [*range(first, first + 100)], said
-
-if __name__ == "__main__":
-    first = int(sys.argv[1]) if len(sys.argv) > 1 else 0
-    runner = Parallel.runner(n_parallel_workers=3, topology="star", ports=[1, 2])
-    print(runner(main, first))
-"""
 LEARNED = "[(['distributed', 'learner', 'node.0'], True, ['from 0', 'from 1'])]\n"
 COLLECTED = "[(['collector', 'distributed', 'node.1'], True, ['from 0', 'from 1'])]\n"
 
 
-def test_the_two_lines_of_the_design_train_together(type_line: Type) -> None:
-    [port] = free_ports(LOOPBACK, 1)
-    shells = [type_line(line, port, source=TRAIN) for line in (NODE_0, NODE_1)]
-    assert [shell.end() for shell in shells] == [(0, LEARNED), (0, COLLECTED)]
-
-
-def test_a_job_with_a_key_of_its_own_does_not_mix_with_another_job(
-    type_line: Type, folder: Path
-) -> None:
+def test_a_job_with_a_key_of_its_own_does_not_mix_with_another_job(type_line, folder) -> None:
     make_key(folder / "key")
     own, other = free_ports(LOOPBACK, 2)
     keyed = f"export DING_LITE_KEY_FILE={folder / 'key'}; "
@@ -72,7 +37,7 @@ def test_a_job_with_a_key_of_its_own_does_not_mix_with_another_job(
         (f"{keyed}{NODE_1} 2000", other),
         (f"{NODE_1} 1000", own),
     ]
-    shells = [type_line(line, port, source=TRAIN) for line, port in lines]
+    shells = [type_line(line, port, program="typed") for line, port in lines]
     said = [LEARNED, LEARNED, COLLECTED, COLLECTED]
     assert [shell.end() for shell in shells] == [(0, text) for text in said]
 
@@ -91,31 +56,23 @@ def test_the_tutorial_does_what_it_says(type_line: Type) -> None:
 
 # -- what keeps a job from starting --------------------------------------------------------
 
-MEET = """
-def main():
-    return Parallel().node_id
-
-if __name__ == "__main__":
-    print(Parallel.runner(2, startup_timeout=float(sys.argv[1]))(main))
-"""
-
 
 def test_a_node_with_another_key_is_refused_and_the_right_one_let_in(type_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
-    node_0 = type_line(f"{NODE_0} 15", port, source=MEET)
-    code, said = type_line(f"{NODE_1} 2", port, user="another", source=MEET).end()
+    node_0 = type_line(f"{NODE_0} 15", port, program="met")
+    code, said = type_line(f"{NODE_1} 2", port, user="another", program="met").end()
     assert code == 1
     assert "AuthenticationError: Node 0 has refused node 1: it has another key" in said
-    assert type_line(f"{NODE_1} 15", port, source=MEET).end() == (0, "[1]\n")
+    assert type_line(f"{NODE_1} 15", port, program="met").end() == (0, "[1]\n")
     assert node_0.end() == (0, "[0]\n")
 
 
 def test_a_node_that_was_not_started_is_named(type_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
-    code, said = type_line(f"{NODE_1} 0.2", port, source=MEET).end()
+    code, said = type_line(f"{NODE_1} 0.2", port, program="met").end()
     assert code == 1
     assert f"DeadlineExceeded: Node 1 has waited 0.2 s for node 0 (tcp://127.0.0.1:{port})" in said
-    code, said = type_line(f"{NODE_0} 0.2", port, source=MEET).end()
+    code, said = type_line(f"{NODE_0} 0.2", port, program="met").end()
     assert code == 1
     assert "DeadlineExceeded: Node 0 has waited 0.2 s for node 1 of 2. Were all nodes" in said
 
@@ -123,7 +80,7 @@ def test_a_node_that_was_not_started_is_named(type_line: Type) -> None:
 def test_a_port_that_is_taken_is_named(type_line: Type) -> None:
     with socket.create_server((LOOPBACK, 0)) as taken:
         port = taken.getsockname()[1]
-        code, said = type_line(f"{NODE_0} 15", port, source=MEET).end()
+        code, said = type_line(f"{NODE_0} 15", port, program="met").end()
     assert code == 1
     assert f"TransportError: This node cannot listen on tcp://127.0.0.1:{port}" in said
     assert "Address already in use. Is another job using it?" in said
@@ -132,7 +89,7 @@ def test_a_port_that_is_taken_is_named(type_line: Type) -> None:
 def test_an_address_of_another_machine_is_named(type_line: Type, folder: Path) -> None:
     make_key(folder / "key")
     elsewhere = f"DING_LITE_KEY_FILE={folder / 'key'} DING_LITE_ADDRESS=192.0.2.1 {NODE_0} 15"
-    code, said = type_line(elsewhere, 50515, source=MEET).end()
+    code, said = type_line(elsewhere, 50515, program="met").end()
     assert code == 1
     assert "TransportError: This node cannot listen on tcp://192.0.2.1:50515: Cannot" in said
     assert "No interface of this machine has it: is it that of another one?" in said
@@ -140,72 +97,21 @@ def test_an_address_of_another_machine_is_named(type_line: Type, folder: Path) -
 
 def test_an_invalid_host_name_is_told_from_one_of_another_machine(type_line: Type) -> None:
     unknown = NODE_1.replace("127.0.0.1", "x" * 64)
-    code, said = type_line(f"{unknown} 15", 50515, source=MEET).end()
+    code, said = type_line(f"{unknown} 15", 50515, program="met").end()
     assert code == 1
     assert f"tcp://{'x' * 64}:50515 is on another machine, or its name cannot be looked" in said
-
-
-def test_another_number_of_nodes_is_refused_with_both(type_line: Type) -> None:
-    [port] = free_ports(LOOPBACK, 1)
-    node_0 = type_line(f"{NODE_0} 15", port, source=MEET)
-    of_three = NODE_1.replace("NUM_NODES=2", "NUM_NODES=3")
-    code, said = type_line(
-        f"{of_three} 15", port, source=MEET.replace("runner(2", 'runner(2, "star"')
-    ).end()
-    assert code == 1
-    assert "Node 0 has refused node 1: Node 1 belongs to a job of 3 nodes, this one has 2." in said
-    assert type_line(f"{NODE_1} 15", port, source=MEET).end() == (0, "[1]\n")
-    assert node_0.end() == (0, "[0]\n")
 
 
 def test_a_node_that_dials_the_wrong_node_is_refused(type_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
     node_1 = f"DING_LITE_PORTS={port} {NODE_1}".replace("NUM_NODES=2", "NUM_NODES=3")
-    code, said = type_line(f"{node_1} 15", port, source=MEET).end()  # itself, for node 0
+    code, said = type_line(f"{node_1} 15", port, program="met").end()  # itself, for node 0
     assert code == 1
     assert "it has another key, or what listens at tcp://127.0.0.1:" in said
     assert "is another node or none." in said
 
 
-def test_a_second_node_with_the_same_number_is_refused(type_line: Type) -> None:
-    [port] = free_ports(LOOPBACK, 1)
-    shells = [type_line(NODE_0, port, source=PAUSED), type_line(NODE_1, port, source=PAUSED)]
-    shells[0].line("waits")
-    code, said = type_line(f"{NODE_1} 15", port, source=MEET).end()
-    assert code == 1
-    assert "AuthenticationError: Node 0 has refused node 1: there is a node 1 already." in said
-
-
 # -- nodes that come and go ----------------------------------------------------------------
-
-PAUSED = """
-def main():
-    with Task(attach_callback=attached if JOINS else None) as task:
-        def learn(ctx):
-            ctx.train_iter = ctx.total_step
-            if ctx.total_step == 50:
-                say("waits")
-                task.wait_for("go on")
-                ctx.finish = True
-        def play(ctx):
-            say("plays", os.getpid())
-            if JOINS:
-                task.emit("go on")
-            task.wait_for("never")
-        task.on("node_lost", lambda node: say("lost", node))
-        task.on("node_joined", lambda node: say("joined", node))
-        task.use(learn, filter_labels="node.0").use(play, filter_labels="node.[!0]*").run()
-        return task.router.node_id, sorted(task.labels)
-
-def attached(newest):
-    say("attached", newest.train_iter)
-
-JOINS = "joins" in sys.argv
-HOW = dict(attach_to=sys.argv[2], node_ids=[2], labels="late") if len(sys.argv) > 2 else {}
-
-if __name__ == "__main__":
-    print(Parallel.runner(1, "star", **HOW)(main))
-"""
 
 
 def place(node_id: int, num_nodes: int = 3) -> str:
@@ -216,12 +122,12 @@ def place(node_id: int, num_nodes: int = 3) -> str:
 
 def test_the_line_of_a_node_that_was_killed_brings_it_back(type_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
-    shells = [type_line(place(node), port, source=PAUSED) for node in (0, 1, 2)]
+    shells = [type_line(place(node), port, program="paused") for node in (0, 1, 2)]
     shells[0].line("waits")
     shells[2].line("plays")
     shells[2].kill()
     shells[0].line("lost 2")
-    again = type_line(f"{place(2)} joins", port, source=PAUSED)
+    again = type_line(f"{place(2)} joins", port, program="paused")
     assert again.end()[1].startswith("attached 49\n")
     shells[0].line("joined 2")
     assert shells[0].end()[0] == shells[1].end()[0] == again.end()[0] == 0
@@ -229,40 +135,27 @@ def test_the_line_of_a_node_that_was_killed_brings_it_back(type_line: Type) -> N
 
 def test_attach_to_joins_a_running_job_and_starts_from_its_newest_ctx(type_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
-    shells = [type_line(place(node), port, source=PAUSED) for node in (0, 1, 2)]
+    shells = [type_line(place(node), port, program="paused") for node in (0, 1, 2)]
     shells[0].line("waits")
     address = f"tcp://127.0.0.1:{port}"
-    code, said = type_line(f"python train.py joins {address}", port, source=PAUSED).end()
+    code, said = type_line(f"python train.py joins {address}", port, program="paused").end()
     assert code == 1
     assert "there is a node 2 already." in said
 
     shells[2].line("plays")
     shells[2].kill()
     shells[0].line("lost 2")
-    code, said = type_line(f"python train.py joins {address}", port, source=PAUSED).end()
+    code, said = type_line(f"python train.py joins {address}", port, program="paused").end()
     assert code == 0
     assert said.splitlines()[0] == "attached 49"
     assert said.splitlines()[-1] == "[(2, ['distributed', 'late', 'node.2'])]"
     assert shells[0].end()[0] == shells[1].end()[0] == 0
 
 
-def test_a_job_has_no_place_beyond_its_number_of_nodes(type_line: Type) -> None:
-    [port] = free_ports(LOOPBACK, 1)
-    shells = [type_line(place(node, 2), port, source=PAUSED) for node in (0, 1)]
-    shells[0].line("waits")
-    address = f"tcp://127.0.0.1:{port}"
-    code, said = type_line(f"python train.py joins {address}", port, source=PAUSED).end()
-    assert code == 1
-    assert "Node 0 has refused node 2: it does not count this node among its peers." in said
-    assert "if it was started with `elastic=True`" in said
-    shells[1].line("plays")
-
-
 def test_a_node_that_raises_is_lost_to_the_others(type_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
-    failing = PAUSED.replace('task.wait_for("never")', "raise ZeroDivisionError")
-    node_0 = type_line(place(0, 2), port, source=PAUSED)
-    code, said = type_line(place(1, 2), port, source=failing).end()
+    node_0 = type_line(place(0, 2), port, program="paused")
+    code, said = type_line(f"{place(1, 2)} fails", port, program="paused").end()
     assert code == 1
     assert "ZeroDivisionError\nin middleware `play`" in said
     node_0.line("lost 1")
@@ -270,7 +163,7 @@ def test_a_node_that_raises_is_lost_to_the_others(type_line: Type) -> None:
 
 def test_ctrl_c_in_one_shell_ends_the_job_in_all(type_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
-    shells = [type_line(place(node, 2), port, source=PAUSED) for node in (0, 1)]
+    shells = [type_line(place(node, 2), port, program="paused") for node in (0, 1)]
     pid = int(shells[1].line("plays")[1])
     shells[0].line("waits")
     os.kill(pid, signal.SIGINT)

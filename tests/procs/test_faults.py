@@ -12,40 +12,11 @@ from typing import Any
 import pytest
 
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
-from tests.procs.programs import Program, run, wait_until_gone
+from tests.procs.programs import Job, Program, run_job, wait_until_gone
+
+SLOW = pytest.mark.slow
 
 # -- nodes that are silent for a while -----------------------------------------------------
-
-TALK = """
-import ctypes, pathlib
-from ding_lite.errors import DeadlineExceeded
-
-HANGS = {hangs}
-
-def main():
-    node = Parallel().node_id
-    heard = {{peer: [] for peer in Parallel().peers}}
-    say("up", node, os.getpid())
-    with Task() as task:
-        def talk(ctx):
-            task.emit("n", node, ctx.total_step, only_remote=True)
-            try:
-                task.wait_for("nothing", timeout=0.002)
-            except DeadlineExceeded:
-                pass
-            if (node, ctx.total_step) == (HANGS, 50):
-                ctypes.PyDLL(None).usleep(5_000_000)  # with Python's lock held
-            if node == 0 and pathlib.Path("go").exists():
-                ctx.finish = True
-        task.on("n", lambda peer, number: heard[peer].append(number))
-        task.on("node_lost", lambda peer: say("fate", node, "lost", peer))
-        task.on("node_joined", lambda peer: say("fate", node, "joined", peer))
-        task.use(talk).run()
-    return {{peer: numbers == [*range(len(numbers))] for peer, numbers in heard.items()}}
-
-if __name__ == "__main__":
-    print(Parallel.runner(3, "star", protocol="{protocol}")(main))
-"""
 
 
 class Fates:
@@ -80,10 +51,8 @@ def ends_right(program: Program, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("victim", "protocol"), [(0, "tcp"), (1, "ipc")])
-def test_a_node_that_is_stopped_for_five_seconds_is_lost_and_joins_again(
-    folder: Path, victim: int, protocol: str
-) -> None:
-    with Program(folder, TALK.format(hangs=None, protocol=protocol)) as program:
+def test_a_node_that_is_stopped_for_five_seconds_is_lost_and_joins_again(folder, victim, protocol):
+    with Job(folder, "numbered", hangs=None, protocol=protocol) as program:
         pid, fates = program.pids(3)[victim], Fates(program)
         handle = os.pidfd_open(pid)
         try:
@@ -100,7 +69,7 @@ def test_a_node_that_is_stopped_for_five_seconds_is_lost_and_joins_again(
 
 
 def test_a_node_that_hangs_with_pythons_lock_held_is_lost_and_joins_again(folder: Path) -> None:
-    with Program(folder, TALK.format(hangs=2, protocol="ipc")) as program:
+    with Job(folder, "numbered", hangs=2, protocol="ipc") as program:
         program.pids(3)
         fates = Fates(program)
         fates.wait_for((0, "lost", 2), (0, "joined", 2))
@@ -110,44 +79,9 @@ def test_a_node_that_hangs_with_pythons_lock_held_is_lost_and_joins_again(folder
 
 # -- a disk that is full -------------------------------------------------------------------
 
-SAVE = """
-import resource
 
-class Counter:
-    def __init__(self):
-        import numpy as np
-        self.values = np.zeros(20_000)
-
-    def state_dict(self):
-        return {"values": self.values.copy()}
-
-    def load_state_dict(self, state):
-        self.values = state["values"]
-
-def main():
-    with Task() as task:
-        if task.router.node_id == 1:
-            from ding_lite import middleware as mw
-
-            counter = Counter()
-            task.use(mw.checkpoint({"counter": counter}, "checkpoint", every=1))
-        def count(ctx):
-            counter.values += 1
-            if ctx.total_step == 5:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))  # the disk is full
-        def wait(ctx):
-            task.wait_for("nothing")
-        task.use(count, "node.1").use(wait, "node.0").run()
-
-if __name__ == "__main__":
-    Parallel.runner(2)(main)
-"""
-
-
-def test_a_full_disk_of_a_node_ends_the_job_with_its_last_checkpoint_whole(
-    folder: Path,
-) -> None:
-    code, said = run(folder, SAVE)
+def test_a_full_disk_of_a_node_ends_the_job_with_its_last_checkpoint_whole(folder) -> None:
+    code, said = run_job(folder, "full_disk")
     assert code == 1
     assert "NodeFailed: Node 1 failed while running `main`: SaveError" in said
     assert "File too large" in said
@@ -156,77 +90,11 @@ def test_a_full_disk_of_a_node_ends_the_job_with_its_last_checkpoint_whole(
     assert not list((folder / "checkpoint").glob("*.tmp"))
 
 
-NO_ROOM = """
-import resource
-import numpy as np
-
-def main():
-    with Task() as task:
-        def publish(ctx):
-            resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
-            ctx.state_dict = np.full(500_000, 7)
-            if ctx.total_step:
-                task.wait_for("taken")
-        def take(ctx):
-            latest = task.wait_parallel_ctx()
-            if latest is not None and "state_dict" in latest:
-                say("taken", (latest.state_dict == 7).all())
-                ctx.finish = True
-        task.use(publish, "node.0").use(take, "node.1").run()
-
-if __name__ == "__main__":
-    print(Parallel.runner(2)(main))
-"""
-
-
-def test_a_large_ctx_travels_as_bytes_where_there_is_no_room_for_a_segment(folder: Path) -> None:
-    assert run(folder, NO_ROOM) == (0, "taken True\n[None, None]\n")
-
-
 # -- programs with faults ------------------------------------------------------------------
-
-FAULTY = """
-from ding_lite.distributed import World
-
-def boom(*args):
-    raise ZeroDivisionError("in a listener")
-
-def emit_to_a_bad_listener():
-    run_with(lambda task: task.on("bad", boom))
-
-def emit_to_a_bad_listener_of_the_router():
-    run_with(lambda task: task.router.on("bad", boom))
-
-def run_with(listen):
-    ding_lite.log.configure()
-    with Task() as task:
-        def end():
-            task.finish = True
-        if task.router.node_id == 0:
-            task.on("ready", lambda: task.emit("bad", only_remote=True).emit("good"))
-        if task.router.node_id == 2:
-            listen(task)
-            task.on("good", end)
-            task.emit("ready")
-        task.use(lambda ctx: task.wait_for("nothing")).run()
-
-def meet_without_one():
-    node = World.current()
-    if node.node_id == 2:
-        if not os.path.exists("failed"):
-            open("failed", "w").close()
-            raise ZeroDivisionError("on the way to the barrier")
-    group = node.group([0, 1, 2])
-    group.barrier(timeout=15.0)
-    return group.all_gather(node.node_id)
-
-if __name__ == "__main__":
-    print(Parallel.runner(3, "star", auto_recover="recover" in sys.argv)(globals()[sys.argv[1]]))
-"""
 
 
 def fails(folder: Path, main: str) -> str:
-    with Program(folder, FAULTY, "program.py", main) as program:
+    with Job(folder, "faulty", main=main, recover=False) as program:
         code, said = program.end()
         assert code == 1
         assert program.left_over() == []
@@ -240,48 +108,37 @@ def test_a_listener_that_raises_fails_its_node_and_ends_the_job(folder: Path) ->
 
 
 def test_a_listener_of_the_router_that_raises_is_logged_and_the_job_goes_on(folder: Path) -> None:
-    code, said = run(folder, FAULTY, "program.py", "emit_to_a_bad_listener_of_the_router")
+    code, said = run_job(
+        folder, "faulty", main="emit_to_a_bad_listener_of_the_router", recover=False
+    )
     assert (code, said.splitlines()[-1]) == (0, "[None, None, None]"), said
     assert "ZeroDivisionError: in a listener" in said
 
 
-def test_the_node_that_fails_before_a_barrier_is_named_and_not_those_that_wait_there(
-    folder: Path,
-) -> None:
+def test_the_node_that_fails_before_a_barrier_is_named_and_not_those_that_wait_there(folder):
     said = fails(folder, "meet_without_one")
     assert "NodeFailed: Node 2 failed while running `main`: ZeroDivisionError: on the way" in said
 
 
 def test_with_auto_recover_all_pass_the_barrier_when_the_node_is_back(folder: Path) -> None:
-    code, said = run(folder, FAULTY, "program.py", "meet_without_one", "recover")
+    code, said = run_job(folder, "faulty", main="meet_without_one", recover=True)
     assert (code, said.splitlines()[-1]) == (0, f"[{', '.join(['[0, 1, 2]'] * 3)}]"), said
 
 
 # -- Ctrl-C --------------------------------------------------------------------------------
 
-SLOW_START = """
-import multiprocessing
 
-def enter(stage):
-    node = multiprocessing.current_process()
-    say("up", getattr(node, "node_id", -1), os.getpid(), stage)
-
-enter("import")
-
-def main():
-    enter("main")
-    with Task() as task:
-        task.use(lambda ctx: task.wait_for("nothing")).run()
-
-if __name__ == "__main__":
-    Parallel.runner(3, "star", auto_recover=True)(main)
-"""
-
-
-@pytest.mark.parametrize("stage", ["-1 import", "0 import", "2 import", "0 main", "2 main"])
+@pytest.mark.parametrize(
+    "stage",
+    [
+        "-1 import",
+        "2 main",
+        *(pytest.param(stage, marks=SLOW) for stage in ("0 import", "2 import", "0 main")),
+    ],
+)
 def test_ctrl_c_during_the_start_ends_all_nodes_at_any_stage(folder: Path, stage: str) -> None:
     node, where = stage.split()
-    with Program(folder, SLOW_START) as program:
+    with Job(folder, "stages") as program:
         pids: dict[str, Any] = {}
         while pids.get(node, (0, ""))[1] != where:
             _, who, pid, how_far = program.line("up ")

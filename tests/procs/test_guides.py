@@ -8,7 +8,6 @@ import shlex
 import subprocess
 import sys
 import uuid
-from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -19,7 +18,6 @@ from ding_lite.parallel.launch.environment.kubernetes import detect
 from ding_lite.parallel.network.security import load_key, make_key
 from tests.docpages import blocks
 from tests.procs.programs import ROOT
-from tests.procs.shells import Type
 
 GUIDES = ROOT / "docs" / "guide"
 KUBERNETES = ("1.29", "1.36")
@@ -60,9 +58,7 @@ def test_bash_understands_the_batch_scripts(script: str) -> None:
     assert options_of(script).keys() <= known
 
 
-def test_the_batch_script_runs_a_job_with_a_node_for_each_task(
-    type_line: Type, folder: Path
-) -> None:
+def test_the_batch_script_runs_a_job_with_a_node_for_each_task(type_line, folder) -> None:
     script = blocks_of("slurm.md", "bash")[0]
     asked = options_of(script)
     num_tasks = int(asked["nodes"]) * int(asked["ntasks-per-node"])
@@ -101,9 +97,7 @@ def manifests() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", KUBERNETES)
-def test_the_manifests_keep_to_the_schemas_of_kubernetes(
-    manifests: dict[str, Any], version: str
-) -> None:
+def test_the_manifests_keep_to_the_schemas_of_kubernetes(manifests, version) -> None:
     assert manifests.keys() == {"Service", "Job"}
     for manifest in manifests.values():
         kubernetes_validate.validate(manifest, version, strict=True)
@@ -133,9 +127,7 @@ def test_each_pod_finds_its_place_and_the_names_of_all(manifests: dict[str, Any]
         assert not place.on_one_machine
 
 
-def test_the_command_makes_a_key_of_the_secret_that_the_node_takes(
-    manifests: dict[str, Any], tmp_path: Path
-) -> None:
+def test_the_command_makes_a_key_of_the_secret_that_the_node_takes(manifests, tmp_path) -> None:
     pod = manifests["Job"]["spec"]["template"]["spec"]
     [container] = pod["containers"]
     [mount] = [each for each in container["volumeMounts"] if each["name"] == "key"]

@@ -10,7 +10,6 @@ import socket
 import sys
 import uuid
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,30 +23,6 @@ SLOW = pytest.mark.slow
 
 TORCHRUN = "python -m torch.distributed.run --standalone --nproc-per-node 3"
 
-STAR = """
-from ding_lite.distributed import World
-
-def main():
-    arrived = set()
-    with Task() as task:
-        def play(ctx):
-            task.emit("played", task.router.node_id)
-            task.wait_for("the end that never comes")
-        def learn(ctx):
-            task.wait_for("the end that never comes")
-        def hear(node):
-            arrived.add(node)
-            if len(arrived) == 2:
-                task.finish = True
-        if task.match_labels("learner"):
-            task.on("played", hear)
-        task.use(play, filter_labels="collector").use(learn, filter_labels="learner").run()
-        members = World.current().group("collector").members
-    say(task.router.node_id, sorted(task.labels), members)
-
-if __name__ == "__main__":
-    Parallel.runner(8, "star", roles=["learner", "collector", "collector"])(main)
-"""
 SAID = [
     "0 ['distributed', 'learner', 'learner.0', 'node.0'] (1, 2)",
     "1 ['collector', 'collector.0', 'distributed', 'node.1'] (1, 2)",
@@ -64,7 +39,7 @@ def lines_of_nodes(said: str) -> list[str]:
 
 @pytest.mark.deadline(60)  # torchrun imports torch first
 def test_torchrun_runs_a_star_of_three_with_roles(type_line: Type) -> None:
-    code, said = type_line(f"{TORCHRUN} train.py", 0, source=STAR).end()
+    code, said = type_line(f"{TORCHRUN} train.py", 0, program="roles").end()
     assert (code, lines_of_nodes(said)) == (0, SAID), said
 
 
@@ -81,43 +56,13 @@ def test_the_guide_does_what_it_says(type_line: Type) -> None:
     assert said.splitlines() == program.prints
 
 
-AGAIN = """
-def main():
-    num_restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    arrived = set()
-    with Task() as task:
-        node = task.router.node_id
-        def play(ctx):
-            if num_restarts == 0 and node == 1:
-                fail()
-            if num_restarts == 1:
-                task.emit("played", node)
-            task.wait_for("the end that never comes")
-        def hear(other):
-            arrived.add(other)
-            if len(arrived) == 2 and node == 0:
-                task.finish = True
-        task.on("played", hear)
-        task.use(play).run()
-    say(node, "after restarts:", num_restarts)
-
-def fail():
-    if "raise" in sys.argv:
-        raise ZeroDivisionError
-    os.kill(os.getpid(), signal.SIGTERM if "terminate" in sys.argv else signal.SIGKILL)
-
-if __name__ == "__main__":
-    Parallel.runner(3, "mesh")(main)
-"""
-
-
 @pytest.mark.deadline(60)
 @pytest.mark.parametrize(
     "how", [pytest.param("raise", marks=SLOW), "kill", pytest.param("terminate", marks=SLOW)]
 )
 def test_nodes_that_torchrun_restarts_connect_again(type_line: Type, how: str) -> None:
     line = f"{TORCHRUN} --max-restarts 1 train.py {how}"
-    code, said = type_line(line, 0, source=AGAIN).end()
+    code, said = type_line(line, 0, program="again").end()
     assert code == 0, said
     again = [line for line in lines_of_nodes(said) if "after restarts: 1" in line]
     assert again == [f"{node} after restarts: 1" for node in range(3)], said
@@ -125,11 +70,9 @@ def test_nodes_that_torchrun_restarts_connect_again(type_line: Type, how: str) -
 
 @pytest.mark.deadline(60)
 @pytest.mark.parametrize("restarts", [0, pytest.param(1, marks=SLOW)])
-def test_a_rank_that_was_killed_leaves_no_directory_behind(
-    type_line: Type, folder: Path, restarts: int
-) -> None:
+def test_a_rank_that_was_killed_leaves_no_directory_behind(type_line, folder, restarts) -> None:
     line = f"{TORCHRUN} --max-restarts {restarts} train.py kill"
-    code, said = type_line(line, 0, source=AGAIN, TMPDIR=str(folder)).end()
+    code, said = type_line(line, 0, program="again", TMPDIR=str(folder)).end()
     assert (code == 0) is (restarts == 1), said
     assert [path.name for path in folder.glob("ding_lite-*")] == []
 
@@ -143,13 +86,11 @@ MPI = [
 
 
 @pytest.mark.parametrize(("starter", "options", "of"), MPI, ids=["Open MPI", "MPICH"])
-def test_mpirun_itself_runs_a_mesh_of_three_with_roles(
-    type_line: Type, starter: str, options: str, of: str
-) -> None:
+def test_mpirun_itself_runs_a_mesh_of_three_with_roles(type_line, starter, options, of) -> None:
     if shutil.which(starter, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}") is None:
         pytest.skip(f"{starter} is not installed. It comes with {of}")
-    source = STAR.replace('"star"', '"mesh"')
-    code, said = type_line(f"{starter} {options} -n 3 python train.py", 0, source=source).end()
+    line = f"RUNNER='8 mesh' {starter} {options} -n 3 python train.py"
+    code, said = type_line(line, 0, program="roles").end()
     assert (code, lines_of_nodes(said)) == (0, SAID), said
 
 
@@ -198,33 +139,23 @@ def torchrun(node: int, job: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("environ", [open_mpi, slurm, kubernetes])
-@pytest.mark.parametrize("topology", ["star", "mesh"])
-def test_a_rank_is_a_node_under_every_launcher(
-    type_line: Type, environ: Any, topology: str
-) -> None:
-    job, source = uuid.uuid4().hex, STAR.replace('"star"', f'"{topology}"')
-    shells = [
-        type_line("python train.py", 0, source=source, **environ(node, job)) for node in range(3)
-    ]
+@pytest.mark.parametrize(
+    ("environ", "topology"), [(open_mpi, "star"), (slurm, "mesh"), (kubernetes, "star")]
+)
+def test_a_rank_is_a_node_under_every_launcher(type_line, environ, topology) -> None:
+    job, line = uuid.uuid4().hex, f"RUNNER='8 {topology}' python train.py"
+    shells = [type_line(line, 0, program="roles", **environ(node, job)) for node in range(3)]
     assert [shell.end() for shell in shells] == [(0, f"{line}\n") for line in SAID]
 
 
 def test_a_launcher_may_be_told_to_leave_the_nodes_to_the_runner(type_line: Type) -> None:
     environ = {"DING_LITE_ENGINE": "local", **torchrun(1, "4711")}
-    source = STAR.replace("runner(8", "runner(3")
-    code, said = type_line("python train.py", 0, source=source, **environ).end()
+    line = "RUNNER='3 star' python train.py"
+    code, said = type_line(line, 0, program="roles", **environ).end()
     assert (code, lines_of_nodes(said)) == (0, SAID), said
 
 
 # -- what keeps it from starting -----------------------------------------------------------
-
-MEET = """
-def main(): ...
-
-if __name__ == "__main__":
-    Parallel.runner(3, "star", startup_timeout=float(sys.argv[1]))(main)
-"""
 
 
 def test_a_derived_port_that_is_taken_is_named_with_what_to_do(type_line: Type) -> None:
@@ -232,20 +163,20 @@ def test_a_derived_port_that_is_taken_is_named_with_what_to_do(type_line: Type) 
     place = detect(torchrun(0, job))
     assert place is not None
     with socket.create_server((LOOPBACK, place.port)):
-        code, said = type_line("python train.py 15", 0, source=MEET, **torchrun(0, job)).end()
+        code, said = type_line(
+            "python train.py 15", 0, program="meet_three", **torchrun(0, job)
+        ).end()
     assert code == 1
     assert f"TransportError: This node cannot listen on tcp://127.0.0.1:{place.port}" in said
     assert "torchrun has started this process as node 0 of 3" in said
     assert "DING_LITE_PORTS chooses another first port" in said
 
 
-def test_nodes_that_a_launcher_has_not_started_are_named_with_a_remedy(
-    type_line: Type,
-) -> None:
+def test_nodes_that_a_launcher_has_not_started_are_named_with_a_remedy(type_line) -> None:
     [port] = free_ports(LOOPBACK, 1)
     environ = {"DING_LITE_PORTS": "50515", **slurm(1, "4711")}
     line = f"DING_LITE_PORTS={port} python train.py 0.2"
-    code, said = type_line(line, port, source=MEET, **environ).end()
+    code, said = type_line(line, port, program="meet_three", **environ).end()
     assert code == 1
     assert f"DeadlineExceeded: Node 1 has waited 0.2 s for node 0 (tcp://127.0.0.1:{port})" in said
     assert f"Nothing can be reached at tcp://127.0.0.1:{port} (Connection refused)." in said
@@ -255,7 +186,7 @@ def test_nodes_that_a_launcher_has_not_started_are_named_with_a_remedy(
 
 def test_nodes_of_several_machines_without_a_key_end_at_once(type_line: Type) -> None:
     environ = {**torchrun(1, "4711"), "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "gpu08"}
-    code, said = type_line("python train.py 15", 0, source=MEET, **environ).end()
+    code, said = type_line("python train.py 15", 0, program="meet_three", **environ).end()
     assert code == 1
     assert "torchrun has started 3 nodes on several machines, and there is no key" in said
     assert "`ding-lite keygen FILE`" in said

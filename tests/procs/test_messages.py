@@ -83,9 +83,7 @@ def test_one_node_in_this_process_has_its_role_in_its_name(folder: Path) -> None
     assert ("node 0 learner", "main runs") in speakers(said)
 
 
-def test_the_lines_of_nodes_started_by_hand_name_the_node(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lines_of_nodes_started_by_hand_name_the_node(folder, monkeypatch) -> None:
     [port] = free_ports(LOOPBACK, 1)
     monkeypatch.setenv("XDG_STATE_HOME", str(folder))
     source = """
@@ -112,9 +110,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_ctrl_c_at_a_terminal_is_answered_once_whatever_the_number_of_nodes(
-    folder: Path, nodes: int
-) -> None:
+def test_ctrl_c_at_a_terminal_is_answered_once_whatever_the_number_of_nodes(folder, nodes) -> None:
     with Terminal(folder, WAITING.format(nodes)) as terminal:
         terminal.wait_for("up ", times=nodes)
         terminal.type(CTRL_C)

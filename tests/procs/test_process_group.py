@@ -11,62 +11,20 @@ from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.group import _own_host
 from ding_lite.parallel.router.node_router import NodeRouter
-from tests.procs.programs import run
+from tests.procs.programs import run_job
 
 pytestmark = pytest.mark.deadline(60.0)  # several processes that import PyTorch at a time
 
-MEAN = """
-import torch.distributed
-from ding_lite.distributed import World
-
-def main():
-    world = World.current()
-    learners = world.group("learner")
-    if not learners.is_member:
-        return None
-    group = learners.process_group()
-    gradient = torch.full((3,), float(world.node_id))
-    torch.distributed.all_reduce(gradient, group=group)
-    learners.barrier()
-    torch.distributed.destroy_process_group()
-    return learners.rank, (gradient / len(learners)).tolist()
-
-if __name__ == "__main__":
-    roles = ["collector", "learner", "learner"]
-    print(Parallel.runner(3, topology="mesh", roles=roles)(main))
-"""
-
 
 def test_the_learners_of_a_job_average_their_gradients(folder: Path) -> None:
-    assert run(folder, MEAN) == (0, "[None, (0, [1.5, 1.5, 1.5]), (1, [1.5, 1.5, 1.5])]\n")
+    assert run_job(folder, "process_groups", all_come=True) == (
+        0,
+        "[None, (0, [1.5, 1.5, 1.5]), (1, [1.5, 1.5, 1.5])]\n",
+    )
 
 
-ALONE = """
-import torch.distributed
-from ding_lite.distributed import World
-
-def main():
-    both = World.current().group("node.*")
-    group = both.process_group(timeout=1.0)
-    gave_up = False
-    if both.rank == 0:
-        try:
-            torch.distributed.all_reduce(torch.zeros(3), group=group)
-        except RuntimeError:
-            gave_up = True
-    both.barrier()
-    torch.distributed.destroy_process_group()
-    return gave_up
-
-if __name__ == "__main__":
-    print(Parallel.runner(2)(main))
-"""
-
-
-def test_a_member_that_waits_for_one_that_does_something_else_gives_up_in_time(
-    folder: Path,
-) -> None:
-    assert run(folder, ALONE) == (0, "[True, False]\n")
+def test_a_member_that_waits_for_one_that_does_something_else_gives_up_in_time(folder) -> None:
+    assert run_job(folder, "process_groups", all_come=False) == (0, "[True, False]\n")
 
 
 def test_the_address_of_a_group_is_that_of_its_first_member() -> None:
@@ -86,9 +44,7 @@ def test_the_address_of_a_group_is_that_of_its_first_member() -> None:
         (None, {}, None),
     ],
 )
-def test_a_node_derives_the_address_by_which_others_reach_it(
-    tmp_path: Path, listens: str | None, dials: dict[int, str], expected: str | None
-) -> None:
+def test_a_node_derives_the_address_by_which_others_reach_it(tmp_path, listens, dials, expected):
     router = NodeRouter(
         NodeSpec(
             node_id=1,

@@ -17,10 +17,7 @@ from ding_lite.errors import ConfigError, MissingExtraError
 from ding_lite.parallel import Parallel
 from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.supervise.ray.cluster import check_guarded, wanted_by_nodes
-from tests.procs.programs import Program, run, short_folder, wait_until_gone
-from tests.procs.shells import Type
-from tests.procs.test_apex import APEX as TWO_LEARNERS
-from tests.procs.test_training_faults import APEX, COMMON
+from tests.procs.programs import PROGRAMS, Program, run, short_folder, wait_until_gone
 
 Test = Callable[..., None]
 
@@ -58,9 +55,7 @@ def test_nodes_request_the_resources_of_their_labels_and_a_core() -> None:
         ({"evaluator": {"num_cpus": 1}}, r"no node has such a label.*collector, learner, node\.0"),
     ],
 )
-def test_requests_that_ray_cannot_meet_are_refused(
-    resources: dict[str, dict[str, int]], complaint: str
-) -> None:
+def test_requests_that_ray_cannot_meet_are_refused(resources, complaint) -> None:
     with pytest.raises(ConfigError, match=complaint):
         wanted_by_nodes(LABELS, resources)
 
@@ -75,11 +70,9 @@ def test_requests_that_ray_cannot_meet_are_refused(
         ({"engine": "ray", "protocol": "ipc"}, "`protocol`.* is 'ipc'"),
     ],
 )
-def test_arguments_that_exclude_each_other_are_refused(
-    arguments: dict[str, object], complaint: str
-) -> None:
+def test_arguments_that_exclude_each_other_are_refused(arguments, complaint) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        Parallel.runner(2, **arguments)  # type: ignore[arg-type]
+        Parallel.runner(2, **arguments)
 
 
 def test_a_ray_without_authentication_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +150,15 @@ def cluster(
     return program
 
 
+def text_of(name: str, **given: Any) -> str:
+    """Return a program of `tests/programs`, with what it is given, as one file by itself."""
+    text = (PROGRAMS / f"{name}.py").read_text()
+    imported = "from tests.programs.given import given, say\n"
+    assert imported in text
+    written = f"from types import SimpleNamespace\n\ngiven = SimpleNamespace(**{given!r})\n"
+    return text.replace(imported, written)
+
+
 def pids_of(program: Program, count: int) -> dict[int, int]:
     """Read as many lines `(...) up <node> <pid>`, among whatever Ray says."""
     found: dict[int, int] = {}
@@ -192,9 +194,7 @@ if __name__ == "__main__":
 
 
 @needs_ray
-def test_nodes_are_placed_by_their_labels_and_results_come_back_by_node(
-    folder: Path, cluster: Program
-) -> None:
+def test_nodes_are_placed_by_their_labels_and_results_come_back_by_node(folder, cluster) -> None:
     code, said = run(folder, ROLES)
     assert code == 0, said
     assert results_of(said) == [
@@ -238,9 +238,7 @@ if __name__ == "__main__":
 
 
 @needs_ray
-def test_killed_nodes_are_restarted_and_their_peers_find_them(
-    folder: Path, cluster: Program
-) -> None:
+def test_killed_nodes_are_restarted_and_their_peers_find_them(folder, cluster) -> None:
     source = (TALK + HERE).replace("AUTO_RECOVER", "True").replace("FOLDER", str(folder))
     with Program(folder, source) as program:
         pids = pids_of(program, 3)
@@ -284,9 +282,7 @@ if __name__ == "__main__":
 
 
 @needs_ray
-def test_a_job_that_has_ended_waits_no_longer_for_a_node_without_a_place(
-    folder: Path, cluster: Program
-) -> None:
+def test_a_job_that_has_ended_waits_no_longer_for_a_node_without_a_place(folder, cluster) -> None:
     os.mkfifo(folder / "squat")
     with Program(folder, (TALK + NO_ROOM).replace("FOLDER", str(folder))) as program:
         pids = pids_of(program, 3)
@@ -377,10 +373,11 @@ def test_a_program_that_is_killed_leaves_no_nodes(folder: Path, cluster: Program
 
 @needs_ray
 def test_learners_on_two_machines_are_one_group(folder: Path, cluster: Program) -> None:
-    more = "lead.use(mw.stop_at(train_iter=100))"
-    places = '{"node.[02]": {"resources": {"a": 1}}, "node.[13]": {"resources": {"b": 1}}}'
-    source = TWO_LEARNERS.replace("{more}", more)
-    code, said = run(folder, source.replace("{recover}", f', engine="ray", resources={places}'))
+    places = {"node.[02]": {"resources": {"a": 1}}, "node.[13]": {"resources": {"b": 1}}}
+    runner = {"engine": "ray", "resources": places}
+    code, said = run(
+        folder, text_of("apex", policy="DQN", batch_size=256, ends_at=100, runner=runner)
+    )
     assert code == 0, said
     first, second, *collectors = results_of(said)
     # The other learner may have begun an update more, which it gives up as the first one has left.
@@ -421,14 +418,13 @@ def begin_incarnation():
 @pytest.mark.slow
 @needs_ray
 @pytest.mark.deadline(300)
-def test_apex_solves_though_an_actor_is_killed_and_then_a_machine(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_apex_solves_though_an_actor_is_killed_and_then_a_machine(folder, monkeypatch) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.mkfifo(folder / "lose")
     # It may not end before node 2, on the machine that is lost, has taken part again.
-    training = COMMON.replace("{victim}", "2").replace("{target}", "475.0") + APEX + SAY_WHERE
+    training, _, _ = text_of("training", victim=2, target=475.0).partition("\nif __name__")
+    training += '\nmain, ROLES, TOPOLOGY = METHODS["apex"]\n' + SAY_WHERE
     source = (MACHINES + training + THREE_MACHINES).replace("FOLDER", str(folder))
     with Program(folder, source) as program:
         at: dict[int, str] = {}
@@ -478,9 +474,7 @@ if __name__ == "__main__":
 
 
 @needs_ray
-def test_a_node_from_a_shell_joins_a_job_on_ray(
-    folder: Path, cluster: Program, type_line: Type
-) -> None:
+def test_a_node_from_a_shell_joins_a_job_on_ray(folder, cluster, type_line) -> None:
     make_key(folder / "key")
     source = GROWS.replace("FOLDER", str(folder))
     with Program(folder, "import ding_lite.log\nding_lite.log.configure()\n" + source) as program:

@@ -5,47 +5,6 @@ from __future__ import annotations
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from tests.procs.shells import Shell, Type
 
-TALK = """
-def main():
-    router = Parallel()
-    heard, heard_by = set(), set()
-    with Task() as task:
-        def step(ctx):
-            task.emit("here", router.node_id, only_remote=True)
-            task.wait_for("go on", timeout=None)
-
-        def hear(node):
-            if node not in heard:
-                heard.add(node)
-                say("heard", node)
-                task.emit("heard", node, router.node_id, only_remote=True)
-
-        def lost(node):
-            heard.discard(node)
-            say("lost", node)
-
-        def end_when_all_have_heard(node, by):
-            heard_by.update({by} if node == router.node_id else ())
-            task.finish = len(heard_by) == NUM_NODES - 1
-
-        def joined(node):
-            task.emit("here", router.node_id, only_remote=True)
-
-        task.on("here", hear)
-        task.on("node_lost", lost)
-        task.on("node_joined", joined)
-        say("at", router.node_id, router.address)
-        if "ends" in sys.argv:
-            task.on("heard", end_when_all_have_heard)
-        task.use(step).run()
-    return router.node_id
-
-NUM_NODES = int(os.environ["DING_LITE_NUM_NODES"])
-
-if __name__ == "__main__":
-    print(Parallel.runner(1, startup_timeout=15)(main))
-"""
-
 
 def enter(
     type_line: Type, node: int, port: int, *, num_nodes: int = 3, more: str = "", **environ: str
@@ -53,7 +12,7 @@ def enter(
     """Start a node that is told where node 0 listens, and where to listen itself if it is that."""
     where = "PORTS=50515" if node == 0 else "ATTACH_TO=tcp://127.0.0.1:50515"
     line = f"DING_LITE_NUM_NODES={num_nodes} DING_LITE_NODE_ID={node} DING_LITE_{where} "
-    return type_line(f"{line} python train.py {more}", port, source=TALK, **environ)
+    return type_line(f"{line} python train.py {more}", port, program="meeting", **environ)
 
 
 def hears(shell: Shell, *nodes: int) -> None:
@@ -83,21 +42,6 @@ def test_a_mesh_of_shells_that_know_node_0_follows_a_node_to_another_port(type_l
     ]
 
 
-def test_a_second_node_of_one_number_is_refused_while_the_first_one_lives(type_line: Type) -> None:
-    [port] = free_ports(LOOPBACK, 1)
-    zero, one, two = (enter(type_line, node, port) for node in range(3))
-    hears(two, 0, 1)
-    for node in (1, 2):
-        code, said = enter(type_line, node, port).end()
-        assert code == 1
-        assert f"Node 0 has refused node {node}: there is a node {node} already." in said
-    code, said = enter(type_line, 3, port, num_nodes=4).end()
-    assert code == 1
-    assert "Node 0 has refused node 3: it does not count this node among its peers" in said
-    hears(zero, 1, 2)
-    hears(one, 0, 2)
-
-
 def test_a_late_node_takes_any_place_that_is_free(type_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
     zero, one, two, three = (enter(type_line, node, port, num_nodes=4) for node in range(4))
@@ -112,13 +56,12 @@ def test_a_late_node_takes_any_place_that_is_free(type_line: Type) -> None:
 
 def test_in_a_chain_all_know_node_0_and_one_of_them_is_connected_to_it(type_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
-    chain = TALK.replace("runner(1, ", "runner(1, [(0, 1), (1, 2), (2, 3)], ")
     shells = [
         type_line(
             f"DING_LITE_NUM_NODES=4 DING_LITE_NODE_ID={node} DING_LITE_"
-            f"{'ATTACH_TO=tcp://127.0.0.1:' if node else 'PORTS='}50515 python train.py",
+            f"{'ATTACH_TO=tcp://127.0.0.1:' if node else 'PORTS='}50515 python train.py chain",
             port,
-            source=chain,
+            program="meeting",
         )
         for node in (3, 0, 2, 1)
     ]

@@ -10,51 +10,10 @@ import pytest
 
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
-from tests.procs.programs import Program, run
+from tests.procs.programs import PROGRAMS, Job, Program, run_job
 from tests.procs.shells import Type
 
-PROGRAM = """
-import numpy as np
-from contextlib import suppress
-from pathlib import Path
-from ding_lite import middleware as mw
-from ding_lite.errors import DeadlineExceeded
-
-class Counter:
-    def __init__(self):
-        self.values = np.zeros(3)
-
-    def state_dict(self):
-        return {"values": self.values.copy()}
-
-    def load_state_dict(self, state):
-        self.values = state["values"]
-
-def main():
-    node, counter = Parallel().node_id, Counter()
-    folder = Path(f"checkpoint-{node}")
-    if folder.exists():
-        mw.resume({"counter": counter}, folder)
-    begun = int(counter.values[0])
-    with Task() as task:
-        def count(ctx):
-            counter.values += 1
-            if ctx.total_step == 5:
-                say("up", node, os.getpid(), begun)
-            with suppress(DeadlineExceeded):
-                task.wait_for("nothing", timeout=0.01)
-            ctx.finish = node == 0 and Path("enough").exists()
-        task.on("node_lost", lambda peer: say("fate", node, "lost", peer))
-        task.on("node_joined", lambda peer: say("fate", node, "joined", peer))
-        task.use(count)
-        task.use(mw.checkpoint({"counter": counter}, folder, every=1_000_000))
-        task.run()
-    say("main has ended on", node)
-    return begun
-
-if __name__ == "__main__":
-    print(Parallel.runner(2, auto_recover="recover" in sys.argv)(main))
-"""
+COUNTING = str(PROGRAMS / "counting.py")
 
 
 def up(program: Program, count: int) -> dict[int, tuple[int, int]]:
@@ -68,10 +27,8 @@ def saved_by(node: int, folder: Path) -> int:
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_sigterm_with_auto_recover_saves_and_restarts_the_node_under_its_number(
-    folder: Path, victim: int
-) -> None:
-    with Program(folder, PROGRAM, "program.py", "recover") as program:
+def test_sigterm_with_auto_recover_saves_and_restarts_the_node_under_its_number(folder, victim):
+    with Program(folder, "", COUNTING, "recover") as program:
         pid, begun = up(program, 2)[victim]
         os.kill(pid, signal.SIGTERM)
         pid_then, begun_then = up(program, 1)[victim]
@@ -91,7 +48,7 @@ def test_sigterm_with_auto_recover_saves_and_restarts_the_node_under_its_number(
 def test_without_auto_recover_sigterm_ends_the_job_with_an_error_that_names_node_and_signal(
     folder: Path, victim: int
 ) -> None:
-    with Program(folder, PROGRAM) as program:
+    with Program(folder, "", COUNTING) as program:
         pids = up(program, 2)
         os.kill(pids[victim][0], signal.SIGTERM)
         code, said = program.end()
@@ -114,7 +71,7 @@ def test_sigterm_in_a_shell_ends_that_node_and_the_line_typed_again_brings_it_ba
     type_line: Type, victim: int
 ) -> None:
     [port] = free_ports(LOOPBACK, 1)
-    shells = [type_line(place(node), port, source=PROGRAM) for node in (0, 1)]
+    shells = [type_line(place(node), port, program="counting") for node in (0, 1)]
     for shell in shells:
         up(shell, 1)
     leaving, staying = shells[victim], shells[1 - victim]
@@ -124,7 +81,7 @@ def test_sigterm_in_a_shell_ends_that_node_and_the_line_typed_again_brings_it_ba
     assert "main has ended" not in said
     assert saved_by(victim, leaving.folder) > 5
     assert staying.line("fate ")[1:] == [str(1 - victim), "lost", str(victim)]
-    again = type_line(place(victim), port, source=PROGRAM)
+    again = type_line(place(victim), port, program="counting")
     assert staying.line("fate ")[1:] == [str(1 - victim), "joined", str(victim)]
     up(again, 1)
     for shell in (staying, again):
@@ -132,18 +89,8 @@ def test_sigterm_in_a_shell_ends_that_node_and_the_line_typed_again_brings_it_ba
     assert [shell.end()[0] for shell in (staying, again)] == [0, 0]
 
 
-WAITS = """
-def main():
-    say("up", Parallel().node_id, os.getpid())
-    threading.Event().wait()
-
-if __name__ == "__main__":
-    Parallel.runner(2)(main)
-"""
-
-
 def test_a_node_that_is_in_no_step_ends_at_once_and_is_named_as_well(folder: Path) -> None:
-    with Program(folder, WAITS) as program:
+    with Job(folder, "ended_by_sigterm", main="in_no_step", recover=False) as program:
         pids = program.pids(2)
         os.kill(pids[1], signal.SIGTERM)
         code, said = program.end()
@@ -151,55 +98,12 @@ def test_a_node_that_is_in_no_step_ends_at_once_and_is_named_as_well(folder: Pat
         assert f"NodeFailed: Node 1 (process {pids[1]}) was killed by SIGTERM" in said
 
 
-ENDS_ITSELF = """
-def main():
-    with Task() as task:
-        def end(ctx):
-            os.kill(os.getpid(), signal.SIGTERM)
-            ctx.finish = True
-        task.use(end, "node.1").use(lambda ctx: task.wait_for("nothing"), "node.0").run()
-    return "ended"
-
-if __name__ == "__main__":
-    print(Parallel.runner(2, auto_recover=True)(main))
-"""
-
-
 def test_a_node_that_ends_the_job_in_its_last_step_has_ended_it(folder: Path) -> None:
-    code, said = run(folder, ENDS_ITSELF)
+    code, said = run_job(folder, "ended_by_sigterm", main="in_the_last_step", recover=True)
     assert (code, said.splitlines()[-1]) == (0, "['ended', None]"), said
 
 
-RAISES_ONCE = """
-from contextlib import suppress
-from pathlib import Path
-from ding_lite.errors import DeadlineExceeded
-
-def main():
-    heard = []
-    with Task() as task:
-        task.on("waiting", lambda: heard.append(True))
-        def tell(ctx):
-            if Path("raised").exists():
-                ctx.number = 1
-            elif heard:
-                Path("raised").touch()
-                raise ZeroDivisionError
-        def hear(ctx):
-            task.emit("waiting")
-            with suppress(DeadlineExceeded):
-                newer = {"number": 0}
-                ctx.finish = task.wait_parallel_ctx(newer, timeout=0.01).number == 1
-        task.use(tell, "node.1").use(hear, "node.0").run()
-    return "ended"
-
-if __name__ == "__main__":
-    ding_lite.log.configure()
-    print(Parallel.runner(2, auto_recover=True)(main))
-"""
-
-
 def test_a_node_that_waits_for_one_that_raises_waits_for_its_restart(folder: Path) -> None:
-    code, said = run(folder, RAISES_ONCE)
+    code, said = run_job(folder, "ended_by_sigterm", main="raises_once", recover=True)
     assert (code, said.splitlines()[-1]) == (0, "['ended', 'ended']"), said
     assert said.count("; restart ") == said.count("node 1 failed") == 1, said

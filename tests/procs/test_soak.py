@@ -10,9 +10,7 @@ import pytest
 from tests.procs.soak import read_curve, read_ledgers, soak
 
 
-def test_ledgers_show_doubled_missing_and_unordered_items(
-    tmp_path: Path,
-) -> None:
+def test_ledgers_show_doubled_missing_and_unordered_items(tmp_path) -> None:
     (tmp_path / "items").write_text("1 a 0 x\n1 a 1 x\n1 a 1 x\n1 a 4 x\n1 a 4 y\n2 b 0 y\n2 b")
     (tmp_path / "events-1").write_text("s 0 r\ns 1 r\ns 1 r\ns 4 r\nt 7 r\ns 9 q\n")
     found = read_ledgers(tmp_path, learner_deaths=0)

@@ -20,9 +20,7 @@ from tests.procs.programs import wait_until_gone
 # -- results -------------------------------------------------------------------------------
 
 
-def test_results_come_back_by_node_and_arguments_labels_and_roles_arrive(
-    run_nodes: RunJob,
-) -> None:
+def test_results_come_back_by_node_and_arguments_labels_and_roles_arrive(run_nodes) -> None:
     results = run_nodes(
         mains.arguments, 1, {"two": [2]}, num_nodes=3, labels="gpu", roles=["learner", "c", "c"]
     )
@@ -75,9 +73,7 @@ def test_processes_that_a_node_has_started_end_with_it(run_nodes: RunJob) -> Non
     wait_until_gone(pid)
 
 
-def test_a_thread_that_will_not_end_does_not_hold_up_the_results(
-    run_nodes: RunJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_thread_that_will_not_end_does_not_hold_up_the_results(run_nodes, monkeypatch, caplog):
     monkeypatch.setattr(supervise, "EXIT_GRACE_S", 0.2)
     assert run_nodes(mains.linger) == [0, 1]
     assert "node 0 has not ended" in caplog.text
@@ -126,14 +122,6 @@ def test_an_error_that_cannot_be_sent_is_named_with_its_message(run_nodes: RunJo
     assert "in fail_oddly" in str(caught.value)
 
 
-def test_a_node_that_is_killed_ends_all(run_nodes: RunJob) -> None:
-    with pytest.raises(NodeFailed) as caught:
-        run_nodes(mains.kill_myself, num_nodes=3)
-    assert caught.value.node_id == 1
-    said = r"Node 1 \(process \d+\) was killed by SIGKILL while running `main`. If no user did"
-    assert re.match(said, str(caught.value))
-
-
 def test_an_exit_code_is_a_failure(run_nodes: RunJob) -> None:
     with pytest.raises(NodeFailed, match="Node 1 failed while running `main`: SystemExit: 3"):
         run_nodes(mains.leave_with, 3)
@@ -155,18 +143,11 @@ def test_a_node_that_is_not_ready_in_time_is_named(run_nodes: RunJob) -> None:
     assert "within 6 s: node 1 was still connecting. Ready were: 0, 2." in str(caught.value)
 
 
-def test_a_fork_server_that_is_killed_takes_the_nodes_with_it(run_nodes: RunJob) -> None:
-    with pytest.raises(NodeFailed, match="fork server, the parent of the nodes, has died"):
-        run_nodes(mains.kill_the_fork_server)
-
-
 # -- restarts ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["raise", "kill"])
-def test_a_node_is_restarted_under_its_id_as_a_new_incarnation(
-    run_nodes: RunJob, folder: Path, how: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_node_is_restarted_under_its_id_as_a_new_incarnation(run_nodes, folder, how, caplog):
     caplog.set_level(logging.WARNING)
     results = run_nodes(mains.die_in_the_first_incarnations, str(folder), 3, how, max_retries=2)
     assert results == [["0-1"], ["1-1", "1-2", "1-3"]]
@@ -193,9 +174,7 @@ def test_a_failed_node_that_will_not_end_is_killed_and_restarted(
     assert "node 1 has not ended" in caplog.text
 
 
-def test_a_node_that_dies_while_the_job_ends_is_not_restarted(
-    run_nodes: RunJob, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_node_that_dies_while_the_job_ends_is_not_restarted(run_nodes, caplog) -> None:
     caplog.set_level(logging.WARNING)
     assert run_nodes(mains.die_last, max_retries=3) == [0, None]
     assert "node 1 was not restarted to the end" in caplog.text

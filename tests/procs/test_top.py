@@ -17,39 +17,10 @@ from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from ding_lite.parallel.observe.job_discovery import Node, RunningJob, running_jobs
 from tests.cli.calls import environment
-from tests.procs.programs import Program
+from tests.procs.programs import PROGRAMS, Program
 from tests.procs.terminals import CTRL_C, Terminal
 
-JOB = """
-def main():
-    with Task() as task:
-        node = task.router.node_id
-        def collect(ctx):
-            ctx.env_step = 8 * (ctx.total_step + 1)
-            ctx.keep("env_step")
-            task.emit("collected", ctx.total_step)
-            task.wait_for("more", timeout=0.01 if ctx.total_step < 50 else None)
-        def learn(ctx):
-            if ctx.total_step == 0:
-                say("up", node, os.getpid())
-            task.wait_for("collected")
-        if node == 1:
-            say("up", node, os.getpid())
-        task.use(learn, filter_labels="learner").use(patiently(collect), filter_labels="collector")
-        task.run()
-
-def patiently(fn):
-    from ding_lite.errors import DeadlineExceeded
-    def _patiently(ctx):
-        try:
-            fn(ctx)
-        except DeadlineExceeded:
-            pass
-    return _patiently
-
-if __name__ == "__main__":
-    Parallel.runner(2, "star", roles=["learner", "collector"], auto_recover=True)(main)
-"""
+JOB = str(PROGRAMS / "seen_job.py")
 
 
 def top(folder: Path, *words: str) -> tuple[int, str, str]:
@@ -79,7 +50,7 @@ def both_there(nodes: Sequence[Node]) -> bool:
 
 
 def test_a_running_job_is_seen_with_all_its_nodes(folder: Path) -> None:
-    with Program(folder, JOB) as program:
+    with Program(folder, "", JOB) as program:
         pids = program.pids(2)
 
         def is_waiting_after_51_steps(nodes: Sequence[Node]) -> bool:
@@ -92,13 +63,13 @@ def test_a_running_job_is_seen_with_all_its_nodes(folder: Path) -> None:
         assert (code, error) == (0, "")
         [job] = json.loads(out)["jobs"]
         learner, collector = job["nodes"]
-        assert (job["program"], job["num_nodes"]) == ("program.py", 2)
+        assert (job["program"], job["num_nodes"]) == ("seen_job.py", 2)
         assert [(node["role"], node["pid"]) for node in job["nodes"]] == [
             ("learner", pids[0]),
             ("collector", pids[1]),
         ]
         assert learner["where"].endswith(" learn")
-        assert re.fullmatch(r"program\.py:\d+ collect", collector["where"])
+        assert re.fullmatch(r"seen_job\.py:\d+ collect", collector["where"])
         assert (learner["total"]["events_in"], learner["lag_s"] > 0) == (51, True)
         assert [node["restarts"] for node in job["nodes"]] == [0, 0]
         assert all(node["rss_bytes"] > 2**20 for node in job["nodes"])
@@ -106,7 +77,7 @@ def test_a_running_job_is_seen_with_all_its_nodes(folder: Path) -> None:
 
         code, out, error = top(folder, str(pids[1]), "--once")
         assert (code, error) == (0, "")
-        assert f"job {name}  program.py  2 nodes" in out
+        assert f"job {name}  seen_job.py  2 nodes" in out
         assert re.search(rf"^ +1  collector +{pids[1]}  waiting ", out, re.MULTILINE)
         program.process.send_signal(signal.SIGINT)
         program.end()
@@ -114,7 +85,7 @@ def test_a_running_job_is_seen_with_all_its_nodes(folder: Path) -> None:
 
 
 def test_a_stopped_node_and_one_that_was_killed_are_told_apart(folder: Path) -> None:
-    with Program(folder, JOB) as program:
+    with Program(folder, "", JOB) as program:
         pids = program.pids(2)
         os.kill(pids[1], signal.SIGSTOP)
         seen(folder, lambda nodes: [n.state for n in nodes[1:]] == ["stopped"])
@@ -124,22 +95,16 @@ def test_a_stopped_node_and_one_that_was_killed_are_told_apart(folder: Path) -> 
         assert [node.told.restarts for node in job.nodes if node.told] == [0, 1]
 
 
-def test_nodes_that_are_started_by_hand_are_one_job(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_that_are_started_by_hand_are_one_job(folder, monkeypatch) -> None:
     [port] = free_ports(LOOPBACK, 1)
     monkeypatch.setenv("XDG_STATE_HOME", str(folder))
-    source = JOB.replace(
-        'if __name__ == "__main__":',
-        'if __name__ == "__main__":\n    os.environ |= dict(w.split("=") for w in sys.argv[1:])',
-    ).replace('roles=["learner", "collector"], auto_recover=True', "")
     both = ["DING_LITE_NUM_NODES=2"]
     ours = [*both, "DING_LITE_NODE_ID=0", f"DING_LITE_PORTS={port}", "DING_LITE_LABELS=learner"]
     theirs = [*both, "DING_LITE_NODE_ID=1", "DING_LITE_LABELS=collector"]
     theirs += [f"DING_LITE_ATTACH_TO=tcp://{LOOPBACK}:{port}"]
     with (
-        Program(folder, source, "program.py", *ours) as one,
-        Program(folder, source, "program.py", *theirs) as other,
+        Program(folder, "", JOB, *ours) as one,
+        Program(folder, "", JOB, *theirs) as other,
     ):
         pids = one.pids(1) | other.pids(1)
         job = seen(folder, both_there)
@@ -156,7 +121,7 @@ def test_nodes_that_are_started_by_hand_are_one_job(
 
 
 def test_a_terminal_shows_a_table_that_renews_itself_until_the_job_ends(folder: Path) -> None:
-    with Program(folder, JOB) as program:
+    with Program(folder, "", JOB) as program:
         name = seen(folder, both_there).name
         words = ("-m", "ding_lite", "top", name, "--every", "0.05")
         with Terminal(folder, "", *words, columns=80) as terminal:
@@ -171,7 +136,7 @@ def test_a_terminal_shows_a_table_that_renews_itself_until_the_job_ends(folder: 
 
 @pytest.mark.parametrize("key", ["q", CTRL_C])
 def test_a_key_leaves_the_table_and_the_terminal_as_it_was(folder: Path, key: str) -> None:
-    with Program(folder, JOB):
+    with Program(folder, "", JOB):
         name = seen(folder, both_there).name
         with Terminal(folder, "", "-m", "ding_lite", "top", name) as terminal:
             before = terminal.modes()
@@ -182,7 +147,7 @@ def test_a_key_leaves_the_table_and_the_terminal_as_it_was(folder: Path, key: st
 
 
 def test_without_a_terminal_tables_follow_each_other(folder: Path) -> None:
-    with Program(folder, JOB) as program:
+    with Program(folder, "", JOB) as program:
         name = seen(folder, both_there).name
         with subprocess.Popen(
             [sys.executable, "-m", "ding_lite", "top", name, "--every", "0.05"],

@@ -12,52 +12,9 @@ from typing import Any
 import pytest
 
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
-from tests.procs.programs import Program, run
+from tests.procs.programs import PROGRAMS, Job, Program, run
 
-MESSAGES = """
-from ding_lite.distributed import World
-from ding_lite.errors import DeadlineExceeded
-from ding_lite.runtime import Trace
-
-def main():
-    with Task() as task:
-        router = task.router
-        if router.node_id == 0:
-            router.register("double", lambda number: 2 * number)
-
-        def begin(ctx):
-            # All have their trace open: what is sent before that has no other end.
-            World.current().group("node.*").barrier()
-
-        def collect(ctx):
-            task.send("episodes", [1, 2, 3], to="learner")
-            task.emit("collected", ctx.total_step)
-            ctx.answer = router.call(0, "double", 21)
-            task.wait_for("tick")
-            task.emit("heard")
-
-        def learn(ctx):
-            task.receive("episodes")
-            while len(heard) <= ctx.total_step and not ctx.finish:
-                task.emit("tick")  # again: one that comes before it is waited for is missed
-                try:
-                    task.wait_for("heard", timeout=0.1)
-                except DeadlineExceeded:
-                    pass
-
-        task.use_step_wrapper(Trace("trace.json"))
-        task.on("collected", lambda number: None)
-        heard = []
-        task.on("heard", lambda: heard.append(True))
-        task.use(begin)
-        task.use(learn, filter_labels="learner").use(collect, filter_labels="collector")
-        task.run(max_step=STEPS)
-
-STEPS = 3
-if __name__ == "__main__":
-    {runner}(main)
-"""
-TWO = 'Parallel.runner(2, "star", roles=["learner", "collector"])'
+TRACED = str(PROGRAMS / "traced.py")
 
 
 def read(folder: Path, *, is_closed: bool = True) -> list[dict[str, Any]]:
@@ -92,7 +49,7 @@ def arrows(records: list[dict[str, Any]]) -> dict[str, list[list[tuple[str, str,
 
 
 def test_two_nodes_write_one_time_line_with_all_their_messages(folder: Path) -> None:
-    code, said = run(folder, MESSAGES.format(runner=TWO))
+    code, said = run(folder, "", TRACED)
     assert (code, said) == (0, "")
     records = read(folder)
     learner, collector = "node 0 learner", "node 1 collector"
@@ -128,25 +85,8 @@ def test_two_nodes_write_one_time_line_with_all_their_messages(folder: Path) -> 
     assert ctx in found["ctx"]
 
 
-def test_a_killed_node_leaves_its_part_of_the_trace_and_its_restart_continues_it(
-    folder: Path,
-) -> None:
-    source = """
-from ding_lite.runtime import Trace
-
-def main():
-    with Task() as task:
-        def work(ctx):
-            say("up", task.router.node_id, os.getpid())
-            task.wait_for("the end")
-        task.use_step_wrapper(Trace("trace.json"))
-        task.use(lambda ctx: None)
-        task.use(work).run()
-
-if __name__ == "__main__":
-    Parallel.runner(2, auto_recover=True)(main)
-"""
-    with Program(folder, source) as program:
+def test_a_killed_node_leaves_its_part_of_the_trace_and_its_restart_continues_it(folder) -> None:
+    with Job(folder, "traced_work") as program:
         first = program.pids(2)
         os.kill(first[1], signal.SIGKILL)
         again = program.pids(1)
@@ -161,12 +101,8 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("kills_nodes", [True, False])
-def test_the_trace_of_a_killed_job_lacks_only_the_closing_bracket(
-    folder: Path, kills_nodes: bool
-) -> None:
-    tells = "def begin(ctx):\n            say('up', router.node_id, os.getpid())"
-    source = MESSAGES.format(runner=TWO).replace("STEPS = 3", "STEPS = None")
-    with Program(folder, source.replace("def begin(ctx):", tells)) as program:
+def test_the_trace_of_a_killed_job_lacks_only_the_closing_bracket(folder, kills_nodes) -> None:
+    with Program(folder, "", TRACED, "tells") as program:
         pids = program.pids(20)
         program.process.kill()
         if kills_nodes:
@@ -180,25 +116,21 @@ def test_the_trace_of_a_killed_job_lacks_only_the_closing_bracket(
 
 def test_a_second_job_replaces_the_trace_of_the_first(folder: Path) -> None:
     for _ in range(2):
-        assert run(folder, MESSAGES.format(runner=TWO)) == (0, "")
+        assert run(folder, "", TRACED) == (0, "")
         assert [r["name"] for r in read(folder) if r["ph"] == "X"].count("learn") == 3
 
 
 def test_nodes_that_are_started_by_hand_write_one_trace(folder: Path, monkeypatch: Any) -> None:
     [port] = free_ports(LOOPBACK, 1)
     monkeypatch.setenv("XDG_STATE_HOME", str(folder))
-    source = MESSAGES.format(runner="Parallel.runner(2)").replace(
-        'if __name__ == "__main__":',
-        'if __name__ == "__main__":\n    os.environ |= dict(w.split("=") for w in sys.argv[1:])',
-    )
     both = ["DING_LITE_NUM_NODES=2"]
     ours = [*both, "DING_LITE_NODE_ID=0", f"DING_LITE_PORTS={port}", "DING_LITE_LABELS=learner"]
     theirs = [*both, "DING_LITE_NODE_ID=1", "DING_LITE_LABELS=collector"]
     theirs += [f"DING_LITE_ATTACH_TO=tcp://{LOOPBACK}:{port}"]
     for _ in range(2):
         with (
-            Program(folder, source, "program.py", *ours) as one,
-            Program(folder, source, "program.py", *theirs) as other,
+            Program(folder, "", TRACED, *ours) as one,
+            Program(folder, "", TRACED, *theirs) as other,
         ):
             for program in (one, other):
                 assert program.end() == (0, "")

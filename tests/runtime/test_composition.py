@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import threading
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any, Self
@@ -12,7 +10,7 @@ from typing import Any, Self
 import pytest
 
 from ding_lite.errors import LabelError, MiddlewareError
-from ding_lite.runtime.composition import Composition, Use, distinct
+from ding_lite.runtime.composition import Composition
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware, name_of
 from ding_lite.runtime.task import Task
@@ -71,12 +69,6 @@ def test_only_what_matches_a_label_of_the_node_is_in_the_chain(composition: Comp
     assert [use.fn for use in composition.uses] == [collect, train]
 
 
-def test_names_are_numbered_among_those_that_run_here(composition: Composition) -> None:
-    composition.use(train, "distributed", False)
-    composition.use(train, None, False)
-    assert composition.names() == ["train"]
-
-
 def test_patterns_from_a_generator_still_hold_in_the_second_run(composition: Composition) -> None:
     composition.use(train, (label for label in ["standalone"]), False)
     assert run(composition) == run(composition) == ["train"]
@@ -90,14 +82,7 @@ def test_what_is_no_middleware_is_refused_when_it_is_used(composition: Compositi
     assert composition.uses == []
 
 
-def test_a_task_without_middleware_has_an_empty_chain(composition: Composition) -> None:
-    assert composition.chain() == []
-    assert composition.names() == []
-
-
-def test_a_node_without_matching_middleware_is_shown_its_labels_and_the_patterns(
-    composition: Composition,
-) -> None:
+def test_a_node_without_matching_middleware_is_shown_its_labels_and_the_patterns(composition):
     composition.use(train, ["learner", "a*"], False)
     composition.use(collect, "learner", False)
     with pytest.raises(LabelError) as caught:
@@ -109,9 +94,7 @@ def test_a_node_without_matching_middleware_is_shown_its_labels_and_the_patterns
     assert "roles=, labels= or DING_LITE_LABELS" in message
 
 
-def test_what_is_left_out_is_logged_once_with_the_reason(
-    composition: Composition, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_left_out_is_logged_once_with_the_reason(composition, caplog) -> None:
     composition.use(collect, ["learner", "x"], False)
     composition.use(collect, "learner", False)
     composition.use(train, None, False)
@@ -124,13 +107,6 @@ def test_what_is_left_out_is_logged_once_with_the_reason(
     ]
 
 
-@pytest.mark.parametrize(
-    ("patterns", "here"), [(None, True), (("node.*",), True), (("x", "node.1"), False), ((), False)]
-)
-def test_a_use_knows_whether_it_is_for_a_node(patterns: tuple[str, ...] | None, here: bool) -> None:
-    assert Use(train, patterns, lock=False).is_for({"node.0", "standalone"}) == here
-
-
 # -- wrappers ------------------------------------------------------------------------------
 
 
@@ -141,9 +117,7 @@ def test_a_later_wrapper_goes_around_the_earlier_ones(composition: Composition) 
     assert run(composition) == ["outer(", "inner(", "train", ")inner", ")outer"]
 
 
-def test_a_wrapper_meets_each_use_once_however_often_the_chain_is_asked_for(
-    composition: Composition,
-) -> None:
+def test_a_wrapper_meets_each_use_once_however_often_the_chain_is_asked_for(composition) -> None:
     met: list[str] = []
 
     def wrapper(fn: Middleware) -> Middleware:
@@ -159,26 +133,7 @@ def test_a_wrapper_meets_each_use_once_however_often_the_chain_is_asked_for(
     assert met == ["train", "collect", "train"]
 
 
-def test_a_middleware_used_between_two_runs_is_wrapped_too(composition: Composition) -> None:
-    composition.wrap(tracing("w"))
-    composition.use(train, None, False)
-    composition.chain()
-    composition.use(collect, None, False)
-    assert run(composition) == ["w(", "train", ")w", "w(", "collect", ")w"]
-
-
-def test_a_wrapper_that_comes_between_two_runs_wraps_what_was_there(
-    composition: Composition,
-) -> None:
-    composition.use(train, None, False)
-    assert run(composition) == ["train"]
-    composition.wrap(tracing("w"))
-    assert run(composition) == ["w(", "train", ")w"]
-
-
-def test_a_wrapper_that_comes_between_two_runs_leaves_the_earlier_ones_as_they_are(
-    composition: Composition,
-) -> None:
+def test_a_wrapper_that_comes_between_two_runs_leaves_the_earlier_ones_as_they_are(composition):
     met = []
 
     def counting(fn: Middleware) -> Middleware:
@@ -198,9 +153,7 @@ def test_a_wrapper_that_comes_between_two_runs_leaves_the_earlier_ones_as_they_a
 
 
 @pytest.mark.parametrize("wrapper", [StepTimer, None, 3, "timer"])
-def test_what_cannot_wrap_is_refused_with_an_example(
-    composition: Composition, wrapper: Any
-) -> None:
+def test_what_cannot_wrap_is_refused_with_an_example(composition, wrapper) -> None:
     with pytest.raises(MiddlewareError) as caught:
         composition.wrap(wrapper)
     message = str(caught.value)
@@ -225,19 +178,6 @@ def test_a_wrapper_that_makes_no_middleware_is_named(composition: Composition, m
 
 
 # -- by hand -------------------------------------------------------------------------------
-
-
-def test_a_middleware_run_by_hand_is_wrapped_like_the_others(composition: Composition) -> None:
-    composition.wrap(tracing("w"))
-    ctx = Context(calls=[])
-    composition.wrapped(train)(ctx)
-    assert ctx.calls == ["w(", "train", ")w"]
-    assert composition.uses == []
-
-
-def test_a_middleware_run_by_hand_again_is_not_wrapped_again(composition: Composition) -> None:
-    composition.wrap(tracing("w"))
-    assert composition.wrapped(train) is composition.wrapped(train)
 
 
 class Trainer:
@@ -271,9 +211,7 @@ def test_two_objects_that_are_equal_are_two_middleware(composition: Composition)
 
 
 @pytest.mark.parametrize("first", ["by hand", "in the chain"])
-def test_a_middleware_of_the_chain_that_is_run_by_hand_is_wrapped_once(
-    composition: Composition, first: str
-) -> None:
+def test_a_middleware_of_the_chain_that_is_run_by_hand_is_wrapped_once(composition, first) -> None:
     met = []
 
     def counting(fn: Middleware) -> Middleware:
@@ -296,56 +234,6 @@ def test_what_is_no_middleware_is_refused_by_hand_too(composition: Composition) 
 
 
 # -- locks ---------------------------------------------------------------------------------
-
-
-def run_at_once(chain: list[Middleware], rounds: int) -> None:
-    start = threading.Barrier(len(chain))
-
-    def repeat(fn: Middleware) -> None:
-        for _ in range(rounds):
-            start.wait()
-            fn(Context())
-
-    threads = [threading.Thread(target=repeat, args=(fn,)) for fn in chain]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def test_two_middleware_with_locks_never_run_at_the_same_time(
-    composition: Composition,
-) -> None:
-    log: list[str] = []
-
-    def make(name: str) -> Middleware:
-        def fn(ctx: Context) -> None:
-            for _ in range(50):
-                log.append(name)
-                os.stat("/")  # lets another thread run
-
-        return fn
-
-    for name in "abcd":
-        composition.use(make(name), None, True)
-    run_at_once(composition.chain(), rounds=20)
-
-    stretches = [log[begin : begin + 50] for begin in range(0, len(log), 50)]
-    assert len(stretches) == 4 * 20
-    assert [stretch for stretch in stretches if len(set(stretch)) > 1] == []
-
-
-def test_a_middleware_without_a_lock_does_not_wait(composition: Composition) -> None:
-    both = threading.Barrier(2)  # neither gets through without the other
-    met: list[int] = []
-
-    def meet(ctx: Context) -> None:
-        met.append(both.wait())
-
-    composition.use(meet, None, True)
-    composition.use(meet, None, False)
-    run_at_once(composition.chain(), rounds=20)
-    assert len(met) == 40
 
 
 def test_a_lock_is_let_go_when_its_middleware_raises(composition: Composition) -> None:
@@ -376,9 +264,7 @@ class Resource:
     def __exit__(self, *raised: object) -> None: ...
 
 
-def test_resources_are_the_middleware_and_wrappers_that_can_be_entered(
-    composition: Composition,
-) -> None:
+def test_resources_are_the_middleware_and_wrappers_that_can_be_entered(composition) -> None:
     here, elsewhere, wrapper = Resource(), Resource(), Resource()
     composition.wrap(wrapper)
     composition.wrap(tracing("w"))
@@ -396,9 +282,7 @@ def test_a_resource_that_is_used_twice_is_one(composition: Composition) -> None:
     assert composition.resources() == [resource]
 
 
-def test_the_parts_of_a_composed_middleware_are_entered_like_the_whole(
-    composition: Composition,
-) -> None:
+def test_the_parts_of_a_composed_middleware_are_entered_like_the_whole(composition) -> None:
     first, second = Resource(), Resource()
     task = Task()
     composition.use(task.serial(train, first, task.parallel(second, first)), None, False)
@@ -412,19 +296,3 @@ def test_a_function_that_makes_context_managers_is_no_resource(composition: Comp
 
     composition.use(opened, None, False)
     assert composition.resources() == []
-
-
-# -- distinct ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("names", "numbered"),
-    [
-        ([], []),
-        (["a", "b"], ["a", "b"]),
-        (["a", "b", "a", "a", "b"], ["a", "b", "a#2", "a#3", "b#2"]),
-        (["", ""], ["", "#2"]),
-    ],
-)
-def test_names_that_occur_again_are_numbered(names: list[str], numbered: list[str]) -> None:
-    assert distinct(names) == numbered

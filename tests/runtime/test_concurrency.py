@@ -46,23 +46,6 @@ def test_coroutines_run_at_the_same_time_as_functions_and_each_other() -> None:
     assert from_thread.is_set()
 
 
-def test_no_step_begins_before_the_one_before_has_ended() -> None:
-    running: list[int] = []
-    overlaps: list[tuple[int, ...]] = []
-
-    def work(ctx: Context) -> None:
-        running.append(ctx.total_step)
-        if len(set(running)) > 1:
-            overlaps.append(tuple(running))
-        running.remove(ctx.total_step)
-
-    with Task(async_mode=True, n_async_workers=4) as task:
-        for _ in range(8):
-            task.use(work)
-        task.run(max_step=50)
-    assert overlaps == []
-
-
 def test_the_way_out_begins_behind_the_barrier_and_in_reverse_order() -> None:
     log: list[str] = []
     meet = meeting(3)
@@ -115,52 +98,6 @@ def test_a_failure_cancels_the_coroutines_and_awaits_the_functions() -> None:
     assert caught.value.__notes__ == [
         "in middleware `bad`, step 0, node 0, labels: async, node.0, standalone"
     ]
-
-
-def test_several_failures_of_one_step_come_as_a_group() -> None:
-    meet = meeting(2)
-
-    def _bad(ctx: Context) -> None:
-        meet(ctx)
-        raise ValueError("a")
-
-    def _worse(ctx: Context) -> None:
-        meet(ctx)
-        raise KeyError("b")
-
-    with Task(async_mode=True) as task, pytest.raises(ExceptionGroup) as caught:
-        task.use(_bad).use(_worse).run(max_step=1)
-    assert [type(error) for error in caught.value.exceptions] == [ValueError, KeyError]
-    notes = [error.__notes__[0].split(",")[0] for error in caught.value.exceptions]
-    assert notes == ["in middleware `bad`", "in middleware `worse`"]
-
-
-def test_a_failure_goes_out_through_the_generators_of_its_step() -> None:
-    def guard(ctx: Context) -> Iterator[None]:
-        try:
-            yield
-        except ZeroDivisionError:
-            ctx.metrics["failed"] = 1
-
-    with Task(async_mode=True) as task:
-        task.use(guard).use(lambda ctx: 1 / 0 if ctx.total_step == 0 else None)
-        task.run(max_step=2)
-    assert task.ctx.total_step == 1
-
-
-def test_a_listener_s_failure_at_the_barrier_ends_the_step_in_order() -> None:
-    ended: list[str] = []
-
-    def slow(ctx: Context) -> None:
-        task.emit("e")
-        ended.append("slow")
-
-    with Task(async_mode=True) as task:
-        task.on("e", lambda: 1 / 0)
-        task.use(slow)
-        with pytest.raises(ZeroDivisionError):
-            task.run(max_step=1)
-    assert ended == ["slow"]
 
 
 def test_middleware_with_a_lock_never_run_at_the_same_time() -> None:

@@ -76,13 +76,6 @@ def test_dropping_a_key_that_is_not_kept_is_refused() -> None:
         ctx.drop("train_itr")
 
 
-def test_a_step_keeps_its_own_context() -> None:
-    first = Context(x=1)
-    second = renewed(first)
-    second.x = 2
-    assert first.x == 1
-
-
 @pytest.mark.parametrize("name", [*METHODS, "keep", "drop", "kept"])
 def test_a_key_that_would_hide_a_method_is_refused(name: str) -> None:
     ctx = Context()
@@ -192,9 +185,7 @@ def test_a_missing_key_is_named_with_what_there_is() -> None:
 @pytest.mark.parametrize(
     ("key", "meant"), [("train_itr", "train_iter"), ("transition", "transitions"), ("loss", None)]
 )
-def test_a_mistyped_key_of_the_packages_own_middleware_is_recognised(
-    key: str, meant: str | None
-) -> None:
+def test_a_mistyped_key_of_the_packages_own_middleware_is_recognised(key, meant) -> None:
     with pytest.raises(ContextError) as caught:
         _ = Context()[key]
     assert ("Did you mean" in str(caught.value)) == (meant is not None)
@@ -216,12 +207,6 @@ def test_a_missing_key_is_also_the_builtin_error(kind: type[Exception]) -> None:
         _ = Context()["nothing"]
     with pytest.raises(kind):
         del Context().nothing
-
-
-def test_setdefault_sets_once() -> None:
-    ctx = Context()
-    assert ctx.setdefault("n", -1) == -1
-    assert ctx.setdefault("n", 5) == -1
 
 
 @pytest.mark.parametrize(

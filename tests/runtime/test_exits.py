@@ -65,9 +65,7 @@ SHAPES = [_function, _generator, _generator_on_the_way_out, _coroutine, _async_g
 @CODES
 @pytest.mark.parametrize("async_mode", [False, True], ids=["in order", "async"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_an_exit_of_a_middleware_is_an_error_that_names_it(
-    shape: Callable[[Any], Any], async_mode: bool, code: Any
-) -> None:
+def test_an_exit_of_a_middleware_is_an_error_that_names_it(shape, async_mode, code) -> None:
     with Task(async_mode=async_mode) as task:
         task.use(shape(code))
         with pytest.raises(

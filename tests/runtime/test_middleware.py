@@ -155,9 +155,7 @@ def shapes(log: list[str]) -> dict[str, Middleware]:
         ("hidden_coroutine", "()(a)|"),
     ],
 )
-def test_around_surrounds_each_stretch_of_every_shape(
-    name: str, expected: str, concurrent: bool
-) -> None:
+def test_around_surrounds_each_stretch_of_every_shape(name, expected, concurrent) -> None:
     log: list[str] = []
     with Task(async_mode=concurrent) as task:
         task.forward(around(shapes(log)[name], scope(log))).sync()  # type: ignore[arg-type]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +10,13 @@ import pytest
 
 from ding_lite.framework import Parallel
 from ding_lite.rl import load_checkpoint
-from tests.seeds import diengine_4_ctx, diengine_6_star, diengine_7_elsewhere
+from tests.seeds import programs
 from tests.seeds.diengine import BaseLearner, DQNPolicy, cfg, digest, quick_start
 
 SOLVED = cfg.policy.eval.evaluator.stop_value
 ROUND = cfg.policy.collect.collector.n_sample
 
 pytestmark = [pytest.mark.procs, pytest.mark.deadline(60)]
-
-
-@pytest.fixture(autouse=True)
-def _own_cfg_and_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    before = copy.deepcopy(cfg)
-    yield
-    cfg.update(before)
 
 
 def learn_alone(monkeypatch: pytest.MonkeyPatch, rounds: int) -> dict[str, int]:
@@ -40,7 +30,7 @@ def learn_alone(monkeypatch: pytest.MonkeyPatch, rounds: int) -> dict[str, int]:
 
     with monkeypatch.context() as patch:
         patch.setattr(BaseLearner, "train", train)
-        diengine_4_ctx.main(rounds)
+        programs.decoupled(rounds)
     return updates
 
 
@@ -51,7 +41,7 @@ def policy_of_checkpoint(folder: str) -> DQNPolicy:
 
 
 def test_three_processes_do_the_same_and_end_together() -> None:
-    results = Parallel.runner(n_parallel_workers=3, topology="star")(diengine_6_star.main)
+    results = Parallel.runner(n_parallel_workers=3, topology="star")(programs.star)
 
     assert len(results) == 3
     longest = max((result["history"] for result in results), key=len)
@@ -65,12 +55,8 @@ def test_three_processes_do_the_same_and_end_together() -> None:
             assert digest(policy) == result["weights"]
 
 
-def test_an_evaluator_elsewhere_plays_with_the_learners_weights_and_ends_the_job(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    learner, evaluator = Parallel.runner(n_parallel_workers=2, topology="star")(
-        diengine_7_elsewhere.main
-    )
+def test_an_evaluator_elsewhere_plays_with_the_learners_weights_and_ends_the_job(monkeypatch):
+    learner, evaluator = Parallel.runner(n_parallel_workers=2, topology="star")(programs.elsewhere)
 
     assert learner["history"] == []
     assert (evaluator["train_iter"], evaluator["envstep"]) == (0, 0)
@@ -90,7 +76,7 @@ def test_an_evaluator_elsewhere_plays_with_the_learners_weights_and_ends_the_job
 
 
 def test_the_same_file_does_all_of_it_in_one_process() -> None:
-    [alone] = Parallel.runner(n_parallel_workers=1, topology="star")(diengine_7_elsewhere.main)
+    [alone] = Parallel.runner(n_parallel_workers=1, topology="star")(programs.elsewhere)
 
     assert alone["history"][-1][2] >= SOLVED
     assert digest(policy_of_checkpoint(cfg.exp_name)) == alone["weights"]

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from ding_lite.clock import Clock, Deadline
 from ding_lite.errors import DeadlineExceeded
 from ding_lite.testing.clock import ManualClock
 
@@ -17,11 +16,6 @@ def test_time_moves_only_by_advance(clock: ManualClock) -> None:
     clock.advance(1.5)
     clock.advance(0.25)
     assert clock.now() == started + 1.75
-
-
-def test_it_is_a_clock() -> None:
-    clock: Clock = ManualClock(3.0)
-    assert clock.now() == 3.0
 
 
 def test_it_never_goes_back(clock: ManualClock) -> None:
@@ -43,34 +37,6 @@ def test_a_sleeper_wakes_when_its_instant_has_come_and_not_before(clock: ManualC
         assert woken == []
         clock.advance(1.0)
     assert woken == [5.0]
-
-
-def test_a_notified_wait_ends_without_time_passing(clock: ManualClock) -> None:
-    condition = threading.Condition()
-
-    def wait() -> None:
-        with condition:
-            clock.wait(condition, 60.0)
-
-    with running(wait):
-        clock.until_waiting(1)
-        with condition:
-            condition.notify_all()
-    assert clock.now() == 0.0
-
-
-def test_a_deadline_on_this_clock_expires_when_it_is_moved(clock: ManualClock) -> None:
-    condition = threading.Condition()
-    in_time: list[bool] = []
-
-    def wait() -> None:
-        with condition:
-            in_time.append(Deadline.after(2.0, clock).wait(condition, lambda: False))
-
-    with running(wait):
-        clock.until_waiting(1)
-        clock.advance(2.0)
-    assert in_time == [False]
 
 
 def test_awaiting_a_thread_that_never_waits_times_out(clock: ManualClock) -> None:

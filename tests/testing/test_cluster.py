@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import threading
 
-import numpy as np
 import pytest
 
 from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost
 from ding_lite.parallel.router.node_router import NodeRouter
-from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster, ManualClock
@@ -32,34 +30,6 @@ def test_a_program_runs_on_all_nodes_with_the_labels_of_each() -> None:
 def test_one_node_is_a_job_by_itself() -> None:
     with Cluster(1) as cluster:
         assert cluster.run(lambda: sorted(current_router().labels)) == [["node.0", "standalone"]]
-
-
-def test_nodes_share_their_ctx_and_their_end() -> None:
-    def main() -> int:
-        seen = 0
-
-        def learn(ctx: Context) -> None:
-            ctx.train_iter = ctx.setdefault("train_iter", 0) + 1
-            ctx.keep("train_iter")
-            ctx.state_dict = {"w": np.full(20_000, ctx.train_iter)}
-
-        def evaluate(ctx: Context) -> None:
-            nonlocal seen
-            newest = task.wait_parallel_ctx(newer_than={"train_iter": seen}, timeout=10.0)
-            if newest is not None:
-                seen = newest.train_iter
-                ctx.finish = seen >= 50
-
-        with Task() as task:
-            task.use(learn, filter_labels="learner")
-            task.use(evaluate, filter_labels="evaluator")
-            task.run()
-        return seen
-
-    with Cluster(2, "star", roles=["learner", "evaluator"]) as cluster:
-        learner, evaluator = cluster.run(main)
-    assert learner == 0
-    assert evaluator >= 50
 
 
 def test_an_error_of_one_node_ends_the_tasks_of_the_others_and_says_where() -> None:

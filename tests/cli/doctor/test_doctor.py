@@ -43,9 +43,7 @@ def test_all_is_well_where_the_tests_run(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1].endswith("ding_lite can work here.")
 
 
-def test_something_to_mend_ends_with_1(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_something_to_mend_ends_with_1(capsys, monkeypatch) -> None:
     class Met:
         def look(self) -> Iterator[Finding]:
             yield Finding("warn", "nodes", "slow", "Wait.")
@@ -86,9 +84,7 @@ def test_a_package_that_is_missing_or_too_old_is_named(monkeypatch: pytest.Monke
     assert extra.level == "ok"
 
 
-def test_an_extra_with_a_package_that_is_missing_or_too_old_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_extra_with_a_package_that_is_missing_or_too_old_is_named(monkeypatch) -> None:
     needed = {
         "ding_lite": [
             *('numpy>=1; extra == "atari"', 'no-such-package>=1; extra == "atari"'),
@@ -146,9 +142,7 @@ def test_a_directory_that_cannot_be_written_to_is_named(monkeypatch: pytest.Monk
         ("_disk", "LITTLE_DISK"),
     ],
 )
-def test_what_is_short_is_warned_of(
-    name: str, constant: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_short_is_warned_of(name, constant, monkeypatch) -> None:
     assert [finding.level for finding in look(name)] == ["ok"]
     monkeypatch.setattr(doctor, constant, 1 << 60)
     [finding] = look(name)

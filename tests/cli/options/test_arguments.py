@@ -91,9 +91,7 @@ def test_a_good_word_is_read(read: Callable[[str], object], word: str, value: ob
         (arguments.ports, "²", "a port from 1 to 65535"),
     ],
 )
-def test_a_bad_value_is_refused_with_the_expected_ones(
-    read: Callable[[str], object], word: str, expected: str
-) -> None:
+def test_a_bad_value_is_refused_with_the_expected_ones(read, word, expected) -> None:
     with pytest.raises(ArgumentTypeError) as caught:
         read(word)
     assert str(caught.value).startswith(f"found {word!r}; ")

@@ -46,9 +46,7 @@ def test_without_limits_it_is_what_the_machine_has_to_spare(machine: Path) -> No
     ("line", "folder", "version"),
     [("0::/a/b", "a/b", 2), ("0::/a/b", "a", 2), ("4:memory:/j", "memory/j", 1)],
 )
-def test_a_container_leaves_the_memory_of_its_limit(
-    machine: Path, line: str, folder: str, version: int
-) -> None:
+def test_a_container_leaves_the_memory_of_its_limit(machine, line, folder, version) -> None:
     (machine / "_OWN_GROUPS").write_text(f"3:cpu,cpuacct:/\n{line}\n")
     limit(machine / "_GROUPS" / folder, "1000", used=900, cache=300, version=version)
     assert memory.available_bytes() == 400

@@ -35,17 +35,13 @@ def test_the_key_is_this_users_alone_and_the_same_for_all_processes(home: Path) 
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
 
 
-def test_another_user_or_machine_has_another_key(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_user_or_machine_has_another_key(home, monkeypatch) -> None:
     signature = sign(NAMED)
     monkeypatch.setenv("XDG_STATE_HOME", str(home / "other"))
     assert not is_signed(NAMED, signature)
 
 
-def test_without_a_place_for_a_key_nothing_is_signed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_place_for_a_key_nothing_is_signed(tmp_path, monkeypatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     assert sign(NAMED) is None

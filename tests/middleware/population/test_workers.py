@@ -125,16 +125,6 @@ def test_a_best_agent_that_is_not_good_enough_does_not() -> None:
     assert on_one_node(spread, stop_at=501.0)[1] == GENERATIONS * EVERY * 4 * 16
 
 
-def test_all_agents_are_away_until_some_were_taken() -> None:
-    def main() -> list[bool]:
-        world, own = World.current(), Program()
-        server = PopulationServer(world.group("breeder"), world.group("learner"), own.population)
-        mw.take_members(own.population, server)
-        return [agent.is_away for agent in [*own.population, *server.population]]
-
-    assert on_one_node(main) == [True] * 4 + [False] * 4
-
-
 def test_settings_that_make_no_sense_are_refused() -> None:
     def main() -> None:
         world, own = World.current(), Program()

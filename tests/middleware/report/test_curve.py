@@ -63,9 +63,7 @@ def test_title_axes_legend_and_target_are_in_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("env", ["MountainCarContinuous-v0", "package.module:" + "Long" * 12])
-def test_titles_fit_into_the_picture_and_the_legend_into_the_axes(
-    env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_titles_fit_into_the_picture_and_the_legend_into_the_axes(env, tmp_path, monkeypatch):
     figures: list[Figure] = []
     monkeypatch.setattr(report_curve, "save_picture", lambda figure, path: figures.append(figure))
     stages = {f"seconds/{name}_of_a_long_name": 1.0 for name in ("collect", "train", "play", "log")}
@@ -189,9 +187,6 @@ def test_drawing_leaves_pyplot_and_its_settings_alone(tmp_path: Path) -> None:
 def test_a_picture_of_an_unknown_kind_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"Choose one of: \.png, \.svg, \.pdf"):
         mw.curve(tmp_path / name)
-
-
-def test_redrawing_all_the_time_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"`redraw` is 0\.0"):
         mw.curve(tmp_path / "curve.png", redraw=0.0)
 

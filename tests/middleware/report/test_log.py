@@ -54,9 +54,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 # -- log ---------------------------------------------------------------------------------
 
 
-def test_rows_stand_under_a_heading_of_their_columns(
-    clock: ManualClock, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_stand_under_a_heading_of_their_columns(clock, capsys) -> None:
     rows = [{"env_step": 800 * k, "train_iter": k, "eval_return": 10.0 * k} for k in range(1, 5)]
     run(mw.log(every=2, clock=clock), *rows, clock=clock)
 
@@ -79,9 +77,7 @@ def test_a_row_has_the_newest_value_of_each_metric(clock: ManualClock, tmp_path:
     assert (first["wall_s"], last["wall_s"]) == (2.0, 3.0)
 
 
-def test_the_file_marks_the_rows_of_evaluations(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_file_marks_the_rows_of_evaluations(tmp_path, capsys) -> None:
     file = tmp_path / "metrics.jsonl"
     rows: list[dict[str, Any]] = [
         {"env_step": 8, "eval_return": 80.0},
@@ -104,11 +100,6 @@ def test_the_file_grows_from_run_to_run(tmp_path: Path) -> None:
     assert [row["step"] for row in read(file)] == [1, 2, 3]
 
 
-def test_a_quiet_log_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(mw.jsonl(tmp_path / "metrics.jsonl", every=1), {"loss": 1.0})
-    assert capsys.readouterr().err == ""
-
-
 def test_numbers_that_json_does_not_know_become_null(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     run(mw.log(every=1, path=file), {"loss": math.nan, "q": math.inf, "ok": torch.tensor(2.0)})
@@ -116,9 +107,7 @@ def test_numbers_that_json_does_not_know_become_null(tmp_path: Path) -> None:
     assert (row["loss"], row["q"], row["ok"]) == (None, None, 2.0)
 
 
-def test_details_of_episodes_are_for_the_file_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_details_of_episodes_are_for_the_file_alone(tmp_path, capsys) -> None:
     file = tmp_path / "metrics.jsonl"
     run(mw.log(every=1, path=file), {"episode_length": 31.0, "return": 31.0})
     assert read(file)[0]["episode_length"] == 31.0
@@ -224,9 +213,7 @@ def test_a_log_goes_on_with_the_rows_that_the_checkpoint_knows(tmp_path: Path, s
     assert [row["wall_s"] for row in read(tmp_path / "cut.jsonl")] == [4.0, 8.0, 10.0]
 
 
-def test_a_log_that_has_lost_rows_warns_and_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_log_that_has_lost_rows_warns_and_goes_on(tmp_path, caplog) -> None:
     file, clock = tmp_path / "metrics.jsonl", ManualClock()
 
     def log() -> Middleware:
@@ -300,9 +287,7 @@ def shown(screen: io.StringIO) -> list[str]:
     return [line.rstrip() for line in re.split(r"[\r\n]+", text) if line.strip()]
 
 
-def test_on_a_terminal_one_line_is_rewritten(
-    clock: ManualClock, terminal: Callable[[int], io.StringIO]
-) -> None:
+def test_on_a_terminal_one_line_is_rewritten(clock, terminal) -> None:
     screen = terminal(150)
     run(mw.progress(max_env_steps=10_000, target=475, clock=clock), *ROWS, clock=clock)
 
@@ -317,9 +302,7 @@ def test_on_a_terminal_one_line_is_rewritten(
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100])
-def test_the_line_fits_into_any_terminal(
-    clock: ManualClock, terminal: Callable[[int], io.StringIO], width: int
-) -> None:
+def test_the_line_fits_into_any_terminal(clock, terminal, width) -> None:
     screen = terminal(width)
     progress = mw.progress(max_env_steps=10_000, target=475, title="DQN", clock=clock)
     run(progress, *ROWS, clock=clock)
@@ -332,11 +315,7 @@ def test_the_line_fits_into_any_terminal(
         assert "eval 100.0/475" in frames[-1]
 
 
-def test_returns_loss_speed_and_memory_are_on_the_screen(
-    clock: ManualClock,
-    terminal: Callable[[int], io.StringIO],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_returns_loss_speed_and_memory_are_on_the_screen(clock, terminal, capsys) -> None:
     rows = [{**row, "loss": 0.0123456, "memory_mb": 412.3} for row in ROWS]
     run(mw.progress(max_env_steps=10_000, clock=clock), *rows, clock=clock)
     everything = (
@@ -354,17 +333,13 @@ def test_returns_loss_speed_and_memory_are_on_the_screen(
     assert shown(screen)[-1].endswith(rest)
 
 
-def test_it_is_not_drawn_more_often_than_one_can_see(
-    terminal: Callable[[int], io.StringIO],
-) -> None:
+def test_it_is_not_drawn_more_often_than_one_can_see(terminal) -> None:
     screen = terminal(100)
     run(mw.progress(clock=ManualClock()), *[{"env_step": k} for k in range(500)])
     assert len(shown(screen)) <= 2
 
 
-def test_elsewhere_it_is_one_line_a_minute(
-    clock: ManualClock, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_elsewhere_it_is_one_line_a_minute(clock, capsys) -> None:
     rows = [{"env_step": 100 * k} for k in range(1, 151)]
     run(mw.progress(clock=clock), *rows, clock=clock)
 
@@ -376,16 +351,7 @@ def test_elsewhere_it_is_one_line_a_minute(
     ]
 
 
-def test_a_run_of_no_steps_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with Task() as task:
-        task.use(mw.progress())
-        task.run(max_step=0)
-    assert capsys.readouterr().err == ""
-
-
-def test_the_time_left_follows_from_the_rate_of_late(
-    clock: ManualClock, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_time_left_follows_from_the_rate_of_late(clock, capsys) -> None:
     def slow_down(ctx: Context) -> None:
         clock.advance(60.0 * (ctx.total_step > 0))
         ctx.env_step = (0, 6_000, 6_600)[ctx.total_step]
@@ -471,9 +437,7 @@ def test_a_file_in_place_of_the_tensorboard_directory_is_refused(tmp_path: Path)
         mw.tensorboard(tmp_path / "events")
 
 
-def test_reports_of_a_run_without_metrics_say_at_least_the_step(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reports_of_a_run_without_metrics_say_at_least_the_step(tmp_path, capsys) -> None:
     for middleware in (mw.log(every=1), mw.progress(), mw.tensorboard(tmp_path, every=1)):
         run_step(middleware)
     lines = capsys.readouterr().err.splitlines()
@@ -482,9 +446,7 @@ def test_reports_of_a_run_without_metrics_say_at_least_the_step(
     assert lines[3].startswith("0 env steps")
 
 
-def test_rows_are_written_within_a_chain_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_are_written_within_a_chain_too(tmp_path, capsys) -> None:
     steps = play(*[{"env_step": 8 * k} for k in range(1, 4)])
     with Task() as task:
         log = mw.log(every=1, path=tmp_path / "metrics.jsonl")

@@ -51,9 +51,7 @@ def test_a_resumed_run_knows_what_was_reported_before_it() -> None:
     assert calls == [(32, {"loss": 1 / 4, "return": 7.0, "eval_return": 20.0})]
 
 
-def test_a_logger_that_fails_while_a_run_fails_does_not_hide_the_error_of_the_run(
-    caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
+def test_a_logger_that_fails_while_a_run_fails_does_not_hide_the_error_of_the_run(caplog, tmp_path):
     def fail(ctx: Context) -> None:
         ctx.metrics["return"] = 1.0
         if ctx.total_step == 3:

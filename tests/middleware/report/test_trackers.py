@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,9 +40,7 @@ def train(
 
 @pytest.mark.optional
 @pytest.mark.filterwarnings("ignore")  # of mlflow and what it imports
-def test_mlflow_gets_each_new_value_at_its_env_step_and_goes_on_with_its_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mlflow_gets_each_new_value_at_its_env_step_and_goes_on_with_its_run(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # a database would stay open
     uri = tmp_path.as_uri()
@@ -72,9 +69,7 @@ def test_mlflow_gets_each_new_value_at_its_env_step_and_goes_on_with_its_run(
 @pytest.mark.optional
 @pytest.mark.deadline(60)
 @pytest.mark.filterwarnings("ignore")  # of wandb and what it imports
-def test_wandb_gets_each_new_value_with_its_env_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_gets_each_new_value_with_its_env_step(tmp_path, monkeypatch) -> None:
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
     rows: list[dict[str, Any]] = []
@@ -102,9 +97,7 @@ def test_wandb_gets_each_new_value_with_its_env_step(
 
 
 @pytest.mark.parametrize("make", [mw.wandb, mw.mlflow])
-def test_a_package_that_is_missing_is_named_with_its_extra(
-    make: Callable[[], Middleware], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_that_is_missing_is_named_with_its_extra(make, monkeypatch) -> None:
     def missing(name: str) -> Any:
         raise ImportError(name)
 

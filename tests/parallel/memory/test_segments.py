@@ -4,73 +4,40 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
 from ding_lite.errors import CodecError
-from ding_lite.parallel.memory import copying
 from ding_lite.parallel.memory.segments import (
     DIRECTORY,
     MIN_SLOTS,
     Announcement,
     Overtaken,
     Published,
-    Segment,
     SegmentReader,
     domain,
     remove_left_over,
     slot_bytes_of,
 )
 from ding_lite.parallel.wire.codec import Encoded, decode, encode
+from tests.parallel.memory.processes import (
+    fresh,
+    get_stuck,
+    number_of,
+    process,
+    read,
+    reader,
+    said,
+    segment,
+    segments,
+    value,
+    write,
+)
 
 pytestmark = pytest.mark.skipif(not domain(), reason="no memory to share on this platform")
-
-
-def value(number: int, size: int = 20_000) -> Encoded:
-    """Make a value with its number in all its arrays: a torn copy has two numbers."""
-    full = np.full(size, number, np.int64)
-    return encode({"number": number, "a": full, "b": full[: size // 2]}, borrow=True)
-
-
-def number_of(copy: tuple[bytes, list[memoryview]]) -> int:
-    tree = decode(*copy)
-    arrays = tree["a"], tree["b"]
-    found = {tree["number"], *(int(f(array)) for array in arrays for f in (np.min, np.max))}
-    assert len(found) == 1, f"torn: {found}"
-    return int(found.pop())
-
-
-def fresh(nbytes: int) -> memoryview:
-    return memoryview(bytearray(nbytes))
-
-
-@contextmanager
-def segment(**more: int) -> Iterator[Segment]:
-    one = Segment("test", **{"slot_bytes": slot_bytes_of(value(0)), **more})
-    try:
-        yield one
-    finally:
-        one.close()
-
-
-@contextmanager
-def reader(name: str) -> Iterator[SegmentReader]:
-    one = SegmentReader(name)
-    try:
-        yield one
-    finally:
-        one.close()
-
-
-def segments() -> set[str]:
-    return {path.name for path in DIRECTORY.glob("ding_lite-*")}
 
 
 class TestOneSegment:
@@ -137,9 +104,7 @@ class TestOneSegment:
             max_size=60,
         )
     )
-    def test_a_referenced_value_is_never_overwritten(
-        self, steps: list[str | tuple[str, int]]
-    ) -> None:
+    def test_a_referenced_value_is_never_overwritten(self, steps) -> None:
         """And memory grows with what is referred to, not with what is written."""
         held: list[tuple[int, Published]] = []
         most = 0
@@ -228,9 +193,7 @@ class TestMistrust:
             path.unlink()
 
     @given(st.integers(0, 8 * 64 + 3000), st.binary(min_size=1, max_size=16))
-    def test_whatever_stands_in_a_slot_is_a_value_or_refused(
-        self, offset: int, noise: bytes
-    ) -> None:
+    def test_whatever_stands_in_a_slot_is_a_value_or_refused(self, offset, noise) -> None:
         """Nothing is allocated that is larger than the slot."""
 
         def allocate(nbytes: int) -> memoryview:
@@ -252,96 +215,12 @@ class TestMistrust:
         assert arrived == Announcement("ding_lite-x", 3)
 
 
-# -- other processes -----------------------------------------------------------------------
-
-PRELUDE = "from tests.parallel.memory.test_segments import *; import sys; "
-WRITER = "write_at_full_speed(int(sys.argv[1]), int(sys.argv[2]))"
-READER = "read_many(sys.argv[1], int(sys.argv[2]))"
-STUCK = "write_and_get_stuck(int(sys.argv[1]), int(sys.argv[2]))"
-
-
-def write_at_full_speed(size: int, num_slots: int) -> None:
-    """Run in a process of its own until it is killed or its input ends."""
-    with segment(slot_bytes=slot_bytes_of(value(0, size)), num_slots=num_slots) as one:
-        number = 0
-        os.set_blocking(0, False)
-        while number == 0 or _is_open(0):
-            number += 1
-            one.write(value(number, size))
-            if number == 1:
-                say(one.name)
-
-
-def write_and_get_stuck(size: int, num_versions: int) -> None:
-    """Publish some versions and stop for ever in the middle of the copy of the next."""
-    with segment(slot_bytes=slot_bytes_of(value(0, size))) as one:
-        for number in range(1, num_versions + 1):
-            one.write(value(number, size))
-
-        class Stuck:
-            def __init__(self) -> None:
-                self.num_copies = 0
-
-            def __getattr__(self, name: str) -> object:
-                return getattr(np, name)
-
-            def copyto(self, target: np.ndarray, source: np.ndarray) -> None:
-                np.copyto(target[: target.size // 2], source[: target.size // 2])
-                say(one.name)
-                sys.stdin.read()
-
-        vars(copying)["np"] = Stuck()
-        one.write(value(num_versions + 1, size))
-
-
-def read_many(name: str, count: int) -> None:
-    """Read so many versions, each whole and none older than the one before."""
-    newest = 0
-    with reader(name) as other:
-        for _ in range(count):
-            number = number_of(other.read(fresh))
-            assert number >= newest
-            newest = number
-    say(newest)
-
-
-def say(what: object) -> None:
-    sys.stdout.write(f"{what}\n")
-    sys.stdout.flush()
-
-
-def _is_open(fd: int) -> bool:
-    try:
-        return os.read(fd, 1) != b""
-    except BlockingIOError:
-        return True
-
-
-@contextmanager
-def process(code: str, *args: object) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", PRELUDE + code, *map(str, args)]
-    pipe = subprocess.PIPE
-    root = Path(__file__).parents[3]
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=root) as child:
-        try:
-            yield child
-        finally:
-            child.kill()
-
-
-def said(child: subprocess.Popen[str]) -> str:
-    assert child.stdout is not None
-    return child.stdout.readline().strip()
-
-
 class TestProcesses:
-    @pytest.mark.parametrize(("size", "num_slots"), [(400_000, 3), (50_000, 3), (50_000, 8)])
-    def test_two_readers_of_a_writer_at_full_speed_see_no_torn_value(
-        self, size: int, num_slots: int
-    ) -> None:
-        with process(WRITER, size, num_slots) as writer:
+    @pytest.mark.parametrize(("size", "num_slots"), [(400_000, 3), (50_000, 8)])
+    def test_two_readers_of_a_writer_at_full_speed_see_no_torn_value(self, size, num_slots) -> None:
+        with process(write, size, num_slots) as writer:
             name = said(writer)
-            with process(READER, name, 100) as one, process(READER, name, 100) as two:
+            with process(read, name, 40) as one, process(read, name, 40) as two:
                 newest = [int(said(child)) for child in (one, two)]
                 assert [child.wait() for child in (one, two)] == [0, 0]
             assert min(newest) > 1
@@ -350,10 +229,8 @@ class TestProcesses:
         assert name not in segments()
 
     @pytest.mark.parametrize("num_versions", [1, 5])
-    def test_a_writer_that_is_killed_in_mid_copy_leaves_its_last_value_whole(
-        self, num_versions: int
-    ) -> None:
-        with process(STUCK, 500_000, num_versions) as writer:
+    def test_a_writer_that_is_killed_in_mid_copy_leaves_its_last_value_whole(self, num_versions):
+        with process(get_stuck, 500_000, num_versions) as writer:
             name = said(writer)
             with reader(name) as other:
                 assert number_of(other.read(fresh)) == num_versions
@@ -367,8 +244,8 @@ class TestProcesses:
         assert name not in segments()
 
     def test_a_writer_that_is_killed_anywhere_leaves_its_last_value_whole(self) -> None:
-        for _ in range(4):
-            with process(WRITER, 200_000, 3) as writer:
+        for _ in range(3):
+            with process(write, 200_000, 3) as writer:
                 name = said(writer)
                 with reader(name) as other:
                     before = max(number_of(other.read(fresh)) for _ in range(5))
@@ -380,9 +257,9 @@ class TestProcesses:
             remove_left_over([name])
 
     def test_killing_a_reader_does_not_affect_others(self) -> None:
-        with process(WRITER, 200_000, 3) as writer:
+        with process(write, 200_000, 3) as writer:
             name = said(writer)
-            with process(READER, name, 10**9) as victim, reader(name) as other:
+            with process(read, name, 10**9) as victim, reader(name) as other:
                 before = number_of(other.read(fresh))
                 victim.send_signal(signal.SIGKILL)
                 victim.wait()
@@ -392,7 +269,7 @@ class TestProcesses:
             assert writer.returncode == 0
 
     def test_segments_of_crashed_writers_are_removed_and_others_stay(self) -> None:
-        with process(STUCK, 50_000, 1) as dead, process(STUCK, 50_000, 1) as alive:
+        with process(get_stuck, 50_000, 1) as dead, process(get_stuck, 50_000, 1) as alive:
             names = said(dead), said(alive)
             assert set(names) <= segments()
             dead.kill()

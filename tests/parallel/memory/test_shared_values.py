@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -18,7 +16,6 @@ import pytest
 import torch
 
 from ding_lite.parallel.memory.segments import (
-    DIRECTORY,
     Announcement,
     Published,
     Segment,
@@ -29,14 +26,21 @@ from ding_lite.parallel.memory.shared_values import MIN_SHARED_BYTES, SharedRece
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.wire.codec import Encoded, decode, encode
-from tests.parallel.router.test_node_router import specs
-from tests.parallel.tcp import Ears
+from tests.parallel.memory.processes import full, hang, process, publish, said, segments
+from tests.parallel.tcp import Ears, hub_spec, leaf_spec
 from tests.parallel.test_socket_fuzz import wait_until
 
 pytestmark = pytest.mark.skipif(not domain(), reason="no memory to share on this platform")
 
 LARGE = 2 * MIN_SHARED_BYTES // 8
 Start = Callable[..., list[NodeRouter]]
+
+
+def spec_of(node: int, folder: Path, num_nodes: int, **more: Any) -> NodeSpec:
+    hub = f"ipc://{folder}/hub"
+    if node == 0:
+        return hub_spec(num_nodes, listen=hub, **more)
+    return leaf_spec(node, hub, num_nodes, **more)
 
 
 @pytest.fixture
@@ -46,8 +50,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
         def start(num_nodes: int) -> list[NodeRouter]:
             routers = []
-            for spec in specs(tmp_path, num_nodes, "star"):
-                routers.append(NodeRouter(spec))
+            for node in range(num_nodes):
+                routers.append(NodeRouter(spec_of(node, tmp_path, num_nodes)))
                 stack.callback(routers[-1].close)
             for router in routers:
                 router.wait_ready(10.0)
@@ -56,20 +60,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield start
 
 
-def segments(pid: int | None = None) -> set[str]:
-    """Name those of a process, this one by default; other jobs of the user may have some too."""
-    pid = os.getpid() if pid is None else pid
-    return {path.name for path in DIRECTORY.glob(f"ding_lite-*-{pid}-*")}
-
-
-def full(number: int, size: int = LARGE) -> np.ndarray:
-    return np.full(size, number, np.int64)
-
-
 class TestRouters:
-    def test_a_state_of_10_mb_arrives_as_a_snapshot_in_tensors_that_may_be_changed(
-        self, start: Start
-    ) -> None:
+    def test_a_state_of_10_mb_arrives_as_a_snapshot_in_tensors_that_may_be_changed(self, start):
         routers = start(2)
         ears = Ears(routers[1])
         state = {f"layer {k}": torch.full((125_000,), float(k)) for k in range(20)}
@@ -83,22 +75,10 @@ class TestRouters:
         for k, tensor in enumerate(arrived.values()):
             assert torch.equal(tensor, torch.full((125_000,), float(k)))
             tensor += 1
-        assert len(segments()) == 1
+        assert len(segments(os.getpid())) == 1
         routers[0].publish_ctx({"small": np.zeros(1_000)})
         ears.wait(lambda: "small" in ears.ctx[0])
-        assert len(segments()) == 1
-
-    def test_values_published_together_arrive_together(self, start: Start) -> None:
-        """And the newest arrives last, at each of three readers."""
-        routers = start(4)
-        ears = [Ears(router) for router in routers[1:]]
-        for number in range(300):
-            routers[0].publish_ctx({"n": number, "w": full(number), "v": [full(-number)]})
-        for one in ears:
-            one.wait(lambda one=one: one.ctx.get(0, {}).get("n") == 299)  # type: ignore[misc]
-            newest = one.ctx[0]
-            assert (newest["w"] == 299).all()
-            assert (newest["v"][0] == -299).all()
+        assert len(segments(os.getpid())) == 1
 
     def test_no_reader_sees_keys_of_two_moments_or_a_torn_one(self, start: Start) -> None:
         routers = start(3)
@@ -136,9 +116,7 @@ class TestRouters:
         for number, array in enumerate(kept):
             assert (array == number).all()
 
-    def test_a_state_that_grows_moves_to_a_larger_segment_and_the_old_one_goes(
-        self, start: Start
-    ) -> None:
+    def test_a_state_that_grows_moves_to_a_larger_segment_and_the_old_one_goes(self, start) -> None:
         routers = start(2)
         ears = Ears(routers[1])
         for number in range(1, 12):
@@ -148,18 +126,15 @@ class TestRouters:
         routers[0].publish_ctx({"w": full(0)})
         ears.wait(lambda: len(ears.ctx[0]["w"]) == LARGE)
         routers[0].publish_ctx({"w": full(0)})
-        assert len(segments()) <= 2
+        assert len(segments(os.getpid())) <= 2
 
-    def test_a_late_or_restarted_node_gets_the_newest_value(
-        self, start: Start, tmp_path: Path
-    ) -> None:
-        made = specs(tmp_path, 2, "star")
-        first = NodeRouter(made[0])
+    def test_a_late_or_restarted_node_gets_the_newest_value(self, start, tmp_path) -> None:
+        first = NodeRouter(spec_of(0, tmp_path, 2))
         try:
             for number in range(5):
                 first.publish_ctx({"w": full(number)})
             for incarnation in (1, 2):
-                again = NodeRouter(NodeSpec(**{**vars(made[1]), "incarnation": incarnation}))
+                again = NodeRouter(spec_of(1, tmp_path, 2, incarnation=incarnation))
                 ears = Ears(again)
                 ears.wait(lambda ears=ears: 0 in ears.ctx)  # type: ignore[misc]
                 assert (ears.ctx[0]["w"] == 4).all()
@@ -175,11 +150,9 @@ class TestRouters:
         routers[0].close()
         ears.wait(lambda: 0 in ears.ctx)
         assert (ears.ctx[0]["w"] == 7).all()
-        assert not segments()
+        assert not segments(os.getpid())
 
-    def test_without_common_memory_the_bytes_travel(
-        self, start: Start, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_without_common_memory_the_bytes_travel(self, start, monkeypatch) -> None:
         """As with a container that has a /dev/shm of its own."""
         domains = iter(["here", "there"])
         monkeypatch.setattr("ding_lite.parallel.router.node_router.domain", lambda: next(domains))
@@ -191,9 +164,7 @@ class TestRouters:
         assert (ears.ctx[0]["w"] == 49).all()
         assert routers[1]._state._shared_receiver._thread is None
 
-    def test_without_room_the_bytes_travel_with_one_warning(
-        self, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_without_room_the_bytes_travel_with_one_warning(self, start, monkeypatch, caplog):
         def refuse(fd: int, begin: int, size: int) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -204,7 +175,7 @@ class TestRouters:
             routers[0].publish_ctx({"w": full(number)})
         ears.wait(lambda: 0 in ears.ctx and ears.ctx[0]["w"][0] == 2)
         assert len([r for r in caplog.records if "no room for it in /dev/shm" in r.message]) == 1
-        assert not segments()
+        assert not segments(os.getpid())
 
 
 class TestForgedAnnouncements:
@@ -229,9 +200,7 @@ class TestForgedAnnouncements:
         else:
             self.send(routers[0], ears, forged)
 
-    def test_are_not_followed_for_a_peer_that_shares_no_memory(
-        self, start: Start, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_are_not_followed_for_a_peer_that_shares_no_memory(self, start, monkeypatch) -> None:
         domains = iter(["here", "there"])
         monkeypatch.setattr("ding_lite.parallel.router.node_router.domain", lambda: next(domains))
         routers = start(2)
@@ -254,57 +223,20 @@ class TestForgedAnnouncements:
         ears.wait(lambda: ears.ctx[0]["n"] == 2)
 
 
-# -- peers in processes of their own -------------------------------------------------------
-
-PRELUDE = "from tests.parallel.memory.test_shared_values import *; import sys; "
-STUCK = "be_stuck(sys.argv[1])"
-PUBLISH = "publish_and_wait(sys.argv[1])"
-
-
-def be_stuck(directory: str) -> None:
-    """Be node 1, and hang on the first large value."""
-    router = NodeRouter(specs(Path(directory), 2, "star")[1])
-
-    class Stuck:
-        def receive_event(self, *args: object) -> None: ...
-
-        def receive_ctx(self, node_id: int, values: Any) -> None:
-            sys.stdout.write("stuck\n")
-            sys.stdout.flush()
-            threading.Event().wait()
-
-    router.join(Stuck())
-    threading.Event().wait()
-
-
-def publish_and_wait(directory: str) -> None:
-    """Be node 1, publish a large value, and wait to be killed."""
-    router = NodeRouter(specs(Path(directory), 2, "star")[1])
-    router.publish_ctx({"w": full(1)})
-    threading.Event().wait()
-
-
-def node_one(code: str, directory: Path) -> subprocess.Popen[str]:
-    root = Path(__file__).parents[3]
-    command = [sys.executable, "-c", PRELUDE + code, str(directory)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root)
-
-
 class TestProcesses:
     def test_a_hung_reader_pins_one_slot_and_a_killed_one_none(self, tmp_path: Path) -> None:
-        router = NodeRouter(specs(tmp_path, 2, "star")[0])
+        router = NodeRouter(spec_of(0, tmp_path, 2))
         try:
-            with node_one(STUCK, tmp_path) as stuck:
+            with process(hang, router.address) as stuck:
                 try:
                     router.wait_ready(10.0)
                     ears = Ears(router)
                     router.publish_ctx({"w": full(0)})
-                    assert stuck.stdout is not None
-                    assert stuck.stdout.readline() == "stuck\n"
+                    assert said(stuck) == "stuck"
                     for number in range(200):
                         router.publish_ctx({"w": full(number)})
                     (segment,) = router._shared_sender._segments.values()
-                    assert len(segments()) == 1
+                    assert len(segments(os.getpid())) == 1
                     assert segment.num_used_slots <= 4
                 finally:
                     stuck.kill()
@@ -318,9 +250,9 @@ class TestProcesses:
             router.close()
 
     def test_surviving_nodes_remove_the_segments_of_a_killed_one(self, tmp_path: Path) -> None:
-        router = NodeRouter(specs(tmp_path, 2, "star")[0])
+        router = NodeRouter(spec_of(0, tmp_path, 2))
         try:
-            with node_one(PUBLISH, tmp_path) as peer:
+            with process(publish, router.address) as peer:
                 try:
                     ears = Ears(router)
                     ears.wait(lambda: 1 in ears.ctx)
@@ -335,14 +267,6 @@ class TestProcesses:
 
 
 class TestSender:
-    def test_values_for_other_machines_make_no_segment(self) -> None:
-        sender = SharedSender("test", 0)
-        array = full(1)
-        kept = sender.keep("w", encode(array, borrow=True))
-        array[:] = 2
-        assert isinstance(kept, Encoded)
-        assert (decode(kept.meta, kept.buffers) == 1).all()
-
     def test_small_arrays_travel_as_bytes_of_their_own(self) -> None:
         sender = SharedSender("test", 1)
         arrays = [np.ones(3_000), np.ones(3)]
@@ -351,7 +275,7 @@ class TestSender:
             array[:] = 2
         assert isinstance(kept, Encoded)
         assert all((array == 1).all() for array in decode(kept.meta, kept.buffers))
-        assert not segments()
+        assert not segments(os.getpid())
 
     def test_after_the_end_values_are_kept_as_bytes(self) -> None:
         sender = SharedSender("test", 1)
@@ -359,7 +283,7 @@ class TestSender:
         assert isinstance(published, Published)
         sender.close()
         assert isinstance(sender.keep("w", encode(full(1), borrow=True)), Encoded)
-        assert not segments()
+        assert not segments(os.getpid())
 
     def test_without_local_peers_a_value_is_kept_as_bytes(self) -> None:
         """Of arrays of any size, and of an empty one."""
@@ -422,9 +346,7 @@ def test_nothing_is_delivered_out_of_order(monkeypatch: pytest.MonkeyPatch) -> N
     assert [type(value) for value in got] == [np.ndarray, int]
 
 
-def test_a_raising_receiver_does_not_stop_later_deliveries(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_raising_receiver_does_not_stop_later_deliveries(caplog) -> None:
     got: list[int] = []
 
     def deliver(peer: int, values: dict[str, Any], number: int) -> None:

@@ -6,7 +6,6 @@ import os
 import socket
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -16,7 +15,6 @@ from ding_lite.parallel.network.address import (
     MAX_IPC_PATH,
     Address,
     PrivateDirectory,
-    check_listening,
     free_ports,
     is_loopback,
 )
@@ -87,30 +85,6 @@ def test_everything_else_is_not_loopback(host: str) -> None:
     assert not is_loopback(host)
 
 
-def test_a_name_with_one_public_address_is_not_loopback(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def getaddrinfo(*args: Any, **kwargs: Any) -> list[Any]:
-        return [(2, 1, 6, "", ("127.0.0.1", 0)), (2, 1, 6, "", ("10.0.0.7", 0))]
-
-    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    assert not is_loopback("two-faced")
-
-
-@pytest.mark.parametrize("host", ["*", "0.0.0.0", "::", "10.0.0.7"])
-def test_listening_on_public_addresses_needs_a_key(host: str) -> None:
-    address = Address("tcp", host, 50515)
-    with pytest.raises(ConfigError) as caught:
-        check_listening(address, key_file=None)
-    assert f"{address} can be reached from other machines" in str(caught.value)
-    check_listening(address, key_file="a file")
-
-
-def test_listening_to_this_machine_needs_no_key() -> None:
-    for text in ("tcp://127.0.0.1:1", "tcp://[::1]:1", "ipc:///tmp/x", "inproc://x"):
-        check_listening(Address.parse(text), key_file=None)
-
-
 def test_free_ports_can_be_bound_and_are_all_different() -> None:
     ports = free_ports("127.0.0.1", 3)
     assert len(set(ports)) == 3
@@ -159,9 +133,7 @@ def test_the_directory_of_a_killed_node_is_removed_by_another_node(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_path_too_long_for_sockets_is_left_for_tmp(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_too_long_for_sockets_is_left_for_tmp(tmp_path, monkeypatch) -> None:
     deep = tmp_path / ("x" * 90)
     deep.mkdir()
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(deep))

@@ -131,9 +131,7 @@ def with_mode(path: Path, mode: int) -> None:
         (lambda path: written(path, "#" * 10**6), r"holds no key"),
     ],
 )
-def test_unsafe_key_files_are_refused(
-    tmp_path: Path, prepare: Callable[[Path], object], message: str
-) -> None:
+def test_unsafe_key_files_are_refused(tmp_path, prepare, message) -> None:
     path = tmp_path / "key"
     prepare(path)
     with pytest.raises(ConfigError, match=message):
@@ -145,14 +143,7 @@ def written(path: Path, text: str) -> None:
     path.write_text(text, encoding="latin-1")
 
 
-def test_a_key_file_with_an_impossible_name_is_refused() -> None:
-    with pytest.raises(ConfigError, match="cannot be read: embedded null byte"):
-        load_key("a\0b")
-
-
-def test_a_key_file_of_another_user_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_file_of_another_user_is_refused(tmp_path, monkeypatch) -> None:
     path = make_key(tmp_path / "key")
     if os.getuid() == 0:
         os.chown(path, 12345, -1)
@@ -199,9 +190,7 @@ def test_a_state_directory_that_cannot_be_made_is_named(state_home: Path) -> Non
         user_key()
 
 
-def test_a_disk_that_is_full_is_not_taken_for_a_key_of_another_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_disk_that_is_full_is_not_taken_for_a_key_of_another_process(monkeypatch) -> None:
     def fail(_: object) -> None:
         raise ConfigError("The disk is full.")
 
@@ -229,9 +218,7 @@ def test_a_disk_that_is_full_is_not_taken_for_a_key_of_another_process(
         ("tcp://nowhere.invalid:0", "cannot be looked up"),
     ],
 )
-def test_where_a_node_may_listen_without_a_key(
-    address: str, place: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_a_node_may_listen_without_a_key(address, place, monkeypatch) -> None:
     look_up = socket.getaddrinfo
 
     def names(host: str, *args: Any, **kwargs: Any) -> object:
@@ -256,9 +243,7 @@ def test_where_a_node_may_listen_without_a_key(
         assert str(found) in (place, "tcp://127.0.0.1:7", "tcp://[::1]:7")
 
 
-def test_an_address_open_to_other_machines_is_not_bound_without_a_key(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_address_open_to_other_machines_is_not_bound_without_a_key(monkeypatch) -> None:
     bound: list[str] = []
     monkeypatch.setattr(zmq.Socket, "bind", lambda self, address: bound.append(address))
     with pytest.raises(ConfigError, match="can be reached from other machines"):
@@ -320,9 +305,7 @@ def refused(spec: NodeSpec, transport: ZeroMQTransport | None = None) -> str:
     return str(caught.value)
 
 
-def test_a_node_with_another_key(
-    tmp_path: Path, job: tuple[NodeRouter, Callable[[], None]]
-) -> None:
+def test_a_node_with_another_key(tmp_path, job) -> None:
     hub, _ = job
     wrong = str(make_key(tmp_path / "wrong.key"))
     told = refused(leaf_spec(2, hub.address, key_file=wrong))
@@ -379,9 +362,7 @@ class Foreign(ZeroMQTransport):
         return [bytes(head), *frames[1:]]
 
 
-def test_a_node_of_another_version(
-    tmp_path: Path, job: tuple[NodeRouter, Callable[[], None]]
-) -> None:
+def test_a_node_of_another_version(tmp_path, job) -> None:
     hub, _ = job
     key = str(tmp_path / "job.key")
     newer = Foreign(2, peers=[0], key_file=key)
@@ -404,9 +385,7 @@ def test_the_version_of_malformed_frames_is_unknown() -> None:
     assert version_of([memoryview(b"DING\7rest")]) == 7
 
 
-def test_a_peer_cannot_speak_for_another_node(
-    tmp_path: Path, job: tuple[NodeRouter, Callable[[], None]]
-) -> None:
+def test_a_peer_cannot_speak_for_another_node(tmp_path, job) -> None:
     """With the key of node 2 it claims to be node 1, which would cut off the real one."""
     hub, goes_on = job
     key = str(tmp_path / "job.key")

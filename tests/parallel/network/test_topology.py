@@ -37,9 +37,7 @@ def graphs(draw: st.DrawFn) -> tuple[Any, int]:
 
 
 @given(graphs())
-def test_of_each_edge_the_lower_node_listens_and_the_higher_one_dials(
-    graph: tuple[Any, int],
-) -> None:
+def test_of_each_edge_the_lower_node_listens_and_the_higher_one_dials(graph) -> None:
     found = edges(*graph)
     assert all(0 <= low < high < graph[1] for low, high in found)
     assert listeners(found) == {low for low, _ in found}

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import random
 import stat
-import struct
 import threading
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -65,29 +62,6 @@ def test_a_record_is_read_as_it_was_written_and_by_its_owner_only(tmp_path: Path
     assert stat.S_IMODE((tmp_path / "metrics-1").stat().st_mode) == 0o600
 
 
-def test_broken_or_hostile_records_are_ignored(tmp_path: Path) -> None:
-    file = MetricsFile(tmp_path, 1)
-    file.write(RECORD)
-    file.close()
-    (path,) = tmp_path.iterdir()
-    whole = path.read_bytes()
-    head, body = whole[:8], whole[8:]
-    assert struct.pack("<II", len(body), zlib.crc32(body)) == head
-    nasty = [b"[" * 60_000, b'{"zz":' * 9_000, b'"\xff"', b"1e999", b"null", b"{}", b""]
-    rng = random.Random(0)
-    for _ in range(2_000):
-        mutant = bytearray(body)
-        at = rng.randrange(len(mutant))
-        size = rng.randrange(3)
-        mutant[at : at + size] = rng.choice([*nasty, rng.randbytes(2)])
-        path.write_bytes(struct.pack("<II", len(mutant), zlib.crc32(mutant)) + mutant)
-        found = read_metrics(path)
-        assert found is None or isinstance(found, NodeMetrics)
-    path.unlink()
-    os.mkfifo(path)
-    assert read_metrics(path) is None
-
-
 def test_a_shorter_record_replaces_a_longer_one(tmp_path: Path) -> None:
     file = MetricsFile(tmp_path, 1)
     file.write(RECORD)
@@ -96,7 +70,9 @@ def test_a_shorter_record_replaces_a_longer_one(tmp_path: Path) -> None:
     assert read_metrics(tmp_path / "metrics-1") == replace(RECORD, peers=(), where="")
 
 
-@pytest.mark.parametrize("damage", ["nothing", "cut", "changed", "other", "missing", "link"])
+@pytest.mark.parametrize(
+    "damage", ["nothing", "cut", "changed", "other", "missing", "link", "fifo"]
+)
 def test_incomplete_records_are_ignored(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "metrics-1"
     file = MetricsFile(tmp_path, 1)
@@ -113,6 +89,9 @@ def test_incomplete_records_are_ignored(tmp_path: Path, damage: str) -> None:
         path.write_bytes(b"\x02\x00\x00\x00\x43\xbf\xa6\xa3{}")  # an empty object, with its CRC
     elif damage == "missing":
         path.unlink()
+    elif damage == "fifo":
+        path.unlink()
+        os.mkfifo(path)
     else:
         path.rename(tmp_path / "elsewhere")
         path.symlink_to(tmp_path / "elsewhere")
@@ -134,7 +113,7 @@ def test_no_reader_sees_half_of_a_record(tmp_path: Path) -> None:
     writer.start()
     seen: set[int] = set()
     try:
-        while len(seen) < 300:
+        while len(seen) < 100:
             record = read_metrics(tmp_path / "metrics-1")
             if record is None:  # five times in a row in the middle of a write
                 continue
@@ -160,9 +139,7 @@ def test_unacknowledged_events_and_lag_are_taken_over_all_peers() -> None:
     assert replace(RECORD, peers=()).lag_s is None
 
 
-def test_a_node_without_a_launcher_has_a_directory_for_its_lifetime(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_without_a_launcher_has_a_directory_for_its_lifetime(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("ding_lite.parallel.network.address._base", lambda: tmp_path)
     with own_directory() as directory:
         assert directory is not None
@@ -170,9 +147,7 @@ def test_a_node_without_a_launcher_has_a_directory_for_its_lifetime(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_node_without_room_for_metrics_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_node_without_room_for_metrics_goes_on(tmp_path, monkeypatch, caplog) -> None:
     monkeypatch.setattr("ding_lite.parallel.network.address._base", lambda: tmp_path / "missing")
     with own_directory() as directory:
         assert directory is None
@@ -327,9 +302,7 @@ def test_a_node_that_has_not_met_all_is_starting(tmp_path: Path) -> None:
         router.close()
 
 
-def test_a_node_writes_once_a_second_and_last_of_all_how_it_has_ended(
-    pair: Pair, tmp_path: Path
-) -> None:
+def test_a_node_writes_once_a_second_and_last_of_all_how_it_has_ended(pair, tmp_path) -> None:
     path = tmp_path / "metrics-0"
     first = read_metrics(path)
     assert first is not None
@@ -383,9 +356,7 @@ def test_a_full_disk_does_not_stop_the_node(pair: Pair, caplog: pytest.LogCaptur
     assert caplog.text.count("its metrics cannot be written ([Errno 28] No space left") == 1
 
 
-def test_a_removed_directory_does_not_stop_the_node(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_removed_directory_does_not_stop_the_node(tmp_path, caplog) -> None:
     spec = NodeSpec(
         node_id=0, num_nodes=1, labels=frozenset({"a"}), directory=str(tmp_path / "gone")
     )

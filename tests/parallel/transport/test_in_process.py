@@ -97,9 +97,7 @@ def test_held_messages_arrive_late_and_the_other_lane_overtakes_them(bench: Inpr
     assert (hub.gone, leaf.downs) == (set(), [])
 
 
-def test_a_node_that_vanishes_takes_all_its_links_along_and_leaves_its_place(
-    bench: InprocBench,
-) -> None:
+def test_a_node_that_vanishes_takes_all_its_links_along_and_leaves_its_place(bench) -> None:
     hub, address = bench.listener()
     middle = bench.end(1)
     at_middle = middle.transport.listen(bench.anywhere())
@@ -126,7 +124,7 @@ def test_a_node_that_vanishes_takes_all_its_links_along_and_leaves_its_place(
     again.transport.dial(0, address)
     again.start()
     for end in (last, again):
-        end.wait(lambda end=end: len(end.ups) > len(end.downs))  # type: ignore[misc]
+        end.wait(lambda end=end: len(end.ups) > len(end.downs))
         assert end.send(end.ups[-1][0], CONTROL, b"hello again")
     assert again.hear(1) == hub.hear(1) == [[b"hello again"]]
 

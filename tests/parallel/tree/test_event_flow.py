@@ -158,9 +158,7 @@ def test_a_sender_blocks_for_a_hung_node_behind_several_hubs() -> None:
             job.ears[node].check(0)
 
 
-def test_emit_raises_when_a_node_behind_a_hub_stays_hung(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_emit_raises_when_a_node_behind_a_hub_stays_hung(monkeypatch) -> None:
     monkeypatch.setattr(router_module, "EMIT_TIMEOUT_S", 0.2)
     with tree() as job:
         job.network.cut(1, 3)

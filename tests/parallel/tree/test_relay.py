@@ -185,9 +185,7 @@ def test_a_call_to_an_unknown_node_raises_peer_lost(asker: int, node: int) -> No
         cluster.routers[asker].call(node, "ask", timeout=5.0)
 
 
-def test_a_call_waits_until_a_hub_is_connected_to_its_parent(
-    clock: ManualClock,
-) -> None:
+def test_a_call_waits_until_a_hub_is_connected_to_its_parent(clock) -> None:
     with tree(clock=clock) as (cluster, ears):
         cluster.routers[0].register("double", lambda x: 2 * x)
         cluster.network.cut(0, 1)
@@ -300,9 +298,7 @@ def test_items_of_a_killed_receiver_go_to_its_next_incarnation(clock: ManualCloc
         assert sorted(take_all(again, 2)) == [(5, 0), (5, 1)]
 
 
-def test_items_of_an_absent_receiver_go_to_another(
-    clock: ManualClock,
-) -> None:
+def test_items_of_an_absent_receiver_go_to_another(clock) -> None:
     with tree(clock=clock) as (cluster, ears):
         cluster.network.hold(1, 3)
         to = ["node.3", "node.4"]
@@ -317,9 +313,7 @@ def test_items_of_an_absent_receiver_go_to_another(
         cluster.network.heal()
 
 
-def test_items_that_another_receiver_has_are_withdrawn_from_the_first(
-    clock: ManualClock,
-) -> None:
+def test_items_that_another_receiver_has_are_withdrawn_from_the_first(clock) -> None:
     with tree(clock=clock) as (cluster, ears):
         router = cluster.routers[3]
         cluster.routers[0].send("work", (0, 0), to="node.3", timeout=5.0)
@@ -345,9 +339,7 @@ def test_a_send_to_a_receiver_that_has_left_fails_in_time() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_each_item_is_taken_once_despite_broken_links_and_killed_hubs(
-    clock: ManualClock, seed: int
-) -> None:
+def test_each_item_is_taken_once_despite_broken_links_and_killed_hubs(clock, seed) -> None:
     rng = random.Random(seed)
     with tree(clock=clock) as (cluster, _), ThreadPoolExecutor(8) as pool:
         sending = [pool.submit(send_all, cluster.routers[node], 50) for node in (3, 4, 5, 6)]

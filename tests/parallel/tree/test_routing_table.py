@@ -48,9 +48,7 @@ def test_routes_lead_to_every_node(size: tuple[int, int]) -> None:
 
 
 @given(sizes, st.integers(0, 59))
-def test_a_broadcast_reaches_ancestors_and_descendants_once(
-    size: tuple[int, int], said_by: int
-) -> None:
+def test_a_broadcast_reaches_ancestors_and_descendants_once(size, said_by) -> None:
     tree, said_by = routing_tables(*size), said_by % size[0]
     links = edges(f"tree:{size[1]}", size[0])
     heard: list[int] = []
@@ -75,9 +73,7 @@ def _line(tree: list[RoutingTable], node: int) -> list[int]:
 
 
 @given(sizes)
-def test_addressed_values_go_to_peers_that_lead_to_matching_nodes(
-    size: tuple[int, int],
-) -> None:
+def test_addressed_values_go_to_peers_that_lead_to_matching_nodes(size) -> None:
     for node, tree in enumerate(routing_tables(*size)):
         wanted = [other for other in range(size[0]) if other % 3 == 1 and other != node]
         assert tree.matching(["role1"]) == wanted

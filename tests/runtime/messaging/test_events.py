@@ -155,12 +155,6 @@ def test_emit_refuses_an_event_without_receivers_and_the_event_of_the_latch() ->
         task.emit("finish")
 
 
-def test_only_remote_does_not_reach_local_listeners() -> None:
-    with Task() as task:
-        task.on("e", lambda: 1 / 0)
-        task.emit("e", only_remote=True)
-
-
 def test_finish_is_announced_once_as_an_event() -> None:
     heard: list[int] = []
     with Task() as task:
@@ -228,22 +222,7 @@ class TestWaitFor:
         waiter.join()
         assert "No event `never` came within 5 s" in str(failures[0])
 
-    def test_the_end_of_the_job_ends_it(self) -> None:
-        results: list[object] = []
-        with Task() as task:
-            ender = threading.Timer(0.0, lambda: setattr(task, "finish", True))
-
-            def wait(ctx: Context) -> None:
-                ender.start()
-                results.append(task.wait_for("never"))
-
-            task.use(wait).run()
-            ender.join()
-        assert results == [None]
-
-    def test_in_async_mode_a_worker_may_wait_for_an_event_of_a_listener(
-        self, clock: ManualClock
-    ) -> None:
+    def test_in_async_mode_a_worker_may_wait_for_an_event_of_a_listener(self, clock) -> None:
         got: list[object] = []
 
         def wait(ctx: Context) -> None:

@@ -115,6 +115,10 @@ def test_a_receiver_that_left_gets_nothing_more_and_later_messages_wait() -> Non
     put(inbox, "one", "two")
     assert ears.heard == ["one"]
     assert inbox.num_waiting == 1
+    inbox.join(other := Ears())
+    leave()  # again: it changes nothing
+    put(inbox, "three")
+    assert other.heard == ["two", "three"]
 
 
 def test_errors_of_receivers_are_raised_after_all_messages_are_delivered() -> None:

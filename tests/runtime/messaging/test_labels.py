@@ -16,17 +16,12 @@ from ding_lite.runtime.messaging.labels import (
     count_roles,
     describe_node,
     matches,
-    node_labels,
 )
 
 LABELS = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,8}", fullmatch=True)
 ODD = [" ", "", "a b", "a\n", "-a", ".a", "a*", "größe", "a,b", "a+b", "a/b", "#", "a\x00"]
 
 # -- labels --------------------------------------------------------------------------------
-
-
-def test_a_single_string_is_one_label() -> None:
-    assert check_labels("learner") == {"learner"}
 
 
 def test_labels_may_come_from_any_iterable_and_more_than_once() -> None:
@@ -64,17 +59,8 @@ def test_a_refusal_names_the_kind_of_the_value() -> None:
 # -- patterns ------------------------------------------------------------------------------
 
 
-def test_a_single_string_is_one_pattern() -> None:
-    assert check_patterns("node.*") == ("node.*",)
-
-
 def test_patterns_keep_their_order_and_may_come_from_any_iterable() -> None:
     assert check_patterns(name for name in ("b", "a*", "[!c]?")) == ("b", "a*", "[!c]?")
-
-
-@given(LABELS)
-def test_every_label_is_a_pattern_of_itself(label: str) -> None:
-    assert matches({label}, check_patterns(label))
 
 
 @pytest.mark.parametrize("none", [[], (), set(), iter(())])
@@ -163,14 +149,14 @@ def in_class(char: str, members: str) -> bool:
 @example(label="-", pattern="[a-]")
 @example(label="]", pattern="[]]")
 @example(label="ab", pattern="*a*b*")
+@example(label="A", pattern="a*")
+@example(label="a11", pattern="a.1")
 def test_patterns_match_as_their_slow_twin_says(label: str, pattern: str) -> None:
     assert matches({label}, [pattern]) == matches_slowly(label, pattern)
 
 
 @given(labels=st.frozensets(LABELS), patterns=st.lists(st.text("aB1.*?", min_size=1, max_size=4)))
-def test_one_pattern_that_matches_one_label_is_enough(
-    labels: frozenset[str], patterns: list[str]
-) -> None:
+def test_one_pattern_that_matches_one_label_is_enough(labels, patterns) -> None:
     expected = any(matches_slowly(label, pattern) for label in labels for pattern in patterns)
     assert matches(labels, patterns) == expected
     assert matches(labels, (pattern for pattern in patterns)) == expected
@@ -181,34 +167,8 @@ def test_nothing_matches_without_labels_or_without_patterns() -> None:
     assert not matches({"learner"}, [])
 
 
-def test_the_case_counts() -> None:
-    assert not matches({"Learner"}, ["learner"])
-    assert not matches({"learner"}, ["LEARN*"])
-
-
-def test_a_pattern_must_match_the_whole_label() -> None:
-    assert not matches({"collector.1"}, ["collector", "collector.", "1", "ollector.1"])
-    assert not matches({"node.10"}, ["node.1"])
-
-
-def test_a_dot_is_only_a_dot() -> None:
-    assert not matches({"nodex1"}, ["node.1"])
-
-
 def test_a_long_pattern_of_stars_comes_to_an_end() -> None:
     assert not matches({"a" * 200}, ["*a" * 30 + "b"])
-
-
-# -- the labels of a node -------------------------------------------------------------------
-
-
-def test_a_node_that_is_alone_says_so() -> None:
-    assert node_labels(0, distributed=False) == {"standalone", "node.0"}
-
-
-def test_a_node_among_others_has_its_roles_and_what_was_added() -> None:
-    labels = node_labels(3, distributed=True, roles={"a", "a.1"}, extra=iter(["gpu"]))
-    assert labels == {"distributed", "node.3", "a", "a.1", "gpu"}
 
 
 # -- roles ---------------------------------------------------------------------------------
@@ -230,9 +190,7 @@ def test_a_role_that_an_entry_names_twice_counts_once() -> None:
 
 
 @given(st.lists(st.frozensets(st.sampled_from("abc")), max_size=6))
-def test_every_counted_role_belongs_to_exactly_one_node(
-    roles: list[frozenset[str]],
-) -> None:
+def test_every_counted_role_belongs_to_exactly_one_node(roles) -> None:
     counted = count_roles(roles)
     assert len(counted) == len(roles)
 
@@ -291,7 +249,5 @@ def test_a_role_that_is_no_label_is_refused(entry: Any) -> None:
         ({"distributed", "node.0", "site.3"}, "node 0 site.3"),
     ],
 )
-def test_a_node_is_named_by_its_roles_or_else_by_what_the_user_has_added(
-    labels: set[str], name: str
-) -> None:
+def test_a_node_is_named_by_its_roles_or_else_by_what_the_user_has_added(labels, name) -> None:
     assert describe_node(0, labels) == name

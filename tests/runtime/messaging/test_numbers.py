@@ -13,9 +13,7 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, max_size=200))
-def test_numbers_are_a_set_that_forgets_what_is_old_in_rows_of_1024(
-    taken: list[tuple[str, int]],
-) -> None:
+def test_numbers_are_a_set_that_forgets_what_is_old_in_rows_of_1024(taken) -> None:
     numbers, expected, oldest = Numbers(), set[int](), 0
     for what, number in taken:
         if what == "add" and number >= oldest:  # what is older does not come any more

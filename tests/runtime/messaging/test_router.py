@@ -10,7 +10,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ from ding_lite.errors import (
     PeerLost,
     RemoteError,
 )
-from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter, labels_of_environment
 from ding_lite.runtime.messaging.router import Router, current_router, use_router
 from ding_lite.runtime.messaging.streams import Item, ItemId
@@ -96,12 +94,6 @@ def test_events_of_a_node_that_is_alone_do_not_reach_the_node_itself() -> None:
     assert receiver.events == receiver.ctxs == []
 
 
-def test_the_labels_of_a_router_are_checked() -> None:
-    assert LocalRouter(3, labels="gpu").labels == {"standalone", "node.3", "gpu"}
-    with pytest.raises(LabelError, match="'a b' is no label"):
-        LocalRouter(labels=["a b"])
-
-
 def test_labels_and_a_role_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DING_LITE_LABELS", "gpu, big")
     monkeypatch.setenv("DING_LITE_ROLES", "learner+evaluator")
@@ -112,17 +104,13 @@ def test_labels_and_a_role_come_from_the_environment(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("variable", ["DING_LITE_LABELS", "DING_LITE_ROLES"])
-def test_a_bad_label_of_the_environment_names_its_variable(
-    variable: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_label_of_the_environment_names_its_variable(variable, monkeypatch) -> None:
     monkeypatch.setenv(variable, "a b")
     with pytest.raises(LabelError, match=f"^{variable}: 'a b' is no "):
         LocalRouter()
 
 
-def test_the_roles_of_several_nodes_say_nothing_about_one_that_is_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_roles_of_several_nodes_say_nothing_about_one_that_is_alone(monkeypatch) -> None:
     monkeypatch.setenv("DING_LITE_ROLES", "learner,collector")
     assert labels_of_environment() == set()
 
@@ -151,11 +139,6 @@ def test_a_group_of_one_is_distributed_and_has_no_peers() -> None:
     [router] = LocalRouter.group(1)
     assert not router.is_active
     assert router.labels == {"distributed", "node.0"}
-
-
-def test_a_role_that_is_no_label_is_refused() -> None:
-    with pytest.raises(LabelError, match="'big one' is no role"):
-        LocalRouter.group(2, roles=["learner", "big one"])
 
 
 @pytest.mark.parametrize("roles", [["a"], ["a", "b", "c"], "ab", []])
@@ -194,14 +177,6 @@ def test_each_node_gets_arguments_of_its_own() -> None:
     assert second.events[0][3] == ("options", {"lr": [0.1]})
 
 
-def test_arguments_that_belong_together_still_do_on_the_other_side() -> None:
-    sender, other = LocalRouter.group(2)
-    [receiver] = joined([other])
-    shared = [1]
-    sender.emit("pair", shared, twin=shared)
-    assert receiver.events[0][2] is receiver.events[0][3][1]
-
-
 def test_an_argument_that_cannot_travel_is_named_and_nothing_is_sent() -> None:
     routers = LocalRouter.group(3)
     _, first, second = joined(routers)
@@ -211,69 +186,6 @@ def test_an_argument_that_cannot_travel_is_named_and_nothing_is_sent() -> None:
     assert "argument `1`, a lock, `key`, a lock: " in str(caught.value)
     assert isinstance(caught.value.__cause__, TypeError)
     assert first.events == second.events == []
-
-
-def test_events_from_before_the_first_receiver_are_all_delivered_in_order() -> None:
-    one, two, other = LocalRouter.group(3)
-    for number in range(3):
-        one.emit("count", number)
-        two.emit("count", 10 * number)
-    [receiver] = joined([other])
-    expected = [(node, "count", n * 10**node) for n in range(3) for node in (0, 1)]
-    assert receiver.events == expected
-
-
-def test_the_newest_ctx_values_from_before_the_first_receiver_are_delivered() -> None:
-    one, two, other = LocalRouter.group(3)
-    for version in range(100):
-        one.publish_ctx({"version": version})
-    one.publish_ctx({"loss": 0.5})
-    two.publish_ctx({"version": 7})
-    [receiver] = joined([other])
-    newest: dict[int, dict[str, Any]] = {0: {}, 1: {}}
-    for node_id, values in receiver.ctxs:
-        newest[node_id].update(values)
-    assert newest == {0: {"version": 99, "loss": 0.5}, 1: {"version": 7}}
-
-
-def test_what_waited_for_the_first_to_join_is_not_delivered_to_the_next() -> None:
-    sender, other = LocalRouter.group(2)
-    sender.emit("early")
-    sender.publish_ctx({"early": 1})
-    first, second = joined([other, other])
-    assert (len(first.events), len(first.ctxs)) == (1, 1)
-    assert second.events == second.ctxs == []
-
-
-def test_what_was_sent_before_is_for_the_first_to_join_and_later_things_for_all() -> None:
-    sender, other = LocalRouter.group(2)
-    sender.emit("early")
-    first, second = joined([other, other])
-    sender.emit("late")
-    assert [event for _, event in first.events] == ["early", "late"]
-    assert [event for _, event in second.events] == ["late"]
-
-
-def test_a_receiver_that_left_gets_nothing_more_and_later_messages_wait_for_the_next() -> None:
-    sender, other = LocalRouter.group(2)
-    first = Receiver()
-    leave = other.join(first)
-    leave()
-    sender.emit("meanwhile")
-    [second] = joined([other])
-    assert first.events == []
-    assert second.events == [(0, "meanwhile")]
-
-
-def test_leaving_again_changes_nothing() -> None:
-    sender, other = LocalRouter.group(2)
-    first, second = Receiver(), Receiver()
-    leave = other.join(first)
-    other.join(second)
-    leave()
-    leave()
-    sender.emit("late")
-    assert (len(first.events), len(second.events)) == (0, 1)
 
 
 def test_two_nodes_that_answer_each_other_at_once_do_not_block() -> None:
@@ -311,62 +223,6 @@ def test_a_receiver_that_joins_or_leaves_while_it_receives_does_not_block() -> N
     assert late.events == [(0, "two")]
 
 
-def test_a_receiver_that_raises_does_not_keep_the_router_from_delivering_more() -> None:
-    sender, other = LocalRouter.group(2)
-
-    def choke(node_id: int, event: str) -> None:
-        if event == "bad":
-            raise LookupError("choked")
-
-    receiver = Receiver(choke)
-    other.join(receiver)
-    with suppress(LookupError):
-        sender.emit("bad")
-    sender.emit("good")
-    assert [event for _, event in receiver.events] == ["bad", "good"]
-
-
-def test_what_waits_behind_a_message_that_a_receiver_refuses_is_delivered_to_all() -> None:
-    sender, other = LocalRouter.group(2)
-
-    def choke(node_id: int, event: str) -> None:
-        if event.startswith("bad"):
-            raise LookupError(event)
-
-    receivers = [Receiver(choke), Receiver(choke)]
-    leave = other.join(Receiver())
-    for receiver in receivers:
-        other.join(receiver)
-
-    def flood(node_id: int, event: str) -> None:
-        if event == "start":
-            for said in ("bad 1", "good", "bad 2"):
-                sender.emit(said)
-
-    other.join(Receiver(flood))
-    leave()
-    with pytest.raises(ExceptionGroup) as caught:
-        sender.emit("start")
-    assert [str(error) for error in caught.value.exceptions] == ["bad 1"] * 2 + ["bad 2"] * 2
-    for receiver in receivers:
-        assert [event for _, event in receiver.events] == ["start", "bad 1", "good", "bad 2"]
-
-
-def test_what_came_before_a_receiver_joined_all_reaches_it_though_it_refuses_some() -> None:
-    sender, other = LocalRouter.group(2)
-
-    def choke(node_id: int, event: str) -> None:
-        if event == "bad":
-            raise LookupError("choked")
-
-    for event in ("bad", "good"):
-        sender.emit(event)
-    receiver = Receiver(choke)
-    with pytest.raises(LookupError, match="choked"):
-        other.join(receiver)
-    assert [event for _, event in receiver.events] == ["bad", "good"]
-
-
 def test_under_many_threads_every_event_arrives_once_and_in_order_per_sender() -> None:
     routers = LocalRouter.group(6)
     num_events = 150
@@ -402,29 +258,6 @@ def test_under_many_threads_every_event_arrives_once_and_in_order_per_sender() -
         assert dict(by_sender) == {peer: list(range(num_events)) for peer in router.peers}
 
 
-def test_a_node_receives_one_thing_at_a_time_also_from_two_threads() -> None:
-    one, two, other = LocalRouter.group(3)
-    entered, go_on = threading.Event(), threading.Event()
-    inside: list[str] = []
-
-    class Slow(Receiver):
-        def receive_event(self, node_id: int, event: str, args: Any, kwargs: Any) -> None:
-            inside.append(f"{event} in")
-            entered.set()
-            go_on.wait()
-            inside.append(f"{event} out")
-
-    other.join(Slow())
-    thread = threading.Thread(target=one.emit, args=("first",))
-    thread.start()
-    entered.wait()
-    two.emit("second")  # does not wait either: the first thread takes it along
-    assert inside == ["first in"]
-    go_on.set()
-    thread.join()
-    assert inside == ["first in", "first out", "second in", "second out"]
-
-
 # -- ctx values ----------------------------------------------------------------------------
 
 
@@ -441,14 +274,6 @@ def test_ctx_values_go_to_the_nodes_that_the_patterns_match() -> None:
         [(0, {"a": 1}), (0, {"b": 2})],
         [(0, {"a": 1}), (0, {"b": 2})],
     ]
-
-
-def test_a_single_pattern_may_be_given_as_a_string() -> None:
-    routers = LocalRouter.group(3, roles=["learner", "collector", "evaluator"])
-    _, collector, evaluator = joined(routers)
-    routers[0].publish_ctx({"x": 1}, to="collector")
-    assert collector.ctxs == [(0, {"x": 1})]
-    assert evaluator.ctxs == []
 
 
 def test_each_node_gets_ctx_values_of_its_own() -> None:
@@ -509,9 +334,7 @@ class Stubborn:
     ],
     ids=["lock", "generator", "deep", "value", "runtime", "copy", "pickling"],
 )
-def test_a_value_that_cannot_be_copied_stays_home_with_one_warning(
-    value: object, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_value_that_cannot_be_copied_stays_home_with_one_warning(value, caplog) -> None:
     routers = LocalRouter.group(3)
     _, first, second = joined(routers)
     with caplog.at_level(logging.DEBUG, logger="ding_lite"):
@@ -524,18 +347,6 @@ def test_a_value_that_cannot_be_copied_stays_home_with_one_warning(
     assert warning.levelno == logging.WARNING
     assert warning.getMessage().startswith("`ctx.odd` stays on node 0: ")
     assert "`task.share(...)` names the keys that travel" in warning.getMessage()
-
-
-def test_every_key_that_stays_home_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    routers = LocalRouter.group(2)
-    routers[0].publish_ctx({"odd": threading.Lock()})
-    routers[0].publish_ctx({"odder": threading.Lock()})
-    routers[1].publish_ctx({"odd": threading.Lock()})
-    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
-        "`ctx.odd` stays on node 0",
-        "`ctx.odder` stays on node 0",
-        "`ctx.odd` stays on node 1",
-    ]
 
 
 # -- the current router --------------------------------------------------------------------
@@ -580,104 +391,6 @@ def test_each_thread_has_a_current_router_of_its_own() -> None:
 
 
 # -- tasks on the nodes of a group ----------------------------------------------------------
-
-
-def run_nodes(routers: Iterable[LocalRouter], main: Callable[[Task], None]) -> None:
-    def node(router: LocalRouter) -> None:
-        with use_router(router), Task() as task:
-            main(task)
-
-    on_threads(*(lambda router=router: node(router) for router in routers))
-
-
-@pytest.mark.parametrize("who", [0, 2])
-def test_the_end_of_one_node_is_the_end_of_all(who: int) -> None:
-    steps: dict[int, int] = {}
-
-    def main(task: Task) -> None:
-        def act(ctx: Context) -> None:
-            if task.router.node_id == who and ctx.total_step == 5:
-                ctx.finish = True
-
-        task.use(act)
-        task.run()
-        steps[task.router.node_id] = task.ctx.total_step
-        assert task.finish
-
-    run_nodes(LocalRouter.group(3), main)
-    assert set(steps) == {0, 1, 2}
-    assert steps[who] == 5
-
-
-def test_a_node_that_starts_when_the_job_has_ended_takes_no_step() -> None:
-    first, second = LocalRouter.group(2)
-    with use_router(first), Task() as task:
-        task.run(max_step=2)
-
-    stepped: list[int] = []
-    with use_router(second), Task() as task:
-        task.use(lambda ctx: stepped.append(ctx.total_step))
-        task.run()
-    assert stepped == []
-
-
-def test_each_node_runs_its_own_part_and_sees_what_the_others_put_on_their_ctx() -> None:
-    seen: list[Any] = []
-
-    def main(task: Task) -> None:
-        def learn(ctx: Context) -> None:
-            ctx.version = ctx.get("version", 0) + 1
-            ctx.keep("version")
-
-        def fetch(ctx: Context) -> None:
-            newest = task.wait_parallel_ctx(newer_than={"version": 2})
-            if newest is not None:
-                seen.append(newest.version)
-                task.emit("fetched", newest.version)
-                ctx.finish = True
-
-        task.use(learn, filter_labels="learner").use(fetch, filter_labels="collector")
-        task.run()
-
-    run_nodes(LocalRouter.group(2, roles=["learner", "collector"]), main)
-    assert len(seen) == 1
-    assert seen[0] > 2
-
-
-def test_an_event_of_one_node_reaches_the_tasks_of_the_others() -> None:
-    heard: dict[int, list[Any]] = {}
-
-    def main(task: Task) -> None:
-        node = task.router.node_id
-        heard[node] = []
-
-        def listen(number: int, *, sender: int) -> None:
-            heard[node].append((sender, number))
-            if len(heard[node]) == 6:
-                task.emit("full", node)
-
-        full: set[int] = set()
-
-        def count_full(other: int) -> None:
-            full.add(other)
-            task.finish = len(full) == 3
-
-        def act(ctx: Context) -> None:
-            if ctx.total_step < 3:
-                task.emit("count", ctx.total_step, sender=node, only_remote=True)
-
-        task.on("count", listen).on("full", count_full).use(act)
-        task.run()
-
-    run_nodes(LocalRouter.group(3), main)
-    for node, events in heard.items():
-        for sender in {0, 1, 2} - {node}:
-            assert [number for who, number in events if who == sender] == [0, 1, 2]
-
-
-def test_a_node_that_is_alone_cannot_wait_for_others() -> None:
-    with use_router(LocalRouter()), Task() as task, pytest.raises(ConfigError, match="runs alone"):
-        task.wait_parallel_ctx()
 
 
 def test_each_item_of_a_stream_goes_to_one_of_the_nodes_that_match() -> None:

@@ -45,11 +45,6 @@ def test_the_text_has_a_line_a_middleware_with_its_place_and_what_is_special() -
     )
 
 
-def test_printing_a_drawing_shows_its_text() -> None:
-    drawing = pipeline().draw()
-    assert f"{drawing}" == drawing.text
-
-
 def test_a_task_in_async_mode_is_drawn_as_one_that_does_all_at_once() -> None:
     head = Task(async_mode=True).use(collect).draw().text.splitlines()[0]
     assert head == "task on async, node.0, standalone: 1 middleware, all at once"

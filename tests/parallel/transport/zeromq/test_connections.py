@@ -125,9 +125,7 @@ def has_come(listener: Listener, nbytes: int) -> Callable[[], bool]:
     return ready
 
 
-def test_a_message_that_does_not_end_is_cut_off(
-    listener: Listener, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_message_that_does_not_end_is_cut_off(listener, stack, monkeypatch) -> None:
     monkeypatch.setattr(zeromq_connections, "MAX_UNFINISHED_BYTES", 4 * MEGABYTE)
     peer, known = listener.raw_peer(stack), listener.peer(stack, b"known")
     peer.sendall(b"\x00\x05whole")  # so it has a whole message
@@ -150,9 +148,7 @@ def test_a_message_that_does_not_end_is_cut_off(
     assert listener.read() == b"known"
 
 
-def test_a_long_message_that_ends_is_not_cut(
-    listener: Listener, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_message_that_ends_is_not_cut(listener, stack, monkeypatch) -> None:
     monkeypatch.setattr(zeromq_connections, "MAX_UNFINISHED_BYTES", 2 * MEGABYTE)
     peer = listener.peer(stack, b"peer")
     peer.send(b"hello")
@@ -167,9 +163,7 @@ def test_a_long_message_that_ends_is_not_cut(
     assert listener.closed == []
 
 
-def test_a_sender_faster_than_its_reader_is_cut_and_others_are_not(
-    listener: Listener, stack: ExitStack
-) -> None:
+def test_a_sender_faster_than_its_reader_is_cut_and_others_are_not(listener, stack) -> None:
     rogue, other = listener.peer(stack, b"rogue"), listener.peer(stack, b"other")
     for peer, owner in ((rogue, 1), (other, 2)):
         peer.send(b"hello")
@@ -190,9 +184,7 @@ def test_a_sender_faster_than_its_reader_is_cut_and_others_are_not(
     assert other.getsockopt(zmq.EVENTS) & zmq.POLLOUT
 
 
-def test_bytes_of_a_cut_peer_count_until_they_are_read(
-    listener: Listener, stack: ExitStack
-) -> None:
+def test_bytes_of_a_cut_peer_count_until_they_are_read(listener, stack) -> None:
     rogue = listener.peer(stack, b"rogue")
     rogue.send(b"hello")
     listener.read(1)
@@ -213,9 +205,7 @@ def test_bytes_of_a_cut_peer_count_until_they_are_read(
     assert listener.look() == []
 
 
-def test_all_together_may_not_take_more_than_their_share_of_the_memory(
-    listener: Listener, stack: ExitStack
-) -> None:
+def test_all_together_may_not_take_more_than_their_share_of_the_memory(listener, stack) -> None:
     peers = [listener.peer(stack, b"%d" % number) for number in range(3)]
     for owner, peer in enumerate(peers):
         peer.send(b"hello")
@@ -229,9 +219,7 @@ def test_all_together_may_not_take_more_than_their_share_of_the_memory(
     assert "31457280 for all nodes" in reason
 
 
-def test_connections_without_a_whole_message_share_a_small_limit(
-    listener: Listener, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connections_without_a_whole_message_share_a_small_limit(listener, stack, monkeypatch):
     monkeypatch.setattr(zeromq_connections, "MAX_UNFINISHED_BYTES", 4 * MEGABYTE)
     known = listener.peer(stack, b"known")
     known.send(b"hello")
@@ -246,9 +234,7 @@ def test_connections_without_a_whole_message_share_a_small_limit(
     listener.wait_for(lambda: len(listener.closed) == 3)
 
 
-def test_a_peer_is_never_cut_while_its_messages_are_read(
-    listener: Listener, stack: ExitStack
-) -> None:
+def test_a_peer_is_never_cut_while_its_messages_are_read(listener, stack) -> None:
     peer = listener.peer(stack, b"peer")
     for number in range(300):
         peer.send_multipart([b"h", bytes(MEGABYTE)] if number % 3 else [b"small"] * 20)
@@ -261,9 +247,7 @@ def test_a_peer_is_never_cut_while_its_messages_are_read(
 
 
 @pytest.mark.parametrize("scheme", ["ipc", "tcp"])
-def test_one_connection_can_be_cut_and_comes_back(
-    scheme: str, stack: ExitStack, tmp_path: Path
-) -> None:
+def test_one_connection_can_be_cut_and_comes_back(scheme, stack, tmp_path) -> None:
     address = f"ipc://{tmp_path}/socket" if scheme == "ipc" else "tcp://127.0.0.1:*"
     listener = Listener(address, Connections(), stack)
     one, other = listener.peer(stack, b"one"), listener.peer(stack, b"other")

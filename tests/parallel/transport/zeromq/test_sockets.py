@@ -53,9 +53,7 @@ def read_one(sockets: Sockets, socket: Socket) -> list[bytes]:
     return message
 
 
-def test_a_message_that_an_interrupt_has_cut_off_does_not_swallow_the_next(
-    pair: tuple[Sockets, Socket, Socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_message_that_an_interrupt_has_cut_off_does_not_swallow_the_next(pair, monkeypatch):
     sockets, socket, other = pair
 
     def send(self: Any, frame: bytes, *args: Any) -> Any:
@@ -73,9 +71,7 @@ def test_a_message_that_an_interrupt_has_cut_off_does_not_swallow_the_next(
 
 
 @pytest.mark.parametrize("on_readers_thread", [True, False])
-def test_a_failed_send_does_not_hide_received_messages(
-    tmp_path: Path, on_readers_thread: bool
-) -> None:
+def test_a_failed_send_does_not_hide_received_messages(tmp_path, on_readers_thread) -> None:
     sockets, context = Sockets(), zmq.Context()
     with ExitStack() as stack:
         stack.callback(context.term)
@@ -127,9 +123,7 @@ def test_a_socket_with_unread_messages_is_shown_again(pair: tuple[Sockets, Socke
     assert wait(sockets, 0.0) == []
 
 
-def test_waking_ends_the_wait_and_is_not_lost_before_it(
-    pair: tuple[Sockets, Socket, Socket],
-) -> None:
+def test_waking_ends_the_wait_and_is_not_lost_before_it(pair) -> None:
     sockets, socket, _ = pair
     read_all(sockets, socket)
     sockets.wake()
@@ -140,9 +134,7 @@ def test_waking_ends_the_wait_and_is_not_lost_before_it(
     waking.join()
 
 
-def test_messages_go_to_the_leader_and_then_to_either_thread(
-    pair: tuple[Sockets, Socket, Socket],
-) -> None:
+def test_messages_go_to_the_leader_and_then_to_either_thread(pair) -> None:
     sockets, socket, other = pair
     read_all(sockets, socket)
     sockets.take_over()
@@ -161,9 +153,7 @@ def test_messages_go_to_the_leader_and_then_to_either_thread(
     assert sockets.read(socket, socket.recv) == b"second"
 
 
-def test_wake_leader_ends_one_wait_of_the_leader_and_no_other(
-    pair: tuple[Sockets, Socket, Socket],
-) -> None:
+def test_wake_leader_ends_one_wait_of_the_leader_and_no_other(pair) -> None:
     sockets, socket, _ = pair
     read_all(sockets, socket)
     sockets.wake_leader()

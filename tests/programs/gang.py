@@ -1,30 +1,35 @@
-"""Programs for torchrun: learners of one policy, one of which is killed once, and what they say."""
+"""Trains to update 40 with a checkpoint each 10; rank 1 is killed behind update 25, once."""
 
-from __future__ import annotations
+import tests.programs.last_words  # isort: skip  # noqa: F401
 
-from tests.procs.programs import PREAMBLE
-
-GANG = (
-    PREAMBLE
-    + """
+import os
+import signal
 import time
-import numpy as np
 from pathlib import Path
-from ding_lite import middleware as mw
+
+import numpy as np
+
+from ding_lite import Parallel, Task, middleware as mw
 from ding_lite.distributed import World
 from ding_lite.rl import DQN, DQNConfig, Transitions, make_envs
+from tests.programs.given import say
 
 CHECKPOINT, EVERY, KILLED_AT, LAST = Path("checkpoint"), 10, 25, 40
+
 
 def batch_of(seed):
     rng = np.random.default_rng(seed)
     nothing = np.zeros(64, bool)
     return Transitions(
-        obs=rng.normal(size=(64, 4)).astype(np.float32), action=rng.integers(0, 2, 64),
+        obs=rng.normal(size=(64, 4)).astype(np.float32),
+        action=rng.integers(0, 2, 64),
         reward=rng.normal(size=64).astype(np.float32),
         next_obs=rng.normal(size=(64, 4)).astype(np.float32),
-        terminated=nothing, truncated=nothing, num_steps=np.ones(64, np.int32),
+        terminated=nothing,
+        truncated=nothing,
+        num_steps=np.ones(64, np.int32),
     )
+
 
 def main():
     num_restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -36,6 +41,7 @@ def main():
     done = learners.broadcast(done)
     policy.data_parallel(learners)  # all become what the first one is
     with Task() as task:
+
         def feed(ctx):
             if ctx.total_step == 0:
                 ctx.train_iter = done
@@ -56,19 +62,6 @@ def main():
     weights = policy.weights().values()
     say("ended", num_restarts, learners.rank, float(sum(w.double().sum() for w in weights)))
 
+
 if __name__ == "__main__":
     Parallel.runner(2, "star")(main)
-"""
-)
-"""Trains to update 40 with a checkpoint each 10; rank 1 is killed behind update 25, once."""
-
-LAST_WORDS = """
-import atexit, pathlib
-
-def count_threads():
-    names = [path.read_text() for path in pathlib.Path("/proc/self/task").glob("*/comm")]
-    say("threads at the end", sum("gloo" in name for name in names))
-
-atexit.register(count_threads)  # the first to be registered is the last to be called
-"""
-"""Prints how many gloo threads are left when the interpreter ends."""

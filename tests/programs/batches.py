@@ -1,0 +1,28 @@
+"""Batches that are the same for the same number, and what they are learned by."""
+
+from typing import Any
+
+import numpy as np
+
+from ding_lite.rl import Transitions, make_envs
+
+CONFIG: Any = {"hidden": (8,), "n_step": 1, "batch_size": 16}
+SPEC = make_envs("CartPole-v1", 1).spec
+
+
+def batch_of(seed):
+    rng = np.random.default_rng(seed)
+    nothing = np.zeros(16, bool)
+    return Transitions(
+        obs=rng.normal(size=(16, 4)).astype(np.float32),
+        action=rng.integers(0, 2, 16),
+        reward=rng.normal(size=16).astype(np.float32),
+        next_obs=rng.normal(size=(16, 4)).astype(np.float32),
+        terminated=nothing,
+        truncated=nothing,
+        num_steps=np.ones(16, np.int32),
+    )
+
+
+def digest(policy):
+    return float(sum(w.double().sum() for w in policy.weights().values()))

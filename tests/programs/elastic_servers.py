@@ -1,0 +1,63 @@
+"""Collectors that join get weights, and their shard of a replay is drawn from."""
+
+from contextlib import suppress
+
+import numpy as np
+import torch
+
+from ding_lite import Parallel, Task
+from ding_lite.distributed import ModelServer, ShardedReplay, World
+from ding_lite.errors import DeadlineExceeded
+from ding_lite.rl import Transitions, make_envs
+from tests.programs.given import say
+
+SPEC = make_envs("CartPole-v1", 1).spec
+
+
+def transitions(node):
+    obs = np.full((4, 4), node, np.float32)
+    nothing, ones = np.zeros(4, bool), np.ones(4, np.int32)
+    return Transitions(
+        obs=obs,
+        action=np.zeros(4, np.int64),
+        reward=ones.astype(np.float32),
+        next_obs=obs,
+        terminated=nothing,
+        truncated=nothing,
+        num_steps=ones,
+    )
+
+
+def main():
+    world = World.current()
+    server = ModelServer(name="actor")
+    replay = ShardedReplay(world.group("collector"), SPEC, shard_capacity=100)
+    drawn = set()
+
+    with Task() as task:
+
+        def learn(ctx):
+            server.publish({"w": torch.full((3,), float(ctx.total_step))})
+            with suppress(DeadlineExceeded):  # it learns on whether or not there is news
+                if (item := task.receive("items", timeout=0.1)) is not None:
+                    say("got", *item)
+            ctx.train_iter = ctx.total_step + 1
+            if len(replay) >= 4:
+                found = {int(row[0]) for row in replay.sample(4).obs}
+                if not found <= drawn:
+                    drawn.update(found)
+                    say("draws", *sorted(drawn))
+                    ctx.finish = drawn == {1, 2}
+
+        def collect(ctx):
+            server.wait(newer_than=None)
+            replay.add(transitions(world.node_id))
+            task.send("items", ctx.total_step, to="learner")
+            task.wait_for("the end that never comes")
+
+        task.use(learn, filter_labels="learner").use(collect, filter_labels="collector")
+        task.run()
+
+
+if __name__ == "__main__":
+    print(Parallel.runner(1, "star")(main))

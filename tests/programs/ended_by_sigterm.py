@@ -1,0 +1,55 @@
+"""Nodes that get SIGTERM in no step, in their last one, or raise while another one waits."""
+
+import os
+import signal
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import ding_lite.log
+from ding_lite import Parallel, Task
+from ding_lite.errors import DeadlineExceeded
+from tests.programs.given import given, say
+
+
+def in_no_step():
+    say("up", Parallel().node_id, os.getpid())
+    threading.Event().wait()
+
+
+def in_the_last_step():
+    with Task() as task:
+
+        def end(ctx):
+            os.kill(os.getpid(), signal.SIGTERM)
+            ctx.finish = True
+
+        task.use(end, "node.1").use(lambda ctx: task.wait_for("nothing"), "node.0").run()
+    return "ended"
+
+
+def raises_once():
+    heard = []
+    with Task() as task:
+        task.on("waiting", lambda: heard.append(True))
+
+        def tell(ctx):
+            if Path("raised").exists():
+                ctx.number = 1
+            elif heard:
+                Path("raised").touch()
+                raise ZeroDivisionError
+
+        def hear(ctx):
+            task.emit("waiting")
+            with suppress(DeadlineExceeded):
+                newer = {"number": 0}
+                ctx.finish = task.wait_parallel_ctx(newer, timeout=0.01).number == 1
+
+        task.use(tell, "node.1").use(hear, "node.0").run()
+    return "ended"
+
+
+if __name__ == "__main__":
+    ding_lite.log.configure()
+    print(Parallel.runner(2, auto_recover=given.recover)(globals()[given.main]))

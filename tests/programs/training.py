@@ -1,0 +1,111 @@
+"""A3C, Ape-X or IMPALA, which goes on until a killed node has taken part again."""
+
+import os
+import pathlib
+
+from ding_lite import Parallel, Task, middleware as mw
+from ding_lite.distributed import GradientServer, ShardedReplay, World
+from ding_lite.rl import A2C, DQN, IMPALA, A2CConfig, DQNConfig, IMPALAConfig, make_envs
+from tests.programs.given import given, say
+
+VICTIM, TARGET = given.victim, given.target
+
+
+def begin_incarnation():
+    # Count the starts of this node.
+    node = World.current().node_id
+    incarnation = len([*pathlib.Path().glob(f"incarnation-{node}-*")]) + 1
+    pathlib.Path(f"incarnation-{node}-{incarnation}").touch()
+    say("up", node, os.getpid())
+    return incarnation
+
+
+def take_part(ctx):
+    # The killed node is back, and has collected or learned something again.
+    if World.current().node_id == VICTIM and ctx.total_step == 5:
+        pathlib.Path(f"back-{incarnation}").touch()
+
+
+def end_when_solved(ctx):
+    if ctx.get("train_iter", 0) >= 5 and not pathlib.Path("trained").exists():
+        pathlib.Path("trained").touch()
+        say("trained")
+    is_back = any(path.name != "back-1" for path in pathlib.Path().glob("back-*"))
+    ctx.finish = is_back and ctx.get("eval_value", 0.0) >= TARGET
+    if ctx.finish:
+        pathlib.Path("solved").touch()
+        say("solved", ctx.eval_value)
+
+
+def impala():
+    global incarnation
+    incarnation = begin_incarnation()
+    seed = World.current().node_seed
+    envs, eval_envs = (make_envs("CartPole-v1", n, seed=seed + n) for n in (8, 20))
+    policy = IMPALA(envs.spec, IMPALAConfig(seed=seed))
+    with Task() as task:
+        collector, learner = task.at("collector"), task.at("learner")
+        collector.use(mw.fetch_weights(policy, max_staleness=4))
+        collector.use(mw.collect(policy, envs, unroll=16))
+        collector.use(mw.send("trajectories", to="learner", in_flight=2))
+        learner.use(mw.receive("trajectories", at_least=2))
+        learner.use(mw.train(policy)).use(mw.publish_weights(policy))
+        learner.use(mw.evaluate(policy, eval_envs, every=10))
+        task.use(take_part)
+        learner.use(end_when_solved)
+        task.run()
+
+
+def a3c():
+    global incarnation
+    incarnation = begin_incarnation()
+    world = World.current()
+    envs, eval_envs = (make_envs("CartPole-v1", n, seed=world.node_seed + n) for n in (8, 20))
+    policy = A2C(envs.spec, A2CConfig(lr=1e-3, seed=world.node_seed))
+    server = GradientServer(world.group("server"), policy, max_staleness=16)
+    with Task() as task:
+        agent, owner = task.at("agent"), task.at("server.0")
+        agent.use(mw.pull_weights(policy, server))
+        agent.use(mw.collect(policy, envs, unroll=16))
+        agent.use(mw.push_gradients(policy, server))
+        owner.use(mw.serve_gradients(policy, server, updates=5))
+        owner.use(mw.evaluate(policy, eval_envs, every=4))
+        task.use(lambda ctx: task.match_labels("server.1") and task.wait_for("never"))
+        task.use(take_part)
+        owner.use(end_when_solved)
+        task.run()
+
+
+def apex():
+    global incarnation
+    incarnation = begin_incarnation()
+    world = World.current()
+    collectors = world.group("collector")
+    envs, eval_envs = (make_envs("CartPole-v1", n, seed=world.node_seed + n) for n in (8, 20))
+    policy = DQN(envs.spec, DQNConfig(lr=3e-3, hidden=(64, 64), seed=world.node_seed))
+    replay = ShardedReplay(collectors, envs.spec, shard_capacity=20_000)
+    with Task() as task:
+        collector, learner = task.at("collector"), task.at("learner")
+        collector.use(mw.fetch_weights(policy))
+        collector.use(mw.rate_limit(env_steps_per_update=1.0, ahead=400))
+        collector.use(mw.collect(policy, envs, steps=8, epsilon=lambda _: 0.2))
+        collector.use(mw.add_to(replay))
+        learner.use(mw.wait_for(replay, size=500))
+        learner.use(mw.train(policy, replay, updates=4)).use(mw.update_priorities(replay))
+        learner.use(mw.publish_weights(policy, every=2))
+        learner.use(mw.evaluate(policy, eval_envs, every=50))
+        task.use(take_part)
+        learner.use(end_when_solved)
+        task.run()
+
+
+METHODS = {
+    "impala": (impala, ["learner", "collector", "collector"], "star"),
+    "a3c": (a3c, ["server", "agent", "agent"], "star"),
+    "apex": (apex, ["learner", "collector", "collector"], "mesh"),
+}
+
+if __name__ == "__main__":
+    main, roles, topology = METHODS[given.method]
+    Parallel.runner(3, topology, roles=roles, auto_recover=given.recover)(main)
+    print("ended")

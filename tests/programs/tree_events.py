@@ -1,0 +1,51 @@
+"""The root emits events while a node behind a hub is stopped."""
+
+import os
+import pathlib
+
+import numpy as np
+
+from ding_lite import Parallel, Task
+from tests.programs.given import given, say
+
+NUM_EVENTS, SIZE, STOPPED = given.num_events, given.size, 3
+
+
+def peak():
+    status = pathlib.Path("/proc/self/status").read_text().split()
+    return int(status[status.index("VmHWM:") + 1]) / 1024
+
+
+def main():
+    node, heard, used = Parallel().node_id, [], []
+    with Task() as task:
+
+        def emit(ctx):
+            wait(ctx)
+            pathlib.Path("go").read_text()
+            for number in range(NUM_EVENTS):
+                data = np.full(SIZE, number % 256, np.uint8)
+                task.emit("n", number, data, only_remote=True)
+                if number in (50, 99_999):
+                    say("emitted", number)
+            task.wait_for("nothing")
+
+        def wait(ctx):
+            used.append(peak())
+            say("up", node, os.getpid())
+            if node != 0:
+                task.wait_for("nothing")
+
+        def hear(number, data):
+            heard.append(number if (data == number % 256).all() else -1)
+            task.finish = len(heard) == NUM_EVENTS
+
+        task.on("n", hear if node == STOPPED else lambda number, data: heard.append(number))
+        task.use(emit, "node.0").use(wait, "node.[123]")
+        task.router.on("node_lost", lambda peer: say("lost", peer))
+        task.run()
+    return round(peak() - used[0]), heard == [*range(NUM_EVENTS)]
+
+
+if __name__ == "__main__":
+    print(Parallel.runner(4, "tree:2", protocol=given.protocol)(main))
