@@ -85,7 +85,6 @@ class Categorical:
     """
 
     def __init__(self, num_actions: int) -> None:
-        """Set the number of actions."""
         self.num_outputs = num_actions
 
     def best(self, outputs_ND: FloatArray) -> NumpyArray:
@@ -145,7 +144,6 @@ class MultiCategorical:
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        """Make a distribution for each choice."""
         self.num_outputs = sum(sizes)
         self._parts = [Categorical(size) for size in sizes]
         ends = [0, *accumulate(sizes)]
@@ -200,7 +198,6 @@ class Bernoullis:
     """
 
     def __init__(self, size: int) -> None:
-        """Set the number of flags."""
         self.num_outputs = size
 
     def best(self, outputs_ND: FloatArray) -> NumpyArray:
@@ -244,7 +241,6 @@ class BoxUnits:
     """
 
     def __init__(self, space: Box, *, device: torch.device = CPU) -> None:
-        """Read the bounds."""
         self.shape = space.shape
         self.low: NumpyArray = space.low.reshape(-1).astype(np.float32)
         self.high: NumpyArray = space.high.reshape(-1).astype(np.float32)
@@ -282,7 +278,6 @@ class Gaussian(BoxUnits):
     """
 
     def __init__(self, space: Box, log_std_D: Tensor, grad_D: Tensor) -> None:
-        """Take the tensors."""
         super().__init__(space, device=log_std_D.device)
         self.num_outputs = math.prod(space.shape)
         self._log_std_D, self._grad_D = log_std_D, grad_D

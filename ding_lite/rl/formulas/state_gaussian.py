@@ -32,7 +32,6 @@ class StateGaussian(BoxUnits):
     """
 
     def __init__(self, space: Box, *, device: torch.device = CPU) -> None:
-        """Read the bounds."""
         super().__init__(space, device=device)
         self.num_outputs = 2 * len(self.unit_D)
 

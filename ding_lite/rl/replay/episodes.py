@@ -62,7 +62,6 @@ class EpisodeBuffer:
         fields: OwnFields | None = None,
         seed: int = 0,
     ) -> None:
-        """Reserve the memory."""
         check_all(
             whole(2, capacity=capacity),
             whole(1, num_envs=num_envs),
@@ -154,11 +153,6 @@ class EpisodeBuffer:
             self._open[env].clear()
 
     def _check_continues(self, obs: NumpyArray, last_obs: NumpyArray) -> None:
-        """Raise unless a step continues the episodes under way.
-
-        Raises:
-            ConfigError: It does not, so that sequences would be of several episodes.
-        """
         differs_N = (obs != last_obs).reshape(self.num_envs, -1).any(axis=1)
         broken = [env for env in np.flatnonzero(differs_N).tolist() if self._open[env]]
         if self._is_resumed:  # environments that were not resumed have begun new episodes instead
@@ -175,7 +169,6 @@ class EpisodeBuffer:
     def _steps_of(
         self, transitions: Transitions, state: Mapping[str, Array], own: Mapping[str, Array]
     ) -> Iterator[tuple[Step, dict[str, Any]]]:
-        """Yield the steps that transitions are of, with what belongs to them."""
         count, rest = divmod(len(transitions), self.num_envs)
         if rest or (to_numpy(transitions.num_steps) != 1).any():
             raise ShapeError(
@@ -278,7 +271,6 @@ class EpisodeBuffer:
     def _checked(
         self, step: Step, state: Array | None, own: Mapping[str, Array]
     ) -> tuple[NumpyArray, ...]:
-        """Return the values of a step by column, once they have the right shapes."""
         if (state is None) != (self.state_size is None):
             given, made = ("with" if x is not None else "without" for x in (state, self.state_size))
             raise ConfigError(

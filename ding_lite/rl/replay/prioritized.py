@@ -92,7 +92,6 @@ class PrioritizedReplay(ReplayBuffer):
         fast: bool | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
-        """Allocate the tree of priorities only."""
         check_all(inside(0.0, 1.0, alpha=alpha, beta=beta), positive(offset=offset))
         super().__init__(spec, capacity=capacity, fields=fields, seed=seed, device=device)
         self.alpha = alpha
@@ -309,7 +308,6 @@ def importance_weights(chance_B: npt.NDArray[np.float64], beta: float) -> npt.ND
 
 
 def _checked(priority_B: NumpyArray, count: int) -> npt.NDArray[np.float32]:
-    """Return initial priorities in single precision, or raise."""
     if priority_B.shape != (count,):
         raise ShapeError(
             f"`priority` has shape {priority_B.shape}; one number for each of the {count} "

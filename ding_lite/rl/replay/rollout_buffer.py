@@ -11,7 +11,7 @@ import torch
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError
 from ding_lite.io.memory import check_fits
 from ding_lite.rl.batch import Array, NumpyArray, RolloutBatch, Step, to_numpy
-from ding_lite.rl.formulas.returns import gae
+from ding_lite.rl.formulas.advantages import gae
 from ding_lite.rl.replay.outputs import Outputs
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
@@ -61,7 +61,6 @@ class RolloutBuffer:
         gae_lambda: float = 0.95,
         seed: int = 0,
     ) -> None:
-        """Allocate the memory of one round."""
         check_all(
             whole(1, num_envs=num_envs, num_steps=num_steps),
             inside(0.0, 1.0, gamma=gamma, gae_lambda=gae_lambda),
@@ -179,7 +178,6 @@ class RolloutBuffer:
         self._is_finished = True
 
     def _next_values(self, value_TN: NumpyArray, value_of: ValueOf) -> NumpyArray:
-        """Return the value of each next observation; any number where it terminated."""
         unseen = [self._last_obs, *(obs for _, _, obs in self._cut)]
         found = to_numpy(value_of(np.concatenate(unseen))).reshape(-1)
         next_value_TN = np.empty_like(value_TN)

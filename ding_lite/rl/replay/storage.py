@@ -49,7 +49,6 @@ class Storage:
     """
 
     def __init__(self, layout: Layout, *, capacity: int, stack: int) -> None:
-        """Allocate the memory, most of which the system provides when it is written to."""
         self.layout = layout
         self._capacity = capacity
         parts = _Parts(layout)
@@ -157,7 +156,6 @@ class DeviceStorage:
     """
 
     def __init__(self, layout: Layout, *, capacity: int, device: torch.device) -> None:
-        """Allocate the memory."""
         self.layout = layout
         self._capacity = capacity
         self._device = device
@@ -205,8 +203,6 @@ class DeviceStorage:
 
 
 class _Parts:
-    """The place of each field: records, arrays or frames."""
-
     def __init__(self, layout: Layout) -> None:
         self.has_frames = len(layout["obs"][0]) > 1  # images are worth it
         names = [n for n in layout if not (self.has_frames and n in _OBSERVATIONS)]
@@ -332,7 +328,6 @@ def _check_layout(saved: Layout, layout: Layout) -> None:
 
 
 def _row_type(column: tuple[tuple[int, ...], np.dtype[Any]]) -> np.dtype[Any]:
-    """Return the dtype that a row of a field is copied as."""
     shape, dtype = column
     return _bytes_type(_row_bytes(column)) if shape else dtype
 

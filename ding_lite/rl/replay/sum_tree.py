@@ -43,7 +43,6 @@ class SumTree:
     """
 
     def __init__(self, capacity: int, *, fast: bool | None = None) -> None:
-        """Allocate memory for the sums."""
         check_all(whole(1, capacity=capacity))
         self.capacity = capacity
         self.is_fast = _is_wanted(fast)
@@ -185,8 +184,6 @@ class SumTree:
 
 
 class _Walks(Protocol):
-    """Walks along the tree; see `NumpyWalks`."""
-
     def draw(
         self, uniform_B: Float64Array, sums_before: Float64Array
     ) -> tuple[Int64Array, Float64Array]: ...
@@ -208,11 +205,6 @@ def _compiled(shape: TreeShape, sums: Float64Array) -> _Walks:
 
 
 def _is_wanted(fast: bool | None) -> bool:
-    """Return whether to use the compiled loops.
-
-    Raises:
-        MissingExtraError: If `fast` is True and numba is not installed.
-    """
     if fast is False:
         return False
     if find_spec("numba") is None:

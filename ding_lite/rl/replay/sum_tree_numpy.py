@@ -32,7 +32,6 @@ class NumpyWalks:
     """
 
     def __init__(self, shape: TreeShape, sums: Float64Array) -> None:
-        """Allocate memory for the sums of elder siblings."""
         self._shape = shape
         self._sum = sums
         self._elder: Float64Array = shape.zeros()
@@ -115,8 +114,6 @@ class NumpyWalks:
 
 
 class _Scratch:
-    """Memory for batches of one size, which each call reuses."""
-
     def __init__(self, size: int) -> None:
         self.size = size
         self.part_B = np.arange(size, dtype=np.float64)

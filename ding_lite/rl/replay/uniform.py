@@ -77,7 +77,6 @@ class ReplayBuffer:
         seed: int = 0,
         device: str | torch.device = "cpu",
     ) -> None:
-        """Start empty; memory is allocated with the first transition."""
         self.device = usable_device(device)
         check_all(whole(1, capacity=capacity))
         self.spec = spec
@@ -227,7 +226,6 @@ class ReplayBuffer:
             )
 
     def _set_layout(self, layout: Layout) -> None:
-        """Set the shapes and types; raise if they take more memory than the machine has."""
         needed = self._bytes_for(layout)
         if is_host(self.device):
             check_fits(needed, what=f"A replay{self._of_env()}", capacity=self.capacity)
@@ -286,7 +284,6 @@ class ReplayBuffer:
         return "" if self.spec is None else f" for {self.spec.env_id}"
 
     def _say_frames_ran_out(self, room: int) -> None:
-        """Warn once if the replay holds far fewer transitions than its capacity."""
         if self._has_said_so or room > 0.8 * self.capacity:
             return
         self._has_said_so = True
