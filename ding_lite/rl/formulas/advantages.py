@@ -158,7 +158,8 @@ def vtrace(
         check_all(positive(rho_clip=rho_clip, c_clip=c_clip), at_least(c_clip, rho_clip=rho_clip))
     ratio_TB = namespace(log_rho_TB).exp(log_rho_TB.clip(None, _HIGHEST_LOG))
     rho_TB = ratio_TB.clip(None, rho_clip)
-    decay_TB = discount_TB * ratio_TB.clip(None, c_clip)
+    c_TB = rho_TB if c_clip == rho_clip else ratio_TB.clip(None, c_clip)
+    decay_TB = discount_TB * c_TB
     decay_TB[truncated_TB] = 0.0
     error_TB = rho_TB * _errors(discount_TB, reward_TB, value_TB, next_value_TB)
     correction_TB = _sum_backwards(error_TB, decay_TB)
