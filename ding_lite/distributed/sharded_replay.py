@@ -335,8 +335,7 @@ class ShardedReplay:
                 f"The batch is a {type(batch).__name__}, and does not say which shards it came "
                 f"from. Update the replay that has sampled it."
             )
-        priority_B = to_numpy(priority)
-        priority_B = checked_priorities(priority_B, len(batch.serial))
+        priority_B = checked_priorities(to_numpy(priority), len(batch.serial))
         if self._is_alone:
             count = len(batch)
             update = (int(batch.incarnation[0]), batch.serial, priority_B)
