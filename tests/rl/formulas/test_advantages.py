@@ -109,15 +109,6 @@ def test_on_device_sums_reach_over_many_steps():
     assert found.target_TB[:, 0].tolist() == list(range(1_000, 0, -1))
 
 
-def test_gae_by_hand():
-    discount, reward, value = column([0.5, 0.5, 0.0]), column([1, 1, 1]), column([0, 2, 4])
-    found = gae(discount, reward, value, column([2, 4, 9]), flags([0, 0, 0]), gae_lambda=0.5)
-    last = 1.0 - 4.0  # terminated: the 9 is worth nothing
-    middle = 1.0 + 0.5 * 4.0 - 2.0 + 0.25 * last
-    first = 1.0 + 0.5 * 2.0 - 0.0 + 0.25 * middle
-    assert found.advantage_TB[:, 0].tolist() == [first, middle, last]
-
-
 def test_a_truncated_step_bootstraps_from_its_last_observation():
     steps = column([0.5] * 3), column([1, 1, 1]), column([0, 0, 100]), column([0, 8, 0])
     cut = flags([0, 1, 0])

@@ -65,21 +65,6 @@ def test_n_step_agrees_with_looking_ahead_from_every_step(run, n, gamma):
         )
 
 
-def test_n_step_by_hand():
-    n_step = NStep(3, 0.5, 1)
-    run = [[(1.0, (False, False))], [(2.0, (False, False))], [(4.0, (False, False))]]
-    run += [[(8.0, (False, True))], [(16.0, (False, False))]]
-    rows = [reference.rows_of(n_step(step)) for step in steps_of(run)]
-
-    assert rows[0] == rows[1] == rows[4] == []
-    assert rows[2] == [((0.0, 0.0), 0, 1 + 1 + 1, (2.5, 0.5), False, False, 3)]
-    assert rows[3] == [
-        ((1.0, 0.0), 1, 2 + 2 + 2, (3.5, 0.5), False, True, 3),
-        ((2.0, 0.0), 2, 4 + 4, (3.5, 0.5), False, True, 2),
-        ((3.0, 0.0), 3, 8, (3.5, 0.5), False, True, 1),
-    ]
-
-
 def test_n_step_of_one_is_the_step_itself():
     step = steps_of([[(1.0, (True, False)), (2.0, (False, False))]])[0]
     transitions = NStep(1, 0.9, 2)(step)

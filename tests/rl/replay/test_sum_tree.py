@@ -124,20 +124,6 @@ def test_a_draw_rounded_beyond_the_sum_is_the_last_value(fast):
 
 
 @fast_or_not
-def test_slots_are_drawn_in_proportion_to_their_values(fast):
-    tree = SumTree(2_000, fast=fast)
-    weights = np.random.default_rng(1).random(2_000) ** 3
-    tree.write(0, 2_000, weights)
-    rng = np.random.default_rng(0)
-    counts = np.zeros(2_000)
-    for _ in range(4_000):
-        slots, _ = tree.draw(rng.random(64))
-        np.add.at(counts, slots, 1)
-    expected = 4_000 * 64 * weights / weights.sum()
-    assert counts == pytest.approx(expected, abs=6 * np.sqrt(expected.max()))
-
-
-@fast_or_not
 def test_serials_no_longer_held_are_skipped(fast):
     tree = SumTree(4, fast=fast)
     tree.write(0, 4, 1.0)
