@@ -16,8 +16,13 @@ from typing import Any
 import numpy as np
 
 from ding_lite.errors import ConfigError, MissingExtraError, pip_line
-from ding_lite.rl.replay.sum_tree_numpy import NumpyWalks
-from ding_lite.rl.replay.sum_tree_shape import Float32Array, Float64Array, Int64Array, TreeShape
+from ding_lite.rl.replay.sum_tree_numpy import (
+    Float32Array,
+    Float64Array,
+    Int64Array,
+    NumpyWalks,
+    TreeShape,
+)
 from ding_lite.settings import check_all, whole
 
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ding_lite.rl.replay.sum_tree_shape import Float32Array, Float64Array, Int64Array, TreeShape
+from ding_lite.rl.replay.sum_tree_numpy import Float32Array, Float64Array, Int64Array, TreeShape
 
 FnT = TypeVar("FnT", bound=Callable[..., object])
 
