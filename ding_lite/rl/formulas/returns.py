@@ -50,6 +50,7 @@ class NStep:
         self._powers_n = np.power(np.float32(gamma), np.arange(n, dtype=np.float32))
         self._pending_N = np.zeros(num_envs, dtype=np.int64)
         self._newest = -1
+        self._age_nn = (np.arange(n)[:, None] - np.arange(n)) % n  # of each slot, by the newest
         self._next_obs: NumpyArray | None = None
         # Rings of the last n env steps, by slot: observation, action, and rewards since.
         self._rings: tuple[NumpyArray, NumpyArray] | None = None
@@ -107,7 +108,7 @@ class NStep:
         truncated_N: NumpyArray,
     ) -> Transitions:
         """Take out the transitions that have n steps, and all of environments that are done."""
-        age_n = self._ages()
+        age_n = self._age_nn[self._newest]
         oldest_first_n = np.argsort(-age_n)
         age_n1 = age_n[oldest_first_n, None]
         complete_nN = (age_n1 < self._pending_N) & (done_N | (age_n1 == self.n - 1))
@@ -124,9 +125,6 @@ class NStep:
             truncated=truncated_N[env_B],
             num_steps=(age_n[slot_B] + 1).astype(np.int32),
         )
-
-    def _ages(self) -> NumpyArray:
-        return (self._newest - np.arange(self.n)) % self.n
 
     def state_dict(self) -> dict[str, Any]:
         """Copy the env steps that are not part of all their transitions yet."""
@@ -182,7 +180,7 @@ class NStep:
             ring_nN[self._newest] = values_N
         self._next_obs = step.next_obs
         self._reward_nN[self._newest] = 0.0
-        self._reward_nN += self._powers_n[self._ages(), None] * step.reward
+        self._reward_nN += self._powers_n[self._age_nn[self._newest], None] * step.reward
         np.minimum(self._pending_N + 1, self.n, out=self._pending_N)
         return self._rings
 
