@@ -32,10 +32,10 @@ from ding_lite.distributed.blocks import Block, Outbox, ShardedTransitions
 from ding_lite.distributed.server import new_incarnation
 from ding_lite.distributed.shards import ANSWER_S, Asked, ShardAnswer, Shards, Update, count_of
 from ding_lite.distributed.topics import COLLECTED, ENV_STEP
-from ding_lite.errors import ConfigError, DeadlineExceeded, ShapeError
+from ding_lite.errors import ConfigError, DeadlineExceeded
 from ding_lite.parallel.router.group import Group
 from ding_lite.rl.batch import Array, PrioritizedTransitions, Transitions, to_numpy
-from ding_lite.rl.replay.prioritized import PrioritizedReplay, refuse_priorities
+from ding_lite.rl.replay.prioritized import PrioritizedReplay, checked_priorities
 from ding_lite.rl.replay.storage import OwnFields, layout_of_own, layout_of_spec
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
@@ -329,15 +329,7 @@ class ShardedReplay:
                 f"The batch is a {type(batch).__name__}, and does not say which shards it came "
                 f"from. Update the replay that has sampled it."
             )
-        priority_B = to_numpy(priority)
-        if priority_B.shape != batch.serial.shape:
-            raise ShapeError(
-                f"`priority` has shape {priority_B.shape}; one number for each of the "
-                f"{len(batch.serial)} transitions of the batch was expected."
-            )
-        if not ((priority_B >= 0.0) & (priority_B < np.inf)).all():
-            refuse_priorities(priority_B)
-
+        priority_B = checked_priorities(to_numpy(priority), len(batch.serial))
         if self._is_alone:
             count = len(batch)
             update = (int(batch.incarnation[0]), batch.serial, priority_B)

@@ -44,7 +44,6 @@ def is_signed(named: Mapping[str, Any], signature: object) -> bool:
 
 
 def _key() -> bytes | None:
-    """Return this user's key, which is made on first use."""
     path = state_home() / "ding_lite" / "runs.key"
     try:
         if not path.exists():

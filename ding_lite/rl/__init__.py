@@ -12,13 +12,16 @@ from ding_lite.rl.batch import (
 from ding_lite.rl.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.vector import Envs, Episode, make_envs
 from ding_lite.rl.evaluation import mean_return
-from ding_lite.rl.formulas.exploration import epsilon_ladder
-from ding_lite.rl.formulas.returns import Advantages, NStep, gae, vtrace
-from ding_lite.rl.formulas.returns_on_device import (
+from ding_lite.rl.formulas.advantages import (
+    Advantages,
     TensorAdvantages,
+    gae,
     gae_on_device,
+    vtrace,
     vtrace_on_device,
 )
+from ding_lite.rl.formulas.exploration import epsilon_ladder
+from ding_lite.rl.formulas.returns import NStep
 from ding_lite.rl.formulas.schedules import Schedule, constant, exponential, linear
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.conv import Conv

@@ -168,7 +168,6 @@ class DeviceMetrics(Mapping[str, float | NumpyArray]):
         check: Callable[[float], None],
         **checks: Callable[[float], None],
     ) -> None:
-        """Take the tensors."""
         self._values = dict(values)
         self._checks = {"loss": check, **checks}
         self._fetched: dict[str, float | NumpyArray] | None = None
@@ -211,7 +210,6 @@ class Unread:
     """
 
     def __init__(self, fetch: Callable[[], Any]) -> None:
-        """Take the function that fetches it."""
         self._fetch = fetch
 
     def __float__(self) -> float:

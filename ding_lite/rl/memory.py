@@ -37,7 +37,6 @@ class Memory:
     """
 
     def __init__(self, num_envs: int, size: int) -> None:
-        """Begin with zeros, as at the start of an episode."""
         check_all(whole(1, num_envs=num_envs, size=size))
         self.state: FloatArray = np.zeros((num_envs, size), dtype=np.float32)
         """The states before the next env step, [N, S]. Written in place: copy it to keep it."""

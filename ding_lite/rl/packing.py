@@ -143,7 +143,6 @@ class Packing:
     """
 
     def __init__(self, space: ObsSpace, *, num_masked: int = 0) -> None:
-        """Lay the parts out."""
         self.space = space
         self.leaves = tuple(Leaf(keys, leaf) for keys, leaf in leaf_spaces(space))
         """The parts, in the order in which they are packed."""
@@ -283,7 +282,6 @@ class Packing:
         return np.array(items, order="C").view(np.float32)
 
     def _encoded(self, leaf: Leaf, tree: Tree) -> NumpyArray:
-        """Return a part of a batch of observations, in the form of the network."""
         try:
             part = to_numpy(leaf.find(tree))
             array = np.asarray(part)

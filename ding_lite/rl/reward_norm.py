@@ -34,7 +34,6 @@ class RewardNorm:
     """
 
     def __init__(self, num_envs: int, *, gamma: float) -> None:
-        """Divide by 1 until sums differ."""
         self.gamma = gamma
         """The discount of one env step."""
         self._sum_N = np.zeros(num_envs)

@@ -38,7 +38,6 @@ class TorchRandom:
     """
 
     def __init__(self, seed: int, stream: str, *, device: str | torch.device = "cpu") -> None:
-        """Seed the stream."""
         self._generators = [torch.default_generator]
         device = torch.device(device)
         if device.type == "cuda":

@@ -108,7 +108,6 @@ def load_rows(folder: Folder, entry: object, *, most: int) -> Array:
 
 
 def _described(folder: Folder, entry: object) -> tuple[list[int], np.dtype[Any], list[str]]:
-    """Check an array's entry in a manifest."""
     match entry:
         case {"dtype": str(code), "shape": [*shape], "files": [*names]}:
             dtype = SAVED_DTYPES.get(code)

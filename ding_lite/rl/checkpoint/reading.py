@@ -130,13 +130,6 @@ def _read_tensors(folder: Folder, body: ManifestBody) -> dict[str, Tensor]:
 
 
 class _Reading:
-    """Restores the values of a tree.
-
-    Args:
-        folder: The folder of the large arrays.
-        tensors: The small ones, by name.
-    """
-
     def __init__(self, folder: Folder, tensors: dict[str, Tensor]) -> None:
         self._folder = folder
         self._tensors = tensors

@@ -160,8 +160,6 @@ def load_checkpoint(
 
 @dataclass
 class _Tree:
-    """Splits a tree into plain values, tensors and large arrays."""
-
     rows: ArrayWriter | None
     """Writes large arrays; None only checks."""
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -298,7 +296,6 @@ def _next_name(old_files: set[Path]) -> str:
 
 
 def _write_atomically(path: Path, content: bytes | memoryview) -> None:
-    """Write a file atomically: beside the target, synced to disk, then renamed."""
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as file:
         file.write(content)

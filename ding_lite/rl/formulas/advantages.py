@@ -1,27 +1,259 @@
-"""Advantages of a rollout, on arrays or on tensors, and their normalisation."""
+"""Advantages of a rollout, on arrays or on tensors, and their normalisation.
+
+Each estimate has a slow, obvious reference in `tests/rl/reference.py`.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from ding_lite.rl.formulas.returns import gae, vtrace
-from ding_lite.rl.formulas.returns_on_device import gae_on_device, vtrace_on_device
-from ding_lite.rl.host_or_device import AnyArray, number
+from ding_lite.errors import ShapeError
+from ding_lite.rl.batch import BoolArray, FloatArray
+from ding_lite.rl.host_or_device import AnyArray, floats, namespace, number, zeros_like
+from ding_lite.settings import at_least, check_all, inside, positive
 
+_HIGHEST_LOG = 80.0
+"""Its exponential is about the highest number that float32 holds."""
 _TINY = float(np.finfo(np.float32).tiny)
 
 
-def gae_of(value_TB: AnyArray) -> Any:  # noqa: ANN401 - two functions of the same arguments
-    """Return `gae` for values on a CPU, or `gae_on_device`."""
-    return gae_on_device if isinstance(value_TB, Tensor) else gae
+@dataclass(frozen=True, slots=True)
+class Advantages:
+    """Advantages and value targets of T steps in B environments."""
+
+    advantage_TB: FloatArray
+    """The advantage of each action, for the policy gradient."""
+    target_TB: FloatArray
+    """The expected return from each observation; the regression target of the value."""
 
 
-def vtrace_of(value_TB: AnyArray) -> Any:  # noqa: ANN401 - two functions of the same arguments
-    """Return `vtrace` for values on a CPU, or `vtrace_on_device`."""
-    return vtrace_on_device if isinstance(value_TB, Tensor) else vtrace
+@dataclass(frozen=True, slots=True)
+class TensorAdvantages:
+    """Advantages and value targets of T steps in B environments, as tensors."""
+
+    advantage_TB: Tensor
+    """The advantage of each action, for the policy gradient."""
+    target_TB: Tensor
+    """The expected return from each observation; the regression target of the value."""
+
+
+def gae(
+    discount_TB: FloatArray,
+    reward_TB: FloatArray,
+    value_TB: FloatArray,
+    next_value_TB: FloatArray,
+    truncated_TB: BoolArray,
+    *,
+    gae_lambda: float,
+) -> Advantages:
+    """Compute generalised advantage estimates (Schulman et al. 2016, equation 16).
+
+    Each is a weighted mean of the estimates by 1, 2, 3 ... rewards and then a value. No sum
+    crosses the end of an episode: a terminated one is followed by 0, a truncated one by the value
+    of its last observation.
+
+    Shapes: T steps, B environments; float32.
+
+    Args:
+        discount_TB: gamma, and 0 where the step terminated. Not 0 where it was truncated.
+        reward_TB: The rewards.
+        value_TB: The value of each observation.
+        next_value_TB: The value of the observation that the step led to; at the end of an episode
+            of its last observation.
+        truncated_TB: Whether the episode was cut off there.
+        gae_lambda: 0 relies on the values, 1 on the rewards; 0.9 to 0.97 are usual.
+
+    Raises:
+        ShapeError: If the inputs do not agree on T and B.
+        ConfigError: If `gae_lambda` is not in 0 to 1.
+
+    Example:
+        >>> one, no = np.ones((2, 1), dtype=np.float32), np.zeros((2, 1), dtype=np.bool_)
+        >>> gae(0.5 * one, one, 0 * one, 0 * one, no, gae_lambda=1.0).advantage_TB.T.tolist()
+        [[1.5, 1.0]]
+    """
+    _check_shapes(discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
+    if not 0.0 <= gae_lambda <= 1.0:  # `check_all` alone takes longer than a short sum
+        check_all(inside(0.0, 1.0, gae_lambda=gae_lambda))
+    error_TB = _errors(discount_TB, reward_TB, value_TB, next_value_TB)
+    decay_TB = gae_lambda * discount_TB
+    decay_TB[truncated_TB] = 0.0
+    advantage_TB = _sum_backwards(error_TB, decay_TB)
+    return Advantages(advantage_TB, advantage_TB + value_TB)
+
+
+@torch.no_grad()
+def gae_on_device(
+    discount_TB: Tensor,
+    reward_TB: Tensor,
+    value_TB: Tensor,
+    next_value_TB: Tensor,
+    truncated_TB: Tensor,
+    *,
+    gae_lambda: float,
+) -> TensorAdvantages:
+    """Compute generalised advantage estimates, as `gae` does, on the tensors' device.
+
+    Arguments and errors are those of `gae`: float32, and bool for `truncated_TB`, all on one
+    device. No gradient flows through the values.
+
+    Example:
+        >>> one, no = torch.ones(2, 1), torch.zeros(2, 1, dtype=torch.bool)
+        >>> gae_on_device(0.5 * one, one, 0 * one, 0 * one, no, gae_lambda=1.0).advantage_TB.T
+        tensor([[1.5000, 1.0000]])
+    """
+    given: Any = (discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
+    found: Any = gae(*given, gae_lambda=gae_lambda)
+    return TensorAdvantages(found.advantage_TB, found.target_TB)
+
+
+def vtrace(
+    log_rho_TB: FloatArray,
+    discount_TB: FloatArray,
+    reward_TB: FloatArray,
+    value_TB: FloatArray,
+    next_value_TB: FloatArray,
+    truncated_TB: BoolArray,
+    *,
+    rho_clip: float = 1.0,
+    c_clip: float = 1.0,
+) -> Advantages:
+    """Compute V-trace targets: value targets for data that older weights have collected.
+
+    Espeholt et al. 2018 (IMPALA), equation 1. The importance ratio of each step is cut at
+    `rho_clip` (which policy's value is estimated) and at `c_clip` (how far a correction travels
+    back in time). With equal policies the targets are n-step returns up to the end of the data. At
+    the end of an episode it is as with `gae`.
+
+    Shapes: T steps, B environments; float32.
+
+    Args:
+        log_rho_TB: log pi(a|x) - log mu(a|x), learner minus collector.
+        discount_TB: gamma, and 0 where the step terminated. Not 0 where it was truncated.
+        reward_TB: The rewards.
+        value_TB: The learner's value of each observation.
+        next_value_TB: The value of the observation that the step led to; at the end of an episode
+            of its last observation.
+        truncated_TB: Whether the episode was cut off there.
+        rho_clip: Lower means less variance, more bias. Usually 1; infinity switches it off.
+        c_clip: Lower forgets sooner. Usually 1; never above `rho_clip`.
+
+    Raises:
+        ShapeError: If the inputs do not agree on T and B.
+        ConfigError: If a clip is not above 0, or `c_clip` is above `rho_clip`.
+
+    Example:
+        >>> one, no = np.ones((2, 1), dtype=np.float32), np.zeros((2, 1), dtype=np.bool_)
+        >>> vtrace(0 * one, 0.5 * one, one, 0 * one, 0 * one, no).target_TB.T.tolist()
+        [[1.5, 1.0]]
+    """
+    _check_shapes(log_rho_TB, discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
+    if not 0.0 < c_clip <= rho_clip:
+        check_all(positive(rho_clip=rho_clip, c_clip=c_clip), at_least(c_clip, rho_clip=rho_clip))
+    ratio_TB = namespace(log_rho_TB).exp(log_rho_TB.clip(None, _HIGHEST_LOG))
+    rho_TB = ratio_TB.clip(None, rho_clip)
+    c_TB = rho_TB if c_clip == rho_clip else ratio_TB.clip(None, c_clip)
+    decay_TB = discount_TB * c_TB
+    decay_TB[truncated_TB] = 0.0
+    error_TB = rho_TB * _errors(discount_TB, reward_TB, value_TB, next_value_TB)
+    correction_TB = _sum_backwards(error_TB, decay_TB)
+
+    # The next value is corrected likewise where the next step is of the same episode.
+    next_correction_TB = zeros_like(correction_TB)
+    next_correction_TB[:-1] = correction_TB[1:]
+    next_correction_TB[truncated_TB] = 0.0
+    next_target_TB = next_value_TB + next_correction_TB
+    advantage_TB = rho_TB * _errors(discount_TB, reward_TB, value_TB, next_target_TB)
+    return Advantages(advantage_TB, correction_TB + value_TB)
+
+
+@torch.no_grad()
+def vtrace_on_device(
+    log_rho_TB: Tensor,
+    discount_TB: Tensor,
+    reward_TB: Tensor,
+    value_TB: Tensor,
+    next_value_TB: Tensor,
+    truncated_TB: Tensor,
+    *,
+    rho_clip: float = 1.0,
+    c_clip: float = 1.0,
+) -> TensorAdvantages:
+    """Compute V-trace targets, as `vtrace` does, on the tensors' device.
+
+    Arguments and errors are those of `vtrace`: float32, and bool for `truncated_TB`, all on one
+    device. No gradient flows through the values.
+
+    Example:
+        >>> one, no = torch.ones(2, 1), torch.zeros(2, 1, dtype=torch.bool)
+        >>> vtrace_on_device(0 * one, 0.5 * one, one, 0 * one, 0 * one, no).target_TB.T
+        tensor([[1.5000, 1.0000]])
+    """
+    given: Any = (log_rho_TB, discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
+    found: Any = vtrace(*given, rho_clip=rho_clip, c_clip=c_clip)
+    return TensorAdvantages(found.advantage_TB, found.target_TB)
+
+
+def _errors(
+    discount_TB: AnyArray, reward_TB: AnyArray, value_TB: AnyArray, next_TB: AnyArray
+) -> AnyArray:
+    error_TB = floats(discount_TB * next_TB)
+    error_TB += reward_TB
+    error_TB -= value_TB
+    return error_TB
+
+
+def _sum_backwards(term_TB: AnyArray, decay_TB: AnyArray) -> AnyArray:
+    """Turn terms into x with x_t = term_t + decay_t x_(t+1), which begins from 0 behind the last.
+
+    Both may be overwritten; the terms are returned.
+    """
+    sum_up = _sum_by_doubling if isinstance(term_TB, Tensor) else _sum_in_a_loop
+    return sum_up(term_TB, decay_TB)
+
+
+def _sum_in_a_loop(term_TB: FloatArray, decay_TB: FloatArray) -> FloatArray:
+    """Sum whole rows, one by one: on a CPU forms without a loop do the same sums several times."""
+    rows, decays = list(term_TB), list(decay_TB)
+    if not rows:
+        return term_TB
+    multiply, add = np.multiply, np.add  # looked up once; they are called often, with little to do
+    following_B = rows.pop()
+    product_B = np.empty_like(following_B)
+    while rows:
+        row_B = rows.pop()
+        multiply(decays[len(rows)], following_B, product_B)
+        following_B = add(row_B, product_B, row_B)
+    return term_TB
+
+
+def _sum_by_doubling(term_TB: Tensor, decay_TB: Tensor) -> Tensor:
+    """Sum in log2(T) rounds (Hillis and Steele 1986), as each step of a loop is a call to a GPU.
+
+    Before each round a term is the sum of `reach` steps and a decay their product: the sum of
+    twice as many is that sum and the decayed one behind it.
+    """
+    for doubling in range(math.ceil(math.log2(max(1, len(term_TB))))):
+        reach = 2**doubling
+        later_TB, decay_before_TB = term_TB[reach:], decay_TB[:-reach]
+        term_TB[:-reach] += decay_before_TB * later_TB
+        decay_TB[:-reach] = decay_before_TB * decay_TB[reach:]
+    return term_TB
+
+
+def _check_shapes(*given_TB: AnyArray) -> None:
+    shapes = [tuple(each.shape) for each in given_TB]
+    if len(set(shapes)) > 1 or len(shapes[0]) != 2:
+        raise ShapeError(
+            f"The inputs have the shapes {', '.join(map(str, shapes))}; all of one shape (steps, "
+            f"environments) were expected."
+        )
 
 
 def normalized(advantage_B: AnyArray) -> AnyArray:

@@ -54,7 +54,7 @@ class Distribution(Protocol):
     """The number of network outputs for each observation."""
 
     def best(self, outputs_ND: FloatArray) -> NumpyArray:
-        """Return the likeliest actions."""
+        """Return the likeliest actions, within the bounds of the space."""
 
     def draw(
         self, outputs_ND: FloatArray, rng: np.random.Generator
@@ -85,18 +85,15 @@ class Categorical:
     """
 
     def __init__(self, num_actions: int) -> None:
-        """Set the number of actions."""
         self.num_outputs = num_actions
 
     def best(self, outputs_ND: FloatArray) -> NumpyArray:
-        """Return the likeliest actions."""
         best_N: NumpyArray = outputs_ND.argmax(axis=1)
         return best_N
 
     def draw(
         self, outputs_ND: FloatArray, rng: np.random.Generator
     ) -> tuple[NumpyArray, FloatArray]:
-        """Sample actions; return them and their log-probabilities."""
         size = len(outputs_ND)
         shifted_ND = outputs_ND - outputs_ND.max(axis=1, keepdims=True)
         weight_ND = np.exp(shifted_ND)
@@ -109,7 +106,6 @@ class Categorical:
         return action_N, log_prob_N
 
     def judge(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
-        """Return the log-probabilities of actions, and the entropies."""
         xp = namespace(outputs_BD)
         shifted_BD = outputs_BD - xp.amax(outputs_BD, axis=1, keepdims=True)
         weight_BD = xp.exp(shifted_BD)
@@ -122,7 +118,6 @@ class Categorical:
         return Likelihood(log_prob_B, entropy_B, (prob_BD, log_prob_BD, rows_B, action))
 
     def backward(self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad: float) -> AnyArray:
-        """Return the gradient of the logits."""
         prob_BD, log_prob_BD, rows_B, action_B = of.saved
         grad_BD = prob_BD * -log_prob_grad_B[:, None]
         if entropy_grad:
@@ -145,26 +140,22 @@ class MultiCategorical:
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        """Make a distribution for each choice."""
         self.num_outputs = sum(sizes)
         self._parts = [Categorical(size) for size in sizes]
         ends = [0, *accumulate(sizes)]
         self._bounds = [slice(*pair) for pair in pairwise(ends)]
 
     def best(self, outputs_ND: FloatArray) -> NumpyArray:
-        """Return the likeliest actions, [N, k]."""
         return np.stack([part.best(own) for part, own in self._each(outputs_ND)], axis=1)
 
     def draw(
         self, outputs_ND: FloatArray, rng: np.random.Generator
     ) -> tuple[NumpyArray, FloatArray]:
-        """Sample actions, [N, k]; return them and their log-probabilities."""
         drawn = [part.draw(own, rng) for part, own in self._each(outputs_ND)]
         log_prob_N: FloatArray = np.sum([log_prob for _, log_prob in drawn], axis=0)
         return np.stack([action for action, _ in drawn], axis=1), log_prob_N
 
     def judge(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
-        """Return the log-probabilities of actions, and the entropies: sums over the choices."""
         each = [
             part.judge(own, action[:, index])
             for index, (part, own) in enumerate(self._each(outputs_BD))
@@ -174,7 +165,6 @@ class MultiCategorical:
         return Likelihood(log_prob_B, entropy_B, tuple(each))
 
     def backward(self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad: float) -> AnyArray:
-        """Return the gradient of the logits."""
         grads = [
             part.backward(each, log_prob_grad_B, entropy_grad)
             for part, each in zip(self._parts, of.saved, strict=True)
@@ -200,24 +190,20 @@ class Bernoullis:
     """
 
     def __init__(self, size: int) -> None:
-        """Set the number of flags."""
         self.num_outputs = size
 
     def best(self, outputs_ND: FloatArray) -> NumpyArray:
-        """Return the likeliest actions, [N, k]."""
         return (outputs_ND > 0.0).astype(np.int64)
 
     def draw(
         self, outputs_ND: FloatArray, rng: np.random.Generator
     ) -> tuple[NumpyArray, FloatArray]:
-        """Sample actions, [N, k]; return them and their log-probabilities."""
         mark_ND = rng.random(outputs_ND.shape, dtype=np.float32)
         action_ND = (mark_ND < _sigmoid(outputs_ND)).astype(np.int64)
         log_prob_N: FloatArray = _flag_log_prob(outputs_ND, action_ND)
         return action_ND, log_prob_N
 
     def judge(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
-        """Return the log-probabilities of actions, and the entropies: sums over the flags."""
         prob_BD = _sigmoid(outputs_BD)
         # The entropy of a flag is log(1 + exp(z)) - z p.
         entropy_B = (_softplus(outputs_BD) - outputs_BD * prob_BD).sum(axis=1)
@@ -225,7 +211,6 @@ class Bernoullis:
         return Likelihood(log_prob_B, entropy_B, (prob_BD, outputs_BD, floats(action)))
 
     def backward(self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad: float) -> AnyArray:
-        """Return the gradient of the logits."""
         prob_BD, logit_BD, action_BD = of.saved
         grad_BD = (action_BD - prob_BD) * log_prob_grad_B[:, None]
         if entropy_grad:
@@ -244,7 +229,6 @@ class BoxUnits:
     """
 
     def __init__(self, space: Box, *, device: torch.device = CPU) -> None:
-        """Read the bounds."""
         self.shape = space.shape
         self.low: NumpyArray = space.low.reshape(-1).astype(np.float32)
         self.high: NumpyArray = space.high.reshape(-1).astype(np.float32)
@@ -282,26 +266,22 @@ class Gaussian(BoxUnits):
     """
 
     def __init__(self, space: Box, log_std_D: Tensor, grad_D: Tensor) -> None:
-        """Take the tensors."""
         super().__init__(space, device=log_std_D.device)
         self.num_outputs = math.prod(space.shape)
         self._log_std_D, self._grad_D = log_std_D, grad_D
 
     def best(self, outputs_ND: FloatArray) -> NumpyArray:
-        """Return the likeliest actions, within the bounds of the space."""
         return self.clipped(outputs_ND)
 
     def draw(
         self, outputs_ND: FloatArray, rng: np.random.Generator
     ) -> tuple[NumpyArray, FloatArray]:
-        """Sample actions; return them and their log-densities."""
         log_std_D: FloatArray = self._log_std_D.cpu().numpy()
         noise_ND = rng.standard_normal(outputs_ND.shape, dtype=np.float32)
         action_ND = self.middle_D + self.unit_D * (outputs_ND + np.exp(log_std_D) * noise_ND)
         return action_ND.reshape(-1, *self.shape), self._log_density(noise_ND, log_std_D)
 
     def judge(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
-        """Return the log-probabilities of actions, and the entropies."""
         xp, log_std_D = namespace(outputs_BD), computable(self._log_std_D)
         std_D = xp.exp(log_std_D)
         noise_BD = self.in_units(action)
@@ -312,7 +292,6 @@ class Gaussian(BoxUnits):
         return Likelihood(self._log_density(noise_BD, log_std_D), entropy_B, (noise_BD, std_D))
 
     def backward(self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad: float) -> AnyArray:
-        """Return the gradient of the means, and write that of the spread."""
         noise_BD, std_D = of.saved
         grad_D = log_prob_grad_B @ (noise_BD * noise_BD - 1.0) + len(noise_BD) * entropy_grad
         self._grad_D.copy_(as_tensor(grad_D))

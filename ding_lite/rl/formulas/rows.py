@@ -35,7 +35,6 @@ class Rows:
     def __init__(
         self, sizes: Sequence[int], gammas: Sequence[float], device: torch.device = _CPU
     ) -> None:
-        """Compute the sizes and the mask."""
         self.count = len(sizes)
         self.largest = max(sizes)
         self._shape = (self.count, self.largest)

@@ -32,25 +32,21 @@ class StateGaussian(BoxUnits):
     """
 
     def __init__(self, space: Box, *, device: torch.device = CPU) -> None:
-        """Read the bounds."""
         super().__init__(space, device=device)
         self.num_outputs = 2 * len(self.unit_D)
 
     def best(self, outputs_ND: FloatArray) -> NumpyArray:
-        """Return the likeliest actions, within the bounds of the space."""
         return self.clipped(self._parts(outputs_ND)[0])
 
     def draw(
         self, outputs_ND: FloatArray, rng: np.random.Generator
     ) -> tuple[NumpyArray, FloatArray]:
-        """Sample actions; return them and their log-densities."""
         mean_NA, log_std_NA = self._parts(outputs_ND)
         noise_NA = rng.standard_normal(mean_NA.shape, dtype=np.float32)
         action_NA = self.middle_D + self.unit_D * (mean_NA + np.exp(log_std_NA) * noise_NA)
         return action_NA.reshape(-1, *self.shape), self._log_density(noise_NA, log_std_NA)
 
     def judge(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
-        """Return the log-densities of actions, and the entropies."""
         mean_BA, log_std_BA = self._parts(outputs_BD)
         std_BA = namespace(outputs_BD).exp(log_std_BA)
         noise_BA = (self.in_units(action) - mean_BA) / std_BA
@@ -62,7 +58,6 @@ class StateGaussian(BoxUnits):
         return Likelihood(self._log_density(noise_BA, log_std_BA), entropy_B, saved)
 
     def backward(self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad: float) -> AnyArray:
-        """Return the gradient of the means and of the logarithms."""
         noise_BA, std_BA, is_free_BA = of.saved
         grad_B1 = log_prob_grad_B[:, None]
         of_spread_BA = (grad_B1 * (noise_BA * noise_BA - 1.0) + entropy_grad) * is_free_BA

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import FloatArray, NumpyArray, Rollout, to_numpy
-from ding_lite.rl.formulas.advantages import gae_of
+from ding_lite.rl.formulas.advantages import gae
 from ding_lite.rl.formulas.distributions import (
     Likelihood,
     legal_logits,
@@ -428,7 +428,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         self, rollout: Rollout, value_TN: AnyArray, unseen_M: AnyArray, *, gae_lambda: float
     ) -> tuple[AnyArray, AnyArray]:
         """Return the advantages and the targets of merged steps, [B]."""
-        found = gae_of(value_TN)(
+        found = gae(
             self._discount(rollout),
             rollout.reward,
             value_TN,

@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from ding_lite.rl.batch import Rollout
-from ding_lite.rl.formulas.advantages import normalized_by_rho, unweighted, vtrace_of
+from ding_lite.rl.formulas.advantages import normalized_by_rho, unweighted, vtrace
 from ding_lite.rl.host_or_device import AnyArray, Metrics, Number, namespace, number
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
@@ -133,7 +133,7 @@ class IMPALA(ActorCriticPolicy[IMPALAConfig]):
         log_prob_B = self._distribution.judge(outputs_BD, action).log_prob_B
         value_TN = value_B.reshape(shape_TN)
         log_rho_TN = log_prob_B.reshape(shape_TN) - rollout.log_prob
-        found = vtrace_of(value_TN)(
+        found = vtrace(
             log_rho_TN,
             self._discount(rollout),
             rollout.reward,

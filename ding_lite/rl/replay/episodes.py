@@ -14,7 +14,18 @@ from ding_lite.errors import CheckpointError, ConfigError, ShapeError
 from ding_lite.io.memory import check_fits
 from ding_lite.rl.batch import Array, NumpyArray, Sequences, Step, Transitions, to_numpy
 from ding_lite.rl.replay.outputs import Outputs
-from ding_lite.rl.replay.storage import Layout, OwnFields, layout_of_own, take_own
+from ding_lite.rl.replay.storage import (
+    OwnFields,
+    bytes_of,
+    check_keys,
+    check_kind,
+    check_shape,
+    layout_of_own,
+    load_rows,
+    step_layout,
+    take_own,
+    zeros,
+)
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import check_all, whole
@@ -62,7 +73,6 @@ class EpisodeBuffer:
         fields: OwnFields | None = None,
         seed: int = 0,
     ) -> None:
-        """Reserve the memory."""
         check_all(
             whole(2, capacity=capacity),
             whole(1, num_envs=num_envs),
@@ -79,25 +89,14 @@ class EpisodeBuffer:
                 "`fields` has 'step' or 'state', which `add` takes already. Choose another name; "
                 "for recurrent states give `state_size`."
             )
-        layout: Layout = {
-            "obs": (spec.obs_shape, np.dtype(spec.obs_dtype)),
-            "action": (spec.action_shape, np.dtype(spec.action_dtype)),
-            "reward": ((), np.dtype(np.float32)),
-            "terminated": ((), np.dtype(np.bool_)),
-            "truncated": ((), np.dtype(np.bool_)),
-        }
+        layout = step_layout(spec)
         if state_size is not None:
             layout["state"] = ((state_size,), np.dtype(np.float32))
         layout |= self._own
-        self.memory_bytes = capacity * sum(
-            dtype.itemsize * int(np.prod(shape)) for shape, dtype in layout.values()
-        )
+        self.memory_bytes = capacity * bytes_of(layout)
         """The size of the full buffer, in bytes, without the episodes under way."""
         check_fits(self.memory_bytes, what=f"A buffer for {spec.env_id}", capacity=capacity)
-        self._arrays: dict[str, NumpyArray] = {
-            name: np.zeros((capacity, *shape), dtype=dtype)
-            for name, (shape, dtype) in layout.items()
-        }
+        self._arrays = zeros(layout, capacity)
         # Rows are numbered in order, and number n lies in row n % capacity. An episode is
         # known by the number of its first row and its length in env steps.
         self._next = 0
@@ -154,11 +153,6 @@ class EpisodeBuffer:
             self._open[env].clear()
 
     def _check_continues(self, obs: NumpyArray, last_obs: NumpyArray) -> None:
-        """Raise unless a step continues the episodes under way.
-
-        Raises:
-            ConfigError: It does not, so that sequences would be of several episodes.
-        """
         differs_N = (obs != last_obs).reshape(self.num_envs, -1).any(axis=1)
         broken = [env for env in np.flatnonzero(differs_N).tolist() if self._open[env]]
         if self._is_resumed:  # environments that were not resumed have begun new episodes instead
@@ -175,7 +169,6 @@ class EpisodeBuffer:
     def _steps_of(
         self, transitions: Transitions, state: Mapping[str, Array], own: Mapping[str, Array]
     ) -> Iterator[tuple[Step, dict[str, Any]]]:
-        """Yield the steps that transitions are of, with what belongs to them."""
         count, rest = divmod(len(transitions), self.num_envs)
         if rest or (to_numpy(transitions.num_steps) != 1).any():
             raise ShapeError(
@@ -278,7 +271,6 @@ class EpisodeBuffer:
     def _checked(
         self, step: Step, state: Array | None, own: Mapping[str, Array]
     ) -> tuple[NumpyArray, ...]:
-        """Return the values of a step by column, once they have the right shapes."""
         if (state is None) != (self.state_size is None):
             given, made = ("with" if x is not None else "without" for x in (state, self.state_size))
             raise ConfigError(
@@ -291,19 +283,12 @@ class EpisodeBuffer:
             given_N["state"] = to_numpy(state)
         if own or self._own:
             given_N |= dict(zip(self._own, take_own(own, self._own), strict=True))
+        holder = f"{self.num_envs} environments of {self.spec.env_id} have"
         for name, array in self._arrays.items():
-            found, expected = given_N[name].shape, (self.num_envs, *array.shape[1:])
             what = name if name in self._own or name == "state" else f"step.{name}"
-            if found != expected:
-                raise ShapeError(
-                    f"`{what}` has shape {tuple(found)}; {self.num_envs} environments of "
-                    f"{self.spec.env_id} have {expected}."
-                )
-            if what == name and not np.can_cast(given_N[name].dtype, array.dtype, "same_kind"):
-                raise ShapeError(
-                    f"`{name}` is an array of {given_N[name].dtype}; this buffer keeps "
-                    f"{array.dtype}, which cannot hold that."
-                )
+            check_shape(what, given_N[name], (self.num_envs, *array.shape[1:]), holder)
+            if what == name:
+                check_kind(name, given_N[name], array.dtype, "this buffer")
         return tuple(given_N[name] for name in self._columns)
 
     def state_dict(self) -> dict[str, Any]:
@@ -326,27 +311,13 @@ class EpisodeBuffer:
         Raises:
             CheckpointError: If it is no state of such a buffer.
         """
-        expected = self.state_dict().keys()
-        if state.keys() != expected or len(state["open"]) != self.num_envs:
+        what = f"an EpisodeBuffer of {self.num_envs} environments"
+        check_keys(state, self.state_dict(), what)
+        if len(state["open"]) != self.num_envs:
             raise CheckpointError(
-                f"This is no state of an EpisodeBuffer of {self.num_envs} environments: it has "
-                f"{sorted(state)}."
+                f"This is no state of {what}: it has episodes of {len(state['open'])}."
             )
-        used = min(state["next"], self.capacity)
-        if state["arrays"].keys() != self._arrays.keys():
-            raise CheckpointError(
-                f"The saved buffer keeps {sorted(state['arrays'])}; {sorted(self._arrays)} was "
-                f"expected. Make one with the same `fields` and `state_size`."
-            )
-        for name, array in self._arrays.items():
-            saved = state["arrays"][name]
-            if saved.shape != (used, *array.shape[1:]):
-                raise CheckpointError(
-                    f"The saved `{name}` has shape {saved.shape}; {(used, *array.shape[1:])} was "
-                    f"expected. Was it saved with another environment, or another capacity?"
-                )
-        for name, array in self._arrays.items():
-            array[:used] = state["arrays"][name]
+        load_rows(self._arrays, state["arrays"], state["next"])
         self._next = int(state["next"])
         self._episodes = deque((int(start), int(length)) for start, length in state["episodes"])
         self._num_steps = sum(length for _, length in self._episodes)

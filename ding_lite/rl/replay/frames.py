@@ -48,7 +48,6 @@ class Frames:
     def __init__(
         self, obs_shape: tuple[int, ...], dtype: np.dtype[Any], *, stack: int, capacity: int
     ) -> None:
-        """Allocate memory for the frames."""
         self._obs_shape = obs_shape
         self._stack = stack
         self._capacity = capacity
@@ -166,7 +165,6 @@ class Frames:
         return hash_F
 
     def _forget_hashes(self) -> None:
-        """Remove the hashes of frames that are about to be overwritten."""
         numbers = range(self._first_hashed, max(0, self._next_number - self._window))
         if numbers:
             hash_F = self._hash_of_row[np.array(numbers) % self._num_frames]

@@ -32,7 +32,6 @@ class Outputs:
     """
 
     def __init__(self) -> None:
-        """Start without arrays."""
         self._arrays: list[NumpyArray] = [np.empty(0)]
         self._idle_count = self._count(0)
         self._arrays.clear()
@@ -61,5 +60,4 @@ class Outputs:
         return fresh
 
     def _count(self, place: int) -> int:
-        """Return the reference count of an array."""
         return sys.getrefcount(self._arrays[place])

@@ -92,7 +92,6 @@ class PrioritizedReplay(ReplayBuffer):
         fast: bool | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
-        """Allocate the tree of priorities only."""
         check_all(inside(0.0, 1.0, alpha=alpha, beta=beta), positive(offset=offset))
         super().__init__(spec, capacity=capacity, fields=fields, seed=seed, device=device)
         self.alpha = alpha
@@ -124,7 +123,7 @@ class PrioritizedReplay(ReplayBuffer):
                 or if they need more memory than the machine has, and no spec was given.
         """
         if priority is not None:
-            priority = _checked(to_numpy(priority), len(transitions))
+            priority = checked_priorities(to_numpy(priority), len(transitions))
         with self._lock:
             first, oldest = self._next, self._oldest
             super().add(transitions, **own)
@@ -151,23 +150,21 @@ class PrioritizedReplay(ReplayBuffer):
             ConfigError: If the replay holds fewer transitions than that.
         """
         with self._lock:
-            return self._sample(batch_size, self.beta if beta is None else beta)
-
-    def _sample(self, batch_size: int, beta: float) -> PrioritizedTransitions:
-        self._check_batch_size(batch_size)
-        self._samples_without_update += 1
-        if self._samples_without_update == WARN_AFTER_SAMPLES:
-            logger.warning(
-                "%d batches were sampled and no priority updated: put mw.update_priorities(replay) "
-                "behind mw.train, or call update_priorities",
-                WARN_AFTER_SAMPLES,
+            self._check_batch_size(batch_size)
+            self._samples_without_update += 1
+            if self._samples_without_update == WARN_AFTER_SAMPLES:
+                logger.warning(
+                    "%d batches were sampled and no priority updated: put "
+                    "mw.update_priorities(replay) behind mw.train, or call update_priorities",
+                    WARN_AFTER_SAMPLES,
+                )
+            slot_B, value_B = self._tree.draw(self._rng.random(batch_size))
+            weight_B = importance_weights(value_B, self.beta if beta is None else beta)
+            return PrioritizedTransitions(
+                **self._gather(slot_B),
+                weight=torch.from_numpy(weight_B),
+                serial=self._serials_of(slot_B),
             )
-        slot_B, value_B = self._tree.draw(self._rng.random(batch_size))
-        return PrioritizedTransitions(
-            **self._gather(slot_B),
-            weight=torch.from_numpy(importance_weights(value_B, beta)),
-            serial=self._serials_of(slot_B),
-        )
 
     def draw(self, count: int) -> Drawn:
         """Draw transitions, with the sums that sampling from several replays needs.
@@ -179,16 +176,14 @@ class PrioritizedReplay(ReplayBuffer):
             tree = self._tree
             count = count if len(self) else 0
             slot_B, value_B = tree.draw(self._rng.random(count)) if count else _NONE
+            taken = self._room().gather(slot_B) if count else {}
             return Drawn(
-                fields=self._arrays_of(slot_B) if count else {},
+                fields={name: to_numpy(values) for name, values in taken.items()},
                 value=value_B,
                 serial=self._serials_of(slot_B),
                 total=tree.total,
                 size=len(self),
             )
-
-    def _arrays_of(self, slot_B: npt.NDArray[np.int64]) -> dict[str, NumpyArray]:
-        return {name: to_numpy(values) for name, values in self._room().gather(slot_B).items()}
 
     def _serials_of(self, slot_B: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the serials of the transitions in these slots, which ascend."""
@@ -219,18 +214,14 @@ class PrioritizedReplay(ReplayBuffer):
 
     def update_serials(self, serial_B: npt.NDArray[np.int64], priority_B: NumpyArray) -> int:
         """Set the priorities of the transitions of these serials, as `update_priorities` does."""
-        if priority_B.shape != serial_B.shape:
-            raise ShapeError(
-                f"`priority` has shape {priority_B.shape}; one number for each of the "
-                f"{len(serial_B)} transitions of the batch was expected."
-            )
+        _check_count(priority_B, len(serial_B))
         self._samples_without_update = 0
         if not len(priority_B):
             return 0
         with self._lock:
             count = self._set_priorities(serial_B, priority_B.astype(np.float32, copy=False))
         if count < 0:
-            refuse_priorities(priority_B)
+            _refuse(priority_B)
         return count
 
     def _set_priorities(
@@ -308,22 +299,31 @@ def importance_weights(chance_B: npt.NDArray[np.float64], beta: float) -> npt.ND
     return np.power(ratio_B, np.float32(-beta), out=ratio_B)
 
 
-def _checked(priority_B: NumpyArray, count: int) -> npt.NDArray[np.float32]:
-    """Return initial priorities in single precision, or raise."""
+def checked_priorities(priority_B: NumpyArray, count: int) -> npt.NDArray[np.float32]:
+    """Return priorities of that many transitions in single precision.
+
+    Raises:
+        ShapeError: If there are not as many.
+        NonFiniteError: If one of them is NaN or infinite.
+        ConfigError: If one of them is below 0.
+    """
+    _check_count(priority_B, count)
+    with np.errstate(over="ignore"):  # to infinity, which is refused
+        single_B: npt.NDArray[np.float32] = priority_B.astype(np.float32, copy=False)
+    if not ((single_B >= 0.0) & (single_B < np.inf)).all():
+        _refuse(single_B)
+    return single_B
+
+
+def _check_count(priority_B: NumpyArray, count: int) -> None:
     if priority_B.shape != (count,):
         raise ShapeError(
             f"`priority` has shape {priority_B.shape}; one number for each of the {count} "
             f"transitions was expected."
         )
-    with np.errstate(over="ignore"):  # to infinity, which is refused
-        single_B: npt.NDArray[np.float32] = priority_B.astype(np.float32, copy=False)
-    if not ((single_B >= 0.0) & (single_B < np.inf)).all():
-        refuse_priorities(single_B)
-    return single_B
 
 
-def refuse_priorities(priority_B: NumpyArray) -> NoReturn:
-    """Raise for the first priority that is not finite or below 0."""
+def _refuse(priority_B: NumpyArray) -> NoReturn:
     row = int((~(priority_B >= 0.0) | (priority_B == np.inf)).argmax())
     found = f"`priority` {row} of {len(priority_B)} is {priority_B[row]}"
     if priority_B[row] < 0.0:

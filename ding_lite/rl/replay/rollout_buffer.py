@@ -8,11 +8,19 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from ding_lite.errors import CheckpointError, ConfigError, ShapeError
+from ding_lite.errors import ConfigError
 from ding_lite.io.memory import check_fits
 from ding_lite.rl.batch import Array, NumpyArray, RolloutBatch, Step, to_numpy
-from ding_lite.rl.formulas.returns import gae
+from ding_lite.rl.formulas.advantages import gae
 from ding_lite.rl.replay.outputs import Outputs
+from ding_lite.rl.replay.storage import (
+    bytes_of,
+    check_keys,
+    check_shape,
+    load_rows,
+    step_layout,
+    zeros,
+)
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import check_all, inside, whole
@@ -61,7 +69,6 @@ class RolloutBuffer:
         gae_lambda: float = 0.95,
         seed: int = 0,
     ) -> None:
-        """Allocate the memory of one round."""
         check_all(
             whole(1, num_envs=num_envs, num_steps=num_steps),
             inside(0.0, 1.0, gamma=gamma, gae_lambda=gae_lambda),
@@ -72,29 +79,13 @@ class RolloutBuffer:
         self.gamma = gamma
         self.gae_lambda = gae_lambda
         self._rng = make_rng(seed, "rollout")
-        single, flag = ((), np.dtype(np.float32)), ((), np.dtype(np.bool_))
-        layout: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {
-            "obs": (spec.obs_shape, np.dtype(spec.obs_dtype)),
-            "action": (spec.action_shape, np.dtype(spec.action_dtype)),
-            "reward": single,
-            "value": single,
-            "log_prob": single,
-            "terminated": flag,
-            "truncated": flag,
-            "advantage": single,
-            "target": single,
-        }
-        count = num_envs * num_steps
-        self.memory_bytes = count * sum(
-            dtype.itemsize * int(np.prod(shape)) for shape, dtype in layout.values()
-        )
+        layout = step_layout(spec)
+        layout |= dict.fromkeys(("value", "log_prob", "advantage", "target"), layout["reward"])
+        self.memory_bytes = num_envs * num_steps * bytes_of(layout)
         """The size of a round, in bytes."""
         what = f"A rollout buffer for {num_envs} environments of {spec.env_id}"
         check_fits(self.memory_bytes, what=what, num_steps=num_steps)
-        self._arrays: dict[str, NumpyArray] = {
-            name: np.zeros((num_steps, num_envs, *shape), dtype=dtype)
-            for name, (shape, dtype) in layout.items()
-        }
+        self._arrays = zeros(layout, num_steps, num_envs)
         self._time = 0
         self._is_finished = False
         # The last observations of truncated episodes: by time, which environments, and which obs.
@@ -130,21 +121,11 @@ class RolloutBuffer:
                 f"This round has its {self.num_steps} steps already. Call `finish` and learn from "
                 f"it, or `clear`, before the next one is added."
             )
-        given = {
-            "obs": step.obs,
-            "action": step.action,
-            "reward": step.reward,
-            "value": to_numpy(value),
-            "log_prob": to_numpy(log_prob),
-            "terminated": step.terminated,
-            "truncated": step.truncated,
-        }
+        given = {name: getattr(step, name) for name in step_layout(self.spec)}
+        given |= {"value": to_numpy(value), "log_prob": to_numpy(log_prob)}
+        holder = f"{self.num_envs} environments of {self.spec.env_id} have"
         for name, array in given.items():
-            if array.shape != self._arrays[name].shape[1:]:
-                raise ShapeError(
-                    f"`{name}` has shape {tuple(array.shape)}; {self.num_envs} environments of "
-                    f"{self.spec.env_id} have {self._arrays[name].shape[1:]}."
-                )
+            check_shape(name, array, self._arrays[name].shape[1:], holder)
         for name, array in given.items():
             self._arrays[name][self._time] = array
         cut_off = np.flatnonzero(step.truncated & ~step.terminated)
@@ -179,12 +160,9 @@ class RolloutBuffer:
         self._is_finished = True
 
     def _next_values(self, value_TN: NumpyArray, value_of: ValueOf) -> NumpyArray:
-        """Return the value of each next observation; any number where it terminated."""
         unseen = [self._last_obs, *(obs for _, _, obs in self._cut)]
         found = to_numpy(value_of(np.concatenate(unseen))).reshape(-1)
-        next_value_TN = np.empty_like(value_TN)
-        next_value_TN[:-1] = value_TN[1:]
-        next_value_TN[-1] = found[: self.num_envs]
+        next_value_TN = np.concatenate((value_TN[1:], found[None, : self.num_envs]))
         start = self.num_envs
         for time, envs, _ in self._cut:
             next_value_TN[time, envs] = found[start : start + len(envs)]
@@ -207,19 +185,14 @@ class RolloutBuffer:
         return self._minibatches(batch_size, epochs)
 
     def _minibatches(self, batch_size: int, epochs: int) -> Iterator[RolloutBatch]:
-        flat = {
-            name: self._arrays[name][: self._time].reshape(len(self), *self._arrays[name].shape[2:])
-            for name in RolloutBatch.__match_args__
-        }
+        arrays = [self._arrays[name][: self._time] for name in RolloutBatch.__match_args__]
+        flat = [array.reshape(len(self), *array.shape[2:]) for array in arrays]
         for _ in range(epochs):
             order = self._rng.permutation(len(self))
             for start in range(0, len(order), batch_size):
                 index_B = order[start : start + batch_size]
                 yield RolloutBatch(
-                    **{
-                        name: torch.from_numpy(self._outputs.take(array, index_B))
-                        for name, array in flat.items()
-                    }
+                    *(torch.from_numpy(self._outputs.take(array, index_B)) for array in flat)
                 )
 
     def clear(self) -> None:
@@ -245,21 +218,8 @@ class RolloutBuffer:
         Raises:
             CheckpointError: If it is no state of such a buffer.
         """
-        expected = self.state_dict().keys()
-        if state.keys() != expected:
-            raise CheckpointError(
-                f"This is no state of a RolloutBuffer: it has {sorted(state)}; "
-                f"{sorted(expected)} were expected."
-            )
-        for name, array in self._arrays.items():
-            saved = state["arrays"][name]
-            if saved.shape[1:] != array.shape[1:] or len(saved) > self.num_steps:
-                raise CheckpointError(
-                    f"The saved `{name}` has shape {saved.shape}; this buffer keeps {array.shape}. "
-                    f"Was it saved with other environments, or another number of them?"
-                )
-        for name, array in self._arrays.items():
-            array[: len(state["arrays"][name])] = state["arrays"][name]
+        check_keys(state, self.state_dict(), "a RolloutBuffer")
+        load_rows(self._arrays, state["arrays"], state["time"])
         self._time, self._is_finished = int(state["time"]), bool(state["is_finished"])
         self._cut = [(int(time), envs, obs) for time, envs, obs in state["cut"]]
         self._last_obs = state["last_obs"]

@@ -49,28 +49,22 @@ class Storage:
     """
 
     def __init__(self, layout: Layout, *, capacity: int, stack: int) -> None:
-        """Allocate the memory, most of which the system provides when it is written to."""
         self.layout = layout
         self._capacity = capacity
         parts = _Parts(layout)
-        names = tuple(layout)
-        self._record_names = tuple(name for name in names if name in parts.small)
         self._records = np.zeros(capacity, dtype=parts.record_type)
         # Bytes are copied as a whole and not number by number; so are the rows of a field.
         self._bytes = self._records.view(_bytes_type(parts.record_type.itemsize))
-        offsets = {name: field[1] for name, field in (parts.record_type.fields or {}).items()}
         self._columns = [
-            (name, *layout[name], _row_type(layout[name]), offsets[name])
-            for name in self._record_names
+            (name, *layout[name], _bytes_type(row.itemsize) if row.shape else row, offset)
+            for name, (row, offset, *_) in (parts.record_type.fields or {}).items()
         ]
-        self._wide = {
-            name: np.zeros((capacity, *layout[name][0]), dtype=layout[name][1])
-            for name in parts.wide
-        }
+        self._wide = zeros({name: layout[name] for name in parts.wide}, capacity)
         self._frames: Frames | None = None
         if parts.has_frames:
             self._frames = Frames(*layout["obs"], stack=stack, capacity=capacity)
-        self._arrays = {name: self._records[name] for name in self._record_names} | self._wide
+        self._arrays = {name: self._records[name] for name in parts.small} | self._wide
+        names = tuple(layout)
         self._targets = tuple((names.index(name), array) for name, array in self._arrays.items())
         self._outputs = Outputs()
 
@@ -78,7 +72,7 @@ class Storage:
     def bytes_for(layout: Layout, *, capacity: int, stack: int) -> int:
         """Return the memory that it takes, in bytes."""
         parts = _Parts(layout)
-        row_bytes = parts.record_type.itemsize + sum(_row_bytes(layout[n]) for n in parts.wide)
+        row_bytes = parts.record_type.itemsize + bytes_of({n: layout[n] for n in parts.wide})
         frames = 0
         if parts.has_frames:
             frames = Frames.bytes_for(*layout["obs"], stack=stack, capacity=capacity)
@@ -157,7 +151,6 @@ class DeviceStorage:
     """
 
     def __init__(self, layout: Layout, *, capacity: int, device: torch.device) -> None:
-        """Allocate the memory."""
         self.layout = layout
         self._capacity = capacity
         self._device = device
@@ -171,7 +164,7 @@ class DeviceStorage:
     @staticmethod
     def bytes_for(layout: Layout, *, capacity: int) -> int:
         """Return the memory that it takes, in bytes."""
-        return capacity * sum(map(_row_bytes, layout.values()))
+        return capacity * bytes_of(layout)
 
     def write(self, serial: int, values: tuple[Array, ...], count: int) -> int:
         """Store transitions in the slots of their numbers, as `Storage.write` does."""
@@ -205,12 +198,10 @@ class DeviceStorage:
 
 
 class _Parts:
-    """The place of each field: records, arrays or frames."""
-
     def __init__(self, layout: Layout) -> None:
         self.has_frames = len(layout["obs"][0]) > 1  # images are worth it
         names = [n for n in layout if not (self.has_frames and n in _OBSERVATIONS)]
-        self.wide = [name for name in names if _row_bytes(layout[name]) > SMALL_BYTES]
+        self.wide = [name for name in names if bytes_of({name: layout[name]}) > SMALL_BYTES]
         # Wide numbers first: then nothing has to be left empty between them.
         self.small = sorted(
             (name for name in names if name not in self.wide),
@@ -242,6 +233,81 @@ def layout_of_spec(spec: EnvSpec) -> Layout:
         "truncated": ((), np.dtype(np.bool_)),
         "num_steps": ((), np.dtype(np.int32)),
     }
+
+
+def step_layout(spec: EnvSpec) -> Layout:
+    """Read the layout of an env step without its next observation."""
+    layout = layout_of_spec(spec)
+    return {n: layout[n] for n in ("obs", "action", "reward", "terminated", "truncated")}
+
+
+def bytes_of(layout: Layout) -> int:
+    """Return the size of one row of all fields, in bytes."""
+    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in layout.values())
+
+
+def zeros(layout: Layout, *lead: int) -> dict[str, NumpyArray]:
+    """Allocate an array for each field, of rows in these leading axes."""
+    return {name: np.zeros((*lead, *shape), dtype) for name, (shape, dtype) in layout.items()}
+
+
+def check_shape(
+    name: str, array: NumpyArray, expected: tuple[int, ...], holder: str, more: str = ""
+) -> None:
+    """Raise unless an array has the shape that its holder keeps.
+
+    Raises:
+        ShapeError: If it has another one.
+    """
+    if array.shape != expected:
+        raise ShapeError(f"`{name}` has shape {tuple(array.shape)}; {holder} {expected}{more}.")
+
+
+def check_kind(name: str, array: NumpyArray, dtype: np.dtype[Any], holder: str) -> None:
+    """Raise unless numbers of this kind can be kept.
+
+    Raises:
+        ShapeError: If they cannot, as fractions in whole numbers.
+    """
+    if not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise ShapeError(
+            f"`{name}` is an array of {array.dtype}; {holder} keeps {dtype}, which cannot hold "
+            f"that."
+        )
+
+
+def check_keys(state: Mapping[str, Any], expected: Mapping[str, Any], what: str) -> None:
+    """Raise unless a state has the keys of what it is to be loaded into.
+
+    Raises:
+        CheckpointError: If it has others.
+    """
+    if state.keys() != expected.keys():
+        raise CheckpointError(
+            f"This is no state of {what}: it has {sorted(state)}; {sorted(expected)} were expected."
+        )
+
+
+def load_rows(arrays: Mapping[str, NumpyArray], saved: Mapping[str, Any], count: int) -> None:
+    """Load the first `count` rows of each array; nothing is changed if one does not fit.
+
+    Raises:
+        CheckpointError: If the names or shapes are others.
+    """
+    if saved.keys() != arrays.keys():
+        raise CheckpointError(
+            f"The saved buffer keeps {sorted(saved)}; {sorted(arrays)} was expected. Make one with "
+            f"the same `fields` and `state_size`."
+        )
+    for name, array in arrays.items():
+        expected = (min(count, len(array)), *array.shape[1:])
+        if saved[name].shape != expected:
+            raise CheckpointError(
+                f"The saved `{name}` has shape {saved[name].shape}; {expected} was expected. Was "
+                f"it saved with other environments, another number of them, or another capacity?"
+            )
+    for name, array in arrays.items():
+        array[:count] = saved[name]
 
 
 def layout_of_own(fields: OwnFields | None) -> Layout:
@@ -331,16 +397,5 @@ def _check_layout(saved: Layout, layout: Layout) -> None:
         )
 
 
-def _row_type(column: tuple[tuple[int, ...], np.dtype[Any]]) -> np.dtype[Any]:
-    """Return the dtype that a row of a field is copied as."""
-    shape, dtype = column
-    return _bytes_type(_row_bytes(column)) if shape else dtype
-
-
 def _bytes_type(count: int) -> np.dtype[np.void]:
     return np.dtype((np.void, count))
-
-
-def _row_bytes(column: tuple[tuple[int, ...], np.dtype[Any]]) -> int:
-    shape, dtype = column
-    return math.prod(shape) * dtype.itemsize

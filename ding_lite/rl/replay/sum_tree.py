@@ -11,13 +11,18 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
 from ding_lite.errors import ConfigError, MissingExtraError, pip_line
-from ding_lite.rl.replay.sum_tree_numpy import NumpyWalks
-from ding_lite.rl.replay.sum_tree_shape import Float32Array, Float64Array, Int64Array, TreeShape
+from ding_lite.rl.replay.sum_tree_numpy import (
+    Float32Array,
+    Float64Array,
+    Int64Array,
+    NumpyWalks,
+    TreeShape,
+)
 from ding_lite.settings import check_all, whole
 
 
@@ -43,7 +48,6 @@ class SumTree:
     """
 
     def __init__(self, capacity: int, *, fast: bool | None = None) -> None:
-        """Allocate memory for the sums."""
         check_all(whole(1, capacity=capacity))
         self.capacity = capacity
         self.is_fast = _is_wanted(fast)
@@ -54,9 +58,10 @@ class SumTree:
         self._leaves = self._sum[shape.first_leaf : shape.first_leaf + capacity]
         self._top = self._sum[shape.first_top : shape.first_top + shape.width]
         self._sums_before: Float64Array = np.zeros(shape.width + 1)
-        self._walks: _Walks = (
-            _compiled(shape, self._sum) if self.is_fast else NumpyWalks(shape, self._sum)
-        )
+        walks: Any = NumpyWalks
+        if self.is_fast:
+            walks = import_module("ding_lite.rl.replay.sum_tree_numba").NumbaWalks
+        self._walks: NumpyWalks = walks(shape, self._sum)
 
         # A slot with the highest value, and that value; -1 where it must be looked for. That is
         # seldom: this one slot must have changed.
@@ -184,42 +189,11 @@ class SumTree:
         return self._sums_before
 
 
-class _Walks(Protocol):
-    """Walks along the tree; see `NumpyWalks`."""
-
-    def draw(
-        self, uniform_B: Float64Array, sums_before: Float64Array
-    ) -> tuple[Int64Array, Float64Array]: ...
-
-    def update(
-        self,
-        serial_B: Int64Array,
-        amount_B: Float32Array,
-        value_B: Float32Array,
-        ring: tuple[int, int, int],
-    ) -> tuple[int, int]: ...
-
-    def sum_above(self, first: int, last: int) -> None: ...
-
-
-def _compiled(shape: TreeShape, sums: Float64Array) -> _Walks:
-    walks: _Walks = import_module("ding_lite.rl.replay.sum_tree_numba").NumbaWalks(shape, sums)
-    return walks
-
-
 def _is_wanted(fast: bool | None) -> bool:
-    """Return whether to use the compiled loops.
-
-    Raises:
-        MissingExtraError: If `fast` is True and numba is not installed.
-    """
-    if fast is False:
-        return False
-    if find_spec("numba") is None:
-        if fast:
-            raise MissingExtraError(
-                "`fast` is True, which needs numba, and that is not installed. Install it: "
-                f"{pip_line('fast')}. Without `fast` numpy does the same, more slowly."
-            )
-        return False
-    return True
+    has_numba = fast is not False and find_spec("numba") is not None
+    if fast and not has_numba:
+        raise MissingExtraError(
+            "`fast` is True, which needs numba, and that is not installed. Install it: "
+            f"{pip_line('fast')}. Without `fast` numpy does the same, more slowly."
+        )
+    return has_numba

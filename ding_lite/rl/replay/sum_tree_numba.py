@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ding_lite.rl.replay.sum_tree_shape import Float32Array, Float64Array, Int64Array, TreeShape
+from ding_lite.rl.replay.sum_tree_numpy import Float32Array, Float64Array, Int64Array, TreeShape
 
 FnT = TypeVar("FnT", bound=Callable[..., object])
 
@@ -27,7 +27,6 @@ class NumbaWalks:
     """
 
     def __init__(self, shape: TreeShape, sums: Float64Array) -> None:
-        """Note where the sums are."""
         self._shape = tuple(shape)  # to read a named one numba takes as long as for 30 leaves
         self._sum = sums
 
@@ -53,7 +52,6 @@ class NumbaWalks:
 
 
 def _compiled(fn: FnT) -> FnT:
-    """Compile a function at its first call, and keep the result for later processes."""
     numba = import_module("numba")
     compiled: FnT
     try:

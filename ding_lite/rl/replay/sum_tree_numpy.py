@@ -1,4 +1,4 @@
-"""Walks along a sum tree in numpy, a whole batch and one level at a time.
+"""The memory layout of a sum tree, and walks in numpy: a whole batch, one level at a time.
 
 Beside the sum of each node lies that of its elder siblings, those of a lower number. Eight of
 these are adjacent, and the number of them that a draw reaches is the child that it falls on.
@@ -6,21 +6,57 @@ these are adjacent, and the number of them that a draw reaches is the child that
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ding_lite.rl.replay.sum_tree_shape import (
-    FAMILY,
-    Float32Array,
-    Float64Array,
-    Int64Array,
-    TreeShape,
-)
+Float32Array: TypeAlias = npt.NDArray[np.float32]
+Float64Array: TypeAlias = npt.NDArray[np.float64]
+Int64Array: TypeAlias = npt.NDArray[np.int64]
 
+TOP_WIDTH = 512
+"""The topmost level has at most that many nodes."""
+FAMILY = 8
+"""The children of a node: the numbers in a cache line of 64 bytes."""
 _FAMILY_BITS = np.array(3)  # an array, as numpy would make one of a number at each call
 _RECORD = np.dtype((np.void, FAMILY * np.dtype(np.float64).itemsize))
+
+
+class TreeShape(NamedTuple):
+    """The levels of a tree, in one array and in the order of a heap.
+
+    Node i has the children 8 i + 1 to 8 i + 8. The topmost level need not begin with node 0.
+    """
+
+    num_levels: int
+    """Levels below the topmost one."""
+    width: int
+    """Nodes of the topmost level."""
+    first_top: int
+    first_leaf: int
+    num_nodes: int
+    """All nodes, with the unused ones before the topmost level and between levels."""
+
+    @classmethod
+    def of(cls, capacity: int) -> TreeShape:
+        """Compute the shape for a number of leaves."""
+        num_levels, width = 0, capacity
+        while width > TOP_WIDTH:
+            num_levels, width = num_levels + 1, -(-width // FAMILY)
+        # Far enough from node 0 that the children of the first one lie after the last one.
+        first_top = first_leaf = -(-(width - 1) // (FAMILY - 1))
+        for _ in range(num_levels):
+            first_leaf = FAMILY * first_leaf + 1
+        num_families = -(-(first_leaf + width * FAMILY**num_levels - 1) // FAMILY)
+        return cls(num_levels, width, first_top, first_leaf, 1 + num_families * FAMILY)
+
+    def zeros(self) -> Float64Array:
+        """Allocate a number for each node, each family in one cache line."""
+        memory: Float64Array = np.zeros(self.num_nodes + FAMILY)
+        place_in_line = memory.ctypes.data // memory.itemsize % FAMILY
+        start = (FAMILY - 1 - place_in_line) % FAMILY  # node 1 is the first of a family
+        return memory[start : start + self.num_nodes]
 
 
 class NumpyWalks:
@@ -32,7 +68,6 @@ class NumpyWalks:
     """
 
     def __init__(self, shape: TreeShape, sums: Float64Array) -> None:
-        """Allocate memory for the sums of elder siblings."""
         self._shape = shape
         self._sum = sums
         self._elder: Float64Array = shape.zeros()
@@ -115,8 +150,6 @@ class NumpyWalks:
 
 
 class _Scratch:
-    """Memory for batches of one size, which each call reuses."""
-
     def __init__(self, size: int) -> None:
         self.size = size
         self.part_B = np.arange(size, dtype=np.float64)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ding_lite.errors import CheckpointError, ConfigError, ShapeError
+from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.io.memory import check_fits
 from ding_lite.rl.batch import Array, ExtraTransitions, NumpyArray, Transitions, to_numpy
 from ding_lite.rl.host_or_device import is_host, usable_device
@@ -23,6 +23,9 @@ from ding_lite.rl.replay.storage import (
     Layout,
     OwnFields,
     Storage,
+    check_keys,
+    check_kind,
+    check_shape,
     layout_of_own,
     layout_of_spec,
     layout_of_values,
@@ -77,7 +80,6 @@ class ReplayBuffer:
         seed: int = 0,
         device: str | torch.device = "cpu",
     ) -> None:
-        """Start empty; memory is allocated with the first transition."""
         self.device = usable_device(device)
         check_all(whole(1, capacity=capacity))
         self.spec = spec
@@ -102,9 +104,7 @@ class ReplayBuffer:
     @property
     def memory_bytes(self) -> int:
         """The size of the full replay, in bytes; 0 while the shapes are unknown."""
-        if not self._layout:
-            return 0
-        return self._bytes_for(self._layout)
+        return self._bytes_for(self._layout) if self._layout else 0
 
     def _bytes_for(self, layout: Layout) -> int:
         if is_host(self.device):
@@ -207,12 +207,7 @@ class ReplayBuffer:
             self._next, self._oldest = int(state["next"]), int(state["oldest"])
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
-        expected = self.state_dict().keys()
-        if state.keys() != expected:
-            raise CheckpointError(
-                f"This is no state of a {type(self).__name__}: it has {sorted(state)}; "
-                f"{sorted(expected)} were expected."
-            )
+        check_keys(state, self.state_dict(), f"a {type(self).__name__}")
         if state["capacity"] != self.capacity:
             raise CheckpointError(
                 f"The saved replay has a capacity of {state['capacity']:,}, this one of "
@@ -227,7 +222,6 @@ class ReplayBuffer:
             )
 
     def _set_layout(self, layout: Layout) -> None:
-        """Set the shapes and types; raise if they take more memory than the machine has."""
         needed = self._bytes_for(layout)
         if is_host(self.device):
             check_fits(needed, what=f"A replay{self._of_env()}", capacity=self.capacity)
@@ -255,18 +249,13 @@ class ReplayBuffer:
             self._refuse_misfits(values, count)
 
     def _refuse_misfits(self, values: tuple[NumpyArray, ...], count: int) -> None:
+        holder = f"this replay{self._of_env()}"
         for value, (field, (shape, dtype)) in zip(values, self._layout.items(), strict=True):
             name = field if field in self._own else f"transitions.{field}"
-            if value.shape != (count, *shape):
-                raise ShapeError(
-                    f"`{name}` has shape {tuple(value.shape)}; this replay"
-                    f"{self._of_env()} keeps {(count, *shape)} for {count} transitions."
-                )
-            if not np.can_cast(value.dtype, dtype, "same_kind"):
-                raise ShapeError(
-                    f"`{name}` is an array of {value.dtype}; this replay"
-                    f"{self._of_env()} keeps {dtype}, which cannot hold that."
-                )
+            check_shape(
+                name, value, (count, *shape), f"{holder} keeps", f" for {count} transitions"
+            )
+            check_kind(name, value, dtype, holder)
 
     def _check_batch_size(self, batch_size: int) -> None:
         if not 0 < batch_size <= len(self):
@@ -286,7 +275,6 @@ class ReplayBuffer:
         return "" if self.spec is None else f" for {self.spec.env_id}"
 
     def _say_frames_ran_out(self, room: int) -> None:
-        """Warn once if the replay holds far fewer transitions than its capacity."""
         if self._has_said_so or room > 0.8 * self.capacity:
             return
         self._has_said_so = True

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ding_lite.errors import ShapeError
 from ding_lite.rl.batch import FloatArray, NumpyArray, Rollout
-from ding_lite.rl.formulas.returns_on_device import TensorAdvantages, gae_on_device
+from ding_lite.rl.formulas.advantages import TensorAdvantages, gae_on_device
 from ding_lite.rl.host_or_device import Metrics
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.policies.actor_critic import within

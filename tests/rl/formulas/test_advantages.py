@@ -5,19 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
-from hypothesis.strategies import floats
 
-from ding_lite.rl.formulas.advantages import (
-    gae_of,
-    normalized,
-    normalized_by_rho,
-    unweighted,
-    vtrace_of,
-)
+from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.rl import gae, gae_on_device, vtrace, vtrace_on_device
+from ding_lite.rl.formulas.advantages import normalized, normalized_by_rho, unweighted
+from tests.rl import reference
 
-NUMBERS = arrays(np.float32, (2, 9), elements=floats(-1.0, 1.0, width=32))
+NUMBERS = arrays(np.float32, (2, 9), elements=st.floats(-1.0, 1.0, width=32))
 SETTINGS = settings(max_examples=100, deadline=None)
 
 
@@ -42,18 +38,119 @@ def test_normalised_advantages_have_mean_0_and_deviation_1():
     assert normalized(np.ones(3, np.float32)).tolist() == [0.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize("of", [gae_of, vtrace_of])
-def test_estimates_of_tensors_are_those_of_arrays(of):
+numbers = st.floats(-5.0, 5.0, width=32)
+
+
+@st.composite
+def trajectories(draw):
+    """Draw T steps of B environments: log ratios, discounts, rewards, two values, truncated."""
+    num_steps, num_envs = draw(st.integers(1, 12)), draw(st.integers(1, 4))
+    gamma = draw(st.sampled_from([0.0, 0.5, 0.99, 1.0]))
+    count = num_steps * num_envs
+    columns = [draw(st.lists(numbers, min_size=count, max_size=count)) for _ in range(4)]
+    ends = draw(st.lists(st.sampled_from([0] * 6 + [1, 2, 3]), min_size=count, max_size=count))
+    log_rho, reward, value, next_value = (
+        np.array(column, dtype=np.float32).reshape(num_steps, num_envs) for column in columns
+    )
+    end = np.array(ends).reshape(num_steps, num_envs)
+    goes_on = ~(((end & 1) > 0) | ((end & 2) > 0))[:-1]
+    next_value[:-1][goes_on] = value[1:][goes_on]
+    discount = np.float32(gamma) * ((end & 1) == 0)
+    return log_rho, discount.astype(np.float32), reward, value, next_value, (end & 2) > 0
+
+
+@given(trajectories(), st.sampled_from([0.0, 0.5, 0.95, 1.0]))
+def test_gae_agrees_with_a_sum_for_each_step(data, gae_lambda):
+    _, *columns = data
+    found = gae(*columns, gae_lambda=gae_lambda)
+    for env in range(columns[0].shape[1]):
+        one = [column[:, env].tolist() for column in columns]
+        expected = reference.gae(*one, gae_lambda=gae_lambda)
+        np.testing.assert_allclose(found.advantage_TB[:, env], expected, rtol=1e-4, atol=1e-3)
+    np.testing.assert_array_equal(found.target_TB, found.advantage_TB + columns[2])
+    assert found.advantage_TB.dtype == found.target_TB.dtype == np.float32
+
+
+@given(trajectories(), st.sampled_from([(1.0, 1.0), (2.0, 0.5), (np.inf, 1.0)]))
+def test_vtrace_agrees_with_a_sum_of_products_for_each_step(data, clips):
+    rho_clip, c_clip = clips
+    found = vtrace(*data, rho_clip=rho_clip, c_clip=c_clip)
+    for env in range(data[0].shape[1]):
+        one = [column[:, env].tolist() for column in data]
+        targets, advantages = reference.vtrace(*one, rho_clip=rho_clip, c_clip=c_clip)
+        np.testing.assert_allclose(found.target_TB[:, env], targets, rtol=1e-3, atol=1e-2)
+        np.testing.assert_allclose(found.advantage_TB[:, env], advantages, rtol=1e-3, atol=1e-2)
+    assert found.advantage_TB.dtype == found.target_TB.dtype == np.float32
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@given(trajectories(), st.sampled_from([(1.0, 1.0), (2.0, 0.5), (np.inf, 1.0)]))
+def test_on_device_formulas_agree_with_those_of_numpy(device, data, clips):
+    rho_clip, c_clip = clips
+    log_rho, *rest = (torch.from_numpy(column).to(device) for column in data)
+    for found, expected in (
+        (gae_on_device(*rest, gae_lambda=0.95), gae(*data[1:], gae_lambda=0.95)),
+        (
+            vtrace_on_device(log_rho, *rest, rho_clip=rho_clip, c_clip=c_clip),
+            vtrace(*data, rho_clip=rho_clip, c_clip=c_clip),
+        ),
+    ):
+        for name in ("advantage_TB", "target_TB"):
+            tensor = getattr(found, name)
+            assert tensor.device.type == device
+            np.testing.assert_allclose(tensor.cpu(), getattr(expected, name), rtol=1e-3, atol=1e-2)
+    for tensor, column in zip((log_rho, *rest), data, strict=True):
+        np.testing.assert_array_equal(tensor.cpu(), column)  # what was given is as it was
+
+
+def test_on_device_sums_reach_over_many_steps():
+    one, no = torch.ones(1_000, 1), torch.zeros(1_000, 1, dtype=torch.bool)
+    found = gae_on_device(one, one, 0 * one, 0 * one, no, gae_lambda=1.0)
+    assert found.target_TB[:, 0].tolist() == list(range(1_000, 0, -1))
+
+
+def test_a_truncated_step_bootstraps_from_its_last_observation():
+    steps = column([0.5] * 3), column([1, 1, 1]), column([0, 0, 100]), column([0, 8, 0])
+    cut = flags([0, 1, 0])
+    for found in (gae(*steps, cut, gae_lambda=1.0), vtrace(column([0] * 3), *steps, cut)):
+        assert found.target_TB[:, 0].tolist() == [1 + 0.5 * (1 + 0.5 * 8), 1 + 0.5 * 8, 1]
+
+
+def test_with_equal_policies_vtrace_is_gae_with_lambda_one():
     rng = np.random.default_rng(0)
-    numbers = rng.normal(size=(4, 17, 3)).astype(np.float32)
-    numbers[0] = 0.9 * (rng.random((17, 3)) > 0.1)
-    given_arrays = (*numbers, rng.random((17, 3)) < 0.1)
-    more = {"gae_lambda": 0.9} if of is gae_of else {}
-    if of is vtrace_of:
-        given_arrays = (rng.normal(size=(17, 3)).astype(np.float32), *given_arrays)
-    expected = of(given_arrays[-2])(*given_arrays, **more)
-    tensors = [torch.from_numpy(array) for array in given_arrays]
-    found = of(tensors[-2])(*tensors, **more)
-    assert isinstance(found.target_TB, torch.Tensor)
-    np.testing.assert_allclose(found.advantage_TB, expected.advantage_TB, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(found.target_TB, expected.target_TB, rtol=1e-4, atol=1e-4)
+    reward, value, next_value = rng.normal(size=(3, 20, 3)).astype(np.float32)
+    discount, cut = column([0.9] * 20).repeat(3, axis=1), rng.random((20, 3)) < 0.1
+    left = gae(discount, reward, value, next_value, cut, gae_lambda=1.0)
+    right = vtrace(0 * discount, discount, reward, value, next_value, cut)
+    np.testing.assert_allclose(left.target_TB, right.target_TB, rtol=1e-5, atol=1e-5)
+
+
+def test_huge_ratios_are_clipped_without_overflow():
+    one = column([1.0, 1.0])
+    found = vtrace(column([1e4, -1e4]), 0.5 * one, one, 0 * one, 0 * one, flags([0, 0]))
+    assert found.target_TB[:, 0].tolist() == [1.0, 0.0]
+
+
+def test_advantages_refuse_inputs_of_different_shapes():
+    one = column([1.0, 1.0])
+    row, no = torch.ones(1, 2), torch.zeros(2, 1, dtype=torch.bool)
+    with pytest.raises(ShapeError, match=r"\(1, 2\), \(1, 2\), \(1, 2\), \(1, 2\), \(2, 1\)"):
+        gae_on_device(row, row, row, row, no, gae_lambda=0.5)
+    with pytest.raises(ConfigError, match=r"`rho_clip` is 0.5; it must be at least 1.0"):
+        vtrace_on_device(row, row, row, row, row, row > 1, rho_clip=0.5)
+    with pytest.raises(ShapeError, match=r"shapes \(2, 1\), \(2, 1\), \(2, 1\), \(1, 1\)"):
+        gae(one, one, one, one[:1], flags([0, 0]), gae_lambda=0.5)
+    with pytest.raises(ShapeError, match=r"one shape \(steps, environments\)"):
+        gae(*[one[:, 0]] * 5, gae_lambda=0.5)
+    with pytest.raises(ConfigError, match=r"`gae_lambda` is 1.5"):
+        gae(one, one, one, one, flags([0, 0]), gae_lambda=1.5)
+    with pytest.raises(ConfigError, match=r"`rho_clip` is 0.5; it must be at least 1.0"):
+        vtrace(one, one, one, one, one, flags([0, 0]), rho_clip=0.5)
+
+
+def column(values):
+    return np.array(values, dtype=np.float32)[:, None]
+
+
+def flags(values):
+    return np.array(values, dtype=np.bool_)[:, None]

@@ -120,17 +120,6 @@ def test_the_last_step_has_the_flag_of_the_episode_end():
     assert ends == {(False, False), (True, False), (False, True)}
 
 
-def test_an_episode_longer_than_the_capacity_keeps_its_end():
-    episodes, envs = EpisodeBuffer(SPEC, capacity=6, num_envs=1), Episodes(1, ends=0.02)
-    while not envs.finished:
-        episodes.add(envs.step())
-    length = envs.finished[0][1]
-    assert length > 5
-    assert len(episodes) == 5
-    ages = set(episodes.sample(100, length=1).obs[:, 0, 1].tolist())
-    assert ages == set(map(float, range(length - 5, length)))
-
-
 def test_without_a_finished_episode_there_is_nothing_to_sample():
     episodes, envs = EpisodeBuffer(SPEC, capacity=60, num_envs=2), Episodes(2, ends=0.0)
     episodes.add(envs.step())
@@ -175,26 +164,6 @@ def test_steps_of_other_environments_are_refused():
         EpisodeBuffer(SPEC, capacity=10**14, num_envs=3)
 
 
-@pytest.mark.parametrize("steps", [0, 3, 40])
-def test_a_resumed_buffer_goes_on_bit_for_bit(tmp_path, steps):
-    first, second = (EpisodeBuffer(SPEC, capacity=30, num_envs=3) for _ in range(2))
-    envs = Episodes(3)
-    for _ in range(steps):
-        first.add(envs.step())
-    save_checkpoint(tmp_path, first.state_dict())
-    second.load_state_dict(load_checkpoint(tmp_path).state)
-    for _ in range(40):
-        step = envs.step()
-        for episodes in (first, second):
-            episodes.add(step)
-        assert first.num_episodes == second.num_episodes
-        if first.num_episodes:
-            batches = [episodes.sample(5, length=4) for episodes in (first, second)]
-            for name in Sequences.__match_args__:
-                left, right = (to_numpy(getattr(batch, name)) for batch in batches)
-                np.testing.assert_array_equal(left, right)
-
-
 def test_the_state_of_another_buffer_is_refused():
     episodes, envs = EpisodeBuffer(SPEC, capacity=30, num_envs=3), Episodes(3)
     for _ in range(20):
@@ -203,6 +172,8 @@ def test_the_state_of_another_buffer_is_refused():
         EpisodeBuffer(SPEC, capacity=30, num_envs=2).load_state_dict(episodes.state_dict())
     with pytest.raises(CheckpointError, match=r"The saved `obs` has shape \(30, 4\)"):
         EpisodeBuffer(SPEC, capacity=50, num_envs=3).load_state_dict(episodes.state_dict())
+    with pytest.raises(CheckpointError, match=r"The saved buffer keeps .* 'log_prob', .*expected"):
+        EpisodeBuffer(SPEC, capacity=30, num_envs=3).load_state_dict(keeping(3, 30).state_dict())
 
 
 def with_state(step):
@@ -284,23 +255,27 @@ def test_states_that_do_not_fit_are_refused():
         EpisodeBuffer(SPEC, capacity=60, num_envs=2, state_size=0)
 
 
-def test_a_resumed_buffer_has_its_states(tmp_path):
-    first, second, envs = keeping(2, 40), keeping(2, 40, seed=1), Episodes(2)
-    for _ in range(30):
+def assert_same(left, right):
+    for name in (*Sequences.__match_args__, "state"):
+        np.testing.assert_array_equal(getattr(left, name), getattr(right, name))
+    np.testing.assert_array_equal(left.extra["log_prob"], right.extra["log_prob"])
+
+
+@pytest.mark.parametrize("steps", [0, 3, 40])
+def test_a_resumed_buffer_goes_on_bit_for_bit(tmp_path, steps):
+    first, second, envs = keeping(3, 30), keeping(3, 30, seed=1), Episodes(3)
+    for _ in range(steps):
         step = envs.step()
         first.add(step, **with_state(step))
     save_checkpoint(tmp_path, first.state_dict())
     second.load_state_dict(load_checkpoint(tmp_path).state)
-    for _ in range(20):
+    for _ in range(40):
         step = envs.step()
         for episodes in (first, second):
             episodes.add(step, **with_state(step))
-        left, right = (episodes.sample(5, length=4, burn_in=2) for episodes in (first, second))
-        np.testing.assert_array_equal(to_numpy(left.obs), to_numpy(right.obs))
-        np.testing.assert_array_equal(to_numpy(left.state), to_numpy(right.state))
-        np.testing.assert_array_equal(left.extra["log_prob"], right.extra["log_prob"])
-    with pytest.raises(CheckpointError, match=r"The saved buffer keeps .*'log_prob'"):
-        EpisodeBuffer(SPEC, capacity=40, num_envs=2).load_state_dict(first.state_dict())
+        assert first.num_episodes == second.num_episodes
+        if first.num_episodes:
+            assert_same(*(episodes.sample(5, length=4, burn_in=2) for episodes in (first, second)))
 
 
 @pytest.mark.parametrize("num_steps", [1, 3])
@@ -316,10 +291,7 @@ def test_transitions_of_one_step_are_steps(num_steps):
             *(np.concatenate([getattr(p, n) for p in parts]) for n in Transitions.__match_args__)
         ).with_extra(state=np.concatenate([part.extra["state"] for part in parts]))
         other.add(joined, log_prob=-joined.obs[:, 1])
-    left, right = (episodes.sample(20, length=4, burn_in=2) for episodes in (one, other))
-    for name in (*Sequences.__match_args__, "state"):
-        np.testing.assert_array_equal(getattr(left, name), getattr(right, name))
-    np.testing.assert_array_equal(left.extra["log_prob"], right.extra["log_prob"])
+    assert_same(*(episodes.sample(20, length=4, burn_in=2) for episodes in (one, other)))
     with pytest.raises(ShapeError, match=r"1 transitions came.*multiple of the 2 environments"):
         other.add(Transitions(*(getattr(joined, n)[:1] for n in Transitions.__match_args__)))
     long = replace(parts[0], num_steps=np.array([1, 2]))

@@ -176,17 +176,6 @@ def test_frames_of_one_hash_are_told_apart():
             )
 
 
-def test_adding_more_than_the_capacity_keeps_the_newest():
-    spec = spec_of(4)
-    small, large = ReplayBuffer(spec, capacity=20), ReplayBuffer(spec, capacity=1_000)
-    collect(large, Screens(spec, 1), 1_000)
-    batch = large.sample(200)
-    small.add(Transitions(*(getattr(batch, field.name) for field in fields(Transitions))))
-    assert len(small) == 20
-    newest = {reward.item() for reward in batch.reward[-20:]}
-    assert {reward.item() for reward in small.sample(20).reward} <= newest
-
-
 def test_after_a_clear_frames_are_recognised_again():
     spec = spec_of(4)
     replay = PrioritizedReplay(spec, capacity=100)

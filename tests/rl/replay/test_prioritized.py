@@ -2,7 +2,6 @@ import logging
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -110,7 +109,7 @@ def test_weighted_means_of_samples_are_those_of_all_transitions():
 
 def test_weights_are_divided_by_the_highest_of_the_batch():
     replay = filled(4)
-    replay.update_priorities(batch_of(replay, range(4)), np.array([1.0, 4.0, 4.0, 4.0]))
+    replay.update_priorities(batch_of(replay, range(4)), torch.tensor([1.0, 4.0, 4.0, 4.0]))
     batches = [replay.sample(2, beta=0.5) for _ in range(40)]
     with_the_lowest = [0 in numbers(batch) for batch in batches]
     assert {*with_the_lowest} == {True, False}
@@ -153,28 +152,6 @@ def priorities(replay):
     return dict(zip(drawn.fields["obs"][:, 0].astype(int), drawn.value, strict=True))
 
 
-def test_an_update_of_an_overwritten_transition_is_skipped():
-    replay = filled(4)
-    old = batch_of(replay, [0, 1, 2, 3])
-    replay.add(transitions([4, 5]))  # in place of 0 and 1
-    assert replay.update_priorities(old, np.array([9.0, 9.0, 3.0, 3.0])) == 2
-    priority = priorities(replay)
-    assert priority[4] == priority[5] == pytest.approx(1.0)
-    assert priority[2] == priority[3] == pytest.approx(3.0)
-
-
-def test_an_update_from_before_a_clear_is_skipped():
-    replay = filled(4)
-    old = batch_of(replay, range(4))
-    replay.clear()
-    assert len(replay) == 0
-    assert replay.update_priorities(old, np.full(4, 9.0)) == 0
-    replay.add(transitions(range(10, 14)))  # in the same slots
-    assert replay.update_priorities(old, np.full(4, 9.0)) == 0
-    assert set(replay.sample(4, beta=1.0).weight.tolist()) == {1.0}
-    assert sorted({*replay.sample(4).serial.tolist()}) == [4, 5, 6, 7]
-
-
 @fast_or_not
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0, -1e-6])
 def test_invalid_priorities_are_refused_and_change_nothing(fast, bad):
@@ -193,12 +170,6 @@ def test_there_must_be_a_priority_for_each_transition():
         replay.update_priorities(batch_of(replay, range(4)), np.ones(3))
     with pytest.raises(ShapeError, match=r"`priority` has shape \(4, 1\)"):
         replay.update_priorities(batch_of(replay, range(4)), np.ones((4, 1)))
-
-
-def test_priorities_may_be_a_tensor():
-    replay = filled(4)
-    replay.update_priorities(batch_of(replay, range(4)), torch.tensor([1.0, 2.0, 4.0, 8.0]))
-    assert [priorities(replay)[n] for n in range(4)] == pytest.approx([1.0, 2.0, 4.0, 8.0])
 
 
 def test_samples_follow_the_seed():
@@ -311,20 +282,6 @@ def test_threads_may_use_it_at_once(fast):
     values = replay.state_dict()["values"]
     assert replay._tree.total == pytest.approx(values.sum(), rel=1e-9)
     assert replay._tree.highest == values.max()
-
-
-@pytest.mark.optional
-@pytest.mark.skipif(find_spec("numba") is None, reason='needs numba: pip install "ding-lite[fast]"')
-def test_with_and_without_numba_the_samples_agree():
-    fast, slow = (filled(500, alpha=0.6, fast=fast) for fast in (True, False))
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        batches = [replay.sample(32) for replay in (fast, slow)]
-        assert numbers(batches[0]) == numbers(batches[1])
-        assert batches[0].weight.tolist() == pytest.approx(batches[1].weight.tolist(), rel=1e-5)
-        priorities = rng.random(32)
-        for replay, batch in zip((fast, slow), batches, strict=True):
-            replay.update_priorities(batch, priorities)
 
 
 @fast_or_not

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from ding_lite.errors import ConfigError, MissingExtraError
 from ding_lite.rl.replay.sum_tree import SumTree
-from ding_lite.rl.replay.sum_tree_shape import FAMILY, TOP_WIDTH, TreeShape
+from ding_lite.rl.replay.sum_tree_numpy import FAMILY, TOP_WIDTH, TreeShape
 from tests.rl import reference
 
 HAS_NUMBA = find_spec("numba") is not None
@@ -121,20 +121,6 @@ def test_a_draw_rounded_beyond_the_sum_is_the_last_value(fast):
     slots, values = tree.draw(np.array([1.0]))  # one more than there is
     assert slots.tolist() == [105]
     assert values.tolist() == [1e-17]
-
-
-@fast_or_not
-def test_slots_are_drawn_in_proportion_to_their_values(fast):
-    tree = SumTree(2_000, fast=fast)
-    weights = np.random.default_rng(1).random(2_000) ** 3
-    tree.write(0, 2_000, weights)
-    rng = np.random.default_rng(0)
-    counts = np.zeros(2_000)
-    for _ in range(4_000):
-        slots, _ = tree.draw(rng.random(64))
-        np.add.at(counts, slots, 1)
-    expected = 4_000 * 64 * weights / weights.sum()
-    assert counts == pytest.approx(expected, abs=6 * np.sqrt(expected.max()))
 
 
 @fast_or_not

@@ -205,34 +205,6 @@ def test_after_clear_only_later_transitions_are_sampled():
     assert drawn == {20.0, 21.0, 22.0, 23.0, 24.0, 25.0}
 
 
-@pytest.mark.parametrize("count", [0, 3, 10, 27])
-def test_a_resumed_replay_goes_on_bit_for_bit(tmp_path, count):
-    def play(replay, start):
-        rows = []
-        for number in range(start, start + 40, 4):
-            replay.add(transitions(range(number, number + 4)))
-            rows.append(reference.rows_of(replay.sample(3)))
-        return rows
-
-    first, second = ReplayBuffer(SPEC, capacity=10), ReplayBuffer(SPEC, capacity=10, seed=7)
-    first.add(transitions(range(count)))
-    if count > 3:
-        first.clear()
-        first.add(transitions(range(4)))
-    save_checkpoint(tmp_path, first.state_dict())
-    second.load_state_dict(load_checkpoint(tmp_path).state)
-    assert len(first) == len(second)
-    assert play(first, 100) == play(second, 100)
-
-
-def test_a_resumed_replay_needs_no_spec():
-    first, second = ReplayBuffer(SPEC, capacity=10), ReplayBuffer(capacity=10)
-    first.add(transitions(range(7)))
-    second.load_state_dict(first.state_dict())
-    assert second.memory_bytes == first.memory_bytes
-    assert reference.rows_of(first.sample(7)) == reference.rows_of(second.sample(7))
-
-
 def test_a_state_shares_the_memory_of_the_replay():
     replay = ReplayBuffer(SPEC, capacity=10)
     replay.add(transitions(range(4)))
@@ -361,26 +333,36 @@ def test_fields_that_cannot_be_kept_are_refused(fields, message):
         ReplayBuffer(SPEC, capacity=10, fields=fields)
 
 
+@pytest.mark.parametrize("count", [0, 3, 10, 27])
 @pytest.mark.parametrize("spec", [SPEC, None])
-def test_a_resumed_replay_has_its_own_fields(tmp_path, spec):
+def test_a_resumed_replay_goes_on_bit_for_bit(tmp_path, spec, count):
     first = ReplayBuffer(SPEC, capacity=10, fields=OWN)
-    first.add(transitions(range(13)), **own_of(range(13)))
+    second = ReplayBuffer(spec, capacity=10, fields=OWN, seed=7)
+    first.add(transitions(range(count)), **own_of(range(count)))
+    if count > 3:
+        first.clear()
+        first.add(transitions(range(4)), **own_of(range(4)))
     save_checkpoint(tmp_path, first.state_dict())
-    second = ReplayBuffer(spec, capacity=10, fields=OWN, seed=3)
     second.load_state_dict(load_checkpoint(tmp_path).state)
-    for start in (13, 17):
-        batches = []
+    assert len(first) == len(second)
+    for start in range(100, 140, 4):
+        numbers, batches = range(start, start + 4), []
         for replay in (first, second):
-            replay.add(transitions(range(start, start + 4)), **own_of(range(start, start + 4)))
-            batches.append(replay.sample(5))
+            replay.add(transitions(numbers), **own_of(numbers))
+            batches.append(replay.sample(3))
             check_own(batches[-1])
         assert reference.rows_of(batches[0]) == reference.rows_of(batches[1])
-    with pytest.raises(CheckpointError, match=r"The saved `\w+` is .*keeps None.* other `fields`"):
-        ReplayBuffer(SPEC, capacity=10).load_state_dict(first.state_dict())
-    plain = ReplayBuffer(SPEC, capacity=10)
+    assert first.memory_bytes == second.memory_bytes
+
+
+def test_the_state_of_a_replay_with_other_fields_is_refused():
+    own, plain = ReplayBuffer(SPEC, capacity=10, fields=OWN), ReplayBuffer(SPEC, capacity=10)
+    own.add(transitions(range(3)), **own_of(range(3)))
     plain.add(transitions(range(3)))
+    with pytest.raises(CheckpointError, match=r"The saved `\w+` is .*keeps None.* other `fields`"):
+        plain.load_state_dict(own.state_dict())
     with pytest.raises(CheckpointError, match=r"The saved `log_prob` is None"):
-        second.load_state_dict(plain.state_dict())
+        own.load_state_dict(plain.state_dict())
 
 
 @pytest.mark.parametrize("capacity", [5, 12])
