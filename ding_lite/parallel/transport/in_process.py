@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +24,15 @@ from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import ConfigError, TransportError
 from ding_lite.log import Throttle
 from ding_lite.parallel.network.address import Address
-from ding_lite.parallel.transport.base import CLOSE_TIMEOUT_S, Frame, Lane, Link, Sink
+from ding_lite.parallel.transport.base import (
+    CLOSE_TIMEOUT_S,
+    Frame,
+    Lane,
+    Link,
+    Sink,
+    Transport,
+    log_failure,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +41,9 @@ _News: TypeAlias = Callable[[Sink], None]
 
 
 class Network:
-    """The network between the nodes of one process, with faults that a test injects.
+    """The network between nodes of one process; a test injects faults, which hold for later links.
 
-    Nodes are named by their ids. A fault between two of them also holds for their later links.
+    Nodes are named by their ids.
     """
 
     def __init__(self) -> None:
@@ -45,7 +52,6 @@ class Network:
         self._listening: dict[str, InprocTransport] = {}
         self._wires: dict[Link, _Wire] = {}
         self._at: defaultdict[InprocTransport, dict[Link, _Wire]] = defaultdict(dict)
-        """The wires that each transport is an end of."""
         self._num_wires = 0
         self._cut: set[frozenset[int]] = set()
         self._held: set[tuple[int, int, Lane]] = set()
@@ -66,40 +72,29 @@ class Network:
         """Restore the links between two nodes."""
         with self._lock:
             self._cut.discard(frozenset((one, other)))
-            for wire in self._between(one, other):
-                self._connect(wire)
+            self._connect_all()
 
     def hold(self, sender: int, receiver: int, *lanes: Lane) -> None:
         """Hold the messages of one node to another until `release`; neither is notified.
 
-        To hold one lane lets the other one overtake it. To hold both makes a link that is dead
-        in one direction and seems to be alive.
-
-        Args:
-            sender: The node that sends them.
-            receiver: The node that they are for.
-            *lanes: The lanes; both by default.
+        To hold one lane lets the other one overtake it. To hold both, which is the default, makes
+        a link that is dead in one direction and seems to be alive.
         """
         with self._lock:
             self._held |= {(sender, receiver, lane) for lane in lanes or Lane}
 
     def release(self, sender: int, receiver: int, *lanes: Lane) -> None:
-        """Undo `hold`: the held messages arrive. The arguments are those of `hold`."""
+        """Undo `hold`: the held messages arrive."""
         with self._lock:
             self._held -= {(sender, receiver, lane) for lane in lanes or Lane}
-            for wire in self._between(sender, receiver):
-                for end in wire.ends:
-                    end._changed.notify()
+            self._connect_all()
 
     def heal(self) -> None:
         """Undo every `cut` and `hold`."""
         with self._lock:
             self._cut.clear()
             self._held.clear()
-            for wire in list(self._wires.values()):
-                self._connect(wire)
-                for end in wire.ends:
-                    end._changed.notify()
+            self._connect_all()
 
     def remove(self, node_id: int) -> None:
         """Remove a node as if it were killed: its links break.
@@ -108,12 +103,10 @@ class Network:
         still be closed.
         """
         with self._lock:
-            for transport in list(self._listening.values()):
+            diallers = [wire.dialler for wire in self._wires.values()]
+            for transport in {*self._listening.values(), *diallers}:
                 if transport._node_id == node_id:
                     self._forget(transport)
-            diallers = {wire.dialler for wire in self._wires.values()}
-            for transport in [each for each in diallers if each._node_id == node_id]:
-                self._forget(transport)
 
     def under_way(self, sender: int, receiver: int) -> int:
         """Return how many messages of one node have not been handed to another one yet."""
@@ -146,8 +139,7 @@ class Network:
                 f"Is another job using it?"
             )
         self._listening[name] = transport
-        for wire in list(self._wires.values()):
-            self._connect(wire)
+        self._connect_all()
 
     def _dial(self, transport: InprocTransport, node_id: int, name: str) -> None:
         self._num_wires += 1
@@ -156,8 +148,14 @@ class Network:
         self._wires[wire.link] = self._at[transport][wire.link] = wire
         self._connect(wire)
 
+    def _connect_all(self) -> None:
+        """Connect the wires that can be, and let all transports look for messages."""
+        for wire in list(self._wires.values()):
+            self._connect(wire)
+            for end in wire.ends:
+                end._changed.notify()
+
     def _connect(self, wire: _Wire) -> None:
-        """Connect a wire, if there is a listener."""
         listener = self._listening.get(wire.name)
         if wire.listener is not None or listener is None or wire.nodes in self._cut:
             return
@@ -205,18 +203,15 @@ class Network:
                 wire.listener._notify(lambda sink: sink.on_doubt())
 
     def _flush(self, transport: InprocTransport) -> None:
-        """Wait until the messages of a transport are taken, or `CLOSE_TIMEOUT_S` has passed."""
+        """Drop what it has not read, and wait until its own messages are taken, if they are."""
+        for wire in self._of(transport):
+            for lane in Lane:
+                wire.pipes.get((transport, lane), deque()).clear()
+        self._changed.notify_all()
         deadline = Deadline.after(CLOSE_TIMEOUT_S)  # of the machine: a test's clock may stand still
         deadline.wait(
             self._changed,
-            lambda: (
-                not any(
-                    pipe
-                    for wire in self._of(transport)
-                    for (to, _), pipe in wire.pipes.items()
-                    if to is not transport
-                )
-            ),
+            lambda: not any(any(wire.pipes.values()) for wire in self._of(transport)),
         )
 
     def _pick_up(self, transport: InprocTransport) -> list[_News]:
@@ -240,13 +235,10 @@ class _Wire:
     """A dialled link, up or down."""
 
     dialler: InprocTransport
-    node_id: int
-    """The node that is dialled."""
+    node_id: int  # that is dialled
     name: str
-    """The name of the address."""
     link: Link
-    listener: InprocTransport | None = None
-    """The other end, while the link is up."""
+    listener: InprocTransport | None = None  # while the link is up
     was_up: bool = False
     pipes: dict[tuple[InprocTransport, Lane], deque[Sequence[Frame]]] = field(default_factory=dict)
     """The messages under way, by receiver and lane."""
@@ -263,15 +255,8 @@ class _Wire:
         return next(other for other in self.ends if other is not end)
 
 
-class InprocTransport:
-    """Moves messages over the `inproc://` addresses of one network.
-
-    Args:
-        network: The network of the nodes.
-        node_id: This node.
-        peers: The nodes that may connect to it.
-        clock: Measures the waits between two ticks.
-    """
+class InprocTransport(Transport):
+    """Moves messages over the `inproc://` addresses of one network."""
 
     def __init__(
         self,
@@ -293,55 +278,32 @@ class InprocTransport:
         self._wants_tick = False
         self._is_closing = False
 
-    # -- before the start ----------------------------------------------------------------
-
     def listen(self, address: str) -> str:
-        """Listen at an address, and return it.
-
-        Raises:
-            ConfigError: It is no address of this transport.
-            TransportError: Another node listens there.
-        """
         with self._network._lock:
             self._network._listen(self, _name_of(address))
         return address
 
     def dial(self, node_id: int, address: str) -> None:
-        """Connect to a node, now or as soon as it listens.
-
-        Raises:
-            ConfigError: It is no address of this transport.
-        """
         with self._network._lock:
             self._network._dial(self, node_id, _name_of(address))
 
     def redial(self, node_id: int, address: str) -> None:
-        """Connect to a node at another address than before.
-
-        Raises:
-            ConfigError: It is no address of this transport.
-        """
         name = _name_of(address)
         with self._network._lock:
             self._network._hang_up(self, node_id)
             self._network._dial(self, node_id, name)
 
     def admit(self, node_id: int) -> None:
-        """Accept connections of a further node from now on."""
         with self._network._lock:
             self._peers |= {node_id}
 
     def start(self, sink: Sink) -> None:
-        """Begin to move messages."""
         self._thread = threading.Thread(
             target=self._run, args=(sink,), name=f"ding_lite-transport-{self._node_id}", daemon=True
         )
         self._thread.start()
 
-    # -- from any thread -----------------------------------------------------------------
-
     def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
-        """Send a message; nothing is copied before it arrives, so it must not change any more."""
         with self._network._lock:
             wire = self._network._at[self].get(link)
             if wire is None or wire.listener is None:
@@ -353,24 +315,21 @@ class InprocTransport:
             return True
 
     def wake(self) -> None:
-        """Call the sink's `on_tick` now."""
         with self._network._lock:
             self._wants_tick = True
             self._changed.notify()
 
     @property
     def is_calling(self) -> bool:
-        """Whether this thread is within a call of the sink."""
         return threading.current_thread() is self._thread
 
     def pump(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Do nothing: messages stay on the transport's own thread, which tests do not mind."""
+        """Messages stay on the transport's own thread, which tests do not mind."""
 
     def wake_pump(self) -> None:
-        """Do nothing: no thread pumps."""
+        pass
 
     def close(self) -> None:
-        """Send the messages that were taken, within a second, and end the thread."""
         with self._network._lock:
             if self._is_closing:
                 return
@@ -379,14 +338,10 @@ class InprocTransport:
         if self._thread is not None:
             self._thread.join()
         with self._network._lock:
-            self._drop_received()
             self._network._flush(self)
             self._network._forget(self)
 
-    # -- on the transport's thread -------------------------------------------------------
-
     def owner(self, link: Link) -> int | None:
-        """Return the node at the other end of a link; None of an unknown link."""
         with self._network._lock:
             wire = self._network._at[self].get(link)
             if wire is None:
@@ -394,47 +349,28 @@ class InprocTransport:
             return wire.node_id if wire.dialler is self else wire.dialler._node_id
 
     def brought_at(self, link: Link) -> float:
-        """Return 0: messages are received whole here."""
         return 0.0
 
     def forget(self, link: Link) -> None:
-        """Do nothing: messages are received whole here."""
+        """Messages are received whole here."""
 
     def drop(self, link: Link) -> None:
-        """Break a link, which comes back at once."""
         with self._network._lock:
             wire = self._network._at[self].get(link)
             if wire is not None:
                 self._network._disconnect(wire)
                 self._network._connect(wire)
 
-    # -- inside --------------------------------------------------------------------------
-
     def _notify(self, news: _News) -> None:
-        """Queue a call of the sink; with the lock held."""
         self._news.append(news)
         self._changed.notify()
-
-    def _drop_received(self) -> None:
-        """Drop unread messages, so that their senders do not wait."""
-        for wire in self._network._of(self):
-            for lane in Lane:
-                if (self, lane) in wire.pipes:
-                    wire.pipes[self, lane].clear()
-        self._network._changed.notify_all()
 
     def _run(self, sink: Sink) -> None:
         while not self._is_closing:
             try:
                 self._tick(sink)
             except BaseException as error:  # noqa: BLE001 - the thread serves all peers
-                self._throttle.every(
-                    1.0,
-                    logging.ERROR,
-                    type(error).__name__,
-                    "a message could not be handled:\n%s",
-                    traceback.format_exc(),
-                )
+                log_failure(self._throttle, error)
         sink.on_tick()
 
     def _tick(self, sink: Sink) -> None:

@@ -7,7 +7,7 @@ run on the transport's one thread. The second router begins first and ends first
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any, cast
 
 from ding_lite.parallel.transport.base import Frame, Link, Sink, Transport
 from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
@@ -32,65 +32,44 @@ class SharedTransport(ZeroMQTransport):
         key_file: str | None = None,
     ) -> None:
         super().__init__(node_id, peers=peers | others, key_file=key_file)
-        self._other_ids = others
-        self._others = _Others(self)
-
-    @property
-    def others(self) -> Transport:
+        self._part = _Part(self)
+        self.other_ids = others
+        self.others = cast(Transport, self._part)
         """The part for the other nodes."""
-        return self._others
 
     def start(self, sink: Sink) -> None:
-        """Begin to move messages, for the second router too if it has begun."""
-        others = self._others.sink
-        super().start(sink if others is None else _Fork(sink, others, self._is_other))
-
-    def _is_other(self, link: Link | None) -> bool:
-        return link is not None and self.owner(link) in self._other_ids
+        others = self._part.sink
+        super().start(sink if others is None else _Fork(self, sink, others))
 
 
-class _Others:
+class _Part:
     """The second router's view of the transport; the first router opens and closes it."""
 
-    def __init__(self, transport: Transport) -> None:
-        self.sink: Sink | None = None
-        self._transport = transport
-        self.dial = transport.dial
-        self.redial = transport.redial
-        self.admit = transport.admit
-        self.send = transport.send
-        self.owner = transport.owner
-        self.brought_at = transport.brought_at
-        self.forget = transport.forget
-        self.drop = transport.drop
-        self.wake = transport.wake
-        self.pump = transport.pump
-        self.wake_pump = transport.wake_pump
+    sink: Sink | None = None
 
-    @property
-    def is_calling(self) -> bool:
-        """Whether this thread is within a call of a sink."""
-        return self._transport.is_calling
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
     def listen(self, address: str) -> str:
-        """Do nothing: the first router listens there."""
         return address
 
     def start(self, sink: Sink) -> None:
-        """Take messages of other nodes, once the first router has begun."""
         self.sink = sink
 
     def close(self) -> None:
-        """Do nothing: the first router closes the transport."""
+        pass
 
 
 class _Fork:
     """Passes each call on to one of two sinks."""
 
-    def __init__(self, peers: Sink, others: Sink, is_other: Callable[[Link | None], bool]) -> None:
+    def __init__(self, transport: SharedTransport, peers: Sink, others: Sink) -> None:
+        self._transport = transport
         self._peers = peers
         self._others = others
-        self._is_other = is_other
 
     def on_up(self, link: Link, node_id: int) -> None:
         self._of(link).on_up(link, node_id)
@@ -115,4 +94,5 @@ class _Fork:
         return min(self._peers.on_tick(), self._others.on_tick())
 
     def _of(self, link: Link | None) -> Sink:
-        return self._others if self._is_other(link) else self._peers
+        is_other = link is not None and self._transport.owner(link) in self._transport.other_ids
+        return self._others if is_other else self._peers
