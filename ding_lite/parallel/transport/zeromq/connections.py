@@ -62,6 +62,11 @@ class _Connection:
     def is_tcp(self) -> bool:
         return self.family != socket.AF_UNIX
 
+    @property
+    def held(self) -> int:
+        """The bytes that ZeroMQ holds of it."""
+        return self.received - self.base - self.read
+
 
 class Connections:
     """The connections of a node's sockets, by their descriptors.
@@ -75,7 +80,8 @@ class Connections:
         self, *, max_peer_bytes: int = MAX_PEER_BYTES, max_total_bytes: int | None = None
     ) -> None:
         self._max_peer_bytes = max_peer_bytes
-        self._max_total_bytes = max_total_bytes or _half_of_memory()
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self._max_total_bytes = max_total_bytes or memory // 2
         self._open: dict[int, _Connection] = {}
         self._of_routes: dict[bytes, int] = {}
         self._fresh: set[int] = set()
@@ -96,19 +102,24 @@ class Connections:
                 self._open[fd] = known
                 self._num_tcp += known.is_tcp
             if route is not None:
-                known.route, known.owner = route, owner
-                self._of_routes[route] = fd
+                self._assign(fd, known, route, owner)
+
+    def _assign(
+        self, fd: int, known: _Connection, route: bytes | None, owner: int | None = None
+    ) -> None:
+        if known.route is not None and self._of_routes.get(known.route) == fd:
+            del self._of_routes[known.route]
+        known.route = route
+        if route is not None:
+            known.owner, self._of_routes[route] = owner, fd
 
     def closed(self, fd: int) -> None:
-        """Forget a connection."""
         known = self._open.pop(fd, None)
         if known is None:
             return
         self._num_tcp -= known.is_tcp
-        # ZeroMQ goes on to hold its messages.
-        self._left_behind[known.owner] += max(0, known.received - known.base - known.read)
-        if known.route is not None and self._of_routes.get(known.route) == fd:
-            del self._of_routes[known.route]
+        self._left_behind[known.owner] += max(0, known.held)  # ZeroMQ goes on to hold its messages
+        self._assign(fd, known, None)
 
     def brought(
         self,
@@ -137,15 +148,11 @@ class Connections:
             if known is None:  # it is closed already
                 return
         if known.route != route:
-            if known.route is not None and self._of_routes.get(known.route) == fd:
-                del self._of_routes[known.route]
-            known.route, known.owner = route, owner
-            self._of_routes[route] = fd
+            self._assign(fd, known, route, owner)
         known.read += num_bytes + num_frames * _FRAME_BYTES
         self._fresh.add(fd)
 
     def brought_at(self, route: bytes) -> float:
-        """Return when the connection of a route last received anything."""
         known = self._open.get(self._of_routes.get(route, -1))
         return 0.0 if known is None else known.received_at
 
@@ -153,12 +160,10 @@ class Connections:
         """Note that all whole messages have been read."""
         self._has_drained = True
         self._left_behind.clear()
-        if self._fresh:
-            self._settled |= self._fresh
-            self._fresh.clear()
+        self._settled |= self._fresh
+        self._fresh.clear()
 
     def cut(self, route: bytes) -> None:
-        """Cut the connection of a route, if there is one."""
         fd = self._of_routes.get(route, -1)
         if fd in self._open:
             self._shut_down(fd)
@@ -172,7 +177,7 @@ class Connections:
         held, has_grown = self._held(now)
         wait_s = LOOK_EVERY_S if has_grown else _IDLE_LOOK_EVERY_S
         self._look_at = now + wait_s
-        return wait_s, [*self._cut_unfinished(held), *self._cut_the_worst(held)]
+        return wait_s, [*self._cut_unfinished(), *self._cut_the_worst(held)]
 
     def _held(self, now: float) -> tuple[dict[int | None, dict[int, int]], bool]:
         """Return the bytes that ZeroMQ holds, by owner and descriptor, and whether any are new."""
@@ -184,23 +189,8 @@ class Connections:
                 known.received, known.received_at, has_grown = received, now, True
             if fd in self._settled:  # bytes since then are not counted
                 known.base, known.read = received, 0
-            held[known.owner][fd] = received - known.base - known.read
+            held[known.owner][fd] = known.held
         return held, has_grown
-
-    def _unfinished(self, held: dict[int | None, dict[int, int]]) -> Iterator[int]:
-        """Yield connections with too much of an unfinished message.
-
-        A connection has one if all whole messages were read since the last check, and none of it.
-        """
-        for fd, nbytes in [item for of_fds in held.values() for item in of_fds.items()]:
-            known = self._open[fd]
-            is_over = nbytes > MAX_UNFINISHED_BYTES
-            has_brought = fd in self._fresh or fd in self._settled
-            if is_over and known.was_over and self._has_drained and not has_brought:
-                yield fd
-            known.was_over = is_over
-        self._settled.clear()
-        self._has_drained = False
 
     def _received(self, fd: int, known: _Connection) -> int:
         if not known.is_tcp:
@@ -211,13 +201,22 @@ class Connections:
                 return known.received if received is None else received
         return known.received
 
-    def _cut_unfinished(self, held: dict[int | None, dict[int, int]]) -> Iterator[str]:
-        for fd in self._unfinished(held):
-            self._shut_down(fd)
-            yield (
-                f"A message of {_name(self._open[fd].owner)} has more than {MAX_UNFINISHED_BYTES} "
-                f"bytes and does not end. The connection was cut."
-            )
+    def _cut_unfinished(self) -> Iterator[str]:
+        """Cut connections with too much of an unfinished message.
+
+        A connection has one if all whole messages were read since the last check, and none of it.
+        """
+        for fd, known in self._open.items():
+            was_over, known.was_over = known.was_over, known.held > MAX_UNFINISHED_BYTES
+            has_brought = fd in self._fresh or fd in self._settled
+            if was_over and known.was_over and self._has_drained and not has_brought:
+                self._shut_down(fd)
+                yield (
+                    f"A message of {_name(known.owner)} has more than {MAX_UNFINISHED_BYTES} "
+                    f"bytes and does not end. The connection was cut."
+                )
+        self._settled.clear()
+        self._has_drained = False
 
     def _cut_the_worst(self, held: dict[int | None, dict[int, int]]) -> Iterator[str]:
         sums = Counter(self._left_behind)
@@ -269,7 +268,3 @@ def _name_of(connection: socket.socket) -> object:
 
 def _name(owner: int | None) -> str:
     return "an unknown node" if owner is None else f"node {owner}"
-
-
-def _half_of_memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

@@ -80,7 +80,6 @@ class Dealers:
     """The connections of which the handshake is under way."""
 
     def connect(self, lane: Lane, socket: zmq.Socket[bytes]) -> None:
-        """Dial with one of the sockets."""
         socket.setsockopt(zmq.ROUTING_ID, self.link + lane.value)
         socket.setsockopt(zmq.IMMEDIATE, 1)  # no message queues up for a peer that is not there
         socket.setsockopt(zmq.RECONNECT_IVL, 20)
@@ -90,11 +89,9 @@ class Dealers:
 
     @property
     def is_there(self) -> bool:
-        """Whether both sockets are connected."""
         return len(self._up) == len(Lane)
 
     def note_opened(self, lane: Lane, fd: int) -> None:
-        """Note that a socket has a connection, on which the handshake begins."""
         self._close_copy(lane)
         with suppress(OSError):  # it is closed already
             self._copies[lane] = borrow(fd)
@@ -109,7 +106,7 @@ class Dealers:
             self._close_copy(lane)
 
     def note_up(self, lane: Lane) -> bool:
-        """Note that a socket is connected; return whether both are now."""
+        """Return whether both sockets are connected now, as they were not before."""
         self._close_copy(lane)
         self._num_hang_ups = 0
         if lane in self._up:
@@ -119,16 +116,16 @@ class Dealers:
         return self.is_there
 
     def note_down(self, lane: Lane) -> bool:
-        """Note that a socket is not connected; return whether both were until now."""
+        """Return whether both sockets were connected until now."""
         self._close_copy(lane)
         was_there = self.is_there
         self._up.discard(lane)
-        return was_there and lane not in self._up
+        return was_there
 
     def note_failure(self, lane: Lane, event: zmq.Event, value: int) -> str | None:
-        """Note that a handshake has failed; return why, if it is a refusal.
+        """Return why a handshake has failed, if it is a refusal.
 
-        After a first success no failure is a refusal: the peer may be starting again.
+        After a first success no failure is one: the peer may be starting again.
         """
         has_greeted = self._has_greeted(lane)
         self.is_met_with_silence = value in _CLOSED_BY_PEER and not has_greeted
@@ -150,7 +147,4 @@ class Dealers:
         if not self.address.startswith("tcp"):
             return True
         copy = self._copies.get(lane)
-        with suppress(OSError):
-            if copy is not None and copy.family != socket.AF_UNIX:
-                return (bytes_received(copy) or 0) >= _SIGNATURE_BYTES
-        return False
+        return copy is not None and (bytes_received(copy) or 0) >= _SIGNATURE_BYTES

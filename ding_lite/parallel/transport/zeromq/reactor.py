@@ -37,12 +37,11 @@ class Reactor:
         self._leading = threading.Lock()
         self._leader = 0
         self._own_thread_at = -math.inf
-        """When the own thread looks by itself, at the latest."""
+        """When the own thread serves again by itself, at the latest; read by the leader."""
         self._is_stopped = False
 
     @property
     def is_current(self) -> bool:
-        """Whether this thread is within an iteration."""
         return self._sockets.reader == threading.get_ident()
 
     def exclusively(self, do: Callable[[], ResultT]) -> ResultT:
@@ -61,7 +60,6 @@ class Reactor:
         self._leading.acquire()  # for good
 
     def _serve_and_plan(self) -> float:
-        """Serve, and note in the same iteration when this thread will again, for the leader."""
         wait_s = self._serve(self._sockets.unread)
         self._own_thread_at = SYSTEM_CLOCK.now() + wait_s
         return wait_s
@@ -69,9 +67,7 @@ class Reactor:
     def lead(self, ready: Callable[[], bool], seconds: float) -> None:
         """Run the loop on this thread until `ready()`; return at once if another one leads.
 
-        Args:
-            ready: Asked after each iteration and after `wake_leader`.
-            seconds: How long at most.
+        It asks after each iteration and after `wake_leader`.
         """
         now = SYSTEM_CLOCK.now()
         until, look_at = now + seconds, math.inf
@@ -93,7 +89,6 @@ class Reactor:
             self._leading.release()
 
     def wake_leader(self) -> None:
-        """Make the leading thread check `ready` again; safe from any thread."""
         if self._leader and not self.is_current:
             self._sockets.wake_leader()
 

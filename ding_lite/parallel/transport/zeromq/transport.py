@@ -23,11 +23,10 @@ import logging
 import math
 import os
 import threading
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -38,7 +37,7 @@ from ding_lite.interruption import is_for_program
 from ding_lite.log import Throttle
 from ding_lite.parallel.network.address import Address, is_taken
 from ding_lite.parallel.network.security import check_dialling, load_key, place_to_listen, user_key
-from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink
+from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink, Transport, log_failure
 from ding_lite.parallel.transport.chunks import (
     CHUNK_ABOVE,
     MAX_FRAMES,
@@ -90,7 +89,18 @@ _OWNED = b"@"
 """Stands in a link's name before the node that it is proved to belong to."""
 
 
-class ZeroMQTransport:
+class _Message(NamedTuple):
+    link: Link | None
+    """None for a routing id that no node has."""
+    lane: Lane
+    frames: list[Frame]
+    num_frames: int
+    """How many there were: those beyond the limit are dropped."""
+    route: bytes
+    fd: int
+
+
+class ZeroMQTransport(Transport):
     """Moves messages over `ipc://` and `tcp://` addresses.
 
     Args:
@@ -137,12 +147,6 @@ class ZeroMQTransport:
     # -- before the start ----------------------------------------------------------------
 
     def listen(self, address: str) -> str:
-        """Listen at an address; return it with the port.
-
-        Raises:
-            ConfigError: Other machines can reach the address.
-            TransportError: It cannot be taken.
-        """
         wanted = Address.parse(address)
         place = place_to_listen(wanted, key_file=self._key_file)
         socket = self._socket(zmq.ROUTER, None, Lane.CONTROL, place)
@@ -174,11 +178,6 @@ class ZeroMQTransport:
         return str(replace(wanted, port=port))
 
     def dial(self, node_id: int, address: str) -> None:
-        """Connect to a node, now or as soon as it listens.
-
-        Raises:
-            ConfigError: It is on another machine, and there is no key file.
-        """
         place = Address.parse(address)
         check_dialling(place, key_file=self._key_file)
         dealers = Dealers(node_id, address)
@@ -190,7 +189,6 @@ class ZeroMQTransport:
             dealers.connect(lane, socket)
 
     def start(self, sink: Sink) -> None:
-        """Begin to move messages."""
         self._reactor = reactor = Reactor(self._sockets, partial(self._serve, sink))
 
         def run() -> None:
@@ -225,7 +223,6 @@ class ZeroMQTransport:
     # -- from any thread -----------------------------------------------------------------
 
     def admit(self, node_id: int) -> None:
-        """Accept connections of a further node from now on."""
         if node_id not in self._peers:
             self._peers |= {node_id}
             self._assembler.make_room(2)
@@ -233,9 +230,9 @@ class ZeroMQTransport:
             self._doorkeeper.admit(node_id)
 
     def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
-        """Send a message; large frames are not copied, so they must not change any more."""
         dealers = self._dealers.get(link)
         route: list[Frame] = []
+        messages: Iterable[Sequence[Frame]]
         if dealers is not None:
             if not dealers.is_there:  # one lane may be, or ZeroMQ may not have noticed yet
                 return False
@@ -245,47 +242,37 @@ class ZeroMQTransport:
             route = [self._route(link, lane)]
         else:
             return False
+        if sum(map(size_of, frames)) <= CHUNK_ABOVE:
+            messages = [[*route, *frames]]
+        else:
+            self._num_streams += 1
+            messages = ([*route, *chunk] for chunk in split(frames, self._num_streams))
         try:
-            self._sockets.send(socket, self._pieces(route, frames))
+            self._sockets.send(socket, messages)
         except zmq.ZMQError as error:
             if error.errno in _NOT_THERE:
                 return False
             raise
         return True
 
-    def _pieces(self, route: list[Frame], frames: Sequence[Frame]) -> Iterable[Sequence[Frame]]:
-        """Return a message as it is sent: itself, or its chunks."""
-        nbytes = 0
-        for frame in frames:
-            nbytes += frame.nbytes if type(frame) is memoryview else len(frame)
-        if nbytes <= CHUNK_ABOVE:
-            return [[*route, *frames]]
-        self._num_streams += 1
-        return ([*route, *chunk] for chunk in split(frames, self._num_streams))
-
     def wake(self) -> None:
-        """Call the sink's `on_tick` now."""
         is_known, self._wants_tick = self._wants_tick, True
         if not is_known and not self.is_calling:
             self._sockets.wake()
 
     @property
     def is_calling(self) -> bool:
-        """Whether this thread is within a call of the sink."""
         return self._reactor is not None and self._reactor.is_current
 
     def pump(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Read on this thread until `ready()`; return at once if another one leads."""
         if self._reactor is not None:
             self._reactor.lead(ready, seconds)
 
     def wake_pump(self) -> None:
-        """Make the pumping thread check `ready` again."""
         if self._reactor is not None:
             self._reactor.wake_leader()
 
     def close(self) -> None:
-        """Send the messages that were taken, within a second, and end the thread."""
         with self._lock:
             if self._closing:
                 return
@@ -308,86 +295,65 @@ class ZeroMQTransport:
         self._sockets.close()
         self._context.term()
 
-    # -- within an iteration
-    # --------------------------------------------------------------------------
+    # -- within an iteration -------------------------------------------------------------
 
     def owner(self, link: Link) -> int | None:
-        """Return the node that a link is proved to belong to; None without a proof."""
         dealers = self._dealers.get(link)
         if dealers is not None:
             return dealers.node_id
         return int(link.rpartition(_OWNED)[2]) if self._is_guarded else None
 
     def brought_at(self, link: Link) -> float:
-        """Return when bytes were last received on a link; 0 where that is not known."""
         return max(self._connections.brought_at(self._route(link, lane)) for lane in Lane)
 
     def forget(self, link: Link) -> None:
-        """Drop the incomplete messages of a link."""
         self._assembler.forget(link)
 
     def drop(self, link: Link) -> None:
-        """Close a link; the node that has dialled it may do so again."""
         self.forget(link)
         for lane in Lane:
             self._connections.cut(self._route(link, lane))
 
     def redial(self, node_id: int, address: str) -> None:
-        """Connect to a node at another address than before.
-
-        Raises:
-            ConfigError: The address is malformed, or on another machine without a key file.
-        """
         check_dialling(Address.parse(address), key_file=self._key_file)
         for dealers in [each for each in self._dealers.values() if each.node_id == node_id]:
             self._hang_up(dealers)
         self.dial(node_id, address)
 
     def _hang_up(self, dealers: Dealers) -> None:
-        """Close the connections to a dialled peer, with all that belongs to them."""
         self.drop(dealers.link)
         dealers.close()
         del self._dealers[dealers.link]
-        monitors = [each for each, (link, _) in self._monitors.items() if link == dealers.link]
         with self._sockets.lock:
-            for socket in dealers.sockets.values():
-                del self._messages[socket]
-                self._sockets.remove(socket)
-                socket.disable_monitor()
-                socket.close(linger=0)
-            for monitor in monitors:
-                del self._monitors[monitor]
-                self._sockets.remove(monitor)
-                monitor.close(linger=0)
+            for known in self._messages, self._monitors:
+                for socket in [each for each, (at, _) in known.items() if at == dealers.link]:
+                    del known[socket]
+                    self._sockets.remove(socket)
+                    if known is self._messages:
+                        socket.disable_monitor()
+                    socket.close(linger=0)
 
     def _route(self, link: Link, lane: Lane) -> bytes:
-        """Return the routing id of one lane of a link."""
         is_incoming = self._is_guarded and link not in self._dealers
         return (link.rpartition(_OWNED)[0] if is_incoming else link) + lane.value
 
     def _serve(self, sink: Sink, found: Sequence[Socket]) -> float:
         """Run one iteration: hand messages on, and let the sink send."""
         try:
-            self._hand_on_all(found, sink)
+            are_drained = [self._read(each, sink) for each in found if each in self._messages]
+            for socket in found:  # messages before the events of their connections
+                if socket in self._monitors:
+                    self._watch(socket, sink)
+                elif self._doorkeeper is not None and socket is self._doorkeeper.socket:
+                    self._admit(self._doorkeeper, sink)
+            if all(are_drained):
+                self._connections.drained()
             self._wants_tick = False
             wait_s = min(sink.on_tick(), self._resolve_doubts(sink), self._look(sink))
         except BaseException as error:  # noqa: BLE001 - all peers are served here, so it goes on
             self._complain(error)
             return 0.0
         return 0.0 if self._wants_tick else wait_s  # a thread asked for one meanwhile
-
-    def _hand_on_all(self, found: Sequence[Socket], sink: Sink) -> None:
-        is_drained = True
-        for socket in found:
-            if socket in self._messages:
-                is_drained = self._read(socket, sink) and is_drained
-        for socket in found:  # messages before the events of their connections
-            if socket in self._monitors:
-                self._watch(socket, sink)
-            elif self._doorkeeper is not None and socket is self._doorkeeper.socket:
-                self._admit(self._doorkeeper, sink)
-        if is_drained:
-            self._connections.drained()
 
     def _read(self, socket: Socket, sink: Sink) -> bool:
         """Hand messages on; return whether those were all.
@@ -399,77 +365,72 @@ class ZeroMQTransport:
         left = _READ_AT_ONCE
         message = self._sockets.read(socket, read, look=False)
         while message is not None:
-            source, lane, frames, num_frames, route, fd = message
-            owner = None if source is None else self.owner(source)
-            nbytes = sum(map(size_of, frames))
-            self._connections.brought(route, num_frames, nbytes, fd=fd, owner=owner)
-            if source is None:  # a routing id that no node has
-                self._connections.cut(route)
-            left -= _BULK_COUNTS if lane is Lane.BULK else 1
+            one = message
+            owner = None if one.link is None else self.owner(one.link)
+            nbytes = sum(map(size_of, one.frames))
+            self._connections.brought(one.route, one.num_frames, nbytes, fd=one.fd, owner=owner)
+            left -= _BULK_COUNTS if one.lane is Lane.BULK else 1
             if left > 0:
                 message = self._sockets.read(socket, read)
-            self._hand_on(source, lane, frames, num_frames, sink)
+            self._hand_on(one, owner, sink)
             if left <= 0:  # it is the other sockets' turn
                 return False
         return True
 
-    def _receive(self, socket: Socket) -> tuple[Link | None, Lane, list[Frame], int, bytes, int]:
-        """Receive a message with its link, lane, frames, routing id and descriptor."""
+    def _receive(self, socket: Any) -> _Message:
         link, lane = self._messages[socket]
-        if link is not None:
-            return link, lane, *_read_frames(socket, lane), link + lane.value, -1
-        source, lane, route, fd = self._read_source(socket)
-        return source, lane, *_read_frames(socket, lane), route, fd
+        fd = -1
+        if link is None:
+            first = socket.recv(_NOW, copy=False)
+            route, fd = first.bytes, int(first.get(_DESCRIPTOR))
+            lane = _LANES.get(route[-1:], Lane.CONTROL)
+            if route[-1:] in _LANES:
+                owner = _OWNED + str(owner_of(first)).encode() if self._is_guarded else b""
+                link = Link(route[:-1] + owner)
+        else:
+            route = link + lane.value
+        num_frames, has_more = 0, True
+        frames: list[Frame] = []
+        while has_more:
+            frame: Frame
+            if lane is Lane.BULK:
+                part = socket.recv(_NOW, copy=False)
+                frame, has_more = part.buffer, part.more
+            else:  # small, and then a copy is cheaper than an object that shares it
+                frame, has_more = socket.recv(_NOW), socket.getsockopt(_HAS_MORE)
+            num_frames += 1
+            if num_frames <= MAX_FRAMES:
+                frames.append(frame)
+        return _Message(link, lane, frames, num_frames, route, fd)
 
-    def _hand_on(
-        self, source: Link | None, lane: Lane, frames: list[Frame], num_frames: int, sink: Sink
-    ) -> None:
+    def _hand_on(self, message: _Message, owner: int | None, sink: Sink) -> None:
+        link, frames = message.link, message.frames
         try:
-            if source is None:
+            if link is None:
+                self._connections.cut(message.route)
                 raise CodecError("A message is of neither lane.")
-            if num_frames > MAX_FRAMES:
-                raise CodecError(f"A message has {num_frames} frames; the limit is {MAX_FRAMES}.")
-            message = frames
+            if message.num_frames > MAX_FRAMES:
+                raise CodecError(
+                    f"A message has {message.num_frames} frames; the limit is {MAX_FRAMES}."
+                )
             if is_chunk(frames):
                 num_given_up = self._assembler.num_given_up
-                whole = self._assembler.take(source, lane, frames, owner=self.owner(source))
+                whole = self._assembler.take(link, message.lane, frames, owner=owner)
                 if self._assembler.num_given_up > num_given_up:
                     sink.on_rejected("A large message did not come to its end.")
                 if whole is None:
                     return
-                message = whole
-            sink.on_message(source, message)
+                frames = whole
+            sink.on_message(link, frames)
         except CodecError as error:
-            sink.on_rejected(str(error), source)
+            sink.on_rejected(str(error), link)
         except BaseException as error:  # noqa: BLE001 - the thread serves all peers
             self._complain(error)
 
     def _complain(self, error: BaseException) -> None:
         if is_for_program(error):
             raise error
-        self._throttle.every(
-            1.0,
-            logging.ERROR,
-            type(error).__name__,
-            "a message could not be handled:\n%s",
-            traceback.format_exc(),
-        )
-
-    def _read_source(self, socket: Socket) -> tuple[Link | None, Lane, bytes, int]:
-        """Read the first frame of a message to the listening socket.
-
-        Returns:
-            Its link and lane, the routing id, and the descriptor.
-        """
-        first = socket.recv(_NOW, copy=False)
-        route, fd = first.bytes, int(first.get(_DESCRIPTOR))
-        lane = _LANES.get(route[-1:])
-        if lane is None:
-            return None, Lane.CONTROL, route, fd
-        token = route[:-1]
-        if self._is_guarded:
-            token += _OWNED + str(owner_of(first)).encode()
-        return Link(token), lane, route, fd
+        log_failure(self._throttle, error)
 
     def _admit(self, doorkeeper: Doorkeeper, sink: Sink) -> None:
         for _ in range(_EVENTS_AT_ONCE):
@@ -482,10 +443,8 @@ class ZeroMQTransport:
 
     def _watch(self, monitor: Any, sink: Sink) -> None:
         link, lane = self._monitors[monitor]
-        if (
-            link is None and self._unauthenticated is not None
-        ):  # before reading of them, which is slow
-            self._check_unauthenticated(self._unauthenticated, sink, has_come=True)
+        if link is None:  # before reading of them, which is slow
+            self._check_unauthenticated(sink, has_come=True)
         until = SYSTEM_CLOCK.now() + _EVENTS_FOR_S
         for _ in range(_EVENTS_AT_ONCE):
             if SYSTEM_CLOCK.now() > until:
@@ -493,20 +452,18 @@ class ZeroMQTransport:
             happened = self._sockets.read(monitor, lambda: recv_monitor_message(monitor, _NOW))
             if happened is None:
                 return
-            event: zmq.Event = happened["event"]
-            if event in OPENED and link is None:
-                if self._unauthenticated is None:
-                    self._connections.opened(happened["value"])
-                else:
-                    self._check_unauthenticated(self._unauthenticated, sink, has_come=True)
-            elif link is None:
-                self._note_incoming_event(event, happened["value"], sink)
+            event, value = happened["event"], happened["value"]
+            if link is None:
+                self._note_incoming_event(event, value, sink)
             else:
-                self._note_dialled_event(self._dealers[link], lane, event, happened["value"], sink)
+                self._note_dialled_event(self._dealers[link], lane, event, value, sink)
 
     def _note_incoming_event(self, event: zmq.Event, fd: int, sink: Sink) -> None:
-        """Note an event of a connection to this node."""
-        if event == DOWN:
+        if event in OPENED:
+            if self._unauthenticated is None:
+                self._connections.opened(fd)
+            self._check_unauthenticated(sink, has_come=True)
+        elif event == DOWN:
             self._connections.closed(fd)
             self._num_doubts = 2  # ZeroMQ reports it before its own sockets know
         elif event in (NO_KEY, HUNG_UP):  # a connection with an unknown key was counted already
@@ -515,7 +472,6 @@ class ZeroMQTransport:
     def _note_dialled_event(
         self, dealers: Dealers, lane: Lane, event: zmq.Event, value: int, sink: Sink
     ) -> None:
-        """Note an event of a connection that this node has dialled."""
         if event in OPENED:
             self._connections.opened(value, dealers.link + lane.value, dealers.node_id)
             dealers.note_opened(lane, value)
@@ -548,15 +504,13 @@ class ZeroMQTransport:
         wait_s, reasons = self._connections.look(SYSTEM_CLOCK.now())
         for reason in reasons:
             sink.on_rejected(reason)
-        if self._unauthenticated is None:
-            return wait_s
-        return min(wait_s, self._check_unauthenticated(self._unauthenticated, sink))
+        return min(wait_s, self._check_unauthenticated(sink))
 
-    def _check_unauthenticated(
-        self, unauthenticated: UnauthenticatedConnections, sink: Sink, *, has_come: bool = False
-    ) -> float:
+    def _check_unauthenticated(self, sink: Sink, *, has_come: bool = False) -> float:
         """Cut connections that linger in the handshake or bring too much; return the wait."""
-        wait_s, proved, reasons = unauthenticated.look(has_come=has_come)
+        if self._unauthenticated is None:
+            return math.inf
+        wait_s, proved, reasons = self._unauthenticated.look(has_come=has_come)
         for fd in proved:
             self._connections.opened(fd)
         for reason in reasons:
@@ -573,20 +527,3 @@ class ZeroMQTransport:
         self._num_doubts, self._doubts_at = self._num_doubts - 1, now + _DOUBT_EVERY_S
         sink.on_doubt()
         return 0.0
-
-
-def _read_frames(socket: Any, lane: Lane) -> tuple[list[Frame], int]:
-    """Read the rest of a message; return the frames within the limit, and how many there were."""
-    num_frames = 0
-    frames: list[Frame] = []
-    while True:
-        if lane is Lane.BULK:
-            part = socket.recv(_NOW, copy=False)
-            frame, has_more = part.buffer, part.more
-        else:  # small, and then a copy is cheaper than an object that shares it
-            frame, has_more = socket.recv(_NOW), socket.getsockopt(_HAS_MORE)
-        num_frames += 1
-        if num_frames <= MAX_FRAMES:
-            frames.append(frame)
-        if not has_more:
-            return frames, num_frames

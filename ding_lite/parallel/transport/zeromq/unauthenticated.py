@@ -69,10 +69,7 @@ class _Info(ctypes.Structure):
     )
 
     def answered(self, size: int) -> int:
-        """Return the bytes that this side has sent; before Linux 4.19 those that were acknowledged.
-
-        The acknowledgement may be 40 ms late, where the other side sends nothing.
-        """
+        """Return the bytes that this side has sent; before Linux 4.19 those acknowledged."""
         return int(self.sent - self.sent_again if size == _INFO_BYTES else self.acknowledged)
 
 
@@ -109,7 +106,6 @@ class UnauthenticatedConnections:
 
     def __init__(self, port: int, num_peers: int, *, limit: int | None = None) -> None:
         self.limit = _share(num_peers) if limit is None else limit
-        """Connections that may be in the handshake at a time."""
         self._port = port
         self._names: dict[int, bytes] = {}
         self._proved: dict[int, bytes] = {}
@@ -119,7 +115,6 @@ class UnauthenticatedConnections:
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self.close = weakref.finalize(self, _close, self._null, self._spare)
-        """Closes the spare descriptors."""
 
     def __len__(self) -> int:
         return len(self._names)
@@ -147,17 +142,14 @@ class UnauthenticatedConnections:
         new = [fd for fd, name in proved.items() if self._proved.get(fd) != name]
         self._proved = proved
         for each in (self._names, self._cut):
-            for fd in [
-                fd for fd, name in each.items() if fd not in found or found[fd].name != name
-            ]:
+            for fd in [fd for fd in each if fd not in found or found[fd].name != each[fd]]:
                 del each[fd]
                 self._freed_at = now
-        known = self._names
-        here = dict.fromkeys([*known, *found])  # the oldest first
+        here = dict.fromkeys([*self._names, *found])  # the oldest first
         self._names = {
             fd: found[fd].name for fd in here if fd not in proved and fd not in self._cut
         }
-        reasons = [*self._end_the_loud(found), *self._end_the_oldest()]
+        reasons = self._cut_excess(found)
         self._looked_at = monotonic()
         self._look_s = self._looked_at - now
         if self._has_freed and now - self._trimmed_at >= _TRIM_EVERY_S:
@@ -175,27 +167,25 @@ class UnauthenticatedConnections:
         """Whether ZeroMQ may hold freed memory: it frees a moment after it has closed."""
         return self._freed_at + _TRIM_EVERY_S > self._trimmed_at
 
-    def _end_the_loud(self, found: dict[int, _PendingConnection]) -> list[str]:
-        loud = [fd for fd in self._names if found[fd].received > MAX_HANDSHAKE_BYTES]
-        for fd in loud:
-            self._end(fd)
-        return [
-            f"A connection has brought {found[fd].received} bytes without proving that it has a "
-            f"key; a handshake has less than {MAX_HANDSHAKE_BYTES}. It was cut."
-            for fd in loud
-        ]
-
-    def _end_the_oldest(self) -> list[str]:
-        """Cut the oldest connections above the limit: a handshake takes milliseconds."""
-        num_over = len(self._names) - self.limit
-        if num_over <= 0:
-            return []
-        for fd in [*self._names][:num_over]:
-            self._end(fd)
-        return [
-            f"{num_over + self.limit} connections had not proved that they have a key; the limit "
-            f"is {self.limit}. The oldest were cut."
-        ]
+    def _cut_excess(self, found: dict[int, _PendingConnection]) -> list[str]:
+        """Cut those with too many bytes, and the oldest ones: a handshake takes milliseconds."""
+        reasons = []
+        for fd in [*self._names]:
+            if found[fd].received > MAX_HANDSHAKE_BYTES:
+                self._end(fd)
+                reasons.append(
+                    f"A connection has brought {found[fd].received} bytes without proving that it "
+                    f"has a key; a handshake has less than {MAX_HANDSHAKE_BYTES}. It was cut."
+                )
+        num_left = len(self._names)
+        if num_left > self.limit:
+            for fd in [*self._names][: num_left - self.limit]:
+                self._end(fd)
+            reasons.append(
+                f"{num_left} connections had not proved that they have a key; the limit is "
+                f"{self.limit}. The oldest were cut."
+            )
+        return reasons
 
     def _end(self, fd: int) -> None:
         """Shut a connection down; ZeroMQ closes it when it has noticed."""
@@ -206,7 +196,6 @@ class UnauthenticatedConnections:
             _C.dup2(self._null, self._spare)
 
     def _connections(self) -> Iterator[tuple[int, _PendingConnection]]:
-        """Yield all connections to the port, with their descriptors."""
         info, size, place, room = _Info(), ctypes.c_uint32(), _Place(), ctypes.c_uint32()
         at = ctypes.byref(info), ctypes.byref(size), ctypes.byref(place), ctypes.byref(room)
         tcp, tcp_info, port = int(socket.IPPROTO_TCP), int(socket.TCP_INFO), self._port
@@ -233,8 +222,7 @@ def _name_of(fd: int) -> bytes:
 def make_room_for_descriptors() -> None:
     """Raise the limit of open files to `MIN_DESCRIPTORS`, if the system allows it.
 
-    ZeroMQ accepts some connections before any of them can be cut. It stops by itself when about
-    two thousand events wait to be read, and each connection makes one.
+    ZeroMQ accepts about two thousand connections before any of them can be cut.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MIN_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MIN_DESCRIPTORS)
