@@ -50,6 +50,7 @@ import numpy.typing as npt
 
 from ding_lite.errors import CodecError, TransportError
 from ding_lite.parallel.memory.copying import copy_all
+from ding_lite.parallel.memory.pool import parts
 from ding_lite.parallel.wire.codec import Encoded
 from ding_lite.parallel.wire.envelope import LIMITS
 from ding_lite.records import register
@@ -112,11 +113,7 @@ def domain() -> str:
 
 
 def remove_left_over(names: Sequence[str] | None = None) -> int:
-    """Remove this user's segments without a running writer; return how many there were.
-
-    Args:
-        names: The segments to check; all by default.
-    """
+    """Remove this user's segments without a running writer; return how many there were."""
     removed = 0
     for path in _paths() if names is None else [DIRECTORY / name for name in names]:
         with suppress(OSError):  # another node may do the same at the same time
@@ -142,12 +139,7 @@ def _paths(pattern: str = f"{PREFIX}*") -> Iterator[Path]:
 
 
 class _Fence:
-    """A memory fence: no load or store of the calling thread passes a call, in either direction.
-
-    One thread at a time uses it.
-    """
-
-    __slots__ = ("_lock",)
+    """A memory fence: no load or store of the calling thread passes a call; for one thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -159,13 +151,10 @@ class _Fence:
 
 
 class Segment:
-    """The writer's side of a segment.
+    """The writer's side of a segment, for values of at most `slot_bytes` (see `slot_bytes_of`).
 
-    Args:
-        job: A part of the file's name.
-        slot_bytes: Limit of the bytes of a value, see `slot_bytes_of`.
-        num_slots: Limit of the slots. They cost memory from their first use on, and a fourth one
-            is used only when the others are still needed.
+    Slots cost memory from their first use on, and a fourth one is used only when the others are
+    still needed.
 
     Raises:
         OSError: The file cannot be made, or there is no room for it.
@@ -196,7 +185,6 @@ class Segment:
 
     @property
     def num_used_slots(self) -> int:
-        """How many slots take up memory."""
         return sum(version > 0 for version in self._versions)
 
     @property
@@ -224,7 +212,7 @@ class Segment:
         self._versions[slot] = self._version
         self._words[sequence] = 2 * self._version - 1
         self._fence()
-        views = _fill(lease, encoded)
+        views = _fill(lease.data, encoded)
         self._fence()
         self._words[sequence] = 2 * self._version
 
@@ -268,18 +256,15 @@ def slot_bytes_of(encoded: Encoded) -> int:
     return _layout(_HEAD.size + 8 * len(sizes) + len(encoded.meta), sizes)[1]
 
 
-def _fill(slot: Bytes, encoded: Encoded) -> list[memoryview]:
+def _fill(slot: memoryview, encoded: Encoded) -> list[memoryview]:
     """Write sizes, meta, a checksum of both, and buffers; return views of the buffers."""
     sizes = [buffer.nbytes for buffer in encoded.buffers]
     body = np.array(sizes, "<u8").tobytes() + encoded.meta
     head = _HEAD.pack(len(encoded.meta), len(sizes), zlib.crc32(body)) + body
-    whole = slot.data
-    whole[: len(head)] = head
-    begins, _ = _layout(len(head), sizes)
-    parts = [slice(begin, begin + size) for begin, size in zip(begins, sizes, strict=True)]
-    pairs = zip(parts, encoded.buffers, strict=True)
-    copy_all((slot[part], np.frombuffer(buffer, np.uint8)) for part, buffer in pairs)
-    return [whole[part].toreadonly() for part in parts]
+    slot[: len(head)] = head
+    views = [*parts(slot, _layout(len(head), sizes)[0], sizes)]
+    copy_all(zip(views, encoded.buffers, strict=True))
+    return [view.toreadonly() for view in views]
 
 
 def _layout(head_bytes: int, sizes: Sequence[int]) -> tuple[list[int], int]:
@@ -304,10 +289,7 @@ def _create(job: str) -> tuple[str, int]:
 
 
 class SegmentReader:
-    """A reader's side of a segment; for one thread.
-
-    Args:
-        name: The name of the file, as announced; it need not be trusted.
+    """A reader's side of a segment; for one thread. Its announced name need not be trusted.
 
     Raises:
         Overtaken: There is no such file any more.
@@ -348,11 +330,7 @@ class SegmentReader:
     def read(
         self, allocate: Callable[[int], memoryview], version: int = 0
     ) -> tuple[bytes, list[memoryview]]:
-        """Copy a version, or the newest one if that has been written over.
-
-        Args:
-            allocate: Returns writable memory of a given size.
-            version: The version; 0 for the newest.
+        """Copy a version to allocated memory, or the newest one if that has been written over.
 
         Returns:
             Meta and buffers, as `decode` takes them.
@@ -413,8 +391,8 @@ class SegmentReader:
         target = memoryview(b"")
         if end > first:
             target = allocate(end - first)
-            copy_all([(np.frombuffer(target, np.uint8), source[first:end])])
-        buffers = [target[b - first : b - first + n] for b, n in zip(begins, sizes, strict=True)]
+            copy_all([(target, source[first:end].data)])
+        buffers = [*parts(target, [begin - first for begin in begins], sizes)]
         return body[8 * num_buffers :], buffers
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from struct import Struct
 import numpy as np
 
 from ding_lite.errors import CodecError
-from ding_lite.parallel.memory.pool import Pool, keep_freed_memory, places
+from ding_lite.parallel.memory.pool import Pool, keep_freed_memory, parts, places
 from ding_lite.parallel.transport.base import Frame, Lane, Link
 
 CHUNK_ABOVE = 8 * 2**20
@@ -40,17 +40,11 @@ _SIZE = np.dtype("<u8")
 
 
 def size_of(frame: Frame) -> int:
-    """Return the bytes of a frame."""
     return frame.nbytes if isinstance(frame, memoryview) else len(frame)
 
 
 def split(frames: Sequence[Frame], stream: int) -> Iterator[list[Frame]]:
-    """Make the chunks of a message; they refer to its frames and copy nothing.
-
-    Args:
-        frames: The message.
-        stream: A number that no other message of this sender has.
-    """
+    """Make the chunks of a message, without a copy; its sender has no other of this `stream`."""
     sizes = np.array([size_of(frame) for frame in frames], _SIZE)
     total = int(sizes.sum())
     yield [_head(_BEGIN, len(frames), stream, total), sizes.tobytes()]
@@ -80,11 +74,7 @@ class Assembler:
     """Assembles messages from their chunks, one at a time for each lane of each link.
 
     A node that is proved to own a link has at most one for each lane in all, so that it cannot
-    displace the messages of others.
-
-    Args:
-        max_under_way: Limit of the incomplete messages; beyond it the oldest is dropped.
-        max_bytes: Limit of the bytes of a message.
+    displace the messages of others. Beyond `max_under_way` the oldest incomplete one is dropped.
     """
 
     def __init__(self, *, max_under_way: int, max_bytes: int = MAX_MESSAGE_BYTES) -> None:
@@ -100,19 +90,12 @@ class Assembler:
         return len(self._partial)
 
     def make_room(self, num_more: int) -> None:
-        """Raise the limit of the incomplete messages."""
         self._max_under_way += num_more
 
     def take(
         self, link: Link, lane: Lane, chunk: Sequence[Frame], *, owner: int | None = None
     ) -> list[Frame] | None:
         """Take a chunk; return the message that it completes, if it does.
-
-        Args:
-            link: Its link.
-            lane: Its lane.
-            chunk: Its frames.
-            owner: The node that is proved to own the link.
 
         Raises:
             CodecError: The chunk is malformed or out of order; its message is dropped.
@@ -147,7 +130,6 @@ class Assembler:
             self.num_given_up += 1
 
     def forget(self, link: Link) -> None:
-        """Drop the incomplete messages of a link."""
         for lane in Lane:
             self._partial.pop((link, lane), None)
 
@@ -177,8 +159,7 @@ class _Partial:
 
     stream: int
     sizes: list[int]
-    starts: list[int]
-    """The offset of each frame in the block, aligned for arrays."""
+    starts: list[int]  # of the frames in the block
     block: memoryview
     received: int = 0
     frame: int = 0
@@ -211,8 +192,7 @@ class _Partial:
             self._skip_full()
 
     def frames(self) -> list[Frame]:
-        places = zip(self.starts, self.sizes, strict=True)
-        return [self.block[start : start + size] for start, size in places]
+        return [*parts(self.block, self.starts, self.sizes)]
 
     def _skip_full(self) -> None:
         while not self.is_complete and self.inside == self.sizes[self.frame]:

@@ -70,15 +70,10 @@ class Encoded(msgspec.Struct, frozen=True):
     buffers: list[memoryview]
     """The packed small arrays, if any, and after them the large ones."""
     num_arrays: int = 0
-    """How many arrays and tensors it has."""
 
     @property
     def nbytes(self) -> int:
-        """The bytes of meta and buffers."""
-        nbytes = len(self.meta)
-        for buffer in self.buffers:
-            nbytes += buffer.nbytes
-        return nbytes
+        return len(self.meta) + sum([buffer.nbytes for buffer in self.buffers])
 
 
 def encode(tree: Any, *, borrow: bool = False, name: str = "value", room: int = 0) -> Encoded:
@@ -258,15 +253,13 @@ def _write_scalar(writer: _Writer, value: np.generic, _depth: int) -> list[Any]:
 
 
 def _write_array(writer: _Writer, value: NumpyArray, _depth: int) -> list[Any]:
-    return _array_node(writer, ARRAY, *array_code(value))
+    code, array = array_code(value)
+    return [ARRAY, code, writer.add(array), *array.shape]
 
 
 def _write_tensor(writer: _Writer, value: Any, _depth: int) -> list[Any]:
-    return _array_node(writer, TENSOR, *tensor_code(value))
-
-
-def _array_node(writer: _Writer, tag: int, code: str, array: NumpyArray) -> list[Any]:
-    return [tag, code, writer.add(array), *array.shape]
+    code, array = tensor_code(value)
+    return [TENSOR, code, writer.add(array), *array.shape]
 
 
 def _write_encoded(writer: _Writer, value: Encoded, _depth: int) -> msgspec.Raw:
@@ -289,15 +282,9 @@ def _write_str(_writer: _Writer, value: str, _depth: int) -> str:
     return value
 
 
-def _write_as_is(_writer: _Writer, value: Any, _depth: int) -> Any:
-    return value
-
-
 _WRITERS: dict[type, _Write] = {
     # The first five are asked only to find out which value msgspec has refused.
-    type(None): _write_as_is,
-    bool: _write_as_is,
-    float: _write_as_is,
+    **dict.fromkeys((type(None), bool, float), lambda writer, value, depth: value),
     int: _write_int,
     str: _write_str,
     bytes: _write_bytes,
@@ -315,7 +302,6 @@ _WRITERS: dict[type, _Write] = {
 
 
 def _writer_of(value: Any) -> _Write:
-    """Return the writer for a class that is not in the table, by its base classes."""
     kind = type(value)
     if kind in RECORDS:
         return _write_record
@@ -325,11 +311,11 @@ def _writer_of(value: Any) -> _Write:
         return _write_context
     if isinstance(value, np.generic):
         return _write_scalar
-    raise Unsendable(f"{_a(kind.__name__)}", _remedy(value))
+    article = "an" if kind.__name__[:1].lower() in "aeiou" else "a"
+    raise Unsendable(f"{article} {kind.__name__}", _remedy(value))
 
 
 def _remedy(value: Any) -> str:
-    """Return advice for an unsupported value."""
     if isinstance(value, Enum):
         return "Send its `.value`."
     if is_dataclass(value) and not isinstance(value, type):
@@ -365,7 +351,3 @@ def _find(tree: Any) -> Unsendable:
 def _error(refusal: Unsendable, name: str) -> CodecError:
     path = name + "".join(f"[{shorten(key)}]" for key in reversed(refusal.path))
     return CodecError(f"`{path}` is {refusal.found}, which cannot be sent. {refusal.remedy}")
-
-
-def _a(noun: str) -> str:
-    return f"an {noun}" if noun[:1].lower() in "aeiou" else f"a {noun}"
