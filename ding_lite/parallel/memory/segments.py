@@ -10,20 +10,18 @@ whichever process was killed.
 The writer holds a lock on the file for as long as it runs. A segment with a free lock was left
 behind by a crash, and other nodes remove it (`remove_left_over`).
 
-What is ugly here and why: `multiprocessing.shared_memory` would be the standard library's way,
-but its resource tracker deletes a segment when any process that has attached to it ends. An
-anonymous file (memfd) could not be left behind, but other nodes could open it only through
-/proc/<pid>/fd, which hardened systems and containers refuse.
+What is ugly here and why: the resource tracker of `multiprocessing.shared_memory` deletes a segment
+when any process that has attached to it ends. An anonymous file (memfd) could only be opened
+through /proc/<pid>/fd, which hardened systems and containers refuse.
 
-Python has no memory fences, and two processes share no lock here. A fence is made of a lock of
-the process's own, released and taken again (`_Fence`): on x86-64 both are locked instructions,
-which nothing passes, not even the streaming stores of a large copy; on 64-bit ARM they are a
-store-release and a load-acquire, which are not reordered with each other. On other machines
-`domain` returns "", and values are sent by socket.
+Python has no memory fences. One is made of a lock of the process's own, released and taken again:
+on x86-64 both are locked instructions, which nothing passes, not even the streaming stores of a
+large copy; on 64-bit ARM they are a store-release and a load-acquire, which are not reordered with
+each other. On other machines `domain` returns "", and values are sent by socket.
 
 A reader checks the file's owner and mode, and trusts no size before it has checked its own copy
-of it. It has no defence against a writer that shortens its file, which would kill the reader
-(SIGBUS). That writer is a process of the same user, which could also use `kill`.
+of it. A writer that shortens its file would kill it (SIGBUS); that is a process of the same user,
+which could also use `kill`.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ import numpy.typing as npt
 
 from ding_lite.errors import CodecError, TransportError
 from ding_lite.parallel.memory.copying import copy_all
-from ding_lite.parallel.memory.pool import parts
+from ding_lite.parallel.memory.pool import parts, places
 from ding_lite.parallel.wire.codec import Encoded
 from ding_lite.parallel.wire.envelope import LIMITS
 from ding_lite.records import register
@@ -80,9 +78,7 @@ class Announcement:
     """The place of a value in shared memory, sent instead of the value."""
 
     segment: str
-    """The name of the file."""
-    version: int
-    """The number of the value in the segment, from 1."""
+    version: int  # from 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +249,7 @@ def _no_lease() -> None:
 def slot_bytes_of(encoded: Encoded) -> int:
     """Return the bytes that a value takes in a slot."""
     sizes = [buffer.nbytes for buffer in encoded.buffers]
-    return _layout(_HEAD.size + 8 * len(sizes) + len(encoded.meta), sizes)[1]
+    return places([_HEAD.size + 8 * len(sizes) + len(encoded.meta), *sizes])[1]
 
 
 def _fill(slot: memoryview, encoded: Encoded) -> list[memoryview]:
@@ -262,18 +258,9 @@ def _fill(slot: memoryview, encoded: Encoded) -> list[memoryview]:
     body = np.array(sizes, "<u8").tobytes() + encoded.meta
     head = _HEAD.pack(len(encoded.meta), len(sizes), zlib.crc32(body)) + body
     slot[: len(head)] = head
-    views = [*parts(slot, _layout(len(head), sizes)[0], sizes)]
+    views = [*parts(slot, places([len(head), *sizes])[0][1:], sizes)]
     copy_all(zip(views, encoded.buffers, strict=True))
     return [view.toreadonly() for view in views]
-
-
-def _layout(head_bytes: int, sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Return the offsets of the buffers in a slot, and the end of the last one."""
-    begins, end = [], head_bytes
-    for size in sizes:
-        begins.append(_round_up(end, _LINE))
-        end = begins[-1] + size
-    return begins, end
 
 
 def _create(job: str) -> tuple[str, int]:
@@ -384,7 +371,7 @@ class SegmentReader:
             raise CodecError(f"The checksum of what a slot of {self.name} begins with is wrong.")
 
         sizes = np.frombuffer(body[: 8 * num_buffers], "<u8").tolist()
-        begins, end = _layout(head_bytes, sizes)
+        (_, *begins), end = places([head_bytes, *sizes])
         if end > self._slot_bytes or sum(sizes) > LIMITS.max_payload_bytes:
             raise CodecError(f"A slot of {self._slot_bytes} bytes holds {sum(sizes)} bytes.")
         first = begins[0] if begins else end

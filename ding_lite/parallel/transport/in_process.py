@@ -1,13 +1,9 @@
 """A transport within one process, for clusters in tests without a socket.
 
-A `Network` connects the nodes, and a test injects the faults of real ones: links break and come
-back, messages are late, a direction goes silent, a node vanishes. There is no global table of
-names: the nodes of a cluster are given the same `Network`.
-
-Every promise of `base` holds here as it does over ZeroMQ; one suite of tests says so. A message
-is copied when it is handed over, so two nodes never share memory, and a sender that changes a frame
-afterwards is detected. The node at the other end is known for certain, as on encrypted tcp, and
-one that is no peer is refused.
+The nodes of a cluster share a `Network`, in which a test injects the faults of real ones. Every
+promise of `base` holds here as it does over ZeroMQ. A message is copied when it is handed over, so
+two nodes never share memory, and a sender that changes a frame afterwards is detected. The node at
+the other end is known for certain, as on encrypted tcp, and one that is no peer is refused.
 """
 
 from __future__ import annotations

@@ -211,22 +211,9 @@ def _deeper(depth: int) -> int:
     return depth + 1
 
 
-def _write_list(writer: _Writer, value: list[Any], depth: int) -> list[Any]:
-    values = [*value]  # other threads may write to the list
-    return [LIST, *writer.nodes(values, None, _deeper(depth))]
-
-
-def _write_tuple(writer: _Writer, value: tuple[Any, ...], depth: int) -> list[Any]:
-    return [TUPLE, *writer.nodes(value, None, _deeper(depth))]
-
-
 def _write_set(writer: _Writer, value: set[Any], depth: int) -> list[Any]:
     items = [*value]
     return [SET, *writer.nodes(items, items, _deeper(depth))]
-
-
-def _write_dict(writer: _Writer, value: dict[Any, Any], depth: int) -> list[Any]:
-    return [DICT, *writer.pairs(value, _deeper(depth))]
 
 
 def _write_context(writer: _Writer, value: Context, depth: int) -> list[Any]:
@@ -288,13 +275,15 @@ _WRITERS: dict[type, _Write] = {
     int: _write_int,
     str: _write_str,
     bytes: _write_bytes,
-    list: _write_list,
-    tuple: _write_tuple,
-    dict: _write_dict,
-    OrderedDict: _write_dict,
+    # Copied at once: other threads may write to the list.
+    list: lambda writer, value, depth: [LIST, *writer.nodes([*value], None, _deeper(depth))],
+    tuple: lambda writer, value, depth: [TUPLE, *writer.nodes(value, None, _deeper(depth))],
+    **dict.fromkeys(
+        (dict, OrderedDict),
+        lambda writer, value, depth: [DICT, *writer.pairs(value, _deeper(depth))],
+    ),
     set: _write_set,
-    np.ndarray: _write_array,
-    np.memmap: _write_array,
+    **dict.fromkeys((np.ndarray, np.memmap), _write_array),
     Context: _write_context,
     Encoded: _write_encoded,
     **{dtype.type: _write_scalar for dtype in CODES},

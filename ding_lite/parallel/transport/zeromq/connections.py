@@ -32,10 +32,8 @@ have not brought a whole one yet. Larger messages than 8 MiB come in pieces."""
 LOOK_EVERY_S = 0.1
 """Seconds between two checks while the connections bring anything."""
 _IDLE_LOOK_EVERY_S = 1.0
-_FRAME_BYTES = 42
-"""Bytes that encryption and framing add to a frame, at most."""
-_RECEIVED_AT = 128
-"""The offset of the received bytes in the kernel's `tcp_info`."""
+_FRAME_BYTES = 42  # that encryption and framing add to a frame, at most
+_RECEIVED_AT = 128  # in the kernel's `tcp_info`
 _RECEIVED = struct.Struct("=Q")
 _INFO_BYTES = _RECEIVED_AT + _RECEIVED.size
 
@@ -48,13 +46,10 @@ class _Connection:
     owner: int | None = None
     route: bytes | None = None
     """The link and lane that it carries; None before its first message."""
-    base: int = 0
-    """The bytes it had received when all of them had been read."""
-    read: int = 0
-    """The bytes read since then."""
+    base: int = 0  # bytes received when all of them had been read
+    read: int = 0  # bytes read since then
     received: int = 0
     received_at: float = 0.0
-    """When it was last seen to have received more."""
     was_over: bool = False
     """Whether it may have had too much of an unfinished message at the last look."""
 
@@ -71,9 +66,8 @@ class _Connection:
 class Connections:
     """The connections of a node's sockets, by their descriptors.
 
-    Args:
-        max_peer_bytes: Bytes that ZeroMQ may hold of one peer.
-        max_total_bytes: Bytes that it may hold of all of them; half of the memory by default.
+    ZeroMQ may hold no more than these bytes of one peer and of all; of all by default half of the
+    memory.
     """
 
     def __init__(
@@ -130,15 +124,7 @@ class Connections:
         fd: int = -1,
         owner: int | None = None,
     ) -> None:
-        """Note a message that was read.
-
-        Args:
-            route: The lane of the link that it came on.
-            num_frames: Its frames.
-            num_bytes: The bytes of all its frames.
-            fd: The descriptor that it came from; -1 for a connection that this node has dialled.
-            owner: The node that is proved to have sent it.
-        """
+        """Note a message that was read; its descriptor is -1 if this node has dialled."""
         if fd < 0:
             fd = self._of_routes.get(route, -1)
         known = self._open.get(fd)

@@ -8,9 +8,9 @@ a descriptor does not say that a message is there, only that the socket has not 
 something has happened; and each use of a socket, sending too, makes it look. So after a send the
 socket is asked for what it has seen, and that is passed on to a reader.
 
-One thread always waits, and another one may take over for a while (`zeromq.reactor` says why). So
-all descriptors are in one epoll, on which the other thread waits directly, and the first one
-through a second epoll, in which the first can be switched off and on by one call.
+One thread always waits, and another one may take over for a while (`zeromq.reactor`). So all
+descriptors are in one epoll, on which the other thread waits directly, and the first one through a
+second epoll, in which the first can be switched off and on by one call.
 """
 
 from __future__ import annotations
@@ -44,9 +44,7 @@ class Sockets:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        """Held during each use of a socket."""
         self.reader = 0
-        """The thread that reads at this moment; 0 for none."""
         self._epoll = select.epoll()
         self._own_epoll = select.epoll()
         self._own_epoll.register(self._epoll.fileno(), select.EPOLLIN)

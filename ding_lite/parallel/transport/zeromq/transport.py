@@ -7,13 +7,12 @@ connections, so a monitor watches each socket: without it a peer that died would
 its heartbeats stay away, and one that is refused would try for ever. A ROUTER does not say which
 peer has gone (`on_doubt`); sending to it does (`ROUTER_MANDATORY`).
 
-High-water marks are off on purpose: the sessions above bound what is under way (a window of
-events, one ctx message a peer), and a mark in the socket would drop or block what they count.
-Besides, ZeroMQ 4.3.5 with heartbeats aborts the process when peers go away and their messages have
-reached the mark for receiving. What a peer can make ZeroMQ hold all the same is bounded from
-outside, by `zeromq.connections`; `docs/design/0009-back-pressure.md` has the measurements. Frames
-are bounded, connections that bring larger ones are cut, and large messages travel in chunks. On tcp
-all is encrypted, and a connection must prove to be of a peer.
+High-water marks are off on purpose: they would drop or block what the sessions above count and
+bound, and ZeroMQ 4.3.5 with heartbeats aborts the process where peers that have reached the mark go
+away. What a peer can make ZeroMQ hold all the same is bounded from outside, by `zeromq.connections`
+(`docs/design/0009-back-pressure.md`). Frames are bounded, connections that bring larger ones are
+cut, and large messages travel in chunks. On tcp all is encrypted, and a connection must prove to be
+of a peer.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -100,15 +99,35 @@ class _Message(NamedTuple):
     fd: int
 
 
+class _Others:
+    """A transport's part for a second router; it begins before the first one and ends before it."""
+
+    def __init__(self, transport: Transport, sinks: list[Sink]) -> None:
+        self._transport = transport
+        self._sinks = sinks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def listen(self, address: str) -> str:
+        return address
+
+    def start(self, sink: Sink) -> None:
+        self._sinks.append(sink)
+
+    def close(self) -> None:
+        pass
+
+
 class ZeroMQTransport(Transport):
     """Moves messages over `ipc://` and `tcp://` addresses.
 
     Args:
         node_id: This node.
         peers: The nodes that may connect to it.
-        key_file: Where the key of the job lies, for tcp; without one the user's own key does,
-            on the loopback interface.
+        key_file: The file of the job's key, for tcp; the user's own key without one, on loopback.
         connections: Bounds what ZeroMQ holds for this node, for tcp.
+        other_ids: Further nodes that may, for a second router of this node, which `others` serves.
     """
 
     def __init__(
@@ -118,9 +137,14 @@ class ZeroMQTransport(Transport):
         peers: Iterable[int] = (),
         key_file: str | None = None,
         connections: Connections | None = None,
+        other_ids: frozenset[int] = frozenset(),
     ) -> None:
         self._node_id = node_id
-        self._peers = frozenset(peers)
+        self._peers = frozenset(peers) | other_ids
+        self._other_ids = other_ids
+        self._sinks: list[Sink] = []
+        self.others = cast(Transport, _Others(self, self._sinks))
+        """The second router's view of this transport, which the first one opens and closes."""
         self._key_file = key_file
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._sockets = Sockets()
@@ -132,16 +156,14 @@ class ZeroMQTransport(Transport):
         self._monitors: dict[Socket, tuple[Link | None, Lane]] = {}
         self._connections = Connections() if connections is None else connections
         self._unauthenticated: UnauthenticatedConnections | None = None
-        """The connections to this node's port, where a key is required."""
         self._assembler = Assembler(max_under_way=2 * max(1, len(self._peers)))
         self._num_streams = 0
         self._throttle = Throttle(logger)
         self._wants_tick = False
         self._num_doubts = 0
         self._doubts_at = 0.0
-        self._reactor: Reactor | None = None
-        self._thread: threading.Thread | None = None
-        self._closing = False
+        self._reactor = Reactor(self._sockets, self._serve, self._tick)
+        self._is_closing = False
         self._lock = threading.Lock()
 
     # -- before the start ----------------------------------------------------------------
@@ -189,14 +211,8 @@ class ZeroMQTransport(Transport):
             dealers.connect(lane, socket)
 
     def start(self, sink: Sink) -> None:
-        self._reactor = reactor = Reactor(self._sockets, partial(self._serve, sink))
-
-        def run() -> None:
-            reactor.run()
-            reactor.exclusively(sink.on_tick)
-
-        self._thread = threading.Thread(target=run, name="ding_lite-transport", daemon=True)
-        self._thread.start()
+        self._sinks.insert(0, sink)
+        self._reactor.start()
 
     def _keys(self) -> Doorkeeper:
         if self._doorkeeper is None:
@@ -262,24 +278,20 @@ class ZeroMQTransport(Transport):
 
     @property
     def is_calling(self) -> bool:
-        return self._reactor is not None and self._reactor.is_current
+        return self._reactor.is_current
 
     def pump(self, ready: Callable[[], bool], seconds: float) -> None:
-        if self._reactor is not None:
-            self._reactor.lead(ready, seconds)
+        self._reactor.lead(ready, seconds)
 
     def wake_pump(self) -> None:
-        if self._reactor is not None:
-            self._reactor.wake_leader()
+        self._reactor.wake_leader()
 
     def close(self) -> None:
         with self._lock:
-            if self._closing:
+            if self._is_closing:
                 return
-            self._closing = True
-        if self._reactor is not None and self._thread is not None:
-            self._reactor.stop()
-            self._thread.join()
+            self._is_closing = True
+        self._reactor.stop()
         with self._sockets.lock:
             for socket in self._messages:
                 socket.disable_monitor()
@@ -333,29 +345,36 @@ class ZeroMQTransport(Transport):
                         socket.disable_monitor()
                     socket.close(linger=0)
 
+    def _tick(self) -> float:
+        return min([sink.on_tick() for sink in self._sinks])
+
+    def _sink_of(self, link: Link | None) -> Sink:
+        is_other = link is not None and self._other_ids and self.owner(link) in self._other_ids
+        return self._sinks[-1 if is_other else 0]
+
     def _route(self, link: Link, lane: Lane) -> bytes:
         is_incoming = self._is_guarded and link not in self._dealers
         return (link.rpartition(_OWNED)[0] if is_incoming else link) + lane.value
 
-    def _serve(self, sink: Sink, found: Sequence[Socket]) -> float:
+    def _serve(self, found: Sequence[Socket]) -> float:
         """Run one iteration: hand messages on, and let the sink send."""
         try:
-            are_drained = [self._read(each, sink) for each in found if each in self._messages]
+            are_drained = [self._read(each) for each in found if each in self._messages]
             for socket in found:  # messages before the events of their connections
                 if socket in self._monitors:
-                    self._watch(socket, sink)
+                    self._watch(socket)
                 elif self._doorkeeper is not None and socket is self._doorkeeper.socket:
-                    self._admit(self._doorkeeper, sink)
+                    self._admit(self._doorkeeper)
             if all(are_drained):
                 self._connections.drained()
             self._wants_tick = False
-            wait_s = min(sink.on_tick(), self._resolve_doubts(sink), self._look(sink))
+            wait_s = min(self._tick(), self._resolve_doubts(), self._look())
         except BaseException as error:  # noqa: BLE001 - all peers are served here, so it goes on
             self._complain(error)
             return 0.0
         return 0.0 if self._wants_tick else wait_s  # a thread asked for one meanwhile
 
-    def _read(self, socket: Socket, sink: Sink) -> bool:
+    def _read(self, socket: Socket) -> bool:
         """Hand messages on; return whether those were all.
 
         Each message is handed on after the next one was read: a thread that it wakes needs the
@@ -372,7 +391,7 @@ class ZeroMQTransport(Transport):
             left -= _BULK_COUNTS if one.lane is Lane.BULK else 1
             if left > 0:
                 message = self._sockets.read(socket, read)
-            self._hand_on(one, owner, sink)
+            self._hand_on(one, owner)
             if left <= 0:  # it is the other sockets' turn
                 return False
         return True
@@ -403,7 +422,7 @@ class ZeroMQTransport(Transport):
                 frames.append(frame)
         return _Message(link, lane, frames, num_frames, route, fd)
 
-    def _hand_on(self, message: _Message, owner: int | None, sink: Sink) -> None:
+    def _hand_on(self, message: _Message, owner: int | None) -> None:
         link, frames = message.link, message.frames
         try:
             if link is None:
@@ -417,13 +436,13 @@ class ZeroMQTransport(Transport):
                 num_given_up = self._assembler.num_given_up
                 whole = self._assembler.take(link, message.lane, frames, owner=owner)
                 if self._assembler.num_given_up > num_given_up:
-                    sink.on_rejected("A large message did not come to its end.")
+                    self._sinks[0].on_rejected("A large message did not come to its end.")
                 if whole is None:
                     return
                 frames = whole
-            sink.on_message(link, frames)
+            self._sink_of(link).on_message(link, frames)
         except CodecError as error:
-            sink.on_rejected(str(error), link)
+            self._sink_of(link).on_rejected(str(error), link)
         except BaseException as error:  # noqa: BLE001 - the thread serves all peers
             self._complain(error)
 
@@ -432,19 +451,19 @@ class ZeroMQTransport(Transport):
             raise error
         log_failure(self._throttle, error)
 
-    def _admit(self, doorkeeper: Doorkeeper, sink: Sink) -> None:
+    def _admit(self, doorkeeper: Doorkeeper) -> None:
         for _ in range(_EVENTS_AT_ONCE):
             answer = self._sockets.read(doorkeeper.socket, lambda: [doorkeeper.answer()])
             if answer is None:
                 return
             [refusal] = answer
             if refusal is not None:
-                sink.on_rejected(refusal)
+                self._sinks[0].on_rejected(refusal)
 
-    def _watch(self, monitor: Any, sink: Sink) -> None:
+    def _watch(self, monitor: Any) -> None:
         link, lane = self._monitors[monitor]
         if link is None:  # before reading of them, which is slow
-            self._check_unauthenticated(sink, has_come=True)
+            self._check_unauthenticated(has_come=True)
         until = SYSTEM_CLOCK.now() + _EVENTS_FOR_S
         for _ in range(_EVENTS_AT_ONCE):
             if SYSTEM_CLOCK.now() > until:
@@ -454,35 +473,35 @@ class ZeroMQTransport(Transport):
                 return
             event, value = happened["event"], happened["value"]
             if link is None:
-                self._note_incoming_event(event, value, sink)
+                self._note_incoming_event(event, value)
             else:
-                self._note_dialled_event(self._dealers[link], lane, event, value, sink)
+                self._note_dialled_event(self._dealers[link], lane, event, value)
 
-    def _note_incoming_event(self, event: zmq.Event, fd: int, sink: Sink) -> None:
+    def _note_incoming_event(self, event: zmq.Event, fd: int) -> None:
         if event in OPENED:
             if self._unauthenticated is None:
                 self._connections.opened(fd)
-            self._check_unauthenticated(sink, has_come=True)
+            self._check_unauthenticated(has_come=True)
         elif event == DOWN:
             self._connections.closed(fd)
             self._num_doubts = 2  # ZeroMQ reports it before its own sockets know
         elif event in (NO_KEY, HUNG_UP):  # a connection with an unknown key was counted already
-            sink.on_rejected("A connection was not of a node, or had a wrong key.")
+            self._sinks[0].on_rejected("A connection was not of a node, or had a wrong key.")
 
     def _note_dialled_event(
-        self, dealers: Dealers, lane: Lane, event: zmq.Event, value: int, sink: Sink
+        self, dealers: Dealers, lane: Lane, event: zmq.Event, value: int
     ) -> None:
         if event in OPENED:
             self._connections.opened(value, dealers.link + lane.value, dealers.node_id)
             dealers.note_opened(lane, value)
         elif event == UP:
             if dealers.note_up(lane):
-                sink.on_up(dealers.link, dealers.node_id)
+                self._sinks[0].on_up(dealers.link, dealers.node_id)
         elif event == DOWN:
             self._connections.closed(value)
             if dealers.note_down(lane):
                 self._assembler.forget(dealers.link)
-                sink.on_down(dealers.link)
+                self._sinks[0].on_down(dealers.link)
         else:
             with self._sockets.using(*dealers.sockets.values()):
                 reason = dealers.note_failure(lane, event, value)
@@ -497,16 +516,16 @@ class ZeroMQTransport(Transport):
                     dealers.address,
                 )
             if reason is not None:
-                sink.on_refused(dealers.node_id, reason)
+                self._sinks[0].on_refused(dealers.node_id, reason)
 
-    def _look(self, sink: Sink) -> float:
+    def _look(self) -> float:
         """Cut connections that make ZeroMQ hold too much; return when to look again."""
         wait_s, reasons = self._connections.look(SYSTEM_CLOCK.now())
         for reason in reasons:
-            sink.on_rejected(reason)
-        return min(wait_s, self._check_unauthenticated(sink))
+            self._sinks[0].on_rejected(reason)
+        return min(wait_s, self._check_unauthenticated())
 
-    def _check_unauthenticated(self, sink: Sink, *, has_come: bool = False) -> float:
+    def _check_unauthenticated(self, *, has_come: bool = False) -> float:
         """Cut connections that linger in the handshake or bring too much; return the wait."""
         if self._unauthenticated is None:
             return math.inf
@@ -514,10 +533,10 @@ class ZeroMQTransport(Transport):
         for fd in proved:
             self._connections.opened(fd)
         for reason in reasons:
-            sink.on_rejected(reason)
+            self._sinks[0].on_rejected(reason)
         return wait_s
 
-    def _resolve_doubts(self, sink: Sink) -> float:
+    def _resolve_doubts(self) -> float:
         """Let the sink find broken links, at a limited rate; return when to call this again."""
         if not self._num_doubts:
             return math.inf
@@ -525,5 +544,6 @@ class ZeroMQTransport(Transport):
         if now < self._doubts_at:
             return self._doubts_at - now
         self._num_doubts, self._doubts_at = self._num_doubts - 1, now + _DOUBT_EVERY_S
-        sink.on_doubt()
+        for sink in self._sinks:
+            sink.on_doubt()
         return 0.0

@@ -8,9 +8,8 @@ part of the handshake has proved its key, and no handshake brings more than a fe
 Connections above the limit, the oldest first, and those that bring too much are shut down through
 their descriptors, without ZeroMQ.
 
-They must be found faster than they arrive. ZeroMQ's monitor reports each, but reading that takes
-the interpreter several times, and each time costs 5 ms where another thread computes: by then there
-are hundreds more. So all descriptors are checked, by calls of the C library that keep the
+They must be found faster than they arrive, and ZeroMQ's monitor is too slow to read where another
+thread computes (5 ms each). So all descriptors are checked, by calls of the C library that keep the
 interpreter: about a microsecond each. And a descriptor is shut down through a spare one, which is
 open from the start: where the table is full no copy could be made.
 """
@@ -37,19 +36,14 @@ MAX_UNAUTHENTICATED = 256
 MIN_DESCRIPTORS = 4096
 """Descriptors that a process with a reachable port should be allowed to have."""
 LOOK_EVERY_S = 0.02
-"""Seconds between two checks of the connections in the handshake."""
 _SOONEST_S = 0.002
 _TRIM_EVERY_S = 1.0
-"""Seconds between two requests to glibc to return memory that ZeroMQ has freed."""
-_PAUSE_PER_LOOK = 10
-"""How many times as long as a check the pause after it is, where there are many descriptors."""
+_PAUSE_PER_LOOK = 10  # times as long as a check, where there are many descriptors
 _SHARE_OF_DESCRIPTORS = 8
-_OF_A_PEER = 4
-"""A peer makes two connections; it may make them anew before the old ones are gone."""
+_OF_A_PEER = 4  # two connections, and two anew before the old ones are gone
 _PROVED_BYTES = 264
 """This node's greeting of 64 bytes, its WELCOME of 170 and a part of READY, which comes last."""
-_GAP = 256
-"""Unused numbers in a row after which there are no descriptors: the lowest are given out first."""
+_GAP = 256  # unused numbers in a row after which there are no descriptors: the lowest come first
 _LISTENS = 10
 
 _C = ctypes.PyDLL(None, use_errno=True)  # which keeps the interpreter, as `CDLL` does not
@@ -88,8 +82,7 @@ class _Place(ctypes.Structure):
 
 
 class _PendingConnection(NamedTuple):
-    name: bytes
-    """The address of the other side, unique among open connections."""
+    name: bytes  # the address of the other side, unique among open connections
     answered: int
     received: int
 
@@ -97,11 +90,7 @@ class _PendingConnection(NamedTuple):
 class UnauthenticatedConnections:
     """The connections to a port of this process that are in the handshake.
 
-    Args:
-        port: The port where this process listens.
-        num_peers: How many nodes may connect.
-        limit: Connections that may be in the handshake at a time; by default a share of the
-            descriptors that this process may have.
+    At most `limit` may be at a time; by default a share of the descriptors of this process.
     """
 
     def __init__(self, port: int, num_peers: int, *, limit: int | None = None) -> None:
@@ -120,10 +109,7 @@ class UnauthenticatedConnections:
         return len(self._names)
 
     def look(self, *, has_come: bool = False) -> tuple[float, list[int], list[str]]:
-        """Cut connections above the limit, or with too many bytes.
-
-        Args:
-            has_come: Whether there was a new connection since the last check.
+        """Cut connections above the limit, or with too many bytes; some may have come.
 
         Returns:
             The seconds until the next check, the descriptors of those that have proved a key since
