@@ -37,7 +37,7 @@ import sys
 import threading
 import weakref
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +111,8 @@ def domain() -> str:
 def remove_left_over(names: Sequence[str] | None = None) -> int:
     """Remove this user's segments without a running writer; return how many there were."""
     removed = 0
-    for path in _paths() if names is None else [DIRECTORY / name for name in names]:
+    paths = DIRECTORY.glob(f"{PREFIX}*") if names is None else map(DIRECTORY.joinpath, names)
+    for path in [*paths]:
         with suppress(OSError):  # another node may do the same at the same time
             fd = _open(path, os.O_RDWR)
             try:
@@ -125,13 +126,8 @@ def remove_left_over(names: Sequence[str] | None = None) -> int:
 
 def remove_own() -> None:
     """Remove the segments of this process, before it is ended."""
-    for path in _paths(f"{PREFIX}*-{os.getpid()}-*"):
+    for path in DIRECTORY.glob(f"{PREFIX}*-{os.getpid()}-*"):
         path.unlink(missing_ok=True)
-
-
-def _paths(pattern: str = f"{PREFIX}*") -> Iterator[Path]:
-    with suppress(OSError):
-        yield from DIRECTORY.glob(pattern)
 
 
 class _Fence:

@@ -48,7 +48,7 @@ def local_peers(spec: NodeSpec) -> frozenset[int]:
 
 
 def job_of(spec: NodeSpec) -> str:
-    """Name the job of a node, the same for all nodes of one directory."""
+    """Name the job of a node, alike for all nodes of one directory."""
     addresses = [at for at in (spec.listen, *spec.dials.values()) if at is not None]
     places = sorted(at.rpartition("/")[0] for at in addresses)
     return f"{zlib.crc32(repr(places[:1]).encode()):08x}"
@@ -90,14 +90,11 @@ class SharedSender:
             try:
                 return self._segment_for(key, slot_bytes_of(borrowed)).write(borrowed)
             except OSError as error:
-                self._throttle.once(
-                    logging.WARNING,
-                    "no room",
+                text = (
                     "`%s` is sent by socket, which is slower: there is no room for it in "
-                    "/dev/shm (%s). Give it more; in a container, with `--shm-size`.",
-                    key,
-                    error,
+                    "/dev/shm (%s). Give it more; in a container, with `--shm-size`."
                 )
+                self._throttle.once(logging.WARNING, "no room", text, key, error)
                 return None
 
     def _segment_for(self, key: str, slot_bytes: int) -> Segment:

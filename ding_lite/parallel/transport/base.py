@@ -43,7 +43,7 @@ class Lane(enum.Enum):
 
 
 class Sink(Protocol):
-    """The receiver of a transport's messages and notices, called as the module's docstring says."""
+    """The receiver of a transport's messages and notices."""
 
     def on_up(self, link: Link, node_id: int) -> None:
         """Note that a dialled link is up."""
@@ -67,12 +67,7 @@ class Sink(Protocol):
         """Note that a dialled node refuses this one; it is not dialled any more."""
 
     def on_rejected(self, reason: str, link: Link | None = None) -> None:
-        """Note that input was dropped: malformed, or not of a peer.
-
-        Args:
-            reason: The fault of the input.
-            link: Where it came from, if it came on a link.
-        """
+        """Note that input was dropped, and the link that it came on: malformed, or of no peer."""
 
     def on_tick(self) -> float:
         """Send what waits; return the seconds until the next tick at the latest.
@@ -88,12 +83,7 @@ def log_failure(throttle: Throttle, error: BaseException) -> None:
 
 
 class Transport(Protocol):
-    """Moves messages between this node and others.
-
-    Args:
-        node_id: This node.
-        peers: The nodes that may connect to it.
-    """
+    """Moves messages between this node and others, of which its peers may connect to it."""
 
     def listen(self, address: str) -> str:
         """Listen at an address, before `start`; return it with the port.
@@ -162,16 +152,12 @@ class Transport(Protocol):
         """Whether this thread is within a call of the sink, and so must not wait for another."""
 
     def pump(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Call the sink on this thread until `ready()`.
+        """Call the sink on this thread until `ready()`, which must not wait, for a time at most.
 
-        A thread that waits for a message gets it without a switch of threads then. It may return
-        at any time, and does so at once where the transport cannot do it or does it already.
-
-        A signal handler must not raise meanwhile: a message may be lost.
-
-        Args:
-            ready: Called after each message and after `wake_pump`. It must not wait.
-            seconds: How long at most.
+        A thread that waits for a message gets it without a switch of threads then. It asks after
+        each message and after `wake_pump`. It may return at any time, and does so at once where the
+        transport cannot do it or does it already. A signal handler must not raise meanwhile: a
+        message may be lost.
         """
 
     def wake_pump(self) -> None:

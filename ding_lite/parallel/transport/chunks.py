@@ -22,13 +22,10 @@ from ding_lite.parallel.transport.base import Frame, Lane, Link
 CHUNK_ABOVE = 8 * 2**20
 """Bytes of the largest message that is sent whole."""
 CHUNK_BYTES = 2**20
-"""Limit of the bytes in one chunk."""
 MAX_FRAME_BYTES = 16 * 2**20
 """Limit of the bytes of a frame; a connection that brings a larger one is closed."""
 MAX_MESSAGE_BYTES = 2 * 2**30 + MAX_FRAME_BYTES
-"""Limit of the bytes of a message, all frames together."""
 MAX_FRAMES = 1024
-"""Limit of the frames of a message."""
 MAX_PIECES = 64
 """Limit of the pieces of different frames in one chunk."""
 
@@ -66,7 +63,6 @@ def split(frames: Sequence[Frame], stream: int) -> Iterator[list[Frame]]:
 
 
 def is_chunk(frames: Sequence[Frame]) -> bool:
-    """Return whether these frames are a chunk rather than a whole message."""
     return len(frames) > 0 and len(frames[0]) == _HEAD.size and frames[0][:4] == _MAGIC
 
 

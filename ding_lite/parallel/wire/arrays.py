@@ -30,9 +30,7 @@ OWN_BUFFER_BYTES = 16 * 1024
 MAX_BUFFERS = 1023
 """Limit of the buffers of a message: with the frame before them that makes 1024."""
 MAX_ARRAYS = 4096
-"""Limit of the arrays and tensors of a message."""
 MAX_NDIM = 8
-"""Limit of the dimensions of an array."""
 MAX_PAYLOAD_BYTES = 2 * 2**30
 """Limit of the bytes of all buffers of a message."""
 
@@ -250,10 +248,7 @@ def is_tensor_class(cls: type) -> bool:
 
 
 def tensor_code(tensor: torch.Tensor) -> tuple[str, NumpyArray]:
-    """Return the dtype code of a tensor, and its numbers as an array that shares its memory.
-
-    The array of bfloat16, which numpy does not have, is one of u2.
-    """
+    """Return the dtype code of a tensor, and its array (of u2 for bf16) in the same memory."""
     import torch
 
     if not tensor.is_cpu:

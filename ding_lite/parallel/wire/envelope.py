@@ -66,11 +66,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Kind
     src: int
-    """The sending node's id."""
     dst: int
-    """The receiving node's id."""
-    incarnation: int = 0
-    """That of the sender: higher after each restart."""
+    incarnation: int = 0  # of the sender: higher after each restart
     seq: int = 0
     """The number of the message, or of the first event in it, in the sender's count."""
     ack: int = 0
@@ -152,11 +149,6 @@ def pack_batch(metas: Sequence[bytes]) -> bytes:
 
 
 def unpack_batch(meta: bytes) -> list[bytes]:
-    """Unpack the metas of several events.
-
-    Raises:
-        CodecError: It is no batch, or one that is too long.
-    """
     try:
         metas = _DECODER.decode(meta)
     except msgspec.MsgspecError as error:

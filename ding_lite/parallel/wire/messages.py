@@ -55,8 +55,7 @@ class EventArrived(msgspec.Struct, frozen=True):
     event: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    number: int = 0
-    """Counted by the peer."""
+    number: int = 0  # counted by the peer
 
 
 class StateArrived(msgspec.Struct, frozen=True):
@@ -66,7 +65,6 @@ class StateArrived(msgspec.Struct, frozen=True):
     owes_credit: int = 0
     """The number of the message if values in it are only announced: see `Session.credit`."""
     number: int = 0
-    """The number of the message in any case."""
 
 
 class CallArrived(msgspec.Struct, frozen=True):
@@ -118,19 +116,12 @@ def encode_reply(ok: bool, value: Any) -> Encoded:
 
 
 def write_state(values: Mapping[str, Any], *, shares_memory: bool = False) -> Encoded:
-    """Encode slots, encoded or not, as one body.
-
-    A peer that shares this node's memory gets the announcements of published values.
-    """
-    return encode(
-        {
-            key: (value.announcement if shares_memory else value.encoded)
-            if isinstance(value, Published)
-            else value
-            for key, value in values.items()
-        },
-        name="state",
-    )
+    """Encode slots as one body; a peer that shares this node's memory gets announcements."""
+    slots = dict(values)
+    for key, value in values.items():
+        if isinstance(value, Published):
+            slots[key] = value.announcement if shares_memory else value.encoded
+    return encode(slots, name="state")
 
 
 def read_state(envelope: Envelope) -> dict[str, Any]:
@@ -157,7 +148,6 @@ def read_call(envelope: Envelope) -> CallArrived:
 
 
 def read_named(body: Any, what: str) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-    """Decode the name, arguments and named arguments of an event or call."""
     if type(body) is list and len(body) >= 2 and type(body[0]) is str:
         name, kwargs, *args = body
         if kwargs is None:
@@ -189,11 +179,6 @@ _LONGEST_TEXT = 1024
 
 
 def read_greeting(body: Any, node_id: int) -> dict[str, Any]:
-    """Decode a HELLO or WELCOME.
-
-    Raises:
-        CodecError: It is malformed, or has impossible values.
-    """
     labels = body.get("labels") if isinstance(body, dict) else None
     if type(labels) is not list or not (
         all(type(body.get(key)) is int for key in _NUMBERS)

@@ -16,7 +16,7 @@ import math
 import os
 import socket
 import struct
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -160,14 +160,12 @@ class Connections:
             return math.inf, []
         if now < self._look_at:
             return self._look_at - now, []
-        held, has_grown = self._held(now)
-        wait_s = LOOK_EVERY_S if has_grown else _IDLE_LOOK_EVERY_S
+        wait_s = LOOK_EVERY_S if self._measure(now) else _IDLE_LOOK_EVERY_S
         self._look_at = now + wait_s
-        return wait_s, [*self._cut_unfinished(), *self._cut_the_worst(held)]
+        return wait_s, [*self._cut_unfinished(), *self._cut_the_worst()]
 
-    def _held(self, now: float) -> tuple[dict[int | None, dict[int, int]], bool]:
-        """Return the bytes that ZeroMQ holds, by owner and descriptor, and whether any are new."""
-        held: dict[int | None, dict[int, int]] = defaultdict(dict)
+    def _measure(self, now: float) -> bool:
+        """Count the bytes of each connection; return whether any are new."""
         has_grown = False
         for fd, known in self._open.items():
             received = self._received(fd, known)
@@ -175,8 +173,7 @@ class Connections:
                 known.received, known.received_at, has_grown = received, now, True
             if fd in self._settled:  # bytes since then are not counted
                 known.base, known.read = received, 0
-            held[known.owner][fd] = known.held
-        return held, has_grown
+        return has_grown
 
     def _received(self, fd: int, known: _Connection) -> int:
         if not known.is_tcp:
@@ -204,18 +201,20 @@ class Connections:
         self._settled.clear()
         self._has_drained = False
 
-    def _cut_the_worst(self, held: dict[int | None, dict[int, int]]) -> Iterator[str]:
+    def _cut_the_worst(self) -> Iterator[str]:
         sums = Counter(self._left_behind)
-        sums.update({owner: sum(of_fds.values()) for owner, of_fds in held.items()})
+        for known in self._open.values():
+            sums[known.owner] += known.held
         total = sum(sums.values())
         for owner in sorted(sums, key=sums.__getitem__, reverse=True):
             limit = MAX_UNFINISHED_BYTES if owner is None else self._max_peer_bytes
             if sums[owner] <= limit and total <= self._max_total_bytes:
                 continue
             total -= sums[owner]
-            if not held[owner]:  # all are cut already
+            of_owner = [fd for fd, known in self._open.items() if known.owner == owner]
+            if not of_owner:  # all are cut already
                 continue
-            for fd in held[owner]:
+            for fd in of_owner:
                 self._shut_down(fd)
             yield (
                 f"{sums[owner]} bytes of {_name(owner)} wait to be read; the limit is {limit}, and "
