@@ -127,23 +127,6 @@ class Network:
         for end in wire.ends:
             del self._at[end][wire.link]
 
-    def _listen(self, transport: InprocTransport, name: str) -> None:
-        if name in self._listening:
-            raise TransportError(
-                f"This node cannot listen on inproc://{name}: node "
-                f"{self._listening[name]._node_id} of the same network does. "
-                f"Is another job using it?"
-            )
-        self._listening[name] = transport
-        self._connect_all()
-
-    def _dial(self, transport: InprocTransport, node_id: int, name: str) -> None:
-        self._num_wires += 1
-        token = f"{transport._node_id}-{node_id}-{self._num_wires}"
-        wire = _Wire(transport, node_id, name, Link(token.encode()))
-        self._wires[wire.link] = self._at[transport][wire.link] = wire
-        self._connect(wire)
-
     def _connect_all(self) -> None:
         """Connect the wires that can be, and let all transports look for messages."""
         for wire in list(self._wires.values()):
@@ -188,42 +171,6 @@ class Network:
             if wire.dialler is transport:
                 self._remove(wire)
         self._at.pop(transport, None)
-
-    def _hang_up(self, transport: InprocTransport, node_id: int) -> None:
-        """Remove the wires by which a node has dialled another one; only that one is notified."""
-        for wire in self._of(transport):
-            if wire.dialler is not transport or wire.node_id != node_id:
-                continue
-            self._remove(wire)
-            if wire.listener is not None:
-                wire.listener._notify(lambda sink: sink.on_doubt())
-
-    def _flush(self, transport: InprocTransport) -> None:
-        """Drop what it has not read, and wait until its own messages are taken, if they are."""
-        for wire in self._of(transport):
-            for lane in Lane:
-                wire.pipes.get((transport, lane), deque()).clear()
-        self._changed.notify_all()
-        deadline = Deadline.after(CLOSE_TIMEOUT_S)  # of the machine: a test's clock may stand still
-        deadline.wait(
-            self._changed,
-            lambda: not any(any(wire.pipes.values()) for wire in self._of(transport)),
-        )
-
-    def _pick_up(self, transport: InprocTransport) -> list[_News]:
-        """Take the messages for a transport: urgent ones, and then one bulky one a link."""
-        found: dict[Lane, list[_News]] = {lane: [] for lane in Lane}
-        for wire in self._of(transport):
-            for lane, at_once in ((Lane.CONTROL, _READ_AT_ONCE), (Lane.BULK, 1)):
-                pipe = wire.pipes.get((transport, lane))
-                sender = wire.opposite(transport)._node_id if pipe else -1
-                if not pipe or (sender, transport._node_id, lane) in self._held:
-                    continue
-                for _ in range(min(at_once, len(pipe))):
-                    found[lane].append(partial(_hand_over, wire.link, lane, pipe.popleft()))
-        if any(found.values()):
-            self._changed.notify_all()
-        return found[Lane.CONTROL] + found[Lane.BULK]
 
 
 @dataclass(eq=False)
@@ -275,19 +222,34 @@ class InprocTransport(Transport):
         self._is_closing = False
 
     def listen(self, address: str) -> str:
+        name = _name_of(address)
         with self._network._lock:
-            self._network._listen(self, _name_of(address))
+            if (other := self._network._listening.setdefault(name, self)) is not self:
+                raise TransportError(
+                    f"This node cannot listen on {address}: node {other._node_id} of the same "
+                    f"network does. Is another job using it?"
+                )
+            self._network._connect_all()
         return address
 
     def dial(self, node_id: int, address: str) -> None:
-        with self._network._lock:
-            self._network._dial(self, node_id, _name_of(address))
+        name, network = _name_of(address), self._network
+        with network._lock:
+            network._num_wires += 1
+            token = f"{self._node_id}-{node_id}-{network._num_wires}"
+            wire = _Wire(self, node_id, name, Link(token.encode()))
+            network._wires[wire.link] = network._at[self][wire.link] = wire
+            network._connect(wire)
 
     def redial(self, node_id: int, address: str) -> None:
-        name = _name_of(address)
+        _name_of(address)
         with self._network._lock:
-            self._network._hang_up(self, node_id)
-            self._network._dial(self, node_id, name)
+            for wire in self._network._of(self):
+                if wire.dialler is self and wire.node_id == node_id:
+                    self._network._remove(wire)
+                    if wire.listener is not None:
+                        wire.listener._notify(lambda sink: sink.on_doubt())
+        self.dial(node_id, address)
 
     def admit(self, node_id: int) -> None:
         with self._network._lock:
@@ -334,7 +296,15 @@ class InprocTransport(Transport):
         if self._thread is not None:
             self._thread.join()
         with self._network._lock:
-            self._network._flush(self)
+            wires = self._network._of(self)
+            for wire in wires:  # so that the senders of what was not read do not wait
+                for lane in Lane:
+                    wire.pipes.get((self, lane), deque()).clear()
+            self._network._changed.notify_all()
+            Deadline.after(CLOSE_TIMEOUT_S).wait(  # not of the clock, which may stand still
+                self._network._changed,
+                lambda: not any(any(wire.pipes.values()) for wire in wires),
+            )
             self._network._forget(self)
 
     def owner(self, link: Link) -> int | None:
@@ -379,13 +349,28 @@ class InprocTransport(Transport):
         while self._todo and not self._is_closing:
             self._todo.popleft()(sink)
 
+    def _pick_up(self) -> list[_News]:
+        """Take messages: urgent ones, and then one bulky one a link."""
+        found: dict[Lane, list[_News]] = {lane: [] for lane in Lane}
+        for wire in self._network._of(self):
+            for lane, at_once in ((Lane.CONTROL, _READ_AT_ONCE), (Lane.BULK, 1)):
+                pipe = wire.pipes.get((self, lane))
+                sender = wire.opposite(self)._node_id if pipe else -1
+                if not pipe or (sender, self._node_id, lane) in self._network._held:
+                    continue
+                for _ in range(min(at_once, len(pipe))):
+                    found[lane].append(partial(_hand_over, wire.link, lane, pipe.popleft()))
+        if any(found.values()):
+            self._network._changed.notify_all()
+        return found[Lane.CONTROL] + found[Lane.BULK]
+
     def _wait_for_news(self, deadline: Deadline) -> list[_News]:
         found: list[_News] = []
 
         def has_come() -> bool:
             found.extend(self._news)
             self._news.clear()
-            found.extend(self._network._pick_up(self))
+            found.extend(self._pick_up())
             return bool(found) or self._wants_tick or self._is_closing
 
         with self._network._lock:

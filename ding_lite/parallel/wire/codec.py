@@ -33,21 +33,7 @@ from ding_lite.parallel.wire.arrays import (
     tensor_code,
     unreadable,
 )
-from ding_lite.parallel.wire.decoding import (
-    ARRAY,
-    BYTES,
-    CONTEXT,
-    DICT,
-    LIST,
-    MAX_DEPTH,
-    RECORD,
-    SCALAR,
-    SCALARS,
-    SET,
-    TENSOR,
-    TUPLE,
-    Reader,
-)
+from ding_lite.parallel.wire.decoding import MAX_DEPTH, SCALARS, Reader, Tag
 from ding_lite.records import RECORDS
 from ding_lite.runtime.context import Context
 
@@ -213,40 +199,40 @@ def _deeper(depth: int) -> int:
 
 def _write_set(writer: _Writer, value: set[Any], depth: int) -> list[Any]:
     items = [*value]
-    return [SET, *writer.nodes(items, items, _deeper(depth))]
+    return [Tag.SET, *writer.nodes(items, items, _deeper(depth))]
 
 
 def _write_context(writer: _Writer, value: Context, depth: int) -> list[Any]:
     kept = writer.nodes(value.kept, None, depth)
     pairs = writer.pairs(value, _deeper(depth))
-    return [CONTEXT, value.finish is True, len(kept), *kept, *pairs]
+    return [Tag.CONTEXT, value.finish is True, len(kept), *kept, *pairs]
 
 
 def _write_record(writer: _Writer, value: Any, depth: int) -> list[Any]:
     name, names = RECORDS.description(type(value))
     fields = {name: getattr(value, name) for name in names}
-    return [RECORD, name, *writer.pairs(fields, _deeper(depth))]
+    return [Tag.RECORD, name, *writer.pairs(fields, _deeper(depth))]
 
 
 def _write_bytes(writer: _Writer, value: bytes, _depth: int) -> bytes | list[Any]:
     if len(value) < OWN_BUFFER_BYTES:
         return value
-    return [BYTES, len(value), writer.add_bytes(value)]
+    return [Tag.BYTES, len(value), writer.add_bytes(value)]
 
 
 def _write_scalar(writer: _Writer, value: np.generic, _depth: int) -> list[Any]:
     code, array = array_code(np.asarray(value))
-    return [SCALAR, code, array.tobytes()]
+    return [Tag.SCALAR, code, array.tobytes()]
 
 
 def _write_array(writer: _Writer, value: NumpyArray, _depth: int) -> list[Any]:
     code, array = array_code(value)
-    return [ARRAY, code, writer.add(array), *array.shape]
+    return [Tag.ARRAY, code, writer.add(array), *array.shape]
 
 
 def _write_tensor(writer: _Writer, value: Any, _depth: int) -> list[Any]:
     code, array = tensor_code(value)
-    return [TENSOR, code, writer.add(array), *array.shape]
+    return [Tag.TENSOR, code, writer.add(array), *array.shape]
 
 
 def _write_encoded(writer: _Writer, value: Encoded, _depth: int) -> msgspec.Raw:
@@ -276,11 +262,11 @@ _WRITERS: dict[type, _Write] = {
     str: _write_str,
     bytes: _write_bytes,
     # Copied at once: other threads may write to the list.
-    list: lambda writer, value, depth: [LIST, *writer.nodes([*value], None, _deeper(depth))],
-    tuple: lambda writer, value, depth: [TUPLE, *writer.nodes(value, None, _deeper(depth))],
+    list: lambda writer, value, depth: [Tag.LIST, *writer.nodes([*value], None, _deeper(depth))],
+    tuple: lambda writer, value, depth: [Tag.TUPLE, *writer.nodes(value, None, _deeper(depth))],
     **dict.fromkeys(
         (dict, OrderedDict),
-        lambda writer, value, depth: [DICT, *writer.pairs(value, _deeper(depth))],
+        lambda writer, value, depth: [Tag.DICT, *writer.pairs(value, _deeper(depth))],
     ),
     set: _write_set,
     **dict.fromkeys((np.ndarray, np.memmap), _write_array),

@@ -14,7 +14,13 @@ from ding_lite.parallel.wire.arrays import NumpyArray, Unpacking, shorten, tenso
 from ding_lite.records import RECORDS
 from ding_lite.runtime.context import Context
 
-LIST, TUPLE, DICT, SET, BYTES, SCALAR, ARRAY, TENSOR, CONTEXT, RECORD = range(10)
+
+class Tag:
+    """What an array of the meta holds, from its first item."""
+
+    LIST, TUPLE, DICT, SET, BYTES, SCALAR, ARRAY, TENSOR, CONTEXT, RECORD = range(10)
+
+
 SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 """Types that msgpack has itself; the keys of a dict are of one of them too."""
 MAX_DEPTH = 16
