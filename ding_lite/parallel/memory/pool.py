@@ -62,7 +62,6 @@ def places(sizes: Iterable[int]) -> tuple[list[int], int]:
 
 
 def parts(block: memoryview, starts: Sequence[int], sizes: Sequence[int]) -> Iterator[memoryview]:
-    """Yield the parts of a block."""
     for start, size in zip(starts, sizes, strict=True):
         yield block[start : start + size]
 

@@ -243,7 +243,6 @@ def _no_lease() -> None:
 
 
 def slot_bytes_of(encoded: Encoded) -> int:
-    """Return the bytes that a value takes in a slot."""
     sizes = [buffer.nbytes for buffer in encoded.buffers]
     return places([_HEAD.size + 8 * len(sizes) + len(encoded.meta), *sizes])[1]
 

@@ -126,7 +126,6 @@ class SharedSender:
 
 
 def _snapshot(borrowed: Encoded, pool: Pool) -> Encoded:
-    """Copy a value into memory of the pool."""
     sizes = [buffer.nbytes for buffer in borrowed.buffers]
     starts, nbytes = places(sizes)
     views = [*parts(pool.allocate(nbytes), starts, sizes)]

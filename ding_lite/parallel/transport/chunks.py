@@ -77,7 +77,6 @@ class Assembler:
         self._max_under_way = max_under_way
         self._max_bytes = max_bytes
         self.num_given_up = 0
-        """Messages that were dropped incomplete."""
         self._partial: dict[tuple[Link, Lane], _Partial] = {}
         self._pool = Pool()
         keep_freed_memory()
@@ -130,7 +129,6 @@ class Assembler:
             self._partial.pop((link, lane), None)
 
     def _begin(self, chunk: Sequence[Frame], num_frames: int, stream: int, total: int) -> _Partial:
-        """Allocate memory for a message, once its sizes have been checked."""
         if len(chunk) != 2 or not 1 <= num_frames <= MAX_FRAMES or total > self._max_bytes:
             raise CodecError(
                 f"A message of {num_frames} frames and {total} bytes is announced; the limits are "
@@ -151,8 +149,6 @@ class Assembler:
 
 @dataclass
 class _Partial:
-    """An incomplete message."""
-
     stream: int
     sizes: list[int]
     starts: list[int]  # of the frames in the block

@@ -65,7 +65,6 @@ class Network:
                 self._disconnect(wire)
 
     def mend(self, one: int, other: int) -> None:
-        """Restore the links between two nodes."""
         with self._lock:
             self._cut.discard(frozenset((one, other)))
             self._connect_all()
@@ -86,7 +85,6 @@ class Network:
             self._connect_all()
 
     def heal(self) -> None:
-        """Undo every `cut` and `hold`."""
         with self._lock:
             self._cut.clear()
             self._held.clear()

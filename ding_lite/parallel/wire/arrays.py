@@ -95,7 +95,6 @@ class Packing:
         return True
 
     def add_bytes(self, value: bytes) -> bool:
-        """Add large bytes; return whether they got their own buffer."""
         self._add_up(len(value))
         if len(self.own) == MAX_BUFFERS - 1:
             self.packed.append(value)

@@ -168,7 +168,6 @@ class _Writer(Packing):
         return found
 
     def pairs(self, value: Mapping[Any, Any], depth: int) -> list[Any]:
-        """Encode a dict as key, value, key, value."""
         if not value:
             return []
         value = dict(value)  # at once: other threads may write to it

@@ -56,7 +56,6 @@ class Reader(Unpacking):
         ]
 
     def pairs(self, nodes: Node, depth: int) -> dict[Value, Value]:
-        """Decode a dict from key, value, key, value."""
         if not nodes:
             return {}
         keys = nodes[::2]

@@ -143,7 +143,6 @@ class Connections:
         return 0.0 if known is None else known.received_at
 
     def drained(self) -> None:
-        """Note that all whole messages have been read."""
         self._has_drained = True
         self._left_behind.clear()
         self._settled |= self._fresh

@@ -48,7 +48,6 @@ class Doorkeeper:
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without an answer a connection is refused
 
     def identify(self, socket: zmq.Socket[bytes], peer: int) -> None:
-        """Set up a socket that will dial, with this node's key and that of the peer."""
         own = self._key.of_dialler(self._node_id)
         socket.setsockopt(zmq.CURVE_SECRETKEY, own)
         socket.setsockopt(zmq.CURVE_PUBLICKEY, _public(own))
@@ -72,7 +71,6 @@ class Doorkeeper:
 
 
 def owner_of(frame: zmq.Frame) -> int:
-    """Return the node that has sent a message to a guarded socket."""
     return int(str(frame.get(_USER_ID)))
 
 

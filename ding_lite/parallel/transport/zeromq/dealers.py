@@ -109,7 +109,6 @@ class Dealers:
         return self.is_there
 
     def note_down(self, lane: Lane) -> bool:
-        """Return whether both sockets were connected until now."""
         self._close_copy(lane)
         was_there = self.is_there
         self._up.discard(lane)

@@ -107,7 +107,6 @@ class Sockets:
                 self.wake()
 
     def wake(self) -> None:
-        """End the wait of the own thread."""
         with self._wake_lock:
             if not self._is_closed:
                 os.eventfd_write(self._wake_fd, 1)
@@ -176,7 +175,6 @@ class Sockets:
             return None
 
     def close(self) -> None:
-        """Close all but the sockets themselves."""
         with self._wake_lock:
             self._is_closed = True
             self._own_epoll.close()

@@ -50,8 +50,6 @@ _C = ctypes.PyDLL(None, use_errno=True)  # which keeps the interpreter, as `CDLL
 
 
 class _Info(ctypes.Structure):
-    """The beginning of the kernel's `tcp_info`."""
-
     _fields_ = (
         ("state", ctypes.c_uint8),
         ("_between", ctypes.c_uint8 * 119),
