@@ -201,4 +201,4 @@ def read_greeting(body: Any, node_id: int) -> dict[str, Any]:
         check_labels(labels)
     except LabelError as error:
         raise CodecError(f"Node {node_id} greets with a wrong label: {error}") from error
-    return body  # type: ignore[no-any-return]
+    return dict(body)
