@@ -16,7 +16,7 @@ from ding_lite.runtime.context import Context
 
 
 class Tag:
-    """What an array of the meta holds, from its first item."""
+    """The kind of an array in the meta: its first item."""
 
     LIST, TUPLE, DICT, SET, BYTES, SCALAR, ARRAY, TENSOR, CONTEXT, RECORD = range(10)
 
