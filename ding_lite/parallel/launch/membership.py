@@ -25,7 +25,7 @@ from ding_lite.parallel.network.interfaces import reachable_at
 from ding_lite.parallel.network.topology import HUB, Growth, NodeSpec
 from ding_lite.parallel.router.calls import Handler
 from ding_lite.parallel.router.node_router import NodeRouter
-from ding_lite.parallel.transport.zeromq.shared_transport import SharedTransport
+from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
 from ding_lite.parallel.tree.router import make_router
 from ding_lite.runtime.messaging.labels import check_labels, count_roles, node_labels
 
@@ -85,7 +85,7 @@ class ElasticRouter(NodeRouter):
         if spec.node_id == HUB:
             self._membership = registry = Registry(self, spec, growth)
             ids = frozenset(ENTRANCES)
-            shared = SharedTransport(HUB, spec.peers, ids, key_file=spec.key_file)
+            shared = ZeroMQTransport(HUB, peers=spec.peers, key_file=spec.key_file, other_ids=ids)
             apart: dict[str, Any] = {"growth": None, "peer_timeout": None, "directory": None}
             entrance = replace(spec, peers=ids, edges=frozenset(), **apart)
             services_there = {JOIN: registry.join}

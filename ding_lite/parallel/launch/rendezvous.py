@@ -28,7 +28,7 @@ from ding_lite.parallel.network.interfaces import reachable_at
 from ding_lite.parallel.network.security import check_dialling
 from ding_lite.parallel.network.topology import HUB, NodeSpec
 from ding_lite.parallel.router.node_router import NodeRouter
-from ding_lite.parallel.transport.zeromq.shared_transport import SharedTransport
+from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
 
 logger = logging.getLogger(__name__)
 
@@ -186,7 +186,9 @@ class RendezvousNode:
         others = frozenset(range(1, spec.num_nodes)) - spec.peers
         if not others:
             return make(spec)
-        shared = SharedTransport(spec.node_id, spec.peers, others, key_file=spec.key_file)
+        shared = ZeroMQTransport(
+            spec.node_id, peers=spec.peers, key_file=spec.key_file, other_ids=others
+        )
         self._rendezvous_router = make(rendezvous_spec(spec, others), transport=shared.others)
         try:
             return make(spec, transport=shared)

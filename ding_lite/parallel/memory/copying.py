@@ -14,23 +14,21 @@ SHARED_FROM = 8 * 2**20
 """Bytes from which on a second thread copies half; starting it takes as long as copying 1 MiB."""
 
 _Bytes: TypeAlias = npt.NDArray[np.uint8]
+_Buffer: TypeAlias = memoryview | _Bytes
 
 
-def copy_all(pairs: Iterable[tuple[_Bytes, _Bytes]]) -> None:
-    """Copy arrays of bytes, each to its place; other threads run meanwhile.
+def copy_all(pairs: Iterable[tuple[_Buffer, _Buffer]]) -> None:
+    """Copy sources to destinations, given first, of the same sizes; other threads run meanwhile.
 
     If it is interrupted, no thread writes to the places any more.
-
-    Args:
-        pairs: Destination and source, of one size.
     """
-    pairs = list(pairs)
-    num_bytes = sum(source.nbytes for _, source in pairs)
+    both = [(np.frombuffer(to, np.uint8), np.frombuffer(source, np.uint8)) for to, source in pairs]
+    num_bytes = sum(source.nbytes for _, source in both)
     if num_bytes < SHARED_FROM or len(os.sched_getaffinity(0)) == 1:
-        _copy(pairs)
+        _copy(both)
         return
 
-    cut = [(place, source, len(place) // 2) for place, source in pairs]
+    cut = [(place, source, len(place) // 2) for place, source in both]
     first = [(place[:half], source[:half]) for place, source, half in cut]
     rest = [(place[half:], source[half:]) for place, source, half in cut]
     helper = threading.Thread(target=_copy, args=(first,), name="ding_lite-copy", daemon=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
@@ -25,10 +25,7 @@ class Pool:
     """Memory blocks that are used again once nothing refers to them any more.
 
     Fresh memory costs several times what the copy into it costs, for the kernel clears it page
-    by page.
-
-    Args:
-        max_free: Limit of the free blocks; beyond it the oldest goes back to the system.
+    by page. Beyond `max_free` free blocks the oldest goes back to the system.
     """
 
     def __init__(self, max_free: int = 2) -> None:
@@ -36,11 +33,9 @@ class Pool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that are free."""
         return len(self._free)
 
     def allocate(self, nbytes: int) -> memoryview:
-        """Return writable memory of that size."""
         block = self._block(nbytes)
         lease = block[:nbytes]
         weakref.finalize(lease, self._free.append, block).atexit = False
@@ -64,6 +59,11 @@ def places(sizes: Iterable[int]) -> tuple[list[int], int]:
         starts.append(end)
         end += -(-size // ALIGNMENT) * ALIGNMENT
     return starts, end
+
+
+def parts(block: memoryview, starts: Sequence[int], sizes: Sequence[int]) -> Iterator[memoryview]:
+    for start, size in zip(starts, sizes, strict=True):
+        yield block[start : start + size]
 
 
 def keep_freed_memory() -> None:

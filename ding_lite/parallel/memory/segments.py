@@ -10,20 +10,18 @@ whichever process was killed.
 The writer holds a lock on the file for as long as it runs. A segment with a free lock was left
 behind by a crash, and other nodes remove it (`remove_left_over`).
 
-What is ugly here and why: `multiprocessing.shared_memory` would be the standard library's way,
-but its resource tracker deletes a segment when any process that has attached to it ends. An
-anonymous file (memfd) could not be left behind, but other nodes could open it only through
-/proc/<pid>/fd, which hardened systems and containers refuse.
+What is ugly here and why: the resource tracker of `multiprocessing.shared_memory` deletes a segment
+when any process that has attached to it ends. An anonymous file (memfd) could only be opened
+through /proc/<pid>/fd, which hardened systems and containers refuse.
 
-Python has no memory fences, and two processes share no lock here. A fence is made of a lock of
-the process's own, released and taken again (`_Fence`): on x86-64 both are locked instructions,
-which nothing passes, not even the streaming stores of a large copy; on 64-bit ARM they are a
-store-release and a load-acquire, which are not reordered with each other. On other machines
-`domain` returns "", and values are sent by socket.
+Python has no memory fences. One is made of a lock of the process's own, released and taken again:
+on x86-64 both are locked instructions, which nothing passes, not even the streaming stores of a
+large copy; on 64-bit ARM they are a store-release and a load-acquire, which are not reordered with
+each other. On other machines `domain` returns "", and values are sent by socket.
 
 A reader checks the file's owner and mode, and trusts no size before it has checked its own copy
-of it. It has no defence against a writer that shortens its file, which would kill the reader
-(SIGBUS). That writer is a process of the same user, which could also use `kill`.
+of it. A writer that shortens its file would kill it (SIGBUS); that is a process of the same user,
+which could also use `kill`.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ import sys
 import threading
 import weakref
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +48,7 @@ import numpy.typing as npt
 
 from ding_lite.errors import CodecError, TransportError
 from ding_lite.parallel.memory.copying import copy_all
+from ding_lite.parallel.memory.pool import parts, places
 from ding_lite.parallel.wire.codec import Encoded
 from ding_lite.parallel.wire.envelope import LIMITS
 from ding_lite.records import register
@@ -79,9 +78,7 @@ class Announcement:
     """The place of a value in shared memory, sent instead of the value."""
 
     segment: str
-    """The name of the file."""
-    version: int
-    """The number of the value in the segment, from 1."""
+    version: int  # from 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +109,10 @@ def domain() -> str:
 
 
 def remove_left_over(names: Sequence[str] | None = None) -> int:
-    """Remove this user's segments without a running writer; return how many there were.
-
-    Args:
-        names: The segments to check; all by default.
-    """
+    """Remove this user's segments without a running writer; return how many there were."""
     removed = 0
-    for path in _paths() if names is None else [DIRECTORY / name for name in names]:
+    paths = DIRECTORY.glob(f"{PREFIX}*") if names is None else map(DIRECTORY.joinpath, names)
+    for path in [*paths]:
         with suppress(OSError):  # another node may do the same at the same time
             fd = _open(path, os.O_RDWR)
             try:
@@ -132,22 +126,12 @@ def remove_left_over(names: Sequence[str] | None = None) -> int:
 
 def remove_own() -> None:
     """Remove the segments of this process, before it is ended."""
-    for path in _paths(f"{PREFIX}*-{os.getpid()}-*"):
+    for path in DIRECTORY.glob(f"{PREFIX}*-{os.getpid()}-*"):
         path.unlink(missing_ok=True)
 
 
-def _paths(pattern: str = f"{PREFIX}*") -> Iterator[Path]:
-    with suppress(OSError):
-        yield from DIRECTORY.glob(pattern)
-
-
 class _Fence:
-    """A memory fence: no load or store of the calling thread passes a call, in either direction.
-
-    One thread at a time uses it.
-    """
-
-    __slots__ = ("_lock",)
+    """A memory fence: no load or store of the calling thread passes a call; for one thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -159,13 +143,10 @@ class _Fence:
 
 
 class Segment:
-    """The writer's side of a segment.
+    """The writer's side of a segment, for values of at most `slot_bytes` (see `slot_bytes_of`).
 
-    Args:
-        job: A part of the file's name.
-        slot_bytes: Limit of the bytes of a value, see `slot_bytes_of`.
-        num_slots: Limit of the slots. They cost memory from their first use on, and a fourth one
-            is used only when the others are still needed.
+    Slots cost memory from their first use on, and a fourth one is used only when the others are
+    still needed.
 
     Raises:
         OSError: The file cannot be made, or there is no room for it.
@@ -196,7 +177,6 @@ class Segment:
 
     @property
     def num_used_slots(self) -> int:
-        """How many slots take up memory."""
         return sum(version > 0 for version in self._versions)
 
     @property
@@ -224,7 +204,7 @@ class Segment:
         self._versions[slot] = self._version
         self._words[sequence] = 2 * self._version - 1
         self._fence()
-        views = _fill(lease, encoded)
+        views = _fill(lease.data, encoded)
         self._fence()
         self._words[sequence] = 2 * self._version
 
@@ -263,32 +243,19 @@ def _no_lease() -> None:
 
 
 def slot_bytes_of(encoded: Encoded) -> int:
-    """Return the bytes that a value takes in a slot."""
     sizes = [buffer.nbytes for buffer in encoded.buffers]
-    return _layout(_HEAD.size + 8 * len(sizes) + len(encoded.meta), sizes)[1]
+    return places([_HEAD.size + 8 * len(sizes) + len(encoded.meta), *sizes])[1]
 
 
-def _fill(slot: Bytes, encoded: Encoded) -> list[memoryview]:
+def _fill(slot: memoryview, encoded: Encoded) -> list[memoryview]:
     """Write sizes, meta, a checksum of both, and buffers; return views of the buffers."""
     sizes = [buffer.nbytes for buffer in encoded.buffers]
     body = np.array(sizes, "<u8").tobytes() + encoded.meta
     head = _HEAD.pack(len(encoded.meta), len(sizes), zlib.crc32(body)) + body
-    whole = slot.data
-    whole[: len(head)] = head
-    begins, _ = _layout(len(head), sizes)
-    parts = [slice(begin, begin + size) for begin, size in zip(begins, sizes, strict=True)]
-    pairs = zip(parts, encoded.buffers, strict=True)
-    copy_all((slot[part], np.frombuffer(buffer, np.uint8)) for part, buffer in pairs)
-    return [whole[part].toreadonly() for part in parts]
-
-
-def _layout(head_bytes: int, sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Return the offsets of the buffers in a slot, and the end of the last one."""
-    begins, end = [], head_bytes
-    for size in sizes:
-        begins.append(_round_up(end, _LINE))
-        end = begins[-1] + size
-    return begins, end
+    slot[: len(head)] = head
+    views = [*parts(slot, places([len(head), *sizes])[0][1:], sizes)]
+    copy_all(zip(views, encoded.buffers, strict=True))
+    return [view.toreadonly() for view in views]
 
 
 def _create(job: str) -> tuple[str, int]:
@@ -304,10 +271,7 @@ def _create(job: str) -> tuple[str, int]:
 
 
 class SegmentReader:
-    """A reader's side of a segment; for one thread.
-
-    Args:
-        name: The name of the file, as announced; it need not be trusted.
+    """A reader's side of a segment; for one thread. Its announced name need not be trusted.
 
     Raises:
         Overtaken: There is no such file any more.
@@ -348,11 +312,7 @@ class SegmentReader:
     def read(
         self, allocate: Callable[[int], memoryview], version: int = 0
     ) -> tuple[bytes, list[memoryview]]:
-        """Copy a version, or the newest one if that has been written over.
-
-        Args:
-            allocate: Returns writable memory of a given size.
-            version: The version; 0 for the newest.
+        """Copy a version to allocated memory, or the newest one if that has been written over.
 
         Returns:
             Meta and buffers, as `decode` takes them.
@@ -406,15 +366,15 @@ class SegmentReader:
             raise CodecError(f"The checksum of what a slot of {self.name} begins with is wrong.")
 
         sizes = np.frombuffer(body[: 8 * num_buffers], "<u8").tolist()
-        begins, end = _layout(head_bytes, sizes)
+        (_, *begins), end = places([head_bytes, *sizes])
         if end > self._slot_bytes or sum(sizes) > LIMITS.max_payload_bytes:
             raise CodecError(f"A slot of {self._slot_bytes} bytes holds {sum(sizes)} bytes.")
         first = begins[0] if begins else end
         target = memoryview(b"")
         if end > first:
             target = allocate(end - first)
-            copy_all([(np.frombuffer(target, np.uint8), source[first:end])])
-        buffers = [target[b - first : b - first + n] for b, n in zip(begins, sizes, strict=True)]
+            copy_all([(target, source[first:end].data)])
+        buffers = [*parts(target, [begin - first for begin in begins], sizes)]
         return body[8 * num_buffers :], buffers
 
     def close(self) -> None:

@@ -15,12 +15,10 @@ from functools import partial
 from queue import Queue
 from typing import Any
 
-import numpy as np
-
 from ding_lite.errors import CodecError
 from ding_lite.log import Throttle
 from ding_lite.parallel.memory.copying import copy_all
-from ding_lite.parallel.memory.pool import Pool, places
+from ding_lite.parallel.memory.pool import Pool, parts, places
 from ding_lite.parallel.memory.segments import (
     Announcement,
     Overtaken,
@@ -50,7 +48,7 @@ def local_peers(spec: NodeSpec) -> frozenset[int]:
 
 
 def job_of(spec: NodeSpec) -> str:
-    """Name the job of a node, the same for all nodes of one directory."""
+    """Name the job of a node, alike for all nodes of one directory."""
     addresses = [at for at in (spec.listen, *spec.dials.values()) if at is not None]
     places = sorted(at.rpartition("/")[0] for at in addresses)
     return f"{zlib.crc32(repr(places[:1]).encode()):08x}"
@@ -59,9 +57,7 @@ def job_of(spec: NodeSpec) -> str:
 class SharedSender:
     """Keeps a node's values for its peers: the large ones in segments, the others as bytes.
 
-    Args:
-        job: A part of the segments' names.
-        num_receivers: Limit of the peers that read them; with 0 there are no segments.
+    No more than `num_receivers` peers read the segments; with 0 there are none.
     """
 
     def __init__(self, job: str, num_receivers: int) -> None:
@@ -94,19 +90,18 @@ class SharedSender:
             try:
                 return self._segment_for(key, slot_bytes_of(borrowed)).write(borrowed)
             except OSError as error:
-                self._throttle.once(
-                    logging.WARNING,
-                    "no room",
+                text = (
                     "`%s` is sent by socket, which is slower: there is no room for it in "
-                    "/dev/shm (%s). Give it more; in a container, with `--shm-size`.",
-                    key,
-                    error,
+                    "/dev/shm (%s). Give it more; in a container, with `--shm-size`."
                 )
+                self._throttle.once(logging.WARNING, "no room", text, key, error)
                 return None
 
     def _segment_for(self, key: str, slot_bytes: int) -> Segment:
         """Return the segment of a key; a new one if values have outgrown the old one."""
-        self._retired = [segment for segment in self._retired if not _close_if_idle(segment)]
+        for old in [each for each in self._retired if each.is_idle]:
+            self._retired.remove(old)
+            old.close()
         segment = self._segments.get(key)
         if segment is not None and segment.slot_bytes >= slot_bytes:
             return segment
@@ -122,7 +117,6 @@ class SharedSender:
         return self._segments[key]
 
     def close(self) -> None:
-        """Remove the segments."""
         with self._lock:
             self._is_closed = True
             for segment in (*self._segments.values(), *self._retired):
@@ -131,38 +125,23 @@ class SharedSender:
             self._retired.clear()
 
 
-def _close_if_idle(segment: Segment) -> bool:
-    if segment.is_idle:
-        segment.close()
-        return True
-    return False
-
-
 def _snapshot(borrowed: Encoded, pool: Pool) -> Encoded:
-    """Copy a value into memory of the pool."""
     sizes = [buffer.nbytes for buffer in borrowed.buffers]
     starts, nbytes = places(sizes)
-    block = pool.allocate(nbytes)
-    views = [block[start : start + size] for start, size in zip(starts, sizes, strict=True)]
-    both = zip(views, borrowed.buffers, strict=True)
-    copy_all(
-        (np.frombuffer(view, np.uint8), np.frombuffer(from_, np.uint8)) for view, from_ in both
-    )
+    views = [*parts(pool.allocate(nbytes), starts, sizes)]
+    copy_all(zip(views, borrowed.buffers, strict=True))
     return Encoded(borrowed.meta, [view.toreadonly() for view in views], borrowed.num_arrays)
 
 
 class SharedReceiver:
     """Reads announced values on a thread of its own, started by the first announcement.
 
-    Args:
-        deliver: Called with a peer, its values and the number of their message, on the thread.
-        reject: Called with the reason why a value was dropped.
+    There it calls `deliver` with a peer, its values and the number of their message, or `reject`
+    with the reason why a value was dropped.
     """
 
     def __init__(
-        self,
-        deliver: Callable[[int, dict[str, Any], int], None],
-        reject: Callable[[str], None],
+        self, deliver: Callable[[int, dict[str, Any], int], None], reject: Callable[[str], None]
     ) -> None:
         self._deliver = deliver
         self._reject = reject
@@ -173,7 +152,6 @@ class SharedReceiver:
 
     @property
     def is_busy(self) -> bool:
-        """Whether values wait to be delivered."""
         return self._jobs.unfinished_tasks > 0
 
     def put(self, peer: int, values: Mapping[str, Any], number: int) -> None:

@@ -16,19 +16,16 @@ from struct import Struct
 import numpy as np
 
 from ding_lite.errors import CodecError
-from ding_lite.parallel.memory.pool import Pool, keep_freed_memory, places
+from ding_lite.parallel.memory.pool import Pool, keep_freed_memory, parts, places
 from ding_lite.parallel.transport.base import Frame, Lane, Link
 
 CHUNK_ABOVE = 8 * 2**20
 """Bytes of the largest message that is sent whole."""
 CHUNK_BYTES = 2**20
-"""Limit of the bytes in one chunk."""
 MAX_FRAME_BYTES = 16 * 2**20
 """Limit of the bytes of a frame; a connection that brings a larger one is closed."""
 MAX_MESSAGE_BYTES = 2 * 2**30 + MAX_FRAME_BYTES
-"""Limit of the bytes of a message, all frames together."""
 MAX_FRAMES = 1024
-"""Limit of the frames of a message."""
 MAX_PIECES = 64
 """Limit of the pieces of different frames in one chunk."""
 
@@ -40,17 +37,11 @@ _SIZE = np.dtype("<u8")
 
 
 def size_of(frame: Frame) -> int:
-    """Return the bytes of a frame."""
     return frame.nbytes if isinstance(frame, memoryview) else len(frame)
 
 
 def split(frames: Sequence[Frame], stream: int) -> Iterator[list[Frame]]:
-    """Make the chunks of a message; they refer to its frames and copy nothing.
-
-    Args:
-        frames: The message.
-        stream: A number that no other message of this sender has.
-    """
+    """Make the chunks of a message, without a copy; its sender has no other of this `stream`."""
     sizes = np.array([size_of(frame) for frame in frames], _SIZE)
     total = int(sizes.sum())
     yield [_head(_BEGIN, len(frames), stream, total), sizes.tobytes()]
@@ -72,7 +63,6 @@ def split(frames: Sequence[Frame], stream: int) -> Iterator[list[Frame]]:
 
 
 def is_chunk(frames: Sequence[Frame]) -> bool:
-    """Return whether these frames are a chunk rather than a whole message."""
     return len(frames) > 0 and len(frames[0]) == _HEAD.size and frames[0][:4] == _MAGIC
 
 
@@ -80,18 +70,13 @@ class Assembler:
     """Assembles messages from their chunks, one at a time for each lane of each link.
 
     A node that is proved to own a link has at most one for each lane in all, so that it cannot
-    displace the messages of others.
-
-    Args:
-        max_under_way: Limit of the incomplete messages; beyond it the oldest is dropped.
-        max_bytes: Limit of the bytes of a message.
+    displace the messages of others. Beyond `max_under_way` the oldest incomplete one is dropped.
     """
 
     def __init__(self, *, max_under_way: int, max_bytes: int = MAX_MESSAGE_BYTES) -> None:
         self._max_under_way = max_under_way
         self._max_bytes = max_bytes
         self.num_given_up = 0
-        """Messages that were dropped incomplete."""
         self._partial: dict[tuple[Link, Lane], _Partial] = {}
         self._pool = Pool()
         keep_freed_memory()
@@ -100,19 +85,12 @@ class Assembler:
         return len(self._partial)
 
     def make_room(self, num_more: int) -> None:
-        """Raise the limit of the incomplete messages."""
         self._max_under_way += num_more
 
     def take(
         self, link: Link, lane: Lane, chunk: Sequence[Frame], *, owner: int | None = None
     ) -> list[Frame] | None:
         """Take a chunk; return the message that it completes, if it does.
-
-        Args:
-            link: Its link.
-            lane: Its lane.
-            chunk: Its frames.
-            owner: The node that is proved to own the link.
 
         Raises:
             CodecError: The chunk is malformed or out of order; its message is dropped.
@@ -147,12 +125,10 @@ class Assembler:
             self.num_given_up += 1
 
     def forget(self, link: Link) -> None:
-        """Drop the incomplete messages of a link."""
         for lane in Lane:
             self._partial.pop((link, lane), None)
 
     def _begin(self, chunk: Sequence[Frame], num_frames: int, stream: int, total: int) -> _Partial:
-        """Allocate memory for a message, once its sizes have been checked."""
         if len(chunk) != 2 or not 1 <= num_frames <= MAX_FRAMES or total > self._max_bytes:
             raise CodecError(
                 f"A message of {num_frames} frames and {total} bytes is announced; the limits are "
@@ -173,12 +149,9 @@ class Assembler:
 
 @dataclass
 class _Partial:
-    """An incomplete message."""
-
     stream: int
     sizes: list[int]
-    starts: list[int]
-    """The offset of each frame in the block, aligned for arrays."""
+    starts: list[int]  # of the frames in the block
     block: memoryview
     received: int = 0
     frame: int = 0
@@ -211,8 +184,7 @@ class _Partial:
             self._skip_full()
 
     def frames(self) -> list[Frame]:
-        places = zip(self.starts, self.sizes, strict=True)
-        return [self.block[start : start + size] for start, size in places]
+        return [*parts(self.block, self.starts, self.sizes)]
 
     def _skip_full(self) -> None:
         while not self.is_complete and self.inside == self.sizes[self.frame]:

@@ -1,20 +1,15 @@
 """A transport within one process, for clusters in tests without a socket.
 
-A `Network` connects the nodes, and a test injects the faults of real ones: links break and come
-back, messages are late, a direction goes silent, a node vanishes. There is no global table of
-names: the nodes of a cluster are given the same `Network`.
-
-Every promise of `base` holds here as it does over ZeroMQ; one suite of tests says so. A message
-is copied when it is handed over, so two nodes never share memory, and a sender that changes a frame
-afterwards is detected. The node at the other end is known for certain, as on encrypted tcp, and
-one that is no peer is refused.
+The nodes of a cluster share a `Network`, in which a test injects the faults of real ones. Every
+promise of `base` holds here as it does over ZeroMQ. A message is copied when it is handed over, so
+two nodes never share memory, and a sender that changes a frame afterwards is detected. The node at
+the other end is known for certain, as on encrypted tcp, and one that is no peer is refused.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +20,15 @@ from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import ConfigError, TransportError
 from ding_lite.log import Throttle
 from ding_lite.parallel.network.address import Address
-from ding_lite.parallel.transport.base import CLOSE_TIMEOUT_S, Frame, Lane, Link, Sink
+from ding_lite.parallel.transport.base import (
+    CLOSE_TIMEOUT_S,
+    Frame,
+    Lane,
+    Link,
+    Sink,
+    Transport,
+    log_failure,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +37,9 @@ _News: TypeAlias = Callable[[Sink], None]
 
 
 class Network:
-    """The network between the nodes of one process, with faults that a test injects.
+    """The network between nodes of one process; a test injects faults, which hold for later links.
 
-    Nodes are named by their ids. A fault between two of them also holds for their later links.
+    Nodes are named by their ids.
     """
 
     def __init__(self) -> None:
@@ -45,7 +48,6 @@ class Network:
         self._listening: dict[str, InprocTransport] = {}
         self._wires: dict[Link, _Wire] = {}
         self._at: defaultdict[InprocTransport, dict[Link, _Wire]] = defaultdict(dict)
-        """The wires that each transport is an end of."""
         self._num_wires = 0
         self._cut: set[frozenset[int]] = set()
         self._held: set[tuple[int, int, Lane]] = set()
@@ -63,43 +65,30 @@ class Network:
                 self._disconnect(wire)
 
     def mend(self, one: int, other: int) -> None:
-        """Restore the links between two nodes."""
         with self._lock:
             self._cut.discard(frozenset((one, other)))
-            for wire in self._between(one, other):
-                self._connect(wire)
+            self._connect_all()
 
     def hold(self, sender: int, receiver: int, *lanes: Lane) -> None:
         """Hold the messages of one node to another until `release`; neither is notified.
 
-        To hold one lane lets the other one overtake it. To hold both makes a link that is dead
-        in one direction and seems to be alive.
-
-        Args:
-            sender: The node that sends them.
-            receiver: The node that they are for.
-            *lanes: The lanes; both by default.
+        To hold one lane lets the other one overtake it. To hold both, which is the default, makes
+        a link that is dead in one direction and seems to be alive.
         """
         with self._lock:
             self._held |= {(sender, receiver, lane) for lane in lanes or Lane}
 
     def release(self, sender: int, receiver: int, *lanes: Lane) -> None:
-        """Undo `hold`: the held messages arrive. The arguments are those of `hold`."""
+        """Undo `hold`: the held messages arrive."""
         with self._lock:
             self._held -= {(sender, receiver, lane) for lane in lanes or Lane}
-            for wire in self._between(sender, receiver):
-                for end in wire.ends:
-                    end._changed.notify()
+            self._connect_all()
 
     def heal(self) -> None:
-        """Undo every `cut` and `hold`."""
         with self._lock:
             self._cut.clear()
             self._held.clear()
-            for wire in list(self._wires.values()):
-                self._connect(wire)
-                for end in wire.ends:
-                    end._changed.notify()
+            self._connect_all()
 
     def remove(self, node_id: int) -> None:
         """Remove a node as if it were killed: its links break.
@@ -108,12 +97,10 @@ class Network:
         still be closed.
         """
         with self._lock:
-            for transport in list(self._listening.values()):
+            diallers = [wire.dialler for wire in self._wires.values()]
+            for transport in {*self._listening.values(), *diallers}:
                 if transport._node_id == node_id:
                     self._forget(transport)
-            diallers = {wire.dialler for wire in self._wires.values()}
-            for transport in [each for each in diallers if each._node_id == node_id]:
-                self._forget(transport)
 
     def under_way(self, sender: int, receiver: int) -> int:
         """Return how many messages of one node have not been handed to another one yet."""
@@ -138,26 +125,14 @@ class Network:
         for end in wire.ends:
             del self._at[end][wire.link]
 
-    def _listen(self, transport: InprocTransport, name: str) -> None:
-        if name in self._listening:
-            raise TransportError(
-                f"This node cannot listen on inproc://{name}: node "
-                f"{self._listening[name]._node_id} of the same network does. "
-                f"Is another job using it?"
-            )
-        self._listening[name] = transport
+    def _connect_all(self) -> None:
+        """Connect the wires that can be, and let all transports look for messages."""
         for wire in list(self._wires.values()):
             self._connect(wire)
-
-    def _dial(self, transport: InprocTransport, node_id: int, name: str) -> None:
-        self._num_wires += 1
-        token = f"{transport._node_id}-{node_id}-{self._num_wires}"
-        wire = _Wire(transport, node_id, name, Link(token.encode()))
-        self._wires[wire.link] = self._at[transport][wire.link] = wire
-        self._connect(wire)
+            for end in wire.ends:
+                end._changed.notify()
 
     def _connect(self, wire: _Wire) -> None:
-        """Connect a wire, if there is a listener."""
         listener = self._listening.get(wire.name)
         if wire.listener is not None or listener is None or wire.nodes in self._cut:
             return
@@ -195,58 +170,16 @@ class Network:
                 self._remove(wire)
         self._at.pop(transport, None)
 
-    def _hang_up(self, transport: InprocTransport, node_id: int) -> None:
-        """Remove the wires by which a node has dialled another one; only that one is notified."""
-        for wire in self._of(transport):
-            if wire.dialler is not transport or wire.node_id != node_id:
-                continue
-            self._remove(wire)
-            if wire.listener is not None:
-                wire.listener._notify(lambda sink: sink.on_doubt())
-
-    def _flush(self, transport: InprocTransport) -> None:
-        """Wait until the messages of a transport are taken, or `CLOSE_TIMEOUT_S` has passed."""
-        deadline = Deadline.after(CLOSE_TIMEOUT_S)  # of the machine: a test's clock may stand still
-        deadline.wait(
-            self._changed,
-            lambda: (
-                not any(
-                    pipe
-                    for wire in self._of(transport)
-                    for (to, _), pipe in wire.pipes.items()
-                    if to is not transport
-                )
-            ),
-        )
-
-    def _pick_up(self, transport: InprocTransport) -> list[_News]:
-        """Take the messages for a transport: urgent ones, and then one bulky one a link."""
-        found: dict[Lane, list[_News]] = {lane: [] for lane in Lane}
-        for wire in self._of(transport):
-            for lane, at_once in ((Lane.CONTROL, _READ_AT_ONCE), (Lane.BULK, 1)):
-                pipe = wire.pipes.get((transport, lane))
-                sender = wire.opposite(transport)._node_id if pipe else -1
-                if not pipe or (sender, transport._node_id, lane) in self._held:
-                    continue
-                for _ in range(min(at_once, len(pipe))):
-                    found[lane].append(partial(_hand_over, wire.link, lane, pipe.popleft()))
-        if any(found.values()):
-            self._changed.notify_all()
-        return found[Lane.CONTROL] + found[Lane.BULK]
-
 
 @dataclass(eq=False)
 class _Wire:
     """A dialled link, up or down."""
 
     dialler: InprocTransport
-    node_id: int
-    """The node that is dialled."""
+    node_id: int  # that is dialled
     name: str
-    """The name of the address."""
     link: Link
-    listener: InprocTransport | None = None
-    """The other end, while the link is up."""
+    listener: InprocTransport | None = None  # while the link is up
     was_up: bool = False
     pipes: dict[tuple[InprocTransport, Lane], deque[Sequence[Frame]]] = field(default_factory=dict)
     """The messages under way, by receiver and lane."""
@@ -263,15 +196,8 @@ class _Wire:
         return next(other for other in self.ends if other is not end)
 
 
-class InprocTransport:
-    """Moves messages over the `inproc://` addresses of one network.
-
-    Args:
-        network: The network of the nodes.
-        node_id: This node.
-        peers: The nodes that may connect to it.
-        clock: Measures the waits between two ticks.
-    """
+class InprocTransport(Transport):
+    """Moves messages over the `inproc://` addresses of one network."""
 
     def __init__(
         self,
@@ -293,55 +219,47 @@ class InprocTransport:
         self._wants_tick = False
         self._is_closing = False
 
-    # -- before the start ----------------------------------------------------------------
-
     def listen(self, address: str) -> str:
-        """Listen at an address, and return it.
-
-        Raises:
-            ConfigError: It is no address of this transport.
-            TransportError: Another node listens there.
-        """
+        name = _name_of(address)
         with self._network._lock:
-            self._network._listen(self, _name_of(address))
+            if (other := self._network._listening.setdefault(name, self)) is not self:
+                raise TransportError(
+                    f"This node cannot listen on {address}: node {other._node_id} of the same "
+                    f"network does. Is another job using it?"
+                )
+            self._network._connect_all()
         return address
 
     def dial(self, node_id: int, address: str) -> None:
-        """Connect to a node, now or as soon as it listens.
-
-        Raises:
-            ConfigError: It is no address of this transport.
-        """
-        with self._network._lock:
-            self._network._dial(self, node_id, _name_of(address))
+        name, network = _name_of(address), self._network
+        with network._lock:
+            network._num_wires += 1
+            token = f"{self._node_id}-{node_id}-{network._num_wires}"
+            wire = _Wire(self, node_id, name, Link(token.encode()))
+            network._wires[wire.link] = network._at[self][wire.link] = wire
+            network._connect(wire)
 
     def redial(self, node_id: int, address: str) -> None:
-        """Connect to a node at another address than before.
-
-        Raises:
-            ConfigError: It is no address of this transport.
-        """
-        name = _name_of(address)
+        _name_of(address)
         with self._network._lock:
-            self._network._hang_up(self, node_id)
-            self._network._dial(self, node_id, name)
+            for wire in self._network._of(self):
+                if wire.dialler is self and wire.node_id == node_id:
+                    self._network._remove(wire)
+                    if wire.listener is not None:
+                        wire.listener._notify(lambda sink: sink.on_doubt())
+        self.dial(node_id, address)
 
     def admit(self, node_id: int) -> None:
-        """Accept connections of a further node from now on."""
         with self._network._lock:
             self._peers |= {node_id}
 
     def start(self, sink: Sink) -> None:
-        """Begin to move messages."""
         self._thread = threading.Thread(
             target=self._run, args=(sink,), name=f"ding_lite-transport-{self._node_id}", daemon=True
         )
         self._thread.start()
 
-    # -- from any thread -----------------------------------------------------------------
-
     def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
-        """Send a message; nothing is copied before it arrives, so it must not change any more."""
         with self._network._lock:
             wire = self._network._at[self].get(link)
             if wire is None or wire.listener is None:
@@ -353,24 +271,21 @@ class InprocTransport:
             return True
 
     def wake(self) -> None:
-        """Call the sink's `on_tick` now."""
         with self._network._lock:
             self._wants_tick = True
             self._changed.notify()
 
     @property
     def is_calling(self) -> bool:
-        """Whether this thread is within a call of the sink."""
         return threading.current_thread() is self._thread
 
     def pump(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Do nothing: messages stay on the transport's own thread, which tests do not mind."""
+        """Messages stay on the transport's own thread, which tests do not mind."""
 
     def wake_pump(self) -> None:
-        """Do nothing: no thread pumps."""
+        pass
 
     def close(self) -> None:
-        """Send the messages that were taken, within a second, and end the thread."""
         with self._network._lock:
             if self._is_closing:
                 return
@@ -379,14 +294,18 @@ class InprocTransport:
         if self._thread is not None:
             self._thread.join()
         with self._network._lock:
-            self._drop_received()
-            self._network._flush(self)
+            wires = self._network._of(self)
+            for wire in wires:  # so that the senders of what was not read do not wait
+                for lane in Lane:
+                    wire.pipes.get((self, lane), deque()).clear()
+            self._network._changed.notify_all()
+            Deadline.after(CLOSE_TIMEOUT_S).wait(  # not of the clock, which may stand still
+                self._network._changed,
+                lambda: not any(any(wire.pipes.values()) for wire in wires),
+            )
             self._network._forget(self)
 
-    # -- on the transport's thread -------------------------------------------------------
-
     def owner(self, link: Link) -> int | None:
-        """Return the node at the other end of a link; None of an unknown link."""
         with self._network._lock:
             wire = self._network._at[self].get(link)
             if wire is None:
@@ -394,47 +313,28 @@ class InprocTransport:
             return wire.node_id if wire.dialler is self else wire.dialler._node_id
 
     def brought_at(self, link: Link) -> float:
-        """Return 0: messages are received whole here."""
         return 0.0
 
     def forget(self, link: Link) -> None:
-        """Do nothing: messages are received whole here."""
+        """Messages are received whole here."""
 
     def drop(self, link: Link) -> None:
-        """Break a link, which comes back at once."""
         with self._network._lock:
             wire = self._network._at[self].get(link)
             if wire is not None:
                 self._network._disconnect(wire)
                 self._network._connect(wire)
 
-    # -- inside --------------------------------------------------------------------------
-
     def _notify(self, news: _News) -> None:
-        """Queue a call of the sink; with the lock held."""
         self._news.append(news)
         self._changed.notify()
-
-    def _drop_received(self) -> None:
-        """Drop unread messages, so that their senders do not wait."""
-        for wire in self._network._of(self):
-            for lane in Lane:
-                if (self, lane) in wire.pipes:
-                    wire.pipes[self, lane].clear()
-        self._network._changed.notify_all()
 
     def _run(self, sink: Sink) -> None:
         while not self._is_closing:
             try:
                 self._tick(sink)
             except BaseException as error:  # noqa: BLE001 - the thread serves all peers
-                self._throttle.every(
-                    1.0,
-                    logging.ERROR,
-                    type(error).__name__,
-                    "a message could not be handled:\n%s",
-                    traceback.format_exc(),
-                )
+                log_failure(self._throttle, error)
         sink.on_tick()
 
     def _tick(self, sink: Sink) -> None:
@@ -447,13 +347,28 @@ class InprocTransport:
         while self._todo and not self._is_closing:
             self._todo.popleft()(sink)
 
+    def _pick_up(self) -> list[_News]:
+        """Take messages: urgent ones, and then one bulky one a link."""
+        found: dict[Lane, list[_News]] = {lane: [] for lane in Lane}
+        for wire in self._network._of(self):
+            for lane, at_once in ((Lane.CONTROL, _READ_AT_ONCE), (Lane.BULK, 1)):
+                pipe = wire.pipes.get((self, lane))
+                sender = wire.opposite(self)._node_id if pipe else -1
+                if not pipe or (sender, self._node_id, lane) in self._network._held:
+                    continue
+                for _ in range(min(at_once, len(pipe))):
+                    found[lane].append(partial(_hand_over, wire.link, lane, pipe.popleft()))
+        if any(found.values()):
+            self._network._changed.notify_all()
+        return found[Lane.CONTROL] + found[Lane.BULK]
+
     def _wait_for_news(self, deadline: Deadline) -> list[_News]:
         found: list[_News] = []
 
         def has_come() -> bool:
             found.extend(self._news)
             self._news.clear()
-            found.extend(self._network._pick_up(self))
+            found.extend(self._pick_up())
             return bool(found) or self._wants_tick or self._is_closing
 
         with self._network._lock:

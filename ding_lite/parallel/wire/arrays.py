@@ -30,9 +30,7 @@ OWN_BUFFER_BYTES = 16 * 1024
 MAX_BUFFERS = 1023
 """Limit of the buffers of a message: with the frame before them that makes 1024."""
 MAX_ARRAYS = 4096
-"""Limit of the arrays and tensors of a message."""
 MAX_NDIM = 8
-"""Limit of the dimensions of an array."""
 MAX_PAYLOAD_BYTES = 2 * 2**30
 """Limit of the bytes of all buffers of a message."""
 
@@ -63,11 +61,7 @@ def unreadable(error: Exception) -> Unsendable:
 
 
 class Packing:
-    """The buffers of a message that is being written.
-
-    Args:
-        borrow: Whether large arrays are referenced rather than copied.
-    """
+    """The buffers of a message that is being written; `borrow` refers to large arrays, uncopied."""
 
     __slots__ = ("_nbytes", "borrow", "num_arrays", "own", "packed")
 
@@ -95,15 +89,12 @@ class Packing:
             self.packed.append(array.tobytes())
             return False
 
-        if self.borrow or _is_immutable(array):
-            array = np.ascontiguousarray(array)
-        else:
-            array = np.array(array, order="C", copy=True)
+        is_shared = self.borrow or _is_immutable(array)
+        array = np.ascontiguousarray(array) if is_shared else np.array(array, order="C")
         self.own.append(array.reshape(-1).view(np.uint8).data.toreadonly())
         return True
 
     def add_bytes(self, value: bytes) -> bool:
-        """Add large bytes; return whether they got their own buffer."""
         self._add_up(len(value))
         if len(self.own) == MAX_BUFFERS - 1:
             self.packed.append(value)
@@ -136,22 +127,15 @@ class Packing:
             )
 
     def packed_bytes(self) -> int:
-        """Return the size of the packed buffer; 0 for none."""
-        return sum(map(len, self.packed)) if self.packed else 0
+        return sum(map(len, self.packed))
 
     def buffers(self) -> list[memoryview]:
-        """Return the packed buffer, if any, and those of the large arrays."""
-        packed = b"".join(self.packed) if self.packed else b""
+        packed = b"".join(self.packed)
         return [memoryview(packed), *self.own] if packed else self.own
 
 
 class Unpacking:
-    """The buffers of a message that is being read.
-
-    Args:
-        buffers: The buffers of the message.
-        packed_bytes: The size of the packed buffer, which then comes first; 0 for none.
-    """
+    """The buffers of a message that is being read, of which the first may be the packed one."""
 
     __slots__ = ("_num_arrays", "_own", "_packed", "_position", "_rest")
 
@@ -192,11 +176,12 @@ class Unpacking:
     def take(self, nbytes: int, own: bool) -> memoryview:
         """Return the next bytes: a whole buffer, or a part of the packed one."""
         if own is True:
-            if self._own == len(self._rest) or self._rest[self._own].nbytes != nbytes:
-                found = "none" if self._own == len(self._rest) else self._rest[self._own].nbytes
-                raise CodecError(f"A value of {nbytes} bytes has a buffer of {found} bytes.")
+            found = None if self._own == len(self._rest) else self._rest[self._own]
+            if found is None or found.nbytes != nbytes:
+                size = "none" if found is None else found.nbytes
+                raise CodecError(f"A value of {nbytes} bytes has a buffer of {size} bytes.")
             self._own += 1
-            return self._rest[self._own - 1]
+            return found
         if own is not False:
             raise CodecError(f"Where a value's bytes are is said by a bool, not {shorten(own)}.")
         begin, self._position = self._position, self._position + nbytes
@@ -208,7 +193,6 @@ class Unpacking:
         return self._packed[begin : self._position]
 
     def finish(self) -> None:
-        """Check that no byte is left over."""
         left = len(self._rest) - self._own
         if left or self._position != self._packed.nbytes:
             raise CodecError(
@@ -258,15 +242,12 @@ def _proper_bools(array: NumpyArray) -> NumpyArray:
 
 
 def is_tensor_class(cls: type) -> bool:
-    """Return whether objects of a class are torch tensors, without importing torch."""
+    """Return whether a class is one of torch tensors, without importing torch."""
     return issubclass(cls, getattr(sys.modules.get("torch"), "Tensor", ()))
 
 
 def tensor_code(tensor: torch.Tensor) -> tuple[str, NumpyArray]:
-    """Return the dtype code of a tensor, and its numbers as an array that shares its memory.
-
-    The array of bfloat16, which numpy does not have, is one of u2.
-    """
+    """Return the dtype code of a tensor, and its array (of u2 for bf16) in the same memory."""
     import torch
 
     if not tensor.is_cpu:
@@ -287,12 +268,9 @@ def tensor_code(tensor: torch.Tensor) -> tuple[str, NumpyArray]:
 
 
 def tensor_of(array: NumpyArray, code: str) -> torch.Tensor:
-    """Return a tensor of a decoded array, in the same memory if that is writable.
-
-    Read-only memory is copied: torch has no read-only tensors.
-    """
     import torch
 
+    # Read-only memory is copied: torch has no read-only tensors.
     tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
     return tensor.view(torch.bfloat16) if code == "bf16" else tensor
 

@@ -33,21 +33,7 @@ from ding_lite.parallel.wire.arrays import (
     tensor_code,
     unreadable,
 )
-from ding_lite.parallel.wire.decoding import (
-    ARRAY,
-    BYTES,
-    CONTEXT,
-    DICT,
-    LIST,
-    MAX_DEPTH,
-    RECORD,
-    SCALAR,
-    SCALARS,
-    SET,
-    TENSOR,
-    TUPLE,
-    Reader,
-)
+from ding_lite.parallel.wire.decoding import MAX_DEPTH, SCALARS, Reader, Tag
 from ding_lite.records import RECORDS
 from ding_lite.runtime.context import Context
 
@@ -70,15 +56,10 @@ class Encoded(msgspec.Struct, frozen=True):
     buffers: list[memoryview]
     """The packed small arrays, if any, and after them the large ones."""
     num_arrays: int = 0
-    """How many arrays and tensors it has."""
 
     @property
     def nbytes(self) -> int:
-        """The bytes of meta and buffers."""
-        nbytes = len(self.meta)
-        for buffer in self.buffers:
-            nbytes += buffer.nbytes
-        return nbytes
+        return len(self.meta) + sum([buffer.nbytes for buffer in self.buffers])
 
 
 def encode(tree: Any, *, borrow: bool = False, name: str = "value", room: int = 0) -> Encoded:
@@ -187,7 +168,6 @@ class _Writer(Packing):
         return found
 
     def pairs(self, value: Mapping[Any, Any], depth: int) -> list[Any]:
-        """Encode a dict as key, value, key, value."""
         if not value:
             return []
         value = dict(value)  # at once: other threads may write to it
@@ -216,57 +196,42 @@ def _deeper(depth: int) -> int:
     return depth + 1
 
 
-def _write_list(writer: _Writer, value: list[Any], depth: int) -> list[Any]:
-    values = [*value]  # other threads may write to the list
-    return [LIST, *writer.nodes(values, None, _deeper(depth))]
-
-
-def _write_tuple(writer: _Writer, value: tuple[Any, ...], depth: int) -> list[Any]:
-    return [TUPLE, *writer.nodes(value, None, _deeper(depth))]
-
-
 def _write_set(writer: _Writer, value: set[Any], depth: int) -> list[Any]:
     items = [*value]
-    return [SET, *writer.nodes(items, items, _deeper(depth))]
-
-
-def _write_dict(writer: _Writer, value: dict[Any, Any], depth: int) -> list[Any]:
-    return [DICT, *writer.pairs(value, _deeper(depth))]
+    return [Tag.SET, *writer.nodes(items, items, _deeper(depth))]
 
 
 def _write_context(writer: _Writer, value: Context, depth: int) -> list[Any]:
     kept = writer.nodes(value.kept, None, depth)
     pairs = writer.pairs(value, _deeper(depth))
-    return [CONTEXT, value.finish is True, len(kept), *kept, *pairs]
+    return [Tag.CONTEXT, value.finish is True, len(kept), *kept, *pairs]
 
 
 def _write_record(writer: _Writer, value: Any, depth: int) -> list[Any]:
     name, names = RECORDS.description(type(value))
     fields = {name: getattr(value, name) for name in names}
-    return [RECORD, name, *writer.pairs(fields, _deeper(depth))]
+    return [Tag.RECORD, name, *writer.pairs(fields, _deeper(depth))]
 
 
 def _write_bytes(writer: _Writer, value: bytes, _depth: int) -> bytes | list[Any]:
     if len(value) < OWN_BUFFER_BYTES:
         return value
-    return [BYTES, len(value), writer.add_bytes(value)]
+    return [Tag.BYTES, len(value), writer.add_bytes(value)]
 
 
 def _write_scalar(writer: _Writer, value: np.generic, _depth: int) -> list[Any]:
     code, array = array_code(np.asarray(value))
-    return [SCALAR, code, array.tobytes()]
+    return [Tag.SCALAR, code, array.tobytes()]
 
 
 def _write_array(writer: _Writer, value: NumpyArray, _depth: int) -> list[Any]:
-    return _array_node(writer, ARRAY, *array_code(value))
+    code, array = array_code(value)
+    return [Tag.ARRAY, code, writer.add(array), *array.shape]
 
 
 def _write_tensor(writer: _Writer, value: Any, _depth: int) -> list[Any]:
-    return _array_node(writer, TENSOR, *tensor_code(value))
-
-
-def _array_node(writer: _Writer, tag: int, code: str, array: NumpyArray) -> list[Any]:
-    return [tag, code, writer.add(array), *array.shape]
+    code, array = tensor_code(value)
+    return [Tag.TENSOR, code, writer.add(array), *array.shape]
 
 
 def _write_encoded(writer: _Writer, value: Encoded, _depth: int) -> msgspec.Raw:
@@ -289,25 +254,21 @@ def _write_str(_writer: _Writer, value: str, _depth: int) -> str:
     return value
 
 
-def _write_as_is(_writer: _Writer, value: Any, _depth: int) -> Any:
-    return value
-
-
 _WRITERS: dict[type, _Write] = {
     # The first five are asked only to find out which value msgspec has refused.
-    type(None): _write_as_is,
-    bool: _write_as_is,
-    float: _write_as_is,
+    **dict.fromkeys((type(None), bool, float), lambda writer, value, depth: value),
     int: _write_int,
     str: _write_str,
     bytes: _write_bytes,
-    list: _write_list,
-    tuple: _write_tuple,
-    dict: _write_dict,
-    OrderedDict: _write_dict,
+    # Copied at once: other threads may write to the list.
+    list: lambda writer, value, depth: [Tag.LIST, *writer.nodes([*value], None, _deeper(depth))],
+    tuple: lambda writer, value, depth: [Tag.TUPLE, *writer.nodes(value, None, _deeper(depth))],
+    **dict.fromkeys(
+        (dict, OrderedDict),
+        lambda writer, value, depth: [Tag.DICT, *writer.pairs(value, _deeper(depth))],
+    ),
     set: _write_set,
-    np.ndarray: _write_array,
-    np.memmap: _write_array,
+    **dict.fromkeys((np.ndarray, np.memmap), _write_array),
     Context: _write_context,
     Encoded: _write_encoded,
     **{dtype.type: _write_scalar for dtype in CODES},
@@ -315,7 +276,6 @@ _WRITERS: dict[type, _Write] = {
 
 
 def _writer_of(value: Any) -> _Write:
-    """Return the writer for a class that is not in the table, by its base classes."""
     kind = type(value)
     if kind in RECORDS:
         return _write_record
@@ -325,11 +285,11 @@ def _writer_of(value: Any) -> _Write:
         return _write_context
     if isinstance(value, np.generic):
         return _write_scalar
-    raise Unsendable(f"{_a(kind.__name__)}", _remedy(value))
+    article = "an" if kind.__name__[:1].lower() in "aeiou" else "a"
+    raise Unsendable(f"{article} {kind.__name__}", _remedy(value))
 
 
 def _remedy(value: Any) -> str:
-    """Return advice for an unsupported value."""
     if isinstance(value, Enum):
         return "Send its `.value`."
     if is_dataclass(value) and not isinstance(value, type):
@@ -365,7 +325,3 @@ def _find(tree: Any) -> Unsendable:
 def _error(refusal: Unsendable, name: str) -> CodecError:
     path = name + "".join(f"[{shorten(key)}]" for key in reversed(refusal.path))
     return CodecError(f"`{path}` is {refusal.found}, which cannot be sent. {refusal.remedy}")
-
-
-def _a(noun: str) -> str:
-    return f"an {noun}" if noun[:1].lower() in "aeiou" else f"a {noun}"

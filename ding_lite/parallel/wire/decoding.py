@@ -14,7 +14,13 @@ from ding_lite.parallel.wire.arrays import NumpyArray, Unpacking, shorten, tenso
 from ding_lite.records import RECORDS
 from ding_lite.runtime.context import Context
 
-LIST, TUPLE, DICT, SET, BYTES, SCALAR, ARRAY, TENSOR, CONTEXT, RECORD = range(10)
+
+class Tag:
+    """The kind of an array in the meta: its first item."""
+
+    LIST, TUPLE, DICT, SET, BYTES, SCALAR, ARRAY, TENSOR, CONTEXT, RECORD = range(10)
+
+
 SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 """Types that msgpack has itself; the keys of a dict are of one of them too."""
 MAX_DEPTH = 16
@@ -30,7 +36,6 @@ class Reader(Unpacking):
     __slots__ = ()
 
     def value(self, node: Value, depth: int) -> Value:
-        """Decode a node at a depth, 1 for the root."""
         if type(node) in SCALARS:
             return node
         if type(node) is not list or not node:
@@ -41,7 +46,6 @@ class Reader(Unpacking):
         return _READERS[tag](self, node, depth)
 
     def values(self, nodes: Node, depth: int) -> list[Value]:
-        """Decode the items of a container at a depth."""
         if depth > MAX_DEPTH + 1:
             raise CodecError(f"There are more than {MAX_DEPTH + 1} containers within each other.")
         if SCALARS.issuperset(map(type, nodes)):
@@ -52,7 +56,6 @@ class Reader(Unpacking):
         ]
 
     def pairs(self, nodes: Node, depth: int) -> dict[Value, Value]:
-        """Decode a dict from key, value, key, value."""
         if not nodes:
             return {}
         keys = nodes[::2]
@@ -65,18 +68,6 @@ class Reader(Unpacking):
 
 
 _Read = Callable[[Reader, Node, int], Value]
-
-
-def _read_list(reader: Reader, node: Node, depth: int) -> list[Value]:
-    return reader.values(node[1:], depth)
-
-
-def _read_tuple(reader: Reader, node: Node, depth: int) -> tuple[Value, ...]:
-    return tuple(reader.values(node[1:], depth))
-
-
-def _read_dict(reader: Reader, node: Node, depth: int) -> dict[Value, Value]:
-    return reader.pairs(node[1:], depth)
 
 
 def _read_set(reader: Reader, node: Node, depth: int) -> set[Value]:
@@ -148,9 +139,9 @@ def _of_length(node: Node, length: int) -> Node:
 
 # In the order of their tags.
 _READERS: tuple[_Read, ...] = (
-    _read_list,
-    _read_tuple,
-    _read_dict,
+    lambda reader, node, depth: reader.values(node[1:], depth),
+    lambda reader, node, depth: tuple(reader.values(node[1:], depth)),
+    lambda reader, node, depth: reader.pairs(node[1:], depth),
     _read_set,
     _read_bytes,
     _read_scalar,

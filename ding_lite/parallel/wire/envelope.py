@@ -66,11 +66,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Kind
     src: int
-    """The sending node's id."""
     dst: int
-    """The receiving node's id."""
-    incarnation: int = 0
-    """That of the sender: higher after each restart."""
+    incarnation: int = 0  # of the sender: higher after each restart
     seq: int = 0
     """The number of the message, or of the first event in it, in the sender's count."""
     ack: int = 0
@@ -80,25 +77,13 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def payload_bytes(self) -> int:
-        """The size of all buffers together."""
         return sum([buffer.nbytes for buffer in self.buffers]) if self.buffers else 0
 
     def frames(self) -> list[bytes | memoryview]:
-        """Return the frames of the message: header and meta, buffers."""
         header = _HEADER.pack(
-            MAGIC,
-            VERSION,
-            self.kind,
-            0,
-            self.src,
-            self.dst,
-            self.incarnation,
-            self.seq,
-            self.ack,
-            len(self.buffers),
-            len(self.meta),
-            self.payload_bytes,
-        )
+            MAGIC, VERSION, self.kind, 0, self.src, self.dst, self.incarnation, self.seq, self.ack,
+            len(self.buffers), len(self.meta), self.payload_bytes,
+        )  # fmt: skip
         return [header + self.meta, *self.buffers]
 
     @classmethod
@@ -144,15 +129,9 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
                 f"limits are {limits.max_meta_bytes} and {limits.max_payload_bytes}."
             )
         return cls(
-            kind=kind,
-            src=src,
-            dst=dst,
-            incarnation=incarnation,
-            seq=seq,
-            ack=ack,
-            meta=bytes(head[HEADER_BYTES:]),
-            buffers=buffers,
-        )
+            kind=kind, src=src, dst=dst, incarnation=incarnation, seq=seq, ack=ack,
+            meta=bytes(head[HEADER_BYTES:]), buffers=buffers,
+        )  # fmt: skip
 
 
 def version_of(frames: Sequence[bytes | memoryview]) -> int | None:
@@ -166,16 +145,10 @@ _DECODER = msgspec.msgpack.Decoder(list[bytes])
 
 
 def pack_batch(metas: Sequence[bytes]) -> bytes:
-    """Pack the metas of several events into one."""
     return _ENCODER.encode(metas)
 
 
 def unpack_batch(meta: bytes) -> list[bytes]:
-    """Unpack the metas of several events.
-
-    Raises:
-        CodecError: It is no batch, or one that is too long.
-    """
     try:
         metas = _DECODER.decode(meta)
     except msgspec.MsgspecError as error:

@@ -55,8 +55,7 @@ class EventArrived(msgspec.Struct, frozen=True):
     event: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    number: int = 0
-    """Counted by the peer."""
+    number: int = 0  # counted by the peer
 
 
 class StateArrived(msgspec.Struct, frozen=True):
@@ -66,7 +65,6 @@ class StateArrived(msgspec.Struct, frozen=True):
     owes_credit: int = 0
     """The number of the message if values in it are only announced: see `Session.credit`."""
     number: int = 0
-    """The number of the message in any case."""
 
 
 class CallArrived(msgspec.Struct, frozen=True):
@@ -99,57 +97,34 @@ Arrival: TypeAlias = (
 )
 
 
-def encode_event(event: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
-    """Encode an event once, for any number of peers.
+def encode_event(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
+    """Encode an event, once for any number of peers, or a call.
 
     Raises:
         CodecError: An argument cannot be sent.
     """
-    return _encode_named(event, args, kwargs)
-
-
-def encode_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
-    """Encode a call.
-
-    Raises:
-        CodecError: An argument cannot be sent.
-    """
-    return _encode_named(name, args, kwargs)
-
-
-def _encode_named(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
     if type(name) is not str:
         raise CodecError(f"Events and calls have a str for a name, not {shorten(name)}.")
     return encode([name, kwargs or None, *args], room=_HOP_ROOM)
 
 
-def encode_reply(ok: bool, value: Any) -> Encoded:
-    """Encode an answer.
+encode_call = encode_event
 
-    Raises:
-        CodecError: It cannot be sent.
-    """
+
+def encode_reply(ok: bool, value: Any) -> Encoded:
     return encode([ok, value], room=_HOP_ROOM)
 
 
 def write_state(values: Mapping[str, Any], *, shares_memory: bool = False) -> Encoded:
-    """Encode slots, encoded or not, as one body.
-
-    A peer that shares this node's memory gets the announcements of published values.
-    """
-    return encode(
-        {
-            key: (value.announcement if shares_memory else value.encoded)
-            if isinstance(value, Published)
-            else value
-            for key, value in values.items()
-        },
-        name="state",
-    )
+    """Encode slots as one body; a peer that shares this node's memory gets announcements."""
+    slots = dict(values)
+    for key, value in values.items():
+        if isinstance(value, Published):
+            slots[key] = value.announcement if shares_memory else value.encoded
+    return encode(slots, name="state")
 
 
 def read_state(envelope: Envelope) -> dict[str, Any]:
-    """Decode the values of a state message."""
     values = decode(envelope.meta, envelope.buffers)
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise CodecError("A state message is a dict of values by topic.")
@@ -157,7 +132,6 @@ def read_state(envelope: Envelope) -> dict[str, Any]:
 
 
 def read_events(envelope: Envelope) -> list[tuple[bytes, list[memoryview]]]:
-    """Unpack a batch of encoded events."""
     metas = unpack_batch(envelope.meta)
     if len(metas) > 1 and envelope.buffers:
         raise CodecError("A batch of events has no buffers; an event with buffers stands alone.")
@@ -165,18 +139,15 @@ def read_events(envelope: Envelope) -> list[tuple[bytes, list[memoryview]]]:
 
 
 def read_event(body: Any, number: int) -> EventArrived:
-    """Decode the body of an event."""
     return EventArrived(*read_named(body, "An event"), number)
 
 
 def read_call(envelope: Envelope) -> CallArrived:
-    """Decode a call."""
     body = decode(envelope.meta, envelope.buffers)
     return CallArrived(envelope.seq, *read_named(body, "A call"))
 
 
 def read_named(body: Any, what: str) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-    """Decode the name, arguments and named arguments of an event or call."""
     if type(body) is list and len(body) >= 2 and type(body[0]) is str:
         name, kwargs, *args = body
         if kwargs is None:
@@ -187,7 +158,6 @@ def read_named(body: Any, what: str) -> tuple[str, tuple[Any, ...], dict[str, An
 
 
 def read_reply(envelope: Envelope) -> ReplyArrived:
-    """Decode an answer."""
     match decode(envelope.meta, envelope.buffers):
         case [bool(ok), value]:
             return ReplyArrived(envelope.seq, ok, value)
@@ -209,35 +179,26 @@ _LONGEST_TEXT = 1024
 
 
 def read_greeting(body: Any, node_id: int) -> dict[str, Any]:
-    """Decode a HELLO or WELCOME.
-
-    Raises:
-        CodecError: It is malformed, or has impossible values.
-    """
-    if isinstance(body, dict) and body.keys() >= {*_NUMBERS, "labels"}:
-        texts = [body.get(key, "") for key in ("memory", "job")]
-        labels = body["labels"]
-        if (
-            all(type(body[key]) is int for key in _NUMBERS)
-            and type(labels) is list
-            and all(type(text) is str and len(text) <= _LONGEST_TEXT for text in [*texts, *labels])
-        ):
-            _check_greeting(body, node_id)
-            return body
-    raise CodecError(f"Node {node_id} greets in a way that this version does not understand.")
-
-
-def _check_greeting(body: dict[str, Any], node_id: int) -> None:
+    labels = body.get("labels") if isinstance(body, dict) else None
+    if type(labels) is not list or not (
+        all(type(body.get(key)) is int for key in _NUMBERS)
+        and all(
+            type(text) is str and len(text) <= _LONGEST_TEXT
+            for text in [body.get("memory", ""), body.get("job", ""), *labels]
+        )
+    ):
+        raise CodecError(f"Node {node_id} greets in a way that this version does not understand.")
     for key, (least, most) in _NUMBERS.items():
         if not least <= body[key] <= most:
             raise CodecError(
                 f"Node {node_id} greets with `{key}` {body[key]}; possible are {least} to {most}."
             )
-    if len(body["labels"]) > _MOST_LABELS:
+    if len(labels) > _MOST_LABELS:
         raise CodecError(
-            f"Node {node_id} greets with {len(body['labels'])} labels; the limit is {_MOST_LABELS}."
+            f"Node {node_id} greets with {len(labels)} labels; the limit is {_MOST_LABELS}."
         )
     try:
-        check_labels(body["labels"])
+        check_labels(labels)
     except LabelError as error:
         raise CodecError(f"Node {node_id} greets with a wrong label: {error}") from error
+    return dict(body)

@@ -16,7 +16,7 @@ import math
 import os
 import socket
 import struct
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,10 +32,8 @@ have not brought a whole one yet. Larger messages than 8 MiB come in pieces."""
 LOOK_EVERY_S = 0.1
 """Seconds between two checks while the connections bring anything."""
 _IDLE_LOOK_EVERY_S = 1.0
-_FRAME_BYTES = 42
-"""Bytes that encryption and framing add to a frame, at most."""
-_RECEIVED_AT = 128
-"""The offset of the received bytes in the kernel's `tcp_info`."""
+_FRAME_BYTES = 42  # that encryption and framing add to a frame, at most
+_RECEIVED_AT = 128  # in the kernel's `tcp_info`
 _RECEIVED = struct.Struct("=Q")
 _INFO_BYTES = _RECEIVED_AT + _RECEIVED.size
 
@@ -48,13 +46,10 @@ class _Connection:
     owner: int | None = None
     route: bytes | None = None
     """The link and lane that it carries; None before its first message."""
-    base: int = 0
-    """The bytes it had received when all of them had been read."""
-    read: int = 0
-    """The bytes read since then."""
+    base: int = 0  # bytes received when all of them had been read
+    read: int = 0  # bytes read since then
     received: int = 0
     received_at: float = 0.0
-    """When it was last seen to have received more."""
     was_over: bool = False
     """Whether it may have had too much of an unfinished message at the last look."""
 
@@ -62,20 +57,25 @@ class _Connection:
     def is_tcp(self) -> bool:
         return self.family != socket.AF_UNIX
 
+    @property
+    def held(self) -> int:
+        """The bytes that ZeroMQ holds of it."""
+        return self.received - self.base - self.read
+
 
 class Connections:
     """The connections of a node's sockets, by their descriptors.
 
-    Args:
-        max_peer_bytes: Bytes that ZeroMQ may hold of one peer.
-        max_total_bytes: Bytes that it may hold of all of them; half of the memory by default.
+    ZeroMQ may hold no more than these bytes of one peer and of all; of all by default half of the
+    memory.
     """
 
     def __init__(
         self, *, max_peer_bytes: int = MAX_PEER_BYTES, max_total_bytes: int | None = None
     ) -> None:
         self._max_peer_bytes = max_peer_bytes
-        self._max_total_bytes = max_total_bytes or _half_of_memory()
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self._max_total_bytes = max_total_bytes or memory // 2
         self._open: dict[int, _Connection] = {}
         self._of_routes: dict[bytes, int] = {}
         self._fresh: set[int] = set()
@@ -96,19 +96,24 @@ class Connections:
                 self._open[fd] = known
                 self._num_tcp += known.is_tcp
             if route is not None:
-                known.route, known.owner = route, owner
-                self._of_routes[route] = fd
+                self._assign(fd, known, route, owner)
+
+    def _assign(
+        self, fd: int, known: _Connection, route: bytes | None, owner: int | None = None
+    ) -> None:
+        if known.route is not None and self._of_routes.get(known.route) == fd:
+            del self._of_routes[known.route]
+        known.route = route
+        if route is not None:
+            known.owner, self._of_routes[route] = owner, fd
 
     def closed(self, fd: int) -> None:
-        """Forget a connection."""
         known = self._open.pop(fd, None)
         if known is None:
             return
         self._num_tcp -= known.is_tcp
-        # ZeroMQ goes on to hold its messages.
-        self._left_behind[known.owner] += max(0, known.received - known.base - known.read)
-        if known.route is not None and self._of_routes.get(known.route) == fd:
-            del self._of_routes[known.route]
+        self._left_behind[known.owner] += max(0, known.held)  # ZeroMQ goes on to hold its messages
+        self._assign(fd, known, None)
 
     def brought(
         self,
@@ -119,15 +124,7 @@ class Connections:
         fd: int = -1,
         owner: int | None = None,
     ) -> None:
-        """Note a message that was read.
-
-        Args:
-            route: The lane of the link that it came on.
-            num_frames: Its frames.
-            num_bytes: The bytes of all its frames.
-            fd: The descriptor that it came from; -1 for a connection that this node has dialled.
-            owner: The node that is proved to have sent it.
-        """
+        """Note a message that was read; its descriptor is -1 if this node has dialled."""
         if fd < 0:
             fd = self._of_routes.get(route, -1)
         known = self._open.get(fd)
@@ -137,28 +134,21 @@ class Connections:
             if known is None:  # it is closed already
                 return
         if known.route != route:
-            if known.route is not None and self._of_routes.get(known.route) == fd:
-                del self._of_routes[known.route]
-            known.route, known.owner = route, owner
-            self._of_routes[route] = fd
+            self._assign(fd, known, route, owner)
         known.read += num_bytes + num_frames * _FRAME_BYTES
         self._fresh.add(fd)
 
     def brought_at(self, route: bytes) -> float:
-        """Return when the connection of a route last received anything."""
         known = self._open.get(self._of_routes.get(route, -1))
         return 0.0 if known is None else known.received_at
 
     def drained(self) -> None:
-        """Note that all whole messages have been read."""
         self._has_drained = True
         self._left_behind.clear()
-        if self._fresh:
-            self._settled |= self._fresh
-            self._fresh.clear()
+        self._settled |= self._fresh
+        self._fresh.clear()
 
     def cut(self, route: bytes) -> None:
-        """Cut the connection of a route, if there is one."""
         fd = self._of_routes.get(route, -1)
         if fd in self._open:
             self._shut_down(fd)
@@ -169,14 +159,12 @@ class Connections:
             return math.inf, []
         if now < self._look_at:
             return self._look_at - now, []
-        held, has_grown = self._held(now)
-        wait_s = LOOK_EVERY_S if has_grown else _IDLE_LOOK_EVERY_S
+        wait_s = LOOK_EVERY_S if self._measure(now) else _IDLE_LOOK_EVERY_S
         self._look_at = now + wait_s
-        return wait_s, [*self._cut_unfinished(held), *self._cut_the_worst(held)]
+        return wait_s, [*self._cut_unfinished(), *self._cut_the_worst()]
 
-    def _held(self, now: float) -> tuple[dict[int | None, dict[int, int]], bool]:
-        """Return the bytes that ZeroMQ holds, by owner and descriptor, and whether any are new."""
-        held: dict[int | None, dict[int, int]] = defaultdict(dict)
+    def _measure(self, now: float) -> bool:
+        """Count the bytes of each connection; return whether any are new."""
         has_grown = False
         for fd, known in self._open.items():
             received = self._received(fd, known)
@@ -184,23 +172,7 @@ class Connections:
                 known.received, known.received_at, has_grown = received, now, True
             if fd in self._settled:  # bytes since then are not counted
                 known.base, known.read = received, 0
-            held[known.owner][fd] = received - known.base - known.read
-        return held, has_grown
-
-    def _unfinished(self, held: dict[int | None, dict[int, int]]) -> Iterator[int]:
-        """Yield connections with too much of an unfinished message.
-
-        A connection has one if all whole messages were read since the last check, and none of it.
-        """
-        for fd, nbytes in [item for of_fds in held.values() for item in of_fds.items()]:
-            known = self._open[fd]
-            is_over = nbytes > MAX_UNFINISHED_BYTES
-            has_brought = fd in self._fresh or fd in self._settled
-            if is_over and known.was_over and self._has_drained and not has_brought:
-                yield fd
-            known.was_over = is_over
-        self._settled.clear()
-        self._has_drained = False
+        return has_grown
 
     def _received(self, fd: int, known: _Connection) -> int:
         if not known.is_tcp:
@@ -211,26 +183,37 @@ class Connections:
                 return known.received if received is None else received
         return known.received
 
-    def _cut_unfinished(self, held: dict[int | None, dict[int, int]]) -> Iterator[str]:
-        for fd in self._unfinished(held):
-            self._shut_down(fd)
-            yield (
-                f"A message of {_name(self._open[fd].owner)} has more than {MAX_UNFINISHED_BYTES} "
-                f"bytes and does not end. The connection was cut."
-            )
+    def _cut_unfinished(self) -> Iterator[str]:
+        """Cut connections with too much of an unfinished message.
 
-    def _cut_the_worst(self, held: dict[int | None, dict[int, int]]) -> Iterator[str]:
+        A connection has one if all whole messages were read since the last check, and none of it.
+        """
+        for fd, known in self._open.items():
+            was_over, known.was_over = known.was_over, known.held > MAX_UNFINISHED_BYTES
+            has_brought = fd in self._fresh or fd in self._settled
+            if was_over and known.was_over and self._has_drained and not has_brought:
+                self._shut_down(fd)
+                yield (
+                    f"A message of {_name(known.owner)} has more than {MAX_UNFINISHED_BYTES} "
+                    f"bytes and does not end. The connection was cut."
+                )
+        self._settled.clear()
+        self._has_drained = False
+
+    def _cut_the_worst(self) -> Iterator[str]:
         sums = Counter(self._left_behind)
-        sums.update({owner: sum(of_fds.values()) for owner, of_fds in held.items()})
+        for known in self._open.values():
+            sums[known.owner] += known.held
         total = sum(sums.values())
         for owner in sorted(sums, key=sums.__getitem__, reverse=True):
             limit = MAX_UNFINISHED_BYTES if owner is None else self._max_peer_bytes
             if sums[owner] <= limit and total <= self._max_total_bytes:
                 continue
             total -= sums[owner]
-            if not held[owner]:  # all are cut already
+            of_owner = [fd for fd, known in self._open.items() if known.owner == owner]
+            if not of_owner:  # all are cut already
                 continue
-            for fd in held[owner]:
+            for fd in of_owner:
                 self._shut_down(fd)
             yield (
                 f"{sums[owner]} bytes of {_name(owner)} wait to be read; the limit is {limit}, and "
@@ -269,7 +252,3 @@ def _name_of(connection: socket.socket) -> object:
 
 def _name(owner: int | None) -> str:
     return "an unknown node" if owner is None else f"node {owner}"
-
-
-def _half_of_memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

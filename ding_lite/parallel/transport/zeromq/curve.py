@@ -8,6 +8,7 @@ message of that connection: a peer cannot send as another node, whatever its mes
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import zmq
 from zmq.utils import z85
@@ -22,31 +23,21 @@ _REQUEST_FRAMES = 7
 
 
 class Doorkeeper:
-    """Gives a node's sockets their keys, and authenticates connections.
-
-    Args:
-        context: The context of the sockets.
-        key: The secret of the job.
-        node_id: This node.
-        peers: The nodes that may connect.
-    """
+    """Gives a node's sockets their keys, and authenticates the connections of its peers."""
 
     def __init__(
-        self,
-        context: zmq.Context[zmq.Socket[bytes]],
-        key: Key,
-        node_id: int,
-        peers: Iterable[int],
+        self, context: zmq.Context[Any], key: Key, node_id: int, peers: Iterable[int]
     ) -> None:
         self._key = key
         self._node_id = node_id
-        self._peers = {_public(key.of_dialler(peer)): peer for peer in peers}
+        self._peers: dict[bytes, int] = {}
+        for peer in peers:
+            self.admit(peer)
         self.socket = context.socket(zmq.REP)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.bind(_ZAP)
 
     def admit(self, peer: int) -> None:
-        """Accept connections of a further node from now on."""
         self._peers[_public(self._key.of_dialler(peer))] = peer
 
     def guard(self, socket: zmq.Socket[bytes]) -> None:
@@ -57,7 +48,6 @@ class Doorkeeper:
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without an answer a connection is refused
 
     def identify(self, socket: zmq.Socket[bytes], peer: int) -> None:
-        """Set up a socket that will dial, with this node's key and that of the peer."""
         own = self._key.of_dialler(self._node_id)
         socket.setsockopt(zmq.CURVE_SECRETKEY, own)
         socket.setsockopt(zmq.CURVE_PUBLICKEY, _public(own))
@@ -70,19 +60,17 @@ class Doorkeeper:
         peer = None
         if len(request) == _REQUEST_FRAMES and request[5] == b"CURVE":
             peer = self._peers.get(request[6])
+        verdict = [b"400", b"no key of a peer", b""]
         if peer is not None:
-            self._reply(number, b"200", b"", str(peer).encode())
+            verdict = [b"200", b"", str(peer).encode()]
+        self.socket.send_multipart([_ZAP_VERSION, number, *verdict, b""])
+        if peer is not None:
             return None
-        self._reply(number, b"400", b"no key of a peer", b"")
         place = request[3].decode(errors="replace") if len(request) > 3 else "somewhere"
         return f"A connection from {place} has no key of a peer of node {self._node_id}."
 
-    def _reply(self, number: bytes, status: bytes, text: bytes, user: bytes) -> None:
-        self.socket.send_multipart([_ZAP_VERSION, number, status, text, user, b""])
-
 
 def owner_of(frame: zmq.Frame) -> int:
-    """Return the node that has sent a message to a guarded socket."""
     return int(str(frame.get(_USER_ID)))
 
 

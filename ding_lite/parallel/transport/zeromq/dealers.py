@@ -4,10 +4,9 @@ A dialled peer is two DEALER sockets, one a lane. It is there when both are. The
 say why a handshake has failed, which decides between an accident and a refusal: a peer that is
 starting or dying is dialled again, one that has no place for this node is not.
 
-What is ugly here and why: a port forward or load balancer accepts connections before there is a
-node behind it, and hangs up. To ZeroMQ that looks like a node that hangs up for a wrong key. But
-a node greets first, so the kernel's count of the bytes that came tells the two apart; it is asked
-through a copy of ZeroMQ's descriptor, for ZeroMQ closes its own before it reports.
+What is ugly here and why: a port forward or load balancer with no node behind it accepts and hangs
+up, as a node does for a wrong key. But a node greets first: the kernel's count of the bytes that
+came tells them apart, through a copy of the descriptor, which ZeroMQ closes before it reports.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ UNKNOWN_KEY = zmq.Event.HANDSHAKE_FAILED_AUTH
 HUNG_UP = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
 OPENED = zmq.Event.ACCEPTED | zmq.Event.CONNECTED
 WATCHED = OPENED | DOWN | UP | NO_KEY | UNKNOWN_KEY | HUNG_UP
-"""The events of connections that are watched."""
 
 OPTIONS = {
     zmq.SNDHWM: 0,
@@ -47,14 +45,10 @@ OPTIONS = {
     zmq.TCP_KEEPALIVE_INTVL: 1,
     zmq.TCP_KEEPALIVE_CNT: 3,
 }
-"""The options of every socket."""
 
-_SIGNATURE_BYTES = 10
-"""Bytes with which ZeroMQ begins every connection."""
-_HANG_UPS = 3
-"""Times in a row that a peer must hang up on the handshake to count as a refusal."""
+_SIGNATURE_BYTES = 10  # with which ZeroMQ begins every connection
+_HANG_UPS = 3  # in a row that count as a refusal
 _CLOSED_BY_PEER = (errno.EPIPE, errno.ECONNRESET)
-"""Errors of a handshake in which the peer hangs up, rather than is slow."""
 _REASONS = {
     NO_KEY: "what listens at {} has no key, or is no node.",
     UNKNOWN_KEY: "it does not count this node among its peers.",
@@ -77,10 +71,8 @@ class Dealers:
     """Whether the listener hung up last time without a greeting, which no node does."""
     _num_hang_ups: int = 0
     _copies: dict[Lane, socket.socket] = field(default_factory=dict)
-    """The connections of which the handshake is under way."""
 
     def connect(self, lane: Lane, socket: zmq.Socket[bytes]) -> None:
-        """Dial with one of the sockets."""
         socket.setsockopt(zmq.ROUTING_ID, self.link + lane.value)
         socket.setsockopt(zmq.IMMEDIATE, 1)  # no message queues up for a peer that is not there
         socket.setsockopt(zmq.RECONNECT_IVL, 20)
@@ -90,11 +82,9 @@ class Dealers:
 
     @property
     def is_there(self) -> bool:
-        """Whether both sockets are connected."""
         return len(self._up) == len(Lane)
 
     def note_opened(self, lane: Lane, fd: int) -> None:
-        """Note that a socket has a connection, on which the handshake begins."""
         self._close_copy(lane)
         with suppress(OSError):  # it is closed already
             self._copies[lane] = borrow(fd)
@@ -109,7 +99,7 @@ class Dealers:
             self._close_copy(lane)
 
     def note_up(self, lane: Lane) -> bool:
-        """Note that a socket is connected; return whether both are now."""
+        """Return whether both sockets are connected now, as they were not before."""
         self._close_copy(lane)
         self._num_hang_ups = 0
         if lane in self._up:
@@ -119,16 +109,15 @@ class Dealers:
         return self.is_there
 
     def note_down(self, lane: Lane) -> bool:
-        """Note that a socket is not connected; return whether both were until now."""
         self._close_copy(lane)
         was_there = self.is_there
         self._up.discard(lane)
-        return was_there and lane not in self._up
+        return was_there
 
     def note_failure(self, lane: Lane, event: zmq.Event, value: int) -> str | None:
-        """Note that a handshake has failed; return why, if it is a refusal.
+        """Return why a handshake has failed, if it is a refusal.
 
-        After a first success no failure is a refusal: the peer may be starting again.
+        After a first success no failure is one: the peer may be starting again.
         """
         has_greeted = self._has_greeted(lane)
         self.is_met_with_silence = value in _CLOSED_BY_PEER and not has_greeted
@@ -150,7 +139,4 @@ class Dealers:
         if not self.address.startswith("tcp"):
             return True
         copy = self._copies.get(lane)
-        with suppress(OSError):
-            if copy is not None and copy.family != socket.AF_UNIX:
-                return (bytes_received(copy) or 0) >= _SIGNATURE_BYTES
-        return False
+        return copy is not None and (bytes_received(copy) or 0) >= _SIGNATURE_BYTES

@@ -1,11 +1,9 @@
 """The event loop of the transport, which a thread that waits for a message may run itself.
 
-A message that one thread reads and another one waits for changes threads on its way, and mostly
-cores with them; the interpreter's memory has to follow, which takes longer than all that is done
-with a small message. So a thread that waits may lead: it reads by itself until it has what it waits
-for (leader and followers: Schmidt et al. 2000, "Leader/Followers: a design pattern for efficient
-multi-threaded event demultiplexing"). The own thread sleeps through that, but for what is due and
-for `wake`.
+A message that one thread reads and another one waits for changes threads, and mostly cores, on its
+way, which takes longer than all that is done with a small message. So a thread that waits may lead:
+it reads by itself until it has what it waits for (Schmidt et al. 2000, "Leader/Followers"). The own
+thread sleeps through that, but for what is due and for `wake`.
 """
 
 from __future__ import annotations
@@ -28,24 +26,35 @@ class Reactor:
         sockets: What is read.
         serve: One iteration: hands on what has come at these sockets, and returns the seconds
             until there is more to do.
+        end: The last iteration.
     """
 
-    def __init__(self, sockets: Sockets, serve: Callable[[list[Socket]], float]) -> None:
+    def __init__(
+        self,
+        sockets: Sockets,
+        serve: Callable[[list[Socket]], float],
+        end: Callable[[], object],
+    ) -> None:
         self._sockets = sockets
         self._serve = serve
+        self._end = end
+        self._thread = threading.Thread(target=self._run, name="ding_lite-transport", daemon=True)
         self._iterating = threading.Lock()
         self._leading = threading.Lock()
         self._leader = 0
         self._own_thread_at = -math.inf
-        """When the own thread looks by itself, at the latest."""
+        """When the own thread serves again by itself, at the latest; read by the leader."""
+        self._is_stopped = True
+
+    def start(self) -> None:
         self._is_stopped = False
+        self._thread.start()
 
     @property
     def is_current(self) -> bool:
-        """Whether this thread is within an iteration."""
         return self._sockets.reader == threading.get_ident()
 
-    def exclusively(self, do: Callable[[], ResultT]) -> ResultT:
+    def _exclusively(self, do: Callable[[], ResultT]) -> ResultT:
         """Call `do` as an iteration: no other thread reads meanwhile."""
         with self._iterating:
             self._sockets.reader = threading.get_ident()
@@ -54,14 +63,13 @@ class Reactor:
             finally:
                 self._sockets.reader = 0
 
-    def run(self) -> None:
-        """Run the loop on the own thread until `stop`; no thread leads from then on."""
+    def _run(self) -> None:
         while not self._is_stopped:
-            self._sockets.wait(self.exclusively(self._serve_and_plan))
+            self._sockets.wait(self._exclusively(self._serve_and_plan))
         self._leading.acquire()  # for good
+        self._exclusively(self._end)
 
     def _serve_and_plan(self) -> float:
-        """Serve, and note in the same iteration when this thread will again, for the leader."""
         wait_s = self._serve(self._sockets.unread)
         self._own_thread_at = SYSTEM_CLOCK.now() + wait_s
         return wait_s
@@ -69,20 +77,18 @@ class Reactor:
     def lead(self, ready: Callable[[], bool], seconds: float) -> None:
         """Run the loop on this thread until `ready()`; return at once if another one leads.
 
-        Args:
-            ready: Asked after each iteration and after `wake_leader`.
-            seconds: How long at most.
+        It asks after each iteration and after `wake_leader`.
         """
         now = SYSTEM_CLOCK.now()
         until, look_at = now + seconds, math.inf
-        if self.is_current or not self._leading.acquire(blocking=False):
+        if self._is_stopped or self.is_current or not self._leading.acquire(blocking=False):
             return
         try:
             self._leader = threading.get_ident()
             self._sockets.take_over()
             while not (ready() or self._is_stopped or now >= until):
                 self._sockets.wait_as_leader(min(look_at, until, now + LOOK_UP_S) - now)
-                wait_s = self.exclusively(lambda: self._serve(self._sockets.unread))
+                wait_s = self._exclusively(lambda: self._serve(self._sockets.unread))
                 now = SYSTEM_CLOCK.now()
                 look_at = now + wait_s
         finally:
@@ -93,12 +99,13 @@ class Reactor:
             self._leading.release()
 
     def wake_leader(self) -> None:
-        """Make the leading thread check `ready` again; safe from any thread."""
         if self._leader and not self.is_current:
             self._sockets.wake_leader()
 
     def stop(self) -> None:
-        """End the loop on all threads after the present iteration; safe from any thread."""
-        self._is_stopped = True
-        self._sockets.wake()
-        self.wake_leader()
+        """End the loop on all threads after the present iteration, and wait for that."""
+        if not self._is_stopped:
+            self._is_stopped = True
+            self._sockets.wake()
+            self.wake_leader()
+            self._thread.join()

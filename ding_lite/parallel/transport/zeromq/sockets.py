@@ -8,9 +8,9 @@ a descriptor does not say that a message is there, only that the socket has not 
 something has happened; and each use of a socket, sending too, makes it look. So after a send the
 socket is asked for what it has seen, and that is passed on to a reader.
 
-One thread always waits, and another one may take over for a while (`zeromq.reactor` says why). So
-all descriptors are in one epoll, on which the other thread waits directly, and the first one
-through a second epoll, in which the first can be switched off and on by one call.
+One thread always waits, and another one may take over for a while (`zeromq.reactor`). So all
+descriptors are in one epoll, on which the other thread waits directly, and the first one through a
+second epoll, in which the first can be switched off and on by one call.
 """
 
 from __future__ import annotations
@@ -44,9 +44,7 @@ class Sockets:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        """Held during each use of a socket."""
         self.reader = 0
-        """The thread that reads at this moment; 0 for none."""
         self._epoll = select.epoll()
         self._own_epoll = select.epoll()
         self._own_epoll.register(self._epoll.fileno(), select.EPOLLIN)
@@ -71,7 +69,7 @@ class Sockets:
 
     def remove(self, socket: Socket) -> None:
         """Remove a socket; by the thread that reads, with `lock` held."""
-        fd = next(fd for fd, known in self._of_fds.items() if known is socket)
+        fd = int(socket.getsockopt(zmq.FD))
         del self._of_fds[fd]
         self._unread.discard(socket)
         self._epoll.unregister(fd)
@@ -87,7 +85,7 @@ class Sockets:
         with self.lock:
             try:
                 for frames in messages:
-                    self._send(socket, frames)
+                    _send(socket, frames)
             finally:  # a failed send may have consumed the event as well
                 self._look(socket)
 
@@ -108,41 +106,24 @@ class Sockets:
             if threading.get_ident() != self.reader:
                 self.wake()
 
-    def _send(self, socket: Socket, frames: Sequence[Frame]) -> None:
-        left = len(frames)
-        try:
-            for frame in frames:
-                left -= 1
-                socket.send(frame, _MORE if left else _LAST, len(frame) < _COPY_BELOW)
-        except zmq.ZMQError:  # of the first frame: the others cannot fail
-            raise
-        except BaseException:  # an interrupt: the next message must not become a part of this one
-            socket.send(b"", _LAST)
-            raise
-
     def wake(self) -> None:
-        """End the wait of the own thread."""
         with self._wake_lock:
             if not self._is_closed:
                 os.eventfd_write(self._wake_fd, 1)
 
     def wake_leader(self) -> None:
-        """End the present or next wait of the thread that has taken over."""
         with self._wake_lock:
             if not self._is_closed:
                 self._is_leader_woken = True
                 os.eventfd_write(self._leader_fd, 1)
 
-    # -- from the thread that reads
-    # -------------------------------------------------------------------
+    # -- from the thread that reads ----------------------------------------------------------
 
     @property
     def unread(self) -> list[Socket]:
-        """The sockets that may have something to read, as far as that is known."""
         return [*self._unread]
 
     def wait(self, seconds: float) -> None:
-        """Wait on the own thread until there is something to read, `wake`, or the time is over."""
         for fd, _ in self._own_epoll.poll(self._longest(seconds), _AT_ONCE):
             if fd != self._wake_fd:
                 self._note(self._epoll.poll(0.0, _AT_ONCE))
@@ -152,7 +133,6 @@ class Sockets:
         self._own_epoll.modify(self._epoll.fileno(), 0)
 
     def wait_as_leader(self, seconds: float) -> None:
-        """Wait after `take_over`, as `wait` does; `wake_leader` ends it."""
         self._note(self._epoll.poll(self._longest(seconds), _AT_ONCE))
 
     def give_back(self) -> None:
@@ -180,14 +160,10 @@ class Sockets:
                 os.eventfd_read(self._leader_fd)
 
     def read(self, socket: Socket, read: Callable[[], ReadT], *, look: bool = True) -> ReadT | None:
-        """Call `read` if there is a message; return None if not.
+        """Call `read` if there is a message; return None if not, or if it raises zmq.Again.
 
-        Until then `wait` returns at once, and the socket stays in `unread`.
-
-        Args:
-            socket: The socket.
-            read: Reads a message; raises zmq.Again where there is none.
-            look: Whether to check first, which is cheaper where there may well be none.
+        Until then `wait` returns at once, and the socket stays in `unread`. To `look` first is
+        cheaper where there may well be none.
         """
         with self.lock:
             if not look or int(socket.getsockopt(_EVENTS)) & _READABLE:
@@ -199,10 +175,22 @@ class Sockets:
             return None
 
     def close(self) -> None:
-        """Close all but the sockets themselves."""
         with self._wake_lock:
             self._is_closed = True
             self._own_epoll.close()
             self._epoll.close()
             os.close(self._wake_fd)
             os.close(self._leader_fd)
+
+
+def _send(socket: Socket, frames: Sequence[Frame]) -> None:
+    left = len(frames)
+    try:
+        for frame in frames:
+            left -= 1
+            socket.send(frame, _MORE if left else _LAST, len(frame) < _COPY_BELOW)
+    except zmq.ZMQError:  # of the first frame: the others cannot fail
+        raise
+    except BaseException:  # an interrupt: the next message must not become a part of this one
+        socket.send(b"", _LAST)
+        raise

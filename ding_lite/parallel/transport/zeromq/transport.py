@@ -7,13 +7,12 @@ connections, so a monitor watches each socket: without it a peer that died would
 its heartbeats stay away, and one that is refused would try for ever. A ROUTER does not say which
 peer has gone (`on_doubt`); sending to it does (`ROUTER_MANDATORY`).
 
-High-water marks are off on purpose: the sessions above bound what is under way (a window of
-events, one ctx message a peer), and a mark in the socket would drop or block what they count.
-Besides, ZeroMQ 4.3.5 with heartbeats aborts the process when peers go away and their messages have
-reached the mark for receiving. What a peer can make ZeroMQ hold all the same is bounded from
-outside, by `zeromq.connections`; `docs/design/0009-back-pressure.md` has the measurements. Frames
-are bounded, connections that bring larger ones are cut, and large messages travel in chunks. On tcp
-all is encrypted, and a connection must prove to be of a peer.
+High-water marks are off on purpose: they would drop or block what the sessions above count and
+bound, and ZeroMQ 4.3.5 with heartbeats aborts the process where peers that have reached the mark go
+away. What a peer can make ZeroMQ hold all the same is bounded from outside, by `zeromq.connections`
+(`docs/design/0009-back-pressure.md`). Frames are bounded, connections that bring larger ones are
+cut, and large messages travel in chunks. On tcp all is encrypted, and a connection must prove to be
+of a peer.
 """
 
 from __future__ import annotations
@@ -23,11 +22,10 @@ import logging
 import math
 import os
 import threading
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -38,7 +36,7 @@ from ding_lite.interruption import is_for_program
 from ding_lite.log import Throttle
 from ding_lite.parallel.network.address import Address, is_taken
 from ding_lite.parallel.network.security import check_dialling, load_key, place_to_listen, user_key
-from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink
+from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink, Transport, log_failure
 from ding_lite.parallel.transport.chunks import (
     CHUNK_ABOVE,
     MAX_FRAMES,
@@ -90,15 +88,46 @@ _OWNED = b"@"
 """Stands in a link's name before the node that it is proved to belong to."""
 
 
-class ZeroMQTransport:
+class _Message(NamedTuple):
+    link: Link | None
+    """None for a routing id that no node has."""
+    lane: Lane
+    frames: list[Frame]
+    num_frames: int
+    """How many there were: those beyond the limit are dropped."""
+    route: bytes
+    fd: int
+
+
+class _Others:
+    """A transport's part for a second router; it begins before the first one and ends before it."""
+
+    def __init__(self, transport: Transport, sinks: list[Sink]) -> None:
+        self._transport = transport
+        self._sinks = sinks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def listen(self, address: str) -> str:
+        return address
+
+    def start(self, sink: Sink) -> None:
+        self._sinks.append(sink)
+
+    def close(self) -> None:
+        pass
+
+
+class ZeroMQTransport(Transport):
     """Moves messages over `ipc://` and `tcp://` addresses.
 
     Args:
         node_id: This node.
         peers: The nodes that may connect to it.
-        key_file: Where the key of the job lies, for tcp; without one the user's own key does,
-            on the loopback interface.
+        key_file: The file of the job's key, for tcp; the user's own key without one, on loopback.
         connections: Bounds what ZeroMQ holds for this node, for tcp.
+        other_ids: Further nodes that may, for a second router of this node, which `others` serves.
     """
 
     def __init__(
@@ -108,9 +137,14 @@ class ZeroMQTransport:
         peers: Iterable[int] = (),
         key_file: str | None = None,
         connections: Connections | None = None,
+        other_ids: frozenset[int] = frozenset(),
     ) -> None:
         self._node_id = node_id
-        self._peers = frozenset(peers)
+        self._peers = frozenset(peers) | other_ids
+        self._other_ids = other_ids
+        self._sinks: list[Sink] = []
+        self.others = cast(Transport, _Others(self, self._sinks))
+        """The second router's view of this transport, which the first one opens and closes."""
         self._key_file = key_file
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._sockets = Sockets()
@@ -122,27 +156,19 @@ class ZeroMQTransport:
         self._monitors: dict[Socket, tuple[Link | None, Lane]] = {}
         self._connections = Connections() if connections is None else connections
         self._unauthenticated: UnauthenticatedConnections | None = None
-        """The connections to this node's port, where a key is required."""
         self._assembler = Assembler(max_under_way=2 * max(1, len(self._peers)))
         self._num_streams = 0
         self._throttle = Throttle(logger)
         self._wants_tick = False
         self._num_doubts = 0
         self._doubts_at = 0.0
-        self._reactor: Reactor | None = None
-        self._thread: threading.Thread | None = None
-        self._closing = False
+        self._reactor = Reactor(self._sockets, self._serve, self._tick)
+        self._is_closing = False
         self._lock = threading.Lock()
 
     # -- before the start ----------------------------------------------------------------
 
     def listen(self, address: str) -> str:
-        """Listen at an address; return it with the port.
-
-        Raises:
-            ConfigError: Other machines can reach the address.
-            TransportError: It cannot be taken.
-        """
         wanted = Address.parse(address)
         place = place_to_listen(wanted, key_file=self._key_file)
         socket = self._socket(zmq.ROUTER, None, Lane.CONTROL, place)
@@ -174,11 +200,6 @@ class ZeroMQTransport:
         return str(replace(wanted, port=port))
 
     def dial(self, node_id: int, address: str) -> None:
-        """Connect to a node, now or as soon as it listens.
-
-        Raises:
-            ConfigError: It is on another machine, and there is no key file.
-        """
         place = Address.parse(address)
         check_dialling(place, key_file=self._key_file)
         dealers = Dealers(node_id, address)
@@ -190,15 +211,8 @@ class ZeroMQTransport:
             dealers.connect(lane, socket)
 
     def start(self, sink: Sink) -> None:
-        """Begin to move messages."""
-        self._reactor = reactor = Reactor(self._sockets, partial(self._serve, sink))
-
-        def run() -> None:
-            reactor.run()
-            reactor.exclusively(sink.on_tick)
-
-        self._thread = threading.Thread(target=run, name="ding_lite-transport", daemon=True)
-        self._thread.start()
+        self._sinks.insert(0, sink)
+        self._reactor.start()
 
     def _keys(self) -> Doorkeeper:
         if self._doorkeeper is None:
@@ -225,7 +239,6 @@ class ZeroMQTransport:
     # -- from any thread -----------------------------------------------------------------
 
     def admit(self, node_id: int) -> None:
-        """Accept connections of a further node from now on."""
         if node_id not in self._peers:
             self._peers |= {node_id}
             self._assembler.make_room(2)
@@ -233,9 +246,9 @@ class ZeroMQTransport:
             self._doorkeeper.admit(node_id)
 
     def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
-        """Send a message; large frames are not copied, so they must not change any more."""
         dealers = self._dealers.get(link)
         route: list[Frame] = []
+        messages: Iterable[Sequence[Frame]]
         if dealers is not None:
             if not dealers.is_there:  # one lane may be, or ZeroMQ may not have noticed yet
                 return False
@@ -245,54 +258,40 @@ class ZeroMQTransport:
             route = [self._route(link, lane)]
         else:
             return False
+        if sum(map(size_of, frames)) <= CHUNK_ABOVE:
+            messages = [[*route, *frames]]
+        else:
+            self._num_streams += 1
+            messages = ([*route, *chunk] for chunk in split(frames, self._num_streams))
         try:
-            self._sockets.send(socket, self._pieces(route, frames))
+            self._sockets.send(socket, messages)
         except zmq.ZMQError as error:
             if error.errno in _NOT_THERE:
                 return False
             raise
         return True
 
-    def _pieces(self, route: list[Frame], frames: Sequence[Frame]) -> Iterable[Sequence[Frame]]:
-        """Return a message as it is sent: itself, or its chunks."""
-        nbytes = 0
-        for frame in frames:
-            nbytes += frame.nbytes if type(frame) is memoryview else len(frame)
-        if nbytes <= CHUNK_ABOVE:
-            return [[*route, *frames]]
-        self._num_streams += 1
-        return ([*route, *chunk] for chunk in split(frames, self._num_streams))
-
     def wake(self) -> None:
-        """Call the sink's `on_tick` now."""
         is_known, self._wants_tick = self._wants_tick, True
         if not is_known and not self.is_calling:
             self._sockets.wake()
 
     @property
     def is_calling(self) -> bool:
-        """Whether this thread is within a call of the sink."""
-        return self._reactor is not None and self._reactor.is_current
+        return self._reactor.is_current
 
     def pump(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Read on this thread until `ready()`; return at once if another one leads."""
-        if self._reactor is not None:
-            self._reactor.lead(ready, seconds)
+        self._reactor.lead(ready, seconds)
 
     def wake_pump(self) -> None:
-        """Make the pumping thread check `ready` again."""
-        if self._reactor is not None:
-            self._reactor.wake_leader()
+        self._reactor.wake_leader()
 
     def close(self) -> None:
-        """Send the messages that were taken, within a second, and end the thread."""
         with self._lock:
-            if self._closing:
+            if self._is_closing:
                 return
-            self._closing = True
-        if self._reactor is not None and self._thread is not None:
-            self._reactor.stop()
-            self._thread.join()
+            self._is_closing = True
+        self._reactor.stop()
         with self._sockets.lock:
             for socket in self._messages:
                 socket.disable_monitor()
@@ -308,88 +307,74 @@ class ZeroMQTransport:
         self._sockets.close()
         self._context.term()
 
-    # -- within an iteration
-    # --------------------------------------------------------------------------
+    # -- within an iteration -------------------------------------------------------------
 
     def owner(self, link: Link) -> int | None:
-        """Return the node that a link is proved to belong to; None without a proof."""
         dealers = self._dealers.get(link)
         if dealers is not None:
             return dealers.node_id
         return int(link.rpartition(_OWNED)[2]) if self._is_guarded else None
 
     def brought_at(self, link: Link) -> float:
-        """Return when bytes were last received on a link; 0 where that is not known."""
         return max(self._connections.brought_at(self._route(link, lane)) for lane in Lane)
 
     def forget(self, link: Link) -> None:
-        """Drop the incomplete messages of a link."""
         self._assembler.forget(link)
 
     def drop(self, link: Link) -> None:
-        """Close a link; the node that has dialled it may do so again."""
         self.forget(link)
         for lane in Lane:
             self._connections.cut(self._route(link, lane))
 
     def redial(self, node_id: int, address: str) -> None:
-        """Connect to a node at another address than before.
-
-        Raises:
-            ConfigError: The address is malformed, or on another machine without a key file.
-        """
         check_dialling(Address.parse(address), key_file=self._key_file)
         for dealers in [each for each in self._dealers.values() if each.node_id == node_id]:
             self._hang_up(dealers)
         self.dial(node_id, address)
 
     def _hang_up(self, dealers: Dealers) -> None:
-        """Close the connections to a dialled peer, with all that belongs to them."""
         self.drop(dealers.link)
         dealers.close()
         del self._dealers[dealers.link]
-        monitors = [each for each, (link, _) in self._monitors.items() if link == dealers.link]
         with self._sockets.lock:
-            for socket in dealers.sockets.values():
-                del self._messages[socket]
-                self._sockets.remove(socket)
-                socket.disable_monitor()
-                socket.close(linger=0)
-            for monitor in monitors:
-                del self._monitors[monitor]
-                self._sockets.remove(monitor)
-                monitor.close(linger=0)
+            for known in self._messages, self._monitors:
+                for socket in [each for each, (at, _) in known.items() if at == dealers.link]:
+                    del known[socket]
+                    self._sockets.remove(socket)
+                    if known is self._messages:
+                        socket.disable_monitor()
+                    socket.close(linger=0)
+
+    def _tick(self) -> float:
+        return min([sink.on_tick() for sink in self._sinks])
+
+    def _sink_of(self, link: Link | None) -> Sink:
+        is_other = link is not None and self._other_ids and self.owner(link) in self._other_ids
+        return self._sinks[-1 if is_other else 0]
 
     def _route(self, link: Link, lane: Lane) -> bytes:
-        """Return the routing id of one lane of a link."""
         is_incoming = self._is_guarded and link not in self._dealers
         return (link.rpartition(_OWNED)[0] if is_incoming else link) + lane.value
 
-    def _serve(self, sink: Sink, found: Sequence[Socket]) -> float:
+    def _serve(self, found: Sequence[Socket]) -> float:
         """Run one iteration: hand messages on, and let the sink send."""
         try:
-            self._hand_on_all(found, sink)
+            are_drained = [self._read(each) for each in found if each in self._messages]
+            for socket in found:  # messages before the events of their connections
+                if socket in self._monitors:
+                    self._watch(socket)
+                elif self._doorkeeper is not None and socket is self._doorkeeper.socket:
+                    self._admit(self._doorkeeper)
+            if all(are_drained):
+                self._connections.drained()
             self._wants_tick = False
-            wait_s = min(sink.on_tick(), self._resolve_doubts(sink), self._look(sink))
+            wait_s = min(self._tick(), self._resolve_doubts(), self._look())
         except BaseException as error:  # noqa: BLE001 - all peers are served here, so it goes on
             self._complain(error)
             return 0.0
         return 0.0 if self._wants_tick else wait_s  # a thread asked for one meanwhile
 
-    def _hand_on_all(self, found: Sequence[Socket], sink: Sink) -> None:
-        is_drained = True
-        for socket in found:
-            if socket in self._messages:
-                is_drained = self._read(socket, sink) and is_drained
-        for socket in found:  # messages before the events of their connections
-            if socket in self._monitors:
-                self._watch(socket, sink)
-            elif self._doorkeeper is not None and socket is self._doorkeeper.socket:
-                self._admit(self._doorkeeper, sink)
-        if is_drained:
-            self._connections.drained()
-
-    def _read(self, socket: Socket, sink: Sink) -> bool:
+    def _read(self, socket: Socket) -> bool:
         """Hand messages on; return whether those were all.
 
         Each message is handed on after the next one was read: a thread that it wakes needs the
@@ -399,93 +384,86 @@ class ZeroMQTransport:
         left = _READ_AT_ONCE
         message = self._sockets.read(socket, read, look=False)
         while message is not None:
-            source, lane, frames, num_frames, route, fd = message
-            owner = None if source is None else self.owner(source)
-            nbytes = sum(map(size_of, frames))
-            self._connections.brought(route, num_frames, nbytes, fd=fd, owner=owner)
-            if source is None:  # a routing id that no node has
-                self._connections.cut(route)
-            left -= _BULK_COUNTS if lane is Lane.BULK else 1
+            one = message
+            owner = None if one.link is None else self.owner(one.link)
+            nbytes = sum(map(size_of, one.frames))
+            self._connections.brought(one.route, one.num_frames, nbytes, fd=one.fd, owner=owner)
+            left -= _BULK_COUNTS if one.lane is Lane.BULK else 1
             if left > 0:
                 message = self._sockets.read(socket, read)
-            self._hand_on(source, lane, frames, num_frames, sink)
+            self._hand_on(one, owner)
             if left <= 0:  # it is the other sockets' turn
                 return False
         return True
 
-    def _receive(self, socket: Socket) -> tuple[Link | None, Lane, list[Frame], int, bytes, int]:
-        """Receive a message with its link, lane, frames, routing id and descriptor."""
+    def _receive(self, socket: Any) -> _Message:
         link, lane = self._messages[socket]
-        if link is not None:
-            return link, lane, *_read_frames(socket, lane), link + lane.value, -1
-        source, lane, route, fd = self._read_source(socket)
-        return source, lane, *_read_frames(socket, lane), route, fd
+        fd = -1
+        if link is None:
+            first = socket.recv(_NOW, copy=False)
+            route, fd = first.bytes, int(first.get(_DESCRIPTOR))
+            lane = _LANES.get(route[-1:], Lane.CONTROL)
+            if route[-1:] in _LANES:
+                owner = _OWNED + str(owner_of(first)).encode() if self._is_guarded else b""
+                link = Link(route[:-1] + owner)
+        else:
+            route = link + lane.value
+        num_frames, has_more = 0, True
+        frames: list[Frame] = []
+        while has_more:
+            frame: Frame
+            if lane is Lane.BULK:
+                part = socket.recv(_NOW, copy=False)
+                frame, has_more = part.buffer, part.more
+            else:  # small, and then a copy is cheaper than an object that shares it
+                frame, has_more = socket.recv(_NOW), socket.getsockopt(_HAS_MORE)
+            num_frames += 1
+            if num_frames <= MAX_FRAMES:
+                frames.append(frame)
+        return _Message(link, lane, frames, num_frames, route, fd)
 
-    def _hand_on(
-        self, source: Link | None, lane: Lane, frames: list[Frame], num_frames: int, sink: Sink
-    ) -> None:
+    def _hand_on(self, message: _Message, owner: int | None) -> None:
+        link, frames = message.link, message.frames
         try:
-            if source is None:
+            if link is None:
+                self._connections.cut(message.route)
                 raise CodecError("A message is of neither lane.")
-            if num_frames > MAX_FRAMES:
-                raise CodecError(f"A message has {num_frames} frames; the limit is {MAX_FRAMES}.")
-            message = frames
+            if message.num_frames > MAX_FRAMES:
+                raise CodecError(
+                    f"A message has {message.num_frames} frames; the limit is {MAX_FRAMES}."
+                )
             if is_chunk(frames):
                 num_given_up = self._assembler.num_given_up
-                whole = self._assembler.take(source, lane, frames, owner=self.owner(source))
+                whole = self._assembler.take(link, message.lane, frames, owner=owner)
                 if self._assembler.num_given_up > num_given_up:
-                    sink.on_rejected("A large message did not come to its end.")
+                    self._sinks[0].on_rejected("A large message did not come to its end.")
                 if whole is None:
                     return
-                message = whole
-            sink.on_message(source, message)
+                frames = whole
+            self._sink_of(link).on_message(link, frames)
         except CodecError as error:
-            sink.on_rejected(str(error), source)
+            self._sink_of(link).on_rejected(str(error), link)
         except BaseException as error:  # noqa: BLE001 - the thread serves all peers
             self._complain(error)
 
     def _complain(self, error: BaseException) -> None:
         if is_for_program(error):
             raise error
-        self._throttle.every(
-            1.0,
-            logging.ERROR,
-            type(error).__name__,
-            "a message could not be handled:\n%s",
-            traceback.format_exc(),
-        )
+        log_failure(self._throttle, error)
 
-    def _read_source(self, socket: Socket) -> tuple[Link | None, Lane, bytes, int]:
-        """Read the first frame of a message to the listening socket.
-
-        Returns:
-            Its link and lane, the routing id, and the descriptor.
-        """
-        first = socket.recv(_NOW, copy=False)
-        route, fd = first.bytes, int(first.get(_DESCRIPTOR))
-        lane = _LANES.get(route[-1:])
-        if lane is None:
-            return None, Lane.CONTROL, route, fd
-        token = route[:-1]
-        if self._is_guarded:
-            token += _OWNED + str(owner_of(first)).encode()
-        return Link(token), lane, route, fd
-
-    def _admit(self, doorkeeper: Doorkeeper, sink: Sink) -> None:
+    def _admit(self, doorkeeper: Doorkeeper) -> None:
         for _ in range(_EVENTS_AT_ONCE):
             answer = self._sockets.read(doorkeeper.socket, lambda: [doorkeeper.answer()])
             if answer is None:
                 return
             [refusal] = answer
             if refusal is not None:
-                sink.on_rejected(refusal)
+                self._sinks[0].on_rejected(refusal)
 
-    def _watch(self, monitor: Any, sink: Sink) -> None:
+    def _watch(self, monitor: Any) -> None:
         link, lane = self._monitors[monitor]
-        if (
-            link is None and self._unauthenticated is not None
-        ):  # before reading of them, which is slow
-            self._check_unauthenticated(self._unauthenticated, sink, has_come=True)
+        if link is None:  # before reading of them, which is slow
+            self._check_unauthenticated(has_come=True)
         until = SYSTEM_CLOCK.now() + _EVENTS_FOR_S
         for _ in range(_EVENTS_AT_ONCE):
             if SYSTEM_CLOCK.now() > until:
@@ -493,40 +471,37 @@ class ZeroMQTransport:
             happened = self._sockets.read(monitor, lambda: recv_monitor_message(monitor, _NOW))
             if happened is None:
                 return
-            event: zmq.Event = happened["event"]
-            if event in OPENED and link is None:
-                if self._unauthenticated is None:
-                    self._connections.opened(happened["value"])
-                else:
-                    self._check_unauthenticated(self._unauthenticated, sink, has_come=True)
-            elif link is None:
-                self._note_incoming_event(event, happened["value"], sink)
+            event, value = happened["event"], happened["value"]
+            if link is None:
+                self._note_incoming_event(event, value)
             else:
-                self._note_dialled_event(self._dealers[link], lane, event, happened["value"], sink)
+                self._note_dialled_event(self._dealers[link], lane, event, value)
 
-    def _note_incoming_event(self, event: zmq.Event, fd: int, sink: Sink) -> None:
-        """Note an event of a connection to this node."""
-        if event == DOWN:
+    def _note_incoming_event(self, event: zmq.Event, fd: int) -> None:
+        if event in OPENED:
+            if self._unauthenticated is None:
+                self._connections.opened(fd)
+            self._check_unauthenticated(has_come=True)
+        elif event == DOWN:
             self._connections.closed(fd)
             self._num_doubts = 2  # ZeroMQ reports it before its own sockets know
         elif event in (NO_KEY, HUNG_UP):  # a connection with an unknown key was counted already
-            sink.on_rejected("A connection was not of a node, or had a wrong key.")
+            self._sinks[0].on_rejected("A connection was not of a node, or had a wrong key.")
 
     def _note_dialled_event(
-        self, dealers: Dealers, lane: Lane, event: zmq.Event, value: int, sink: Sink
+        self, dealers: Dealers, lane: Lane, event: zmq.Event, value: int
     ) -> None:
-        """Note an event of a connection that this node has dialled."""
         if event in OPENED:
             self._connections.opened(value, dealers.link + lane.value, dealers.node_id)
             dealers.note_opened(lane, value)
         elif event == UP:
             if dealers.note_up(lane):
-                sink.on_up(dealers.link, dealers.node_id)
+                self._sinks[0].on_up(dealers.link, dealers.node_id)
         elif event == DOWN:
             self._connections.closed(value)
             if dealers.note_down(lane):
                 self._assembler.forget(dealers.link)
-                sink.on_down(dealers.link)
+                self._sinks[0].on_down(dealers.link)
         else:
             with self._sockets.using(*dealers.sockets.values()):
                 reason = dealers.note_failure(lane, event, value)
@@ -541,29 +516,27 @@ class ZeroMQTransport:
                     dealers.address,
                 )
             if reason is not None:
-                sink.on_refused(dealers.node_id, reason)
+                self._sinks[0].on_refused(dealers.node_id, reason)
 
-    def _look(self, sink: Sink) -> float:
+    def _look(self) -> float:
         """Cut connections that make ZeroMQ hold too much; return when to look again."""
         wait_s, reasons = self._connections.look(SYSTEM_CLOCK.now())
         for reason in reasons:
-            sink.on_rejected(reason)
-        if self._unauthenticated is None:
-            return wait_s
-        return min(wait_s, self._check_unauthenticated(self._unauthenticated, sink))
+            self._sinks[0].on_rejected(reason)
+        return min(wait_s, self._check_unauthenticated())
 
-    def _check_unauthenticated(
-        self, unauthenticated: UnauthenticatedConnections, sink: Sink, *, has_come: bool = False
-    ) -> float:
+    def _check_unauthenticated(self, *, has_come: bool = False) -> float:
         """Cut connections that linger in the handshake or bring too much; return the wait."""
-        wait_s, proved, reasons = unauthenticated.look(has_come=has_come)
+        if self._unauthenticated is None:
+            return math.inf
+        wait_s, proved, reasons = self._unauthenticated.look(has_come=has_come)
         for fd in proved:
             self._connections.opened(fd)
         for reason in reasons:
-            sink.on_rejected(reason)
+            self._sinks[0].on_rejected(reason)
         return wait_s
 
-    def _resolve_doubts(self, sink: Sink) -> float:
+    def _resolve_doubts(self) -> float:
         """Let the sink find broken links, at a limited rate; return when to call this again."""
         if not self._num_doubts:
             return math.inf
@@ -571,22 +544,6 @@ class ZeroMQTransport:
         if now < self._doubts_at:
             return self._doubts_at - now
         self._num_doubts, self._doubts_at = self._num_doubts - 1, now + _DOUBT_EVERY_S
-        sink.on_doubt()
+        for sink in self._sinks:
+            sink.on_doubt()
         return 0.0
-
-
-def _read_frames(socket: Any, lane: Lane) -> tuple[list[Frame], int]:
-    """Read the rest of a message; return the frames within the limit, and how many there were."""
-    num_frames = 0
-    frames: list[Frame] = []
-    while True:
-        if lane is Lane.BULK:
-            part = socket.recv(_NOW, copy=False)
-            frame, has_more = part.buffer, part.more
-        else:  # small, and then a copy is cheaper than an object that shares it
-            frame, has_more = socket.recv(_NOW), socket.getsockopt(_HAS_MORE)
-        num_frames += 1
-        if num_frames <= MAX_FRAMES:
-            frames.append(frame)
-        if not has_more:
-            return frames, num_frames

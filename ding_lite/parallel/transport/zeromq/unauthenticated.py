@@ -8,9 +8,8 @@ part of the handshake has proved its key, and no handshake brings more than a fe
 Connections above the limit, the oldest first, and those that bring too much are shut down through
 their descriptors, without ZeroMQ.
 
-They must be found faster than they arrive. ZeroMQ's monitor reports each, but reading that takes
-the interpreter several times, and each time costs 5 ms where another thread computes: by then there
-are hundreds more. So all descriptors are checked, by calls of the C library that keep the
+They must be found faster than they arrive, and ZeroMQ's monitor is too slow to read where another
+thread computes (5 ms each). So all descriptors are checked, by calls of the C library that keep the
 interpreter: about a microsecond each. And a descriptor is shut down through a spare one, which is
 open from the start: where the table is full no copy could be made.
 """
@@ -37,27 +36,20 @@ MAX_UNAUTHENTICATED = 256
 MIN_DESCRIPTORS = 4096
 """Descriptors that a process with a reachable port should be allowed to have."""
 LOOK_EVERY_S = 0.02
-"""Seconds between two checks of the connections in the handshake."""
 _SOONEST_S = 0.002
 _TRIM_EVERY_S = 1.0
-"""Seconds between two requests to glibc to return memory that ZeroMQ has freed."""
-_PAUSE_PER_LOOK = 10
-"""How many times as long as a check the pause after it is, where there are many descriptors."""
+_PAUSE_PER_LOOK = 10  # times as long as a check, where there are many descriptors
 _SHARE_OF_DESCRIPTORS = 8
-_OF_A_PEER = 4
-"""A peer makes two connections; it may make them anew before the old ones are gone."""
+_OF_A_PEER = 4  # two connections, and two anew before the old ones are gone
 _PROVED_BYTES = 264
 """This node's greeting of 64 bytes, its WELCOME of 170 and a part of READY, which comes last."""
-_GAP = 256
-"""Unused numbers in a row after which there are no descriptors: the lowest are given out first."""
+_GAP = 256  # unused numbers in a row after which there are no descriptors: the lowest come first
 _LISTENS = 10
 
 _C = ctypes.PyDLL(None, use_errno=True)  # which keeps the interpreter, as `CDLL` does not
 
 
 class _Info(ctypes.Structure):
-    """The beginning of the kernel's `tcp_info`."""
-
     _fields_ = (
         ("state", ctypes.c_uint8),
         ("_between", ctypes.c_uint8 * 119),
@@ -69,10 +61,7 @@ class _Info(ctypes.Structure):
     )
 
     def answered(self, size: int) -> int:
-        """Return the bytes that this side has sent; before Linux 4.19 those that were acknowledged.
-
-        The acknowledgement may be 40 ms late, where the other side sends nothing.
-        """
+        """Return the bytes that this side has sent; before Linux 4.19 those acknowledged."""
         return int(self.sent - self.sent_again if size == _INFO_BYTES else self.acknowledged)
 
 
@@ -91,8 +80,7 @@ class _Place(ctypes.Structure):
 
 
 class _PendingConnection(NamedTuple):
-    name: bytes
-    """The address of the other side, unique among open connections."""
+    name: bytes  # the address of the other side, unique among open connections
     answered: int
     received: int
 
@@ -100,16 +88,11 @@ class _PendingConnection(NamedTuple):
 class UnauthenticatedConnections:
     """The connections to a port of this process that are in the handshake.
 
-    Args:
-        port: The port where this process listens.
-        num_peers: How many nodes may connect.
-        limit: Connections that may be in the handshake at a time; by default a share of the
-            descriptors that this process may have.
+    At most `limit` may be at a time; by default a share of the descriptors of this process.
     """
 
     def __init__(self, port: int, num_peers: int, *, limit: int | None = None) -> None:
         self.limit = _share(num_peers) if limit is None else limit
-        """Connections that may be in the handshake at a time."""
         self._port = port
         self._names: dict[int, bytes] = {}
         self._proved: dict[int, bytes] = {}
@@ -119,16 +102,12 @@ class UnauthenticatedConnections:
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self.close = weakref.finalize(self, _close, self._null, self._spare)
-        """Closes the spare descriptors."""
 
     def __len__(self) -> int:
         return len(self._names)
 
     def look(self, *, has_come: bool = False) -> tuple[float, list[int], list[str]]:
-        """Cut connections above the limit, or with too many bytes.
-
-        Args:
-            has_come: Whether there was a new connection since the last check.
+        """Cut connections above the limit, or with too many bytes; some may have come.
 
         Returns:
             The seconds until the next check, the descriptors of those that have proved a key since
@@ -147,17 +126,14 @@ class UnauthenticatedConnections:
         new = [fd for fd, name in proved.items() if self._proved.get(fd) != name]
         self._proved = proved
         for each in (self._names, self._cut):
-            for fd in [
-                fd for fd, name in each.items() if fd not in found or found[fd].name != name
-            ]:
+            for fd in [fd for fd in each if fd not in found or found[fd].name != each[fd]]:
                 del each[fd]
                 self._freed_at = now
-        known = self._names
-        here = dict.fromkeys([*known, *found])  # the oldest first
+        here = dict.fromkeys([*self._names, *found])  # the oldest first
         self._names = {
             fd: found[fd].name for fd in here if fd not in proved and fd not in self._cut
         }
-        reasons = [*self._end_the_loud(found), *self._end_the_oldest()]
+        reasons = self._cut_excess(found)
         self._looked_at = monotonic()
         self._look_s = self._looked_at - now
         if self._has_freed and now - self._trimmed_at >= _TRIM_EVERY_S:
@@ -175,27 +151,25 @@ class UnauthenticatedConnections:
         """Whether ZeroMQ may hold freed memory: it frees a moment after it has closed."""
         return self._freed_at + _TRIM_EVERY_S > self._trimmed_at
 
-    def _end_the_loud(self, found: dict[int, _PendingConnection]) -> list[str]:
-        loud = [fd for fd in self._names if found[fd].received > MAX_HANDSHAKE_BYTES]
-        for fd in loud:
-            self._end(fd)
-        return [
-            f"A connection has brought {found[fd].received} bytes without proving that it has a "
-            f"key; a handshake has less than {MAX_HANDSHAKE_BYTES}. It was cut."
-            for fd in loud
-        ]
-
-    def _end_the_oldest(self) -> list[str]:
-        """Cut the oldest connections above the limit: a handshake takes milliseconds."""
-        num_over = len(self._names) - self.limit
-        if num_over <= 0:
-            return []
-        for fd in [*self._names][:num_over]:
-            self._end(fd)
-        return [
-            f"{num_over + self.limit} connections had not proved that they have a key; the limit "
-            f"is {self.limit}. The oldest were cut."
-        ]
+    def _cut_excess(self, found: dict[int, _PendingConnection]) -> list[str]:
+        """Cut those with too many bytes, and the oldest ones: a handshake takes milliseconds."""
+        reasons = []
+        for fd in [*self._names]:
+            if found[fd].received > MAX_HANDSHAKE_BYTES:
+                self._end(fd)
+                reasons.append(
+                    f"A connection has brought {found[fd].received} bytes without proving that it "
+                    f"has a key; a handshake has less than {MAX_HANDSHAKE_BYTES}. It was cut."
+                )
+        num_left = len(self._names)
+        if num_left > self.limit:
+            for fd in [*self._names][: num_left - self.limit]:
+                self._end(fd)
+            reasons.append(
+                f"{num_left} connections had not proved that they have a key; the limit is "
+                f"{self.limit}. The oldest were cut."
+            )
+        return reasons
 
     def _end(self, fd: int) -> None:
         """Shut a connection down; ZeroMQ closes it when it has noticed."""
@@ -206,7 +180,6 @@ class UnauthenticatedConnections:
             _C.dup2(self._null, self._spare)
 
     def _connections(self) -> Iterator[tuple[int, _PendingConnection]]:
-        """Yield all connections to the port, with their descriptors."""
         info, size, place, room = _Info(), ctypes.c_uint32(), _Place(), ctypes.c_uint32()
         at = ctypes.byref(info), ctypes.byref(size), ctypes.byref(place), ctypes.byref(room)
         tcp, tcp_info, port = int(socket.IPPROTO_TCP), int(socket.TCP_INFO), self._port
@@ -233,8 +206,7 @@ def _name_of(fd: int) -> bytes:
 def make_room_for_descriptors() -> None:
     """Raise the limit of open files to `MIN_DESCRIPTORS`, if the system allows it.
 
-    ZeroMQ accepts some connections before any of them can be cut. It stops by itself when about
-    two thousand events wait to be read, and each connection makes one.
+    ZeroMQ accepts about two thousand connections before any of them can be cut.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MIN_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MIN_DESCRIPTORS)

@@ -119,8 +119,8 @@ def has_come(listener: Listener, nbytes: int) -> Callable[[], bool]:
     """Tell whether the kernel has got so much on all connections."""
 
     def ready() -> bool:
-        held, _ = listener.connections._held(0.0)
-        return sum(sum(of_fds.values()) for of_fds in held.values()) >= nbytes
+        listener.connections._measure(0.0)
+        return sum(known.held for known in listener.connections._open.values()) >= nbytes
 
     return ready
 
