@@ -24,6 +24,8 @@ from ding_lite.rl.seeding import rng_state, set_rng_state
 
 START_WITHIN: Final = 0.05
 """Each of the four numbers of a new episode lies between this and its opposite."""
+_DRAWN_AHEAD = 16
+"""Beginnings of episodes that each environment's generator draws at a time."""
 
 
 class NativeCartPole:
@@ -55,6 +57,9 @@ class NativeCartPole:
         num_envs = len(seeds)
         self._limit = max_episode_steps or np.iinfo(np.int32).max
         self._rngs = [seeding.np_random(seed)[0] for seed in seeds]
+        # The first states of the next episodes of each, drawn together, and how many are used.
+        self._firsts = np.empty((num_envs, _DRAWN_AHEAD, 4))
+        self._used = np.full(num_envs, _DRAWN_AHEAD)
         self._all = np.ones(num_envs, dtype=np.bool_)
         self._steps = np.zeros(num_envs, dtype=np.int32)
         # [2, 2, N]: positions and velocities, of the cart and of the pole.
@@ -120,9 +125,13 @@ class NativeCartPole:
     def reset_where(self, done_N: BoolArray) -> NumpyArray:
         """Reset the environments of the mask."""
         done = np.flatnonzero(done_N)
-        first = np.empty((len(done), 4))
-        for row, index in enumerate(done.tolist()):
-            first[row] = self._rngs[index].uniform(-START_WITHIN, START_WITHIN, 4)
+        for index in done[self._used[done] == _DRAWN_AHEAD].tolist():
+            self._firsts[index] = self._rngs[index].uniform(
+                -START_WITHIN, START_WITHIN, (_DRAWN_AHEAD, 4)
+            )
+            self._used[index] = 0
+        first = self._firsts[done, self._used[done]]
+        self._used[done] += 1
         cart_x, cart_v, pole_x, pole_v = first.T
         self._state[:, :, done] = [[cart_x, pole_x], [cart_v, pole_v]]
         self._steps[done] = 0
@@ -137,6 +146,9 @@ class NativeCartPole:
     def save(self) -> dict[str, Any]:
         """Return from what each environment's state can be restored."""
         in_order = self._state.transpose(1, 0, 2).reshape(4, -1)
+        for rng, used in zip(self._rngs, self._used.tolist(), strict=True):
+            rng.bit_generator.advance(4 * (used - _DRAWN_AHEAD))  # back to before the unused ones
+        self._used[:] = _DRAWN_AHEAD
         rng = np.stack([rng_state(rng) for rng in self._rngs])
         return {"state": in_order, "steps": self._steps.copy(), "rng": rng}
 
@@ -144,6 +156,7 @@ class NativeCartPole:
         """Restore what `save` returned."""
         self._state[:] = np.reshape(state["state"], (2, 2, -1)).transpose(1, 0, 2)
         self._steps[:] = state["steps"]
+        self._used[:] = _DRAWN_AHEAD
         for rng, words in zip(self._rngs, state["rng"], strict=True):
             set_rng_state(rng, words)
         return self._observe(), self._all

@@ -108,9 +108,12 @@ class Envs:
         self.reward_norm: RewardNorm | None = None
         """Measures rewards, once `measure_rewards` was called."""
         self._returns = np.zeros(num_envs, dtype=np.float64)
-        self._lengths = np.zeros(num_envs, dtype=np.int64)
+        self._num_steps = 0
+        self._begun = np.zeros(num_envs, dtype=np.int64)
+        """How many steps there had been when each episode began."""
         self._actions_shape = (num_envs, *spec.action_shape)
-        self._num_choices = _numbers_of_choices(spec)
+        choices = _numbers_of_choices(spec)
+        self._num_choices = None if choices is None else np.full(self._actions_shape, choices, np.uint64)
         self._batched_action_space: Space[Any] = batch_space(spec.action_space, num_envs)
         self._batched_action_space.seed(spawn_seeds(seed, "random actions", count=1)[0])
 
@@ -156,7 +159,7 @@ class Envs:
         next_obs = next_frames if self._stack is None else self._stack.push(next_frames)
         self._obs = next_obs
         self._returns += reward
-        self._lengths += 1
+        self._num_steps += 1
         done_N = terminated | truncated
         if np.count_nonzero(done_N):
             lost_N = terminated & truncated if self._tells_lives else np.False_
@@ -227,7 +230,7 @@ class Envs:
             "source": self._source.save() if started else None,
             "obs": None if self._obs is None else self._obs.copy(),
             "returns": self._returns.copy(),
-            "lengths": self._lengths.copy(),
+            "lengths": self._num_steps - self._begun,
             "finished": [(one.env_index, one.ret, one.length) for one in self.finished],
             "rng": rng_state(self._batched_action_space.np_random),
         }
@@ -260,7 +263,8 @@ class Envs:
             self._change_mode(state["mode"])
         set_rng_state(self._batched_action_space.np_random, state["rng"])
         self.finished = [Episode(*one) for one in state["finished"]]
-        self._returns[:], self._lengths[:] = state["returns"], state["lengths"]
+        self._returns[:] = state["returns"]
+        self._begun[:] = self._num_steps - np.asarray(state["lengths"])
         if self.reward_norm is not None:
             self.reward_norm.load_state_dict(state[_MEASURED])
         self._obs = None
@@ -334,8 +338,14 @@ class Envs:
                 f"{self.spec.env_id} take one of shape {self._actions_shape}."
             )
         sizes = self._num_choices
-        if sizes is not None and ((action < 0) | (action >= sizes)).any():
-            last = (sizes - 1).tolist()
+        if sizes is None:
+            return
+        if action.dtype == np.int64:  # negative ones are large as unsigned: one comparison for both
+            is_legal = action.view(np.uint64) < sizes
+        else:
+            is_legal = (action >= 0) & (action < sizes)
+        if np.count_nonzero(is_legal) != action.size:
+            last = (sizes[0] - np.uint64(1)).tolist()
             raise ConfigError(
                 f"`action` is {action.tolist()}; {self.spec.env_id} has the actions 0 to {last}."
             )
@@ -370,16 +380,15 @@ class Envs:
 
     def _note_finished(self, done_N: BoolArray) -> None:
         for index in np.flatnonzero(done_N).tolist():
-            self.finished.append(
-                Episode(index, float(self._returns[index]), int(self._lengths[index]))
-            )
+            length = self._num_steps - int(self._begun[index])
+            self.finished.append(Episode(index, float(self._returns[index]), length))
         self._returns[done_N] = 0.0
-        self._lengths[done_N] = 0
+        self._begun[done_N] = self._num_steps
 
     def _forget_episodes(self, lost_N: BoolArray) -> None:
         """Drop what is known of episodes that go no further."""
         self._returns[lost_N] = 0.0
-        self._lengths[lost_N] = 0
+        self._begun[lost_N] = self._num_steps
         if self.reward_norm is not None:
             self.reward_norm.restart(lost_N)
 
