@@ -60,6 +60,8 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         """The name with which messages of its faults begin."""
         self._env_id = spec.env_id
         self._checked_obs = ObsCheck(self.name, spec)
+        self._usual: tuple[Any, Any] | None = None
+        """Type and shape of observations that need no closer look; None before the first step."""
         self._may_draw: bool | None = None
         """Whether the first episode is about to show a lack of a seed; None before it."""
         self._mask_sizes = choice_sizes(spec) if spec.has_action_mask else []
@@ -109,9 +111,6 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         except RAISED as error:
             raise self._step_fault(error) from error
         obs, reward, terminated, truncated, info = five_values(self.name, answer)
-        if self._may_draw:
-            self._may_draw = False
-            self._check_is_seeded("step")
         # A chained comparison with NaN is false, so that it is looked at more closely.
         if reward.__class__ not in _FLOATS or not -_LARGEST <= reward <= _LARGEST:  # type: ignore[operator]
             reward = self._checked_reward(reward)
@@ -121,7 +120,13 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             truncated = self._checked_flag("truncated", truncated)
         if self._mask_sizes:
             self._note_mask(info, "step", has_ended=bool(terminated))
-        return self._checked_obs(obs, "step"), reward, terminated, truncated, info
+        if obs.__class__ is not np.ndarray or (obs.dtype, obs.shape) != self._usual:
+            if self._may_draw:
+                self._may_draw = False
+                self._check_is_seeded("step")
+            obs = self._checked_obs(obs, "step")
+            self._usual = self._checked_obs.usual
+        return obs, reward, terminated, truncated, info
 
     def close(self) -> None:
         """Close the environment.
@@ -228,6 +233,9 @@ class ObsCheck:
         self._whole = None if self._is_tree else _Part(alone)
         self._parts = [_Part(leaf) for leaf in packing.leaves] if packing and self._is_tree else []
         self._new = {"reset", "step"}
+        is_box = self._whole is not None and isinstance(spec.obs_space, Box)
+        self.usual = (spec.obs_space.dtype, spec.obs_space.shape) if is_box else None
+        """Type and shape of later observations that need no closer look; None if all do."""
 
     def __call__(self, obs: Any, where: str, *, num: int | None = None) -> Any:  # noqa: ANN401
         """Return an observation, converted if it is a single array or number.

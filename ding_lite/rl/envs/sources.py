@@ -33,7 +33,7 @@ from ding_lite.rl.envs.checks import (
     raising_env_errors,
 )
 from ding_lite.rl.envs.forms import Form
-from ding_lite.rl.seeding import rng_state, set_rng_state
+from ding_lite.rl.seeding import set_rng_state, state_words
 from ding_lite.rl.spec import EnvSpec
 
 RawStep: TypeAlias = tuple[NumpyArray, FloatArray, BoolArray, BoolArray]
@@ -86,9 +86,8 @@ class EnvLoop:
             CheckedEnv(env, index=index, spec=spec) for index, env in enumerate(envs, first_index)
         ]
         self._spec = spec
-        form = Form(spec)
-        self._write_row = form.write_row
-        self._write_masks = form.write_masks if spec.has_action_mask else None
+        self._steps = [env.step for env in self._envs]
+        self._form = Form(spec)
         self._seeds: list[int | None] = list(seeds)
         self._action_form = ActionForm(spec)
         # The history of each: its generator when its episode began, and since when.
@@ -113,12 +112,13 @@ class EnvLoop:
         """Step each environment once."""
         self._note(action)
         actions = self._action_form.of_each(action)
-        write_row, write_masks = self._write_row, self._write_masks
-        for index, (env, one_action) in enumerate(zip(self._envs, actions, strict=True)):
-            raw, reward[index], terminated[index], truncated[index], _ = env.step(one_action)
-            write_row(frames[index], raw)
-            if write_masks is not None:
-                write_masks(frames[index], env.action_mask)
+        raws = []
+        for index, step in enumerate(self._steps):
+            raw, reward[index], terminated[index], truncated[index], _ = step(actions[index])
+            raws.append(raw)
+        self._form.write(frames, raws)
+        if self._spec.has_action_mask:
+            self._form.write_masks(frames, np.stack([env.action_mask for env in self._envs]))
 
     def reset_where(self, done: BoolArray, frames: NumpyArray) -> None:
         """Reset the environments of the mask; only their rows are written."""
@@ -134,7 +134,10 @@ class EnvLoop:
                 histories.append({})
                 continue
             actions = np.array([step[index] for step in self._log[begun:]])
-            histories.append(origin | {"actions": actions.astype(self._spec.action_dtype)})
+            history = origin | {"actions": actions.astype(self._spec.action_dtype)}
+            if "rng" in origin:
+                history["rng"] = state_words(origin["rng"])
+            histories.append(history)
         return histories
 
     def restore(self, histories: Sequence[History], frames: NumpyArray) -> None:
@@ -175,9 +178,9 @@ class EnvLoop:
         self._write(index, frame, raw)
 
     def _write(self, index: int, frame: NumpyArray, raw: Any) -> None:  # noqa: ANN401 - a tree
-        self._write_row(frame, raw)
-        if self._write_masks is not None:
-            self._write_masks(frame, self._envs[index].action_mask)
+        self._form.write_row(frame, raw)
+        if self._spec.has_action_mask:
+            self._form.write_masks(frame, self._envs[index].action_mask)
 
     def _note(self, action: NumpyArray) -> None:
         """Record an action of each environment until all episodes that it is part of have ended."""
@@ -230,7 +233,7 @@ def _origin(env: CheckedEnv, seed: int | None) -> History:
         return {"seed": seed}
     generator = _generator(env)
     is_known = isinstance(getattr(generator, "bit_generator", None), np.random.PCG64)
-    return {"rng": rng_state(generator)} if is_known else {}
+    return {"rng": generator.bit_generator.state} if is_known else {}
 
 
 class SyncSource:
