@@ -379,11 +379,12 @@ class Envs:
         )
 
     def _note_finished(self, done_N: BoolArray) -> None:
-        for index in np.flatnonzero(done_N).tolist():
-            length = self._num_steps - int(self._begun[index])
-            self.finished.append(Episode(index, float(self._returns[index]), length))
-        self._returns[done_N] = 0.0
-        self._begun[done_N] = self._num_steps
+        done = done_N.nonzero()[0]
+        lengths = self._num_steps - self._begun[done]
+        ended = zip(done.tolist(), self._returns[done].tolist(), lengths.tolist(), strict=True)
+        self.finished += [Episode(*one) for one in ended]
+        self._returns[done] = 0.0
+        self._begun[done] = self._num_steps
 
     def _forget_episodes(self, lost_N: BoolArray) -> None:
         """Drop what is known of episodes that go no further."""
