@@ -155,7 +155,6 @@ def _random_action(space: Any, legal: Any) -> Any:  # noqa: ANN401 - of any kind
 
 
 def _seconds_of_an_array_step(native: Source, env: Env, num_envs: int, *, clock: Clock) -> float:
-    """Return the median seconds of a step of an array program."""
     actions = batch_space(env.action_space, num_envs)
     actions.seed(0)
     ended_N = np.ones(num_envs, dtype=np.bool_)

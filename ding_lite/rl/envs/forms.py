@@ -29,7 +29,6 @@ class Form:
     """
 
     def __init__(self, spec: EnvSpec) -> None:
-        """Choose the function for the space."""
         self.frame_shape = spec.frame_shape
         self.dtype = np.dtype(spec.obs_dtype)
         self._packing = spec.packing
@@ -102,7 +101,6 @@ class FrameStack:
     """
 
     def __init__(self, num_frames: int, spec: EnvSpec, num_envs: int) -> None:
-        """Allocate memory for the newest stack."""
         self._num_frames = num_frames
         self._size = spec.frame_shape[0]
         self.stacks = np.zeros((num_envs, *spec.obs_shape), dtype=spec.obs_dtype)

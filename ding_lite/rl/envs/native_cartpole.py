@@ -44,7 +44,6 @@ class NativeCartPole:
         max_episode_steps: int | None,
         settings: dict[str, Any],
     ) -> None:
-        """Start nothing yet."""
         plain: Any = CartPoleEnv(**settings)
         self._tau, self._gravity = plain.tau, plain.gravity
         self._length, self._masspole = plain.length, plain.masspole
@@ -70,11 +69,9 @@ class NativeCartPole:
         self._is_out = np.empty((2, num_envs), dtype=np.bool_)
 
     def reset(self) -> NumpyArray:
-        """Reset all environments."""
         return self.reset_where(self._all)
 
     def step(self, action: NumpyArray) -> RawStep:
-        """Step each environment once."""
         position, velocity = self._state
         self._accelerate(action)
         np.multiply(velocity, self._tau, out=self._change)
@@ -123,7 +120,6 @@ class NativeCartPole:
         np.subtract(push, of_cart, out=of_cart)
 
     def reset_where(self, done_N: BoolArray) -> NumpyArray:
-        """Reset the environments of the mask."""
         done = np.flatnonzero(done_N)
         for index in done[self._used[done] == _DRAWN_AHEAD].tolist():
             self._firsts[index] = self._rngs[index].uniform(
@@ -144,7 +140,6 @@ class NativeCartPole:
         return shown.reshape(-1, 4)
 
     def save(self) -> dict[str, Any]:
-        """Return from what each environment's state can be restored."""
         in_order = self._state.transpose(1, 0, 2).reshape(4, -1)
         for rng, used in zip(self._rngs, self._used.tolist(), strict=True):
             rng.bit_generator.advance(4 * (used - _DRAWN_AHEAD))  # back to before the unused ones
@@ -153,7 +148,6 @@ class NativeCartPole:
         return {"state": in_order, "steps": self._steps.copy(), "rng": rng}
 
     def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
-        """Restore what `save` returned."""
         self._state[:] = np.reshape(state["state"], (2, 2, -1)).transpose(1, 0, 2)
         self._steps[:] = state["steps"]
         self._used[:] = _DRAWN_AHEAD

@@ -81,7 +81,6 @@ class EnvLoop:
     def __init__(
         self, envs: Sequence[Env], *, seeds: Sequence[int], spec: EnvSpec, first_index: int = 0
     ) -> None:
-        """Start without episodes."""
         self._envs = [
             CheckedEnv(env, index=index, spec=spec) for index, env in enumerate(envs, first_index)
         ]
@@ -200,7 +199,6 @@ class ActionForm:
     """
 
     def __init__(self, spec: EnvSpec) -> None:
-        """Read the first action and the type."""
         space = spec.action_space
         self._is_number = isinstance(space, Discrete)
         self._start = space.start if isinstance(space, Discrete | MultiDiscrete) else None
@@ -246,19 +244,16 @@ class SyncSource:
     """
 
     def __init__(self, loop: EnvLoop, *, spec: EnvSpec, num_envs: int) -> None:
-        """Start without episodes."""
         self._loop = loop
         self._form = Form(spec)
         self._num_envs = num_envs
 
     def reset(self) -> NumpyArray:
-        """Reset all environments."""
         frames = self._form.empty(self._num_envs)
         self._loop.reset(frames)
         return frames
 
     def step(self, action: NumpyArray) -> RawStep:
-        """Step each environment once."""
         frames = self._form.empty(self._num_envs)
         reward = np.empty(self._num_envs, dtype=np.float32)
         terminated = np.empty(self._num_envs, dtype=np.bool_)
@@ -267,23 +262,19 @@ class SyncSource:
         return frames, reward, terminated, truncated
 
     def reset_where(self, done_N: BoolArray) -> NumpyArray:
-        """Reset the environments of the mask."""
         frames = self._form.empty(self._num_envs)
         self._loop.reset_where(done_N, frames)
         return frames[done_N]
 
     def save(self) -> dict[str, Any]:
-        """Return from what each environment's state can be restored."""
         return {"histories": self._loop.save()}
 
     def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
-        """Restore what `save` returned."""
         frames = self._form.empty(self._num_envs)
         self._loop.restore(state["histories"], frames)
         return frames, np.array([bool(history) for history in state["histories"]])
 
     def close(self) -> None:
-        """Close the environments."""
         self._loop.close()
 
 
@@ -305,7 +296,6 @@ class NativeVector:
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *, seed: int, spec: EnvSpec) -> None:
-        """Start without episodes."""
         metadata = getattr(env, "metadata", None)
         mode = metadata.get("autoreset_mode") if isinstance(metadata, dict) else None
         if mode not in set(AutoresetMode):
@@ -328,7 +318,6 @@ class NativeVector:
             self._check_mask()
 
     def reset(self) -> NumpyArray:
-        """Reset all environments."""
         raw, info = self._reset(seed=self._seed)
         self._seed = None
         everywhere_N = np.ones(self._env.num_envs, np.bool_)
@@ -336,7 +325,6 @@ class NativeVector:
         return self._newest.copy()
 
     def step(self, action: NumpyArray) -> RawStep:
-        """Step each environment once."""
         with raising_env_errors(self._name, "step"):
             answer = self._env.step(self._action_form.of_all(action))
         raw, reward, terminated, truncated, info = five_values(self._name, answer)
@@ -361,7 +349,6 @@ class NativeVector:
         return frames, np.array(reward, np.float32), np.array(terminated), np.array(truncated)
 
     def reset_where(self, done_N: BoolArray) -> NumpyArray:
-        """Reset the environments of the mask."""
         if self._tells_last:
             return self._newest[done_N]
         raw, info = self._reset(options={"reset_mask": done_N.copy()})
@@ -376,11 +363,7 @@ class NativeVector:
         return obs_and_info(self._name, answer)
 
     def _check_mask(self) -> None:
-        """Refuse an environment that resets all where `reset_mask` names one.
-
-        Raises:
-            ConfigError: If it does.
-        """
+        """Refuse an environment that resets all where `reset_mask` names one."""
         first_N = np.arange(self._env.num_envs) == 0
         before = copy.deepcopy(self._reset(seed=self._seed)[0])
         after, _ = self._reset(options={"reset_mask": first_N.copy()})
@@ -419,15 +402,12 @@ class NativeVector:
         return frames
 
     def save(self) -> dict[str, Any]:
-        """Return empty histories: such environments cannot be saved."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
-        """Reset all environments instead."""
         frames = self.reset()
         return frames, np.zeros(len(frames), dtype=np.bool_)
 
     def close(self) -> None:
-        """Close the environments."""
         with raising_env_errors(self._name, "close"):
             self._env.close()

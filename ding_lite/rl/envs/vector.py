@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self, get_args
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -112,8 +112,9 @@ class Envs:
         self._begun = np.zeros(num_envs, dtype=np.int64)
         """How many steps there had been when each episode began."""
         self._actions_shape = (num_envs, *spec.action_shape)
-        choices = _numbers_of_choices(spec)
-        self._num_choices = None if choices is None else np.full(self._actions_shape, choices, np.uint64)
+        self._num_choices: NumpyArray | None = None
+        if not isinstance(spec.action_space, Box):
+            self._num_choices = np.full(self._actions_shape, choice_sizes(spec), np.uint64)
         self._batched_action_space: Space[Any] = batch_space(spec.action_space, num_envs)
         self._batched_action_space.seed(spawn_seeds(seed, "random actions", count=1)[0])
 
@@ -209,7 +210,6 @@ class Envs:
         return action.astype(spec.action_dtype)
 
     def _random_legal(self, mask_NA: BoolArray) -> NumpyArray:
-        """Draw a legal choice for each number of an action."""
         lot_NA = self._batched_action_space.np_random.random(mask_NA.shape)
         lot_NA[~mask_NA] = -1.0
         ends = np.cumsum(choice_sizes(self.spec))[:-1]
@@ -315,7 +315,6 @@ class Envs:
             )
 
     def _change_mode(self, mode: str) -> None:
-        """Change to the mode of the saved environments."""
         if not self._may_change:
             raise CheckpointError(
                 f'The environments of {self.spec.env_id} were saved in mode "{mode}", '
@@ -392,16 +391,6 @@ class Envs:
         self._begun[lost_N] = self._num_steps
         if self.reward_norm is not None:
             self.reward_norm.restart(lost_N)
-
-
-def _numbers_of_choices(spec: EnvSpec) -> NumpyArray | None:
-    """Return of how many each number of an action is; None for a Box."""
-    space = spec.action_space
-    if isinstance(space, Box):
-        return None
-    if isinstance(space, MultiBinary):
-        return np.array(2)
-    return np.asarray(space.nvec if isinstance(space, MultiDiscrete) else space.n)
 
 
 def make_envs(  # noqa: PLR0913 - all but two by name, and few at a time
@@ -502,12 +491,7 @@ def make_envs(  # noqa: PLR0913 - all but two by name, and few at a time
 
 
 def _count(maker: EnvMaker, first: object, num_envs: int | None, mode: EnvsMode) -> int:
-    """Return the number of environments.
-
-    Raises:
-        ConfigError: If it was not given, or a vector environment has another one, or another mode
-            of stepping was asked for than its own, or one that plain environments do not have.
-    """
+    """Return the number of environments."""
     if not isinstance(first, VectorEnv):
         if num_envs is None:
             raise ConfigError(
