@@ -126,7 +126,7 @@ class NativeCartPole:
                 -START_WITHIN, START_WITHIN, (_DRAWN_AHEAD, 4)
             )
             self._used[index] = 0
-        first = self._firsts[done, self._used[done]]
+        first: NumpyArray = self._firsts[done, self._used[done]]
         self._used[done] += 1
         cart_x, cart_v, pole_x, pole_v = first.T
         self._state[:, :, done] = [[cart_x, pole_x], [cart_v, pole_v]]
@@ -142,10 +142,11 @@ class NativeCartPole:
     def save(self) -> dict[str, Any]:
         in_order = self._state.transpose(1, 0, 2).reshape(4, -1)
         for rng, used in zip(self._rngs, self._used.tolist(), strict=True):
-            rng.bit_generator.advance(4 * (used - _DRAWN_AHEAD))  # back to before the unused ones
+            bits: Any = rng.bit_generator
+            bits.advance(4 * (used - _DRAWN_AHEAD))  # back to before the unused ones
         self._used[:] = _DRAWN_AHEAD
-        rng = np.stack([rng_state(rng) for rng in self._rngs])
-        return {"state": in_order, "steps": self._steps.copy(), "rng": rng}
+        words = np.stack([rng_state(rng) for rng in self._rngs])
+        return {"state": in_order, "steps": self._steps.copy(), "rng": words}
 
     def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
         self._state[:] = np.reshape(state["state"], (2, 2, -1)).transpose(1, 0, 2)

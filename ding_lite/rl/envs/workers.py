@@ -66,7 +66,7 @@ class _Arrays(NamedTuple):
     done: BoolArray
 
     def rows(self, share: slice) -> _Arrays:
-        return _Arrays(*(array[share] for array in self))
+        return _Arrays._make(array[share] for array in self)
 
 
 @dataclass(frozen=True)

@@ -104,15 +104,6 @@ class ArrayProgram(Source):
         self.clock.advance(1.0)
         return np.zeros((len(done_N), 1))
 
-    def save(self):
-        return {}
-
-    def restore(self, state):
-        return np.zeros((0, 1)), np.zeros(0, dtype=np.bool_)
-
-    def close(self):
-        pass
-
 
 @pytest.mark.parametrize(
     ("step_s", "native_s", "num_envs", "num_cores", "mode"),
