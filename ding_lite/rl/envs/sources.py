@@ -157,7 +157,8 @@ class EnvLoop:
             self._begun[index] = end - len(actions)
             for time, action in enumerate(actions, start=end - len(actions)):
                 log[time][index] = action
-                self._step_one(index, action, frames[index])
+                raw, *_ = self._envs[index].step(self._action_form.of_each(action[None])[0])
+                self._write(index, frames[index], raw)
         self._log = log
 
     def close(self) -> None:
@@ -170,10 +171,6 @@ class EnvLoop:
         self._begun[index] = self._log_begins + len(self._log)
         self._origins[index] = _origin(env, seed)
         raw, _ = env.reset(seed=seed)
-        self._write(index, frame, raw)
-
-    def _step_one(self, index: int, action: NumpyArray, frame: NumpyArray) -> None:
-        raw, *_ = self._envs[index].step(self._action_form.of_each(action[None])[0])
         self._write(index, frame, raw)
 
     def _write(self, index: int, frame: NumpyArray, raw: Any) -> None:  # noqa: ANN401 - a tree

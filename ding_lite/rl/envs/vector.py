@@ -39,7 +39,6 @@ from ding_lite.rl.envs.making import (
 )
 from ding_lite.rl.envs.sizes import check_envs_fit
 from ding_lite.rl.envs.sources import NativeVector, Source
-from ding_lite.rl.packing import Packing
 from ding_lite.rl.reward_norm import RewardNorm
 from ding_lite.rl.seeding import rng_state, set_rng_state, spawn_seeds
 from ding_lite.rl.spec import EnvSpec
@@ -352,29 +351,21 @@ class Envs:
     def _check_finite(self, what: str, values: NumpyArray, *, of: NumpyArray | None = None) -> None:
         packing = self.spec.packing
         if packing is not None and what == "observation":
-            self._check_parts_finite(packing, values, of=of)
+            if (found := packing.first_infinite(values)) is None:
+                return
+            row, leaf, lost = found
+            what = f"observation part `{leaf.name}`" if leaf.keys else what
+        elif values.dtype.kind != "f" or np.count_nonzero(np.isfinite(values)) == values.size:
             return
-        if values.dtype.kind != "f" or np.count_nonzero(np.isfinite(values)) == values.size:
-            return
-        finite_N = np.isfinite(values).reshape(len(values), -1).all(axis=1)
-        row = int(np.flatnonzero(~finite_N)[0])
-        index = row if of is None else int(of[row])
-        raise self._not_finite(index, what, values[row])
-
-    def _check_parts_finite(
-        self, packing: Packing, packed: NumpyArray, *, of: NumpyArray | None
-    ) -> None:
-        if (found := packing.first_infinite(packed)) is not None:
-            row, leaf, values = found
-            what = f"observation part `{leaf.name}`" if leaf.keys else "observation"
-            raise self._not_finite(row if of is None else int(of[row]), what, values)
-
-    def _not_finite(self, index: int, what: str, values: NumpyArray) -> NonFiniteError:
-        shown = str(values.tolist()) if values.size <= 32 else "with NaN or infinity"
-        return NonFiniteError(
-            f"Environment {index} of {self.spec.env_id} gave the {what} {shown}; "
-            f"finite numbers were expected. Look at what this environment computes, or at the "
-            f"actions it was given."
+        else:
+            finite_N = np.isfinite(values).reshape(len(values), -1).all(axis=1)
+            row = int(np.flatnonzero(~finite_N)[0])
+            lost = values[row]
+        shown = str(lost.tolist()) if lost.size <= 32 else "with NaN or infinity"
+        raise NonFiniteError(
+            f"Environment {row if of is None else of[row]} of {self.spec.env_id} gave the {what} "
+            f"{shown}; finite numbers were expected. Look at what this environment computes, or at "
+            f"the actions it was given."
         )
 
     def _note_finished(self, done_N: BoolArray) -> None:
