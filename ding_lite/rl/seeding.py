@@ -7,6 +7,7 @@ random numbers, and user code may draw from them.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,11 @@ def _sequence(seed: int | np.integer[Any], stream: str) -> np.random.SeedSequenc
 
 def rng_state(rng: np.random.Generator) -> npt.NDArray[np.uint64]:
     """Return a generator's state as an array of six words, for a checkpoint."""
-    state = rng.bit_generator.state
+    return state_words(rng.bit_generator.state)
+
+
+def state_words(state: Mapping[str, Any]) -> npt.NDArray[np.uint64]:
+    """Return the state of a PCG64 bit generator as `rng_state` does."""
     position, increment = state["state"]["state"], state["state"]["inc"]
     words = [
         position >> 64,

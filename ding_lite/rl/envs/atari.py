@@ -59,7 +59,6 @@ class EndAtLifeLoss(gymnasium.Wrapper[Any, Any, Any, Any]):
     """
 
     def __init__(self, env: Env) -> None:
-        """Begin with a whole game."""
         super().__init__(env)
         self._lives = 0
         self._has_lost_life = False

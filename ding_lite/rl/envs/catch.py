@@ -38,7 +38,6 @@ class Catch(gymnasium.Env[NumpyArray, np.int64]):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012 - as gymnasium's
 
     def __init__(self, *, size: int = 10, balls: int = 10, render_mode: str | None = None) -> None:
-        """Set the spaces."""
         self.observation_space = Box(0, 255, (size, size, 1), dtype=np.uint8)
         self.action_space = Discrete(3)
         self.render_mode = render_mode
@@ -83,7 +82,6 @@ class Catch(gymnasium.Env[NumpyArray, np.int64]):
         )
 
     def _throw(self) -> None:
-        """Start the next ball at the top."""
         self._row = 0
         self._column = int(self.np_random.integers(self._size))
         self._drift = int(self.np_random.integers(-_FASTEST, _FASTEST + 1))

@@ -18,7 +18,7 @@ from typing import Any, SupportsFloat, TypeAlias, cast
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from gymnasium.vector import VectorEnv
 
 from ding_lite.errors import DingLiteError, EnvError
@@ -41,7 +41,6 @@ _LEAST_OF_SYSTEM = 2**64
 """Seeds from this on are of the system's randomness."""
 _FLOATS, _FLAGS = {float, np.float32, np.float64, int}, {bool, np.bool_}
 _INTS = {int, np.int64, np.int32}
-_STEP_RETURNS = "obs, reward, terminated, truncated, info"
 
 
 class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -54,12 +53,13 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     """
 
     def __init__(self, env: Env, *, index: int, spec: EnvSpec) -> None:
-        """Wrap the environment."""
         super().__init__(env)
         self.name = f"Environment {index} of {spec.env_id}"
         """The name with which messages of its faults begin."""
         self._env_id = spec.env_id
         self._checked_obs = ObsCheck(self.name, spec)
+        self._usual: tuple[Any, Any] | None = None
+        """Type and shape of observations that need no closer look; None before the first step."""
         self._may_draw: bool | None = None
         """Whether the first episode is about to show a lack of a seed; None before it."""
         self._mask_sizes = choice_sizes(spec) if spec.has_action_mask else []
@@ -76,11 +76,8 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
                 its space and a dict.
         """
         with raising_env_errors(self.name, "reset"):
-            answer = (
-                self.env.reset(seed=seed)
-                if options is None
-                else self.env.reset(seed=seed, options=options)
-            )
+            how = {} if options is None else {"options": options}
+            answer = self.env.reset(seed=seed, **how)
         obs, info = obs_and_info(self.name, answer)
         self._may_draw = self._may_draw is None and seed is not None
         if self._may_draw:
@@ -100,18 +97,11 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         """
         try:
             answer = self.env.step(action)
-        except DingLiteError:
-            raise
-        except (SystemExit, KeyboardInterrupt) as error:
-            if (fault := exit_fault(self.name, "step", error)) is None:
+        except BaseException as error:
+            if (fault := self._step_fault(error)) is None:
                 raise
             raise fault from error
-        except RAISED as error:
-            raise self._step_fault(error) from error
         obs, reward, terminated, truncated, info = five_values(self.name, answer)
-        if self._may_draw:
-            self._may_draw = False
-            self._check_is_seeded("step")
         # A chained comparison with NaN is false, so that it is looked at more closely.
         if reward.__class__ not in _FLOATS or not -_LARGEST <= reward <= _LARGEST:  # type: ignore[operator]
             reward = self._checked_reward(reward)
@@ -121,7 +111,13 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             truncated = self._checked_flag("truncated", truncated)
         if self._mask_sizes:
             self._note_mask(info, "step", has_ended=bool(terminated))
-        return self._checked_obs(obs, "step"), reward, terminated, truncated, info
+        if obs.__class__ is not np.ndarray or (obs.dtype, obs.shape) != self._usual:
+            if self._may_draw:
+                self._may_draw = False
+                self._check_is_seeded("step")
+            obs = self._checked_obs(obs, "step")
+            self._usual = self._checked_obs.usual
+        return obs, reward, terminated, truncated, info
 
     def close(self) -> None:
         """Close the environment.
@@ -133,7 +129,6 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             self.env.close()
 
     def _check_is_seeded(self, where: str) -> None:
-        """Refuse an environment that has drawn from `np_random` and did not seed it."""
         # Where gymnasium has no seed, it takes 128 bits of the system's randomness.
         found = getattr(self.env.unwrapped, "_np_random_seed", None)
         if isinstance(found, int) and found >= _LEAST_OF_SYSTEM:
@@ -188,12 +183,12 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             f"Return `bool({name})`."
         )
 
-    def _step_fault(self, error: BaseException) -> EnvError:
+    def _step_fault(self, error: BaseException) -> EnvError | None:
         """Return the fault of an old-style `step`, also if a wrapper of gymnasium's unpacked it."""
         text = _text_of(error)
         if isinstance(error, ValueError) and "values to unpack" in text and "got 4" in text:
             return EnvError(_wrong_count(self.name, "4 values"))
-        return env_error(self.name, "step", error)
+        return fault_of(self.name, "step", error)
 
 
 @functools.cache
@@ -221,13 +216,15 @@ class ObsCheck:
     """
 
     def __init__(self, name: str, spec: EnvSpec) -> None:
-        """Take the space apart."""
         self._name, self._space, packing = name, spec.obs_space, spec.packing
         self._is_tree = packing is not None and not packing.is_one_leaf
         alone = Leaf((), cast(LeafSpace, spec.obs_space))
         self._whole = None if self._is_tree else _Part(alone)
         self._parts = [_Part(leaf) for leaf in packing.leaves] if packing and self._is_tree else []
         self._new = {"reset", "step"}
+        is_box = self._whole is not None and isinstance(spec.obs_space, Box)
+        self.usual = (spec.obs_space.dtype, spec.obs_space.shape) if is_box else None
+        """Type and shape of later observations that need no closer look; None if all do."""
 
     def __call__(self, obs: Any, where: str, *, num: int | None = None) -> Any:  # noqa: ANN401
         """Return an observation, converted if it is a single array or number.
@@ -277,8 +274,6 @@ _Limits: TypeAlias = "tuple[Any, Any] | None"
 
 
 class _Part:
-    """Checks an observation, or a part of one, against its space."""
-
     def __init__(self, leaf: Leaf) -> None:
         self.leaf, space = leaf, leaf.space
         self._shape, self._dtype = space.shape or (), np.dtype(space.dtype)
@@ -347,7 +342,6 @@ def _bounds_of(space: Any) -> tuple[Any, Any]:  # noqa: ANN401 - of any type
 
 
 def _name_of_extra(space: Space[Any], obs: Any, keys: Keys = ()) -> str | None:  # noqa: ANN401
-    """Name a part of an observation that its space does not have; None without one."""
     parts: dict[Any, Space[Any]] = {}
     if isinstance(space, Dict):
         parts, names = dict(space.spaces), list(getattr(obs, "keys", tuple)())
@@ -364,7 +358,6 @@ def _name_of_extra(space: Space[Any], obs: Any, keys: Keys = ()) -> str | None: 
 
 
 def _of_tree(obs: Any, leaf: Leaf) -> Any:  # noqa: ANN401
-    """Return a part of an observation."""
     try:
         return leaf.find(obs)
     except RAISED as error:
@@ -374,6 +367,8 @@ def _of_tree(obs: Any, leaf: Leaf) -> Any:  # noqa: ANN401
 def choice_sizes(spec: EnvSpec) -> list[int]:
     """Return how many choices each number of an action has."""
     space = spec.action_space
+    if isinstance(space, MultiBinary):
+        return [2]
     return space.nvec.tolist() if isinstance(space, MultiDiscrete) else [spec.num_choices]
 
 
@@ -404,7 +399,6 @@ class raising_env_errors:
     """
 
     def __init__(self, name: str, where: str) -> None:
-        """Keep the names for the message."""
         self._name, self._where = name, where
 
     def __enter__(self) -> None:
@@ -416,15 +410,24 @@ class raising_env_errors:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if isinstance(error, SystemExit | KeyboardInterrupt):
-            if (fault := exit_fault(self._name, self._where, error)) is not None:
-                raise fault from error
-        elif isinstance(error, RAISED) and not isinstance(error, DingLiteError):
-            raise env_error(self._name, self._where, error) from error
+        fault = None if error is None else fault_of(self._name, self._where, error)
+        if fault is not None:
+            raise fault from error
 
 
-def env_error(name: str, where: str, error: BaseException) -> EnvError:
-    """Return the error for an exception that an environment raised in a method."""
+def fault_of(name: str, where: str, error: BaseException) -> EnvError | None:
+    """Return the error for an exception that an environment raised in a method.
+
+    Returns:
+        None if it is no fault of the environment: it has been told already, or a signal has raised
+        it outside a run.
+    """
+    if isinstance(error, DingLiteError) or not isinstance(error, (*RAISED, KeyboardInterrupt)):
+        return None
+    if isinstance(error, SystemExit | KeyboardInterrupt) and is_of_a_signal(error):
+        if is_interrupted():
+            return EnvError(f"{name}: a second signal came in the middle of `{where}`.")
+        return None
     if isinstance(error, SystemExit):
         what = f"called sys.exit({error.code!r})"
         return EnvError(
@@ -437,19 +440,6 @@ def env_error(name: str, where: str, error: BaseException) -> EnvError:
         f"{name} raised {type(error).__name__} in `{where}`{said}. The traceback shows where; "
         f"mend the environment, or wrap it (make_envs(..., wrappers=[...]))."
     )
-
-
-def exit_fault(name: str, where: str, error: SystemExit | KeyboardInterrupt) -> EnvError | None:
-    """Return the error for an environment that has exited, or was interrupted by a second signal.
-
-    Returns:
-        None if a signal has raised it outside a run: then it is no fault.
-    """
-    if not is_of_a_signal(error):
-        return env_error(name, where, error)
-    if is_interrupted():
-        return EnvError(f"{name}: a second signal came in the middle of `{where}`.")
-    return None
 
 
 def close_all(envs: Iterable[Env | VectorEnv[Any, Any, Any]]) -> None:
@@ -546,7 +536,8 @@ def five_values(name: str, answer: Any) -> tuple[Any, Any, Any, Any, dict[str, A
         EnvError: If it is not five values, of which the last one is a dict.
     """
     if answer.__class__ is not tuple or len(answer) != 5:
-        raise EnvError(_wrong_count(name, _count(answer)))
+        found = f"{len(answer)} values" if isinstance(answer, tuple) else _shown(answer)
+        raise EnvError(_wrong_count(name, found))
     if answer[4].__class__ is not dict and not isinstance(answer[4], dict):
         raise _info_fault(name, answer[4], "step")
     five: tuple[Any, Any, Any, Any, dict[str, Any]] = answer
@@ -562,13 +553,10 @@ def _info_fault(name: str, info: Any, where: str) -> EnvError:  # noqa: ANN401
 
 def _wrong_count(name: str, found: str) -> str:
     return (
-        f"{name} returned {found} from `step`; five were expected: {_STEP_RETURNS}. Environments "
-        f"written for gym before 0.26 return four: tell `terminated` from `truncated`."
+        f"{name} returned {found} from `step`; five were expected: obs, reward, terminated, "
+        f"truncated, info. Environments written for gym before 0.26 return four: tell `terminated` "
+        f"from `truncated`."
     )
-
-
-def _count(answer: Any) -> str:  # noqa: ANN401
-    return f"{len(answer)} values" if isinstance(answer, tuple) else _shown(answer)
 
 
 def _shown(value: Any) -> str:  # noqa: ANN401

@@ -36,8 +36,9 @@ ROUND_TRIP_S = 60e-6
 ROUND_TRIP_OF_EACH_S = 30e-6
 MIN_GAIN = 1.5
 """Processes take cores from other work, so they must be faster by this factor."""
-MIN_SAVING_S = 1e-3
-"""Less than that, at a step of all environments, is not worth starting processes for."""
+MIN_SAVING_S = 0.5e-3
+"""Less than that, at a step of all environments, is not worth the seconds that processes need to
+start: 2,000 such steps save one."""
 _MIN_STEPS, _MAX_STEPS = 3, 64
 _ENOUGH_S = 0.03
 
@@ -154,7 +155,6 @@ def _random_action(space: Any, legal: Any) -> Any:  # noqa: ANN401 - of any kind
 
 
 def _seconds_of_an_array_step(native: Source, env: Env, num_envs: int, *, clock: Clock) -> float:
-    """Return the median seconds of a step of an array program."""
     actions = batch_space(env.action_space, num_envs)
     actions.seed(0)
     ended_N = np.ones(num_envs, dtype=np.bool_)

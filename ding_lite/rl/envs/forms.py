@@ -7,7 +7,7 @@ frames.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -29,7 +29,6 @@ class Form:
     """
 
     def __init__(self, spec: EnvSpec) -> None:
-        """Choose the function for the space."""
         self.frame_shape = spec.frame_shape
         self.dtype = np.dtype(spec.obs_dtype)
         self._packing = spec.packing
@@ -37,6 +36,10 @@ class Form:
         self._start = int(space.start) if isinstance(space, Discrete) else None
         shape = space.shape if isinstance(space, Box) else ()
         self._is_channels_last = len(shape) == 3 and has_channels_last(shape)
+        is_moved = self._is_channels_last and shape[-1] > 1
+        is_joined = bool(shape) and self._packing is None and not is_moved
+        self._joined_shape = (-1, *shape[1:]) if is_joined else None
+        """The shape of rows of a batch, one after the other, as the environments show them."""
         self.write_row: WriteRow = self._choose_write_row()
         """Write an environment's observation into a row of `empty`."""
 
@@ -55,6 +58,14 @@ class Form:
         if self._is_channels_last:
             raw_N = np.moveaxis(raw_N, -1, 1)
         return np.array(raw_N, dtype=self.dtype, order="C").reshape(len(raw_N), *self.frame_shape)
+
+    def write(self, rows: NumpyArray, raws: Sequence[Any]) -> None:
+        """Write the observations of several environments into rows of `empty`."""
+        if self._joined_shape is None:
+            for row, raw in zip(rows, raws, strict=True):
+                self.write_row(row, raw)
+        else:
+            np.concatenate(raws, out=rows.reshape(self._joined_shape), casting="unsafe")
 
     def write_masks(self, rows: NumpyArray, mask: NumpyArray) -> None:
         """Write action masks, [..., A], into rows of `empty`."""
@@ -90,7 +101,6 @@ class FrameStack:
     """
 
     def __init__(self, num_frames: int, spec: EnvSpec, num_envs: int) -> None:
-        """Allocate memory for the newest stack."""
         self._num_frames = num_frames
         self._size = spec.frame_shape[0]
         self.stacks = np.zeros((num_envs, *spec.obs_shape), dtype=spec.obs_dtype)

@@ -20,15 +20,13 @@ from gymnasium.envs.registration import EnvSpec as Registration, load_env_creato
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from ding_lite.errors import ConfigError, DingLiteError, EnvError, MissingExtraError, pip_line
+from ding_lite.errors import ConfigError, EnvError, MissingExtraError, pip_line
 from ding_lite.io.importing import is_file
 from ding_lite.rl.envs.checks import (
-    RAISED,
     CheckedEnv,
     Env,
     close_all,
-    env_error,
-    exit_fault,
+    fault_of,
     obs_and_info,
     raising_env_errors,
 )
@@ -236,19 +234,15 @@ class EnvMaker:
             return gymnasium.wrappers.TimeLimit(env, limit) if is_limited else env
         except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
             raise missing_package(name, error) from error
-        except DingLiteError:
-            raise
-        except (SystemExit, KeyboardInterrupt) as error:
-            if (fault := exit_fault(name, "__init__", error)) is None:
+        except BaseException as error:
+            if isinstance(error, TypeError) and (args or "argument" in str(error)):
+                raise ConfigError(
+                    f"{name} could not be made with the arguments {args}: {error}. Give others: "
+                    f"env_args={{...}}, or --env-arg NAME=VALUE."
+                ) from error
+            if (fault := fault_of(name, "__init__", error)) is None:
                 raise
             raise fault from error
-        except RAISED as error:
-            if not isinstance(error, TypeError) or not (args or "argument" in str(error)):
-                raise env_error(name, "__init__", error) from error
-            raise ConfigError(
-                f"{name} could not be made with the arguments {args}: {error}. Give others: "
-                f"env_args={{...}}, or --env-arg NAME=VALUE."
-            ) from error
 
     def make(self, num_envs: int) -> list[Env]:
         """Make several environments; if one cannot be made, close those before it."""
@@ -354,11 +348,6 @@ class EnvMaker:
 
 
 def _check_sample(env_id: str, space: Space[Any]) -> None:
-    """Refuse an action space that draws actions that are not its own.
-
-    Raises:
-        EnvError: If it does, or raises.
-    """
     with raising_env_errors(env_id, "action_space.sample"):
         drawn = copy.deepcopy(space).sample()  # of a copy: the space's own draws stay as they were
         is_own = space.contains(drawn)
@@ -370,11 +359,7 @@ def _check_sample(env_id: str, space: Space[Any]) -> None:
 
 
 def _tells_legal_actions(env: Any, spec: EnvSpec) -> bool:  # noqa: ANN401
-    """Return whether the environment's `reset` returns an action mask.
-
-    Raises:
-        ConfigError: If it does, and its actions are no choices.
-    """
+    """Return whether the environment's `reset` returns an action mask."""
     try:
         if isinstance(env, VectorEnv):
             with raising_env_errors(spec.env_id, "reset"):
@@ -409,13 +394,11 @@ def maker_again(vector: VectorEnv[Any, Any, Any]) -> EnvMaker | None:
 
 
 def _registered_spec(vector: VectorEnv[Any, Any, Any]) -> Registration | None:
-    """Return the entry of gymnasium's registry that a vector tells; EnvPool's tell another spec."""
     spec = vector.spec
     return spec if isinstance(spec, Registration) else None
 
 
 def _handing_over(vector: VectorEnv[Any, Any, Any]) -> Make:
-    """Return a function that returns a vector environment, once."""
     left = [vector]
     spec = _registered_spec(vector)
     name = type(vector.unwrapped).__name__ if spec is None else spec.id
@@ -439,11 +422,6 @@ def _check_list(
     fits: Callable[[object], bool],
     what: str,
 ) -> None:
-    """Refuse what is no list of things that fit.
-
-    Raises:
-        ConfigError: If it is none.
-    """
     if isinstance(given, str) or not isinstance(given, Sequence) or not all(map(fits, given)):
         raise ConfigError(f"`{name}` is {given!r}; a list of {what} was expected: {name}=[...].")
 

@@ -104,11 +104,7 @@ def find_registered(env_id: str) -> Registration:
 
 
 def _register_package(env_id: str) -> None:
-    """Import the package that registers the ids of a namespace, such as `ALE/`.
-
-    Raises:
-        MissingExtraError: If it is not installed.
-    """
+    """Import the package that registers the ids of a namespace, such as `ALE/`."""
     namespace = str(env_id).partition("/")[0]
     if env_id in gymnasium.registry or namespace not in _REGISTERED_BY:
         return

@@ -24,6 +24,8 @@ from ding_lite.rl.seeding import rng_state, set_rng_state
 
 START_WITHIN: Final = 0.05
 """Each of the four numbers of a new episode lies between this and its opposite."""
+_DRAWN_AHEAD = 16
+"""Beginnings of episodes that each environment's generator draws at a time."""
 
 
 class NativeCartPole:
@@ -42,7 +44,6 @@ class NativeCartPole:
         max_episode_steps: int | None,
         settings: dict[str, Any],
     ) -> None:
-        """Start nothing yet."""
         plain: Any = CartPoleEnv(**settings)
         self._tau, self._gravity = plain.tau, plain.gravity
         self._length, self._masspole = plain.length, plain.masspole
@@ -55,6 +56,9 @@ class NativeCartPole:
         num_envs = len(seeds)
         self._limit = max_episode_steps or np.iinfo(np.int32).max
         self._rngs = [seeding.np_random(seed)[0] for seed in seeds]
+        # The first states of the next episodes of each, drawn together, and how many are used.
+        self._firsts = np.empty((num_envs, _DRAWN_AHEAD, 4))
+        self._used = np.full(num_envs, _DRAWN_AHEAD)
         self._all = np.ones(num_envs, dtype=np.bool_)
         self._steps = np.zeros(num_envs, dtype=np.int32)
         # [2, 2, N]: positions and velocities, of the cart and of the pole.
@@ -65,11 +69,9 @@ class NativeCartPole:
         self._is_out = np.empty((2, num_envs), dtype=np.bool_)
 
     def reset(self) -> NumpyArray:
-        """Reset all environments."""
         return self.reset_where(self._all)
 
     def step(self, action: NumpyArray) -> RawStep:
-        """Step each environment once."""
         position, velocity = self._state
         self._accelerate(action)
         np.multiply(velocity, self._tau, out=self._change)
@@ -118,11 +120,14 @@ class NativeCartPole:
         np.subtract(push, of_cart, out=of_cart)
 
     def reset_where(self, done_N: BoolArray) -> NumpyArray:
-        """Reset the environments of the mask."""
         done = np.flatnonzero(done_N)
-        first = np.empty((len(done), 4))
-        for row, index in enumerate(done.tolist()):
-            first[row] = self._rngs[index].uniform(-START_WITHIN, START_WITHIN, 4)
+        for index in done[self._used[done] == _DRAWN_AHEAD].tolist():
+            self._firsts[index] = self._rngs[index].uniform(
+                -START_WITHIN, START_WITHIN, (_DRAWN_AHEAD, 4)
+            )
+            self._used[index] = 0
+        first: NumpyArray = self._firsts[done, self._used[done]]
+        self._used[done] += 1
         cart_x, cart_v, pole_x, pole_v = first.T
         self._state[:, :, done] = [[cart_x, pole_x], [cart_v, pole_v]]
         self._steps[done] = 0
@@ -135,15 +140,18 @@ class NativeCartPole:
         return shown.reshape(-1, 4)
 
     def save(self) -> dict[str, Any]:
-        """Return from what each environment's state can be restored."""
         in_order = self._state.transpose(1, 0, 2).reshape(4, -1)
-        rng = np.stack([rng_state(rng) for rng in self._rngs])
-        return {"state": in_order, "steps": self._steps.copy(), "rng": rng}
+        for rng, used in zip(self._rngs, self._used.tolist(), strict=True):
+            bits: Any = rng.bit_generator
+            bits.advance(4 * (used - _DRAWN_AHEAD))  # back to before the unused ones
+        self._used[:] = _DRAWN_AHEAD
+        words = np.stack([rng_state(rng) for rng in self._rngs])
+        return {"state": in_order, "steps": self._steps.copy(), "rng": words}
 
     def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
-        """Restore what `save` returned."""
         self._state[:] = np.reshape(state["state"], (2, 2, -1)).transpose(1, 0, 2)
         self._steps[:] = state["steps"]
+        self._used[:] = _DRAWN_AHEAD
         for rng, words in zip(self._rngs, state["rng"], strict=True):
             set_rng_state(rng, words)
         return self._observe(), self._all

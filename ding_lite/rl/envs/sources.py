@@ -33,7 +33,7 @@ from ding_lite.rl.envs.checks import (
     raising_env_errors,
 )
 from ding_lite.rl.envs.forms import Form
-from ding_lite.rl.seeding import rng_state, set_rng_state
+from ding_lite.rl.seeding import set_rng_state, state_words
 from ding_lite.rl.spec import EnvSpec
 
 RawStep: TypeAlias = tuple[NumpyArray, FloatArray, BoolArray, BoolArray]
@@ -81,14 +81,12 @@ class EnvLoop:
     def __init__(
         self, envs: Sequence[Env], *, seeds: Sequence[int], spec: EnvSpec, first_index: int = 0
     ) -> None:
-        """Start without episodes."""
         self._envs = [
             CheckedEnv(env, index=index, spec=spec) for index, env in enumerate(envs, first_index)
         ]
         self._spec = spec
-        form = Form(spec)
-        self._write_row = form.write_row
-        self._write_masks = form.write_masks if spec.has_action_mask else None
+        self._steps = [env.step for env in self._envs]
+        self._form = Form(spec)
         self._seeds: list[int | None] = list(seeds)
         self._action_form = ActionForm(spec)
         # The history of each: its generator when its episode began, and since when.
@@ -113,12 +111,13 @@ class EnvLoop:
         """Step each environment once."""
         self._note(action)
         actions = self._action_form.of_each(action)
-        write_row, write_masks = self._write_row, self._write_masks
-        for index, (env, one_action) in enumerate(zip(self._envs, actions, strict=True)):
-            raw, reward[index], terminated[index], truncated[index], _ = env.step(one_action)
-            write_row(frames[index], raw)
-            if write_masks is not None:
-                write_masks(frames[index], env.action_mask)
+        raws = []
+        for index, step in enumerate(self._steps):
+            raw, reward[index], terminated[index], truncated[index], _ = step(actions[index])
+            raws.append(raw)
+        self._form.write(frames, raws)
+        if self._spec.has_action_mask:
+            self._form.write_masks(frames, np.stack([env.action_mask for env in self._envs]))
 
     def reset_where(self, done: BoolArray, frames: NumpyArray) -> None:
         """Reset the environments of the mask; only their rows are written."""
@@ -134,7 +133,10 @@ class EnvLoop:
                 histories.append({})
                 continue
             actions = np.array([step[index] for step in self._log[begun:]])
-            histories.append(origin | {"actions": actions.astype(self._spec.action_dtype)})
+            history = origin | {"actions": actions.astype(self._spec.action_dtype)}
+            if "rng" in origin:
+                history["rng"] = state_words(origin["rng"])
+            histories.append(history)
         return histories
 
     def restore(self, histories: Sequence[History], frames: NumpyArray) -> None:
@@ -155,7 +157,8 @@ class EnvLoop:
             self._begun[index] = end - len(actions)
             for time, action in enumerate(actions, start=end - len(actions)):
                 log[time][index] = action
-                self._step_one(index, action, frames[index])
+                raw, *_ = self._envs[index].step(self._action_form.of_each(action[None])[0])
+                self._write(index, frames[index], raw)
         self._log = log
 
     def close(self) -> None:
@@ -170,14 +173,10 @@ class EnvLoop:
         raw, _ = env.reset(seed=seed)
         self._write(index, frame, raw)
 
-    def _step_one(self, index: int, action: NumpyArray, frame: NumpyArray) -> None:
-        raw, *_ = self._envs[index].step(self._action_form.of_each(action[None])[0])
-        self._write(index, frame, raw)
-
     def _write(self, index: int, frame: NumpyArray, raw: Any) -> None:  # noqa: ANN401 - a tree
-        self._write_row(frame, raw)
-        if self._write_masks is not None:
-            self._write_masks(frame, self._envs[index].action_mask)
+        self._form.write_row(frame, raw)
+        if self._spec.has_action_mask:
+            self._form.write_masks(frame, self._envs[index].action_mask)
 
     def _note(self, action: NumpyArray) -> None:
         """Record an action of each environment until all episodes that it is part of have ended."""
@@ -197,7 +196,6 @@ class ActionForm:
     """
 
     def __init__(self, spec: EnvSpec) -> None:
-        """Read the first action and the type."""
         space = spec.action_space
         self._is_number = isinstance(space, Discrete)
         self._start = space.start if isinstance(space, Discrete | MultiDiscrete) else None
@@ -230,7 +228,7 @@ def _origin(env: CheckedEnv, seed: int | None) -> History:
         return {"seed": seed}
     generator = _generator(env)
     is_known = isinstance(getattr(generator, "bit_generator", None), np.random.PCG64)
-    return {"rng": rng_state(generator)} if is_known else {}
+    return {"rng": generator.bit_generator.state} if is_known else {}
 
 
 class SyncSource:
@@ -243,19 +241,16 @@ class SyncSource:
     """
 
     def __init__(self, loop: EnvLoop, *, spec: EnvSpec, num_envs: int) -> None:
-        """Start without episodes."""
         self._loop = loop
         self._form = Form(spec)
         self._num_envs = num_envs
 
     def reset(self) -> NumpyArray:
-        """Reset all environments."""
         frames = self._form.empty(self._num_envs)
         self._loop.reset(frames)
         return frames
 
     def step(self, action: NumpyArray) -> RawStep:
-        """Step each environment once."""
         frames = self._form.empty(self._num_envs)
         reward = np.empty(self._num_envs, dtype=np.float32)
         terminated = np.empty(self._num_envs, dtype=np.bool_)
@@ -264,23 +259,19 @@ class SyncSource:
         return frames, reward, terminated, truncated
 
     def reset_where(self, done_N: BoolArray) -> NumpyArray:
-        """Reset the environments of the mask."""
         frames = self._form.empty(self._num_envs)
         self._loop.reset_where(done_N, frames)
         return frames[done_N]
 
     def save(self) -> dict[str, Any]:
-        """Return from what each environment's state can be restored."""
         return {"histories": self._loop.save()}
 
     def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
-        """Restore what `save` returned."""
         frames = self._form.empty(self._num_envs)
         self._loop.restore(state["histories"], frames)
         return frames, np.array([bool(history) for history in state["histories"]])
 
     def close(self) -> None:
-        """Close the environments."""
         self._loop.close()
 
 
@@ -302,7 +293,6 @@ class NativeVector:
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *, seed: int, spec: EnvSpec) -> None:
-        """Start without episodes."""
         metadata = getattr(env, "metadata", None)
         mode = metadata.get("autoreset_mode") if isinstance(metadata, dict) else None
         if mode not in set(AutoresetMode):
@@ -325,7 +315,6 @@ class NativeVector:
             self._check_mask()
 
     def reset(self) -> NumpyArray:
-        """Reset all environments."""
         raw, info = self._reset(seed=self._seed)
         self._seed = None
         everywhere_N = np.ones(self._env.num_envs, np.bool_)
@@ -333,7 +322,6 @@ class NativeVector:
         return self._newest.copy()
 
     def step(self, action: NumpyArray) -> RawStep:
-        """Step each environment once."""
         with raising_env_errors(self._name, "step"):
             answer = self._env.step(self._action_form.of_all(action))
         raw, reward, terminated, truncated, info = five_values(self._name, answer)
@@ -358,7 +346,6 @@ class NativeVector:
         return frames, np.array(reward, np.float32), np.array(terminated), np.array(truncated)
 
     def reset_where(self, done_N: BoolArray) -> NumpyArray:
-        """Reset the environments of the mask."""
         if self._tells_last:
             return self._newest[done_N]
         raw, info = self._reset(options={"reset_mask": done_N.copy()})
@@ -373,11 +360,7 @@ class NativeVector:
         return obs_and_info(self._name, answer)
 
     def _check_mask(self) -> None:
-        """Refuse an environment that resets all where `reset_mask` names one.
-
-        Raises:
-            ConfigError: If it does.
-        """
+        """Refuse an environment that resets all where `reset_mask` names one."""
         first_N = np.arange(self._env.num_envs) == 0
         before = copy.deepcopy(self._reset(seed=self._seed)[0])
         after, _ = self._reset(options={"reset_mask": first_N.copy()})
@@ -416,15 +399,12 @@ class NativeVector:
         return frames
 
     def save(self) -> dict[str, Any]:
-        """Return empty histories: such environments cannot be saved."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
-        """Reset all environments instead."""
         frames = self.reset()
         return frames, np.zeros(len(frames), dtype=np.bool_)
 
     def close(self) -> None:
-        """Close the environments."""
         with raising_env_errors(self._name, "close"):
             self._env.close()

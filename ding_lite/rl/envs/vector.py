@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self, get_args
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -39,7 +39,6 @@ from ding_lite.rl.envs.making import (
 )
 from ding_lite.rl.envs.sizes import check_envs_fit
 from ding_lite.rl.envs.sources import NativeVector, Source
-from ding_lite.rl.packing import Packing
 from ding_lite.rl.reward_norm import RewardNorm
 from ding_lite.rl.seeding import rng_state, set_rng_state, spawn_seeds
 from ding_lite.rl.spec import EnvSpec
@@ -108,9 +107,13 @@ class Envs:
         self.reward_norm: RewardNorm | None = None
         """Measures rewards, once `measure_rewards` was called."""
         self._returns = np.zeros(num_envs, dtype=np.float64)
-        self._lengths = np.zeros(num_envs, dtype=np.int64)
+        self._num_steps = 0
+        self._begun = np.zeros(num_envs, dtype=np.int64)
+        """How many steps there had been when each episode began."""
         self._actions_shape = (num_envs, *spec.action_shape)
-        self._num_choices = _numbers_of_choices(spec)
+        self._num_choices: NumpyArray | None = None
+        if not isinstance(spec.action_space, Box):
+            self._num_choices = np.full(self._actions_shape, choice_sizes(spec), np.uint64)
         self._batched_action_space: Space[Any] = batch_space(spec.action_space, num_envs)
         self._batched_action_space.seed(spawn_seeds(seed, "random actions", count=1)[0])
 
@@ -156,7 +159,7 @@ class Envs:
         next_obs = next_frames if self._stack is None else self._stack.push(next_frames)
         self._obs = next_obs
         self._returns += reward
-        self._lengths += 1
+        self._num_steps += 1
         done_N = terminated | truncated
         if np.count_nonzero(done_N):
             lost_N = terminated & truncated if self._tells_lives else np.False_
@@ -206,7 +209,6 @@ class Envs:
         return action.astype(spec.action_dtype)
 
     def _random_legal(self, mask_NA: BoolArray) -> NumpyArray:
-        """Draw a legal choice for each number of an action."""
         lot_NA = self._batched_action_space.np_random.random(mask_NA.shape)
         lot_NA[~mask_NA] = -1.0
         ends = np.cumsum(choice_sizes(self.spec))[:-1]
@@ -227,7 +229,7 @@ class Envs:
             "source": self._source.save() if started else None,
             "obs": None if self._obs is None else self._obs.copy(),
             "returns": self._returns.copy(),
-            "lengths": self._lengths.copy(),
+            "lengths": self._num_steps - self._begun,
             "finished": [(one.env_index, one.ret, one.length) for one in self.finished],
             "rng": rng_state(self._batched_action_space.np_random),
         }
@@ -260,7 +262,8 @@ class Envs:
             self._change_mode(state["mode"])
         set_rng_state(self._batched_action_space.np_random, state["rng"])
         self.finished = [Episode(*one) for one in state["finished"]]
-        self._returns[:], self._lengths[:] = state["returns"], state["lengths"]
+        self._returns[:] = state["returns"]
+        self._begun[:] = self._num_steps - np.asarray(state["lengths"])
         if self.reward_norm is not None:
             self.reward_norm.load_state_dict(state[_MEASURED])
         self._obs = None
@@ -311,7 +314,6 @@ class Envs:
             )
 
     def _change_mode(self, mode: str) -> None:
-        """Change to the mode of the saved environments."""
         if not self._may_change:
             raise CheckpointError(
                 f'The environments of {self.spec.env_id} were saved in mode "{mode}", '
@@ -334,8 +336,14 @@ class Envs:
                 f"{self.spec.env_id} take one of shape {self._actions_shape}."
             )
         sizes = self._num_choices
-        if sizes is not None and ((action < 0) | (action >= sizes)).any():
-            last = (sizes - 1).tolist()
+        if sizes is None:
+            return
+        if action.dtype == np.int64:  # negative ones are large as unsigned: one comparison for both
+            is_legal = action.view(np.uint64) < sizes
+        else:
+            is_legal = (action >= 0) & (action < sizes)
+        if np.count_nonzero(is_legal) != action.size:
+            last = (sizes[0] - np.uint64(1)).tolist()
             raise ConfigError(
                 f"`action` is {action.tolist()}; {self.spec.env_id} has the actions 0 to {last}."
             )
@@ -343,55 +351,37 @@ class Envs:
     def _check_finite(self, what: str, values: NumpyArray, *, of: NumpyArray | None = None) -> None:
         packing = self.spec.packing
         if packing is not None and what == "observation":
-            self._check_parts_finite(packing, values, of=of)
+            if (found := packing.first_infinite(values)) is None:
+                return
+            row, leaf, lost = found
+            what = f"observation part `{leaf.name}`" if leaf.keys else what
+        elif values.dtype.kind != "f" or np.count_nonzero(np.isfinite(values)) == values.size:
             return
-        if values.dtype.kind != "f" or np.count_nonzero(np.isfinite(values)) == values.size:
-            return
-        finite_N = np.isfinite(values).reshape(len(values), -1).all(axis=1)
-        row = int(np.flatnonzero(~finite_N)[0])
-        index = row if of is None else int(of[row])
-        raise self._not_finite(index, what, values[row])
-
-    def _check_parts_finite(
-        self, packing: Packing, packed: NumpyArray, *, of: NumpyArray | None
-    ) -> None:
-        if (found := packing.first_infinite(packed)) is not None:
-            row, leaf, values = found
-            what = f"observation part `{leaf.name}`" if leaf.keys else "observation"
-            raise self._not_finite(row if of is None else int(of[row]), what, values)
-
-    def _not_finite(self, index: int, what: str, values: NumpyArray) -> NonFiniteError:
-        shown = str(values.tolist()) if values.size <= 32 else "with NaN or infinity"
-        return NonFiniteError(
-            f"Environment {index} of {self.spec.env_id} gave the {what} {shown}; "
-            f"finite numbers were expected. Look at what this environment computes, or at the "
-            f"actions it was given."
+        else:
+            finite_N = np.isfinite(values).reshape(len(values), -1).all(axis=1)
+            row = int(np.flatnonzero(~finite_N)[0])
+            lost = values[row]
+        shown = str(lost.tolist()) if lost.size <= 32 else "with NaN or infinity"
+        raise NonFiniteError(
+            f"Environment {row if of is None else of[row]} of {self.spec.env_id} gave the {what} "
+            f"{shown}; finite numbers were expected. Look at what this environment computes, or at "
+            f"the actions it was given."
         )
 
     def _note_finished(self, done_N: BoolArray) -> None:
-        for index in np.flatnonzero(done_N).tolist():
-            self.finished.append(
-                Episode(index, float(self._returns[index]), int(self._lengths[index]))
-            )
-        self._returns[done_N] = 0.0
-        self._lengths[done_N] = 0
+        done = done_N.nonzero()[0]
+        lengths = self._num_steps - self._begun[done]
+        ended = zip(done.tolist(), self._returns[done].tolist(), lengths.tolist(), strict=True)
+        self.finished += [Episode(*one) for one in ended]
+        self._returns[done] = 0.0
+        self._begun[done] = self._num_steps
 
     def _forget_episodes(self, lost_N: BoolArray) -> None:
         """Drop what is known of episodes that go no further."""
         self._returns[lost_N] = 0.0
-        self._lengths[lost_N] = 0
+        self._begun[lost_N] = self._num_steps
         if self.reward_norm is not None:
             self.reward_norm.restart(lost_N)
-
-
-def _numbers_of_choices(spec: EnvSpec) -> NumpyArray | None:
-    """Return of how many each number of an action is; None for a Box."""
-    space = spec.action_space
-    if isinstance(space, Box):
-        return None
-    if isinstance(space, MultiBinary):
-        return np.array(2)
-    return np.asarray(space.nvec if isinstance(space, MultiDiscrete) else space.n)
 
 
 def make_envs(  # noqa: PLR0913 - all but two by name, and few at a time
@@ -492,12 +482,7 @@ def make_envs(  # noqa: PLR0913 - all but two by name, and few at a time
 
 
 def _count(maker: EnvMaker, first: object, num_envs: int | None, mode: EnvsMode) -> int:
-    """Return the number of environments.
-
-    Raises:
-        ConfigError: If it was not given, or a vector environment has another one, or another mode
-            of stepping was asked for than its own, or one that plain environments do not have.
-    """
+    """Return the number of environments."""
     if not isinstance(first, VectorEnv):
         if num_envs is None:
             raise ConfigError(

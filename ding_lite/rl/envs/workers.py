@@ -12,6 +12,7 @@ of this process would inherit locks that its threads hold.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import select
@@ -33,7 +34,7 @@ from ding_lite.clock import LOOK_UP_S, SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import ConfigError, DingLiteError, EnvError
 from ding_lite.interruption import is_interrupted
 from ding_lite.rl.batch import BoolArray, FloatArray, NumpyArray
-from ding_lite.rl.envs.checks import exit_fault
+from ding_lite.rl.envs.checks import fault_of
 from ding_lite.rl.envs.sources import Env, EnvLoop, History, RawStep
 from ding_lite.rl.spec import EnvSpec
 
@@ -65,20 +66,11 @@ class _Arrays(NamedTuple):
     done: BoolArray
 
     def rows(self, share: slice) -> _Arrays:
-        return _Arrays(
-            self.action[share],
-            self.frames[share],
-            self.reward[share],
-            self.terminated[share],
-            self.truncated[share],
-            self.done[share],
-        )
+        return _Arrays._make(array[share] for array in self)
 
 
 @dataclass(frozen=True)
 class _Assignment:
-    """The environments of one process, and how to make them."""
-
     make_env: CloudpickleWrapper
     spec: EnvSpec
     num_envs: int
@@ -120,8 +112,11 @@ class WorkerSource:
         num_workers: int,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Start the processes and wait until all environments are made."""
-        _check_may_start()
+        if multiprocessing.current_process().daemon:
+            raise ConfigError(
+                'This process is a daemon, which may not start others, as mode="async" does. Use '
+                'mode="sync" here.'
+            )
         num_envs = len(seeds)
         spec = replace(spec, maker=None)  # which may be a lambda, and is sent as `make_env`
         self._spec = spec
@@ -152,50 +147,34 @@ class WorkerSource:
         return [worker.pid for worker in self._workers]
 
     def reset(self) -> NumpyArray:
-        """Reset all environments."""
         self._order(self._workers, _RESET)
         return self._arrays.frames.copy()
 
     def step(self, action: NumpyArray) -> RawStep:
-        """Step each environment once."""
-        arrays = self._arrays
-        arrays.action[...] = action
+        self._arrays.action[...] = action
         self._order(self._workers, _STEP)
-        return (
-            arrays.frames.copy(),
-            arrays.reward.copy(),
-            arrays.terminated.copy(),
-            arrays.truncated.copy(),
-        )
+        _, frames, reward, terminated, truncated, _ = self._arrays
+        return frames.copy(), reward.copy(), terminated.copy(), truncated.copy()
 
     def reset_where(self, done_N: BoolArray) -> NumpyArray:
-        """Reset the environments of the mask."""
         self._arrays.done[:] = done_N
         concerned = [worker for worker in self._workers if done_N[worker.share.rows].any()]
         self._order(concerned, _RESET_WHERE)
         return self._arrays.frames[done_N]
 
     def save(self) -> dict[str, Any]:
-        """Return from what each environment's state can be restored; empty after a loss."""
         if self._is_lost:
             return {"histories": [{} for _ in range(len(self._arrays.done))]}
         answers = self._order(self._workers, _SAVE)
-        histories = [_unpack(one, self._spec) for one in answers]
-        return {"histories": [history for part in histories for history in part]}
+        return {"histories": [one for part in answers for one in _unpack(part, self._spec)]}
 
     def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
-        """Restore what `save` returned."""
-        self._exchange(
-            [
-                (worker, _RESTORE + _pack(state["histories"][worker.share.rows]))
-                for worker in self._workers
-            ]
-        )
-        known_N = np.array([bool(history) for history in state["histories"]])
-        return self._arrays.frames.copy(), known_N
+        histories = state["histories"]
+        orders = [(one, _RESTORE + _pack(histories[one.share.rows])) for one in self._workers]
+        self._exchange(orders)
+        return self._arrays.frames.copy(), np.array(list(map(bool, histories)))
 
     def close(self) -> None:
-        """Close the environments."""
         self._end(within=_CLOSING_S)
 
     def _end(self, *, within: float) -> None:
@@ -220,24 +199,17 @@ class WorkerSource:
             for worker, message in messages:
                 worker.send(message)
             return [worker.wait() for worker, _ in messages]
-        except (SystemExit, KeyboardInterrupt) as error:
-            self._lose()  # an answer still under way would be taken for another
-            name = f"The environments of {self._spec.env_id}"
-            if (fault := exit_fault(name, "step", error)) is None:
-                raise
-            raise fault from error
-        except BaseException:
-            self._lose()
+        except BaseException as error:  # an answer still under way would be taken for another
+            self._is_lost = True
+            self._end(within=_HASTY_S if is_interrupted() else _CLOSING_S)
+            if isinstance(error, SystemExit | KeyboardInterrupt):
+                name = f"The environments of {self._spec.env_id}"
+                if (fault := fault_of(name, "step", error)) is not None:
+                    raise fault from error
             raise
-
-    def _lose(self) -> None:
-        self._is_lost = True
-        self._end(within=_HASTY_S if is_interrupted() else _CLOSING_S)
 
 
 class _Worker:
-    """A handle of one worker process."""
-
     def __init__(self, context: Any, share: _Assignment, memory: Any, clock: Clock) -> None:  # noqa: ANN401
         self.share = share
         self._clock = clock
@@ -361,14 +333,7 @@ def _obey(message: bytes, loop: EnvLoop, rows: _Arrays, spec: EnvSpec) -> bytes:
 
 def _pack(histories: Sequence[History]) -> bytes:
     """Serialise histories; arrays as the bytes of their memory."""
-    plain = [
-        {
-            key: value.tobytes() if isinstance(value, np.ndarray) else value
-            for key, value in h.items()
-        }
-        for h in histories
-    ]
-    return msgspec.msgpack.encode(plain)
+    return msgspec.msgpack.encode(histories, enc_hook=np.ndarray.tobytes)
 
 
 def _unpack(packed: bytes, spec: EnvSpec) -> list[History]:
@@ -385,7 +350,6 @@ def _unpack(packed: bytes, spec: EnvSpec) -> list[History]:
 def _layout(
     spec: EnvSpec, num_envs: int
 ) -> list[tuple[tuple[int, ...], np.dtype[np.generic], int]]:
-    """Return shape, type and size of each shared array."""
     arrays: list[tuple[tuple[int, ...], np.dtype[np.generic]]] = [
         (spec.action_shape, np.dtype(spec.action_dtype)),
         (spec.frame_shape, np.dtype(spec.obs_dtype)),
@@ -393,31 +357,22 @@ def _layout(
         *[((), np.dtype(np.bool_))] * 3,
     ]
     return [
-        ((num_envs, *shape), dtype, _aligned(num_envs * int(np.prod(shape)) * dtype.itemsize))
+        (
+            (num_envs, *shape),
+            dtype,
+            -(-num_envs * math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT,
+        )
         for shape, dtype in arrays
     ]
-
-
-def _aligned(num_bytes: int) -> int:
-    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
 
 
 def _view(memory: Any, spec: EnvSpec, num_envs: int) -> _Arrays:  # noqa: ANN401
     arrays: list[Any] = []
     begin = 0
     for shape, dtype, size in _layout(spec, num_envs):
-        count = int(np.prod(shape))
-        arrays.append(np.frombuffer(memory, dtype, count=count, offset=begin).reshape(shape))
+        arrays.append(np.ndarray(shape, dtype, memory, begin))
         begin += size
     return _Arrays(*arrays)
-
-
-def _check_may_start() -> None:
-    if multiprocessing.current_process().daemon:
-        raise ConfigError(
-            'This process is a daemon, which may not start others, as mode="async" does. Use '
-            'mode="sync" here.'
-        )
 
 
 def num_cores() -> int:

@@ -108,8 +108,10 @@ RAISES = {
 def test_an_error_names_its_environment_and_method(method, fault):
     error, told = RAISES[fault]
     settings = {"closed" if method == "close" else method: error}
-    with pytest.raises(EnvError, match="Environment 0 of probe/Faulty-v0 " + told.format(method)):
+    named = "Environment 0 of probe/Faulty-v0 " + told.format(method)
+    with pytest.raises(EnvError, match=named) as caught:
         play(**settings)
+    assert caught.value.__cause__ is error
 
 
 @pytest.mark.parametrize("fault", RAISES)

@@ -36,22 +36,6 @@ def test_an_exit_in_a_step_is_an_error_that_names_the_environment(how):
         run(envs, [0, 0, 1, 0])
 
 
-def test_an_exit_in_a_reset_or_in_the_constructor_is_an_error():
-    class Exits(gymnasium.Wrapper):
-        def reset(self, **_):
-            raise SystemExit(0)
-
-    envs = make_envs("probe/Counter-v0", 2, mode="sync", wrappers=[Exits])
-    with pytest.raises(EnvError, match=r"Environment 0 of probe/Counter-v0 called sys.exit"):
-        envs.reset()
-
-    def exits(env):
-        raise SystemExit(0)
-
-    with pytest.raises(EnvError, match=r"probe/Counter-v0 called sys.exit"):
-        make_envs("probe/Counter-v0", 2, mode="sync", wrappers=[exits])
-
-
 def test_ctrl_c_outside_a_run_is_a_keyboard_interrupt():
     class Signals(gymnasium.Wrapper):
         def step(self, action):

@@ -18,8 +18,10 @@ from tests.rl.partly import Partly, legal
 MODES = pytest.mark.parametrize("mode", ["sync", "async"])
 
 
-def make(num_envs=3, mode="sync", seed=0, **settings):
-    return make_envs("partly/Partly-v0", num_envs, mode=mode, seed=seed, env_args=settings)
+def make(num_envs=3, mode="sync", seed=0, wrappers=(), **settings):
+    return make_envs(
+        "partly/Partly-v0", num_envs, mode=mode, seed=seed, env_args=settings, wrappers=wrappers
+    )
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -147,9 +149,7 @@ def with_info(**info):
     ],
 )
 def test_a_broken_part_or_mask_is_named(change, message):
-    envs = make_envs(
-        "partly/Partly-v0", 2, mode="sync", wrappers=[breaking(change)], env_args={"masked": True}
-    )
+    envs = make(2, wrappers=[breaking(change)], masked=True)
     with envs, pytest.raises(EnvError, match=f"Environment 0 of partly/Partly-v0 .*{message}"):
         envs.step(np.zeros(2, dtype=np.int64))
 
@@ -158,10 +158,7 @@ def test_behind_the_end_of_an_episode_no_action_has_to_be_legal():
     def change(answer):
         answer[2], answer[4] = True, {"action_mask": np.zeros(4)}
 
-    envs = make_envs(
-        "partly/Partly-v0", 2, mode="sync", wrappers=[breaking(change)], env_args={"masked": True}
-    )
-    with envs:
+    with make(2, wrappers=[breaking(change)], masked=True) as envs:
         step = envs.step(np.zeros(2, dtype=np.int64))
     assert legal(envs.spec, step.next_obs).all()
     assert step.terminated.all()
@@ -170,9 +167,7 @@ def test_behind_the_end_of_an_episode_no_action_has_to_be_legal():
 @pytest.mark.parametrize("image", [False, True])
 def test_a_part_that_is_not_finite_is_named(image):
     change = with_part("noise", np.array([0.0, np.nan], dtype=np.float32))
-    envs = make_envs(
-        "partly/Partly-v0", 2, mode="sync", wrappers=[breaking(change)], env_args={"image": image}
-    )
+    envs = make(2, wrappers=[breaking(change)], image=image)
     message = r"Environment 0 .* observation part `obs\[\"noise\"\]` \[0.0, nan\]"
     with envs, pytest.raises(NonFiniteError, match=message):
         envs.step(np.zeros(2, dtype=np.int64))
