@@ -36,9 +36,8 @@ ROUND_TRIP_S = 60e-6
 ROUND_TRIP_OF_EACH_S = 30e-6
 MIN_GAIN = 1.5
 """Processes take cores from other work, so they must be faster by this factor."""
-MIN_SAVING_S = 0.5e-3
-"""Less than that, at a step of all environments, is not worth the seconds that processes need to
-start: 2,000 such steps save one."""
+MIN_SAVING_S = 1e-3
+"""Less than that, at a step of all environments, is not worth starting processes for."""
 _MIN_STEPS, _MAX_STEPS = 3, 64
 _ENOUGH_S = 0.03
 
