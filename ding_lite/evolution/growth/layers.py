@@ -215,7 +215,6 @@ def deepen(
 
 
 def _read_identity(tensors: PolicyTensors, reader: str, identity: Identity) -> None:
-    """Make a layer read what a new one before it computes of its former input."""
     name, of_bias = f"{reader}.weight", f"{reader}.bias"
     for values in tensors.values:
         if name in values:
@@ -248,7 +247,6 @@ def shorten(
 
 
 def _width(tensors: PolicyTensors, chain: Chain, layer: int) -> int:
-    """Return the width of a hidden layer in the config."""
     rows = tensors.values[0][f"{chain.hidden[layer]}.weight"].shape[-2]
     return rows // 2 if chain.is_split(layer) else rows
 

@@ -204,7 +204,6 @@ def shake(policy: Policy, *, spread: float, rng: np.random.Generator) -> bool:
 def _noises(
     weights: FlatWeights, spread: float, rng: np.random.Generator, frozen: set[int]
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Draw noise for each tensor that learns."""
     for name in weights.shapes:
         tensor = weights[name]
         if tensor.data_ptr() not in frozen:
@@ -214,7 +213,6 @@ def _noises(
 
 
 def _frozen(policy: Policy) -> set[int]:
-    """Return where the parameters lie that do not learn."""
     if not isinstance(policy, OpenPolicy):
         return set()
     own = [part for modules in policy.own_modules.values() for part in modules.values()]
@@ -223,7 +221,6 @@ def _frozen(policy: Policy) -> set[int]:
 
 
 def _carried(adam: Mapping[str, Tensor], before: Shapes, after: Shapes) -> dict[str, Tensor]:
-    """Return a state of Adam for other tensors."""
     old: dict[str, dict[str, Tensor]] = {"mean": {}, "square": {}}
     sizes = [math.prod(shape) for shape in before.values()]
     for kind, named in old.items():

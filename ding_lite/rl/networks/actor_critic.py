@@ -83,15 +83,7 @@ class ActorCriticNetwork(Protocol):
 
 
 class MLPActorCritic:
-    """Two separate MLPs, for vectors; images are flattened.
-
-    Args:
-        num_inputs: The length of an observation.
-        hidden: The widths of the hidden layers of each.
-        num_outputs: The number of the actor's outputs.
-        activation: Of the hidden layers.
-        more_shapes: Further tensors among the weights.
-    """
+    """Two separate MLPs, for vectors; images are flattened."""
 
     def __init__(
         self,
@@ -102,7 +94,6 @@ class MLPActorCritic:
         activation: Activation,
         more_shapes: Mapping[str, tuple[int, ...]],
     ) -> None:
-        """Make the weights, all zero, their gradients, and the layers that share them."""
         sizes = (num_inputs, *hidden)
         shapes = actor_critic_shapes(sizes, num_outputs) | dict(more_shapes)
         largest = max(math.prod(shape) for shape in shapes.values())
@@ -131,33 +122,27 @@ class MLPActorCritic:
 
     @cached_property
     def module(self) -> nn.Module:
-        """The network as a plain module in the same memory, with all parameters."""
         module = self._make_module()
         bind(module, self.weights, self.grads)
         return module
 
     @property
     def plain(self) -> nn.Module:
-        """The module for inference."""
         return self.module
 
     @property
     def buffers(self) -> Mapping[str, Tensor]:
-        """None: all of its tensors are learned."""
         return {}
 
     def act(self, obs: NumpyArray) -> FloatArray:
-        """Compute the actor's outputs, [N, D], as an array."""
         return self._look(self._actor, obs)
 
     def values(self, obs: NumpyArray) -> FloatArray:
-        """Compute the values, [N], as an array."""
         return self._look(self._critic, obs)[:, 0]
 
     def forward(
         self, obs: NumpyArray
     ) -> tuple[FloatArray, FloatArray, tuple[list[Tensor], list[Tensor]]]:
-        """Compute both, and return the output of each layer for `backward`."""
         vectors_BI = as_tensor(_vectors(obs))
         of_actor, of_critic = self._actor.forward(vectors_BI), self._critic.forward(vectors_BI)
         value_B: FloatArray = of_critic[-1].numpy()[:, 0]
@@ -169,17 +154,14 @@ class MLPActorCritic:
         outputs_grad_BD: FloatArray,
         value_grad_B: FloatArray,
     ) -> None:
-        """Write `grads`, given the saved activations and the gradients of both."""
         of_actor, of_critic = saved
         self._actor.backward(of_actor, torch.from_numpy(outputs_grad_BD))
         self._critic.backward(of_critic, torch.from_numpy(value_grad_B[:, None]))
 
     def snapshot(self) -> dict[str, Tensor]:
-        """Copy all tensors to the CPU."""
         return self.weights.snapshot()
 
     def load(self, tensors: Mapping[str, Any]) -> None:
-        """Overwrite all tensors, or none of them when one does not fit."""
         self.weights.load(tensors)
 
     def _look(self, layers: MLP, obs: NumpyArray) -> FloatArray:

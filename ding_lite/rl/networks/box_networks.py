@@ -85,15 +85,6 @@ class BoxNetworks(Generic[ActorT]):
     All weights lie in one flat tensor: the critics', the actor's, then further ones. Those of the
     targets lie in the same order.
 
-    Args:
-        spec: The environments'.
-        settings: The config of the policy.
-        form: The networks that there are.
-        actor: A user's actor.
-        critic: A user's critic.
-        rng: Draws the weights of networks of this package.
-        device: Of all.
-
     Raises:
         ConfigError: If a user's module cannot be used.
         ShapeError: If its outputs have another shape.
@@ -110,7 +101,6 @@ class BoxNetworks(Generic[ActorT]):
         rng: np.random.Generator,
         device: torch.device,
     ) -> None:
-        """Make the networks, and initialise their weights."""
         self._spec, self._form, self._device = spec, form, device
         self._sizes = (int(np.prod(spec.input_shape)), *settings.hidden)
         self._activation, seed = settings.activation, settings.seed
@@ -162,7 +152,6 @@ class BoxNetworks(Generic[ActorT]):
     def _image_actor(
         self, convs: Sequence[Conv], hidden: Sequence[int], spec: EnvSpec
     ) -> ImageActor:
-        """Make the built-in actor of images."""
         return ImageActor(
             spec.obs_shape,
             convs,
@@ -175,7 +164,6 @@ class BoxNetworks(Generic[ActorT]):
     def _image_critics(
         self, convs: Sequence[Conv], hidden: Sequence[int], spec: EnvSpec
     ) -> ImageCritics:
-        """Make the built-in critics of images."""
         return ImageCritics(
             spec.obs_shape,
             convs,
@@ -201,16 +189,13 @@ class BoxNetworks(Generic[ActorT]):
         return {prefix + name: tuple(shape) for name, shape in shapes.items()}
 
     def _joined(self, obs: Any) -> Any:  # noqa: ANN401 - an array or a tensor
-        """Return packed observations as vectors of floats."""
         return as_floats(self._spec.inputs(obs))
 
     @property
     def _num_outputs(self) -> int:
-        """The outputs of the actor's last layer."""
         return self._form.actor_type.outputs_per_action * self._num_actions
 
     def _flat_modules(self, modules: Mapping[str, nn.Module], weights: FlatWeights) -> Parts:
-        """Move the parameters of modules into their part of the weights."""
         return {
             prefix: FlatModule(
                 module,
@@ -358,11 +343,7 @@ def _snapshot(weights: FlatWeights, own: Parts) -> dict[str, Tensor]:
 
 
 def _check_apart(*modules: nn.Module) -> None:
-    """Raise if two modules share parameters.
-
-    Raises:
-        ConfigError: If they do.
-    """
+    """Raise if two modules share parameters."""
     seen: set[int] = set()
     for module in modules:
         found = {id(parameter): name for name, parameter in module.named_parameters()}

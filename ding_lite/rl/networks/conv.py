@@ -47,11 +47,6 @@ AnyTorso: TypeAlias = TorsoName | tuple[Conv, ...]
 def torso_for(torso: AnyTorso, obs_shape: Sequence[int], *, env_id: str) -> tuple[Conv, ...]:
     """Choose the convolutions for observations; none for an MLP.
 
-    Args:
-        torso: Their kind, or convolutions to use as they are.
-        obs_shape: Of an observation.
-        env_id: The environment, for errors.
-
     Raises:
         ConfigError: If there are no images, or they are too small.
     """

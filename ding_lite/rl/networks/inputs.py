@@ -25,7 +25,6 @@ class RunningNorm:
     holds observations as they were.
 
     Args:
-        size: The length of an observation.
         clip: Normalised numbers are clipped to plus and minus this, which bounds rare ones.
         only_I: Which numbers are normalised, [I] bool; all if None. The others are only clipped.
         device: Where the statistics are; an update there copies nothing to the host.
@@ -45,7 +44,6 @@ class RunningNorm:
         only_I: NumpyArray | None = None,
         device: torch.device = _CPU,
     ) -> None:
-        """Change nothing until the first update."""
         self.clip = float(clip)
         """The bound of normalised numbers."""
         # A device of Apple's has no float64.
@@ -110,7 +108,6 @@ class RunningNorm:
         self._on_host: tuple[FloatArray, FloatArray] | None = None
 
     def _shift_and_scale(self, like: AnyArray) -> tuple[AnyArray, AnyArray]:
-        """Return the two on the device of some observations."""
         both = (self.shift_I, self.scale_I)
         if isinstance(like, Tensor):
             return placed(both[0], like.device), placed(both[1], like.device)

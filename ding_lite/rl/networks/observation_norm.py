@@ -23,11 +23,6 @@ def make_norm(
 ) -> RunningNorm | None:
     """Make the normalisation of observations, or None without `normalize_obs`.
 
-    Args:
-        spec: The environments'.
-        normalize_obs: Whether there is one.
-        device: Where the statistics are.
-
     Raises:
         ConfigError: `normalize_obs` is set for images, or a part of observations is of bytes.
     """

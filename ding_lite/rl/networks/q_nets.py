@@ -72,12 +72,7 @@ class MLPQNetwork(MLPOutputs):
     """An MLP for vectors; images are flattened.
 
     Args:
-        num_inputs: The length of an observation.
-        hidden: The widths of the hidden layers.
-        num_actions: The number of values.
         dueling: Whether the last hidden layer and the head are split in two.
-        activation: Of the hidden layers.
-        device: Of the network.
     """
 
     def __init__(
@@ -90,7 +85,6 @@ class MLPQNetwork(MLPOutputs):
         activation: Activation = "relu",
         device: str | torch.device = "cpu",
     ) -> None:
-        """Make the weights, all zero, their gradients, and the layers that share them."""
         sizes = (num_inputs, *_widths(hidden, dueling=dueling))
         names = names_of("torso", len(hidden))
         of_head = (
@@ -118,27 +112,22 @@ class MLPQNetwork(MLPOutputs):
 
     @cached_property
     def module(self) -> nn.Module:
-        """The network as a plain module in the same memory."""
         module = self._make_module()
         bind(module, self.weights, self.grads)
         return module
 
     def forward_pair(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
-        """Compute the values of both in one forward."""
         if obs.dim() > 2:
             obs, next_obs = obs.flatten(1), next_obs.flatten(1)
         return super().forward_pair(obs, next_obs)
 
     def forward_saving(self, obs: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Compute the values, and return the output of each layer for `backward`."""
         return super().forward_saving(self._vectors(obs))
 
     def backward(self, saved: Sequence[Tensor], grad_BA: Tensor) -> None:
-        """Write `grads`, given the saved activations and the gradient of the values."""
         super().backward(saved, grad_BA.to(self._device))
 
     def values(self, obs: NumpyArray) -> FloatArray:
-        """Compute the values of few or many observations, [N, A], as an array."""
         if len(obs) <= self._max_numpy_rows:
             vectors_NI = as_floats(obs).reshape(len(obs), -1)
             return self._layers.forward_numpy(vectors_NI)
@@ -146,11 +135,9 @@ class MLPQNetwork(MLPOutputs):
         return values_NA
 
     def snapshot(self) -> dict[str, Tensor]:
-        """Copy all tensors to the CPU."""
         return self.weights.snapshot()
 
     def load(self, tensors: Mapping[str, Any]) -> None:
-        """Overwrite all tensors, or none of them when one does not fit."""
         self.weights.load(tensors)
 
     def copy_buffers(self, leader: Self) -> None:
@@ -205,13 +192,6 @@ def recorded_q_networks(
     device: str | torch.device,
 ) -> tuple[QNetwork, QNetwork]:
     """Make the network of a user's module, and the target network of its copy.
-
-    Args:
-        module: Maps observations to a value per action.
-        spec: The environments'.
-        num_actions: The number of values.
-        random: The stream that it draws from.
-        device: Of both.
 
     Raises:
         ConfigError: If it cannot be used.

@@ -370,7 +370,6 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
 
     @property
     def _recurrent(self) -> RecurrentActorCritic:
-        """The network of a policy with memory."""
         return cast(RecurrentActorCritic, self._net)
 
     def _check_memory(self, memory: Memory | None) -> None:
@@ -451,7 +450,6 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         return legal_logits(outputs_BD, self.spec.action_mask(inputs)), value_B, saved
 
     def _has_seen(self, rollout: Rollout) -> None:
-        """Update the statistics of observations with those that were learned from."""
         if self._norm is not None:
             self._norm.update(merged(rollout.obs))
 
@@ -465,18 +463,8 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     ) -> dict[str, Number]:
         """Add the losses of the critic and the entropy to the actor's, and backpropagate.
 
-        Args:
-            saved: What the network's forward kept.
-            likely: The likelihood of the actions.
-            policy_loss: The actor's loss.
-            log_prob_grad_B: Its gradient with respect to each log_prob.
-            value_error_B: Value minus target.
-
         Returns:
             The metrics.
-
-        Raises:
-            NonFiniteError: If the loss is NaN or infinite, on a CPU.
         """
         size, config = len(value_error_B), self.config
         value_loss = number(value_error_B @ value_error_B) / size

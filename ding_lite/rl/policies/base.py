@@ -76,7 +76,6 @@ class BoxActions:
     """
 
     def __init__(self, spec: EnvSpec, *, policy: str) -> None:
-        """Read the bounds."""
         space = spec.action_space
         if isinstance(space, MultiDiscrete | MultiBinary):
             raise ConfigError(

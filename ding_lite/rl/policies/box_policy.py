@@ -151,7 +151,6 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         device: str | torch.device = "cpu",
         compile: Compile = None,
     ) -> None:
-        """Initialise the weights."""
         super().__init__(actor=actor, critic=critic, optimizer=optimizer, compile=compile)
         self._refuse_capture("draw random numbers on the host")
         limit_torch_threads()
@@ -202,7 +201,6 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         )
 
     def _parameters_of_actor(self) -> list[nn.Parameter]:
-        """Return what an own optimiser steps with the actor."""
         return self._networks.parameters("actor.")
 
     @property
@@ -344,7 +342,6 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
 
     @property
     def _actor_every(self) -> int:
-        """Updates of the critics per update of the actor and the targets."""
         return 1
 
     @property

@@ -201,7 +201,6 @@ class DQN(OpenPolicy):
         device: str | torch.device = "cpu",
         compile: Compile = None,
     ) -> None:
-        """Initialise the weights."""
         super().__init__(network=network, optimizer=optimizer, compile=compile)
         limit_torch_threads()
         self.spec = spec
@@ -239,7 +238,6 @@ class DQN(OpenPolicy):
         self._graph = self._captured()
 
     def _make_networks(self, network: MakeModule | None) -> tuple[QNetwork, QNetwork]:
-        """Make the network and its target."""
         if network is not None:
             check_no_description(self.config)
             module = made_module(network, self.spec, seed=self.config.seed)
@@ -465,7 +463,6 @@ class DQN(OpenPolicy):
             )
 
     def _observations(self, batch: Transitions, *, learning: bool = True) -> tuple[Tensor, Tensor]:
-        """Return observations and next observations as the network takes them."""
         if self._norm is not None and learning:
             self._norm.update(batch.obs)
         obs, next_obs = (self._seen(each) for each in (batch.obs, batch.next_obs))
@@ -500,7 +497,6 @@ class DQN(OpenPolicy):
 
     @property
     def _follows(self) -> bool:
-        """Whether the target moves in the next update."""
         return (self.train_iter + 1) % self.config.target_every == 0
 
     def _move(
@@ -597,7 +593,6 @@ class _Unrecorded:
 
 
 def _step_size(config: DQNConfig) -> Schedule:
-    """Return the step size as a function of the updates done."""
     if config.lr_end is None:
         return constant(config.lr)
     return linear(config.lr, config.lr_end, steps=config.lr_updates)

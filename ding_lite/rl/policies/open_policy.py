@@ -116,7 +116,6 @@ class OpenPolicy(LearnsTogether):
     """Its updates where they are captured."""
 
     def __init__(self, *, compile: Compile = None, **parts: object) -> None:
-        """Keep what was given, to make copies of the policy."""
         self._compile = compile
         self._compiler = compiler_of(compile)
         self._parts = {name: part for name, part in parts.items() if part is not None}
@@ -177,15 +176,10 @@ class OpenPolicy(LearnsTogether):
 
     @property
     def _is_captured(self) -> bool:
-        """Whether updates are captured as graphs."""
         return self._compile == "graph"
 
     def _compile_networks(self, networks: Iterable[FlatModule]) -> None:
-        """Compile what updates call of modules, if the user wants it.
-
-        Raises:
-            ConfigError: There is none: all networks have a written-out backward.
-        """
+        """Compile what updates call of modules, if the user wants it."""
         if self._compiler is None:
             return
         found = list(networks)
@@ -199,22 +193,14 @@ class OpenPolicy(LearnsTogether):
             flat.run = self._compiler(flat.run)
 
     def _captured(self) -> CapturedUpdate | None:
-        """Return `_update` as one that is captured; None if the user does not want it.
-
-        Raises:
-            ConfigError: There are no graphs on the device, or for the optimiser.
-        """
+        """Return `_update` as one that is captured; None if the user does not want it."""
         if not self._is_captured:
             return None
         check_captures(self.device, optimizer=self._parts.get("optimizer"))
         return CapturedUpdate(self._update, CudaRecorder(self.device), device=self.device)
 
     def _run_update(self, inputs: Inputs, **form: Hashable) -> Outputs:
-        """Do an update as it is, or as a graph.
-
-        Raises:
-            ConfigError: It is a graph, and gradients are averaged with other learners.
-        """
+        """Do an update as it is, or as a graph."""
         if self._graph is None:
             with self._drawing:  # once an update, as it takes longer than a small layer
                 return self._update(inputs, **form)
@@ -227,11 +213,7 @@ class OpenPolicy(LearnsTogether):
             return self._graph(inputs, **form)
 
     def _refuse_capture(self, reason: str) -> None:
-        """Raise if the user wants graphs of a policy without any.
-
-        Raises:
-            ConfigError: It is so.
-        """
+        """Raise if the user wants graphs of a policy without any."""
         if self._is_captured:
             raise ConfigError(
                 f'`compile="graph"` captures the updates of DQN and PPO, and those of '
@@ -258,7 +240,6 @@ class OpenPolicy(LearnsTogether):
 
     @property
     def _optimizer_key(self) -> str:
-        """The key of the optimiser in its state."""
         return "optimizer" if self.has_own_optimizer else "adam"
 
 
@@ -284,7 +265,6 @@ class GradientPolicy(OpenPolicy):
 
     @contextmanager
     def _keeping_buffers(self) -> Iterator[None]:
-        """Raise if a gradient that is applied elsewhere leaves running means behind here."""
         before = {name: buffer.clone() for name, buffer in self._buffers.items()}
         yield
         buffers = self._buffers  # others, where the network sets them anew

@@ -108,7 +108,6 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
         device: str | torch.device = "cpu",
         compile: Compile = None,
     ) -> None:
-        """Initialise the weights."""
         super().__init__(
             spec,
             config,
@@ -188,7 +187,6 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
 
 
 def _temperature(policies: Sequence[SAC], networks: Networks[SquashedGaussianActor]) -> Temperature:
-    """Return the temperatures of the policies that the networks are of."""
     log_alpha_G1 = networks.of_members["log_alpha"]
     device = log_alpha_G1.device
     targets_G = np.array([policy.target_entropy for policy in policies], dtype=np.float32)

@@ -112,7 +112,6 @@ class RecurrentQ(nn.Module):
     """
 
     def __init__(self, spec: EnvSpec, config: R2D2Config, *, num_actions: int) -> None:
-        """Make the layers."""
         super().__init__()
         self._spec = spec
         self.encoder: nn.Module | None = None
@@ -196,7 +195,6 @@ class R2D2(TorchPolicy[R2D2Config]):
         device: str | torch.device = "cpu",
         compile: Compile = None,
     ) -> None:
-        """Initialise the weights."""
         self._given = network
         super().__init__(
             spec, config or R2D2Config(), optimizer=optimizer, device=device, compile=compile
@@ -347,19 +345,13 @@ class R2D2(TorchPolicy[R2D2Config]):
         return torch.stack(values, dim=1)
 
     def _only_legal(self, values: Tensor, obs: Tensor) -> Tensor:
-        """Return values with minus infinity for the actions that a mask forbids."""
         mask = self.spec.action_mask(obs)
         return values if mask is None else values.masked_fill(~mask, -torch.inf)
 
     # -- inputs --------------------------------------------------------------------------
 
     def _on_device(self, batch: Any) -> Sequences:  # noqa: ANN401 - refused unless sequences
-        """Return sequences as tensors on the device.
-
-        Raises:
-            ConfigError: If they are no sequences, or have no states.
-            ShapeError: If they are of another environment, or their states of another size.
-        """
+        """Return sequences as tensors on the device."""
         if not isinstance(batch, Sequences) or batch.state is None:
             found = f"a {type(batch).__name__}" if not isinstance(batch, Sequences) else "no states"
             raise ConfigError(

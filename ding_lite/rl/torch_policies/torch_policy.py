@@ -158,7 +158,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         device: str | torch.device = "cpu",
         compile: Compile = None,
     ) -> None:
-        """Build the networks."""
         super().__init__(optimizer=optimizer, compile=compile)
         self._refuse_capture("may do anything in `loss`")
         limit_torch_threads()
@@ -549,7 +548,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         return actions
 
     def _on_device(self, batch: Transitions | Sequences) -> Any:  # noqa: ANN401 - of the type of the batch
-        """Return transitions as tensors on the device."""
         if isinstance(batch, Sequences):
             check_obs(batch.obs[:, 0], self.spec)
         else:

@@ -41,15 +41,9 @@ def encoded_parts(spec: EnvSpec, torso: AnyTorso) -> Iterator[tuple[Leaf, tuple[
 
 
 class PartsEncoder(nn.Module):
-    """Joins the parts of observations into one vector, images after their convolutions.
-
-    Args:
-        spec: The environments'.
-        torso: The convolutions of each image.
-    """
+    """Joins the parts of observations into one vector, images after their convolutions."""
 
     def __init__(self, spec: EnvSpec, torso: AnyTorso) -> None:
-        """Make the convolutions."""
         super().__init__()
         self._leaves, convs, sizes = zip(*encoded_parts(spec, torso), strict=True)
         self.conv = nn.ModuleList(
@@ -72,12 +66,7 @@ class PartsQModule(QModule):
     """A value per action of observations of several parts.
 
     Args:
-        spec: The environments'.
-        torso: The convolutions of each image.
         hidden: The widths of the hidden layers; of a dueling network the last one is split in two.
-        num_actions: The number of values.
-        dueling: Whether value and advantages are estimated apart.
-        activation: Of the hidden layers.
     """
 
     def __init__(
@@ -90,7 +79,6 @@ class PartsQModule(QModule):
         dueling: bool,
         activation: Activation,
     ) -> None:
-        """Make the layers."""
         encoder = PartsEncoder(spec, torso)
         super().__init__(
             (encoder.num_outputs,),
@@ -116,16 +104,7 @@ class _Head(nn.Module):
 
 
 class PartsActorCriticModule(nn.Module):
-    """Action parameters and values of observations of several parts, on shared hidden layers.
-
-    Args:
-        spec: The environments'.
-        torso: The convolutions of each image.
-        hidden: The widths of the hidden layers.
-        num_outputs: The number of the actor's outputs.
-        activation: Of the hidden layers.
-        more_shapes: Further tensors of the actor, such as `actor.log_std`.
-    """
+    """Action parameters and values of observations of several parts, on shared hidden layers."""
 
     def __init__(
         self,
@@ -137,7 +116,6 @@ class PartsActorCriticModule(nn.Module):
         activation: Activation,
         more_shapes: Mapping[str, tuple[int, ...]],
     ) -> None:
-        """Make the layers."""
         super().__init__()
         self.encoder = PartsEncoder(spec, torso)
         sizes = (self.encoder.num_outputs, *hidden)
@@ -208,10 +186,7 @@ class FromTree(nn.Module):
     """A network behind a tree of observations, for inference.
 
     Args:
-        network: Gets all parts as one vector, or as a tree.
-        packing: The layout of the observations.
         norm: The statistics by which it is normalised, as they are now; None without.
-        sees_trees: Whether it gets a tree.
     """
 
     def __init__(
@@ -222,7 +197,6 @@ class FromTree(nn.Module):
         *,
         sees_trees: bool = False,
     ) -> None:
-        """Copy the statistics."""
         super().__init__()
         self.network = network
         self._unpack = packing.unpack if sees_trees else None
