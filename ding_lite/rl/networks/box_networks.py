@@ -280,18 +280,10 @@ class BoxNetworks(Generic[ActorT]):
         for prefix, follower in self._own_targets.items():
             follower.copy_buffers(self._own[prefix])
 
-    def actor_snapshot(self) -> dict[str, Tensor]:
-        """Copy the tensors of the actor to the CPU."""
-        own = self._own.get("actor.")
-        return self.weights.part("actor.").snapshot() if own is None else own.snapshot()
-
-    def load_actor(self, tensors: Mapping[str, Any]) -> None:
-        """Overwrite the tensors of the actor, or none of them when one does not fit."""
-        own = self._own.get("actor.")
-        if own is None:
-            self.weights.part("actor.").load(tensors)
-        else:
-            own.load(tensors)
+    @property
+    def acting(self) -> FlatModule | FlatWeights:
+        """The tensors of the actor."""
+        return self._own.get("actor.") or self.weights.part("actor.")
 
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
         """Copy all tensors, buffers of own modules among them."""

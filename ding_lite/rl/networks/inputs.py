@@ -47,10 +47,10 @@ class RunningNorm:
         self.clip = float(clip)
         """The bound of normalised numbers."""
         # A device of Apple's has no float64.
-        self._device = _CPU if device.type == "mps" else device
-        self._only_I = on(self._device, np.ones(size, np.bool_) if only_I is None else only_I)
+        self.device = _CPU if device.type == "mps" else device
+        self._only_I = on(self.device, np.ones(size, np.bool_) if only_I is None else only_I)
         self._count = 0.0
-        self._mean_I, self._squares_I = on(self._device, np.zeros((2, size)))
+        self._mean_I, self._squares_I = on(self.device, np.zeros((2, size)))
         self.shift_I: AnyArray
         """The number subtracted from each input, [I]."""
         self.scale_I: AnyArray
@@ -65,7 +65,7 @@ class RunningNorm:
 
     def update(self, obs_BI: Array) -> None:
         """Update the statistics with more observations."""
-        seen_BI = as_floats(on(self._device, obs_BI))
+        seen_BI = as_floats(on(self.device, obs_BI))
         xp = namespace(seen_BI)
         batch_BI = xp.asarray(seen_BI, dtype=xp.float64)
         mean_I = batch_BI.mean(0)
@@ -95,7 +95,7 @@ class RunningNorm:
                 f"The mean observation to load has shape {mean_I.shape}; {self._mean_I.shape} "
                 f"was expected. Is it of another environment?"
             )
-        self._mean_I, self._squares_I = (on(self._device, x) for x in (mean_I, squares_I))
+        self._mean_I, self._squares_I = (on(self.device, x) for x in (mean_I, squares_I))
         self._count = float(state["count"])
         self._derive()
 

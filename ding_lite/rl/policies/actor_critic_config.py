@@ -26,10 +26,10 @@ from ding_lite.rl.networks.actor_critic import (
     make_actor_critic,
     make_memory_actor_critic,
 )
-from ding_lite.rl.networks.conv import AnyTorso, Conv, TorsoName, torso_for
+from ding_lite.rl.networks.conv import Conv, TorsoName, images_of, torso_for
 from ding_lite.rl.networks.modules import MemoryKind, Torso
 from ding_lite.rl.networks.trees.parts import PartsEncoder, make_parts_actor_critic
-from ding_lite.rl.policies.base import step_size
+from ding_lite.rl.policies.base import network_faults, step_size
 from ding_lite.rl.recorded.actor_critic import LOG_STD, log_std_name, make_own_actor_critic
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
@@ -87,10 +87,7 @@ class ActorCriticConfig:
     seed: int = 0
     """Draws the initial weights and the actions."""
 
-    @property
-    def images(self) -> AnyTorso:
-        """The convolutions of each image: `convs` if given, else the kind `torso`."""
-        return self.torso if self.convs is None else self.convs
+    images = property(images_of)
 
     def __post_init__(self) -> None:
         check_all(
@@ -98,11 +95,8 @@ class ActorCriticConfig:
             positive(gamma=self.gamma),
             whole(1, lr_updates=self.lr_updates),
             inside(0.0, 1.0, gamma=self.gamma),
-            [] if self.hidden else ["`hidden` is empty; at least one width was expected"],
-            *(whole(1, hidden=width) for width in self.hidden),
-            one_of(get_args(Activation), activation=self.activation),
+            *network_faults(self),
             one_of(get_args(Activation), image_activation=self.image_activation),
-            one_of(get_args(TorsoName), torso=self.torso),
             at_least(0.0, value_coef=self.value_coef, entropy_coef=self.entropy_coef),
             finite(value_coef=self.value_coef, entropy_coef=self.entropy_coef),
             one_of((None, *get_args(MemoryKind)), memory=self.memory),

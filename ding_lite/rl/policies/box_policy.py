@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Generic, Self, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 import torch
@@ -34,24 +34,21 @@ from ding_lite.rl.host_or_device import (
     metrics_of,
     on,
     placed,
-    usable_device,
 )
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.box_actors import BoxActor
 from ding_lite.rl.networks.box_networks import BoxForm, BoxNetworks
-from ding_lite.rl.networks.conv import AnyTorso, Conv, TorsoName
-from ding_lite.rl.networks.inputs import RunningNorm
+from ding_lite.rl.networks.conv import Conv, TorsoName, images_of
 from ding_lite.rl.networks.observation_norm import make_norm, read_norm, with_norm
 from ding_lite.rl.networks.trees.parts import for_inference
 from ding_lite.rl.policies.base import (
     BoxActions,
     check_obs,
-    check_state_keys,
-    limit_torch_threads,
+    network_faults,
     packed,
     step_size,
 )
-from ding_lite.rl.policies.open_policy import OpenPolicy, check_no_description
+from ding_lite.rl.policies.open_policy import OpenPolicy, SavedNetwork, check_no_description
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
@@ -59,7 +56,7 @@ from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat import FlatWeights
 from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.rl.weights.optimizers import MakeOptimizer, Optimizer, make_optimizer
-from ding_lite.settings import check_all, inside, one_of, positive, whole
+from ding_lite.settings import check_all, inside, positive, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,20 +95,14 @@ class BoxPolicyConfig:
     seed: int = 0
     """Draws the initial weights and the exploration noise."""
 
-    @property
-    def images(self) -> AnyTorso:
-        """The convolutions of each image: `convs` if given, else the kind `torso`."""
-        return self.torso if self.convs is None else self.convs
+    images = property(images_of)
 
     def __post_init__(self) -> None:
         check_all(
             step_size(actor_lr=self.actor_lr, critic_lr=self.critic_lr),
             inside(0.0, 1.0, gamma=self.gamma),
             whole(1, n_step=self.n_step, batch_size=self.batch_size),
-            [] if self.hidden else ["`hidden` is empty; at least one width was expected"],
-            *(whole(1, hidden=width) for width in self.hidden),
-            one_of(get_args(Activation), activation=self.activation),
-            one_of(get_args(TorsoName), torso=self.torso),
+            *network_faults(self),
             inside(0.0, 1.0, target_tau=self.target_tau) + positive(target_tau=self.target_tau),
             whole(0, seed=self.seed),
         )
@@ -151,21 +142,17 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         device: str | torch.device = "cpu",
         compile: Compile = None,
     ) -> None:
-        super().__init__(actor=actor, critic=critic, optimizer=optimizer, compile=compile)
+        config = config or self._config_type()
+        super().__init__(
+            spec,
+            config,
+            actor=actor,
+            critic=critic,
+            optimizer=optimizer,
+            device=device,
+            compile=compile,
+        )
         self._refuse_capture("draw random numbers on the host")
-        limit_torch_threads()
-        self.spec = spec
-        self.config = config = config or self._config_type()
-        self.device = usable_device(device)
-        """Where the weights are."""
-        self.env_step = 0
-        """Env steps acted with `explore=True`."""
-        self.train_iter = 0
-        """Updates done."""
-        self.reduce_gradient: Callable[[Tensor], None] | None = None
-        """Called with each flat gradient before a step along it, to change it in place: learners
-        that share their updates average theirs here."""
-
         name = type(self).__name__
         self._box = BoxActions(spec, policy=name)
         self._rng = make_rng(config.seed, name.lower())
@@ -219,16 +206,6 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         return for_inference(
             self._networks.greedy, self.spec, self._norm, sees_trees="actor" in self.parts
         )
-
-    @property
-    def n_step(self) -> int:
-        """The env steps that one of its transitions spans, unless the episode ends."""
-        return self.config.n_step
-
-    @property
-    def gamma(self) -> float:
-        """The discount of one env step."""
-        return self.config.gamma
 
     def q_values(self, obs: NumpyArray, action: NumpyArray) -> FloatArray:
         """Estimate the return of taking an action, and going on as the policy does.
@@ -462,38 +439,14 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         found = placed(obs, self.device)
         return found if found.dtype == torch.uint8 else found.float()
 
-    def _as_array(self, obs: NumpyArray) -> NumpyArray:
-        """Return observations as the actor takes them, as an array."""
-        obs = packed(obs, self.spec)
-        check_obs(obs, self.spec)
-        obs = np.asarray(obs, dtype=self.spec.obs_dtype)
-        return obs if self._norm is None else self._norm(obs)
-
     @property
     def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:
         """All weights, and the target weights, themselves and not copies."""
         return self._weights, self._target
 
-    def weights(self) -> dict[str, Tensor]:
-        """Copy the weights that a collector acts by: the actor's tensors by name, on the CPU."""
-        return with_norm(self._networks.actor_snapshot(), self._norm)
-
-    def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Load the weights that another policy's `weights` returned.
-
-        Args:
-            weights: Tensors or arrays by name.
-
-        Raises:
-            ShapeError: If a name or a shape is not this actor's. Nothing is changed then.
-        """
-        norm, of_actor = self._read_norm(weights)
-        self._networks.load_actor(of_actor)
-        self._norm = norm
-
-    def _read_norm(self, weights: Mapping[str, Any]) -> tuple[RunningNorm | None, dict[str, Any]]:
-        has_norm = self._norm is not None
-        return read_norm(weights, self.spec, normalize_obs=has_norm, device=self.device)
+    @property
+    def _acting_net(self) -> SavedNetwork:
+        return self._networks.acting
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything that an exact resume needs."""
@@ -501,13 +454,9 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
             **self._networks.state_dict(),
             f"critic_{self._optimizer_key}": self._critic_optimizer.state_dict(),
             f"actor_{self._optimizer_key}": self._actor_optimizer.state_dict(),
-            "rng": rng_state(self._rng),
-            "env_step": self.env_step,
-            "train_iter": self.train_iter,
+            **self._progress(),
         }
         state["weights"] = with_norm(state["weights"], self._norm)
-        if self.has_own_network:
-            state["network_rng"] = self._random.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -518,19 +467,13 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
             ShapeError: If it is of networks of another size.
         """
         of_critics, of_actor = (f"{x}_{self._optimizer_key}" for x in ("critic", "actor"))
-        expected = {"weights", "target", of_critics, of_actor, "rng", "env_step", "train_iter"}
-        expected |= {"network_rng"} if self.has_own_network else set()
-        check_state_keys(state, expected, policy=type(self).__name__)
-        norm, weights = self._read_norm(state["weights"])
+        self._check_state(state, "weights", "target", of_critics, of_actor)
+        norm, weights = read_norm(state["weights"], self.spec, self._norm)
         self._networks.load_state_dict({"weights": weights, "target": state["target"]})
         self._norm = norm
         self._critic_optimizer.load_state_dict(state[of_critics])
         self._actor_optimizer.load_state_dict(state[of_actor])
-        if self.has_own_network:
-            self._random.load_state_dict(state["network_rng"])
-        set_rng_state(self._rng, state["rng"])
-        self.env_step = int(state["env_step"])
-        self.train_iter = int(state["train_iter"])
+        self._load_progress(state)
 
 
 def check_no_parts(spec: EnvSpec, *, policy: str) -> None:

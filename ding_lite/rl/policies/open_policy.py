@@ -16,7 +16,15 @@ from torch import Tensor, nn
 from ding_lite.errors import ConfigError, NonFiniteError, ShapeError
 from ding_lite.rl.batch import FloatArray
 from ding_lite.rl.formulas.schedules import Schedule
-from ding_lite.rl.host_or_device import Metrics, Number, guard, metrics_of
+from ding_lite.rl.host_or_device import Metrics, Number, guard, metrics_of, usable_device
+from ding_lite.rl.networks.inputs import RunningNorm
+from ding_lite.rl.networks.observation_norm import read_norm, with_norm
+from ding_lite.rl.policies.base import (
+    check_obs,
+    check_state_keys,
+    limit_torch_threads,
+    packed,
+)
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
@@ -96,6 +104,16 @@ class LearnsTogether(ABC):
         self.reduce_gradient = learners.averager()
 
 
+class SavedNetwork(Protocol):
+    """Tensors that are copied and loaded by name."""
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """Copy all tensors to the CPU."""
+
+    def load(self, tensors: Mapping[str, Any]) -> None:
+        """Overwrite all tensors, or none of them when one does not fit."""
+
+
 class OpenPolicy(LearnsTogether):
     """A policy with networks and an optimiser that a user may replace.
 
@@ -104,18 +122,38 @@ class OpenPolicy(LearnsTogether):
         parts: The parts that were given, by the name of their argument; None for the policy's own.
     """
 
-    spec: EnvSpec
     config: Any
     _rng: np.random.Generator
     _random: TorchRandom | None = None
     """The stream that networks of a user draw from."""
-    device: torch.device
+    _norm: RunningNorm | None
+    """The statistics by which observations are normalised."""
     _update: Callable[..., Outputs]
     """Does an update, but for what the host counts; only policies with captured updates have it."""
     _graph: CapturedUpdate | None = None
     """Its updates where they are captured."""
 
-    def __init__(self, *, compile: Compile = None, **parts: object) -> None:
+    def __init__(
+        self,
+        spec: EnvSpec,
+        config: object,
+        *,
+        device: str | torch.device,
+        compile: Compile = None,
+        **parts: object,
+    ) -> None:
+        limit_torch_threads()
+        self.spec = spec
+        self.config = config
+        self.device = usable_device(device)
+        """Where the weights are."""
+        self.env_step = 0
+        """Env steps acted with `explore=True`."""
+        self.train_iter = 0
+        """Updates done."""
+        self.reduce_gradient: Callable[[Tensor], None] | None = None
+        """Called with each flat gradient before a step along it, to change it in place: learners
+        that share their updates average theirs here."""
         self._compile = compile
         self._compiler = compiler_of(compile)
         self._parts = {name: part for name, part in parts.items() if part is not None}
@@ -124,6 +162,66 @@ class OpenPolicy(LearnsTogether):
     @abstractmethod
     def module(self) -> nn.Module:
         """The network that acts, as a plain module for inference."""
+
+    @property
+    @abstractmethod
+    def _acting_net(self) -> SavedNetwork:
+        """The network that a collector acts by."""
+
+    @property
+    def n_step(self) -> int:
+        """The env steps that one of its transitions spans, unless the episode ends."""
+        return int(self.config.n_step)
+
+    @property
+    def gamma(self) -> float:
+        """The discount of one env step."""
+        return float(self.config.gamma)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Copy the weights that a collector acts by: tensors by name, on the CPU."""
+        return with_norm(self._acting_net.snapshot(), self._norm)
+
+    def load_weights(self, weights: Mapping[str, Any]) -> None:
+        """Load the weights that another policy's `weights` returned.
+
+        Args:
+            weights: Tensors or arrays by name.
+
+        Raises:
+            ShapeError: If a name or a shape is not this policy's. Nothing is changed then.
+        """
+        norm, of_network = read_norm(weights, self.spec, self._norm)
+        self._acting_net.load(of_network)
+        self._norm = norm
+
+    def _as_array(self, obs: Any) -> Any:  # noqa: ANN401 - an array, or a tree of them
+        """Return observations packed, checked, of the type of the spec, and normalised."""
+        obs = packed(obs, self.spec)
+        check_obs(obs, self.spec)
+        obs = np.asarray(obs, dtype=self.spec.obs_dtype)
+        return obs if self._norm is None else self._norm(obs)
+
+    def _progress(self) -> dict[str, Any]:
+        """Copy the random numbers and the counts, which are a part of each state."""
+        state = {
+            "rng": rng_state(self._rng),
+            "env_step": self.env_step,
+            "train_iter": self.train_iter,
+        }
+        if self.has_own_network and self._random is not None:
+            state["network_rng"] = self._random.state_dict()
+        return state
+
+    def _check_state(self, state: Mapping[str, Any], *more: str) -> None:
+        check_state_keys(state, {*more, *self._progress()}, policy=type(self).__name__)
+
+    def _load_progress(self, state: Mapping[str, Any]) -> None:
+        if self.has_own_network and self._random is not None:
+            self._random.load_state_dict(state["network_rng"])
+        set_rng_state(self._rng, state["rng"])
+        self.env_step = int(state["env_step"])
+        self.train_iter = int(state["train_iter"])
 
     @property
     def has_own_network(self) -> bool:
@@ -246,8 +344,6 @@ class OpenPolicy(LearnsTogether):
 class GradientPolicy(OpenPolicy):
     """A policy of one loss, with a gradient that may also be computed by other nodes."""
 
-    train_iter: int
-    """Updates done."""
     _optimizer: Optimizer
     _lr_at: Schedule
     _skipped: Tensor | None = None

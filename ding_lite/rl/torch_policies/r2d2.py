@@ -8,7 +8,7 @@ steps within a sequence, and the rescaling of values of Pohlen et al. 2018 (arXi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +20,10 @@ from ding_lite.rl.formulas.schedules import linear
 from ding_lite.rl.formulas.sequence_targets import rescaled, sequence_targets, unscaled
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.activations import Activation
-from ding_lite.rl.networks.conv import AnyTorso, Conv, TorsoName, torso_for
+from ding_lite.rl.networks.conv import Conv, TorsoName, images_of, torso_for
 from ding_lite.rl.networks.modules import Torso
 from ding_lite.rl.networks.trees.parts import PartsEncoder, encodes_images
-from ding_lite.rl.policies.base import discrete_actions
+from ding_lite.rl.policies.base import discrete_actions, network_faults
 from ding_lite.rl.policies.open_policy import check_no_description
 from ding_lite.rl.recorded.checks import check_outputs, sample_obs
 from ding_lite.rl.spec import EnvSpec
@@ -81,10 +81,7 @@ class R2D2Config(TorchPolicyConfig):
     epsilon_steps: int = 5_000
     """The env steps in which the share of random actions falls, in a straight line."""
 
-    @property
-    def images(self) -> AnyTorso:
-        """The convolutions of each image: `convs` if given, else the kind `torso`."""
-        return self.torso if self.convs is None else self.convs
+    images = property(images_of)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -92,10 +89,7 @@ class R2D2Config(TorchPolicyConfig):
             whole(1, sequence_length=self.sequence_length, memory_size=self.memory_size),
             whole(0, burn_in=self.burn_in),
             one_of(("lstm", "gru"), memory=self.memory),
-            one_of(get_args(Activation), activation=self.activation),
-            one_of(get_args(TorsoName), torso=self.torso),
-            [] if self.hidden else ["`hidden` is empty; at least one width was expected"],
-            *(whole(1, hidden=width) for width in self.hidden),
+            *network_faults(self),
             inside(0.0, 1.0, target_tau=self.target_tau) + positive(target_tau=self.target_tau),
             whole(1, target_every=self.target_every, epsilon_steps=self.epsilon_steps),
             inside(0.0, 1.0, epsilon_start=self.epsilon_start, epsilon_end=self.epsilon_end),

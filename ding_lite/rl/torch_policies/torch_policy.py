@@ -33,14 +33,12 @@ from ding_lite.rl.host_or_device import (
     computable,
     number,
     placed,
-    usable_device,
 )
 from ding_lite.rl.memory import Memory
-from ding_lite.rl.networks.observation_norm import make_norm, read_norm, with_norm
+from ding_lite.rl.networks.observation_norm import make_norm
 from ding_lite.rl.policies.base import (
     check_obs,
     check_state_keys,
-    limit_torch_threads,
     packed,
     step_size,
 )
@@ -158,20 +156,9 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         device: str | torch.device = "cpu",
         compile: Compile = None,
     ) -> None:
-        super().__init__(optimizer=optimizer, compile=compile)
+        config = config or cast(ConfigT, config_type(type(self))())
+        super().__init__(spec, config, optimizer=optimizer, device=device, compile=compile)
         self._refuse_capture("may do anything in `loss`")
-        limit_torch_threads()
-        self.spec = spec
-        self.device = usable_device(device)
-        self.config = config = config or cast(ConfigT, config_type(type(self))())
-        self.env_step = 0
-        """Env steps acted with `explore=True`."""
-        self.train_iter = 0
-        """Updates done."""
-        self.reduce_gradient: Callable[[Tensor], None] | None = None
-        """Called with the flat gradient before a step along it, to change it in place: learners
-        that share their updates average theirs here."""
-
         name = type(self).__name__.lower()
         self._random = TorchRandom(config.seed, name, device=self.device)
         draws_there = self.device.type != "meta"  # a device without data, and without a generator
@@ -273,16 +260,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
                 parameter.requires_grad_(True)
 
     # -- the policy ----------------------------------------------------------------------
-
-    @property
-    def n_step(self) -> int:
-        """The env steps that one of its transitions spans, unless the episode ends."""
-        return self.config.n_step
-
-    @property
-    def gamma(self) -> float:
-        """The discount of one env step."""
-        return self.config.gamma
 
     @property
     def has_own_network(self) -> bool:
@@ -442,20 +419,9 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             values = self._write_gradient(self._normalized(self._on_device(batch)))
         return self._grad_P.clone(), self._metrics(values)
 
-    def weights(self) -> dict[str, Tensor]:
-        """Copy the weights that a collector acts by, on the CPU: parameters and buffers by name."""
-        return with_norm(self._flat.snapshot(), self._norm)
-
-    def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Load the weights that another policy's `weights` returned.
-
-        Raises:
-            ShapeError: If a name or a shape is not this policy's. Nothing is changed then.
-        """
-        has_norm = self._norm is not None
-        norm, of_network = read_norm(weights, self.spec, normalize_obs=has_norm, device=self.device)
-        self._flat.load(of_network)
-        self._norm = norm
+    @property
+    def _acting_net(self) -> FlatModule:
+        return self._flat
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything that an exact resume needs."""
