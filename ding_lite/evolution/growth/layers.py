@@ -192,13 +192,6 @@ def deepen(
     """Add a hidden layer behind another; the network's function stays the same.
 
     The new layer has as many units as the other, times the entries of its `Identity.weight`.
-
-    Args:
-        tensors: Changed in place.
-        before: The current layers.
-        after: The layers with the new one.
-        layer: The hidden layer that the new one follows.
-        activation: Of the hidden layers. With tanh the function stays the same to 1e-4 or so.
     """
     identity, beside = IDENTITIES[activation], after.hidden[layer]
     _rename(

@@ -9,15 +9,12 @@ B rows of each, A numbers of an action.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.rl.batch import FloatArray
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import MLP, Linear, mlp_shapes
@@ -129,12 +126,3 @@ class CriticsOfMembers:
             for network, outputs, grad_GB in zip(self._networks, saved, grad_EGB, strict=True)
         ]
         return torch.stack(grads_GBA).sum(0)
-
-
-def draw_stacked_weights(weights: FlatWeights, rng: np.random.Generator) -> None:
-    """Initialise weights as PyTorch's layers do: uniform within 1 / sqrt(inputs of a unit)."""
-    for name, shape in weights.shapes.items():
-        num_inputs = weights.shapes[f"{name.partition('.')[0]}.weight"][2]
-        bound = 1.0 / math.sqrt(num_inputs)
-        drawn: FloatArray = rng.uniform(-bound, bound, size=shape).astype(np.float32)
-        weights[name].copy_(torch.from_numpy(drawn))

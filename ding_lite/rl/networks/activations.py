@@ -42,12 +42,7 @@ class ActivationFunction:
     """Whether the backward needs the input instead of the output."""
 
     def extend(self, outputs: list[Tensor], sums: Tensor) -> None:
-        """Append what the backward needs, and the function of `sums` last.
-
-        Args:
-            outputs: The outputs of the layers so far.
-            sums: The output of a linear layer. It is overwritten unless `saves_input`.
-        """
+        """Append what the backward needs, and the function of `sums` last."""
         if self.saves_input:
             outputs.append(sums)
         outputs.append(self.forward(sums))

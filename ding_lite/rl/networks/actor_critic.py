@@ -25,7 +25,6 @@ from ding_lite.rl.networks.layers import MLP, Linear, mlp_shapes, names_of
 from ding_lite.rl.networks.modules import (
     ActorCriticModule,
     MemoryActorCriticModule,
-    MemoryKind,
 )
 from ding_lite.rl.networks.q_nets import MAX_NUMPY_PRODUCTS
 from ding_lite.rl.recorded.actor_critic import (
@@ -101,7 +100,7 @@ class MLPActorCritic:
         self.weights = FlatWeights(shapes)
         self.grads = FlatWeights(shapes)
         self._make_module = partial(
-            make_module,
+            ActorCriticModule,
             (num_inputs,),
             (),
             hidden,
@@ -122,7 +121,8 @@ class MLPActorCritic:
 
     @cached_property
     def module(self) -> nn.Module:
-        module = self._make_module()
+        with seeded(0, "unused"):
+            module = self._make_module()
         bind(module, self.weights, self.grads)
         return module
 
@@ -186,99 +186,36 @@ def make_actor_critic(
     convs: Sequence[Conv],
     hidden: Sequence[int],
     *,
-    num_outputs: int,
-    activation: Activation,
-    more_shapes: Mapping[str, tuple[int, ...]],
     device: torch.device,
+    **shape: Any,  # noqa: ANN401 - what both kinds take
 ) -> ActorCriticNetwork:
-    """Make the network for the observations and the device."""
+    """Make the network for the observations and the device, all weights zero."""
     if convs or device.type != "cpu":
-        return recorded_actor_critic(
-            obs_shape,
-            convs,
-            hidden,
-            num_outputs=num_outputs,
-            activation=activation,
-            more_shapes=more_shapes,
-            device=device,
-        )
-    return MLPActorCritic(
-        math.prod(obs_shape),
-        hidden,
-        num_outputs=num_outputs,
-        activation=activation,
-        more_shapes=more_shapes,
-    )
+        return recorded_actor_critic(obs_shape, convs, hidden, device=device, **shape)
+    return MLPActorCritic(math.prod(obs_shape), hidden, **shape)
 
 
-def recorded_actor_critic(
-    obs_shape: Sequence[int],
-    convs: Sequence[Conv],
-    hidden: Sequence[int],
-    *,
-    num_outputs: int,
-    activation: Activation,
-    more_shapes: Mapping[str, tuple[int, ...]],
-    device: torch.device,
-) -> RecordedActorCritic:
+def recorded_actor_critic(*args: Any, device: torch.device, **shape: Any) -> RecordedActorCritic:  # noqa: ANN401
     """Make the network with autograd, all weights zero, on any device."""
-    module = make_module(
-        obs_shape,
-        convs,
-        hidden,
-        num_outputs=num_outputs,
-        activation=activation,
-        more_shapes=more_shapes,
-    )
-    num_apart = sum(math.prod(shape) for shape in more_shapes.values())
-    flat = FlatModule(module, device=device, last=LOG_STD)
-    flat.weights.flat.zero_()
-    return RecordedActorCritic(flat, num_apart=num_apart)
+    return with_autograd(lambda: ActorCriticModule(*args, **shape), device=device)
 
 
-def make_memory_actor_critic(
-    encoder: Callable[[], tuple[nn.Module, Sequence[int]]],
+def with_autograd(
+    make: Callable[[], nn.Module],
     *,
-    num_outputs: int,
-    activation: Activation,
-    memory: MemoryKind,
-    memory_size: int,
-    more_shapes: Mapping[str, tuple[int, ...]],
-    unpack: Callable[[Tensor], Any] | None,
     device: torch.device,
-) -> RecurrentActorCritic:
-    """Make the network with memory, all weights zero, on any device.
-
-    Args:
-        encoder: Makes what both branches share, and the widths from its features on.
-        num_outputs: The number of the actor's outputs.
-        activation: Of the hidden layers.
-        memory: The kind of the recurrent layers.
-        memory_size: The width of each.
-        more_shapes: Further tensors among the weights.
-        unpack: Makes of an array of observations what the encoder takes; None leaves it.
-        device: Of the weights.
-    """
+    unpack: Callable[[Tensor], Any] | None = None,
+) -> RecordedActorCritic:
+    """Make the network of a module of this package, all weights zero."""
     with seeded(0, "unused"):
-        module = MemoryActorCriticModule(
-            *encoder(),
-            num_outputs=num_outputs,
-            activation=activation,
-            memory=memory,
-            memory_size=memory_size,
-            more_shapes=more_shapes,
-        )
-    num_apart = sum(math.prod(shape) for shape in more_shapes.values())
+        module = make()
     flat = FlatModule(module, device=device, last=LOG_STD)
-    flat.run = module.recur
     flat.weights.flat.zero_()
-    return RecurrentActorCritic(flat, unpack=unpack, num_apart=num_apart)
-
-
-def make_module(*args: Any, **kwargs: Any) -> ActorCriticModule:  # noqa: ANN401 - what it takes
-    """Make an `ActorCriticModule`, and leave PyTorch's global generator as it was."""
-    with seeded(0, "unused"):
-        return ActorCriticModule(*args, **kwargs)
+    num_apart = math.prod(flat.weights.shapes.get(LOG_STD, (0,)))
+    if isinstance(module, MemoryActorCriticModule):
+        flat.run = module.recur
+        return RecurrentActorCritic(flat, unpack=unpack, num_apart=num_apart)
+    return RecordedActorCritic(flat, unpack=unpack, num_apart=num_apart)
 
 
 def draw_orthogonal(weights: FlatWeights, rng: np.random.Generator) -> None:

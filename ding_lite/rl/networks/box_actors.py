@@ -23,7 +23,6 @@ from ding_lite.rl.host_or_device import AnyArray, as_tensor, computable, floats,
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import MLP, Linear, MLPOutputs, mlp_shapes, names_of
-from ding_lite.rl.networks.modules import Torso
 from ding_lite.rl.networks.q_nets import MAX_NUMPY_PRODUCTS
 from ding_lite.rl.packing import Tree
 from ding_lite.rl.recorded.box import check_actions
@@ -195,12 +194,7 @@ class Sample:
     """1 where the log of std was within its limits, else 0."""
 
     def backward(self, grad_GBA: Tensor, *, log_prob_grad: AnyArray) -> Tensor:
-        """Compute the gradient of mean and log of std, the outputs of the last layer.
-
-        Args:
-            grad_GBA: The gradient of the actions.
-            log_prob_grad: That of the log_prob of each, [G, B, 1], or one for all.
-        """
+        """Compute the gradient of mean and log of std, the outputs of the last layer."""
         action_GBA, grad = self.action_GBA, computable(grad_GBA)
         mean_grad_GBA = grad * (1.0 - action_GBA * action_GBA)
         mean_grad_GBA += (2.0 * log_prob_grad) * action_GBA  # of -log(1 - tanh(z)^2)
@@ -263,23 +257,6 @@ class SquashedGaussianActor(BoxActor):
     def backward(self, saved: Any, raw_grad: Tensor) -> None:  # noqa: ANN401 - the body's own
         """Write the gradients of the weights, given what `Sample.backward` returned."""
         self._body.backward(saved, raw_grad)
-
-
-class ActorModule(Torso):
-    """The layers of an actor as a plain module, [B, I] -> [B, O].
-
-    Args:
-        sizes: The length of an observation, then the widths of the hidden layers.
-    """
-
-    def __init__(self, sizes: Sequence[int], num_outputs: int, *, activation: Activation) -> None:
-        super().__init__(sizes[:1], (), sizes[1:], activation=activation)
-        self.head = nn.Linear(sizes[-1], num_outputs)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Compute the outputs of the last layer."""
-        raw_BO: Tensor = self.head(self.features(obs))
-        return raw_BO
 
 
 class GreedyActor(nn.Module):

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from typing import Any, Generic, Protocol, TypeVar, cast
+from functools import cached_property
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError
-from ding_lite.rl.networks.action_values import ActionValues, Critics, draw_stacked_weights
-from ding_lite.rl.networks.activations import Activation
+from ding_lite.rl.networks.action_values import ActionValues, Critics
 from ding_lite.rl.networks.box_actors import (
     ActorBody,
-    ActorModule,
     BoxActor,
     GreedyActor,
     MLPBody,
     OwnActor,
 )
-from ding_lite.rl.networks.conv import AnyTorso, Conv, torso_for
+from ding_lite.rl.networks.conv import torso_for
 from ding_lite.rl.networks.image_networks import ImageActor, ImageCritics
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import OneMember
@@ -59,26 +57,6 @@ class BoxForm(Generic[ActorT]):
     """Of further tensors that are learned with the actor."""
 
 
-class BoxSettings(Protocol):
-    """The settings of networks."""
-
-    @property
-    def hidden(self) -> tuple[int, ...]:
-        """The widths of the hidden layers of networks of this package."""
-
-    @property
-    def activation(self) -> Activation:
-        """The activation of these."""
-
-    @property
-    def images(self) -> AnyTorso:
-        """The convolutions of these for images."""
-
-    @property
-    def seed(self) -> int:
-        """Draws the weights of modules that a function makes."""
-
-
 class BoxNetworks(Generic[ActorT]):
     """An actor and critics with their targets: networks of this package, or a user's modules.
 
@@ -93,7 +71,7 @@ class BoxNetworks(Generic[ActorT]):
     def __init__(
         self,
         spec: EnvSpec,
-        settings: BoxSettings,
+        settings: Any,  # noqa: ANN401 - the config of any box policy
         form: BoxForm[ActorT],
         *,
         actor: MakeModule | None,
@@ -109,8 +87,26 @@ class BoxNetworks(Generic[ActorT]):
         self._modules: dict[str, nn.Module] = {}
         if spec.is_image and spec.packing is None:
             convs = torso_for(settings.images, spec.obs_shape, env_id=spec.env_id)
-            actor = actor or partial(self._image_actor, convs, settings.hidden)
-            critic = critic or partial(self._image_critics, convs, settings.hidden)
+            actor = actor or (
+                lambda spec: ImageActor(
+                    spec.obs_shape,
+                    convs,
+                    settings.hidden,
+                    self._num_outputs,
+                    activation=self._activation,
+                    squashes=form.actor_type.outputs_per_action == 1,
+                )
+            )
+            critic = critic or (
+                lambda spec: ImageCritics(
+                    spec.obs_shape,
+                    convs,
+                    settings.hidden,
+                    num_actions=self._num_actions,
+                    num_critics=form.num_critics,
+                    activation=self._activation,
+                )
+            )
         if critic is not None:
             self._modules["critics."] = made_critics(
                 critic, spec, seed=seed, num_critics=form.num_critics, device=device
@@ -133,7 +129,7 @@ class BoxNetworks(Generic[ActorT]):
             targets.pop("actor.", None)
         self._own_targets = self._flat_modules(targets, self.target)
         if "critics." not in self._own:
-            draw_stacked_weights(self.weights.part("critics."), rng)
+            draw_weights(self.weights.part("critics."), rng, first_input=2)
         if "actor." not in self._own:
             draw_weights(self.weights.part("actor."), rng)
         self.target.flat.copy_(self.weights.flat[: len(self.target.flat)])
@@ -147,30 +143,6 @@ class BoxNetworks(Generic[ActorT]):
         self.actor = self._actor_on(self.weights, self._own)
         self.target_actor = (
             self._actor_on(self.target, self._own_targets) if form.has_target_actor else self.actor
-        )
-
-    def _image_actor(
-        self, convs: Sequence[Conv], hidden: Sequence[int], spec: EnvSpec
-    ) -> ImageActor:
-        return ImageActor(
-            spec.obs_shape,
-            convs,
-            hidden,
-            self._num_outputs,
-            activation=self._activation,
-            squashes=self._form.actor_type.outputs_per_action == 1,
-        )
-
-    def _image_critics(
-        self, convs: Sequence[Conv], hidden: Sequence[int], spec: EnvSpec
-    ) -> ImageCritics:
-        return ImageCritics(
-            spec.obs_shape,
-            convs,
-            hidden,
-            num_actions=self._num_actions,
-            num_critics=self._form.num_critics,
-            activation=self._activation,
         )
 
     def _shapes(self, prefix: str) -> dict[str, tuple[int, ...]]:
@@ -241,7 +213,14 @@ class BoxNetworks(Generic[ActorT]):
             squashes = self._form.actor_type.outputs_per_action > 1
             return GreedyActor(own.module, self._spec, squashes=squashes)
         with seeded(0, "unused"):
-            module = ActorModule(self._sizes, self._num_outputs, activation=self._activation)
+            module = ImageActor(
+                self._sizes[:1],
+                (),
+                self._sizes[1:],
+                self._num_outputs,
+                activation=self._activation,
+                squashes=False,
+            )
         bind(module, self.weights.part("actor."), self.grads.part("actor."))
         return GreedyActor(module, self._spec, squashes=True)
 
@@ -269,13 +248,7 @@ class BoxNetworks(Generic[ActorT]):
         return made
 
     def follow(self, weights_P: Tensor, target_P: Tensor, share: float | Tensor) -> None:
-        """Move the targets towards the weights.
-
-        Args:
-            weights_P: The flat weights, its own or a copy of them that stands for them.
-            target_P: Those of the targets likewise.
-            share: How far, from 0 to 1.
-        """
+        """Move the targets towards the weights."""
         target_P.lerp_(weights_P[: len(target_P)], share)
         for prefix, follower in self._own_targets.items():
             follower.copy_buffers(self._own[prefix])

@@ -113,12 +113,7 @@ class Linear:
             self._product(grad.mT, x, out=self._weight_grad)
 
     def backward_input(self, grad: Tensor, *, last: int = 0) -> Tensor:
-        """Compute the gradient of x, [..., B, I], given that of y.
-
-        Args:
-            grad: The gradient of y.
-            last: Only the gradient of so many inputs, the last ones; of all if 0.
-        """
+        """Compute the gradient of x, [..., B, I], given that of y."""
         if last and self._suits_numpy(grad):
             return torch.from_numpy(np.matmul(grad.numpy(), self._weight_numpy[..., -last:]))
         return self._product(grad, self._weight[..., -last:] if last else self._weight)
@@ -300,13 +295,7 @@ class MLPOutputs:
 
 
 def mlp_shapes(hidden: Sequence[str], head: Shapes, sizes: Sequence[int]) -> Shapes:
-    """Return the shapes of the tensors of one member's MLP.
-
-    Args:
-        hidden: The prefixes of the names of the hidden layers' tensors.
-        head: The shapes of the head's tensors.
-        sizes: The number of inputs, then the width of each hidden layer.
-    """
+    """Return the shapes of the tensors of one member's MLP."""
     shapes: Shapes = {}
     for name, (num_inputs, num_outputs) in zip(hidden, pairwise(sizes), strict=True):
         shapes |= Linear.shapes(name, num_inputs, num_outputs)

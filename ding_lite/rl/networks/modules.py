@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -35,8 +35,11 @@ class Torso(nn.Module):
         hidden: Sequence[int],
         *,
         activation: Activation,
+        encoder: nn.Module | None = None,
     ) -> None:
         super().__init__()
+        if encoder is not None:
+            self.encoder = encoder
         channels = [obs_shape[0], *(conv.channels for conv in convs)]
         self.conv = nn.ModuleList(
             nn.Conv2d(before, conv.channels, conv.kernel, conv.stride, conv.padding)
@@ -131,9 +134,12 @@ class ActorCriticModule(Torso):
         num_outputs: int,
         activation: Activation,
         more_shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+        encoder: nn.Module | None = None,
     ) -> None:
-        super().__init__(obs_shape, convs, hidden if convs else (), activation=activation)
-        sizes = (hidden[-1],) if convs else (math.prod(obs_shape), *hidden)
+        shares = bool(convs) or encoder is not None
+        trunk = hidden if shares else ()
+        super().__init__(obs_shape, convs, trunk, activation=activation, encoder=encoder)
+        sizes = (hidden[-1],) if shares else (math.prod(obs_shape), *hidden)
         self.actor = Branch(sizes, num_outputs, activation=activation)
         self.critic = Branch(sizes, 1, activation=activation)
         add_parameters(self, more_shapes)
@@ -246,18 +252,25 @@ def add_parameters(module: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> 
 class Normalized(nn.Module):
     """A network behind running normalisation of its observations."""
 
-    def __init__(self, network: nn.Module, norm: RunningNorm) -> None:
+    def __init__(
+        self, network: nn.Module, norm: RunningNorm | None, *, size: int | None = None
+    ) -> None:
         super().__init__()
         self.network = network
         self.shift: Tensor
         self.scale: Tensor
-        self.clip = norm.clip
-        device = next(network.parameters()).device
-        for name, found in (("shift", norm.shift_I), ("scale", norm.scale_I)):
-            self.register_buffer(name, placed(found, device).clone())
+        self.clip = None if norm is None else norm.clip
+        if norm is not None:
+            device = next(network.parameters()).device
+            for name, found in (("shift", norm.shift_I), ("scale", norm.scale_I)):
+                self.register_buffer(name, placed(found[:size], device).clone())
+
+    def normed(self, obs: Tensor) -> Tensor:
+        """Normalise observations by the statistics of when it was made."""
+        limit = cast(float, self.clip)
+        return ((as_floats(obs) - self.shift) * self.scale).clamp(-limit, limit)
 
     def forward(self, obs: Tensor, state: Tensor | None = None) -> Any:  # noqa: ANN401 - what the network returns
         """Compute what the network computes; one with memory takes its states, too."""
-        normed = (as_floats(obs) - self.shift) * self.scale
-        normed = normed.clamp(-self.clip, self.clip)
+        normed = self.normed(obs)
         return self.network(normed) if state is None else self.network(normed, state)

@@ -12,7 +12,6 @@ from functools import cached_property, partial
 from typing import Any, Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -96,7 +95,7 @@ class MLPQNetwork(MLPOutputs):
         self.weights = FlatWeights(shapes, device=device)
         self.grads = self.weights.zeros_like()
         self._make_module = partial(
-            make_q_module,
+            QModule,
             (num_inputs,),
             (),
             hidden,
@@ -112,7 +111,8 @@ class MLPQNetwork(MLPOutputs):
 
     @cached_property
     def module(self) -> nn.Module:
-        module = self._make_module()
+        with seeded(0, "unused"):
+            module = self._make_module()
         bind(module, self.weights, self.grads)
         return module
 
@@ -153,34 +153,15 @@ def make_q_network(
     convs: Sequence[Conv],
     hidden: Sequence[int],
     *,
-    num_actions: int,
-    dueling: bool,
-    activation: Activation = "relu",
     device: str | torch.device = "cpu",
+    **shape: Any,  # noqa: ANN401 - what both kinds take
 ) -> QNetwork:
     """Make the network for the observations: with convolutions and ReLUs, or an MLP."""
-    if convs:
-        return RecordedQNetwork(
-            FlatModule(
-                make_q_module(
-                    obs_shape,
-                    convs,
-                    hidden,
-                    num_actions=num_actions,
-                    dueling=dueling,
-                    activation=activation,
-                ),
-                device=device,
-            )
-        )
-    return MLPQNetwork(
-        math.prod(obs_shape),
-        hidden,
-        num_actions=num_actions,
-        dueling=dueling,
-        activation=activation,
-        device=device,
-    )
+    if not convs:
+        return MLPQNetwork(math.prod(obs_shape), hidden, device=device, **shape)
+    with seeded(0, "unused"):
+        module = QModule(obs_shape, convs, hidden, **shape)
+    return RecordedQNetwork(FlatModule(module, device=device))
 
 
 def recorded_q_networks(
@@ -206,18 +187,18 @@ def recorded_q_networks(
     return RecordedQNetwork(online, random, see=see), RecordedQNetwork(target, random, see=see)
 
 
-def make_q_module(*args: Any, **kwargs: Any) -> QModule:  # noqa: ANN401 - what QModule takes
-    """Make a `QModule`, and leave PyTorch's global generator as it was."""
-    with seeded(0, "unused"):
-        return QModule(*args, **kwargs)
+def draw_weights(weights: FlatWeights, rng: np.random.Generator, *, first_input: int = 1) -> None:
+    """Initialise weights as PyTorch's layers do: uniform within 1 / sqrt(inputs of a unit).
 
-
-def draw_weights(weights: FlatWeights, rng: np.random.Generator) -> None:
-    """Initialise weights as PyTorch's layers do: uniform within 1 / sqrt(inputs of a unit)."""
+    Args:
+        weights: Of layers.
+        rng: Draws them.
+        first_input: The first dimension of a weight that is of its inputs; 2 behind members.
+    """
     for name, shape in weights.shapes.items():
         weight_shape = weights.shapes[name.rpartition(".")[0] + ".weight"]
-        bound = 1.0 / math.sqrt(math.prod(weight_shape[1:]))
-        drawn: npt.NDArray[np.float32] = rng.uniform(-bound, bound, size=shape).astype(np.float32)
+        bound = 1.0 / math.sqrt(math.prod(weight_shape[first_input:]))
+        drawn: FloatArray = rng.uniform(-bound, bound, size=shape).astype(np.float32)
         weights[name].copy_(torch.from_numpy(drawn))
 
 

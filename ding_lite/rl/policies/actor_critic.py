@@ -16,7 +16,6 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor, nn
 
-from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import FloatArray, NumpyArray, Rollout, to_numpy
 from ding_lite.rl.formulas.advantages import gae_of
 from ding_lite.rl.formulas.distributions import (
@@ -139,6 +138,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             random=self._random,
             device=self.device,
         )
+        self.state_size = int(getattr(self._net, "state_size", 0))
         self._norm = make_norm(self.spec, normalize_obs=self.config.normalize_obs)
         self._optimizer = make_optimizer(
             optimizer,
@@ -155,15 +155,6 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         self._graph = self._captured()
         lr_end = config.lr if config.lr_end is None else config.lr_end
         self._lr_at = linear(config.lr, lr_end, steps=config.lr_updates)
-
-    @property
-    def state_size(self) -> int:
-        """The length of the recurrent state of one environment; 0 without memory."""
-        return int(getattr(self._net, "state_size", 0))
-
-    def make_memory(self, num_envs: int) -> Memory | None:
-        """Make the memory that it acts by in so many environments; None without memory."""
-        return Memory(num_envs, self.state_size) if self.state_size else None
 
     @property
     def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:
@@ -326,15 +317,6 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     @property
     def _recurrent(self) -> RecurrentActorCritic:
         return cast(RecurrentActorCritic, self._net)
-
-    def _check_memory(self, memory: Memory | None) -> None:
-        """Raise unless a memory was given to a policy that has one, and only to such."""
-        if (memory is not None) != bool(self.state_size):
-            has = "has memory: give `memory=`" if self.state_size else "has no memory: leave it out"
-            raise ConfigError(
-                f"{type(self).__name__} {has}. `memory = policy.make_memory(num_envs)` makes one, "
-                f"and `memory.reset(done)` follows each env step."
-            )
 
     def _joined(self, rollouts: Sequence[Rollout]) -> Rollout:
         """Join rollouts, and check that they are of such environments and such a policy."""

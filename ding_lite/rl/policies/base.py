@@ -72,10 +72,6 @@ def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
 class BoxActions:
     """Scales between a network's outputs, -1 to 1, and the actions of an environment.
 
-    Args:
-        spec: The environment's.
-        policy: The name of the policy, for errors.
-
     Raises:
         ConfigError: If actions are discrete, or unbounded.
 

@@ -113,17 +113,7 @@ ConfigT = TypeVar("ConfigT", bound=BoxPolicyConfig)
 
 
 class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
-    """An actor and critics that learn from replay; subclasses add their losses.
-
-    Args:
-        spec: The spec of the environments.
-        config: The settings.
-        actor: An actor of the user.
-        critic: A critic of the user.
-        optimizer: An optimiser of the user.
-        device: The device of the weights and of learning.
-        compile: Whether modules of the user are compiled.
-    """
+    """An actor and critics that learn from replay; subclasses add their losses."""
 
     config: ConfigT
     _config_type: type[ConfigT]
@@ -176,6 +166,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         self._compile_networks(networks.own_modules)
         self._weights, self._grads = networks.weights, networks.grads
         self._target = networks.target
+        self._prepare()
         self._actor, border = networks.actor, networks.border
         self._critic_optimizer, self._actor_optimizer = (
             make_optimizer(
@@ -186,6 +177,9 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
                 (slice(border, None), self._parameters_of_actor, config.actor_lr),
             )
         )
+
+    def _prepare(self) -> None:
+        """Initialise further weights."""
 
     def _parameters_of_actor(self) -> list[nn.Parameter]:
         return self._networks.parameters("actor.")
@@ -335,14 +329,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         next_obs: Tensor,
         draw: DrawNoise,
     ) -> AnyArray:
-        """Estimate the return from the observations that transitions lead to, [G, B].
-
-        Args:
-            policies: The G that learn together, or a single one.
-            networks: Theirs.
-            next_obs: As the networks take them.
-            draw: Draws the noise of each, [G, B, A].
-        """
+        """Estimate the return from the observations that transitions lead to, [G, B]."""
 
     @classmethod
     @abstractmethod
@@ -354,15 +341,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         obs: Tensor,
         draw: DrawNoise,
     ) -> dict[str, AnyArray]:
-        """Write the gradients of actors; return metrics, [G] each, `actor_loss` among them.
-
-        Args:
-            policies: The G that learn together, or a single one.
-            networks: Theirs.
-            rows: The layout of the batch.
-            obs: As the networks take them.
-            draw: Draws the noise of each, [G, B, A].
-        """
+        """Write the gradients of actors; return metrics, [G] each, `actor_loss` among them."""
 
     def draw_noise(self, count: int) -> FloatArray | None:
         """Draw the noise on the actions of an update, [B, A]; None for a policy without any."""
@@ -376,13 +355,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
     def step_critics(
         self, grad_P: Tensor, weights_P: Tensor, *, skip: Tensor | None = None
     ) -> None:
-        """Step along the critics' part of a flat gradient.
-
-        Args:
-            grad_P: The gradient of all weights.
-            weights_P: The flat weights, its own or a copy of them that stands for them.
-            skip: On a device, 1.0 if the weights are to stay as they are, else 0.0.
-        """
+        """Step along the critics' part of a flat gradient."""
         border = self._networks.border
         self._critic_optimizer.lr = self.config.critic_lr  # it may have loaded another
         self._step(self._critic_optimizer, grad_P[:border], weights_P[:border], skip)
@@ -390,14 +363,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
     def step_actor(
         self, grad_P: Tensor, weights_P: Tensor, target_P: Tensor, *, skip: Tensor | None = None
     ) -> None:
-        """Step along the actor's part of a flat gradient, then move the targets.
-
-        Args:
-            grad_P: The gradient of all weights.
-            weights_P: The flat weights, its own or a copy of them that stands for them.
-            target_P: Those of the targets likewise.
-            skip: On a device, 1.0 if the weights are to stay as they are, else 0.0.
-        """
+        """Step along the actor's part of a flat gradient, then move the targets."""
         border, tau = self._networks.border, self.config.target_tau
         self._actor_optimizer.lr = self.config.actor_lr
         self._step(self._actor_optimizer, grad_P[border:], weights_P[border:], skip)
@@ -412,11 +378,6 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
 
     def check_loss(self, loss: float, *, of: str, update: int | None = None) -> None:
         """Raise if a loss is not finite.
-
-        Args:
-            loss: The loss.
-            of: Of which networks.
-            update: The number of the update; the next one's if None.
 
         Raises:
             NonFiniteError: It is NaN or infinite.

@@ -234,27 +234,17 @@ class DQN(OpenPolicy):
 
     def _make_network(self) -> QNetwork:
         config, spec = self.config, self.spec
+        shape: dict[str, Any] = {
+            "num_actions": self._num_actions,
+            "dueling": config.dueling,
+            "activation": config.activation,
+        }
         if self._sees_trees:
             with seeded(0, "unused"):
-                module = PartsQModule(
-                    spec,
-                    config.images,
-                    config.hidden,
-                    num_actions=self._num_actions,
-                    dueling=config.dueling,
-                    activation=config.activation,
-                )
+                module = PartsQModule(spec, config.images, config.hidden, **shape)
             return RecordedQNetwork(FlatModule(module, device=self.device), see=spec.unpack)
         convs = torso_for(config.images, spec.input_shape, env_id=spec.env_id)
-        return make_q_network(
-            spec.input_shape,
-            convs,
-            config.hidden,
-            num_actions=self._num_actions,
-            dueling=config.dueling,
-            activation=config.activation,
-            device=self.device,
-        )
+        return make_q_network(spec.input_shape, convs, config.hidden, device=self.device, **shape)
 
     @property
     def target_module(self) -> nn.Module:
@@ -418,10 +408,6 @@ class DQN(OpenPolicy):
 
     def check_loss(self, loss: float, *, update: int | None = None) -> None:
         """Raise if a loss is not finite.
-
-        Args:
-            loss: The loss.
-            update: The number of the update; the next one's if None.
 
         Raises:
             NonFiniteError: It is NaN or infinite.

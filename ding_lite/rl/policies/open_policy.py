@@ -17,6 +17,7 @@ from ding_lite.errors import ConfigError, NonFiniteError, ShapeError
 from ding_lite.rl.batch import FloatArray
 from ding_lite.rl.formulas.schedules import Schedule
 from ding_lite.rl.host_or_device import Metrics, Number, guard, metrics_of, usable_device
+from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.inputs import RunningNorm
 from ding_lite.rl.networks.observation_norm import read_norm, with_norm
 from ding_lite.rl.policies.base import (
@@ -115,12 +116,7 @@ class SavedNetwork(Protocol):
 
 
 class OpenPolicy(LearnsTogether):
-    """A policy with networks and an optimiser that a user may replace.
-
-    Args:
-        compile: Whether networks are compiled, or updates captured.
-        parts: The parts that were given, by the name of their argument; None for the policy's own.
-    """
+    """A policy with networks and an optimiser that a user may replace."""
 
     config: Any
     _rng: np.random.Generator
@@ -344,6 +340,8 @@ class OpenPolicy(LearnsTogether):
 class GradientPolicy(OpenPolicy):
     """A policy of one loss, with a gradient that may also be computed by other nodes."""
 
+    state_size: int = 0
+    """The length of the recurrent state of one environment; 0 without memory."""
     _optimizer: Optimizer
     _lr_at: Schedule
     _skipped: Tensor | None = None
@@ -358,6 +356,19 @@ class GradientPolicy(OpenPolicy):
     @abstractmethod
     def _buffers(self) -> Mapping[str, Tensor]:
         """The tensors that are saved and not learned by gradients, such as running means."""
+
+    def make_memory(self, num_envs: int) -> Memory | None:
+        """Make the memory that it acts by in so many environments; None without memory."""
+        return Memory(num_envs, self.state_size) if self.state_size else None
+
+    def _check_memory(self, memory: Memory | None) -> None:
+        """Raise unless a memory was given to a policy that has one, and only to such."""
+        if (memory is not None) != bool(self.state_size):
+            has = "has memory: give `memory=`" if self.state_size else "has no memory: leave it out"
+            raise ConfigError(
+                f"{type(self).__name__} {has}. `memory = policy.make_memory(num_envs)` makes one, "
+                f"and `memory.reset(done)` follows each env step."
+            )
 
     @contextmanager
     def _keeping_buffers(self) -> Iterator[None]:

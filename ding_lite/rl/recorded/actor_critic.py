@@ -240,16 +240,6 @@ def make_own_actor_critic(
 ) -> tuple[RecordedActorCritic, bool]:
     """Make the network of a user's modules.
 
-    Args:
-        parts: `network`, or `actor` and `critic`; None for those that were not given.
-        spec: The environments'.
-        num_outputs: The number of action parameters.
-        num_means: Of box actions: the number of means. The module may return as many log-stds
-            beside them.
-        seed: Of modules that functions make.
-        random: The stream that the modules draw from.
-        device: Theirs.
-
     Returns:
         The network, and whether it returns log-stds of its own.
 

@@ -147,14 +147,6 @@ def made_actor(
 ) -> nn.Module:
     """Make a user's actor, and check it.
 
-    Args:
-        make: The module, or a function of the spec.
-        spec: The environments'.
-        seed: Of its weights.
-        num_outputs: The numbers that it gives for each dimension of an action: 1, or 2 for mean
-            and logarithm of the standard deviation.
-        device: Its device.
-
     Raises:
         ConfigError: If it cannot be used.
         ShapeError: If its outputs have another shape.

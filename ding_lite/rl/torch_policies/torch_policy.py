@@ -331,10 +331,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         """
         return acting(_Greedy(self, self._flat.module))
 
-    def make_memory(self, num_envs: int) -> Memory | None:
-        """Make the memory that it acts by in so many environments; None without memory."""
-        return Memory(num_envs, self.state_size) if self.state_size else None
-
     def act(
         self, obs: NumpyArray, *, explore: bool = True, memory: Memory | None = None
     ) -> NumpyArray:
@@ -470,12 +466,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     def _choose(self, obs: NumpyArray, explore: bool, memory: Memory | None) -> Any:  # noqa: ANN401
         """Return what `choose` returns; the states of a memory are replaced."""
-        if (memory is not None) != bool(self.state_size):
-            has = "has memory: give `memory=`" if self.state_size else "has no memory: leave it out"
-            raise ConfigError(
-                f"{type(self).__name__} {has}. `memory = policy.make_memory(num_envs)` makes one, "
-                f"and `memory.reset(done)` follows each env step."
-            )
+        self._check_memory(memory)
         with self._acting():
             inputs = self._inputs(obs)
             if memory is None:

@@ -79,10 +79,6 @@ class CapturedUpdate:
     def __call__(self, inputs: Inputs, **form: Hashable) -> Outputs:
         """Run the update.
 
-        Args:
-            inputs: Copied into memory that stays.
-            **form: Passed on to the update. What differs in it is recorded apart.
-
         Returns:
             What the update returned, in memory of its own.
         """

@@ -174,13 +174,7 @@ def acting(module: nn.Module) -> nn.Module:
 
 
 def bind(module: nn.Module, weights: FlatWeights, grads: FlatWeights | None = None) -> None:
-    """Make a module's parameters views into flat weights that hold their names.
-
-    Args:
-        module: Its parameters are bound.
-        weights: Holds the values.
-        grads: Takes the gradients; None for a module that does not learn.
-    """
+    """Make a module's parameters views into flat weights that hold their names."""
     for name, parameter in module.named_parameters():
         parameter.data = weights[name]
         if grads is not None and parameter.requires_grad:
@@ -191,14 +185,6 @@ def made_module(
     make: MakeModule, spec: EnvSpec, *, seed: int, name: str = "network", copy: bool = False
 ) -> nn.Module:
     """Return the module of a user: the one given, or the one that a function of the spec makes.
-
-    Args:
-        make: A module or a function of the spec.
-        spec: The environments'.
-        seed: Of the numbers that the function draws from PyTorch's global generator. The state of
-            that generator stays as it was.
-        name: The argument, for errors.
-        copy: Return a copy of a module that was given.
 
     Raises:
         ConfigError: If it is no module.
