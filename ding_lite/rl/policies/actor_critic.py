@@ -22,7 +22,6 @@ from ding_lite.rl.formulas.distributions import (
     Likelihood,
     legal_logits,
 )
-from ding_lite.rl.formulas.schedules import linear
 from ding_lite.rl.host_or_device import (
     AnyArray,
     Metrics,
@@ -40,7 +39,7 @@ from ding_lite.rl.networks.trees.parts import (
     for_inference,
 )
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig, make_network
-from ding_lite.rl.policies.open_policy import GradientPolicy, check_no_description
+from ding_lite.rl.policies.open_policy import GradientPolicy, check_no_description, step_sizes
 from ding_lite.rl.recorded.actor_critic import (
     RecordedActorCritic,
     RecurrentActorCritic,
@@ -153,8 +152,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         own = self._net.flat if isinstance(self._net, RecordedActorCritic) else None
         self._compile_networks([] if own is None else [own])
         self._graph = self._captured()
-        lr_end = config.lr if config.lr_end is None else config.lr_end
-        self._lr_at = linear(config.lr, lr_end, steps=config.lr_updates)
+        self._lr_at = step_sizes(config)
 
     @property
     def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:

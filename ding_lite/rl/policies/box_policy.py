@@ -246,8 +246,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         rows = Rows.of_one(len(batch), self.config.gamma, self.device)
         if self._norm is not None:
             self._norm.update(batch.obs)
-        obs, next_obs = self._on_device(batch.obs), self._on_device(batch.next_obs)
-        action_1BA = placed(self._box.to_unit(batch.action), self.device).unsqueeze(0)
+        obs, next_obs, action_1BA = self._tensors_of(batch)
         weight_1B = rows.fold(batch.weight) if isinstance(batch, PrioritizedTransitions) else None
         draw = partial(self._drawn, len(batch))
         of_critics, of_actor = (
@@ -299,8 +298,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         if not count:  # the first steps complete no transition of n steps
             return np.zeros(0, dtype=np.float32)
         rows = Rows.of_one(count, self.config.gamma, self.device)
-        obs, next_obs = self._on_device(transitions.obs), self._on_device(transitions.next_obs)
-        action_1BA = placed(self._box.to_unit(transitions.action), self.device).unsqueeze(0)
+        obs, next_obs, action_1BA = self._tensors_of(transitions)
         before = rng_state(self._rng)
         with self._drawing:
             draw = partial(self._drawn, count)
@@ -391,6 +389,11 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
                 f"`critic_lr` or `actor_lr` (now {config.critic_lr} and {config.actor_lr}), or "
                 f"rewards scaled down, helps when values have blown up."
             )
+
+    def _tensors_of(self, batch: Transitions) -> tuple[Tensor, Tensor, Tensor]:
+        """Return observations, next observations and actions as the networks take them."""
+        action_1BA = placed(self._box.to_unit(batch.action), self.device).unsqueeze(0)
+        return self._on_device(batch.obs), self._on_device(batch.next_obs), action_1BA
 
     def _on_device(self, obs: Array) -> Tensor:
         """Return observations as the networks take them: bytes as they are, others as float32."""

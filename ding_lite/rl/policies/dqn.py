@@ -31,7 +31,7 @@ from ding_lite.rl.formulas.exploration import epsilon_greedy
 from ding_lite.rl.formulas.losses import LOSSES
 from ding_lite.rl.formulas.q_learning import evaluate, only_legal, q_gradient, td_error
 from ding_lite.rl.formulas.rows import Rows
-from ding_lite.rl.formulas.schedules import Schedule, constant, linear
+from ding_lite.rl.formulas.schedules import linear
 from ding_lite.rl.host_or_device import (
     AnyArray,
     Metrics,
@@ -58,7 +58,7 @@ from ding_lite.rl.policies.base import (
     packed,
     step_size,
 )
-from ding_lite.rl.policies.open_policy import OpenPolicy, check_no_description
+from ding_lite.rl.policies.open_policy import OpenPolicy, check_no_description, step_sizes
 from ding_lite.rl.recorded.q_network import RecordedQNetwork
 from ding_lite.rl.seeding import make_rng
 from ding_lite.rl.spec import EnvSpec
@@ -205,7 +205,7 @@ class DQN(OpenPolicy):
         self._q_net, self._target_net = self._make_networks(network)
         self._norm = make_norm(spec, normalize_obs=config.normalize_obs, device=self.device)
         self._loss = LOSSES[config.loss]
-        self._lr = _step_size(config)
+        self._lr = step_sizes(config)
         weights, grads = self._q_net.weights, self._q_net.grads
         self._optimizer = make_optimizer(
             optimizer,
@@ -523,9 +523,3 @@ class _Unrecorded:
 
     def forward_pair(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, None, Tensor]:
         return self.forward(obs), None, self.forward(next_obs)
-
-
-def _step_size(config: DQNConfig) -> Schedule:
-    if config.lr_end is None:
-        return constant(config.lr)
-    return linear(config.lr, config.lr_end, steps=config.lr_updates)

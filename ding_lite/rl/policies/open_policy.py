@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError, NonFiniteError, ShapeError
 from ding_lite.rl.batch import FloatArray
-from ding_lite.rl.formulas.schedules import Schedule
+from ding_lite.rl.formulas.schedules import Schedule, linear
 from ding_lite.rl.host_or_device import Metrics, Number, guard, metrics_of, usable_device
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.inputs import RunningNorm
@@ -69,42 +69,6 @@ class Learners(Protocol):
         ...
 
 
-class LearnsTogether(ABC):
-    """A policy that may average its gradients with other learners."""
-
-    reduce_gradient: Callable[[Tensor], None] | None
-
-    @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
-        """Copy everything that an exact resume needs."""
-
-    @abstractmethod
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned."""
-
-    def data_parallel(self, learners: Learners) -> None:
-        """Average gradients with the same policy on other nodes, all of which call this.
-
-        All begin with the state of rank 0. From now on each update takes the mean of their
-        gradients, so that their weights stay equal; it waits for the slowest one. Random numbers
-        and the running means of `normalize_obs` stay apart.
-
-        Args:
-            learners: `World.current().group("learner")`; this node is one of them.
-
-        Raises:
-            ConfigError: This node is not one of them.
-            DeadlineExceeded: Another node has not joined in time.
-            PeerLost: Later, in an update: one of them has died, left, or hangs.
-        """
-        state = self.state_dict()
-        first = learners.broadcast(state if learners.rank == 0 else None)
-        if learners.rank > 0:
-            own = {key: state[key] for key in _RANDOM & state.keys()}
-            self.load_state_dict({**first, **own})
-        self.reduce_gradient = learners.averager()
-
-
 class SavedNetwork(Protocol):
     """Tensors that are copied and loaded by name."""
 
@@ -115,7 +79,7 @@ class SavedNetwork(Protocol):
         """Overwrite all tensors, or none of them when one does not fit."""
 
 
-class OpenPolicy(LearnsTogether):
+class OpenPolicy(ABC):
     """A policy with networks and an optimiser that a user may replace."""
 
     config: Any
@@ -208,6 +172,36 @@ class OpenPolicy(LearnsTogether):
         if self.has_own_network and self._random is not None:
             state["network_rng"] = self._random.state_dict()
         return state
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Copy everything that an exact resume needs."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a state that `state_dict` returned."""
+
+    def data_parallel(self, learners: Learners) -> None:
+        """Average gradients with the same policy on other nodes, all of which call this.
+
+        All begin with the state of rank 0. From now on each update takes the mean of their
+        gradients, so that their weights stay equal; it waits for the slowest one. Random numbers
+        and the running means of `normalize_obs` stay apart.
+
+        Args:
+            learners: `World.current().group("learner")`; this node is one of them.
+
+        Raises:
+            ConfigError: This node is not one of them.
+            DeadlineExceeded: Another node has not joined in time.
+            PeerLost: Later, in an update: one of them has died, left, or hangs.
+        """
+        state = self.state_dict()
+        first = learners.broadcast(state if learners.rank == 0 else None)
+        if learners.rank > 0:
+            own = {key: state[key] for key in _RANDOM & state.keys()}
+            self.load_state_dict({**first, **own})
+        self.reduce_gradient = learners.averager()
 
     def _check_state(self, state: Mapping[str, Any], *more: str) -> None:
         check_state_keys(state, {*more, *self._progress()}, policy=type(self).__name__)
@@ -335,6 +329,12 @@ class OpenPolicy(LearnsTogether):
     @property
     def _optimizer_key(self) -> str:
         return "optimizer" if self.has_own_optimizer else "adam"
+
+
+def step_sizes(config: Any) -> Schedule:  # noqa: ANN401 - a config with a falling step size
+    """Return the step size as a function of the updates done."""
+    lr_end = config.lr if config.lr_end is None else config.lr_end
+    return linear(config.lr, lr_end, steps=config.lr_updates)
 
 
 class GradientPolicy(OpenPolicy):

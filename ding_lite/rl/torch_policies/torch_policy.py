@@ -26,7 +26,6 @@ from ding_lite.rl.batch import (
     Sequences,
     Transitions,
 )
-from ding_lite.rl.formulas.schedules import linear
 from ding_lite.rl.host_or_device import (
     Metrics,
     as_tensor,
@@ -42,7 +41,7 @@ from ding_lite.rl.policies.base import (
     packed,
     step_size,
 )
-from ding_lite.rl.policies.open_policy import GradientPolicy
+from ding_lite.rl.policies.open_policy import GradientPolicy, step_sizes
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.attributes import Attributes
@@ -170,8 +169,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         with seeded(config.seed, f"{name} networks"):
             self.build()
         self._attributes = Attributes(self, set(vars(self)) - before)
-        lr_end = config.lr if config.lr_end is None else config.lr_end
-        self._lr_at = linear(config.lr, lr_end, steps=config.lr_updates)
+        self._lr_at = step_sizes(config)
         self._flatten()
 
     def _flatten(self) -> None:

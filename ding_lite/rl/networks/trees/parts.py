@@ -30,7 +30,7 @@ def encodes_images(spec: EnvSpec, torso: AnyTorso) -> bool:
 
 def encoded_parts(spec: EnvSpec, torso: AnyTorso) -> Iterator[tuple[Leaf, tuple[Conv, ...], int]]:
     """Yield each part of observations, its convolutions, and how many numbers come out of it."""
-    for leaf in leaves_of(spec):
+    for leaf in () if spec.packing is None else spec.packing.leaves:
         convs = torso_for(torso, leaf.shape, env_id=spec.env_id) if leaf.is_image else ()
         yield leaf, convs, num_features(leaf.shape, convs) if convs else leaf.size
 
@@ -136,11 +136,6 @@ class FromTree(Normalized):
             joined = self.normed(joined)
         inputs: Any = joined if self._unpack is None else self._unpack(joined)
         return self.network(inputs) if state is None else self.network(inputs, state)
-
-
-def leaves_of(spec: EnvSpec) -> tuple[Leaf, ...]:
-    """Return the parts of packed observations."""
-    return () if spec.packing is None else spec.packing.leaves
 
 
 def _convolutions(in_channels: int, convs: Sequence[Conv]) -> nn.Sequential:
