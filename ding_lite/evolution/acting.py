@@ -18,9 +18,6 @@ class ActTogether:
 
     It keeps the weights that the policies have when it is made.
 
-    Args:
-        agents: Made for the same environment.
-
     Example:
         >>> from ding_lite.rl import DQN, make_envs
         >>> envs = make_envs("CartPole-v1", 4)
@@ -30,7 +27,6 @@ class ActTogether:
     """
 
     def __init__(self, agents: Sequence[Agent]) -> None:
-        """Group the agents by architecture."""
         self._agents = agents
         self._spec = agents[0].spec
         groups: dict[Hashable, list[tuple[int, Policy]]] = {}
@@ -48,10 +44,6 @@ class ActTogether:
 
     def __call__(self, obs: NumpyArray, agent_N: NumpyArray) -> NumpyArray:
         """Choose an action for each observation.
-
-        Args:
-            obs: [N, ...].
-            agent_N: The index of the agent of each.
 
         Returns:
             Actions, [N, ...].

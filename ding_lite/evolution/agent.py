@@ -72,7 +72,6 @@ class Agent:
         learn_every: int | None = None,
         birth: Birth | None = None,
     ) -> None:
-        """Start without evaluations."""
         if learn_every is not None:
             check_all(whole(1, learn_every=learn_every))
         self.policy = policy

@@ -48,7 +48,6 @@ class BoxStack(Stack[BoxT]):
     """
 
     def __init__(self, like: BoxT, count: int) -> None:
-        """Allocate memory."""
         super().__init__(like, count)
         self._like = like
         self._box = BoxActions(self._spec, policy=type(like).__name__)
@@ -77,7 +76,6 @@ class BoxStack(Stack[BoxT]):
 
     @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite is a fault instead
     def _update(self, layout: Layout[BoxT], batch: Transitions) -> None:
-        """Do one update of the policies with updates left."""
         networks, count = self._networks(layout.count), layout.count
         policies, draw = [turn.policy for turn in layout.turns], partial(self._noise, layout)
         obs_GBI, next_obs_GBI = (self._vectors(o, count) for o in (batch.obs, batch.next_obs))

@@ -43,7 +43,6 @@ class DQNStack(Stack[DQN]):
     """
 
     def __init__(self, like: DQN, count: int) -> None:
-        """Allocate memory."""
         super().__init__(like, count)
         config = like.config
         self._names = names_of("torso", len(config.hidden))
@@ -86,7 +85,6 @@ class DQNStack(Stack[DQN]):
 
     @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite is a fault instead
     def _update(self, layout: Layout[DQN], batch: Transitions) -> None:
-        """Do one update of the policies with updates left."""
         count = layout.count
         online, target = self._first_online(count), self._first_target(count)
         obs, next_obs = (self._vectors(each, count) for each in (batch.obs, batch.next_obs))
@@ -113,7 +111,6 @@ class DQNStack(Stack[DQN]):
 
 
 def _metrics(policy: DQN, loss: float, q_mean: float) -> Metrics:
-    """Return what an update of the policy alone reports."""
     metrics = {"loss": loss, "q_mean": q_mean}
     if policy.config.lr_end is not None:
         metrics["lr"] = policy.lr

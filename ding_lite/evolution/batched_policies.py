@@ -63,15 +63,9 @@ class UpdateResult:
 
 
 class Stack(ABC, Generic[PolicyT]):
-    """Memory in which policies of one architecture act and learn as one computation.
-
-    Args:
-        like: One of them.
-        count: The most policies at a time.
-    """
+    """Memory in which policies of one architecture act and learn as one computation."""
 
     def __init__(self, like: PolicyT, count: int) -> None:
-        """Allocate memory."""
         weights, target = like.flat_weights
         self._spec = like.spec
         self._weights, self._grads = (StackedTensors(weights.shapes, count) for _ in range(2))
@@ -88,9 +82,6 @@ class Stack(ABC, Generic[PolicyT]):
     @abstractmethod
     def hold(self, policies: Sequence[PolicyT]) -> Callable[[NumpyArray], NumpyArray]:
         """Copy the weights of some policies, to act by them.
-
-        Args:
-            policies: At most as many as the stack has places.
 
         Returns:
             A function from the observations of each of the G policies, [G, N, ...], or from those

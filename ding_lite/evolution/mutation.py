@@ -114,7 +114,6 @@ class Mutation:
         mutate_elite: bool = False,
         seed: int = 0,
     ) -> None:
-        """Seed the generator."""
         self.search = search or Search()
         self.mutate_elite = mutate_elite
         odds = (none, architecture, weights, activation, hyperparameters)
@@ -283,7 +282,6 @@ class Mutation:
 
 
 def _grow(agent: Agent, *, seed: int) -> str:
-    """Let an own network grow."""
     policy = grow_policy(agent.policy, seed)
     if policy is None:
         return "none"
@@ -305,7 +303,6 @@ def _reshape(
     state: Mapping[str, Any],
     hidden: tuple[int, ...],
 ) -> str:
-    """Replace an agent's policy by one with these hidden layers and tensors."""
     before = agent.config.hidden
     _replace(agent, layout, tensors, state, hidden=hidden)
     return f"hidden {before} -> {hidden}"
@@ -326,7 +323,6 @@ def _replace(
 
 
 def _spell_convs(convs: Convs) -> str:
-    """Write convolutions as channels@kernel/stride."""
     return " ".join(f"{conv.channels}@{conv.kernel}/{conv.stride}" for conv in convs)
 
 

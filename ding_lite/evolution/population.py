@@ -75,7 +75,6 @@ class Population:
     """
 
     def __init__(self, agents: list[Agent], *, seed: int = 0) -> None:
-        """Take the agents; use `Population.of` to make them."""
         if not agents:
             raise ConfigError("A population needs agents; `Population.of` makes them.")
         self.agents = tuple(agents)
@@ -284,7 +283,6 @@ def _convs(agent: Agent) -> tuple[Conv, ...] | None:
 
 
 def _check_fits(agent: Agent, size: int) -> None:
-    """Raise if so many agents like this one do not fit into memory."""
     weights = sum(tensor.nbytes for tensor in agent.policy.weights().values())
     needed = size * (_COPIES_THAT_LEARN * weights + _BYTES_OF_OBJECTS)
     check_fits(needed, what="Evolution", population=size)

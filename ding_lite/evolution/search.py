@@ -213,7 +213,6 @@ class Search:
     """
 
     def __init__(self, **parameters: Parameter) -> None:
-        """Check the parameters."""
         given: Mapping[str, object] = parameters  # callers without a type checker pass anything
         for name, parameter in given.items():
             if not isinstance(parameter, Parameter):
@@ -296,7 +295,6 @@ def _not_numbers(**named: float) -> list[str]:
 
 
 def _misfits(config: Any, name: str, parameter: Parameter) -> list[str]:  # noqa: ANN401 - any dataclass
-    """Return the errors of a config for the values that a setting must accept."""
     current = getattr(config, name)
     for value in parameter.examples():
         if type(current) is int and type(value) is float:

@@ -54,7 +54,6 @@ class Tournament:
     def __init__(
         self, *, size: int = 2, elitism: bool = True, window: int = 1, seed: int = 0
     ) -> None:
-        """Seed the generator."""
         check_all(whole(1, size=size, window=window))
         self.size = size
         self.elitism = elitism

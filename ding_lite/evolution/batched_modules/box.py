@@ -39,7 +39,6 @@ class ModuleBoxStack(BoxStack[BoxT]):
     """
 
     def __init__(self, like: BoxT, count: int) -> None:
-        """Allocate memory."""
         self._modules = {prefix: copied(module) for prefix, module in _modules_of(like).items()}
         super().__init__(like, count)
 
@@ -94,32 +93,26 @@ class StackedCritics:
     """The modules of the critics of several policies, a `CriticList` of each."""
 
     def __init__(self, modules: StackedModule) -> None:
-        """Take the modules, with outputs [G, E, B]."""
         self._modules = modules
 
     def forward(self, obs: Tensor, action_GBA: Tensor) -> Tensor:
-        """Compute the values, [E, G, B]; nothing is recorded."""
         with torch.no_grad():
             return self._modules.forward(obs, action_GBA)[-1].transpose(0, 1)
 
     def forward_saving(self, obs: Tensor, action_GBA: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Compute the values, recorded for `backward`."""
         with torch.enable_grad():
             saved = self._modules.forward(obs, action_GBA)
         return saved[-1].detach().transpose(0, 1), saved
 
     def judge(self, obs: Tensor, action_GBA: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Compute the values, recorded for `backward_action`."""
         action_GBA = action_GBA.detach().requires_grad_()
         q_GEB = self._modules.judge(obs, action_GBA)
         return q_GEB.detach().transpose(0, 1), (action_GBA, q_GEB)
 
     def backward(self, saved: Sequence[Tensor], grad_EGB: Tensor) -> None:
-        """Write the gradients of the weights, given those of the values."""
         self._modules.backward(saved, grad_EGB.transpose(0, 1))
 
     def backward_action(self, saved: tuple[Tensor, Tensor], grad_EGB: Tensor) -> Tensor:
-        """Compute the gradient of the action, [G, B, A]; the weights get none."""
         return action_gradient(*saved, grad_EGB.transpose(0, 1))
 
 

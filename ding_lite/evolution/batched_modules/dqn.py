@@ -35,7 +35,6 @@ class ModuleDQNStack(DQNStack):
     """
 
     def __init__(self, like: DQN, count: int) -> None:
-        """Allocate memory."""
         self._module = copied(like.module)
         super().__init__(like, count)
 

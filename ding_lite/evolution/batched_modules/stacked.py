@@ -46,14 +46,7 @@ _EQUAL_BY_HASH = (type, Enum, FunctionType, BuiltinFunctionType, torch.dtype, to
 
 
 class StackedModule:
-    """Modules of one architecture, computed together.
-
-    Args:
-        module: One of them.
-        parameters: Those of all, [G, ...] each, by name.
-        grads: Take their gradients.
-        more: Further arguments of the modules, the same for all.
-    """
+    """Modules of one architecture, computed together."""
 
     def __init__(
         self,
@@ -63,7 +56,6 @@ class StackedModule:
         *,
         more: tuple[Any, ...] = (),
     ) -> None:
-        """Trace nothing yet."""
         self._module, self._names, self._more = module, [*parameters], more
         self._fixed = [one.detach() for one in parameters.values()]
         self._leaves = [one.detach().requires_grad_() for one in parameters.values()]
@@ -87,7 +79,6 @@ class StackedModule:
             own.copy_(found)
 
     def _graph(self, inputs: Sequence[Tensor], *, is_learning: bool) -> Callable[..., Tensor]:
-        """Return the operations of all modules for inputs of these shapes."""
         key = (*(each.shape for each in inputs), is_learning)
         graph = self._graphs.get(key)
         if graph is None:
@@ -116,30 +107,22 @@ class StackedModule:
 
 
 class StackedOutputs:
-    """The outputs of modules, and what their backward needs.
-
-    Args:
-        modules: Of several policies.
-    """
+    """The outputs of modules, and what their backward needs."""
 
     def __init__(self, modules: StackedModule) -> None:
-        """Take the modules."""
         self._modules = modules
         self.backward = modules.backward
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Compute the outputs, [G, B, O]; nothing is recorded."""
         with torch.no_grad():
             return self._modules.forward(obs)[-1]
 
     def forward_saving(self, obs: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Compute the outputs, recorded by autograd."""
         with torch.enable_grad():
             saved = self._modules.forward(obs)
         return saved[-1].detach(), saved
 
     def forward_pair(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
-        """Compute the outputs of both; only the first are recorded."""
         return *self.forward_saving(obs), self.forward(next_obs)
 
 
@@ -201,11 +184,7 @@ def _passes(one: _Try) -> bool:
 
 
 def _comparable(value: object) -> Hashable:
-    """Return something that is equal for equal values.
-
-    Raises:
-        TypeError: It is not known when such values are equal.
-    """
+    """Return something that is equal for equal values."""
     kind = type(value)
     if isinstance(value, _EQUAL_BY_REPR):
         return kind, repr(value)
@@ -264,14 +243,12 @@ class VmapInfo(Protocol):
 
 
 def _first(tensor: Tensor, dim: int | None, count: int) -> Tensor:
-    """Return a tensor with the dimension of the modules as its first one."""
     if dim is None:
         return tensor.expand(count, *tensor.shape)
     return tensor if dim == 0 else tensor.movedim(dim, 0)
 
 
 def _is_stackable(module: nn.Module, shapes: Shapes) -> bool:
-    """Return whether two copies of a module compute and learn together as alone."""
     rng = np.random.default_rng(0)
     drawn = [rng.integers(0, 3, size=(2, 3, *shape)).astype(dtype) for shape, dtype in shapes]
     inputs = [torch.from_numpy(each) for each in drawn]

@@ -192,13 +192,6 @@ def deepen(
     """Add a hidden layer behind another; the network's function stays the same.
 
     The new layer has as many units as the other, times the entries of its `Identity.weight`.
-
-    Args:
-        tensors: Changed in place.
-        before: The current layers.
-        after: The layers with the new one.
-        layer: The hidden layer that the new one follows.
-        activation: Of the hidden layers. With tanh the function stays the same to 1e-4 or so.
     """
     identity, beside = IDENTITIES[activation], after.hidden[layer]
     _rename(
@@ -215,7 +208,6 @@ def deepen(
 
 
 def _read_identity(tensors: PolicyTensors, reader: str, identity: Identity) -> None:
-    """Make a layer read what a new one before it computes of its former input."""
     name, of_bias = f"{reader}.weight", f"{reader}.bias"
     for values in tensors.values:
         if name in values:
@@ -248,7 +240,6 @@ def shorten(
 
 
 def _width(tensors: PolicyTensors, chain: Chain, layer: int) -> int:
-    """Return the width of a hidden layer in the config."""
     rows = tensors.values[0][f"{chain.hidden[layer]}.weight"].shape[-2]
     return rows // 2 if chain.is_split(layer) else rows
 

@@ -21,7 +21,7 @@ from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
 from ding_lite.rl.weights.flat import FlatWeights
-from ding_lite.rl.weights.flat_module import MakeModule, copied
+from ding_lite.rl.weights.flat_module import MakeModule, copied, seeded
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
@@ -61,8 +61,10 @@ class Grown:
         return module
 
 
-def grown(module: nn.Module, seed: int) -> nn.Module | None:
+def grown(module: nn.Module, seed: int, *, name: str = "") -> nn.Module | None:
     """Return a module grown from a copy; None for one that does not grow.
+
+    New layers are drawn by the seed and the name, and PyTorch's global generator stays as it was.
 
     Raises:
         ConfigError: `grow` returned something else.
@@ -70,7 +72,7 @@ def grown(module: nn.Module, seed: int) -> nn.Module | None:
     if not isinstance(module, Grows):
         return None
     copy: Any = copied(module)
-    with torch.no_grad():
+    with torch.no_grad(), seeded(seed, f"growth {name}"):
         new = copy.grow(np.random.default_rng(seed))
     if new is not None and not isinstance(new, nn.Module):
         raise ConfigError(
@@ -164,7 +166,7 @@ def _grown_tensors(modules: Mapping[str, nn.Module], seed: int) -> dict[str, Ten
     """Let modules grow; return the tensors of those that do."""
     found = {}
     for prefix, module in modules.items():
-        new = grown(module, seed)
+        new = grown(module, seed, name=prefix)
         for name, tensor in ({} if new is None else new.state_dict()).items():
             found[prefix + name] = tensor.detach().clone()
     return found
@@ -204,7 +206,6 @@ def shake(policy: Policy, *, spread: float, rng: np.random.Generator) -> bool:
 def _noises(
     weights: FlatWeights, spread: float, rng: np.random.Generator, frozen: set[int]
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Draw noise for each tensor that learns."""
     for name in weights.shapes:
         tensor = weights[name]
         if tensor.data_ptr() not in frozen:
@@ -214,7 +215,6 @@ def _noises(
 
 
 def _frozen(policy: Policy) -> set[int]:
-    """Return where the parameters lie that do not learn."""
     if not isinstance(policy, OpenPolicy):
         return set()
     own = [part for modules in policy.own_modules.values() for part in modules.values()]
@@ -223,7 +223,6 @@ def _frozen(policy: Policy) -> set[int]:
 
 
 def _carried(adam: Mapping[str, Tensor], before: Shapes, after: Shapes) -> dict[str, Tensor]:
-    """Return a state of Adam for other tensors."""
     old: dict[str, dict[str, Tensor]] = {"mean": {}, "square": {}}
     sizes = [math.prod(shape) for shape in before.values()]
     for kind, named in old.items():

@@ -68,13 +68,7 @@ class ParameterLayout:
     def close(
         self, tensors: PolicyTensors, state: Mapping[str, Any], like: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return a state with these tensors.
-
-        Args:
-            tensors: The tensors.
-            state: The state that they are from.
-            like: The state of a policy of their new architecture.
-        """
+        """Return a state with these tensors."""
         # The optimisers of users start anew, where tensors have other shapes.
         closed = {k: like[k] if k.endswith("optimizer") else each for k, each in state.items()}
         for (key, *inner), values in zip(self.values, tensors.values, strict=True):
@@ -185,12 +179,7 @@ def convs_of(policy: Policy) -> Convs:
 
 
 def _images_of(policy: OpenPolicy, prefix: str = "") -> tuple[Convs, tuple[ConvChain, ...]]:
-    """Return convolutions, and where they are; none where images have others each.
-
-    Args:
-        policy: Its networks.
-        prefix: Of the names of its layers.
-    """
+    """Return convolutions, and where they are; none where images have others each."""
     spec, torso = policy.spec, policy.config.images
     reader = f"{prefix}torso.0"
     if not encodes_images(spec, torso):

@@ -9,15 +9,12 @@ B rows of each, A numbers of an action.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.rl.batch import FloatArray
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import MLP, Linear, mlp_shapes
@@ -50,13 +47,7 @@ class ActionValues:
     """E networks of one policy, of one size, with a single output each.
 
     Args:
-        weights: Holds the tensors of `shapes`.
-        grads: Takes their gradients.
-        depth: How many layers they have, the last one included.
-        num_actions: The numbers of an action.
         first: Only so many of the networks, from the first on; all if None.
-        activation: Between the layers.
-        see: Makes vectors of floats of observations.
     """
 
     def __init__(
@@ -70,7 +61,6 @@ class ActionValues:
         activation: Activation = "relu",
         see: Callable[[Tensor], Tensor] = as_floats,
     ) -> None:
-        """Take the tensors `<layer>.weight` and `<layer>.bias`."""
         self._see, self._num_actions = see, num_actions
         *hidden, head = map(str, range(depth))
         self._layers = MLP(weights, grads, hidden, head, activation=activation, first=first)
@@ -88,76 +78,51 @@ class ActionValues:
         return {name: (num_networks, *shape) for name, shape in shapes.items()}
 
     def forward(self, obs: Tensor, action_1BA: Tensor) -> Tensor:
-        """Compute the values, [E, 1, B]."""
         return self.forward_saving(obs, action_1BA)[0]
 
     def judge(self, obs: Tensor, action_1BA: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Compute the values, [E, 1, B], and what `backward_action` needs of each layer."""
         return self.forward_saving(obs, action_1BA)
 
     def forward_saving(self, obs: Tensor, action_1BA: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Compute the values, [E, 1, B], and what `backward` needs of each layer."""
         x_BI = torch.cat((self._see(obs), action_1BA[0]), dim=1)
         outputs = self._layers.forward(x_BI.expand(self._stacked))
         return outputs[-1].transpose(1, 2), outputs
 
     def backward(self, outputs: Sequence[Tensor], grad_E1B: Tensor) -> None:
-        """Write the gradients of the weights, given those of the values."""
         self._layers.backward(outputs, grad_E1B.transpose(1, 2))
 
     def backward_action(self, outputs: Sequence[Tensor], grad_E1B: Tensor) -> Tensor:
-        """Compute the gradient of the action, [1, B, A], given those of the values."""
         grad_EB1 = grad_E1B.transpose(1, 2)
         grad_EBA = self._layers.backward_input(outputs, grad_EB1, last=self._num_actions)
         return grad_EBA.sum(0, keepdim=True)
 
 
 class CriticsOfMembers:
-    """E networks of each of G policies, with a single output each.
-
-    Args:
-        networks: One for each critic, with the policies as its members.
-        num_actions: The numbers of an action.
-    """
+    """E networks of each of G policies, with a single output each."""
 
     def __init__(self, networks: Sequence[MLP], *, num_actions: int) -> None:
-        """Take the networks."""
         self._networks, self._num_actions = networks, num_actions
 
     def forward(self, obs_GBI: Tensor, action_GBA: Tensor) -> Tensor:
-        """Compute the values, [E, G, B]."""
         return self.forward_saving(obs_GBI, action_GBA)[0]
 
     def judge(self, obs_GBI: Tensor, action_GBA: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
-        """Compute the values, [E, G, B], and what `backward_action` needs of each layer."""
         return self.forward_saving(obs_GBI, action_GBA)
 
     def forward_saving(
         self, obs_GBI: Tensor, action_GBA: Tensor
     ) -> tuple[Tensor, list[list[Tensor]]]:
-        """Compute the values, [E, G, B], and what `backward` needs of each layer."""
         x_GBI = torch.cat((obs_GBI, action_GBA), dim=2)
         saved = [network.forward(x_GBI) for network in self._networks]
         return torch.stack([outputs[-1].squeeze(2) for outputs in saved]), saved
 
     def backward(self, saved: Sequence[Sequence[Tensor]], grad_EGB: Tensor) -> None:
-        """Write the gradients of the weights, given those of the values."""
         for network, outputs, grad_GB in zip(self._networks, saved, grad_EGB, strict=True):
             network.backward(outputs, grad_GB.unsqueeze(2))
 
     def backward_action(self, saved: Sequence[Sequence[Tensor]], grad_EGB: Tensor) -> Tensor:
-        """Compute the gradient of the action, [G, B, A], given those of the values."""
         grads_GBA = [
             network.backward_input(outputs, grad_GB.unsqueeze(2), last=self._num_actions)
             for network, outputs, grad_GB in zip(self._networks, saved, grad_EGB, strict=True)
         ]
         return torch.stack(grads_GBA).sum(0)
-
-
-def draw_stacked_weights(weights: FlatWeights, rng: np.random.Generator) -> None:
-    """Initialise weights as PyTorch's layers do: uniform within 1 / sqrt(inputs of a unit)."""
-    for name, shape in weights.shapes.items():
-        num_inputs = weights.shapes[f"{name.partition('.')[0]}.weight"][2]
-        bound = 1.0 / math.sqrt(num_inputs)
-        drawn: FloatArray = rng.uniform(-bound, bound, size=shape).astype(np.float32)
-        weights[name].copy_(torch.from_numpy(drawn))

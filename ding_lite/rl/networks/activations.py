@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -42,12 +42,7 @@ class ActivationFunction:
     """Whether the backward needs the input instead of the output."""
 
     def extend(self, outputs: list[Tensor], sums: Tensor) -> None:
-        """Append what the backward needs, and the function of `sums` last.
-
-        Args:
-            outputs: The outputs of the layers so far.
-            sums: The output of a linear layer. It is overwritten unless `saves_input`.
-        """
+        """Append what the backward needs, and the function of `sums` last."""
         if self.saves_input:
             outputs.append(sums)
         outputs.append(self.forward(sums))
@@ -86,24 +81,14 @@ def _relu_backward(grad: Tensor, output: Tensor) -> Tensor:
     return grad
 
 
-def _tanh_backward(grad: Tensor, output: Tensor) -> Tensor:
-    _aten.tanh_backward.grad_input(grad, output, grad_input=grad)
-    return grad
+def _backward(operation: Any, *settings: float) -> Callable[[Tensor, Tensor], Tensor]:  # noqa: ANN401
+    """Return an operation of PyTorch as one that overwrites the gradient of the output."""
 
+    def backward(grad: Tensor, saved: Tensor) -> Tensor:
+        operation.grad_input(grad, *settings, saved, grad_input=grad)
+        return grad
 
-def _elu_backward(grad: Tensor, output: Tensor) -> Tensor:
-    _aten.elu_backward.grad_input(grad, 1.0, 1.0, 1.0, True, output, grad_input=grad)
-    return grad
-
-
-def _gelu_backward(grad: Tensor, sums: Tensor) -> Tensor:
-    _aten.gelu_backward.grad_input(grad, sums, grad_input=grad)
-    return grad
-
-
-def _silu_backward(grad: Tensor, sums: Tensor) -> Tensor:
-    _aten.silu_backward.grad_input(grad, sums, grad_input=grad)
-    return grad
+    return backward
 
 
 _FUNCTIONS: dict[Activation, ActivationFunction] = {
@@ -117,26 +102,26 @@ _FUNCTIONS: dict[Activation, ActivationFunction] = {
         recorded=torch.tanh,
         forward=_tanh_forward,
         forward_numpy=lambda array: np.tanh(array, out=array),
-        backward=_tanh_backward,
+        backward=_backward(_aten.tanh_backward),
     ),
     "elu": ActivationFunction(
         recorded=F.elu,
         forward=_aten.elu_,
         forward_numpy=lambda array: _aten.elu_(torch.from_numpy(array)),
-        backward=_elu_backward,
+        backward=_backward(_aten.elu_backward, 1.0, 1.0, 1.0, True),
     ),
     "gelu": ActivationFunction(
         recorded=F.gelu,
         forward=F.gelu,
         forward_numpy=lambda array: _aten.gelu_(torch.from_numpy(array)),  # numpy has no erf
-        backward=_gelu_backward,
+        backward=_backward(_aten.gelu_backward),
         saves_input=True,
     ),
     "silu": ActivationFunction(
         recorded=F.silu,
         forward=F.silu,
         forward_numpy=lambda array: _aten.silu_(torch.from_numpy(array)),
-        backward=_silu_backward,
+        backward=_backward(_aten.silu_backward),
         saves_input=True,
     ),
 }

@@ -25,7 +25,6 @@ from ding_lite.rl.networks.layers import MLP, Linear, mlp_shapes, names_of
 from ding_lite.rl.networks.modules import (
     ActorCriticModule,
     MemoryActorCriticModule,
-    MemoryKind,
 )
 from ding_lite.rl.networks.q_nets import MAX_NUMPY_PRODUCTS
 from ding_lite.rl.recorded.actor_critic import (
@@ -83,15 +82,7 @@ class ActorCriticNetwork(Protocol):
 
 
 class MLPActorCritic:
-    """Two separate MLPs, for vectors; images are flattened.
-
-    Args:
-        num_inputs: The length of an observation.
-        hidden: The widths of the hidden layers of each.
-        num_outputs: The number of the actor's outputs.
-        activation: Of the hidden layers.
-        more_shapes: Further tensors among the weights.
-    """
+    """Two separate MLPs, for vectors; images are flattened."""
 
     def __init__(
         self,
@@ -102,7 +93,6 @@ class MLPActorCritic:
         activation: Activation,
         more_shapes: Mapping[str, tuple[int, ...]],
     ) -> None:
-        """Make the weights, all zero, their gradients, and the layers that share them."""
         sizes = (num_inputs, *hidden)
         shapes = actor_critic_shapes(sizes, num_outputs) | dict(more_shapes)
         largest = max(math.prod(shape) for shape in shapes.values())
@@ -110,7 +100,7 @@ class MLPActorCritic:
         self.weights = FlatWeights(shapes)
         self.grads = FlatWeights(shapes)
         self._make_module = partial(
-            make_module,
+            ActorCriticModule,
             (num_inputs,),
             (),
             hidden,
@@ -131,33 +121,28 @@ class MLPActorCritic:
 
     @cached_property
     def module(self) -> nn.Module:
-        """The network as a plain module in the same memory, with all parameters."""
-        module = self._make_module()
+        with seeded(0, "unused"):
+            module = self._make_module()
         bind(module, self.weights, self.grads)
         return module
 
     @property
     def plain(self) -> nn.Module:
-        """The module for inference."""
         return self.module
 
     @property
     def buffers(self) -> Mapping[str, Tensor]:
-        """None: all of its tensors are learned."""
         return {}
 
     def act(self, obs: NumpyArray) -> FloatArray:
-        """Compute the actor's outputs, [N, D], as an array."""
         return self._look(self._actor, obs)
 
     def values(self, obs: NumpyArray) -> FloatArray:
-        """Compute the values, [N], as an array."""
         return self._look(self._critic, obs)[:, 0]
 
     def forward(
         self, obs: NumpyArray
     ) -> tuple[FloatArray, FloatArray, tuple[list[Tensor], list[Tensor]]]:
-        """Compute both, and return the output of each layer for `backward`."""
         vectors_BI = as_tensor(_vectors(obs))
         of_actor, of_critic = self._actor.forward(vectors_BI), self._critic.forward(vectors_BI)
         value_B: FloatArray = of_critic[-1].numpy()[:, 0]
@@ -169,17 +154,14 @@ class MLPActorCritic:
         outputs_grad_BD: FloatArray,
         value_grad_B: FloatArray,
     ) -> None:
-        """Write `grads`, given the saved activations and the gradients of both."""
         of_actor, of_critic = saved
         self._actor.backward(of_actor, torch.from_numpy(outputs_grad_BD))
         self._critic.backward(of_critic, torch.from_numpy(value_grad_B[:, None]))
 
     def snapshot(self) -> dict[str, Tensor]:
-        """Copy all tensors to the CPU."""
         return self.weights.snapshot()
 
     def load(self, tensors: Mapping[str, Any]) -> None:
-        """Overwrite all tensors, or none of them when one does not fit."""
         self.weights.load(tensors)
 
     def _look(self, layers: MLP, obs: NumpyArray) -> FloatArray:
@@ -204,99 +186,36 @@ def make_actor_critic(
     convs: Sequence[Conv],
     hidden: Sequence[int],
     *,
-    num_outputs: int,
-    activation: Activation,
-    more_shapes: Mapping[str, tuple[int, ...]],
     device: torch.device,
+    **shape: Any,  # noqa: ANN401 - what both kinds take
 ) -> ActorCriticNetwork:
-    """Make the network for the observations and the device."""
+    """Make the network for the observations and the device, all weights zero."""
     if convs or device.type != "cpu":
-        return recorded_actor_critic(
-            obs_shape,
-            convs,
-            hidden,
-            num_outputs=num_outputs,
-            activation=activation,
-            more_shapes=more_shapes,
-            device=device,
-        )
-    return MLPActorCritic(
-        math.prod(obs_shape),
-        hidden,
-        num_outputs=num_outputs,
-        activation=activation,
-        more_shapes=more_shapes,
-    )
+        return recorded_actor_critic(obs_shape, convs, hidden, device=device, **shape)
+    return MLPActorCritic(math.prod(obs_shape), hidden, **shape)
 
 
-def recorded_actor_critic(
-    obs_shape: Sequence[int],
-    convs: Sequence[Conv],
-    hidden: Sequence[int],
-    *,
-    num_outputs: int,
-    activation: Activation,
-    more_shapes: Mapping[str, tuple[int, ...]],
-    device: torch.device,
-) -> RecordedActorCritic:
+def recorded_actor_critic(*args: Any, device: torch.device, **shape: Any) -> RecordedActorCritic:  # noqa: ANN401
     """Make the network with autograd, all weights zero, on any device."""
-    module = make_module(
-        obs_shape,
-        convs,
-        hidden,
-        num_outputs=num_outputs,
-        activation=activation,
-        more_shapes=more_shapes,
-    )
-    num_apart = sum(math.prod(shape) for shape in more_shapes.values())
-    flat = FlatModule(module, device=device, last=LOG_STD)
-    flat.weights.flat.zero_()
-    return RecordedActorCritic(flat, num_apart=num_apart)
+    return with_autograd(lambda: ActorCriticModule(*args, **shape), device=device)
 
 
-def make_memory_actor_critic(
-    encoder: Callable[[], tuple[nn.Module, Sequence[int]]],
+def with_autograd(
+    make: Callable[[], nn.Module],
     *,
-    num_outputs: int,
-    activation: Activation,
-    memory: MemoryKind,
-    memory_size: int,
-    more_shapes: Mapping[str, tuple[int, ...]],
-    unpack: Callable[[Tensor], Any] | None,
     device: torch.device,
-) -> RecurrentActorCritic:
-    """Make the network with memory, all weights zero, on any device.
-
-    Args:
-        encoder: Makes what both branches share, and the widths from its features on.
-        num_outputs: The number of the actor's outputs.
-        activation: Of the hidden layers.
-        memory: The kind of the recurrent layers.
-        memory_size: The width of each.
-        more_shapes: Further tensors among the weights.
-        unpack: Makes of an array of observations what the encoder takes; None leaves it.
-        device: Of the weights.
-    """
+    unpack: Callable[[Tensor], Any] | None = None,
+) -> RecordedActorCritic:
+    """Make the network of a module of this package, all weights zero."""
     with seeded(0, "unused"):
-        module = MemoryActorCriticModule(
-            *encoder(),
-            num_outputs=num_outputs,
-            activation=activation,
-            memory=memory,
-            memory_size=memory_size,
-            more_shapes=more_shapes,
-        )
-    num_apart = sum(math.prod(shape) for shape in more_shapes.values())
+        module = make()
     flat = FlatModule(module, device=device, last=LOG_STD)
-    flat.run = module.recur
     flat.weights.flat.zero_()
-    return RecurrentActorCritic(flat, unpack=unpack, num_apart=num_apart)
-
-
-def make_module(*args: Any, **kwargs: Any) -> ActorCriticModule:  # noqa: ANN401 - what it takes
-    """Make an `ActorCriticModule`, and leave PyTorch's global generator as it was."""
-    with seeded(0, "unused"):
-        return ActorCriticModule(*args, **kwargs)
+    num_apart = math.prod(flat.weights.shapes.get(LOG_STD, (0,)))
+    if isinstance(module, MemoryActorCriticModule):
+        flat.run = module.recur
+        return RecurrentActorCritic(flat, unpack=unpack, num_apart=num_apart)
+    return RecordedActorCritic(flat, unpack=unpack, num_apart=num_apart)
 
 
 def draw_orthogonal(weights: FlatWeights, rng: np.random.Generator) -> None:

@@ -23,7 +23,6 @@ from ding_lite.rl.host_or_device import AnyArray, as_tensor, computable, floats,
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import MLP, Linear, MLPOutputs, mlp_shapes, names_of
-from ding_lite.rl.networks.modules import Torso
 from ding_lite.rl.networks.q_nets import MAX_NUMPY_PRODUCTS
 from ding_lite.rl.packing import Tree
 from ding_lite.rl.recorded.box import check_actions
@@ -59,7 +58,6 @@ class MembersBody(MLPOutputs):
     """Hidden layers and a linear output layer of each of G policies."""
 
     def look(self, obs: NumpyArray) -> FloatArray:
-        """Compute the outputs of observations of each policy, [G, N, O], as an array."""
         found_GNO: FloatArray = self.forward(torch.from_numpy(obs)).numpy()
         return found_GNO
 
@@ -68,11 +66,7 @@ class MLPBody(MembersBody):
     """Hidden layers and a linear output layer of one policy.
 
     Args:
-        weights: Holds the tensors of `shapes`.
-        grads: Takes their gradients.
         sizes: The length of an observation, then the widths of the hidden layers.
-        activation: Of the hidden layers.
-        see: Makes vectors of floats of observations, arrays or tensors.
     """
 
     def __init__(
@@ -84,7 +78,6 @@ class MLPBody(MembersBody):
         activation: Activation = "relu",
         see: Callable[[Any], Any] = as_floats,
     ) -> None:
-        """Take the tensors `torso.<layer>` and `head`, `.weight` and `.bias` of each."""
         self._see = see
         names = names_of("torso", len(sizes) - 1)
         super().__init__(MLP(weights, grads, names, "head", activation=activation))
@@ -99,16 +92,13 @@ class MLPBody(MembersBody):
         return mlp_shapes(names_of("torso", len(sizes) - 1), head, sizes)
 
     def forward_saving(self, obs: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Compute the outputs of the last layer, [1, B, O], and the activations for `backward`."""
         raw_BO, outputs = super().forward_saving(self._see(obs))
         return raw_BO.unsqueeze(0), outputs
 
     def backward(self, saved: Sequence[Tensor], grad_1BO: Tensor) -> None:
-        """Write the gradients of the weights, given that of the outputs."""
         super().backward(saved, grad_1BO[0])
 
     def look(self, obs: NumpyArray) -> FloatArray:
-        """Compute the outputs of the last layer, [N, O], as an array."""
         if len(obs) <= self._max_numpy_rows:
             return self._layers.forward_numpy(self._see(obs))
         outputs_1NO = self.forward(torch.from_numpy(obs).to(self._device))
@@ -117,17 +107,12 @@ class MLPBody(MembersBody):
 
 
 class BoxActor(ABC):
-    """An actor for box actions.
-
-    Args:
-        body: Computes the numbers that it makes actions of.
-    """
+    """An actor for box actions."""
 
     outputs_per_action: ClassVar[int]
     """The outputs of the body per dimension of the action."""
 
     def __init__(self, body: ActorBody) -> None:
-        """Take the body."""
         self._body = body
 
     @abstractmethod
@@ -165,38 +150,29 @@ class DeterministicActor(BoxActor):
 class OwnActor(DeterministicActor):
     """A deterministic actor of a user: the output of its module is the action, from -1 to 1.
 
-    Args:
-        body: The module.
-        spec: The environments', for errors.
-
     Raises:
         ConfigError: If an action is beyond -1 to 1, on a CPU also while it learns.
     """
 
     def __init__(self, body: ActorBody, spec: EnvSpec) -> None:
-        """Take the module."""
         super().__init__(body)
         self._spec = spec
 
     def act(self, obs: NumpyArray) -> FloatArray:
-        """Compute the actions of few or many observations, [N, A], as an array."""
         action_NA = self._body.look(obs)
         check_actions(torch.from_numpy(action_NA), self._spec)
         return action_NA
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Compute the actions, [G, B, A]."""
         return self._body.forward(obs)
 
     def forward_saving(self, obs: Tensor) -> tuple[Tensor, Any]:
-        """Compute the actions, [G, B, A], and what `backward` needs."""
         action_GBA, saved = self._body.forward_saving(obs)
         if action_GBA.device.type == "cpu":  # on a device the host would wait for it
             check_actions(action_GBA, self._spec)
         return action_GBA, saved
 
     def backward(self, saved: Any, action_GBA: Tensor, grad_GBA: Tensor) -> None:  # noqa: ANN401
-        """Write the gradients of the weights, given that of the actions."""
         del action_GBA
         self._body.backward(saved, grad_GBA)
 
@@ -218,12 +194,7 @@ class Sample:
     """1 where the log of std was within its limits, else 0."""
 
     def backward(self, grad_GBA: Tensor, *, log_prob_grad: AnyArray) -> Tensor:
-        """Compute the gradient of mean and log of std, the outputs of the last layer.
-
-        Args:
-            grad_GBA: The gradient of the actions.
-            log_prob_grad: That of the log_prob of each, [G, B, 1], or one for all.
-        """
+        """Compute the gradient of mean and log of std, the outputs of the last layer."""
         action_GBA, grad = self.action_GBA, computable(grad_GBA)
         mean_grad_GBA = grad * (1.0 - action_GBA * action_GBA)
         mean_grad_GBA += (2.0 * log_prob_grad) * action_GBA  # of -log(1 - tanh(z)^2)
@@ -233,12 +204,7 @@ class Sample:
 
 
 def squash(raw: Tensor, noise_GBA: Tensor) -> Sample:
-    """Sample actions from the last layer's outputs: means, then logs of std.
-
-    Args:
-        raw: [..., 2A].
-        noise_GBA: Standard normal numbers, [..., A].
-    """
+    """Sample actions from the last layer's outputs: means, then logs of std."""
     outputs, noise_GBA = computable(raw), computable(noise_GBA)
     xp, size = namespace(outputs), outputs.shape[-1] // 2
     mean_GBA, raw_log_std_GBA = outputs[..., :size], outputs[..., size:]
@@ -273,24 +239,14 @@ class SquashedGaussianActor(BoxActor):
         return action
 
     def draw(self, obs: NumpyArray, noise_NA: FloatArray) -> FloatArray:
-        """Sample an action for each of few or many observations, [N, A], as an array.
-
-        Args:
-            obs: The observations.
-            noise_NA: Standard normal numbers.
-        """
+        """Sample an action for each of few or many observations, [N, A], as an array."""
         mean_NA, log_std_NA = np.split(self._body.look(obs), 2, axis=1)
         std_NA = np.exp(np.clip(log_std_NA, LOWEST_LOG_STD, HIGHEST_LOG_STD))
         action_NA: FloatArray = np.tanh(mean_NA + std_NA * noise_NA)
         return action_NA
 
     def sample(self, obs: Tensor, noise_GBA: Tensor) -> Sample:
-        """Sample an action for each observation.
-
-        Args:
-            obs: The observations.
-            noise_GBA: Standard normal numbers.
-        """
+        """Sample an action for each observation."""
         return squash(self._body.forward(obs), noise_GBA)
 
     def sample_saving(self, obs: Tensor, noise_GBA: Tensor) -> tuple[Sample, Any]:
@@ -303,37 +259,14 @@ class SquashedGaussianActor(BoxActor):
         self._body.backward(saved, raw_grad)
 
 
-class ActorModule(Torso):
-    """The layers of an actor as a plain module, [B, I] -> [B, O].
-
-    Args:
-        sizes: The length of an observation, then the widths of the hidden layers.
-        num_outputs: Of the last layer.
-        activation: Of the hidden layers.
-    """
-
-    def __init__(self, sizes: Sequence[int], num_outputs: int, *, activation: Activation) -> None:
-        """Make the layers."""
-        super().__init__(sizes[:1], (), sizes[1:], activation=activation)
-        self.head = nn.Linear(sizes[-1], num_outputs)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Compute the outputs of the last layer."""
-        raw_BO: Tensor = self.head(self.features(obs))
-        return raw_BO
-
-
 class GreedyActor(nn.Module):
     """An actor from observations to the best actions in the units of the environment.
 
     Args:
         network: Gives actions from -1 to 1, or the means before a tanh and further numbers.
-        spec: Has the bounds of actions.
-        squashes: Whether actions are the tanh of the first outputs.
     """
 
     def __init__(self, network: nn.Module, spec: EnvSpec, *, squashes: bool) -> None:
-        """Take the network, and the bounds."""
         super().__init__()
         self.network = network
         self.low: Tensor

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from typing import Any, Generic, Protocol, TypeVar, cast
+from functools import cached_property
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError
-from ding_lite.rl.networks.action_values import ActionValues, Critics, draw_stacked_weights
-from ding_lite.rl.networks.activations import Activation
+from ding_lite.rl.networks.action_values import ActionValues, Critics
 from ding_lite.rl.networks.box_actors import (
     ActorBody,
-    ActorModule,
     BoxActor,
     GreedyActor,
     MLPBody,
     OwnActor,
 )
-from ding_lite.rl.networks.conv import AnyTorso, Conv, torso_for
+from ding_lite.rl.networks.conv import torso_for
 from ding_lite.rl.networks.image_networks import ImageActor, ImageCritics
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import OneMember
@@ -59,40 +57,11 @@ class BoxForm(Generic[ActorT]):
     """Of further tensors that are learned with the actor."""
 
 
-class BoxSettings(Protocol):
-    """The settings of networks."""
-
-    @property
-    def hidden(self) -> tuple[int, ...]:
-        """The widths of the hidden layers of networks of this package."""
-
-    @property
-    def activation(self) -> Activation:
-        """The activation of these."""
-
-    @property
-    def images(self) -> AnyTorso:
-        """The convolutions of these for images."""
-
-    @property
-    def seed(self) -> int:
-        """Draws the weights of modules that a function makes."""
-
-
 class BoxNetworks(Generic[ActorT]):
     """An actor and critics with their targets: networks of this package, or a user's modules.
 
     All weights lie in one flat tensor: the critics', the actor's, then further ones. Those of the
     targets lie in the same order.
-
-    Args:
-        spec: The environments'.
-        settings: The config of the policy.
-        form: The networks that there are.
-        actor: A user's actor.
-        critic: A user's critic.
-        rng: Draws the weights of networks of this package.
-        device: Of all.
 
     Raises:
         ConfigError: If a user's module cannot be used.
@@ -102,7 +71,7 @@ class BoxNetworks(Generic[ActorT]):
     def __init__(
         self,
         spec: EnvSpec,
-        settings: BoxSettings,
+        settings: Any,  # noqa: ANN401 - the config of any box policy
         form: BoxForm[ActorT],
         *,
         actor: MakeModule | None,
@@ -110,7 +79,6 @@ class BoxNetworks(Generic[ActorT]):
         rng: np.random.Generator,
         device: torch.device,
     ) -> None:
-        """Make the networks, and initialise their weights."""
         self._spec, self._form, self._device = spec, form, device
         self._sizes = (int(np.prod(spec.input_shape)), *settings.hidden)
         self._activation, seed = settings.activation, settings.seed
@@ -119,8 +87,26 @@ class BoxNetworks(Generic[ActorT]):
         self._modules: dict[str, nn.Module] = {}
         if spec.is_image and spec.packing is None:
             convs = torso_for(settings.images, spec.obs_shape, env_id=spec.env_id)
-            actor = actor or partial(self._image_actor, convs, settings.hidden)
-            critic = critic or partial(self._image_critics, convs, settings.hidden)
+            actor = actor or (
+                lambda spec: ImageActor(
+                    spec.obs_shape,
+                    convs,
+                    settings.hidden,
+                    self._num_outputs,
+                    activation=self._activation,
+                    squashes=form.actor_type.outputs_per_action == 1,
+                )
+            )
+            critic = critic or (
+                lambda spec: ImageCritics(
+                    spec.obs_shape,
+                    convs,
+                    settings.hidden,
+                    num_actions=self._num_actions,
+                    num_critics=form.num_critics,
+                    activation=self._activation,
+                )
+            )
         if critic is not None:
             self._modules["critics."] = made_critics(
                 critic, spec, seed=seed, num_critics=form.num_critics, device=device
@@ -143,7 +129,7 @@ class BoxNetworks(Generic[ActorT]):
             targets.pop("actor.", None)
         self._own_targets = self._flat_modules(targets, self.target)
         if "critics." not in self._own:
-            draw_stacked_weights(self.weights.part("critics."), rng)
+            draw_weights(self.weights.part("critics."), rng, first_input=2)
         if "actor." not in self._own:
             draw_weights(self.weights.part("actor."), rng)
         self.target.flat.copy_(self.weights.flat[: len(self.target.flat)])
@@ -157,32 +143,6 @@ class BoxNetworks(Generic[ActorT]):
         self.actor = self._actor_on(self.weights, self._own)
         self.target_actor = (
             self._actor_on(self.target, self._own_targets) if form.has_target_actor else self.actor
-        )
-
-    def _image_actor(
-        self, convs: Sequence[Conv], hidden: Sequence[int], spec: EnvSpec
-    ) -> ImageActor:
-        """Make the built-in actor of images."""
-        return ImageActor(
-            spec.obs_shape,
-            convs,
-            hidden,
-            self._num_outputs,
-            activation=self._activation,
-            squashes=self._form.actor_type.outputs_per_action == 1,
-        )
-
-    def _image_critics(
-        self, convs: Sequence[Conv], hidden: Sequence[int], spec: EnvSpec
-    ) -> ImageCritics:
-        """Make the built-in critics of images."""
-        return ImageCritics(
-            spec.obs_shape,
-            convs,
-            hidden,
-            num_actions=self._num_actions,
-            num_critics=self._form.num_critics,
-            activation=self._activation,
         )
 
     def _shapes(self, prefix: str) -> dict[str, tuple[int, ...]]:
@@ -201,16 +161,13 @@ class BoxNetworks(Generic[ActorT]):
         return {prefix + name: tuple(shape) for name, shape in shapes.items()}
 
     def _joined(self, obs: Any) -> Any:  # noqa: ANN401 - an array or a tensor
-        """Return packed observations as vectors of floats."""
         return as_floats(self._spec.inputs(obs))
 
     @property
     def _num_outputs(self) -> int:
-        """The outputs of the actor's last layer."""
         return self._form.actor_type.outputs_per_action * self._num_actions
 
     def _flat_modules(self, modules: Mapping[str, nn.Module], weights: FlatWeights) -> Parts:
-        """Move the parameters of modules into their part of the weights."""
         return {
             prefix: FlatModule(
                 module,
@@ -256,7 +213,14 @@ class BoxNetworks(Generic[ActorT]):
             squashes = self._form.actor_type.outputs_per_action > 1
             return GreedyActor(own.module, self._spec, squashes=squashes)
         with seeded(0, "unused"):
-            module = ActorModule(self._sizes, self._num_outputs, activation=self._activation)
+            module = ImageActor(
+                self._sizes[:1],
+                (),
+                self._sizes[1:],
+                self._num_outputs,
+                activation=self._activation,
+                squashes=False,
+            )
         bind(module, self.weights.part("actor."), self.grads.part("actor."))
         return GreedyActor(module, self._spec, squashes=True)
 
@@ -284,29 +248,15 @@ class BoxNetworks(Generic[ActorT]):
         return made
 
     def follow(self, weights_P: Tensor, target_P: Tensor, share: float | Tensor) -> None:
-        """Move the targets towards the weights.
-
-        Args:
-            weights_P: The flat weights, its own or a copy of them that stands for them.
-            target_P: Those of the targets likewise.
-            share: How far, from 0 to 1.
-        """
+        """Move the targets towards the weights."""
         target_P.lerp_(weights_P[: len(target_P)], share)
         for prefix, follower in self._own_targets.items():
             follower.copy_buffers(self._own[prefix])
 
-    def actor_snapshot(self) -> dict[str, Tensor]:
-        """Copy the tensors of the actor to the CPU."""
-        own = self._own.get("actor.")
-        return self.weights.part("actor.").snapshot() if own is None else own.snapshot()
-
-    def load_actor(self, tensors: Mapping[str, Any]) -> None:
-        """Overwrite the tensors of the actor, or none of them when one does not fit."""
-        own = self._own.get("actor.")
-        if own is None:
-            self.weights.part("actor.").load(tensors)
-        else:
-            own.load(tensors)
+    @property
+    def acting(self) -> FlatModule | FlatWeights:
+        """The tensors of the actor."""
+        return self._own.get("actor.") or self.weights.part("actor.")
 
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
         """Copy all tensors, buffers of own modules among them."""
@@ -358,11 +308,7 @@ def _snapshot(weights: FlatWeights, own: Parts) -> dict[str, Tensor]:
 
 
 def _check_apart(*modules: nn.Module) -> None:
-    """Raise if two modules share parameters.
-
-    Raises:
-        ConfigError: If they do.
-    """
+    """Raise if two modules share parameters."""
     seen: set[int] = set()
     for module in modules:
         found = {id(parameter): name for name, parameter in module.named_parameters()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ding_lite.errors import ConfigError
 from ding_lite.settings import check_all, whole
@@ -44,13 +44,14 @@ AnyTorso: TypeAlias = TorsoName | tuple[Conv, ...]
 """The kind of the convolutions of each image, or these convolutions."""
 
 
+def images_of(config: Any) -> AnyTorso:  # noqa: ANN401 - a config with both settings
+    """The convolutions of each image: `convs` if given, else the kind `torso`."""
+    torso: AnyTorso = config.torso if config.convs is None else config.convs
+    return torso
+
+
 def torso_for(torso: AnyTorso, obs_shape: Sequence[int], *, env_id: str) -> tuple[Conv, ...]:
     """Choose the convolutions for observations; none for an MLP.
-
-    Args:
-        torso: Their kind, or convolutions to use as they are.
-        obs_shape: Of an observation.
-        env_id: The environment, for errors.
 
     Raises:
         ConfigError: If there are no images, or they are too small.

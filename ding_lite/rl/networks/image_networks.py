@@ -17,16 +17,7 @@ from ding_lite.rl.networks.modules import Branch, Torso
 
 
 class ImageActor(Torso):
-    """An actor, [B, C, H, W] -> [B, O].
-
-    Args:
-        obs_shape: Of one observation.
-        convs: The convolutions; images are flattened without any.
-        hidden: The widths of the hidden layers.
-        num_outputs: Of the last layer.
-        activation: Of the hidden layers.
-        squashes: Whether a tanh follows, for actions from -1 to 1.
-    """
+    """An actor, [B, C, H, W] -> [B, O]."""
 
     def __init__(
         self,
@@ -38,7 +29,6 @@ class ImageActor(Torso):
         activation: Activation,
         squashes: bool,
     ) -> None:
-        """Make the layers."""
         super().__init__(obs_shape, convs, hidden, activation=activation)
         self.head = nn.Linear(hidden[-1], num_outputs)
         self._squashes = squashes
@@ -53,12 +43,7 @@ class ImageCritics(nn.Module):
     """Several critics on shared convolutions, [B, C, H, W] and [B, A] -> [B, E].
 
     Args:
-        obs_shape: Of one observation.
-        convs: The convolutions; images are flattened without any.
         hidden: The widths of the hidden layers. The first is shared; the action is added behind it.
-        num_actions: The numbers of an action, A.
-        num_critics: How many there are, E.
-        activation: Of the hidden layers.
     """
 
     def __init__(
@@ -71,7 +56,6 @@ class ImageCritics(nn.Module):
         num_critics: int,
         activation: Activation,
     ) -> None:
-        """Make the layers."""
         super().__init__()
         first, *rest = hidden
         self.encoder = Torso(obs_shape, convs, (first,), activation=activation)

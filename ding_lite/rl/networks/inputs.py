@@ -25,7 +25,6 @@ class RunningNorm:
     holds observations as they were.
 
     Args:
-        size: The length of an observation.
         clip: Normalised numbers are clipped to plus and minus this, which bounds rare ones.
         only_I: Which numbers are normalised, [I] bool; all if None. The others are only clipped.
         device: Where the statistics are; an update there copies nothing to the host.
@@ -45,14 +44,13 @@ class RunningNorm:
         only_I: NumpyArray | None = None,
         device: torch.device = _CPU,
     ) -> None:
-        """Change nothing until the first update."""
         self.clip = float(clip)
         """The bound of normalised numbers."""
         # A device of Apple's has no float64.
-        self._device = _CPU if device.type == "mps" else device
-        self._only_I = on(self._device, np.ones(size, np.bool_) if only_I is None else only_I)
+        self.device = _CPU if device.type == "mps" else device
+        self._only_I = on(self.device, np.ones(size, np.bool_) if only_I is None else only_I)
         self._count = 0.0
-        self._mean_I, self._squares_I = on(self._device, np.zeros((2, size)))
+        self._mean_I, self._squares_I = on(self.device, np.zeros((2, size)))
         self.shift_I: AnyArray
         """The number subtracted from each input, [I]."""
         self.scale_I: AnyArray
@@ -67,7 +65,7 @@ class RunningNorm:
 
     def update(self, obs_BI: Array) -> None:
         """Update the statistics with more observations."""
-        seen_BI = as_floats(on(self._device, obs_BI))
+        seen_BI = as_floats(on(self.device, obs_BI))
         xp = namespace(seen_BI)
         batch_BI = xp.asarray(seen_BI, dtype=xp.float64)
         mean_I = batch_BI.mean(0)
@@ -97,7 +95,7 @@ class RunningNorm:
                 f"The mean observation to load has shape {mean_I.shape}; {self._mean_I.shape} "
                 f"was expected. Is it of another environment?"
             )
-        self._mean_I, self._squares_I = (on(self._device, x) for x in (mean_I, squares_I))
+        self._mean_I, self._squares_I = (on(self.device, x) for x in (mean_I, squares_I))
         self._count = float(state["count"])
         self._derive()
 
@@ -110,7 +108,6 @@ class RunningNorm:
         self._on_host: tuple[FloatArray, FloatArray] | None = None
 
     def _shift_and_scale(self, like: AnyArray) -> tuple[AnyArray, AnyArray]:
-        """Return the two on the device of some observations."""
         both = (self.shift_I, self.scale_I)
         if isinstance(like, Tensor):
             return placed(both[0], like.device), placed(both[1], like.device)

@@ -43,14 +43,9 @@ class Members(Protocol):
 
 
 class OneMember:
-    """Flat weights as those of a single member.
-
-    Args:
-        weights: Its tensors.
-    """
+    """Flat weights as those of a single member."""
 
     def __init__(self, weights: FlatWeights) -> None:
-        """Take the weights."""
         self._weights = weights
 
     def __getitem__(self, name: str, /) -> Tensor:
@@ -65,16 +60,12 @@ class Linear:
     twenty times as long.
 
     Args:
-        weights: Holds the tensors `<name>.weight` and `<name>.bias`.
-        grads: Takes their gradients.
-        name: The prefix of their names.
         first: Only so many of the members, from the first on; all if None.
     """
 
     def __init__(
         self, weights: Members, grads: Members, *, name: str, first: int | None = None
     ) -> None:
-        """Take the tensors."""
         self._weight, self._weight_grad, bias, self._bias_grad = (
             tensors[f"{name}.{which}"][:first]
             for which in ("weight", "bias")
@@ -122,12 +113,7 @@ class Linear:
             self._product(grad.mT, x, out=self._weight_grad)
 
     def backward_input(self, grad: Tensor, *, last: int = 0) -> Tensor:
-        """Compute the gradient of x, [..., B, I], given that of y.
-
-        Args:
-            grad: The gradient of y.
-            last: Only the gradient of so many inputs, the last ones; of all if 0.
-        """
+        """Compute the gradient of x, [..., B, I], given that of y."""
         if last and self._suits_numpy(grad):
             return torch.from_numpy(np.matmul(grad.numpy(), self._weight_numpy[..., -last:]))
         return self._product(grad, self._weight[..., -last:] if last else self._weight)
@@ -166,13 +152,10 @@ class DuelingHead:
     hidden layer of its own.
 
     Args:
-        weights: Holds the tensors of `shapes`.
-        grads: Takes their gradients.
         first: Only so many of the members, from the first on; all if None.
     """
 
     def __init__(self, weights: Members, grads: Members, *, first: int | None = None) -> None:
-        """Take the tensors."""
         self._value = Linear(weights, grads, name="head.value", first=first)
         self._advantage = Linear(weights, grads, name="head.advantage", first=first)
         self._half = weights["head.value.weight"].shape[-1]
@@ -186,26 +169,22 @@ class DuelingHead:
         )
 
     def forward(self, features: Tensor) -> Tensor:
-        """Compute the values of the actions, [..., B, A]."""
         value = self._value.forward(features[..., : self._half])
         advantage = self._advantage.forward(features[..., self._half :])
         return advantage.add_(value - advantage.mean(-1, keepdim=True))
 
     def forward_numpy(self, features_NI: FloatArray) -> FloatArray:
-        """Compute the values of the actions for few features of the first member."""
         value_N1 = self._value.forward_numpy(features_NI[:, : self._half])
         advantage_NA = self._advantage.forward_numpy(features_NI[:, self._half :])
         advantage_NA += value_N1 - advantage_NA.mean(axis=1, keepdims=True)
         return advantage_NA
 
     def backward(self, features: Tensor, grad: Tensor) -> None:
-        """Write the gradients of the weights, given that of the values."""
         value_grad, advantage_grad = _split(grad)
         self._value.backward(features[..., : self._half], value_grad)
         self._advantage.backward(features[..., self._half :], advantage_grad)
 
     def backward_input(self, grad: Tensor) -> Tensor:
-        """Compute the gradient of the features, [..., B, I]."""
         value_grad, advantage_grad = _split(grad)
         parts = (
             self._value.backward_input(value_grad),
@@ -224,11 +203,6 @@ class MLP:
     """Fully connected layers with an activation after each, and a head.
 
     Args:
-        weights: Holds the tensors of all layers.
-        grads: Takes their gradients.
-        hidden: The prefixes of the names of the hidden layers' tensors.
-        head: The last layer; its name if it is linear.
-        activation: Of each hidden layer.
         first: Only so many of the members, from the first on; all if None.
     """
 
@@ -242,7 +216,6 @@ class MLP:
         activation: Activation = "relu",
         first: int | None = None,
     ) -> None:
-        """Take the tensors."""
         self._function = activation_function(activation)
         self._hidden = [Linear(weights, grads, name=name, first=first) for name in hidden]
         if isinstance(head, str):
@@ -268,12 +241,7 @@ class MLP:
         return self._head.forward_numpy(x_NI)
 
     def backward(self, outputs: Sequence[Tensor], grad: Tensor) -> None:
-        """Write the gradients of all layers.
-
-        Args:
-            outputs: What `forward` returned; the last may have been overwritten.
-            grad: The gradient of the head's output.
-        """
+        """Write the gradients of all layers."""
         self._head.backward(self._input(outputs, len(self._hidden)), grad)
         if self._hidden:
             grad = self._head.backward_input(grad)
@@ -300,14 +268,9 @@ class MLP:
 
 
 class MLPOutputs:
-    """The outputs of an MLP, and what its backward needs of each layer.
-
-    Args:
-        layers: Of one network, or of several members.
-    """
+    """The outputs of an MLP, and what its backward needs of each layer."""
 
     def __init__(self, layers: MLP) -> None:
-        """Take the layers."""
         self._layers = layers
 
     def forward(self, x: Tensor) -> Tensor:
@@ -332,13 +295,7 @@ class MLPOutputs:
 
 
 def mlp_shapes(hidden: Sequence[str], head: Shapes, sizes: Sequence[int]) -> Shapes:
-    """Return the shapes of the tensors of one member's MLP.
-
-    Args:
-        hidden: The prefixes of the names of the hidden layers' tensors.
-        head: The shapes of the head's tensors.
-        sizes: The number of inputs, then the width of each hidden layer.
-    """
+    """Return the shapes of the tensors of one member's MLP."""
     shapes: Shapes = {}
     for name, (num_inputs, num_outputs) in zip(hidden, pairwise(sizes), strict=True):
         shapes |= Linear.shapes(name, num_inputs, num_outputs)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -26,14 +26,7 @@ MemoryKind: TypeAlias = Literal["lstm", "gru"]
 
 
 class Torso(nn.Module):
-    """Convolutions with ReLUs, where there are any, then fully connected layers.
-
-    Args:
-        obs_shape: Of one observation.
-        convs: The convolutions; none for vectors, and images are flattened then.
-        hidden: The widths of the layers after them.
-        activation: After each of these.
-    """
+    """Convolutions with ReLUs, where there are any, then fully connected layers."""
 
     def __init__(
         self,
@@ -42,9 +35,11 @@ class Torso(nn.Module):
         hidden: Sequence[int],
         *,
         activation: Activation,
+        encoder: nn.Module | None = None,
     ) -> None:
-        """Make the layers."""
         super().__init__()
+        if encoder is not None:
+            self.encoder = encoder
         channels = [obs_shape[0], *(conv.channels for conv in convs)]
         self.conv = nn.ModuleList(
             nn.Conv2d(before, conv.channels, conv.kernel, conv.stride, conv.padding)
@@ -74,12 +69,7 @@ class QModule(Torso):
     """A value per action: q(x, .), [B, ...] -> [B, A].
 
     Args:
-        obs_shape: Of one observation.
-        convs: The convolutions; none for vectors.
         hidden: The widths of the hidden layers; of a dueling network the last one is split in two.
-        num_actions: The number of values.
-        dueling: Whether value and advantages are estimated apart (arXiv:1511.06581, equation 9).
-        activation: Of the hidden layers.
     """
 
     def __init__(
@@ -92,7 +82,6 @@ class QModule(Torso):
         dueling: bool,
         activation: Activation = "relu",
     ) -> None:
-        """Make the layers."""
         widths = (*hidden[:-1], 2 * hidden[-1]) if dueling else tuple(hidden)
         super().__init__(obs_shape, convs, widths, activation=activation)
         self.head: nn.Module
@@ -115,16 +104,9 @@ class QModule(Torso):
 
 
 class Branch(nn.Module):
-    """Fully connected layers and a head without activation.
-
-    Args:
-        sizes: The number of inputs, then the width of each layer.
-        num_outputs: Of the head.
-        activation: After each layer.
-    """
+    """Fully connected layers and a head without activation."""
 
     def __init__(self, sizes: Sequence[int], num_outputs: int, *, activation: Activation) -> None:
-        """Make the layers."""
         super().__init__()
         for layer, pair in enumerate(pairwise(sizes)):
             self.add_module(str(layer), nn.Linear(*pair))
@@ -141,16 +123,7 @@ class Branch(nn.Module):
 
 
 class ActorCriticModule(Torso):
-    """An actor and a critic: two MLPs for vectors, two heads on one torso for images.
-
-    Args:
-        obs_shape: Of one observation.
-        convs: The convolutions; none for vectors.
-        hidden: The widths of the hidden layers.
-        num_outputs: The number of the actor's outputs.
-        activation: Of the hidden layers.
-        more_shapes: Of further parameters, such as `actor.log_std`.
-    """
+    """An actor and a critic: two MLPs for vectors, two heads on one torso for images."""
 
     def __init__(
         self,
@@ -161,10 +134,12 @@ class ActorCriticModule(Torso):
         num_outputs: int,
         activation: Activation,
         more_shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+        encoder: nn.Module | None = None,
     ) -> None:
-        """Make the layers."""
-        super().__init__(obs_shape, convs, hidden if convs else (), activation=activation)
-        sizes = (hidden[-1],) if convs else (math.prod(obs_shape), *hidden)
+        shares = bool(convs) or encoder is not None
+        trunk = hidden if shares else ()
+        super().__init__(obs_shape, convs, trunk, activation=activation, encoder=encoder)
+        sizes = (hidden[-1],) if shares else (math.prod(obs_shape), *hidden)
         self.actor = Branch(sizes, num_outputs, activation=activation)
         self.critic = Branch(sizes, 1, activation=activation)
         add_parameters(self, more_shapes)
@@ -176,15 +151,7 @@ class ActorCriticModule(Torso):
 
 
 class MemoryBranch(nn.Module):
-    """Fully connected layers, an LSTM or a GRU, and a head without activation.
-
-    Args:
-        sizes: The number of inputs, then the width of each layer.
-        num_outputs: Of the head.
-        activation: After each layer.
-        memory: The kind of the recurrent layer.
-        memory_size: Its width.
-    """
+    """Fully connected layers, an LSTM or a GRU, and a head without activation."""
 
     def __init__(
         self,
@@ -195,7 +162,6 @@ class MemoryBranch(nn.Module):
         memory: MemoryKind,
         memory_size: int,
     ) -> None:
-        """Make the layers."""
         super().__init__()
         self.torso = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(sizes))
         self.memory: nn.Module
@@ -229,13 +195,7 @@ class MemoryActorCriticModule(nn.Module):
     With one memory under both heads the loss of the critic, the larger one, would dominate it.
 
     Args:
-        encoder: Computes features of observations.
         sizes: The number of features, then the widths of the hidden layers of each branch.
-        num_outputs: The number of the actor's outputs.
-        activation: Of the hidden layers.
-        memory: The kind of the recurrent layers.
-        memory_size: The width of each.
-        more_shapes: Further parameters, such as `actor.log_std`.
     """
 
     def __init__(
@@ -249,7 +209,6 @@ class MemoryActorCriticModule(nn.Module):
         memory_size: int,
         more_shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
     ) -> None:
-        """Make the layers."""
         super().__init__()
         self.encoder = encoder
         self.actor, self.critic = (
@@ -291,26 +250,27 @@ def add_parameters(module: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> 
 
 
 class Normalized(nn.Module):
-    """A network behind running normalisation of its observations.
+    """A network behind running normalisation of its observations."""
 
-    Args:
-        network: Gets the normalised observations.
-        norm: The statistics, as they are now.
-    """
-
-    def __init__(self, network: nn.Module, norm: RunningNorm) -> None:
-        """Copy the statistics."""
+    def __init__(
+        self, network: nn.Module, norm: RunningNorm | None, *, size: int | None = None
+    ) -> None:
         super().__init__()
         self.network = network
         self.shift: Tensor
         self.scale: Tensor
-        self.clip = norm.clip
-        device = next(network.parameters()).device
-        for name, found in (("shift", norm.shift_I), ("scale", norm.scale_I)):
-            self.register_buffer(name, placed(found, device).clone())
+        self.clip = None if norm is None else norm.clip
+        if norm is not None:
+            device = next(network.parameters()).device
+            for name, found in (("shift", norm.shift_I), ("scale", norm.scale_I)):
+                self.register_buffer(name, placed(found[:size], device).clone())
+
+    def normed(self, obs: Tensor) -> Tensor:
+        """Normalise observations by the statistics of when it was made."""
+        limit = cast(float, self.clip)
+        return ((as_floats(obs) - self.shift) * self.scale).clamp(-limit, limit)
 
     def forward(self, obs: Tensor, state: Tensor | None = None) -> Any:  # noqa: ANN401 - what the network returns
         """Compute what the network computes; one with memory takes its states, too."""
-        normed = (as_floats(obs) - self.shift) * self.scale
-        normed = normed.clamp(-self.clip, self.clip)
+        normed = self.normed(obs)
         return self.network(normed) if state is None else self.network(normed, state)

@@ -23,11 +23,6 @@ def make_norm(
 ) -> RunningNorm | None:
     """Make the normalisation of observations, or None without `normalize_obs`.
 
-    Args:
-        spec: The environments'.
-        normalize_obs: Whether there is one.
-        device: Where the statistics are.
-
     Raises:
         ConfigError: `normalize_obs` is set for images, or a part of observations is of bytes.
     """
@@ -59,11 +54,7 @@ def with_norm(weights: Mapping[str, Tensor], norm: RunningNorm | None) -> dict[s
 
 
 def read_norm(
-    weights: Mapping[str, Any],
-    spec: EnvSpec,
-    *,
-    normalize_obs: bool,
-    device: torch.device = _CPU,
+    weights: Mapping[str, Any], spec: EnvSpec, like: RunningNorm | None
 ) -> tuple[RunningNorm | None, dict[str, Any]]:
     """Split weights into the statistics of observations and the network's weights.
 
@@ -71,12 +62,12 @@ def read_norm(
         ShapeError: Statistics are missing or unexpected, or of observations of another length.
     """
     of_norm = {name[5:]: value for name, value in weights.items() if name.startswith(_PREFIX)}
-    if set(of_norm) != (_NAMES if normalize_obs else set()):
+    if set(of_norm) != (_NAMES if like else set()):
         raise ShapeError(
             f"The weights to load are of a policy with `normalize_obs` {'on' if of_norm else 'off'}"
-            f", and this one has it {'on' if normalize_obs else 'off'}. Make both alike."
+            f", and this one has it {'on' if like else 'off'}. Make both alike."
         )
-    norm = make_norm(spec, normalize_obs=normalize_obs, device=device)
+    norm = like and make_norm(spec, normalize_obs=True, device=like.device)
     if norm is not None:
         norm.load_state_dict(of_norm)
     return norm, {name: value for name, value in weights.items() if not name.startswith(_PREFIX)}

@@ -12,7 +12,6 @@ from functools import cached_property, partial
 from typing import Any, Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -72,12 +71,7 @@ class MLPQNetwork(MLPOutputs):
     """An MLP for vectors; images are flattened.
 
     Args:
-        num_inputs: The length of an observation.
-        hidden: The widths of the hidden layers.
-        num_actions: The number of values.
         dueling: Whether the last hidden layer and the head are split in two.
-        activation: Of the hidden layers.
-        device: Of the network.
     """
 
     def __init__(
@@ -90,7 +84,6 @@ class MLPQNetwork(MLPOutputs):
         activation: Activation = "relu",
         device: str | torch.device = "cpu",
     ) -> None:
-        """Make the weights, all zero, their gradients, and the layers that share them."""
         sizes = (num_inputs, *_widths(hidden, dueling=dueling))
         names = names_of("torso", len(hidden))
         of_head = (
@@ -102,7 +95,7 @@ class MLPQNetwork(MLPOutputs):
         self.weights = FlatWeights(shapes, device=device)
         self.grads = self.weights.zeros_like()
         self._make_module = partial(
-            make_q_module,
+            QModule,
             (num_inputs,),
             (),
             hidden,
@@ -118,27 +111,23 @@ class MLPQNetwork(MLPOutputs):
 
     @cached_property
     def module(self) -> nn.Module:
-        """The network as a plain module in the same memory."""
-        module = self._make_module()
+        with seeded(0, "unused"):
+            module = self._make_module()
         bind(module, self.weights, self.grads)
         return module
 
     def forward_pair(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
-        """Compute the values of both in one forward."""
         if obs.dim() > 2:
             obs, next_obs = obs.flatten(1), next_obs.flatten(1)
         return super().forward_pair(obs, next_obs)
 
     def forward_saving(self, obs: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Compute the values, and return the output of each layer for `backward`."""
         return super().forward_saving(self._vectors(obs))
 
     def backward(self, saved: Sequence[Tensor], grad_BA: Tensor) -> None:
-        """Write `grads`, given the saved activations and the gradient of the values."""
         super().backward(saved, grad_BA.to(self._device))
 
     def values(self, obs: NumpyArray) -> FloatArray:
-        """Compute the values of few or many observations, [N, A], as an array."""
         if len(obs) <= self._max_numpy_rows:
             vectors_NI = as_floats(obs).reshape(len(obs), -1)
             return self._layers.forward_numpy(vectors_NI)
@@ -146,11 +135,9 @@ class MLPQNetwork(MLPOutputs):
         return values_NA
 
     def snapshot(self) -> dict[str, Tensor]:
-        """Copy all tensors to the CPU."""
         return self.weights.snapshot()
 
     def load(self, tensors: Mapping[str, Any]) -> None:
-        """Overwrite all tensors, or none of them when one does not fit."""
         self.weights.load(tensors)
 
     def copy_buffers(self, leader: Self) -> None:
@@ -166,34 +153,15 @@ def make_q_network(
     convs: Sequence[Conv],
     hidden: Sequence[int],
     *,
-    num_actions: int,
-    dueling: bool,
-    activation: Activation = "relu",
     device: str | torch.device = "cpu",
+    **shape: Any,  # noqa: ANN401 - what both kinds take
 ) -> QNetwork:
     """Make the network for the observations: with convolutions and ReLUs, or an MLP."""
-    if convs:
-        return RecordedQNetwork(
-            FlatModule(
-                make_q_module(
-                    obs_shape,
-                    convs,
-                    hidden,
-                    num_actions=num_actions,
-                    dueling=dueling,
-                    activation=activation,
-                ),
-                device=device,
-            )
-        )
-    return MLPQNetwork(
-        math.prod(obs_shape),
-        hidden,
-        num_actions=num_actions,
-        dueling=dueling,
-        activation=activation,
-        device=device,
-    )
+    if not convs:
+        return MLPQNetwork(math.prod(obs_shape), hidden, device=device, **shape)
+    with seeded(0, "unused"):
+        module = QModule(obs_shape, convs, hidden, **shape)
+    return RecordedQNetwork(FlatModule(module, device=device))
 
 
 def recorded_q_networks(
@@ -205,13 +173,6 @@ def recorded_q_networks(
     device: str | torch.device,
 ) -> tuple[QNetwork, QNetwork]:
     """Make the network of a user's module, and the target network of its copy.
-
-    Args:
-        module: Maps observations to a value per action.
-        spec: The environments'.
-        num_actions: The number of values.
-        random: The stream that it draws from.
-        device: Of both.
 
     Raises:
         ConfigError: If it cannot be used.
@@ -226,18 +187,18 @@ def recorded_q_networks(
     return RecordedQNetwork(online, random, see=see), RecordedQNetwork(target, random, see=see)
 
 
-def make_q_module(*args: Any, **kwargs: Any) -> QModule:  # noqa: ANN401 - what QModule takes
-    """Make a `QModule`, and leave PyTorch's global generator as it was."""
-    with seeded(0, "unused"):
-        return QModule(*args, **kwargs)
+def draw_weights(weights: FlatWeights, rng: np.random.Generator, *, first_input: int = 1) -> None:
+    """Initialise weights as PyTorch's layers do: uniform within 1 / sqrt(inputs of a unit).
 
-
-def draw_weights(weights: FlatWeights, rng: np.random.Generator) -> None:
-    """Initialise weights as PyTorch's layers do: uniform within 1 / sqrt(inputs of a unit)."""
+    Args:
+        weights: Of layers.
+        rng: Draws them.
+        first_input: The first dimension of a weight that is of its inputs; 2 behind members.
+    """
     for name, shape in weights.shapes.items():
         weight_shape = weights.shapes[name.rpartition(".")[0] + ".weight"]
-        bound = 1.0 / math.sqrt(math.prod(weight_shape[1:]))
-        drawn: npt.NDArray[np.float32] = rng.uniform(-bound, bound, size=shape).astype(np.float32)
+        bound = 1.0 / math.sqrt(math.prod(weight_shape[first_input:]))
+        drawn: FloatArray = rng.uniform(-bound, bound, size=shape).astype(np.float32)
         weights[name].copy_(torch.from_numpy(drawn))
 
 

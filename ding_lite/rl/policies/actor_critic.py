@@ -7,7 +7,7 @@ computed on arrays, on any other device on tensors there, and the host does not 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast
 
@@ -16,14 +16,12 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor, nn
 
-from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import FloatArray, NumpyArray, Rollout, to_numpy
 from ding_lite.rl.formulas.advantages import gae
 from ding_lite.rl.formulas.distributions import (
     Likelihood,
     legal_logits,
 )
-from ding_lite.rl.formulas.schedules import linear
 from ding_lite.rl.host_or_device import (
     AnyArray,
     Metrics,
@@ -32,22 +30,16 @@ from ding_lite.rl.host_or_device import (
     floats,
     namespace,
     number,
-    usable_device,
 )
 from ding_lite.rl.memory import Memory
-from ding_lite.rl.networks.observation_norm import make_norm, read_norm, with_norm
+from ding_lite.rl.networks.actor_critic import ActorCriticNetwork
+from ding_lite.rl.networks.observation_norm import make_norm
 from ding_lite.rl.networks.trees.parts import (
     encodes_images,
     for_inference,
 )
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig, make_network
-from ding_lite.rl.policies.base import (
-    check_obs,
-    check_state_keys,
-    limit_torch_threads,
-    packed,
-)
-from ding_lite.rl.policies.open_policy import GradientPolicy, check_no_description
+from ding_lite.rl.policies.open_policy import GradientPolicy, check_no_description, step_sizes
 from ding_lite.rl.recorded.actor_critic import (
     RecordedActorCritic,
     RecurrentActorCritic,
@@ -62,7 +54,7 @@ from ding_lite.rl.replay.rollouts import (
     on_device,
     unseen_obs,
 )
-from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
+from ding_lite.rl.seeding import make_rng
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.compiled import Compile
@@ -120,21 +112,17 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
                 network or the optimiser cannot be used, or compiled.
             ShapeError: If the outputs of the network have other shapes.
         """
+        config = config or self._config_type()
         super().__init__(
-            network=network, actor=actor, critic=critic, optimizer=optimizer, compile=compile
+            spec,
+            config,
+            network=network,
+            actor=actor,
+            critic=critic,
+            optimizer=optimizer,
+            device=device,
+            compile=compile,
         )
-        limit_torch_threads()
-        self.config = config = config or self._config_type()
-        self.spec = spec
-        self.device = usable_device(device)
-        self.env_step = 0
-        """Env steps acted with exploration."""
-        self.train_iter = 0
-        """Updates done."""
-        self.reduce_gradient: Callable[[Tensor], None] | None = None
-        """Called by `learn` with the flat gradient before a step along it, to change it in place:
-        learners that share their updates average theirs here."""
-
         if self.has_own_network:
             check_no_description(config)
         self._rng = make_rng(config.seed, type(self).__name__)
@@ -149,6 +137,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             random=self._random,
             device=self.device,
         )
+        self.state_size = int(getattr(self._net, "state_size", 0))
         self._norm = make_norm(self.spec, normalize_obs=self.config.normalize_obs)
         self._optimizer = make_optimizer(
             optimizer,
@@ -163,17 +152,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         own = self._net.flat if isinstance(self._net, RecordedActorCritic) else None
         self._compile_networks([] if own is None else [own])
         self._graph = self._captured()
-        lr_end = config.lr if config.lr_end is None else config.lr_end
-        self._lr_at = linear(config.lr, lr_end, steps=config.lr_updates)
-
-    @property
-    def state_size(self) -> int:
-        """The length of the recurrent state of one environment; 0 without memory."""
-        return int(getattr(self._net, "state_size", 0))
-
-    def make_memory(self, num_envs: int) -> Memory | None:
-        """Make the memory that it acts by in so many environments; None without memory."""
-        return Memory(num_envs, self.state_size) if self.state_size else None
+        self._lr_at = step_sizes(config)
 
     @property
     def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:
@@ -215,11 +194,6 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         """Always 1: it learns from rollouts, not from transitions of n steps."""
         return 1
 
-    @property
-    def gamma(self) -> float:
-        """The discount of one env step."""
-        return self.config.gamma
-
     def act(
         self, obs: NumpyArray, *, explore: bool = True, memory: Memory | None = None
     ) -> NumpyArray:
@@ -239,7 +213,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             ShapeError: If the observations are not those of the environment it was made for.
         """
         if not explore:
-            inputs = self._inputs(packed(obs, self.spec))
+            inputs = self._as_array(obs)
             return self._distribution.best(self._outputs(inputs, memory))
         return within(self.spec, self.explore(obs, memory=memory)[0])
 
@@ -261,9 +235,9 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             ConfigError: If a memory is missing, or was given to a policy without one.
             ShapeError: If the observations are not those of the environment it was made for.
         """
-        obs = packed(obs, self.spec)
-        drawn = self._distribution.draw(self._outputs(self._inputs(obs), memory), self._rng)
-        self.env_step += len(obs)
+        inputs = self._as_array(obs)
+        drawn = self._distribution.draw(self._outputs(inputs, memory), self._rng)
+        self.env_step += len(inputs)
         return drawn
 
     def values(self, obs: NumpyArray, *, memory: Memory | None = None) -> FloatArray:
@@ -281,39 +255,21 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             ShapeError: If the observations are not those of the environment it was made for.
         """
         self._check_memory(memory)
-        inputs = self._inputs(packed(obs, self.spec))
+        inputs = self._as_array(obs)
         found: FloatArray = to_numpy(self._values(inputs, None if memory is None else memory.state))
         return found
 
-    def weights(self) -> dict[str, Tensor]:
-        """Copy the weights that a collector acts by: the network's tensors by name, on the CPU."""
-        return with_norm(self._net.snapshot(), self._norm)
-
-    def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Load the weights that another policy's `weights` returned.
-
-        Args:
-            weights: Tensors or arrays by name.
-
-        Raises:
-            ShapeError: If a name or a shape is not this network's. Nothing is changed then.
-        """
-        norm, of_network = read_norm(weights, self.spec, normalize_obs=self._norm is not None)
-        self._net.load(of_network)
-        self._norm = norm
+    @property
+    def _acting_net(self) -> ActorCriticNetwork:
+        return self._net
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything that an exact resume needs."""
-        state = {
+        return {
             "network": self.weights(),
             self._optimizer_key: self._optimizer.state_dict(),
-            "rng": rng_state(self._rng),
-            "env_step": self.env_step,
-            "train_iter": self.train_iter,
+            **self._progress(),
         }
-        if self.has_own_network:
-            state["network_rng"] = self._random.state_dict()
-        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that `state_dict` returned.
@@ -322,16 +278,10 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             CheckpointError: If it is no state of such a policy.
             ShapeError: If it is of a network of another size.
         """
-        expected = {"network", self._optimizer_key, "rng", "env_step", "train_iter"}
-        expected |= {"network_rng"} if self.has_own_network else set()
-        check_state_keys(state, expected, policy=type(self).__name__)
+        self._check_state(state, "network", self._optimizer_key)
         self.load_weights(state["network"])
         self._optimizer.load_state_dict(state[self._optimizer_key])
-        if self.has_own_network:
-            self._random.load_state_dict(state["network_rng"])
-        set_rng_state(self._rng, state["rng"])
-        self.env_step = int(state["env_step"])
-        self.train_iter = int(state["train_iter"])
+        self._load_progress(state)
 
     @property
     def _buffers(self) -> Mapping[str, Tensor]:
@@ -341,18 +291,12 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     def _grad_P(self) -> Tensor:
         return self._net.grads.flat
 
-    def _inputs(self, obs: NumpyArray) -> NumpyArray:
-        """Return observations as `_forward` takes them: checked, and normalised."""
-        check_obs(obs, self.spec)
-        obs = np.asarray(obs, dtype=self.spec.obs_dtype)
-        return obs if self._norm is None else self._norm(obs)
-
     def _seen(self, inputs: AnyArray) -> AnyArray:
         """Return what the network takes; a network of trees takes packed observations."""
         return inputs if self._sees_trees else self.spec.inputs(inputs)
 
     def _values(self, inputs: AnyArray, state_NS: AnyArray | None = None) -> AnyArray:
-        """Compute the values of what `_inputs` has returned; nothing is recorded."""
+        """Compute the values of what `_as_array` has returned; nothing is recorded."""
         if state_NS is None:
             return self._net.values(self._seen(inputs))
         return self._recurrent.step(self._seen(inputs), state_NS)[1]
@@ -370,17 +314,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
 
     @property
     def _recurrent(self) -> RecurrentActorCritic:
-        """The network of a policy with memory."""
         return cast(RecurrentActorCritic, self._net)
-
-    def _check_memory(self, memory: Memory | None) -> None:
-        """Raise unless a memory was given to a policy that has one, and only to such."""
-        if (memory is not None) != bool(self.state_size):
-            has = "has memory: give `memory=`" if self.state_size else "has no memory: leave it out"
-            raise ConfigError(
-                f"{type(self).__name__} {has}. `memory = policy.make_memory(num_envs)` makes one, "
-                f"and `memory.reset(done)` follows each env step."
-            )
 
     def _joined(self, rollouts: Sequence[Rollout]) -> Rollout:
         """Join rollouts, and check that they are of such environments and such a policy."""
@@ -451,7 +385,6 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         return legal_logits(outputs_BD, self.spec.action_mask(inputs)), value_B, saved
 
     def _has_seen(self, rollout: Rollout) -> None:
-        """Update the statistics of observations with those that were learned from."""
         if self._norm is not None:
             self._norm.update(merged(rollout.obs))
 
@@ -465,18 +398,8 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     ) -> dict[str, Number]:
         """Add the losses of the critic and the entropy to the actor's, and backpropagate.
 
-        Args:
-            saved: What the network's forward kept.
-            likely: The likelihood of the actions.
-            policy_loss: The actor's loss.
-            log_prob_grad_B: Its gradient with respect to each log_prob.
-            value_error_B: Value minus target.
-
         Returns:
             The metrics.
-
-        Raises:
-            NonFiniteError: If the loss is NaN or infinite, on a CPU.
         """
         size, config = len(value_error_B), self.config
         value_loss = number(value_error_B @ value_error_B) / size

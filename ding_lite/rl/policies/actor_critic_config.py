@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -24,12 +25,12 @@ from ding_lite.rl.networks.actor_critic import (
     ActorCriticNetwork,
     draw_orthogonal,
     make_actor_critic,
-    make_memory_actor_critic,
+    with_autograd,
 )
-from ding_lite.rl.networks.conv import AnyTorso, Conv, TorsoName, torso_for
-from ding_lite.rl.networks.modules import MemoryKind, Torso
-from ding_lite.rl.networks.trees.parts import PartsEncoder, make_parts_actor_critic
-from ding_lite.rl.policies.base import step_size
+from ding_lite.rl.networks.conv import Conv, TorsoName, images_of, torso_for
+from ding_lite.rl.networks.modules import MemoryActorCriticModule, MemoryKind, Torso
+from ding_lite.rl.networks.trees.parts import PartsActorCriticModule, PartsEncoder
+from ding_lite.rl.policies.base import network_faults, step_size
 from ding_lite.rl.recorded.actor_critic import LOG_STD, log_std_name, make_own_actor_critic
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
@@ -87,10 +88,7 @@ class ActorCriticConfig:
     seed: int = 0
     """Draws the initial weights and the actions."""
 
-    @property
-    def images(self) -> AnyTorso:
-        """The convolutions of each image: `convs` if given, else the kind `torso`."""
-        return self.torso if self.convs is None else self.convs
+    images = property(images_of)
 
     def __post_init__(self) -> None:
         check_all(
@@ -98,11 +96,8 @@ class ActorCriticConfig:
             positive(gamma=self.gamma),
             whole(1, lr_updates=self.lr_updates),
             inside(0.0, 1.0, gamma=self.gamma),
-            [] if self.hidden else ["`hidden` is empty; at least one width was expected"],
-            *(whole(1, hidden=width) for width in self.hidden),
-            one_of(get_args(Activation), activation=self.activation),
+            *network_faults(self),
             one_of(get_args(Activation), image_activation=self.image_activation),
-            one_of(get_args(TorsoName), torso=self.torso),
             at_least(0.0, value_coef=self.value_coef, entropy_coef=self.entropy_coef),
             finite(value_coef=self.value_coef, entropy_coef=self.entropy_coef),
             one_of((None, *get_args(MemoryKind)), memory=self.memory),
@@ -124,15 +119,6 @@ def make_network(
     device: torch.device,
 ) -> tuple[ActorCriticNetwork, Distribution]:
     """Make the network of an actor-critic, and the distribution of its actions.
-
-    Args:
-        spec: The environments'.
-        config: Describes a network of this package.
-        own: A user's `network`, or `actor` and `critic`; None for those that were not given.
-        sees_trees: Whether the network takes packed observations apart.
-        rng: Draws the weights of a network of this package.
-        random: The stream that a user's modules draw from.
-        device: Of the network.
 
     Raises:
         ConfigError: If a user's module cannot be used.
@@ -164,45 +150,37 @@ def make_network(
 
 
 def _make_described(
-    spec: EnvSpec,
-    config: ActorCriticConfig,
-    *,
-    num_means: int,
-    trees: bool,
-    device: torch.device,
+    spec: EnvSpec, config: ActorCriticConfig, *, num_means: int, trees: bool, device: torch.device
 ) -> ActorCriticNetwork:
     """Make the network that the settings describe, all weights zero."""
-    shared: dict[str, Any] = {
+    hidden, obs_shape = config.hidden, spec.input_shape
+    convs: tuple[Conv, ...] = ()
+    shape: dict[str, Any] = {
         "num_outputs": num_outputs(spec),
         "activation": config.activation,
         "more_shapes": {LOG_STD: (num_means,)} if num_means else {},
-        "device": device,
     }
+    if not trees:
+        convs = torso_for(config.images, obs_shape, env_id=spec.env_id)
+
+    def with_memory() -> nn.Module:
+        encoder: nn.Module
+        if trees:
+            encoder = parts = PartsEncoder(spec, config.images)
+            sizes = (parts.num_outputs, *hidden)
+        else:
+            image_hidden = hidden if convs else ()
+            encoder = Torso(obs_shape, convs, image_hidden, activation=config.image_activation)
+            sizes = hidden[-1:] if convs else (math.prod(obs_shape), *hidden)
+        memory: Any = {"memory": config.memory, "memory_size": config.memory_size}
+        return MemoryActorCriticModule(encoder, sizes, **memory, **shape)
+
+    unpack = spec.unpack if trees else None
     if config.memory is not None:
-        return make_memory_actor_critic(
-            lambda: _make_encoder(spec, config, trees=trees),
-            memory=config.memory,
-            memory_size=config.memory_size,
-            unpack=spec.unpack if trees else None,
-            **shared,
-        )
+        return with_autograd(with_memory, device=device, unpack=unpack)
     if trees:
-        return make_parts_actor_critic(spec, config.images, config.hidden, **shared)
-    shape = spec.input_shape
-    convs = torso_for(config.images, shape, env_id=spec.env_id)
+        make = partial(PartsActorCriticModule, spec, config.images, hidden, **shape)
+        return with_autograd(make, device=device, unpack=unpack)
     if convs:
-        shared["activation"] = config.image_activation
-    return make_actor_critic(shape, convs, config.hidden, **shared)
-
-
-def _make_encoder(
-    spec: EnvSpec, config: ActorCriticConfig, *, trees: bool
-) -> tuple[nn.Module, tuple[int, ...]]:
-    """Make what actor and critic share before their memories, and the widths behind it."""
-    if trees:
-        encoder = PartsEncoder(spec, config.images)
-        return encoder, (encoder.num_outputs, *config.hidden)
-    shape = spec.input_shape
-    convs = torso_for(config.images, shape, env_id=spec.env_id)
-    torso = Torso(shape, convs, config.hidden if convs else (), activation=config.image_activation)
-    return torso, config.hidden[-1:] if convs else (math.prod(shape), *config.hidden)
+        shape["activation"] = config.image_activation
+    return make_actor_critic(obs_shape, convs, hidden, device=device, **shape)

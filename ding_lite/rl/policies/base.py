@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Iterator, Mapping
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
@@ -13,8 +13,10 @@ from torch import Tensor
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError, did_you_mean
 from ding_lite.rl.batch import Array, FloatArray, NumpyArray
 from ding_lite.rl.host_or_device import floats, on
+from ding_lite.rl.networks.activations import Activation
+from ding_lite.rl.networks.conv import TorsoName
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.settings import Settings, finite, positive
+from ding_lite.settings import Settings, finite, one_of, positive, whole
 
 _CPU = torch.device("cpu")
 
@@ -34,6 +36,15 @@ def step_size(**named: float | None) -> list[str]:
     """List the step sizes that are not above 0 and finite; None is skipped."""
     given = {name: value for name, value in named.items() if value is not None}
     return positive(**given) or finite(**given)
+
+
+def network_faults(config: Any) -> Iterator[list[str]]:  # noqa: ANN401 - a config of a policy
+    """Yield the faults of the settings that describe the network of a policy."""
+    yield [] if config.hidden else ["`hidden` is empty; at least one width was expected"]
+    for width in config.hidden:
+        yield whole(1, hidden=width)
+    yield one_of(get_args(Activation), activation=config.activation)
+    yield one_of(get_args(TorsoName), torso=config.torso)
 
 
 def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
@@ -61,10 +72,6 @@ def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
 class BoxActions:
     """Scales between a network's outputs, -1 to 1, and the actions of an environment.
 
-    Args:
-        spec: The environment's.
-        policy: The name of the policy, for errors.
-
     Raises:
         ConfigError: If actions are discrete, or unbounded.
 
@@ -76,7 +83,6 @@ class BoxActions:
     """
 
     def __init__(self, spec: EnvSpec, *, policy: str) -> None:
-        """Read the bounds."""
         space = spec.action_space
         if isinstance(space, MultiDiscrete | MultiBinary):
             raise ConfigError(

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Generic, Self, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 import torch
@@ -34,24 +34,21 @@ from ding_lite.rl.host_or_device import (
     metrics_of,
     on,
     placed,
-    usable_device,
 )
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.box_actors import BoxActor
 from ding_lite.rl.networks.box_networks import BoxForm, BoxNetworks
-from ding_lite.rl.networks.conv import AnyTorso, Conv, TorsoName
-from ding_lite.rl.networks.inputs import RunningNorm
+from ding_lite.rl.networks.conv import Conv, TorsoName, images_of
 from ding_lite.rl.networks.observation_norm import make_norm, read_norm, with_norm
 from ding_lite.rl.networks.trees.parts import for_inference
 from ding_lite.rl.policies.base import (
     BoxActions,
     check_obs,
-    check_state_keys,
-    limit_torch_threads,
+    network_faults,
     packed,
     step_size,
 )
-from ding_lite.rl.policies.open_policy import OpenPolicy, check_no_description
+from ding_lite.rl.policies.open_policy import OpenPolicy, SavedNetwork, check_no_description
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
@@ -59,7 +56,7 @@ from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat import FlatWeights
 from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.rl.weights.optimizers import MakeOptimizer, Optimizer, make_optimizer
-from ding_lite.settings import check_all, inside, one_of, positive, whole
+from ding_lite.settings import check_all, inside, positive, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,20 +95,14 @@ class BoxPolicyConfig:
     seed: int = 0
     """Draws the initial weights and the exploration noise."""
 
-    @property
-    def images(self) -> AnyTorso:
-        """The convolutions of each image: `convs` if given, else the kind `torso`."""
-        return self.torso if self.convs is None else self.convs
+    images = property(images_of)
 
     def __post_init__(self) -> None:
         check_all(
             step_size(actor_lr=self.actor_lr, critic_lr=self.critic_lr),
             inside(0.0, 1.0, gamma=self.gamma),
             whole(1, n_step=self.n_step, batch_size=self.batch_size),
-            [] if self.hidden else ["`hidden` is empty; at least one width was expected"],
-            *(whole(1, hidden=width) for width in self.hidden),
-            one_of(get_args(Activation), activation=self.activation),
-            one_of(get_args(TorsoName), torso=self.torso),
+            *network_faults(self),
             inside(0.0, 1.0, target_tau=self.target_tau) + positive(target_tau=self.target_tau),
             whole(0, seed=self.seed),
         )
@@ -122,17 +113,7 @@ ConfigT = TypeVar("ConfigT", bound=BoxPolicyConfig)
 
 
 class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
-    """An actor and critics that learn from replay; subclasses add their losses.
-
-    Args:
-        spec: The spec of the environments.
-        config: The settings.
-        actor: An actor of the user.
-        critic: A critic of the user.
-        optimizer: An optimiser of the user.
-        device: The device of the weights and of learning.
-        compile: Whether modules of the user are compiled.
-    """
+    """An actor and critics that learn from replay; subclasses add their losses."""
 
     config: ConfigT
     _config_type: type[ConfigT]
@@ -151,22 +132,17 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         device: str | torch.device = "cpu",
         compile: Compile = None,
     ) -> None:
-        """Initialise the weights."""
-        super().__init__(actor=actor, critic=critic, optimizer=optimizer, compile=compile)
+        config = config or self._config_type()
+        super().__init__(
+            spec,
+            config,
+            actor=actor,
+            critic=critic,
+            optimizer=optimizer,
+            device=device,
+            compile=compile,
+        )
         self._refuse_capture("draw random numbers on the host")
-        limit_torch_threads()
-        self.spec = spec
-        self.config = config = config or self._config_type()
-        self.device = usable_device(device)
-        """Where the weights are."""
-        self.env_step = 0
-        """Env steps acted with `explore=True`."""
-        self.train_iter = 0
-        """Updates done."""
-        self.reduce_gradient: Callable[[Tensor], None] | None = None
-        """Called with each flat gradient before a step along it, to change it in place: learners
-        that share their updates average theirs here."""
-
         name = type(self).__name__
         self._box = BoxActions(spec, policy=name)
         self._rng = make_rng(config.seed, name.lower())
@@ -190,6 +166,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         self._compile_networks(networks.own_modules)
         self._weights, self._grads = networks.weights, networks.grads
         self._target = networks.target
+        self._prepare()
         self._actor, border = networks.actor, networks.border
         self._critic_optimizer, self._actor_optimizer = (
             make_optimizer(
@@ -201,8 +178,10 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
             )
         )
 
+    def _prepare(self) -> None:
+        """Initialise further weights."""
+
     def _parameters_of_actor(self) -> list[nn.Parameter]:
-        """Return what an own optimiser steps with the actor."""
         return self._networks.parameters("actor.")
 
     @property
@@ -221,16 +200,6 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         return for_inference(
             self._networks.greedy, self.spec, self._norm, sees_trees="actor" in self.parts
         )
-
-    @property
-    def n_step(self) -> int:
-        """The env steps that one of its transitions spans, unless the episode ends."""
-        return self.config.n_step
-
-    @property
-    def gamma(self) -> float:
-        """The discount of one env step."""
-        return self.config.gamma
 
     def q_values(self, obs: NumpyArray, action: NumpyArray) -> FloatArray:
         """Estimate the return of taking an action, and going on as the policy does.
@@ -277,8 +246,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         rows = Rows.of_one(len(batch), self.config.gamma, self.device)
         if self._norm is not None:
             self._norm.update(batch.obs)
-        obs, next_obs = self._on_device(batch.obs), self._on_device(batch.next_obs)
-        action_1BA = placed(self._box.to_unit(batch.action), self.device).unsqueeze(0)
+        obs, next_obs, action_1BA = self._tensors_of(batch)
         weight_1B = rows.fold(batch.weight) if isinstance(batch, PrioritizedTransitions) else None
         draw = partial(self._drawn, len(batch))
         of_critics, of_actor = (
@@ -330,8 +298,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         if not count:  # the first steps complete no transition of n steps
             return np.zeros(0, dtype=np.float32)
         rows = Rows.of_one(count, self.config.gamma, self.device)
-        obs, next_obs = self._on_device(transitions.obs), self._on_device(transitions.next_obs)
-        action_1BA = placed(self._box.to_unit(transitions.action), self.device).unsqueeze(0)
+        obs, next_obs, action_1BA = self._tensors_of(transitions)
         before = rng_state(self._rng)
         with self._drawing:
             draw = partial(self._drawn, count)
@@ -344,7 +311,6 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
 
     @property
     def _actor_every(self) -> int:
-        """Updates of the critics per update of the actor and the targets."""
         return 1
 
     @property
@@ -361,14 +327,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         next_obs: Tensor,
         draw: DrawNoise,
     ) -> AnyArray:
-        """Estimate the return from the observations that transitions lead to, [G, B].
-
-        Args:
-            policies: The G that learn together, or a single one.
-            networks: Theirs.
-            next_obs: As the networks take them.
-            draw: Draws the noise of each, [G, B, A].
-        """
+        """Estimate the return from the observations that transitions lead to, [G, B]."""
 
     @classmethod
     @abstractmethod
@@ -380,15 +339,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         obs: Tensor,
         draw: DrawNoise,
     ) -> dict[str, AnyArray]:
-        """Write the gradients of actors; return metrics, [G] each, `actor_loss` among them.
-
-        Args:
-            policies: The G that learn together, or a single one.
-            networks: Theirs.
-            rows: The layout of the batch.
-            obs: As the networks take them.
-            draw: Draws the noise of each, [G, B, A].
-        """
+        """Write the gradients of actors; return metrics, [G] each, `actor_loss` among them."""
 
     def draw_noise(self, count: int) -> FloatArray | None:
         """Draw the noise on the actions of an update, [B, A]; None for a policy without any."""
@@ -402,13 +353,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
     def step_critics(
         self, grad_P: Tensor, weights_P: Tensor, *, skip: Tensor | None = None
     ) -> None:
-        """Step along the critics' part of a flat gradient.
-
-        Args:
-            grad_P: The gradient of all weights.
-            weights_P: The flat weights, its own or a copy of them that stands for them.
-            skip: On a device, 1.0 if the weights are to stay as they are, else 0.0.
-        """
+        """Step along the critics' part of a flat gradient."""
         border = self._networks.border
         self._critic_optimizer.lr = self.config.critic_lr  # it may have loaded another
         self._step(self._critic_optimizer, grad_P[:border], weights_P[:border], skip)
@@ -416,14 +361,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
     def step_actor(
         self, grad_P: Tensor, weights_P: Tensor, target_P: Tensor, *, skip: Tensor | None = None
     ) -> None:
-        """Step along the actor's part of a flat gradient, then move the targets.
-
-        Args:
-            grad_P: The gradient of all weights.
-            weights_P: The flat weights, its own or a copy of them that stands for them.
-            target_P: Those of the targets likewise.
-            skip: On a device, 1.0 if the weights are to stay as they are, else 0.0.
-        """
+        """Step along the actor's part of a flat gradient, then move the targets."""
         border, tau = self._networks.border, self.config.target_tau
         self._actor_optimizer.lr = self.config.actor_lr
         self._step(self._actor_optimizer, grad_P[border:], weights_P[border:], skip)
@@ -439,11 +377,6 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
     def check_loss(self, loss: float, *, of: str, update: int | None = None) -> None:
         """Raise if a loss is not finite.
 
-        Args:
-            loss: The loss.
-            of: Of which networks.
-            update: The number of the update; the next one's if None.
-
         Raises:
             NonFiniteError: It is NaN or infinite.
         """
@@ -457,6 +390,11 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
                 f"rewards scaled down, helps when values have blown up."
             )
 
+    def _tensors_of(self, batch: Transitions) -> tuple[Tensor, Tensor, Tensor]:
+        """Return observations, next observations and actions as the networks take them."""
+        action_1BA = placed(self._box.to_unit(batch.action), self.device).unsqueeze(0)
+        return self._on_device(batch.obs), self._on_device(batch.next_obs), action_1BA
+
     def _on_device(self, obs: Array) -> Tensor:
         """Return observations as the networks take them: bytes as they are, others as float32."""
         check_obs(obs, self.spec)
@@ -465,38 +403,14 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         found = placed(obs, self.device)
         return found if found.dtype == torch.uint8 else found.float()
 
-    def _as_array(self, obs: NumpyArray) -> NumpyArray:
-        """Return observations as the actor takes them, as an array."""
-        obs = packed(obs, self.spec)
-        check_obs(obs, self.spec)
-        obs = np.asarray(obs, dtype=self.spec.obs_dtype)
-        return obs if self._norm is None else self._norm(obs)
-
     @property
     def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:
         """All weights, and the target weights, themselves and not copies."""
         return self._weights, self._target
 
-    def weights(self) -> dict[str, Tensor]:
-        """Copy the weights that a collector acts by: the actor's tensors by name, on the CPU."""
-        return with_norm(self._networks.actor_snapshot(), self._norm)
-
-    def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Load the weights that another policy's `weights` returned.
-
-        Args:
-            weights: Tensors or arrays by name.
-
-        Raises:
-            ShapeError: If a name or a shape is not this actor's. Nothing is changed then.
-        """
-        norm, of_actor = self._read_norm(weights)
-        self._networks.load_actor(of_actor)
-        self._norm = norm
-
-    def _read_norm(self, weights: Mapping[str, Any]) -> tuple[RunningNorm | None, dict[str, Any]]:
-        has_norm = self._norm is not None
-        return read_norm(weights, self.spec, normalize_obs=has_norm, device=self.device)
+    @property
+    def _acting_net(self) -> SavedNetwork:
+        return self._networks.acting
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything that an exact resume needs."""
@@ -504,13 +418,9 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
             **self._networks.state_dict(),
             f"critic_{self._optimizer_key}": self._critic_optimizer.state_dict(),
             f"actor_{self._optimizer_key}": self._actor_optimizer.state_dict(),
-            "rng": rng_state(self._rng),
-            "env_step": self.env_step,
-            "train_iter": self.train_iter,
+            **self._progress(),
         }
         state["weights"] = with_norm(state["weights"], self._norm)
-        if self.has_own_network:
-            state["network_rng"] = self._random.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -521,19 +431,13 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
             ShapeError: If it is of networks of another size.
         """
         of_critics, of_actor = (f"{x}_{self._optimizer_key}" for x in ("critic", "actor"))
-        expected = {"weights", "target", of_critics, of_actor, "rng", "env_step", "train_iter"}
-        expected |= {"network_rng"} if self.has_own_network else set()
-        check_state_keys(state, expected, policy=type(self).__name__)
-        norm, weights = self._read_norm(state["weights"])
+        self._check_state(state, "weights", "target", of_critics, of_actor)
+        norm, weights = read_norm(state["weights"], self.spec, self._norm)
         self._networks.load_state_dict({"weights": weights, "target": state["target"]})
         self._norm = norm
         self._critic_optimizer.load_state_dict(state[of_critics])
         self._actor_optimizer.load_state_dict(state[of_actor])
-        if self.has_own_network:
-            self._random.load_state_dict(state["network_rng"])
-        set_rng_state(self._rng, state["rng"])
-        self.env_step = int(state["env_step"])
-        self.train_iter = int(state["train_iter"])
+        self._load_progress(state)
 
 
 def check_no_parts(spec: EnvSpec, *, policy: str) -> None:

@@ -9,11 +9,11 @@ weights of prioritized replay (Schaul et al. 2016, arXiv:1511.05952) and returns
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from ding_lite.rl.formulas.exploration import epsilon_greedy
 from ding_lite.rl.formulas.losses import LOSSES
 from ding_lite.rl.formulas.q_learning import evaluate, only_legal, q_gradient, td_error
 from ding_lite.rl.formulas.rows import Rows
-from ding_lite.rl.formulas.schedules import Schedule, constant, linear
+from ding_lite.rl.formulas.schedules import linear
 from ding_lite.rl.host_or_device import (
     AnyArray,
     Metrics,
@@ -39,11 +39,10 @@ from ding_lite.rl.host_or_device import (
     metrics_of,
     on,
     placed,
-    usable_device,
 )
 from ding_lite.rl.networks.activations import Activation
-from ding_lite.rl.networks.conv import AnyTorso, Conv, TorsoName, torso_for
-from ding_lite.rl.networks.observation_norm import make_norm, read_norm, with_norm
+from ding_lite.rl.networks.conv import Conv, TorsoName, images_of, torso_for
+from ding_lite.rl.networks.observation_norm import make_norm
 from ding_lite.rl.networks.q_nets import (
     QNetwork,
     draw_weights,
@@ -54,15 +53,14 @@ from ding_lite.rl.networks.trees.parts import PartsQModule, encodes_images, for_
 from ding_lite.rl.packing import ArrayT
 from ding_lite.rl.policies.base import (
     check_obs,
-    check_state_keys,
     discrete_actions,
-    limit_torch_threads,
+    network_faults,
     packed,
     step_size,
 )
-from ding_lite.rl.policies.open_policy import OpenPolicy, check_no_description
+from ding_lite.rl.policies.open_policy import OpenPolicy, check_no_description, step_sizes
 from ding_lite.rl.recorded.q_network import RecordedQNetwork
-from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
+from ding_lite.rl.seeding import make_rng
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.compiled import Compile, Inputs, Outputs
@@ -136,21 +134,15 @@ class DQNConfig:
     seed: int = 0
     """Draws the initial weights and the random actions."""
 
-    @property
-    def images(self) -> AnyTorso:
-        """The convolutions of each image: `convs` if given, else the kind `torso`."""
-        return self.torso if self.convs is None else self.convs
+    images = property(images_of)
 
     def __post_init__(self) -> None:
         check_all(
             step_size(lr=self.lr, lr_end=self.lr_end),
             inside(0.0, 1.0, gamma=self.gamma),
             whole(1, n_step=self.n_step, batch_size=self.batch_size),
-            [] if self.hidden else ["`hidden` is empty; at least one width was expected"],
-            *(whole(1, hidden=width) for width in self.hidden),
+            *network_faults(self),
             one_of(("huber", "mse"), loss=self.loss),
-            one_of(get_args(Activation), activation=self.activation),
-            one_of(get_args(TorsoName), torso=self.torso),
             inside(0.0, 1.0, target_tau=self.target_tau) + positive(target_tau=self.target_tau),
             whole(1, target_every=self.target_every, lr_updates=self.lr_updates),
             [] if self.max_grad_norm is None else positive(max_grad_norm=self.max_grad_norm),
@@ -201,20 +193,10 @@ class DQN(OpenPolicy):
         device: str | torch.device = "cpu",
         compile: Compile = None,
     ) -> None:
-        """Initialise the weights."""
-        super().__init__(network=network, optimizer=optimizer, compile=compile)
-        limit_torch_threads()
-        self.spec = spec
-        self.device = usable_device(device)
-        self.config = config = config or DQNConfig()
-        self.env_step = 0
-        """Env steps acted with `explore=True`; the policy's own epsilon follows it."""
-        self.train_iter = 0
-        """Updates done."""
-        self.reduce_gradient: Callable[[Tensor], None] | None = None
-        """Called with the flat gradient before a step along it, to change it in place: learners
-        that share their updates average theirs here."""
-
+        config = config or DQNConfig()
+        super().__init__(
+            spec, config, network=network, optimizer=optimizer, device=device, compile=compile
+        )
         self._num_actions = discrete_actions(spec, policy="DQN")
         self._rng = make_rng(config.seed, "dqn")
         self._epsilon = linear(config.epsilon_start, config.epsilon_end, steps=config.epsilon_steps)
@@ -223,7 +205,7 @@ class DQN(OpenPolicy):
         self._q_net, self._target_net = self._make_networks(network)
         self._norm = make_norm(spec, normalize_obs=config.normalize_obs, device=self.device)
         self._loss = LOSSES[config.loss]
-        self._lr = _step_size(config)
+        self._lr = step_sizes(config)
         weights, grads = self._q_net.weights, self._q_net.grads
         self._optimizer = make_optimizer(
             optimizer,
@@ -239,7 +221,6 @@ class DQN(OpenPolicy):
         self._graph = self._captured()
 
     def _make_networks(self, network: MakeModule | None) -> tuple[QNetwork, QNetwork]:
-        """Make the network and its target."""
         if network is not None:
             check_no_description(self.config)
             module = made_module(network, self.spec, seed=self.config.seed)
@@ -253,27 +234,17 @@ class DQN(OpenPolicy):
 
     def _make_network(self) -> QNetwork:
         config, spec = self.config, self.spec
+        shape: dict[str, Any] = {
+            "num_actions": self._num_actions,
+            "dueling": config.dueling,
+            "activation": config.activation,
+        }
         if self._sees_trees:
             with seeded(0, "unused"):
-                module = PartsQModule(
-                    spec,
-                    config.images,
-                    config.hidden,
-                    num_actions=self._num_actions,
-                    dueling=config.dueling,
-                    activation=config.activation,
-                )
+                module = PartsQModule(spec, config.images, config.hidden, **shape)
             return RecordedQNetwork(FlatModule(module, device=self.device), see=spec.unpack)
         convs = torso_for(config.images, spec.input_shape, env_id=spec.env_id)
-        return make_q_network(
-            spec.input_shape,
-            convs,
-            config.hidden,
-            num_actions=self._num_actions,
-            dueling=config.dueling,
-            activation=config.activation,
-            device=self.device,
-        )
+        return make_q_network(spec.input_shape, convs, config.hidden, device=self.device, **shape)
 
     @property
     def target_module(self) -> nn.Module:
@@ -295,16 +266,6 @@ class DQN(OpenPolicy):
         [B, A]. With `normalize_obs` it normalises by the statistics of now.
         """
         return for_inference(self._q_net.module, self.spec, self._norm, sees_trees=self._sees_trees)
-
-    @property
-    def n_step(self) -> int:
-        """The env steps that one of its transitions spans, unless the episode ends."""
-        return self.config.n_step
-
-    @property
-    def gamma(self) -> float:
-        """The discount of one env step."""
-        return self.config.gamma
 
     def act(
         self, obs: NumpyArray, *, explore: bool = True, epsilon: float | None = None
@@ -345,11 +306,10 @@ class DQN(OpenPolicy):
         Raises:
             ShapeError: If the observations are not those of the environment it was made for.
         """
-        obs = packed(obs, self.spec)
-        check_obs(obs, self.spec)
-        obs = np.asarray(obs, dtype=self.spec.obs_dtype)
-        seen = self._inputs(obs if self._norm is None else self._norm(obs))
-        values_NA: FloatArray = only_legal(self._q_net.values(seen), self.spec.action_mask(obs))
+        inputs = self._as_array(obs)
+        values_NA: FloatArray = only_legal(
+            self._q_net.values(self._inputs(inputs)), self.spec.action_mask(inputs)
+        )
         return values_NA
 
     def _inputs(self, obs: ArrayT) -> ArrayT:
@@ -449,10 +409,6 @@ class DQN(OpenPolicy):
     def check_loss(self, loss: float, *, update: int | None = None) -> None:
         """Raise if a loss is not finite.
 
-        Args:
-            loss: The loss.
-            update: The number of the update; the next one's if None.
-
         Raises:
             NonFiniteError: It is NaN or infinite.
         """
@@ -465,7 +421,6 @@ class DQN(OpenPolicy):
             )
 
     def _observations(self, batch: Transitions, *, learning: bool = True) -> tuple[Tensor, Tensor]:
-        """Return observations and next observations as the network takes them."""
         if self._norm is not None and learning:
             self._norm.update(batch.obs)
         obs, next_obs = (self._seen(each) for each in (batch.obs, batch.next_obs))
@@ -500,7 +455,6 @@ class DQN(OpenPolicy):
 
     @property
     def _follows(self) -> bool:
-        """Whether the target moves in the next update."""
         return (self.train_iter + 1) % self.config.target_every == 0
 
     def _move(
@@ -531,37 +485,18 @@ class DQN(OpenPolicy):
         """The weights of the network and of its target, themselves and not copies."""
         return self._q_net.weights, self._target_net.weights
 
-    def weights(self) -> dict[str, Tensor]:
-        """Copy the weights that a collector acts by: those of the online network, on the CPU."""
-        return with_norm(self._q_net.snapshot(), self._norm)
-
-    def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Load the weights that another DQN's `weights` returned.
-
-        Args:
-            weights: Tensors or arrays by name.
-
-        Raises:
-            ShapeError: If a name or a shape is not this network's. Nothing is changed then.
-        """
-        has_norm = self._norm is not None
-        norm, of_network = read_norm(weights, self.spec, normalize_obs=has_norm, device=self.device)
-        self._q_net.load(of_network)
-        self._norm = norm
+    @property
+    def _acting_net(self) -> QNetwork:
+        return self._q_net
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything that an exact resume needs."""
-        state = {
+        return {
             "q_net": self.weights(),
             "target_net": self._target_net.snapshot(),
             self._optimizer_key: self._optimizer.state_dict(),
-            "rng": rng_state(self._rng),
-            "env_step": self.env_step,
-            "train_iter": self.train_iter,
+            **self._progress(),
         }
-        if self.has_own_network:
-            state["network_rng"] = self._random.state_dict()
-        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that `state_dict` returned.
@@ -570,17 +505,11 @@ class DQN(OpenPolicy):
             CheckpointError: If it is no state of a DQN.
             ShapeError: If it is of a network of another size.
         """
-        expected = {"q_net", "target_net", "rng", "env_step", "train_iter", self._optimizer_key}
-        expected |= {"network_rng"} if self.has_own_network else set()
-        check_state_keys(state, expected, policy="DQN")
+        self._check_state(state, "q_net", "target_net", self._optimizer_key)
         self.load_weights(state["q_net"])
         self._target_net.load(state["target_net"])
         self._optimizer.load_state_dict(state[self._optimizer_key])
-        if self.has_own_network:
-            self._random.load_state_dict(state["network_rng"])
-        set_rng_state(self._rng, state["rng"])
-        self.env_step = int(state["env_step"])
-        self.train_iter = int(state["train_iter"])
+        self._load_progress(state)
 
 
 class _Unrecorded:
@@ -594,10 +523,3 @@ class _Unrecorded:
 
     def forward_pair(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, None, Tensor]:
         return self.forward(obs), None, self.forward(next_obs)
-
-
-def _step_size(config: DQNConfig) -> Schedule:
-    """Return the step size as a function of the updates done."""
-    if config.lr_end is None:
-        return constant(config.lr)
-    return linear(config.lr, config.lr_end, steps=config.lr_updates)

@@ -15,8 +15,17 @@ from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError, NonFiniteError, ShapeError
 from ding_lite.rl.batch import FloatArray
-from ding_lite.rl.formulas.schedules import Schedule
-from ding_lite.rl.host_or_device import Metrics, Number, guard, metrics_of
+from ding_lite.rl.formulas.schedules import Schedule, linear
+from ding_lite.rl.host_or_device import Metrics, Number, guard, metrics_of, usable_device
+from ding_lite.rl.memory import Memory
+from ding_lite.rl.networks.inputs import RunningNorm
+from ding_lite.rl.networks.observation_norm import read_norm, with_norm
+from ding_lite.rl.policies.base import (
+    check_obs,
+    check_state_keys,
+    limit_torch_threads,
+    packed,
+)
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
@@ -60,10 +69,109 @@ class Learners(Protocol):
         ...
 
 
-class LearnsTogether(ABC):
-    """A policy that may average its gradients with other learners."""
+class SavedNetwork(Protocol):
+    """Tensors that are copied and loaded by name."""
 
-    reduce_gradient: Callable[[Tensor], None] | None
+    def snapshot(self) -> dict[str, Tensor]:
+        """Copy all tensors to the CPU."""
+
+    def load(self, tensors: Mapping[str, Any]) -> None:
+        """Overwrite all tensors, or none of them when one does not fit."""
+
+
+class OpenPolicy(ABC):
+    """A policy with networks and an optimiser that a user may replace."""
+
+    config: Any
+    _rng: np.random.Generator
+    _random: TorchRandom | None = None
+    """The stream that networks of a user draw from."""
+    _norm: RunningNorm | None
+    """The statistics by which observations are normalised."""
+    _update: Callable[..., Outputs]
+    """Does an update, but for what the host counts; only policies with captured updates have it."""
+    _graph: CapturedUpdate | None = None
+    """Its updates where they are captured."""
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        config: object,
+        *,
+        device: str | torch.device,
+        compile: Compile = None,
+        **parts: object,
+    ) -> None:
+        limit_torch_threads()
+        self.spec = spec
+        self.config = config
+        self.device = usable_device(device)
+        """Where the weights are."""
+        self.env_step = 0
+        """Env steps acted with `explore=True`."""
+        self.train_iter = 0
+        """Updates done."""
+        self.reduce_gradient: Callable[[Tensor], None] | None = None
+        """Called with each flat gradient before a step along it, to change it in place: learners
+        that share their updates average theirs here."""
+        self._compile = compile
+        self._compiler = compiler_of(compile)
+        self._parts = {name: part for name, part in parts.items() if part is not None}
+
+    @property
+    @abstractmethod
+    def module(self) -> nn.Module:
+        """The network that acts, as a plain module for inference."""
+
+    @property
+    @abstractmethod
+    def _acting_net(self) -> SavedNetwork:
+        """The network that a collector acts by."""
+
+    @property
+    def n_step(self) -> int:
+        """The env steps that one of its transitions spans, unless the episode ends."""
+        return int(self.config.n_step)
+
+    @property
+    def gamma(self) -> float:
+        """The discount of one env step."""
+        return float(self.config.gamma)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Copy the weights that a collector acts by: tensors by name, on the CPU."""
+        return with_norm(self._acting_net.snapshot(), self._norm)
+
+    def load_weights(self, weights: Mapping[str, Any]) -> None:
+        """Load the weights that another policy's `weights` returned.
+
+        Args:
+            weights: Tensors or arrays by name.
+
+        Raises:
+            ShapeError: If a name or a shape is not this policy's. Nothing is changed then.
+        """
+        norm, of_network = read_norm(weights, self.spec, self._norm)
+        self._acting_net.load(of_network)
+        self._norm = norm
+
+    def _as_array(self, obs: Any) -> Any:  # noqa: ANN401 - an array, or a tree of them
+        """Return observations packed, checked, of the type of the spec, and normalised."""
+        obs = packed(obs, self.spec)
+        check_obs(obs, self.spec)
+        obs = np.asarray(obs, dtype=self.spec.obs_dtype)
+        return obs if self._norm is None else self._norm(obs)
+
+    def _progress(self) -> dict[str, Any]:
+        """Copy the random numbers and the counts, which are a part of each state."""
+        state = {
+            "rng": rng_state(self._rng),
+            "env_step": self.env_step,
+            "train_iter": self.train_iter,
+        }
+        if self.has_own_network and self._random is not None:
+            state["network_rng"] = self._random.state_dict()
+        return state
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -95,36 +203,15 @@ class LearnsTogether(ABC):
             self.load_state_dict({**first, **own})
         self.reduce_gradient = learners.averager()
 
+    def _check_state(self, state: Mapping[str, Any], *more: str) -> None:
+        check_state_keys(state, {*more, *self._progress()}, policy=type(self).__name__)
 
-class OpenPolicy(LearnsTogether):
-    """A policy with networks and an optimiser that a user may replace.
-
-    Args:
-        compile: Whether networks are compiled, or updates captured.
-        parts: The parts that were given, by the name of their argument; None for the policy's own.
-    """
-
-    spec: EnvSpec
-    config: Any
-    _rng: np.random.Generator
-    _random: TorchRandom | None = None
-    """The stream that networks of a user draw from."""
-    device: torch.device
-    _update: Callable[..., Outputs]
-    """Does an update, but for what the host counts; only policies with captured updates have it."""
-    _graph: CapturedUpdate | None = None
-    """Its updates where they are captured."""
-
-    def __init__(self, *, compile: Compile = None, **parts: object) -> None:
-        """Keep what was given, to make copies of the policy."""
-        self._compile = compile
-        self._compiler = compiler_of(compile)
-        self._parts = {name: part for name, part in parts.items() if part is not None}
-
-    @property
-    @abstractmethod
-    def module(self) -> nn.Module:
-        """The network that acts, as a plain module for inference."""
+    def _load_progress(self, state: Mapping[str, Any]) -> None:
+        if self.has_own_network and self._random is not None:
+            self._random.load_state_dict(state["network_rng"])
+        set_rng_state(self._rng, state["rng"])
+        self.env_step = int(state["env_step"])
+        self.train_iter = int(state["train_iter"])
 
     @property
     def has_own_network(self) -> bool:
@@ -177,15 +264,10 @@ class OpenPolicy(LearnsTogether):
 
     @property
     def _is_captured(self) -> bool:
-        """Whether updates are captured as graphs."""
         return self._compile == "graph"
 
     def _compile_networks(self, networks: Iterable[FlatModule]) -> None:
-        """Compile what updates call of modules, if the user wants it.
-
-        Raises:
-            ConfigError: There is none: all networks have a written-out backward.
-        """
+        """Compile what updates call of modules, if the user wants it."""
         if self._compiler is None:
             return
         found = list(networks)
@@ -199,22 +281,14 @@ class OpenPolicy(LearnsTogether):
             flat.run = self._compiler(flat.run)
 
     def _captured(self) -> CapturedUpdate | None:
-        """Return `_update` as one that is captured; None if the user does not want it.
-
-        Raises:
-            ConfigError: There are no graphs on the device, or for the optimiser.
-        """
+        """Return `_update` as one that is captured; None if the user does not want it."""
         if not self._is_captured:
             return None
         check_captures(self.device, optimizer=self._parts.get("optimizer"))
         return CapturedUpdate(self._update, CudaRecorder(self.device), device=self.device)
 
     def _run_update(self, inputs: Inputs, **form: Hashable) -> Outputs:
-        """Do an update as it is, or as a graph.
-
-        Raises:
-            ConfigError: It is a graph, and gradients are averaged with other learners.
-        """
+        """Do an update as it is, or as a graph."""
         if self._graph is None:
             with self._drawing:  # once an update, as it takes longer than a small layer
                 return self._update(inputs, **form)
@@ -227,11 +301,7 @@ class OpenPolicy(LearnsTogether):
             return self._graph(inputs, **form)
 
     def _refuse_capture(self, reason: str) -> None:
-        """Raise if the user wants graphs of a policy without any.
-
-        Raises:
-            ConfigError: It is so.
-        """
+        """Raise if the user wants graphs of a policy without any."""
         if self._is_captured:
             raise ConfigError(
                 f'`compile="graph"` captures the updates of DQN and PPO, and those of '
@@ -258,15 +328,20 @@ class OpenPolicy(LearnsTogether):
 
     @property
     def _optimizer_key(self) -> str:
-        """The key of the optimiser in its state."""
         return "optimizer" if self.has_own_optimizer else "adam"
+
+
+def step_sizes(config: Any) -> Schedule:  # noqa: ANN401 - a config with a falling step size
+    """Return the step size as a function of the updates done."""
+    lr_end = config.lr if config.lr_end is None else config.lr_end
+    return linear(config.lr, lr_end, steps=config.lr_updates)
 
 
 class GradientPolicy(OpenPolicy):
     """A policy of one loss, with a gradient that may also be computed by other nodes."""
 
-    train_iter: int
-    """Updates done."""
+    state_size: int = 0
+    """The length of the recurrent state of one environment; 0 without memory."""
     _optimizer: Optimizer
     _lr_at: Schedule
     _skipped: Tensor | None = None
@@ -282,9 +357,21 @@ class GradientPolicy(OpenPolicy):
     def _buffers(self) -> Mapping[str, Tensor]:
         """The tensors that are saved and not learned by gradients, such as running means."""
 
+    def make_memory(self, num_envs: int) -> Memory | None:
+        """Make the memory that it acts by in so many environments; None without memory."""
+        return Memory(num_envs, self.state_size) if self.state_size else None
+
+    def _check_memory(self, memory: Memory | None) -> None:
+        """Raise unless a memory was given to a policy that has one, and only to such."""
+        if (memory is not None) != bool(self.state_size):
+            has = "has memory: give `memory=`" if self.state_size else "has no memory: leave it out"
+            raise ConfigError(
+                f"{type(self).__name__} {has}. `memory = policy.make_memory(num_envs)` makes one, "
+                f"and `memory.reset(done)` follows each env step."
+            )
+
     @contextmanager
     def _keeping_buffers(self) -> Iterator[None]:
-        """Raise if a gradient that is applied elsewhere leaves running means behind here."""
         before = {name: buffer.clone() for name, buffer in self._buffers.items()}
         yield
         buffers = self._buffers  # others, where the network sets them anew

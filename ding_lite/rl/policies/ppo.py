@@ -119,7 +119,6 @@ class PPO(ActorCriticPolicy[PPOConfig]):
         return self._metrics(values)
 
     def _replay(self, part: Minibatch) -> dict[str, Number]:
-        """Do an update of a minibatch as a graph."""
         inputs = {name: getattr(part, name) for name in _COLUMNS}
         if part.unroll is not None:
             inputs |= {"state_NS": part.unroll.state_NS, "ended_TN": part.unroll.ended_TN}
@@ -146,7 +145,6 @@ class PPO(ActorCriticPolicy[PPOConfig]):
 
     @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises instead
     def _rows(self, rollout: Rollout) -> Minibatch:
-        """Compute advantages and targets."""
         advantage_B, target_B = self._gae(
             rollout, *self._values_of(rollout), gae_lambda=self.config.gae_lambda
         )

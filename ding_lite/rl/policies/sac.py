@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
@@ -29,10 +28,6 @@ from ding_lite.rl.host_or_device import AnyArray, on
 from ding_lite.rl.networks.box_actors import SquashedGaussianActor
 from ding_lite.rl.networks.box_networks import BoxForm
 from ding_lite.rl.policies.box_policy import BoxPolicy, BoxPolicyConfig
-from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.weights.compiled import Compile
-from ding_lite.rl.weights.flat_module import MakeModule
-from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.settings import check_all, finite, positive, suggests
 
 
@@ -97,31 +92,14 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
         more_shapes={"log_alpha": (1,)},
     )
 
-    def __init__(
-        self,
-        spec: EnvSpec,
-        config: SACConfig | None = None,
-        *,
-        actor: MakeModule | None = None,
-        critic: MakeModule | None = None,
-        optimizer: MakeOptimizer | None = None,
-        device: str | torch.device = "cpu",
-        compile: Compile = None,
-    ) -> None:
-        """Initialise the weights."""
-        super().__init__(
-            spec,
-            config,
-            actor=actor,
-            critic=critic,
-            optimizer=optimizer,
-            device=device,
-            compile=compile,
-        )
+    def _prepare(self) -> None:
         self._weights["log_alpha"].fill_(math.log(self.config.alpha))
-        wanted = self.config.target_entropy
-        self.target_entropy = -float(self._box.size) if wanted is None else wanted
+
+    @property
+    def target_entropy(self) -> float:
         """The entropy that the temperature holds."""
+        wanted = self.config.target_entropy
+        return -float(self._box.size) if wanted is None else wanted
 
     @property
     def alpha(self) -> float:
@@ -188,7 +166,6 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
 
 
 def _temperature(policies: Sequence[SAC], networks: Networks[SquashedGaussianActor]) -> Temperature:
-    """Return the temperatures of the policies that the networks are of."""
     log_alpha_G1 = networks.of_members["log_alpha"]
     device = log_alpha_G1.device
     targets_G = np.array([policy.target_entropy for policy in policies], dtype=np.float32)

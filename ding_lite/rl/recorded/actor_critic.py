@@ -36,8 +36,6 @@ class OwnActorCritic(nn.Module):
     Args:
         network: Returns action parameters, [B, D], and values, [B] or [B, 1]; with a state as its
             second input also the next states, [B, S].
-        actor: Without a network: returns action parameters.
-        critic: Without a network: returns values.
     """
 
     def __init__(
@@ -46,7 +44,6 @@ class OwnActorCritic(nn.Module):
         actor: nn.Module | None = None,
         critic: nn.Module | None = None,
     ) -> None:
-        """Take the modules."""
         super().__init__()
         self.network: Any = network
         self.actor: Any = actor
@@ -67,11 +64,8 @@ class RecordedActorCritic:
     """A module that maps observations to action parameters and values, as an `ActorCriticNetwork`.
 
     Args:
-        flat: The module.
         random: The stream that the module draws from; None for one that draws nothing.
-        unpack: Makes of an array of observations what the module takes.
         num_apart: How many weights, at the end, get their gradients from elsewhere.
-        plain: The module for inference; the module itself if None.
     """
 
     def __init__(
@@ -83,7 +77,6 @@ class RecordedActorCritic:
         num_apart: int = 0,
         plain: nn.Module | None = None,
     ) -> None:
-        """Take the module."""
         self.flat = flat
         self.weights, self.grads = flat.weights, flat.grads
         self.state_size = int(getattr(flat.module, "state_size", 0))
@@ -94,30 +87,24 @@ class RecordedActorCritic:
 
     @property
     def module(self) -> nn.Module:
-        """The module with all parameters."""
         return self.flat.module
 
     @property
     def plain(self) -> nn.Module:
-        """The module for inference."""
         return self._plain
 
     @property
     def buffers(self) -> Mapping[str, Tensor]:
-        """The tensors that are saved and not learned by gradients, such as running means."""
         return self.flat.buffers
 
     def act(self, obs: NumpyArray) -> FloatArray:
-        """Compute the actor's outputs, [N, D], as an array; nothing is recorded."""
         outputs_ND: FloatArray = self._look(obs)[0].cpu().numpy()
         return outputs_ND
 
     def values(self, obs: AnyArray) -> AnyArray:
-        """Compute the values, [N]; nothing is recorded."""
         return computable(self._look(obs)[1])
 
     def forward(self, obs: AnyArray) -> tuple[AnyArray, AnyArray, list[Tensor]]:
-        """Compute both, recorded by autograd."""
         with torch.enable_grad():
             outputs_BD, value_B = self._run(obs, is_training=True)
         return computable(outputs_BD), computable(value_B), [outputs_BD, value_B]
@@ -125,16 +112,13 @@ class RecordedActorCritic:
     def backward(
         self, saved: list[Tensor], outputs_grad_BD: AnyArray, value_grad_B: AnyArray
     ) -> None:
-        """Write `grads`, given what was recorded and the gradients of both."""
         self.flat.zero_grad(self._num_apart)
         torch.autograd.backward(saved, [as_tensor(outputs_grad_BD), as_tensor(value_grad_B)])
 
     def snapshot(self) -> dict[str, Tensor]:
-        """Copy parameters and buffers to the CPU."""
         return self.flat.snapshot()
 
     def load(self, tensors: Mapping[str, Any]) -> None:
-        """Overwrite parameters and buffers, or none of them when one does not fit."""
         self.flat.load(tensors)
 
     def _look(self, obs: AnyArray) -> tuple[Tensor, ...]:
@@ -199,13 +183,7 @@ class RecurrentActorCritic(RecordedActorCritic):
         return computable(outputs_ND), computable(value_N), computable(behind_NS)
 
     def unroll(self, obs: AnyArray, sequences: Unroll, *, is_training: bool = True) -> Unrolled:
-        """Go through all steps of some sequences.
-
-        Args:
-            obs: The observations of merged steps, [T * N, ...].
-            sequences: T steps of N environments.
-            is_training: Whether autograd records it for `backward`, as `Module.train` has it.
-        """
+        """Go through all steps of some sequences."""
         self.flat.train(is_training)
         with torch.set_grad_enabled(is_training), self._drawing():
             return self._unroll(obs, sequences, is_training=is_training)
@@ -261,16 +239,6 @@ def make_own_actor_critic(
     device: str | torch.device,
 ) -> tuple[RecordedActorCritic, bool]:
     """Make the network of a user's modules.
-
-    Args:
-        parts: `network`, or `actor` and `critic`; None for those that were not given.
-        spec: The environments'.
-        num_outputs: The number of action parameters.
-        num_means: Of box actions: the number of means. The module may return as many log-stds
-            beside them.
-        seed: Of modules that functions make.
-        random: The stream that the modules draw from.
-        device: Theirs.
 
     Returns:
         The network, and whether it returns log-stds of its own.

@@ -43,33 +43,27 @@ class RecordedActor:
 
     Args:
         flat: The module. Several outputs, [B, A] each, count as one, side by side.
-        spec: The environments'. The module gets the parts of packed observations.
     """
 
     def __init__(self, flat: FlatModule, spec: EnvSpec) -> None:
-        """Take the module."""
         self.flat = flat
         self._unpack = spec.unpack
         self._device = flat.weights.flat.device
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Compute the outputs, [1, B, O]; nothing is recorded."""
         return self._look(self.flat.run, obs)
 
     def forward_saving(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the outputs, recorded by autograd."""
         self.flat.train(True)
         with torch.enable_grad():
             raw_1BO = joined(self.flat.run(self._unpack(obs))).unsqueeze(0)
         return raw_1BO.detach(), raw_1BO
 
     def backward(self, saved: Tensor, grad_1BO: Tensor) -> None:
-        """Write the gradients of the weights, given that of the outputs."""
         self.flat.zero_grad()
         torch.autograd.backward([saved], [grad_1BO])
 
     def look(self, obs: NumpyArray) -> FloatArray:
-        """Compute the outputs of few or many observations, as an array."""
         raw_1NO = self._look(self.flat.module, as_tensor(obs).to(self._device))
         found_NO: FloatArray = raw_1NO[0].cpu().numpy()
         return found_NO
@@ -93,32 +87,26 @@ class RecordedCritics:
     """Modules that estimate the return of an action.
 
     Args:
-        flat: The critics, a `CriticList`.
-        spec: The environments'. The modules get the parts of packed observations.
         first: Only so many of them, from the first on; all if None.
     """
 
     def __init__(self, flat: FlatModule, spec: EnvSpec, *, first: int | None = None) -> None:
-        """Take the modules."""
         self._flat = flat
         self._unpack = spec.unpack
         self._first = first
 
     def forward(self, obs: Tensor, action_1BA: Tensor) -> Tensor:
-        """Compute the values, [E, 1, B]; nothing is recorded."""
         self._flat.train(False)
         with torch.no_grad():
             return self._values(obs, action_1BA)
 
     def forward_saving(self, obs: Tensor, action_1BA: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the values, recorded for `backward`."""
         self._flat.train(True)
         with torch.enable_grad():
             q_E1B = self._values(obs, action_1BA)
         return q_E1B.detach(), q_E1B
 
     def judge(self, obs: Tensor, action_1BA: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Compute the values, recorded for `backward_action`."""
         self._flat.train(False)
         with torch.enable_grad():
             action_1BA = action_1BA.detach().requires_grad_()
@@ -126,12 +114,10 @@ class RecordedCritics:
         return q_E1B.detach(), (action_1BA, q_E1B)
 
     def backward(self, saved: Tensor, grad_E1B: Tensor) -> None:
-        """Write the gradients of the weights, given those of the values."""
         self._flat.zero_grad()
         torch.autograd.backward([saved], [grad_E1B])
 
     def backward_action(self, saved: tuple[Tensor, Tensor], grad_E1B: Tensor) -> Tensor:
-        """Compute the gradient of the action, [1, B, A]; the weights get none."""
         return action_gradient(*saved, grad_E1B)
 
     def _values(self, obs: Tensor, action_1BA: Tensor) -> Tensor:
@@ -160,14 +146,6 @@ def made_actor(
     make: MakeModule, spec: EnvSpec, *, seed: int, num_outputs: int, device: torch.device
 ) -> nn.Module:
     """Make a user's actor, and check it.
-
-    Args:
-        make: The module, or a function of the spec.
-        spec: The environments'.
-        seed: Of its weights.
-        num_outputs: The numbers that it gives for each dimension of an action: 1, or 2 for mean
-            and logarithm of the standard deviation.
-        device: Its device.
 
     Raises:
         ConfigError: If it cannot be used.
@@ -226,26 +204,13 @@ def made_critics(
 
 
 def check_range(actor: Callable[[Tensor], Tensor], spec: EnvSpec, *, device: torch.device) -> None:
-    """Raise unless an actor keeps its actions within -1 to 1, also far from usual observations.
-
-    Args:
-        actor: Maps observations to actions, [B, A].
-        spec: The environments'.
-        device: The actor's.
-
-    Raises:
-        ConfigError: If an action is beyond.
-    """
+    """Raise unless an actor keeps its actions within -1 to 1, also far from usual observations."""
     for obs in _probes(spec, device=device):
         check_actions(actor(obs), spec)
 
 
 def check_actions(action_BA: Tensor, spec: EnvSpec) -> None:
-    """Raise if an actor's actions are beyond -1 to 1.
-
-    Raises:
-        ConfigError: If they are.
-    """
+    """Raise if an actor's actions are beyond -1 to 1."""
     largest = float(action_BA.abs().amax()) if action_BA.numel() else 0.0
     if largest > 1.0001:
         low, high = (getattr(spec.action_space, name) for name in ("low", "high"))
@@ -291,7 +256,6 @@ def _listed(found: Any) -> Sequence[Any]:  # noqa: ANN401 - what a module return
 
 
 def _floats_of(outputs: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> bool:
-    """Return whether outputs are float32 tensors of these shapes."""
     return len(outputs) == len(shapes) and all(
         isinstance(output, Tensor) and output.dtype == torch.float32 and output.shape == shape
         for output, shape in zip(outputs, shapes, strict=True)

@@ -94,14 +94,6 @@ def check_learning(
 ) -> None:
     """Run a copy of a module as for an update; raise unless it can be learned, and copied then.
 
-    Args:
-        module: Nothing of it changes.
-        inputs: Its arguments.
-        outputs: What it returned as for acting.
-        spec: The environments', for errors.
-        name: The argument that gave the module, for errors.
-        num_learned: How many outputs, from the first on, each need a gradient; one of them if 0.
-
     Raises:
         ConfigError: If it cannot.
         ShapeError: If its outputs have other shapes while it learns.

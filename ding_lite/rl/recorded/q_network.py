@@ -24,7 +24,6 @@ class RecordedQNetwork:
     """A module that maps observations to a value per action, as a `QNetwork`.
 
     Args:
-        flat: The module.
         random: The stream that the module draws from; None for one that draws nothing.
         see: Makes of packed observations what the module takes; None for the observations.
     """
@@ -36,7 +35,6 @@ class RecordedQNetwork:
         *,
         see: Callable[[Tensor], Any] | None = None,
     ) -> None:
-        """Take the module."""
         self._see = see
         self.flat = flat
         self.weights, self.grads = flat.weights, flat.grads
@@ -45,48 +43,39 @@ class RecordedQNetwork:
 
     @property
     def module(self) -> nn.Module:
-        """The module itself."""
         return self.flat.module
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Compute the values, [B, A], without Dropout; nothing is recorded."""
         with torch.no_grad():
             return self._values(self.flat.run, obs, is_training=False)
 
     def forward_pair(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute the values of both; only the first are recorded."""
         next_q_BA = self.forward(next_obs)
         q_BA, saved = self.forward_saving(obs)
         return q_BA, saved, next_q_BA
 
     def forward_saving(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the values, recorded by autograd."""
         with torch.enable_grad():
             q_BA = self._values(self.flat.run, obs, is_training=True)
         return q_BA.detach(), q_BA
 
     def backward(self, saved: Tensor, grad_BA: Tensor) -> None:
-        """Write `grads`, given the recorded values and their gradient."""
         self.flat.zero_grad()
         torch.autograd.backward([saved], [grad_BA.to(self._device)])
 
     def values(self, obs: NumpyArray) -> FloatArray:
-        """Compute the values of few or many observations, [N, A], as an array."""
         with torch.no_grad():  # not compiled, as N changes from one use to the next
             values = self._values(self.flat.module, as_tensor(obs), is_training=False)
         values_NA: FloatArray = values.cpu().numpy()
         return values_NA
 
     def snapshot(self) -> dict[str, Tensor]:
-        """Copy parameters and buffers to the CPU."""
         return self.flat.snapshot()
 
     def load(self, tensors: Mapping[str, Any]) -> None:
-        """Overwrite parameters and buffers, or none of them when one does not fit."""
         self.flat.load(tensors)
 
     def copy_buffers(self, leader: Self) -> None:
-        """Copy the buffers of another network of this kind."""
         self.flat.copy_buffers(leader.flat)
 
     def _values(self, module: Callable[[Any], Tensor], obs: Tensor, *, is_training: bool) -> Tensor:

@@ -16,14 +16,9 @@ class Attributes:
 
     What has not changed follows from the config, and is not saved: a policy that a mutation makes
     with another config takes over only what was learned.
-
-    Args:
-        policy: Its attributes are read now.
-        names: Those that `build` has set.
     """
 
     def __init__(self, policy: object, names: set[str]) -> None:
-        """Copy their values."""
         self._policy = policy
         self._built = {
             n: _copied(v) for n, v in vars(policy).items() if n in names and _is_plain(v)

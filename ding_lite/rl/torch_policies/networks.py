@@ -16,14 +16,10 @@ class Follower:
     """A copy of a network that follows it.
 
     Args:
-        network: It is copied.
         tau: The share of its weights in each update of the copy.
-        every: The updates of the policy per update of the copy.
-        device: Of the copy.
     """
 
     def __init__(self, network: nn.Module, *, tau: float, every: int, device: torch.device) -> None:
-        """Copy the network."""
         self._tau, self._every, self._device = tau, every, device
         self.replace(network, copied(network))
 

@@ -8,7 +8,7 @@ steps within a sequence, and the rescaling of values of Pohlen et al. 2018 (arXi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +20,10 @@ from ding_lite.rl.formulas.schedules import linear
 from ding_lite.rl.formulas.sequence_targets import rescaled, sequence_targets, unscaled
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.activations import Activation
-from ding_lite.rl.networks.conv import AnyTorso, Conv, TorsoName, torso_for
+from ding_lite.rl.networks.conv import Conv, TorsoName, images_of, torso_for
 from ding_lite.rl.networks.modules import Torso
 from ding_lite.rl.networks.trees.parts import PartsEncoder, encodes_images
-from ding_lite.rl.policies.base import discrete_actions
+from ding_lite.rl.policies.base import discrete_actions, network_faults
 from ding_lite.rl.policies.open_policy import check_no_description
 from ding_lite.rl.recorded.checks import check_outputs, sample_obs
 from ding_lite.rl.spec import EnvSpec
@@ -81,10 +81,7 @@ class R2D2Config(TorchPolicyConfig):
     epsilon_steps: int = 5_000
     """The env steps in which the share of random actions falls, in a straight line."""
 
-    @property
-    def images(self) -> AnyTorso:
-        """The convolutions of each image: `convs` if given, else the kind `torso`."""
-        return self.torso if self.convs is None else self.convs
+    images = property(images_of)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -92,10 +89,7 @@ class R2D2Config(TorchPolicyConfig):
             whole(1, sequence_length=self.sequence_length, memory_size=self.memory_size),
             whole(0, burn_in=self.burn_in),
             one_of(("lstm", "gru"), memory=self.memory),
-            one_of(get_args(Activation), activation=self.activation),
-            one_of(get_args(TorsoName), torso=self.torso),
-            [] if self.hidden else ["`hidden` is empty; at least one width was expected"],
-            *(whole(1, hidden=width) for width in self.hidden),
+            *network_faults(self),
             inside(0.0, 1.0, target_tau=self.target_tau) + positive(target_tau=self.target_tau),
             whole(1, target_every=self.target_every, epsilon_steps=self.epsilon_steps),
             inside(0.0, 1.0, epsilon_start=self.epsilon_start, epsilon_end=self.epsilon_end),
@@ -112,7 +106,6 @@ class RecurrentQ(nn.Module):
     """
 
     def __init__(self, spec: EnvSpec, config: R2D2Config, *, num_actions: int) -> None:
-        """Make the layers."""
         super().__init__()
         self._spec = spec
         self.encoder: nn.Module | None = None
@@ -196,7 +189,6 @@ class R2D2(TorchPolicy[R2D2Config]):
         device: str | torch.device = "cpu",
         compile: Compile = None,
     ) -> None:
-        """Initialise the weights."""
         self._given = network
         super().__init__(
             spec, config or R2D2Config(), optimizer=optimizer, device=device, compile=compile
@@ -347,19 +339,13 @@ class R2D2(TorchPolicy[R2D2Config]):
         return torch.stack(values, dim=1)
 
     def _only_legal(self, values: Tensor, obs: Tensor) -> Tensor:
-        """Return values with minus infinity for the actions that a mask forbids."""
         mask = self.spec.action_mask(obs)
         return values if mask is None else values.masked_fill(~mask, -torch.inf)
 
     # -- inputs --------------------------------------------------------------------------
 
     def _on_device(self, batch: Any) -> Sequences:  # noqa: ANN401 - refused unless sequences
-        """Return sequences as tensors on the device.
-
-        Raises:
-            ConfigError: If they are no sequences, or have no states.
-            ShapeError: If they are of another environment, or their states of another size.
-        """
+        """Return sequences as tensors on the device."""
         if not isinstance(batch, Sequences) or batch.state is None:
             found = f"a {type(batch).__name__}" if not isinstance(batch, Sequences) else "no states"
             raise ConfigError(

@@ -26,25 +26,22 @@ from ding_lite.rl.batch import (
     Sequences,
     Transitions,
 )
-from ding_lite.rl.formulas.schedules import linear
 from ding_lite.rl.host_or_device import (
     Metrics,
     as_tensor,
     computable,
     number,
     placed,
-    usable_device,
 )
 from ding_lite.rl.memory import Memory
-from ding_lite.rl.networks.observation_norm import make_norm, read_norm, with_norm
+from ding_lite.rl.networks.observation_norm import make_norm
 from ding_lite.rl.policies.base import (
     check_obs,
     check_state_keys,
-    limit_torch_threads,
     packed,
     step_size,
 )
-from ding_lite.rl.policies.open_policy import GradientPolicy
+from ding_lite.rl.policies.open_policy import GradientPolicy, step_sizes
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.attributes import Attributes
@@ -158,21 +155,9 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         device: str | torch.device = "cpu",
         compile: Compile = None,
     ) -> None:
-        """Build the networks."""
-        super().__init__(optimizer=optimizer, compile=compile)
+        config = config or cast(ConfigT, config_type(type(self))())
+        super().__init__(spec, config, optimizer=optimizer, device=device, compile=compile)
         self._refuse_capture("may do anything in `loss`")
-        limit_torch_threads()
-        self.spec = spec
-        self.device = usable_device(device)
-        self.config = config = config or cast(ConfigT, config_type(type(self))())
-        self.env_step = 0
-        """Env steps acted with `explore=True`."""
-        self.train_iter = 0
-        """Updates done."""
-        self.reduce_gradient: Callable[[Tensor], None] | None = None
-        """Called with the flat gradient before a step along it, to change it in place: learners
-        that share their updates average theirs here."""
-
         name = type(self).__name__.lower()
         self._random = TorchRandom(config.seed, name, device=self.device)
         draws_there = self.device.type != "meta"  # a device without data, and without a generator
@@ -184,8 +169,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         with seeded(config.seed, f"{name} networks"):
             self.build()
         self._attributes = Attributes(self, set(vars(self)) - before)
-        lr_end = config.lr if config.lr_end is None else config.lr_end
-        self._lr_at = linear(config.lr, lr_end, steps=config.lr_updates)
+        self._lr_at = step_sizes(config)
         self._flatten()
 
     def _flatten(self) -> None:
@@ -276,16 +260,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     # -- the policy ----------------------------------------------------------------------
 
     @property
-    def n_step(self) -> int:
-        """The env steps that one of its transitions spans, unless the episode ends."""
-        return self.config.n_step
-
-    @property
-    def gamma(self) -> float:
-        """The discount of one env step."""
-        return self.config.gamma
-
-    @property
     def has_own_network(self) -> bool:
         """Whether the user gave a network: always."""
         return True
@@ -354,10 +328,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         With a `state_size` it takes states, [B, S], too, and returns the next ones behind actions.
         """
         return acting(_Greedy(self, self._flat.module))
-
-    def make_memory(self, num_envs: int) -> Memory | None:
-        """Make the memory that it acts by in so many environments; None without memory."""
-        return Memory(num_envs, self.state_size) if self.state_size else None
 
     def act(
         self, obs: NumpyArray, *, explore: bool = True, memory: Memory | None = None
@@ -443,20 +413,9 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             values = self._write_gradient(self._normalized(self._on_device(batch)))
         return self._grad_P.clone(), self._metrics(values)
 
-    def weights(self) -> dict[str, Tensor]:
-        """Copy the weights that a collector acts by, on the CPU: parameters and buffers by name."""
-        return with_norm(self._flat.snapshot(), self._norm)
-
-    def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Load the weights that another policy's `weights` returned.
-
-        Raises:
-            ShapeError: If a name or a shape is not this policy's. Nothing is changed then.
-        """
-        has_norm = self._norm is not None
-        norm, of_network = read_norm(weights, self.spec, normalize_obs=has_norm, device=self.device)
-        self._flat.load(of_network)
-        self._norm = norm
+    @property
+    def _acting_net(self) -> FlatModule:
+        return self._flat
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything that an exact resume needs."""
@@ -505,12 +464,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     def _choose(self, obs: NumpyArray, explore: bool, memory: Memory | None) -> Any:  # noqa: ANN401
         """Return what `choose` returns; the states of a memory are replaced."""
-        if (memory is not None) != bool(self.state_size):
-            has = "has memory: give `memory=`" if self.state_size else "has no memory: leave it out"
-            raise ConfigError(
-                f"{type(self).__name__} {has}. `memory = policy.make_memory(num_envs)` makes one, "
-                f"and `memory.reset(done)` follows each env step."
-            )
+        self._check_memory(memory)
         with self._acting():
             inputs = self._inputs(obs)
             if memory is None:
@@ -549,7 +503,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         return actions
 
     def _on_device(self, batch: Transitions | Sequences) -> Any:  # noqa: ANN401 - of the type of the batch
-        """Return transitions as tensors on the device."""
         if isinstance(batch, Sequences):
             check_obs(batch.obs[:, 0], self.spec)
         else:

@@ -68,23 +68,16 @@ class CapturedUpdate:
 
     Args:
         update: Computes metrics from inputs, and changes weights in place. It takes `form`, too.
-        recorder: Records it.
-        device: Of the inputs.
     """
 
     def __init__(
         self, update: Callable[..., Outputs], recorder: Recorder, *, device: torch.device
     ) -> None:
-        """Record nothing yet."""
         self._update, self._recorder, self._device = update, recorder, device
         self._graphs: dict[Hashable, _Graph] = {}
 
     def __call__(self, inputs: Inputs, **form: Hashable) -> Outputs:
         """Run the update.
-
-        Args:
-            inputs: Copied into memory that stays.
-            **form: Passed on to the update. What differs in it is recorded apart.
 
         Returns:
             What the update returned, in memory of its own.
@@ -133,7 +126,6 @@ class CudaRecorder:
     """Records CUDA graphs."""
 
     def __init__(self, device: torch.device) -> None:
-        """Make the stream of first runs, on which graphs are recorded, too."""
         self._device = device
         stream: Any = torch.cuda.Stream
         self._stream = stream(device)
@@ -167,15 +159,7 @@ class CudaRecorder:
 
 
 def check_captures(device: torch.device, *, optimizer: object = None) -> None:
-    """Raise unless an update on a device can be captured.
-
-    Args:
-        device: Of the policy.
-        optimizer: An optimiser of the user; None for Adam.
-
-    Raises:
-        ConfigError: If it cannot.
-    """
+    """Raise unless an update on a device can be captured."""
     if is_host(device):
         raise ConfigError(
             f'`compile="graph"` captures updates as CUDA graphs, and the device is '

@@ -31,7 +31,6 @@ class FlatWeights:
 
     Args:
         shapes: The shape of each tensor by name. The order is the order in memory.
-        device: Their device, as PyTorch names it.
 
     Raises:
         ConfigError: If the machine has too little memory for weights that learn.
@@ -45,7 +44,6 @@ class FlatWeights:
     def __init__(
         self, shapes: Mapping[str, Sequence[int]], *, device: str | torch.device = "cpu"
     ) -> None:
-        """Start with zeros."""
         self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
         size = sum(math.prod(shape) for shape in self.shapes.values())
         if size >= _LARGE and torch.device(device).type == "cpu":
@@ -102,9 +100,6 @@ class FlatWeights:
     def load(self, tensors: Mapping[str, Any]) -> None:
         """Overwrite all tensors, or none of them when one does not fit.
 
-        Args:
-            tensors: Tensors or arrays by name, as `snapshot` returns them.
-
         Raises:
             ShapeError: If a name is missing or unknown, or a shape differs.
         """
@@ -129,10 +124,8 @@ class FlatAdam:
     as long as the update of a small network.
 
     Args:
-        weights_P: The numbers to improve, changed in place.
         lr: The step size. Higher learns faster, too high diverges; 1e-4 to 1e-3 are usual.
         betas: How slowly the means of the gradient and of its square move.
-        eps: Bounds the step where the gradient has always been tiny.
         captured: Whether graphs of a device hold its steps, so that the step size lies there, too.
     """
 
@@ -145,7 +138,6 @@ class FlatAdam:
         eps: float = 1e-8,
         captured: bool = False,
     ) -> None:
-        """Start with both means at zero."""
         self._weights_P = weights_P
         self._mean_P = torch.zeros_like(weights_P)
         self._square_P = torch.zeros_like(weights_P)
@@ -224,10 +216,6 @@ class FlatAdam:
 def clip_norm(grad_P: Tensor, limit: float | None) -> Tensor | float:
     """Shorten a gradient in place to a norm, and return the norm that it had.
 
-    Args:
-        grad_P: The flat gradient.
-        limit: The longest norm; None leaves it.
-
     Returns:
         A number on a CPU; on a device a tensor, for which the host does not wait.
 
@@ -248,11 +236,7 @@ def clip_norm(grad_P: Tensor, limit: float | None) -> Tensor | float:
 
 
 def check_names(tensors: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise unless tensors to load have these names and shapes.
-
-    Raises:
-        ShapeError: If a name is missing or unknown, or a shape differs.
-    """
+    """Raise unless tensors to load have these names and shapes."""
     for name in tensors:
         if name not in shapes:
             raise ShapeError(

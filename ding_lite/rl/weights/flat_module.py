@@ -31,8 +31,6 @@ class FlatModule:
     Args:
         module: Its parameters are moved: afterwards they are views into `weights`, and their
             gradients views into `grads`.
-        device: Where the weights are.
-        name: The argument that gave the module, for errors.
         memory: Weights and gradients that hold the names of its parameters, such as a part of
             those of several modules; its own if None.
         last: The name of a parameter that lies behind all others, if the module has it.
@@ -57,7 +55,6 @@ class FlatModule:
         memory: tuple[FlatWeights, FlatWeights] | None = None,
         last: str = "",
     ) -> None:
-        """Move the parameters."""
         self.module = module.to(device)
         check_parameters(module, name=name)
         parameters = dict(module.named_parameters())  # a shared one is named once
@@ -115,9 +112,6 @@ class FlatModule:
         The first and the last parameter tell whether a user has dropped the gradients, which are
         bound again then, or moved the parameters.
 
-        Args:
-            num_apart: How many gradients, at the end, stay as they are.
-
         Raises:
             ConfigError: If parameters were moved out of the flat weights.
         """
@@ -130,11 +124,7 @@ class FlatModule:
         (grad_P[:-num_apart] if num_apart else grad_P).zero_()
 
     def check_bound(self) -> None:
-        """Raise if a parameter was moved out of the flat weights.
-
-        Raises:
-            ConfigError: It was.
-        """
+        """Raise if a parameter was moved out of the flat weights."""
         for parameter, address, _ in self._bound:
             if parameter.data_ptr() != address:
                 raise ConfigError(
@@ -184,13 +174,7 @@ def acting(module: nn.Module) -> nn.Module:
 
 
 def bind(module: nn.Module, weights: FlatWeights, grads: FlatWeights | None = None) -> None:
-    """Make a module's parameters views into flat weights that hold their names.
-
-    Args:
-        module: Its parameters are bound.
-        weights: Holds the values.
-        grads: Takes the gradients; None for a module that does not learn.
-    """
+    """Make a module's parameters views into flat weights that hold their names."""
     for name, parameter in module.named_parameters():
         parameter.data = weights[name]
         if grads is not None and parameter.requires_grad:
@@ -201,14 +185,6 @@ def made_module(
     make: MakeModule, spec: EnvSpec, *, seed: int, name: str = "network", copy: bool = False
 ) -> nn.Module:
     """Return the module of a user: the one given, or the one that a function of the spec makes.
-
-    Args:
-        make: A module or a function of the spec.
-        spec: The environments'.
-        seed: Of the numbers that the function draws from PyTorch's global generator. The state of
-            that generator stays as it was.
-        name: The argument, for errors.
-        copy: Return a copy of a module that was given.
 
     Raises:
         ConfigError: If it is no module.
@@ -268,12 +244,7 @@ def copied(module: nn.Module) -> nn.Module:
 
 
 def check_parameters(module: nn.Module, *, name: str = "network") -> None:
-    """Raise unless the parameters of a module can lie in flat weights.
-
-    Raises:
-        ConfigError: If there are none, or one is not float32, is not initialised, or shares its
-            memory with others.
-    """
+    """Raise unless the parameters of a module can lie in flat weights."""
     parameters = dict(module.named_parameters())
     if not parameters:
         raise ConfigError(

@@ -47,9 +47,6 @@ class TorchOptimizer:
             `torch.optim` do, it gets the step size of the policy's config, and its schedule;
             otherwise its step size is its own. Groups of parameters keep the ratio of theirs to it.
         parameters: Those that learn; the gradient of each is a view into `grad_P`.
-        grad_P: The flat gradient of these parameters.
-        lr: The step size of the policy's config.
-        lr_end: The one that it falls to; None where it stays.
 
     Raises:
         ConfigError: If it makes no optimiser of these parameters, or one that needs more than a
@@ -73,7 +70,6 @@ class TorchOptimizer:
         lr: float,
         lr_end: float | None = None,
     ) -> None:
-        """Make the optimiser."""
         self._takes_lr = takes_lr(make)
         if lr_end is not None and not self._takes_lr:
             raise ConfigError(
@@ -181,16 +177,6 @@ def make_optimizer(
     captured: bool = False,
 ) -> Optimizer:
     """Make the optimiser of a policy: Adam, unless the user gives another.
-
-    Args:
-        make: The user's.
-        weights_P: The flat weights.
-        grad_P: Their flat gradient.
-        parameters: Returns the parameters that share this memory.
-        lr: The step size of the policy's config.
-        lr_end: The one that it falls to; None where it stays.
-        eps: Adam's.
-        captured: Whether graphs of a device hold Adam's steps.
 
     Raises:
         ConfigError: If the user's cannot be used.

@@ -476,3 +476,16 @@ def test_an_actor_and_a_critic_that_share_layers_stay_as_they_are() -> None:
     critic.first = actor.first
     agent = make_agent(PPO(CARTPOLE, actor=actor, critic=critic))
     assert Mutation(**{**ONLY, "architecture": 1.0}).mutate(agent) == "none"
+
+
+@pytest.mark.parametrize("kind", ["shared", "soft"])
+def test_new_layers_are_drawn_by_the_seed_and_not_by_the_global_generator(kind: str) -> None:
+    weights = []
+    for global_seed in (0, 1):
+        agent = learned_agent(kind)
+        torch.manual_seed(global_seed)
+        state = torch.get_rng_state()
+        Mutation(**{**ONLY, "architecture": 1.0}).mutate(agent)
+        assert torch.equal(torch.get_rng_state(), state)
+        weights.append(agent.policy.weights())
+    torch.testing.assert_close(*weights, rtol=0.0, atol=0.0)

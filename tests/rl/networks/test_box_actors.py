@@ -6,7 +6,7 @@ import torch
 from torch.distributions import Normal
 from torch.nn import functional as F
 
-from ding_lite.rl.networks.action_values import ActionValues, draw_stacked_weights
+from ding_lite.rl.networks.action_values import ActionValues
 from ding_lite.rl.networks.activations import activation_function
 from ding_lite.rl.networks.box_actors import DeterministicActor, MLPBody, SquashedGaussianActor
 from ding_lite.rl.networks.q_nets import draw_weights
@@ -22,7 +22,7 @@ def normal(*shape, seed=0):
 def make_critics(hidden, *, num_networks=2, first=None, activation="relu"):
     shapes = ActionValues.shapes(num_networks, NUM_OBS, NUM_ACTIONS, hidden)
     weights, grads = FlatWeights(shapes), FlatWeights(shapes)
-    draw_stacked_weights(weights, np.random.default_rng(0))
+    draw_weights(weights, np.random.default_rng(0), first_input=2)
     depth = len(hidden) + 1
     critics = ActionValues(
         weights,

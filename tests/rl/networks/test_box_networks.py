@@ -13,8 +13,6 @@ from ding_lite.errors import CheckpointError, ConfigError, ShapeError
 from ding_lite.evolution import Mutation, Search, log_uniform
 from ding_lite.evolution.agent import make_agent
 from ding_lite.evolution.batched import stack_key
-from ding_lite.rl import NStep, ReplayBuffer, Transitions, make_envs
-from ding_lite.testing.probes import BEST_NUMBER
 from tests.rl.policies.test_box_policy import (
     ARM,
     EVERY_KIND,
@@ -23,7 +21,6 @@ from tests.rl.policies.test_box_policy import (
     LOW,
     PICTURES,
     batch,
-    best,
     prioritized,
 )
 from tests.rl.reference_box import linears, load, make_mlp
@@ -325,30 +322,6 @@ def test_agents_with_modules_of_a_user_mutate_but_for_their_layers(kind):
     only = Mutation(none=0, weights=0, architecture=1, hyperparameters=0)
     assert only.mutate(agent) == "none"
     assert np.isfinite(policy.learn(batch(1))["loss"])
-
-
-@EVERY_KIND
-def test_modules_of_a_user_find_the_best_number(kind):
-    settings = {"actor_lr": 2e-3, "critic_lr": 1e-2, "target_tau": 0.05, "gamma": 0.9}
-    if kind == "sac":
-        settings |= {"alpha": 1e-3, "learn_alpha": False}
-    envs = make_envs("probe/RightActionForObs-v1", 8, seed=0)
-    policy = make(
-        kind,
-        envs.spec,
-        actor=actor_for(kind, envs.spec, (32, 32)),
-        critic=Critic(envs.spec, (32, 32)),
-        **settings,
-    )
-    replay, n_steps = ReplayBuffer(envs.spec, capacity=2_000), NStep(1, 0.9, 8)
-    for _ in range(120):
-        replay.add(n_steps(envs.step(envs.random_actions())))
-    for _ in range(300):
-        drawn = replay.sample(64)
-        assert isinstance(drawn, Transitions)
-        policy.learn(drawn)
-    assert best(policy, 1.0) == pytest.approx(BEST_NUMBER, abs=0.25)
-    assert best(policy, -1.0) == pytest.approx(-BEST_NUMBER, abs=0.25)
 
 
 class OfParts(nn.Module):

@@ -115,13 +115,6 @@ def best(policy, obs):
 
 
 @EVERY_KIND
-def test_a_reward_of_one_is_worth_one(kind):
-    policy = learn_in(kind, "probe/OneReward-v1", gamma=0.9)
-    for action in (-1.0, 0.0, 1.0):
-        assert value(policy, 0.0, action) == pytest.approx(1.0, abs=0.05)
-
-
-@EVERY_KIND
 def test_values_follow_the_observation(kind):
     policy = learn_in(kind, "probe/RewardIsObs-v1", gamma=0.9)
     assert value(policy, 1.0) == pytest.approx(1.0, abs=0.1)
@@ -426,21 +419,6 @@ def test_errors_of_transitions_are_those_that_an_update_reports(kind):
 
 
 @EVERY_KIND
-def test_importance_weights_scale_the_loss_of_each_transition(kind):
-    drawn = prioritized(0, size=2)
-    drawn.weight[:] = torch.tensor([0.0, 1.0])
-    policy, other = make(kind), make(kind)
-    drawn.reward[0] = 1e4  # with weight 0 it does not matter how far off it is
-    td_error = np.asarray(policy.learn(drawn)["td_error"])
-    drawn.reward[0] = 0.0
-    other.learn(drawn)
-    assert td_error[0] > 9_000.0
-    ours, theirs = policy.state_dict()["weights"], other.state_dict()["weights"]
-    for name, tensor in ours.items():
-        torch.testing.assert_close(tensor, theirs[name])
-
-
-@EVERY_KIND
 @pytest.mark.parametrize("reward", [math.nan, math.inf, 3e38])
 def test_a_loss_that_is_not_finite_raises_and_leaves_the_weights(kind, reward, recwarn):
     policy = make(kind)
@@ -498,21 +476,6 @@ def test_weights_include_the_statistics_of_observations(kind):
     np.testing.assert_allclose(found, collector.act(obs, explore=False), atol=1e-4)
 
 
-@EVERY_KIND
-def test_a_normalized_policy_learns_from_observations_of_very_different_sizes(kind):
-    scale = torch.tensor([1e-3, 1e2, 1e5])
-    losses = {}
-    for normalize_obs in (False, True):
-        policy = make(kind, normalize_obs=normalize_obs, critic_lr=1e-2)
-        for seed in range(200):
-            drawn = batch(seed)
-            target = drawn.obs[:, 0]  # the value is what the smallest number says
-            drawn = replace(drawn, obs=drawn.obs * scale, next_obs=drawn.next_obs * scale)
-            drawn.reward[:], drawn.terminated[:] = target, True
-            losses[normalize_obs] = policy.learn(drawn)["loss"]
-    assert losses[True] < 0.1 < 0.5 < losses[False]
-
-
 @pytest.mark.parametrize("normalize_obs", [False, True])
 @EVERY_KIND
 def test_a_resumed_policy_goes_on_as_if_nothing_had_happened(kind, normalize_obs):
@@ -545,29 +508,6 @@ def test_a_state_of_another_kind_is_refused(kind):
         policy.load_state_dict({key: value for key, value in state.items() if key != "rng"})
     with pytest.raises(ShapeError, match="Was the other network made with the same sizes"):
         policy.load_state_dict(make(kind, hidden=(16, 13)).state_dict())
-
-
-def test_learners_that_average_their_gradients_learn_as_one_with_both_batches():
-    one, other, both = (make("ddpg") for _ in range(3))
-    left, right = batch(0), batch(1)
-    seen = []
-    other.reduce_gradient = lambda grad_P: seen.append(grad_P.clone())
-    other.learn(right)
-    one.reduce_gradient = lambda grad_P: grad_P.add_(seen.pop(0)).mul_(0.5)
-    one.learn(left)
-    both.learn(
-        Transitions(
-            *(
-                torch.cat((getattr(left, name), getattr(right, name)))
-                for name in Transitions.__slots__
-            )
-        )
-    )
-    mine, theirs = one.state_dict()["weights"], both.state_dict()["weights"]
-    for name in mine:
-        if name.startswith("critics."):  # the actors climb critics that differ by a step
-            torch.testing.assert_close(mine[name], theirs[name], rtol=1e-3, atol=1e-5)
-    assert seen == []
 
 
 @EVERY_KIND

@@ -148,20 +148,6 @@ def test_a_clone_and_a_resumed_policy_go_on_exactly(kind, network, optimizer):
 
 
 @EVERY_KIND
-def test_learn_is_gradients_and_apply_gradient(kind):
-    settings = {} if kind == "A2C" else {"epochs": 1}
-    one = make(kind, PENDULUM, settings=settings, network=Together, optimizer=torch.optim.SGD)
-    other = one.clone()
-    for seed in range(3):
-        rollout = draw_rollout(seed, PENDULUM)
-        expected = one.learn([rollout])
-        gradient, metrics = other.gradients([rollout])
-        norm = other.apply_gradient(gradient.numpy())
-        assert {**metrics, "grad_norm": norm} == expected
-    torch.testing.assert_close(one.weights(), other.weights(), rtol=0, atol=0)
-
-
-@EVERY_KIND
 def test_gradients_that_would_leave_running_means_behind_are_refused(kind):
     policy = make(kind, network=with_everything)
     before = policy.weights()

@@ -16,7 +16,6 @@ from ding_lite.nest import leaves
 from ding_lite.rl import (
     DQN,
     R2D2,
-    DQNConfig,
     EpisodeBuffer,
     Memory,
     Policy,
@@ -466,19 +465,6 @@ def test_a_cue_is_remembered_until_it_is_asked_for(memory):
         task.use(mw.train(policy, episodes))
         task.run(max_step=400)
     assert mean_return(policy, make_envs("probe/Recall-v0", 8, seed=99), episodes=80) == 1.0
-
-
-def test_without_memory_the_answer_is_a_guess():
-    envs = make_envs("probe/Recall-v0", 8, seed=0)
-    policy = DQN(envs.spec, DQNConfig(hidden=(16,), epsilon_steps=500))
-    replay = ReplayBuffer(envs.spec, capacity=2_000)
-    with Task() as task:
-        task.use(mw.collect(policy, envs, steps=8))
-        task.use(mw.add_to(replay))
-        task.use(mw.train(policy, replay))
-        task.run(max_step=400)
-    guessed = mean_return(policy, make_envs("probe/Recall-v0", 8, seed=99), episodes=80)
-    assert abs(guessed) < 0.4  # of 80 fair guesses, with certainty
 
 
 def test_agents_of_a_population_learn_from_episodes():

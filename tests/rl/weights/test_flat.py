@@ -3,9 +3,8 @@ import pytest
 import torch
 
 from ding_lite.errors import ShapeError
-from ding_lite.rl.networks.q_nets import MAX_NUMPY_PRODUCTS, MLPQNetwork, draw_weights
+from ding_lite.rl.networks.q_nets import MLPQNetwork, draw_weights
 from ding_lite.rl.weights.flat import FlatAdam, FlatWeights
-from tests.rl import reference
 
 SHAPES = {"torso.0.weight": (3, 2), "torso.0.bias": (3,), "head.weight": (1, 3)}
 
@@ -105,37 +104,6 @@ def test_adam_goes_on_exactly_where_it_was_saved():
     assert torch.equal(straight, resumed)
     with pytest.raises(ShapeError, match=r"\(5,\) for 'mean'; \(6,\)"):
         FlatAdam(torch.zeros(6), lr=0.1).load_state_dict(adam.state_dict())
-
-
-@pytest.mark.parametrize("hidden", [(8,), (16, 12), (5, 6, 7)])
-def test_written_out_gradients_are_those_of_autograd(hidden):
-    rng = np.random.default_rng(0)
-    net = MLPQNetwork(4, hidden, num_actions=3)
-    draw_weights(net.weights, rng)
-    obs_BI = torch.from_numpy(rng.normal(size=(32, 4)).astype(np.float32))
-    grad_BA = torch.from_numpy(rng.normal(size=(32, 3)).astype(np.float32))
-    named = {name: t.requires_grad_() for name, t in net.weights.snapshot().items()}
-    leaves = {name: t.detach().clone().requires_grad_() for name, t in named.items()}
-
-    expected_BA = reference.mlp(leaves, obs_BI, num_hidden=len(hidden))
-    expected_BA.backward(grad_BA)
-    values_BA, outputs = net.forward_saving(obs_BI)
-    net.backward(outputs, grad_BA)
-
-    torch.testing.assert_close(values_BA, expected_BA.detach())
-    torch.testing.assert_close(net.forward(obs_BI), values_BA)
-    for name, leaf in leaves.items():
-        torch.testing.assert_close(net.grads[name], leaf.grad)
-
-
-def test_few_and_many_observations_get_the_same_values():
-    rng = np.random.default_rng(1)
-    net = MLPQNetwork(4, (16, 16), num_actions=2)
-    draw_weights(net.weights, rng)
-    obs_NI = rng.normal(size=(2 * MAX_NUMPY_PRODUCTS // 16**2, 4)).astype(np.float32)
-    together = net.values(obs_NI)
-    apart = np.concatenate([net.values(few) for few in np.split(obs_NI, 8)])
-    np.testing.assert_allclose(together, apart, rtol=1e-5, atol=1e-6)
 
 
 def test_first_weights_are_those_of_a_torch_linear():

@@ -7,23 +7,18 @@ one vector from the beginning, and the networks are those of vectors.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
-from typing import Any, cast
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ding_lite.rl.host_or_device import placed
-from ding_lite.rl.networks.activations import Activation, activation_function
 from ding_lite.rl.networks.conv import AnyTorso, Conv, num_features, torso_for
 from ding_lite.rl.networks.inputs import RunningNorm, as_floats
-from ding_lite.rl.networks.modules import Normalized, QModule
+from ding_lite.rl.networks.modules import ActorCriticModule, Normalized, QModule
 from ding_lite.rl.packing import Leaf, Packing, Tree
-from ding_lite.rl.recorded.actor_critic import LOG_STD, RecordedActorCritic
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.weights.flat_module import FlatModule, acting, seeded
+from ding_lite.rl.weights.flat_module import acting
 
 
 def encodes_images(spec: EnvSpec, torso: AnyTorso) -> bool:
@@ -35,21 +30,15 @@ def encodes_images(spec: EnvSpec, torso: AnyTorso) -> bool:
 
 def encoded_parts(spec: EnvSpec, torso: AnyTorso) -> Iterator[tuple[Leaf, tuple[Conv, ...], int]]:
     """Yield each part of observations, its convolutions, and how many numbers come out of it."""
-    for leaf in leaves_of(spec):
+    for leaf in () if spec.packing is None else spec.packing.leaves:
         convs = torso_for(torso, leaf.shape, env_id=spec.env_id) if leaf.is_image else ()
         yield leaf, convs, num_features(leaf.shape, convs) if convs else leaf.size
 
 
 class PartsEncoder(nn.Module):
-    """Joins the parts of observations into one vector, images after their convolutions.
-
-    Args:
-        spec: The environments'.
-        torso: The convolutions of each image.
-    """
+    """Joins the parts of observations into one vector, images after their convolutions."""
 
     def __init__(self, spec: EnvSpec, torso: AnyTorso) -> None:
-        """Make the convolutions."""
         super().__init__()
         self._leaves, convs, sizes = zip(*encoded_parts(spec, torso), strict=True)
         self.conv = nn.ModuleList(
@@ -69,37 +58,17 @@ class PartsEncoder(nn.Module):
 
 
 class PartsQModule(QModule):
-    """A value per action of observations of several parts.
-
-    Args:
-        spec: The environments'.
-        torso: The convolutions of each image.
-        hidden: The widths of the hidden layers; of a dueling network the last one is split in two.
-        num_actions: The number of values.
-        dueling: Whether value and advantages are estimated apart.
-        activation: Of the hidden layers.
-    """
+    """A value per action of observations of several parts."""
 
     def __init__(
         self,
         spec: EnvSpec,
         torso: AnyTorso,
         hidden: Sequence[int],
-        *,
-        num_actions: int,
-        dueling: bool,
-        activation: Activation,
+        **shape: Any,  # noqa: ANN401 - what QModule takes
     ) -> None:
-        """Make the layers."""
         encoder = PartsEncoder(spec, torso)
-        super().__init__(
-            (encoder.num_outputs,),
-            (),
-            hidden,
-            num_actions=num_actions,
-            dueling=dueling,
-            activation=activation,
-        )
+        super().__init__((encoder.num_outputs,), (), hidden, **shape)
         self.encoder = encoder
 
     def forward(self, tree: Tree) -> Tensor:
@@ -107,80 +76,24 @@ class PartsQModule(QModule):
         return super().forward(self.encoder(tree))
 
 
-class _Head(nn.Module):
-    """The last layer of an actor or a critic, and further tensors beside it."""
+class PartsActorCriticModule(ActorCriticModule):
+    """Action parameters and values of observations of several parts, on shared hidden layers."""
 
-    def __init__(self, num_inputs: int, num_outputs: int) -> None:
-        super().__init__()
-        self.head = nn.Linear(num_inputs, num_outputs)
-
-
-class PartsActorCriticModule(nn.Module):
-    """Action parameters and values of observations of several parts, on shared hidden layers.
-
-    Args:
-        spec: The environments'.
-        torso: The convolutions of each image.
-        hidden: The widths of the hidden layers.
-        num_outputs: The number of the actor's outputs.
-        activation: Of the hidden layers.
-        more_shapes: Further tensors of the actor, such as `actor.log_std`.
-    """
+    encoder: PartsEncoder
 
     def __init__(
         self,
         spec: EnvSpec,
         torso: AnyTorso,
         hidden: Sequence[int],
-        *,
-        num_outputs: int,
-        activation: Activation,
-        more_shapes: Mapping[str, tuple[int, ...]],
+        **shape: Any,  # noqa: ANN401 - what ActorCriticModule takes
     ) -> None:
-        """Make the layers."""
-        super().__init__()
-        self.encoder = PartsEncoder(spec, torso)
-        sizes = (self.encoder.num_outputs, *hidden)
-        self.torso = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(sizes))
-        self._activation = activation_function(activation).recorded
-        self.actor, self.critic = _Head(sizes[-1], num_outputs), _Head(sizes[-1], 1)
-        for name, shape in more_shapes.items():
-            self.actor.register_parameter(
-                name.removeprefix("actor."), nn.Parameter(torch.zeros(shape))
-            )
+        encoder = PartsEncoder(spec, torso)
+        super().__init__((encoder.num_outputs,), (), hidden, encoder=encoder, **shape)
 
     def forward(self, tree: Tree) -> tuple[Tensor, Tensor]:
         """Compute the actor's outputs, [B, D], and the values, [B], of a tree of observations."""
-        features_BI = self.encoder(tree)
-        for layer in self.torso:
-            features_BI = self._activation(layer(features_BI))
-        return self.actor.head(features_BI), self.critic.head(features_BI).squeeze(1)
-
-
-def make_parts_actor_critic(
-    spec: EnvSpec,
-    torso: AnyTorso,
-    hidden: Sequence[int],
-    *,
-    num_outputs: int,
-    activation: Activation,
-    more_shapes: Mapping[str, tuple[int, ...]],
-    device: torch.device,
-) -> RecordedActorCritic:
-    """Make the network of a `PartsActorCriticModule`, which takes packed observations."""
-    with seeded(0, "unused"):
-        module = PartsActorCriticModule(
-            spec,
-            torso,
-            hidden,
-            num_outputs=num_outputs,
-            activation=activation,
-            more_shapes=more_shapes,
-        )
-    num_apart = sum(math.prod(shape) for shape in more_shapes.values())
-    flat = FlatModule(module, device=device, last=LOG_STD)
-    flat.weights.flat.zero_()
-    return RecordedActorCritic(flat, unpack=spec.unpack, num_apart=num_apart)
+        return super().forward(self.encoder(tree))
 
 
 def for_inference(
@@ -188,31 +101,18 @@ def for_inference(
 ) -> nn.Module:
     """Put before a network what a policy does with observations, as a plain module.
 
-    Args:
-        network: Gets vectors, images, or trees of parts.
-        spec: The environments'.
-        norm: The statistics by which observations are normalised, as they are now; None without.
-        sees_trees: Whether it gets trees where observations have several parts.
-
     Returns:
         A module of observations as the environment gives them, without Dropout.
     """
     if norm is None and (sees_trees or spec.packing is None):
         return acting(network)
     if spec.packing is None:
-        return acting(Normalized(network, cast(RunningNorm, norm)))
+        return acting(Normalized(network, norm))
     return acting(FromTree(network, spec.packing, norm, sees_trees=sees_trees))
 
 
-class FromTree(nn.Module):
-    """A network behind a tree of observations, for inference.
-
-    Args:
-        network: Gets all parts as one vector, or as a tree.
-        packing: The layout of the observations.
-        norm: The statistics by which it is normalised, as they are now; None without.
-        sees_trees: Whether it gets a tree.
-    """
+class FromTree(Normalized):
+    """A network behind a tree of observations, for inference."""
 
     def __init__(
         self,
@@ -222,35 +122,20 @@ class FromTree(nn.Module):
         *,
         sees_trees: bool = False,
     ) -> None:
-        """Copy the statistics."""
-        super().__init__()
-        self.network = network
+        super().__init__(network, norm, size=packing.num_inputs)
         self._unpack = packing.unpack if sees_trees else None
-        self.shift: Tensor
-        self.scale: Tensor
         self._leaves, self._is_one_leaf = packing.leaves, packing.is_one_leaf
-        self._clip = None if norm is None else norm.clip
-        if norm is not None:
-            device = next(network.parameters()).device
-            for name, found in (("shift", norm.shift_I), ("scale", norm.scale_I)):
-                self.register_buffer(name, placed(found[: packing.num_inputs], device).clone())
 
     def forward(self, tree: Tree, state: Tensor | None = None) -> Any:  # noqa: ANN401 - what the network returns
         """Compute what the network computes; one with memory takes its states, too."""
-        if self._is_one_leaf and self._clip is None:
+        if self._is_one_leaf and self.clip is None:
             return self.network(tree) if state is None else self.network(tree, state)
         parts = [as_floats(leaf.find(tree)).flatten(1) for leaf in self._leaves]
         joined = torch.cat(parts, dim=1)
-        if self._clip is not None:
-            joined = (joined - self.shift) * self.scale
-            joined = joined.clamp(-self._clip, self._clip)
+        if self.clip is not None:
+            joined = self.normed(joined)
         inputs: Any = joined if self._unpack is None else self._unpack(joined)
         return self.network(inputs) if state is None else self.network(inputs, state)
-
-
-def leaves_of(spec: EnvSpec) -> tuple[Leaf, ...]:
-    """Return the parts of packed observations."""
-    return () if spec.packing is None else spec.packing.leaves
 
 
 def _convolutions(in_channels: int, convs: Sequence[Conv]) -> nn.Sequential:
