@@ -63,6 +63,8 @@ class Agent:
         ((2,), {'lr': 0.002})
     """
 
+    # More than 20 methods: those of a policy, so that stages take an agent as one, and its own.
+
     def __init__(
         self,
         policy: Policy,

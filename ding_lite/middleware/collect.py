@@ -11,7 +11,6 @@ from typing import Any, overload
 import numpy as np
 
 from ding_lite.errors import ConfigError
-from ding_lite.evolution.agent import Agent
 from ding_lite.middleware.checks import check_fits, check_has, check_schedule
 from ding_lite.middleware.episodes import RecentEpisodes
 from ding_lite.middleware.rollout import CollectRollout
@@ -22,7 +21,7 @@ from ding_lite.rl.formulas.returns import NStep
 from ding_lite.rl.formulas.schedules import Schedule
 from ding_lite.rl.memory import memory_of
 from ding_lite.rl.policies.base import limit_torch_threads
-from ding_lite.rl.protocols import ActorCritic, Policy, Replay
+from ding_lite.rl.protocols import ActorCritic, Policy, Replay, TakesTurns
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all, whole
@@ -33,7 +32,7 @@ def collect(
     policy: Policy, envs: Envs, *, steps: int, epsilon: Schedule | None = None
 ) -> Middleware: ...
 @overload
-def collect(policy: ActorCritic | Agent, envs: Envs, *, unroll: int) -> Middleware: ...
+def collect(policy: ActorCritic | TakesTurns, envs: Envs, *, unroll: int) -> Middleware: ...
 def collect(
     policy: Policy,
     envs: Envs,
@@ -122,7 +121,7 @@ class _Collect:
 
     def __init__(self, policy: Policy, envs: Envs, *, steps: int, epsilon: Schedule | None) -> None:
         self._policy = policy
-        self._leaves_envs = isinstance(policy, Agent)
+        self._leaves_envs = isinstance(policy, TakesTurns)
         self._envs = envs
         self._num_rounds = steps // envs.num_envs
         self._epsilon = epsilon

@@ -7,7 +7,6 @@ from typing import Any
 
 from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, PeerLost
-from ding_lite.evolution.agent import Agent
 from ding_lite.middleware.buffer import check_prioritized, give_back
 from ding_lite.middleware.checks import check_batch, check_has, check_schedule
 from ding_lite.rl.batch import Transitions
@@ -23,6 +22,7 @@ from ding_lite.rl.protocols import (
     Policy,
     Prioritized,
     Replay,
+    TakesTurns,
 )
 from ding_lite.rl.replay.episodes import EpisodeBuffer
 from ding_lite.rl.reward_norm import RewardNorm
@@ -97,7 +97,7 @@ def train(
         return _train_from_rollouts(policy, norm)
     if isinstance(replay, EpisodeBuffer) or isinstance(_learner(policy), LearnsFromSequences):
         replay = _Sequences(policy, replay)
-    if isinstance(policy, Agent) and replay is not None:
+    if isinstance(policy, TakesTurns) and replay is not None:
         return TrainAgent(
             policy, replay, batch_size=batch_size, updates=updates, beta=beta, norm=norm
         )
@@ -171,7 +171,7 @@ class _Sequences:
 
 def _learner(policy: Policy) -> Policy:
     """Return the policy that learns now: that of an agent."""
-    return policy.policy if isinstance(policy, Agent) else policy
+    return policy.policy if isinstance(policy, TakesTurns) else policy
 
 
 class TrainAgent:
@@ -190,7 +190,7 @@ class TrainAgent:
 
     def __init__(
         self,
-        agent: Agent,
+        agent: TakesTurns,
         replay: Replay,
         *,
         batch_size: int | None,

@@ -93,6 +93,25 @@ class LearnsFromSequences(Policy, Protocol):
 
 
 @runtime_checkable
+class TakesTurns(Policy, Protocol):
+    """A policy that takes turns with others in the same environments, such as an `Agent`.
+
+    It leaves them to the next one behind each turn, and its settings may change between two turns.
+    """
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that acts and learns now."""
+
+    @property
+    def learn_every(self) -> int | None:
+        """Env steps for each update; None leaves that to `train`."""
+
+    def take_updates(self) -> int:
+        """Return how many updates `learn_every` asks for since the last call."""
+
+
+@runtime_checkable
 class ReducesGradient(Policy, Protocol):
     """A policy that may average its gradients with other learners."""
 

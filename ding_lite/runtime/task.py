@@ -61,6 +61,8 @@ class Task:
         3
     """
 
+    # More than 20 methods: the seed documents write all of them on `task`.
+
     def __init__(
         self,
         *,

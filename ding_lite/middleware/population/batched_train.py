@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, cast
 
+from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.batched import Stack, UpdateResult, make_stack, stack_key
 from ding_lite.middleware.train import TrainAgent
 from ding_lite.rl.protocols import Policy
@@ -49,8 +50,9 @@ class TrainTogether:
         """Find agents that share a shape and a replay with enough transitions for all of them."""
         groups: dict[Hashable, list[tuple[int, Policy]]] = {}
         for index, (train, ctx) in enumerate(zip(self._trains, contexts, strict=True)):
-            policy = train.agent.policy
-            if train.agent.rests or not train.shares or ctx.get("warming_up"):
+            agent = _agent_of(train)
+            policy = agent.policy
+            if agent.rests or not train.shares or ctx.get("warming_up"):
                 continue
             key = stack_key(policy)
             if key is not None:
@@ -83,7 +85,11 @@ class TrainTogether:
             counters["train_iter"] += outcome.updates
             _report(contexts[index], outcome, counters["train_iter"])
             if outcome.fault is not None:
-                train.agent.set_aside(outcome.fault)
+                _agent_of(train).set_aside(outcome.fault)
+
+
+def _agent_of(train: TrainAgent) -> Agent:
+    return cast(Agent, train.agent)  # `for_each` has made them for agents
 
 
 def _report(ctx: Context, outcome: UpdateResult, train_iter: int) -> None:

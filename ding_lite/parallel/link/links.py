@@ -68,6 +68,9 @@ class Links:
         on_tick: Called in each iteration of the transport, on the same thread.
     """
 
+    # More than 20 methods: it is the sink of a transport, which calls seven of them, and the other
+    # half is called by the router's threads; both halves share one lock.
+
     def __init__(
         self,
         spec: NodeSpec,

@@ -65,6 +65,8 @@ class Session:
         peer_id: The peer.
     """
 
+    # More than 20 methods: one for each message that a session makes or takes.
+
     def __init__(self, me: Identity, peer_id: int) -> None:
         self.peer_id = peer_id
         self.peer: Identity | None = None

@@ -73,6 +73,9 @@ class NodeRouter(Router):
         on_peer: Called on the same thread with each node that connects (True) or disconnects.
     """
 
+    # More than 20 methods: those of `Router`, and what the launcher and the membership of an elastic
+    # job tell a router.
+
     traced: MessageTrace
 
     def __init__(
