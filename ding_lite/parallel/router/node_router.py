@@ -73,8 +73,8 @@ class NodeRouter(Router):
         on_peer: Called on the same thread with each node that connects (True) or disconnects.
     """
 
-    # More than 20 methods: those of `Router`, and what the launcher and the membership of an elastic
-    # job tell a router.
+    # More than 20 methods: those of `Router`, and what the launcher and the membership of an
+    # elastic job tell a router.
 
     traced: MessageTrace
 
