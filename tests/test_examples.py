@@ -274,7 +274,7 @@ def test_a_killed_and_resumed_run_has_the_weights_of_an_uninterrupted_one(
     assert "The run in killed goes on at 2,000 env steps." in err
 
     assert weights_in(tmp_path / "killed") == weights_in(tmp_path / "whole")
-    times = {"wall_s": 0.0}
+    times = {"wall_s": 0.0, "seconds": {}}
     assert json.loads(again) | times == json.loads(out) | times
 
 

@@ -79,7 +79,9 @@ def run_fork_server() -> None:
 
     gc.freeze()  # a collection in a node would copy all the pages that it shares with the others
     gc.enable()
-    _ForkServer(spec).run()
+    server = _ForkServer(spec)
+    with server.control:
+        server.run()
     shutil.rmtree(spec.directory, ignore_errors=True)
     remove_left_over()  # the shared memory of killed nodes
     # Nothing is left to close, and the teardown of imported modules would delay the launcher.
@@ -94,7 +96,7 @@ def _num_threads() -> int:
 class _ForkServer:
     def __init__(self, spec: ForkServerSpec) -> None:
         self._spec = spec
-        self._control = socket.socket(fileno=spec.control_fd)
+        self.control = socket.socket(fileno=spec.control_fd)
         self._nodes: dict[int, NodeProcess] = {}
         self._has_launcher = True
         self._kill_at: Deadline | None = None
@@ -110,13 +112,13 @@ class _ForkServer:
         while self._has_launcher or self._nodes:
             sources: list[Any] = [self._wake_r]
             if self._has_launcher:
-                sources.append(self._control)
+                sources.append(self.control)
             ready = wait(sources, None if self._kill_at is None else self._kill_at.remaining)
 
             if self._wake_r in ready:
                 os.read(self._wake_r, 4096)
                 self._reap()
-            if self._control in ready:
+            if self.control in ready:
                 self._handle_command()
             if self._kill_at is not None and self._kill_at.expired:
                 self._kill_at = None
@@ -125,7 +127,7 @@ class _ForkServer:
 
     def _handle_command(self) -> None:
         try:
-            packet, fds, _, _ = socket.recv_fds(self._control, MAX_PACKET, 1)
+            packet, fds, _, _ = socket.recv_fds(self.control, MAX_PACKET, 1)
         except ConnectionResetError:
             packet, fds = b"", []
         if not packet:
@@ -147,7 +149,7 @@ class _ForkServer:
             connection,
             life_fd=self._spec.life_fd,
             directory=self._spec.directory,
-            foreign_fds=(self._control.fileno(), self._wake_r, self._wake_w),
+            foreign_fds=(self.control.fileno(), self._wake_r, self._wake_w),
         )
         process.start()
         connection.close()
@@ -186,7 +188,7 @@ class _ForkServer:
 
     def _report(self, **message: int | None) -> None:
         with suppress(OSError):  # the launcher has ended
-            self._control.send(json.dumps(message).encode())
+            self.control.send(json.dumps(message).encode())
 
 
 def _pid(process: NodeProcess) -> int:
