@@ -78,11 +78,13 @@ __all__ = [
     "wandb",
 ]
 
+evaluate_population = evaluate
+"""The name by which programs of populations call it; it does not go away."""
+
 if not TYPE_CHECKING:  # a type checker knows the present names only
     __getattr__ = renamed(
         __name__,
         checkpoint_together="checkpoint",
-        evaluate_population="evaluate",
         evaluate_together="evaluate",
         keep_best_agent="keep_best",
         keep_champion="keep_best",

@@ -13,7 +13,6 @@ from ding_lite.rl.checkpoint.save_load import save_checkpoint
 
 FORMER = {
     "checkpoint_together": "checkpoint",
-    "evaluate_population": "evaluate",
     "evaluate_together": "evaluate",
     "keep_best_agent": "keep_best",
     "keep_champion": "keep_best",
@@ -30,6 +29,10 @@ FORMER = {
 def test_a_former_name_warns_and_is_the_present_factory(former: str, present: str) -> None:
     with pytest.warns(DeprecationWarning, match=f"middleware.{former}` is now .*{present}"):
         assert getattr(mw, former) is getattr(mw, present)
+
+
+def test_programs_of_populations_keep_their_name_of_evaluate() -> None:
+    assert mw.evaluate_population is mw.evaluate
 
 
 def test_a_part_saved_under_its_former_class_name_is_resumed(tmp_path: Path) -> None:
