@@ -269,7 +269,7 @@ ODD_VALUES = [
 ]
 
 
-@pytest.mark.parametrize("value", ODD_VALUES, ids=str)
+@pytest.mark.parametrize("value", ODD_VALUES, ids=lambda value: type(value).__name__)
 def test_values_beside_numbers_and_texts_come_back_equal(tmp_path: Path, value: object) -> None:
     save_checkpoint(tmp_path, {"x": value}, meta={"y": value})
     found = load_checkpoint(tmp_path)
