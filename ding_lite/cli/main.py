@@ -86,7 +86,7 @@ _COMMANDS = {
         nodes.add_keygen,
     ),
 }
-"""What each command takes, what it does, an example of it, and what adds its options."""
+"""The arguments, summary, example and options of each command."""
 COMMANDS = tuple(_COMMANDS)
 
 

@@ -38,7 +38,7 @@ _WORDS = {
     "evolve": {"runs": "runs/evolve-POLICY/ENV", "max_env_steps": 200_000},
     "program": {"runs": "runs/<program>"},
 }
-"""What differs in the words of defaults."""
+"""The defaults that differ between commands."""
 
 
 def _option(

@@ -36,7 +36,7 @@ class ConvChain:
     start: int = 0
     """The number of inputs of `reader` before those."""
     step: int = 1
-    """What is added from the number of one to that of the next."""
+    """The difference between the numbers of two successive ones."""
 
     def layer(self, index: int) -> str:
         """Return the name of a convolution."""

@@ -63,7 +63,7 @@ class LocalEngine:
         self._preload = preload
         self._children: dict[int, _Child] = {}
         self._preparation: dict[str, Any] = {}
-        """What multiprocessing needs to import this program in a node."""
+        """The data with which multiprocessing imports this program in a node."""
         self._process: subprocess.Popen[bytes] | None = None
         self._control, self._far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._life_r, self._life_w = os.pipe()

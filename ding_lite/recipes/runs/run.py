@@ -119,7 +119,7 @@ class Run:
 
     @property
     def title(self) -> str:
-        """What stands above its curve unless its program says so."""
+        """The default title of its curve."""
         return f"{self.example} on {self.options.env}"
 
     @property

@@ -140,7 +140,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     """Draws random numbers on `device`; its place is saved."""
     _compiled_loss: Callable[[Any], tuple[Tensor, LossMetrics]] | None = None
     changes: tuple[ChangeModule, ...] = ()
-    """What `change_networks` has changed since `build`."""
+    """The changes that `change_networks` has made since `build`."""
     state_size: int = 0
     """The length of the recurrent state of one environment; `build` sets it for a policy with
     memory. `choose` then gets the states, [N, S], as a third argument, and also returns the next
