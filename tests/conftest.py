@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -26,7 +27,8 @@ import pytest
 if TYPE_CHECKING:
     from ding_lite.testing.clock import ManualClock
 
-SECONDS_PER_TEST = 20.0
+SECONDS_PER_TEST = 120.0
+"""Enough that a machine which stands still for a minute fails no test."""
 SEED = 20261121
 LONGEST = ("tests/test_docs.py", "tests/test_examples", "tests/procs/")
 """The files that take longest for their number of tests, most of it in processes of their own."""
@@ -153,8 +155,14 @@ def _deadline(item: pytest.Item) -> Iterator[None]:
     seconds = float(marker.args[0]) if marker else SECONDS_PER_TEST
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        pytest.fail(f"Still running after {seconds:g} s.\n{_all_stacks()}")
+        used = time.process_time() - cpu_time
+        load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+        pytest.fail(
+            f"Still running after {seconds:g} s, of which this process computed {used:.1f} s "
+            f"(load {load}).\n{_all_stacks()}"
+        )
 
+    cpu_time = time.process_time()
     previous = signal.signal(signal.SIGALRM, interrupt)
     # Again every 5 s: what the test does on the way out may hang as well.
     signal.setitimer(signal.ITIMER_REAL, seconds, 5.0)

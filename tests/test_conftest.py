@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.deadline(120)
-
 ROOT = Path(__file__).resolve().parent.parent
 
 UNCLEAN = """

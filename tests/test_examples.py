@@ -113,7 +113,6 @@ def saved_in_checkpoint(example: Path, folder: Path) -> DQN:
 
 
 @pytest.mark.procs
-@pytest.mark.deadline(120)
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_ends_with_its_result(example: Path, tmp_path: Path) -> None:
     with started(example, "--smoke", "--seed", "7", cwd=tmp_path) as process:
@@ -141,7 +140,6 @@ def test_an_example_ends_with_its_result(example: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.procs
-@pytest.mark.deadline(120)
 @pytest.mark.parametrize(
     "name", ["apex_dqn_cartpole", pytest.param("apex_ddpg_pendulum", marks=pytest.mark.slow)]
 )
@@ -155,7 +153,6 @@ def test_one_learner_learns_from_one_collector(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.procs
-@pytest.mark.deadline(120)
 @pytest.mark.parametrize("name", ["dqn_cartpole", "evaluate_elsewhere"])
 def test_a_run_writes_all_its_files(name: str, tmp_path: Path) -> None:
     with started(
@@ -171,7 +168,6 @@ def test_a_run_writes_all_its_files(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.procs
-@pytest.mark.deadline(120)
 @pytest.mark.parametrize("nodes", ["1", pytest.param("2", marks=pytest.mark.slow), "3"])
 def test_weights_evaluated_on_another_node_are_shown_and_saved(nodes: str, tmp_path: Path) -> None:
     example = ROOT / "examples" / "evaluate_elsewhere.py"
@@ -216,7 +212,6 @@ def test_a_learner_ends_with_the_weights_that_another_node_found_good() -> None:
 
 
 @pytest.mark.procs
-@pytest.mark.deadline(120)
 @pytest.mark.parametrize(
     ("name", "options"),
     [("dqn_cartpole", ()), ("evaluate_elsewhere", ()), ("evaluate_elsewhere", ("--nodes", "1"))],
@@ -252,7 +247,6 @@ def weights_in(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.procs
-@pytest.mark.deadline(120)
 def test_a_killed_and_resumed_run_has_the_weights_of_an_uninterrupted_one(
     tmp_path: Path,
 ) -> None:
@@ -279,7 +273,6 @@ def test_a_killed_and_resumed_run_has_the_weights_of_an_uninterrupted_one(
 
 
 @pytest.mark.procs
-@pytest.mark.deadline(120)
 def test_a_resumed_learner_works_with_its_evaluator_on_another_node(tmp_path: Path) -> None:
     example = ROOT / "examples" / "evaluate_elsewhere.py"
     for steps in ("600", "1200"):
@@ -298,7 +291,6 @@ def test_a_resumed_learner_works_with_its_evaluator_on_another_node(tmp_path: Pa
 
 
 @pytest.mark.procs
-@pytest.mark.deadline(120)
 def test_a_program_of_several_nodes_accepts_the_criterion_of_the_tutorial(tmp_path: Path) -> None:
     example = ROOT / "examples" / "impala_cartpole.py"
     options = ("--criterion", "seed", "--smoke", "--nodes", "1")
@@ -312,7 +304,6 @@ def test_a_program_of_several_nodes_accepts_the_criterion_of_the_tutorial(tmp_pa
 
 
 @pytest.mark.procs
-@pytest.mark.deadline(120)
 def test_agents_resume_with_the_weights_and_the_optimiser_of_their_server(tmp_path: Path) -> None:
     example = ROOT / "examples" / "a3c_cartpole.py"
     with started(example, "--smoke", "--nodes", "2", "--out", "here", cwd=tmp_path) as process:

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.calls import MODULE, environment
 from tests.cli.slips import TRAIN, words_of
 
-pytestmark = [pytest.mark.procs, pytest.mark.deadline(60)]
+pytestmark = pytest.mark.procs
 SLOW = pytest.mark.slow
 LONG = f"{TRAIN} --max-env-steps 2000 --target 1000 --set checkpoint_every=64 --set log_every=8"
 

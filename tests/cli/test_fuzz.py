@@ -41,7 +41,6 @@ def assert_nothing_breaks(process: Warm, folder: Path, run: Path, lines: list[li
     assert not found, f"{len(found)} of {len(lines)}:\n" + "\n".join(found)
 
 
-@pytest.mark.deadline(90)
 def test_a_few_command_lines(process: Warm, run: Path, tmp_path: Path) -> None:
     rng = Random(1)
     lines = [command_line(rng) for _ in range(60)]

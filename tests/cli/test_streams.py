@@ -92,7 +92,6 @@ def test_any_encoding_and_width_will_do(process, folder, variables, line) -> Non
     assert said.out
 
 
-@pytest.mark.deadline(60)
 def test_a_locale_without_signs_will_do(folder: Path) -> None:
     locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = subprocess.run(

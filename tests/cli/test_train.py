@@ -135,7 +135,6 @@ def test_all_settings_are_shown_with_where_they_come_from(capsys) -> None:
 
 
 @pytest.mark.procs
-@pytest.mark.deadline(60)
 def test_on_a_terminal_there_is_one_line_that_moves_and_ctrl_c_says_how_to_go_on(tmp_path) -> None:
     ours, theirs = pty.openpty()
     words = ("train", "dqn", "CartPole-v1", *QUICK, "--target", "1000", "--out", "here")

@@ -17,7 +17,6 @@ def test_the_same_seed_gives_the_same_weights_bit_for_bit(mode):
 
 
 @pytest.mark.procs
-@pytest.mark.deadline(120)  # a fresh process imports torch, which takes long on a busy machine
 def test_a_fresh_process_with_another_hash_seed_gives_the_same_weights():
     printed = subprocess.run(
         [sys.executable, "-m", "tests.determinism.dqn_weights"],

@@ -56,7 +56,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 """Kinds of runs, by what they change; those of another policy change `COMMON`."""
 
-pytestmark = [pytest.mark.procs, pytest.mark.deadline(120)]
+pytestmark = pytest.mark.procs
 
 
 class Runs:

@@ -35,7 +35,6 @@ def read_or_refused(folder: Path, mutants: int, *options: str) -> dict[str, dict
 
 
 @pytest.mark.procs
-@pytest.mark.deadline(120.0)
 def test_a_few_thousand_broken_files_and_frames_are_read_or_refused(tmp_path: Path) -> None:
     fates = read_or_refused(tmp_path, 8_000)
     assert fates.keys() == TARGETS.keys()

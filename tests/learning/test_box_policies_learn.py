@@ -7,7 +7,6 @@ from tests.bench.bench_continuous import solve
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.deadline(120)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ["ddpg", "td3", "sac"])
 def test_pendulum_is_solved_with_every_seed(name, seed):

@@ -12,7 +12,6 @@ from tests.bench.bench_cartpole import GOALS, solve
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.deadline(120)
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("goal", GOALS, ids=lambda goal: goal.env_id)
 def test_cartpole_is_solved_with_every_seed(goal, seed):

@@ -7,7 +7,6 @@ from tests.bench.bench_on_policy import GOALS, solve
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.deadline(120)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", GOALS)
 def test_cartpole_is_solved_with_every_seed(name, seed):

@@ -224,7 +224,6 @@ class TransportContract:
                 numbers = [int(number) for name, number in heard if name == lane.value]
                 assert numbers == list(range(5_000))
 
-    @pytest.mark.deadline(60)
     def test_a_hundred_megabytes_arrive_complete_and_aligned(self, bench: Bench) -> None:
         hub, leaf, _, to_hub = bench.both()
         weights = np.arange(100_000_000 // 8, dtype=np.float64)
@@ -272,7 +271,6 @@ class TransportContract:
         del sent, block
         assert hub.contents[1:] == before[1:]
 
-    @pytest.mark.deadline(60)
     def test_control_messages_overtake_large_ones(self, bench: Bench) -> None:
         hub, leaf, _, to_hub = bench.both()
         large = np.zeros(60_000_000, np.uint8).data
@@ -301,7 +299,6 @@ class TransportContract:
             assert other.hear(1) == [[b"and you"]]
         assert [frames[0] for frames in leaf.hear(3_000)] == numbers
 
-    @pytest.mark.deadline(60)
     def test_threads_may_send_while_others_answer(self, bench: Bench) -> None:
         hub, leaf, to_leaf, to_hub = bench.both()
         large = [np.full(CHUNK_ABOVE + 1, number, np.uint8) for number in range(2)]

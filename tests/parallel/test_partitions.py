@@ -255,7 +255,6 @@ def test_a_long_delay_is_no_loss(job: Job) -> None:
     assert fates(job.hub_ears) == fates(job.leaf_ears) == []
 
 
-@pytest.mark.deadline(40)
 @pytest.mark.parametrize(("way", "num_bytes"), [(UP, 6 * MEGABYTE), (DOWN, 12 * MEGABYTE)])
 def test_a_large_event_on_a_slow_wire_arrives_at_the_first_attempt(
     job: Job, way: str, num_bytes: int

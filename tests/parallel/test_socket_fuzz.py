@@ -262,7 +262,6 @@ def as_node_2(context: zmq.Context[Any], job: Job, lane: Lane) -> Any:
     return peer
 
 
-@pytest.mark.deadline(120)
 def test_a_peer_that_sends_garbage_affects_no_other_node(
     job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from tests.procs.programs import Job, command_of, run
 
-pytestmark = pytest.mark.deadline(90)  # several processes that import PyTorch at a time
 SLOW = pytest.mark.slow  # a unit test holds their messages
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 

@@ -11,7 +11,6 @@ import pytest
 
 from tests.procs.programs import Job, run_job
 
-pytestmark = pytest.mark.deadline(60.0)  # several processes that import PyTorch at a time
 SLOW = pytest.mark.slow
 
 

@@ -55,7 +55,6 @@ def test_a_node_ends_with_an_error_when_its_only_peer_is_killed(type_line: Type)
     assert "lost 0" in said
 
 
-@pytest.mark.deadline(40)
 def test_a_node_ends_with_an_error_if_its_place_was_taken_while_it_was_cut_off(type_line) -> None:
     [port] = free_ports(LOOPBACK, 1)
     with Proxy(f"tcp://127.0.0.1:{port}") as wire:

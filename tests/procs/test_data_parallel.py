@@ -10,8 +10,6 @@ import pytest
 
 from tests.procs.programs import Job, run_job
 
-pytestmark = pytest.mark.deadline(60.0)  # several processes that import PyTorch at a time
-
 
 def test_learners_take_the_step_that_one_would_take_with_all_their_batches(folder: Path) -> None:
     assert run_job(folder, "data_parallel", averages=False) == (0, "True True\n")

@@ -12,7 +12,6 @@ import pytest
 from tests.procs.programs import Job, run_job
 
 
-@pytest.mark.deadline(60)
 @pytest.mark.parametrize("slow", ["learner", pytest.param("collector", marks=pytest.mark.slow)])
 def test_nothing_piles_up_or_hangs_when_one_node_is_a_hundred_times_slower(folder, slow) -> None:
     code, said = run_job(folder, "rates", slow=slow)

@@ -159,7 +159,6 @@ def test_a_node_that_joins_a_mesh_is_connected_to_all_and_to_those_that_join_nex
 # -- servers -------------------------------------------------------------------------------
 
 
-@pytest.mark.deadline(60.0)  # several processes that import PyTorch at a time
 def test_a_collector_that_joins_gets_weights_and_its_shard_is_drawn_from(type_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
     shells = [type_line(line, port, program="elastic_servers") for line in (LEARNER, COLLECTOR)]

@@ -12,8 +12,6 @@ import pytest
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from tests.procs.programs import Job, run_job, wait_until_gone
 
-pytestmark = pytest.mark.deadline(60)
-
 
 def program(fault: str | None, mode: str, *, resumes: bool = False) -> dict[str, Any]:
     return {"name": "faulty_env", "fault": fault, "mode": mode, "resumes": resumes}

@@ -17,7 +17,6 @@ from ding_lite.runtime.task import Task
 from tests.procs.programs import Program, run, wait_until_gone
 
 SLOW = pytest.mark.slow
-pytestmark = pytest.mark.deadline(60)  # the first test starts a fork server, which loads torch
 
 
 def pids_of(envs):

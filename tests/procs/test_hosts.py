@@ -70,7 +70,6 @@ class Start:
         )
 
 
-@pytest.mark.deadline(90)
 def test_a_star_outlives_loss_delay_a_cut_of_ten_seconds_and_a_move(
     folder: Path, network: Network, machines: list[Machine], start: Start
 ) -> None:
@@ -94,7 +93,6 @@ def test_a_star_outlives_loss_delay_a_cut_of_ten_seconds_and_a_move(
     assert results == [[{1: (True, True), 2: (True, True)}], [True], [True]], hub.seen
 
 
-@pytest.mark.deadline(60)
 def test_a_mesh_of_machines_that_know_node_0_follows_one_that_moves(
     folder: Path, network: Network, machines: list[Machine], start: Start
 ) -> None:
@@ -111,7 +109,6 @@ def test_a_mesh_of_machines_that_know_node_0_follows_one_that_moves(
     hears(two, 1)
 
 
-@pytest.mark.deadline(60)
 def test_learners_on_two_machines_average_their_gradients_and_one_on_a_third_collects(
     folder: Path, start: Start
 ) -> None:
@@ -123,7 +120,6 @@ def test_learners_on_two_machines_average_their_gradients_and_one_on_a_third_col
     assert (second, third) == (first, None)
 
 
-@pytest.mark.deadline(60)
 def test_processes_of_accelerate_on_two_machines_are_one_population(folder, machines) -> None:
     torchrun = "exec python -m torch.distributed.run --nnodes 2 --nproc-per-node 1"
     torchrun += f" --master-addr {ADDRESSES[0]} --master-port 50600"

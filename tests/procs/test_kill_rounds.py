@@ -81,7 +81,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("drawn", rounds)
 
 
-@pytest.mark.deadline(90)
 def test_a_job_ends_right_or_fails_at_once_and_leaves_nothing(folder: Path, drawn: Round) -> None:
     protocol, topology = drawn.protocol, drawn.topology
     with running(folder, recover=drawn.recover, protocol=protocol, topology=topology) as run:

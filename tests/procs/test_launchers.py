@@ -37,13 +37,11 @@ def lines_of_nodes(said: str) -> list[str]:
 # -- torchrun ------------------------------------------------------------------------------
 
 
-@pytest.mark.deadline(60)  # torchrun imports torch first
 def test_torchrun_runs_a_star_of_three_with_roles(type_line: Type) -> None:
     code, said = type_line(f"{TORCHRUN} train.py", 0, program="roles").end()
     assert (code, lines_of_nodes(said)) == (0, SAID), said
 
 
-@pytest.mark.deadline(60)
 def test_the_guide_does_what_it_says(type_line: Type) -> None:
     page = list(blocks((ROOT / "docs" / "guide" / "launchers.md").read_text()))
     [program] = [block for block in page if block.language == "python"]
@@ -56,7 +54,6 @@ def test_the_guide_does_what_it_says(type_line: Type) -> None:
     assert said.splitlines() == program.prints
 
 
-@pytest.mark.deadline(60)
 @pytest.mark.parametrize(
     "how", [pytest.param("raise", marks=SLOW), "kill", pytest.param("terminate", marks=SLOW)]
 )
@@ -68,7 +65,6 @@ def test_nodes_that_torchrun_restarts_connect_again(type_line: Type, how: str) -
     assert again == [f"{node} after restarts: 1" for node in range(3)], said
 
 
-@pytest.mark.deadline(60)
 @pytest.mark.parametrize("restarts", [0, pytest.param(1, marks=SLOW)])
 def test_a_rank_that_was_killed_leaves_no_directory_behind(type_line, folder, restarts) -> None:
     line = f"{TORCHRUN} --max-restarts {restarts} train.py kill"

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.procs.programs import run_job
-
-pytestmark = pytest.mark.deadline(60.0)  # several processes that import PyTorch at a time
 
 
 def test_collectors_act_by_the_published_network_and_its_running_means(folder: Path) -> None:

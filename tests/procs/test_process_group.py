@@ -13,8 +13,6 @@ from ding_lite.parallel.router.group import _own_host
 from ding_lite.parallel.router.node_router import NodeRouter
 from tests.procs.programs import run_job
 
-pytestmark = pytest.mark.deadline(60.0)  # several processes that import PyTorch at a time
-
 
 def test_the_learners_of_a_job_average_their_gradients(folder: Path) -> None:
     assert run_job(folder, "process_groups", all_come=True) == (

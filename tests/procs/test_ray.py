@@ -26,7 +26,7 @@ def needs_ray(test: Test) -> Test:
     """Skip a test without Ray, and give it the time that Ray takes to start."""
     is_missing = importlib.util.find_spec("ray") is None
     reason = "needs the extra `ray`: Ray is optional"
-    marks = [pytest.mark.deadline(120), pytest.mark.skipif(is_missing, reason=reason)]
+    marks = [pytest.mark.skipif(is_missing, reason=reason)]
     for mark in (pytest.mark.optional, *marks):
         test = mark(test)
     return test

@@ -11,7 +11,6 @@ from tests.procs.killing import segments
 from tests.procs.programs import Job, wait_until_gone
 
 
-@pytest.mark.deadline(60)
 @pytest.mark.parametrize(
     "half",
     [

@@ -25,7 +25,6 @@ def test_a_burst_of_100_000_events_arrives_whole_and_in_order(folder: Path, prot
 # -- a reader that stalls ------------------------------------------------------------------
 
 
-@pytest.mark.deadline(60)
 @pytest.mark.parametrize(("protocol", "size"), [("ipc", 200), ("tcp", 50)])
 def test_a_stalled_reader_of_a_large_state_costs_a_few_copies_and_ends_with_the_newest(
     folder: Path, protocol: str, size: int

@@ -17,7 +17,6 @@ import pytest
 from tests.procs.killing import segments
 from tests.procs.programs import Job, run_job, wait_until_gone
 
-pytestmark = pytest.mark.deadline(60)
 SLOW = pytest.mark.slow
 
 

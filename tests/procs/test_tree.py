@@ -24,7 +24,6 @@ def test_weights_and_items_go_on_when_a_hub_was_killed(folder: Path) -> None:
         assert program.left_over() == []
 
 
-@pytest.mark.deadline(60)
 @pytest.mark.parametrize("protocol", ["ipc", "tcp"])
 def test_a_node_that_stops_behind_a_hub_gets_all_events_and_the_hub_stays_small(folder, protocol):
     os.mkfifo(folder / "go")
@@ -47,7 +46,6 @@ def test_a_node_that_stops_behind_a_hub_gets_all_events_and_the_hub_stays_small(
 
 
 @pytest.mark.slow
-@pytest.mark.deadline(120)
 def test_100_000_events_for_a_node_that_is_away_behind_a_hub_wait_for_it(folder: Path) -> None:
     os.mkfifo(folder / "go")
     with Job(folder, "tree_events", num_events=101_501, size=8, protocol="tcp") as program:

@@ -132,7 +132,6 @@ def test_the_target_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.deadline(60)
 def test_a_run_that_goes_on_is_the_same_as_one_that_never_stopped() -> None:
     """The first part ends early; what it had begun with decides everything that follows."""
     whole = small(out="whole", max_env_steps=1_400)

@@ -16,7 +16,7 @@ from tests.seeds.diengine import BaseLearner, DQNPolicy, cfg, digest, quick_star
 SOLVED = cfg.policy.eval.evaluator.stop_value
 ROUND = cfg.policy.collect.collector.n_sample
 
-pytestmark = [pytest.mark.procs, pytest.mark.deadline(60)]
+pytestmark = pytest.mark.procs
 
 
 def learn_alone(monkeypatch: pytest.MonkeyPatch, rounds: int) -> dict[str, int]:

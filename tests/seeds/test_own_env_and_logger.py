@@ -17,7 +17,6 @@ def _fonts() -> None:
     open_fonts()
 
 
-@pytest.mark.deadline(90)
 def test_the_program_solves_its_environment_and_its_logger_gets_the_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,7 +23,6 @@ def look(name: str) -> list[Finding]:
 
 
 @pytest.mark.procs
-@pytest.mark.deadline(60)
 def test_all_is_well_where_the_tests_run(tmp_path: Path) -> None:
     import subprocess
     import sys

@@ -67,7 +67,6 @@ def test_mlflow_gets_each_new_value_at_its_env_step_and_goes_on_with_its_run(tmp
 
 
 @pytest.mark.optional
-@pytest.mark.deadline(60)
 @pytest.mark.filterwarnings("ignore")  # of wandb and what it imports
 def test_wandb_gets_each_new_value_with_its_env_step(tmp_path, monkeypatch) -> None:
     wandb = pytest.importorskip("wandb")

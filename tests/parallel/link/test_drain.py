@@ -80,7 +80,6 @@ def test_a_fault_of_the_link_as_a_node_leaves_loses_no_event(leaver: str, fault:
             assert not closing.is_alive()
 
 
-@pytest.mark.deadline(60)
 @pytest.mark.parametrize(
     ("num_events", "bytes_per_s"),
     [(7, MEGABYTE), pytest.param(20, 2 * MEGABYTE, marks=pytest.mark.slow)],

@@ -131,7 +131,6 @@ def check(policy: Any, obs: np.ndarray, found: np.ndarray) -> None:
     np.testing.assert_allclose(best, policy.act(obs, explore=False), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.deadline(60)
 @pytest.mark.parametrize(
     ("name", "form"),
     [
@@ -153,7 +152,6 @@ def test_a_file_computes_what_the_policy_does(name: str, form: str, tmp_path: Pa
     assert all(torch.equal(tensor, before[name]) for name, tensor in policy.weights().items())
 
 
-@pytest.mark.deadline(60)
 @pytest.mark.parametrize("form", ["onnx", "torch"])
 def test_another_program_runs_a_file_without_this_package(form: str, tmp_path: Path) -> None:
     policy = DQN(CARTPOLE, DQNConfig(hidden=(8,), dueling=True))
@@ -172,7 +170,6 @@ server.handle_request()
 """
 
 
-@pytest.mark.deadline(60)
 def test_the_server_of_the_page_answers_a_request(tmp_path: Path) -> None:
     [code] = [block.code for block in blocks(PAGE.read_text()) if "def serve(" in block.code]
     policy = DQN(CARTPOLE)
@@ -204,7 +201,6 @@ class OfParts(nn.Module):
         return values
 
 
-@pytest.mark.deadline(60)
 @pytest.mark.parametrize("network", [None, OfParts])
 def test_each_part_of_an_observation_is_an_input(network: Any, tmp_path: Path) -> None:
     space = Dict(at=Discrete(3), speed=Box(-1.0, 1.0, (2,)))
@@ -217,7 +213,6 @@ def test_each_part_of_an_observation_is_an_input(network: Any, tmp_path: Path) -
     np.testing.assert_allclose(values, policy.q_values(obs), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.deadline(60)
 @pytest.mark.parametrize("kind", [RecurrentPPO, R2D2])
 def test_states_come_in_and_go_out(kind: Any, tmp_path: Path) -> None:
     policy = kind(CARTPOLE)
@@ -233,7 +228,6 @@ def test_states_come_in_and_go_out(kind: Any, tmp_path: Path) -> None:
         np.testing.assert_allclose(state, memory.state, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.deadline(60)
 @pytest.mark.parametrize(
     ("spec", "kind"),
     [
@@ -259,7 +253,6 @@ def test_states_of_actor_critics_come_in_and_go_out(
         np.testing.assert_allclose(state, memory.state, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.deadline(60)
 @pytest.mark.parametrize(
     "kind", [PPO, *(pytest.param(other, marks=pytest.mark.slow) for other in (A2C, IMPALA))]
 )
@@ -312,7 +305,6 @@ def test_a_file_of_an_actor_critic_gives_actions_within_all_kinds_of_bounds(
 VECTOR, TREE = CARTPOLE.obs_space, Dict(at=Discrete(3), speed=Box(-1.0, 1.0, (2,)))
 
 
-@pytest.mark.deadline(60)
 @pytest.mark.parametrize(
     ("make", "space", "form"),
     [

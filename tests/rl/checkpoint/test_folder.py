@@ -72,7 +72,6 @@ def num_files(directory: Path) -> int:
 
 
 @pytest.mark.procs
-@pytest.mark.deadline(120.0)
 @pytest.mark.parametrize("num_loads", [10, pytest.param(1_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("locks", [True, False])
 def test_each_load_gets_one_checkpoint_whole_while_a_run_saves(

@@ -267,7 +267,6 @@ def test_four_values_are_recognised_behind_the_wrappers_of_gymnasium():
         {"step": SystemExit(0)},
     ],
 )
-@pytest.mark.deadline(60)
 def test_a_fault_reads_the_same_in_each_mode(fault):
     told = set()
     for mode in ("sync", "async", "auto"):

@@ -52,7 +52,6 @@ def test_each_autoreset_mode_plays_the_same_episodes():
 
 
 @pytest.mark.procs
-@pytest.mark.deadline(60)
 def test_those_in_processes_are_reset_before_they_reset_themselves():
     vector = AsyncVectorEnv([cartpole] * 3, context="forkserver")
     assert vector.autoreset_mode is AutoresetMode.NEXT_STEP

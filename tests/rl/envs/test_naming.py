@@ -96,7 +96,6 @@ def test_objects_are_taken_and_wrapped(folder):
 
 
 @pytest.mark.procs
-@pytest.mark.deadline(60)
 @pytest.mark.parametrize("form", ["file", "lambda"])
 def test_worker_processes_find_it_too(folder, form):
     name = f"{folder}/corridor_file.py:Corridor"

@@ -106,7 +106,6 @@ def test_values_depend_on_the_picture_and_the_action() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.deadline(90)
 @EVERY_KIND
 def test_the_best_number_depends_on_the_picture(kind: str) -> None:
     policy = trained(kind, updates=700)

@@ -202,7 +202,6 @@ def idle_connections(stack: ExitStack, address: str, number: int) -> list[socket
     return found
 
 
-@pytest.mark.deadline(60)
 def test_unauthenticated_connections_exhaust_neither_files_nor_memory(hub: tuple[str, str]) -> None:
     address, key = hub
     with ExitStack() as stack:
