@@ -24,7 +24,7 @@ def test_nothing_piles_up_or_hangs_when_one_node_is_a_hundred_times_slower(folde
 
 
 def test_a_learner_goes_on_without_a_shard_that_is_killed_and_takes_it_up_again(folder) -> None:
-    with Job(folder, "shards", ends_at=None) as program:
+    with Job(folder, "shards") as program:
         pids = program.pids(3)
         program.line("trained")
         os.kill(pids[2], signal.SIGKILL)
@@ -35,12 +35,13 @@ def test_a_learner_goes_on_without_a_shard_that_is_killed_and_takes_it_up_again(
 
 
 def test_the_learner_of_shards_may_be_killed_too(folder: Path) -> None:
-    with Job(folder, "shards", ends_at=100) as program:
+    with Job(folder, "shards") as program:
         pids = program.pids(3)
         program.line("trained")
         os.kill(pids[0], signal.SIGKILL)
         assert program.line("up 0")
         program.line("trained")
+        (folder / "go").touch()
         code, said = program.end()
         assert code == 0, said
         assert said.splitlines()[-1] == "(True, ())"
