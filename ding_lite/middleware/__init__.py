@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 from ding_lite.deprecation import renamed
 from ding_lite.middleware.buffer import add_to, update_priorities, wait_for
-from ding_lite.middleware.checkpoint import checkpoint, resume
+from ding_lite.middleware.checkpoints.resume import resume
+from ding_lite.middleware.checkpoints.save import checkpoint
 from ding_lite.middleware.collect import collect, random_warmup
 from ding_lite.middleware.distributed.count_collected import count_collected
 from ding_lite.middleware.distributed.exchange import receive, send

@@ -10,7 +10,8 @@ from typing import Any, overload
 
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.population import Population
-from ding_lite.middleware.checkpoint import check_finite, describe_alone, not_finite
+from ding_lite.middleware.checkpoints.description import describe_alone
+from ding_lite.middleware.checkpoints.finite import check_finite, not_finite
 from ding_lite.middleware.checks import check_has
 from ding_lite.nest import Path as TreePath
 from ding_lite.rl.checkpoint.save_load import check_saveable, save_checkpoint

@@ -8,7 +8,7 @@ import pytest
 
 from ding_lite import middleware as mw
 from ding_lite.errors import CheckpointError
-from ding_lite.middleware.checkpoint import _check_fits, describe
+from ding_lite.middleware.checkpoints.description import check_fits, describe
 from ding_lite.rl.checkpoint.save_load import save_checkpoint
 
 FORMER = {
@@ -46,6 +46,6 @@ def test_a_part_saved_under_its_former_class_name_is_resumed(tmp_path: Path) -> 
 
 def test_a_collector_saved_under_its_former_class_name_fits() -> None:
     saved, wanted = {"collect": {"kind": "CollectUnroll"}}, {"collect": {"kind": "CollectRollout"}}
-    _check_fits(saved, wanted, {})
+    check_fits(saved, wanted, {})
     with pytest.raises(CheckpointError, match="this program has"):
-        _check_fits({"collect": {"kind": "CollectUnrolls"}}, wanted, {})
+        check_fits({"collect": {"kind": "CollectUnrolls"}}, wanted, {})

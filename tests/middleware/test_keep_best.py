@@ -11,7 +11,7 @@ import torch
 
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, NonFiniteError
-from ding_lite.middleware.checkpoint import described_policy
+from ding_lite.middleware.checkpoints.description import described_policy
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from ding_lite.rl.policies.dqn import DQN
 from ding_lite.runtime.context import Context

@@ -17,7 +17,7 @@ from gymnasium.spaces import Box, Discrete
 import ding_lite
 from ding_lite.errors import ConfigError
 from ding_lite.io import memory
-from ding_lite.middleware.checkpoint import describe
+from ding_lite.middleware.checkpoints.description import describe
 from ding_lite.recipes.evolve import plan_evolution
 from ding_lite.recipes.off_policy import OffPolicyConfig
 from ding_lite.recipes.plan import Choices, RunPlan, make_plan

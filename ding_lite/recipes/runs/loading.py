@@ -11,7 +11,8 @@ from typing import Any
 from ding_lite.errors import CheckpointError
 from ding_lite.io.importing import find_member
 from ding_lite.io.signature import is_signed
-from ding_lite.middleware.checkpoint import described_policy, fitting, named_code
+from ding_lite.middleware.checkpoints.description import described_policy, named_code
+from ding_lite.middleware.checkpoints.resume import fitting
 from ding_lite.recipes.recipe import Recipe
 from ding_lite.recipes.runs.directory import BEST, CHECKPOINT, has_best
 from ding_lite.recipes.table import RECIPES, FunctionConfig, find_recipe

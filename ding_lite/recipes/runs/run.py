@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError, NodeFailed
 from ding_lite.io.signature import sign
-from ding_lite.middleware.checkpoint import resume
+from ding_lite.middleware.checkpoints.resume import resume
 from ding_lite.recipes.options import Options
 from ding_lite.recipes.runs import directory as files
 from ding_lite.recipes.runs.criterion import EPISODES_PER_COLLECTOR

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from ding_lite import middleware as mw
-from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError
-from ding_lite.middleware.checkpoint import described_policy
+from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.middleware.checkpoints.description import described_policy
 from ding_lite.rl.batch import NumpyArray, Transitions
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.vector import Envs, make_envs
@@ -98,39 +98,6 @@ def test_what_ends_a_step_in_its_middle_leaves_the_last_good_one_alone(policy, t
         with pytest.raises(error):
             task.run(max_step=10)
     assert saved_step(tmp_path) == 2
-
-
-class Masked(torch.nn.Module):
-    """A network with the mask of an attention: infinite from the beginning."""
-
-    def __init__(self, spec: EnvSpec) -> None:
-        super().__init__()
-        self.mask: torch.Tensor
-        self.register_buffer("mask", torch.full((3, 3), -torch.inf, dtype=torch.bfloat16).triu(1))
-        self.last = torch.nn.Linear(4, 2)
-
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.last(obs)
-        return out
-
-
-def test_an_infinite_buffer_is_saved_and_a_weight_that_becomes_so_is_not(envs, tmp_path) -> None:
-    policy = DQN(envs.spec, DQNConfig(batch_size=8), network=Masked)
-
-    def poison(ctx: Context) -> None:
-        ctx.eval_value = ctx.total_step
-        if ctx.total_step == 4:
-            policy.load_weights({k: v + torch.inf for k, v in policy.weights().items()})
-
-    with Task() as task:
-        task.use(poison)
-        task.use(mw.checkpoint(policy, tmp_path / "all", every=2))
-        task.use(mw.keep_best(policy, tmp_path / "best"))
-        with pytest.raises(NonFiniteError, match=r"'last.* no longer finite"):
-            task.run(max_step=10)
-    assert saved_step(tmp_path / "all") == saved_step(tmp_path / "best") == 3
-    for name in ("all", "best"):
-        policy.load_state_dict(load_checkpoint(tmp_path / name).state)
 
 
 def test_a_file_in_place_of_the_directory_is_refused_at_once(policy: DQN, tmp_path: Path) -> None:

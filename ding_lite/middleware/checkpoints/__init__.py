@@ -1,0 +1,1 @@
+"""Save a run, and resume it."""

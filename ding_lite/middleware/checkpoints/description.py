@@ -1,0 +1,165 @@
+"""Describe the parts of a run in plain values, and compare those saved with a program's."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ding_lite.errors import CheckpointError
+from ding_lite.io.signature import sign
+from ding_lite.rl.envs.making import EnvMaker
+from ding_lite.rl.envs.naming import name_of
+from ding_lite.rl.policies.open_policy import OpenPolicy
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.settings import default_values
+
+PARTS, POLICY = "parts", "policy"
+_FORMER_KINDS = {
+    "Budget": "EnvStepBudget",
+    "Champion": "KeepBestAgent",
+    "CollectUnroll": "CollectRollout",
+    "_Recall": "_ReplayTrajectories",
+    "_Tally": "_CountCollected",
+}
+"""Classes of parts by the names that earlier releases have saved."""
+
+
+def describe(part: object) -> dict[str, Any]:
+    """Describe a part of a run in plain values: enough to make a policy like it.
+
+    Returns:
+        `kind`, the name of its class; and where it has them `config`, its settings, `env`, what it
+        was made for, `given`, the names of what its user gave of it, and `class`, by which one of
+        the user's own is found again; None stands for what cannot be. Where it names code of the
+        user, it has a `signature`.
+    """
+    about: dict[str, Any] = {"kind": type(part).__name__}
+    config = getattr(part, "config", None)
+    if dataclasses.is_dataclass(config):
+        about["config"] = _plain(config)
+    spec = getattr(part, "spec", None)
+    if isinstance(spec, EnvSpec):
+        about["env"] = {"env_id": spec.env_id, "frame_stack": spec.frame_stack}
+        if isinstance(spec.maker, EnvMaker):
+            about["env"]["made_by"] = _plain_tree(spec.maker.described())
+    if isinstance(part, OpenPolicy) and part.parts:
+        about["given"] = {name: name_of(one) for name, one in part.parts.items()}
+    if hasattr(part, "act") and not type(part).__module__.startswith("ding_lite."):
+        about["class"] = name_of(type(part))
+    if named := named_code(about):
+        about["signature"] = sign(named)
+    return about
+
+
+def named_code(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a description names of the user's code: it is imported to load the policy."""
+    env = about.get("env", {})
+    named = {key: about[key] for key in ("given", "class") if about.get(key)}
+    if "made_by" in env or ":" in str(env.get("env_id")):
+        named["env"] = [env.get("env_id"), env.get("made_by")]
+    return named
+
+
+def describe_alone(policy: object) -> dict[str, Any]:
+    """Describe a policy that a checkpoint holds alone, for `described_policy`."""
+    return {POLICY: describe(policy)}
+
+
+def described_policy(meta: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """Find the policy among what a checkpoint's `meta` describes.
+
+    Returns:
+        The name it was saved by, None where it was saved alone, and what it is.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    alone, parts = meta.get(POLICY), described_parts(meta)
+    if isinstance(alone, dict) and isinstance(alone.get("kind"), str):
+        return None, alone
+    for name, about in (parts or {}).items():
+        if "config" in about and "env" in about:
+            return name, about
+    raise CheckpointError(
+        f"The checkpoint holds {_listed(parts)}, and no policy among them. Save one "
+        f"with `mw.checkpoint`."
+    )
+
+
+def described_parts(meta: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None:
+    """Return what a checkpoint says of its parts; None where it says nothing of that kind."""
+    parts = meta.get(PARTS)
+    if not isinstance(parts, dict):
+        return None
+    well_formed = all(
+        isinstance(about, dict)
+        and isinstance(about.get("kind"), str)
+        and isinstance(about.get("env", {}), dict)
+        and isinstance(about.get("config", {}), dict)
+        for about in parts.values()
+    )
+    return parts if well_formed else None
+
+
+def _plain(value: object) -> object:
+    """Return a setting as a checkpoint can hold it, and so that it compares equal later."""
+    if isinstance(value, tuple | list):
+        return tuple(_plain(item) for item in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {name: _plain(one) for name, one in vars(value).items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
+
+
+def _plain_tree(value: object) -> object:
+    """Return a tree of settings as a checkpoint can hold it."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain_tree(item) for key, item in value.items()}
+    return [_plain_tree(item) for item in value] if isinstance(value, list) else _plain(value)
+
+
+def usual_settings(part: object) -> dict[str, Any]:
+    """Return the defaults of a part's settings."""
+    config = getattr(part, "config", None)
+    values = default_values(type(config)) if dataclasses.is_dataclass(config) else {}
+    return {name: _plain(value) for name, value in values.items()}
+
+
+def check_fits(
+    saved: Mapping[str, Any] | None, wanted: Mapping[str, Any], usual: Mapping[str, Any]
+) -> None:
+    """Refuse to go on with something else than what was saved.
+
+    A setting that an earlier version did not have was its default.
+    """
+    kinds = {
+        name: _FORMER_KINDS.get(about["kind"], about["kind"])
+        for name, about in (saved or {}).items()
+    }
+    if saved is None or kinds != {name: about["kind"] for name, about in wanted.items()}:
+        raise CheckpointError(
+            f"The checkpoint holds {_listed(saved)}; this program has {_listed(wanted)}. Resume "
+            f"with the program, and the choice of policy, that saved it."
+        )
+    for name, about in wanted.items():
+        for what in ("env", "config"):
+            then, now = saved[name].get(what, {}), about.get(what, {})
+            if what == "config":
+                default = usual.get(name, {})
+                then = {**{key: default[key] for key in now if key in default}, **then}
+            different = [key for key in {**then, **now} if then.get(key) != now.get(key)]
+            if different:
+                facts = [f"`{key}` is {now.get(key)!r}, was {then.get(key)!r}" for key in different]
+                raise CheckpointError(
+                    f"The `{name}` is not the one that was saved: {'; '.join(facts)}. Resume "
+                    f"with what it was, or begin another run."
+                )
+
+
+def _listed(parts: Mapping[str, Any] | None) -> str:
+    if not parts:
+        return "a policy alone"
+    return ", ".join(f"a {about['kind']} as `{name}`" for name, about in parts.items())

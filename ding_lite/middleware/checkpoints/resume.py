@@ -1,0 +1,121 @@
+"""Resume a run from what was saved of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, overload
+
+from ding_lite.distributed.accelerate import Processes
+from ding_lite.errors import CheckpointError, DingLiteError, ShapeError
+from ding_lite.middleware.checkpoints.description import (
+    check_fits,
+    describe,
+    described_parts,
+    usual_settings,
+)
+from ding_lite.middleware.checkpoints.save import place_of, stateful
+from ding_lite.rl.checkpoint.save_load import MANIFEST, load_checkpoint
+
+_MISFITS = (
+    *(KeyError, IndexError, AttributeError, TypeError, ValueError, OverflowError, RuntimeError),
+)
+"""Errors that parts raise when a state has not their form."""
+_COUNTERS = ("total_step", "env_step", "train_iter", "eval_value")
+
+
+@overload
+def resume(parts: Mapping[str, object], directory: str | os.PathLike[str]) -> dict[str, Any]: ...
+@overload
+def resume(
+    parts: Mapping[str, object], directory: str | os.PathLike[str], processes: Processes
+) -> dict[str, Any] | None: ...
+def resume(
+    parts: Mapping[str, object],
+    directory: str | os.PathLike[str],
+    processes: Processes | None = None,
+) -> dict[str, Any] | None:
+    """Make everything what it was when `checkpoint` saved the same parts.
+
+    Call it before `task.run`, once all middleware are in use. A run in one process then goes on
+    as if it had never ended, bit for bit.
+
+    Args:
+        parts: What was saved, by the same names.
+        directory: Where.
+        processes: As many as have saved together; each of them comes here.
+
+    Returns:
+        The counters: `total_step`, `env_step` and `train_iter`; and `eval_value`, the newest
+        evaluation, if there was one. None where processes have saved nothing yet.
+
+    Raises:
+        CheckpointError: There is no checkpoint, it is damaged, or it is one of other parts, of
+            another environment, or of other settings of a policy; or a process has none of the step
+            that the main one goes on from.
+    """
+    if processes is not None:
+        place = _newest_of_all(Path(directory), processes)
+        return None if place is None else resume(parts, place)
+    saved = load_checkpoint(directory)
+    check_fits(
+        described_parts(saved.meta),
+        {name: describe(part) for name, part in parts.items()},
+        {name: usual_settings(part) for name, part in parts.items()},
+    )
+    if not isinstance(saved.state, dict):
+        raise CheckpointError(f"The checkpoint in {directory} is damaged: its state is no dict.")
+    for name, part in parts.items():
+        with fitting(name, directory):
+            stateful(part, name).load_state_dict(saved.state[name])
+    return {name: saved.meta[name] for name in _COUNTERS if name in saved.meta}
+
+
+def _newest_of_all(directory: Path, processes: Processes) -> Path | None:
+    """Return where this process has saved the step that the main one goes on from."""
+    places = [place_of(directory, processes.rank, turn) for turn in range(2)]
+    steps = {_step_of(place): place for place in places}
+    step = processes.broadcast("the step to go on from", _step_of(places[0]))
+    if step is None:
+        return None
+    has_saved = processes.gather("which processes have saved it", [step in steps])[:, 0]
+    if not has_saved.all():
+        raise CheckpointError(
+            f"The main process has saved step {step}, and rank "
+            f"{', '.join(str(rank) for rank, has in enumerate(has_saved) if not has)} has no "
+            f"checkpoint of that step beside {directory}. Put its files back, and start as many "
+            f"processes as have saved."
+        )
+    return steps[step]
+
+
+def _step_of(place: Path) -> int | None:
+    """Return the step of a checkpoint; None where there is none."""
+    if not (place / MANIFEST).exists():
+        return None
+    return int(load_checkpoint(place).meta["total_step"])
+
+
+@contextmanager
+def fitting(name: str, directory: str | os.PathLike[str]) -> Iterator[None]:
+    """Name the part and the directory when a saved state does not fit the part.
+
+    Raises:
+        CheckpointError: It does not; also where its values are none that this package saves.
+    """
+    try:
+        yield
+    except (CheckpointError, ShapeError) as error:
+        raise CheckpointError(
+            f"The `{name}` in {directory} does not fit this program: {error}"
+        ) from error
+    except DingLiteError:
+        raise
+    except _MISFITS as error:
+        raise CheckpointError(
+            f"The `{name}` in {directory} is not what this program saves "
+            f"({type(error).__name__}: {error}). Resume with the program, and the version of "
+            f"ding_lite, that saved it."
+        ) from error
