@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 
 from ding_lite.errors import ConfigError, MissingExtraError, pip_line
-from ding_lite.rl.envs.checks import Env
+from ding_lite.rl.envs.checks.faults import Env
 
 FRAME_STACK = 4
 """Pictures in an observation, from which motion is seen."""

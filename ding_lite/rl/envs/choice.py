@@ -22,7 +22,7 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
-from ding_lite.rl.envs.checks import raising_env_errors
+from ding_lite.rl.envs.checks.faults import raising_env_errors
 from ding_lite.rl.envs.making import EnvMaker, EnvsMode
 from ding_lite.rl.envs.native_cartpole import OURS
 from ding_lite.rl.envs.sources import Env, EnvLoop, NativeVector, Source, SyncSource

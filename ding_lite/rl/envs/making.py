@@ -22,14 +22,14 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ding_lite.errors import ConfigError, EnvError, MissingExtraError, pip_line
 from ding_lite.io.importing import is_file
-from ding_lite.rl.envs.checks import (
-    CheckedEnv,
+from ding_lite.rl.envs.checks.faults import (
     Env,
     close_all,
     fault_of,
     obs_and_info,
     raising_env_errors,
 )
+from ding_lite.rl.envs.checks.wrapper import CheckedEnv
 from ding_lite.rl.envs.forms import supported_action_space, supported_obs_space
 from ding_lite.rl.envs.naming import (
     Make,

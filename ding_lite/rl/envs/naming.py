@@ -27,7 +27,7 @@ from ding_lite.errors import (
     pip_line,
 )
 from ding_lite.io.importing import import_place, is_file
-from ding_lite.rl.envs.checks import RAISED
+from ding_lite.rl.envs.checks.faults import RAISED
 
 Make: TypeAlias = Callable[..., Any]
 """Makes an environment: a class or a function."""

@@ -21,17 +21,16 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import BoolArray, FloatArray, NumpyArray
-from ding_lite.rl.envs.checks import (
-    CheckedEnv,
+from ding_lite.rl.envs.checks.batches import check_batch, check_masks
+from ding_lite.rl.envs.checks.faults import (
     Env as Env,
-    ObsCheck,
-    check_batch,
-    check_masks,
     close_all,
     five_values,
     obs_and_info,
     raising_env_errors,
 )
+from ding_lite.rl.envs.checks.observations import ObsCheck
+from ding_lite.rl.envs.checks.wrapper import CheckedEnv
 from ding_lite.rl.envs.forms import Form
 from ding_lite.rl.seeding import set_rng_state, state_words
 from ding_lite.rl.spec import EnvSpec

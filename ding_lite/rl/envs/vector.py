@@ -27,7 +27,9 @@ from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, Shape
 from ding_lite.rl.batch import BoolArray, NumpyArray, Step
 from ding_lite.rl.envs.atari import EndAtLifeLoss
 from ding_lite.rl.envs.catch import register_catch
-from ding_lite.rl.envs.checks import CheckedEnv, choice_sizes, close_all, raising_env_errors
+from ding_lite.rl.envs.checks.faults import close_all, raising_env_errors
+from ding_lite.rl.envs.checks.masks import choice_sizes
+from ding_lite.rl.envs.checks.wrapper import CheckedEnv
 from ding_lite.rl.envs.choice import choose, make_source_of
 from ding_lite.rl.envs.forms import FrameStack
 from ding_lite.rl.envs.making import (

@@ -34,7 +34,7 @@ from ding_lite.clock import LOOK_UP_S, SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import ConfigError, DingLiteError, EnvError
 from ding_lite.interruption import is_interrupted
 from ding_lite.rl.batch import BoolArray, FloatArray, NumpyArray
-from ding_lite.rl.envs.checks import fault_of
+from ding_lite.rl.envs.checks.faults import fault_of
 from ding_lite.rl.envs.sources import Env, EnvLoop, History, RawStep
 from ding_lite.rl.spec import EnvSpec
 

@@ -1,0 +1,72 @@
+"""Check what a vector environment returns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ding_lite.errors import EnvError
+from ding_lite.rl.batch import NumpyArray
+from ding_lite.rl.envs.checks.faults import raising_env_errors
+from ding_lite.rl.envs.checks.masks import choice_sizes, has_legal
+from ding_lite.rl.spec import EnvSpec
+
+
+def check_batch(
+    name: str,
+    what: str,
+    value: Any,  # noqa: ANN401
+    *,
+    shape: tuple[int, ...],
+    kinds: str,
+) -> NumpyArray:
+    """Check an array that a vector environment returned, and return it.
+
+    Args:
+        name: The environment's name in messages.
+        what: The array's name in messages.
+        value: The array.
+        shape: The expected shape.
+        kinds: The expected kinds of dtype, as numpy abbreviates them.
+
+    Raises:
+        EnvError: If it has another shape or dtype.
+    """
+    with raising_env_errors(name, "step"):
+        array = np.asarray(value)
+    if array.shape != shape or array.dtype.kind not in kinds:
+        raise EnvError(
+            f"{name} gave `{what}` of shape {array.shape} and dtype {array.dtype}; shape {shape} "
+            f"and {'True or False' if kinds == 'b' else 'numbers'} were expected."
+        )
+    return array
+
+
+def check_masks(
+    name: str, info: dict[str, Any], *, spec: EnvSpec, matters_N: NumpyArray
+) -> NumpyArray:
+    """Check the action masks of a vector environment, and return them, [N, A] bool.
+
+    Args:
+        name: The environment's name in messages.
+        info: What it told.
+        spec: The spec of its environments.
+        matters_N: Where an action follows; elsewhere a mask without a legal action becomes one
+            with all actions.
+
+    Raises:
+        EnvError: If there are none, or one that matters has no legal action.
+    """
+    shape = (len(matters_N), spec.num_choices)
+    found = check_batch(name, "action_mask", info.get("action_mask"), shape=shape, kinds="biu")
+    masks: NumpyArray = found.astype(np.bool_)
+    is_empty_N = ~has_legal(masks, choice_sizes(spec))
+    if (is_empty_N & matters_N).any():
+        index = int(np.flatnonzero(is_empty_N & matters_N)[0])
+        raise EnvError(
+            f"{name} gave environment {index} an action mask without a legal action: "
+            f"{masks[index].tolist()}. One must be legal until the episode has ended."
+        )
+    masks[is_empty_N] = True
+    return masks

@@ -1,0 +1,148 @@
+"""Errors that name an environment: of what it raises, and of answers of another form."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, TypeAlias
+
+import gymnasium
+from gymnasium.vector import VectorEnv
+
+from ding_lite.errors import DingLiteError, EnvError
+from ding_lite.interruption import is_interrupted, is_of_a_signal
+
+Env: TypeAlias = gymnasium.Env[Any, Any]
+
+RAISED: tuple[type[BaseException], ...] = (Exception, SystemExit, GeneratorExit)
+"""Exceptions of a user's code; Ctrl-C is not among them."""
+
+
+class raising_env_errors:
+    """Converts exceptions of a user's code into an `EnvError` that names the environment.
+
+    This is a class because `contextlib.contextmanager` lets a StopIteration through.
+
+    Args:
+        name: The environment's name in messages.
+        where: The method that is called.
+    """
+
+    def __init__(self, name: str, where: str) -> None:
+        self._name, self._where = name, where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        fault = None if error is None else fault_of(self._name, self._where, error)
+        if fault is not None:
+            raise fault from error
+
+
+def fault_of(name: str, where: str, error: BaseException) -> EnvError | None:
+    """Return the error for an exception that an environment raised in a method.
+
+    Returns:
+        None if it is no fault of the environment: it has been told already, or a signal has raised
+        it outside a run.
+    """
+    if isinstance(error, DingLiteError) or not isinstance(error, (*RAISED, KeyboardInterrupt)):
+        return None
+    if isinstance(error, SystemExit | KeyboardInterrupt) and is_of_a_signal(error):
+        if is_interrupted():
+            return EnvError(f"{name}: a second signal came in the middle of `{where}`.")
+        return None
+    if isinstance(error, SystemExit):
+        what = f"called sys.exit({error.code!r})"
+        return EnvError(
+            f"{name} {what} in `{where}`, which would end the whole program. Let it raise an "
+            f"error, or end the episode (`terminated` or `truncated`)."
+        )
+    text = text_of(error)
+    said = f": {text.rstrip('.')}" if text else " without a message"
+    return EnvError(
+        f"{name} raised {type(error).__name__} in `{where}`{said}. The traceback shows where; "
+        f"mend the environment, or wrap it (make_envs(..., wrappers=[...]))."
+    )
+
+
+def close_all(envs: Iterable[Env | VectorEnv[Any, Any, Any]]) -> None:
+    """Close all environments, then raise the first error if one has raised."""
+    errors = []
+    for env in envs:
+        try:
+            env.close()
+        except RAISED as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def obs_and_info(name: str, answer: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401
+    """Take apart what a `reset` has returned.
+
+    Raises:
+        EnvError: If it is not two values, of which the second one is a dict.
+    """
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        raise EnvError(
+            f"{name} returned {shown(answer)} from `reset`; two values were expected: obs, info. "
+            f"Environments written for gym before 0.26 return the first one only."
+        )
+    if not isinstance(answer[1], dict):
+        raise _info_fault(name, answer[1], "reset")
+    return answer
+
+
+def five_values(name: str, answer: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:  # noqa: ANN401
+    """Return what a `step` has returned.
+
+    Raises:
+        EnvError: If it is not five values, of which the last one is a dict.
+    """
+    if answer.__class__ is not tuple or len(answer) != 5:
+        found = f"{len(answer)} values" if isinstance(answer, tuple) else shown(answer)
+        raise EnvError(wrong_count(name, found))
+    if answer[4].__class__ is not dict and not isinstance(answer[4], dict):
+        raise _info_fault(name, answer[4], "step")
+    five: tuple[Any, Any, Any, Any, dict[str, Any]] = answer
+    return five
+
+
+def _info_fault(name: str, info: Any, where: str) -> EnvError:  # noqa: ANN401
+    return EnvError(
+        f"{name} gave the info {shown(info)} from `{where}`; a dict was expected. "
+        f"Return {{}} where there is nothing to tell."
+    )
+
+
+def wrong_count(name: str, found: str) -> str:
+    """Return the message for a `step` that has not returned five values."""
+    return (
+        f"{name} returned {found} from `step`; five were expected: obs, reward, terminated, "
+        f"truncated, info. Environments written for gym before 0.26 return four: tell `terminated` "
+        f"from `truncated`."
+    )
+
+
+def shown(value: Any) -> str:  # noqa: ANN401
+    """Return a short repr, also if the value's own one raises."""
+    try:
+        return " ".join(reprlib.repr(value).split())
+    except RAISED:
+        return f"a {type(value).__name__} that cannot be shown"
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an error in one line, also if making it raises."""
+    try:
+        return " ".join(str(error).split())
+    except RAISED:
+        return "a message that cannot be shown"
