@@ -13,7 +13,7 @@ export PYTHONUNBUFFERED := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help install demo test test-fast test-slow lint type format examples docs bench \
-        bench-gpu bench-compare check clean dist wheel
+        bench-gpu bench-peers bench-compare check clean dist wheel
 
 help: ## Show what each verb does
 	@echo "make <verb>; the first one also sets up $(VENV)"
@@ -60,6 +60,9 @@ bench: $(VENV)/.installed ## Measure, print the table, write docs/benchmarks/ (A
 
 bench-gpu: $(VENV)/.installed ## Measure what a GPU does, write docs/benchmarks/gpu/
 	@$(PY) -m tests.bench gpu
+
+bench-peers: $(VENV)/.installed ## Measure other packages beside this one, write docs/benchmarks/peers/ (ARGS=dqn_update for one)
+	@$(PY) -m tests.peers $(ARGS)
 
 bench-compare: $(VENV)/.installed ## Compare the newest benchmark run with BASE=docs/benchmarks/history/<file>.json
 	@test -n "$(BASE)" || { echo "Say which: make bench-compare BASE=docs/benchmarks/history/<file>.json"; exit 2; }

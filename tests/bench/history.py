@@ -81,7 +81,7 @@ def new_run(rows: dict[str, Row], load: Sequence[float]) -> Run:
     """Put rows together with date, commit, machine and versions."""
     return Run(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        commit=_git("rev-parse", "--short=10", "HEAD") or "uncommitted",
+        commit=commit_here(),
         changed=bool(_git("status", "--porcelain", "--untracked-files=no")),
         machine=describe_here(load),
         versions={"python": platform.python_version()}
@@ -209,6 +209,11 @@ def _cpu_model() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or "unknown"
+
+
+def commit_here() -> str:
+    """Return the checkout's commit."""
+    return _git("rev-parse", "--short=10", "HEAD") or "uncommitted"
 
 
 def _git(*arguments: str) -> str:

@@ -1,0 +1,156 @@
+"""The record of a run beside peers: a JSON file, its page, and the table of the README."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tests.bench.history import FOLDER as BENCHMARKS, ROOT, commit_here
+from tests.peers.workloads import OURS, WORKLOADS
+
+FOLDER = BENCHMARKS / "peers"
+NAMES = {
+    "ding_lite": "ding_lite",
+    "plain": "a plain loop",
+    "stable_baselines3": "Stable-Baselines3",
+    "tianshou": "Tianshou",
+    "torchrl": "TorchRL",
+    "cpprb": "cpprb",
+    "di_engine": "DI-engine",
+    "agilerl": "AgileRL",
+}
+_BETWEEN = re.compile(r"(<!-- peers: .*? -->\n).*?(<!-- end of peers -->)", re.DOTALL)
+
+
+def here(machine: dict[str, Any]) -> dict[str, Any]:
+    """Describe when and where a run is made."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"date": now, "commit": commit_here(), "machine": machine}
+
+
+def save(record: dict[str, Any]) -> Path:
+    """Write a run into the history; return the file."""
+    file = FOLDER / "history" / f"{record['date'][:10]}-{record['commit']}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(record, indent=1) + "\n")
+    return file
+
+
+def newest() -> dict[str, Any]:
+    """Load the run with the latest date."""
+    runs = [json.loads(file.read_text()) for file in (FOLDER / "history").glob("*.json")]
+    if not runs:
+        raise FileNotFoundError(f"No run in {FOLDER / 'history'} yet: make bench-peers.")
+    found: dict[str, Any] = max(runs, key=lambda run: run["date"])
+    return found
+
+
+def rows_of(name: str, result: dict[str, Any]) -> list[tuple[str, str, list[float]]]:
+    """Return side, version and the median of each number, ours first and the best peers next."""
+    workload = WORKLOADS[name]
+    rows = [
+        (side, told[0]["version"], [median(each[n] for each in told) for n in workload.numbers])
+        for side, told in result["sides"].items()
+    ]
+    sign = -1 if workload.is_rate else 1
+    return sorted(rows, key=lambda row: (row[0] != OURS, sign * row[2][0]))
+
+
+def advantage(name: str, ours: float, theirs: float) -> float:
+    """Return how many times as fast this package is."""
+    return ours / theirs if WORKLOADS[name].is_rate else theirs / ours
+
+
+def text(name: str, result: dict[str, Any]) -> str:
+    """Lay a result out for a terminal."""
+    lines = [f"{WORKLOADS[name].title} {sizes_text(result['size'])}"]
+    for side, version, numbers in rows_of(name, result):
+        values = "  ".join(f"{_short(number):>9}" for number in numbers)
+        lines.append(f"  {NAMES[side]:20} {values}  {version}")
+    return "\n".join(lines)
+
+
+def write(record: dict[str, Any]) -> None:
+    """Write the page of a run, and its table into the README."""
+    (FOLDER / "README.md").write_text(markdown(record))
+    readme = ROOT / "README.md"
+    before = readme.read_text()
+    readme.write_text(_BETWEEN.sub(lambda m: m[1] + summary(record) + m[2], before))
+
+
+def markdown(record: dict[str, Any]) -> str:
+    """Render a run as a page."""
+    machine = record["machine"]
+    lines = [
+        "# Beside other packages",
+        "",
+        "Written by `make bench-peers`, which installs each package from the registry into an",
+        "environment of its own, with the same version of torch where the package allows it, and",
+        f"starts the same work on all in turn, {record['rounds']} times. Numbers are medians;",
+        "*x* says how many times as fast ding_lite is. Each side is one program in",
+        "`tests/peers/programs/`; all use one thread.",
+        "",
+        f"Measured {record['date'][:10]} at commit {record['commit']} on {machine['cores']} cores",
+        f"of {machine['cpu']}, load {machine['load_before'][0]:g} before and "
+        f"{machine['load_after'][0]:g} after.",
+    ]
+    for name, results in record["workloads"].items():
+        workload = WORKLOADS[name]
+        columns = [
+            (result, number, index)
+            for result in results
+            for index, number in enumerate(workload.numbers)
+        ]
+        heads = [_head(result["size"], number, workload) for result, number, _ in columns]
+        lines += ["", f"## {workload.title}", ""]
+        better = "more is better" if workload.is_rate else "less is better"
+        lines += [f"In {workload.unit}; {better}.", ""]
+        lines += [f"| | {' | '.join(heads)} | version |", "|---" + "|---:" * len(columns) + "|---|"]
+        for side, version, _ in rows_of(name, results[0]):
+            cells = []
+            for result, _, index in columns:
+                numbers = {each[0]: each[2] for each in rows_of(name, result)}
+                value, ours = numbers[side][index], numbers[OURS][index]
+                factor = "" if side == OURS else f" ({advantage(name, ours, value):.1f}x)"
+                cells.append(f"{_short(value)}{factor}")
+            note = results[0]["sides"][side][0].get("note", "")
+            about = f"{version}; {note}" if note else version
+            lines.append(f"| {NAMES[side]} | {' | '.join(cells)} | {about} |")
+    return "\n".join(lines) + "\n"
+
+
+def summary(record: dict[str, Any]) -> str:
+    """Render the README's table: the first size of each workload, and all of its peers."""
+    lines = ["| | ding_lite | peers |", "|---|---:|---|"]
+    for name, results in record["workloads"].items():
+        workload = WORKLOADS[name]
+        ours, *others = rows_of(name, results[0])
+        for index, number in enumerate(workload.numbers):
+            peers = ", ".join(
+                f"{NAMES[side]} {_short(values[index])}" for side, _, values in others
+            )
+            what = f"{workload.title}{sizes_text(results[0]['size'])}"
+            named = "" if len(workload.numbers) == 1 else f" ({number})"
+            unit = workload.unit.replace(" of processor time", "")
+            lines.append(f"| {what}{named}, {unit} | **{_short(ours[2][index])}** | {peers} |")
+    return "\n".join(lines) + "\n"
+
+
+def sizes_text(size: dict[str, Any]) -> str:
+    """Return the sizes of a workload in words."""
+    return "".join(f", {name} {value}" for name, value in size.items())
+
+
+def _head(size: dict[str, Any], number: str, workload: Any) -> str:
+    named = sizes_text(size).removeprefix(", ")
+    return number if not named else named if len(workload.numbers) == 1 else f"{named}: {number}"
+
+
+def _short(value: float) -> str:
+    if value >= 1_000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"

@@ -1,0 +1,38 @@
+"""Time one side of a workload: what every program here shares, beside the standard library."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from importlib import metadata
+from statistics import median
+
+
+def settings():
+    """Return the sizes that this program was started with."""
+    return json.loads(sys.argv[1])
+
+
+def cost_of(call, *, number, repeats=7, warmup=0.2):
+    """Return the median of processor seconds that a call takes."""
+    began = time.process_time()
+    while time.process_time() - began < warmup:
+        call()
+    gc.collect()
+    samples = []
+    for _ in range(repeats):
+        began = time.process_time()
+        for _ in range(number):
+            call()
+        samples.append((time.process_time() - began) / number)
+    return median(samples)
+
+
+def tell(package, **values):
+    """Print the result in one line: the version of what was measured, and its numbers."""
+    version = f"{package} {metadata.version(package)}" if package else "plain"
+    if package != "torch" and "torch" in sys.modules:
+        version += f", torch {metadata.version('torch')}"
+    print(json.dumps({"version": version, **values}), flush=True)

@@ -1,0 +1,62 @@
+"""The workloads: what each side does in one, in which sizes, and how its number reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+OURS, PLAIN = "ding_lite", "plain"
+"""Sides that run in the environment of the project itself."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The same work for several sides, each a program in a folder of the workload's name."""
+
+    title: str
+    unit: str
+    numbers: tuple[str, ...] = ("cost",)
+    """The numbers that a program tells."""
+    is_rate: bool = False
+    """Whether more is better."""
+    sizes: tuple[dict[str, Any], ...] = field(default_factory=lambda: ({},))
+
+
+WORKLOADS = {
+    "dqn_update": Workload(
+        "DQN: sample a batch from a replay of 20,000, and update",
+        "us of processor time",
+        sizes=tuple({"batch": batch, "width": width} for width in (64, 256) for batch in (64, 256)),
+    ),
+    "ppo_steps": Workload(
+        "PPO on CartPole-v1, 8 environments, rollouts of 128, 4 epochs of batches of 256",
+        "env steps a second of processor time",
+        is_rate=True,
+        sizes=({"width": 64}, {"width": 256}),
+    ),
+    "replay": Workload(
+        "A replay of a million transitions of CartPole-v1, batches of 256",
+        "us of processor time",
+        numbers=("add 16", "sample"),
+    ),
+    "middleware": Workload(
+        "A step of a task, for each of its middleware that do nothing",
+        "us of processor time",
+        sizes=tuple({"count": count} for count in (1, 5, 20)),
+    ),
+    "evolution": Workload(
+        "An update of each of four DQNs of 32x32, batches of 128, for each of them",
+        "us of processor time",
+    ),
+    "import": Workload(
+        "Import what a DQN needs, and make its environment and its policy", "s", ("wall time",)
+    ),
+}
+
+
+def sides_of(name: str) -> list[str]:
+    """Return the sides that have a program for a workload, ours first."""
+    found = sorted(file.stem for file in (PROGRAMS / name).glob("*.py"))
+    return sorted(found, key=lambda side: side != OURS)

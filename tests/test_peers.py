@@ -1,0 +1,62 @@
+"""The comparison with other packages, as far as it needs none of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.peers import __main__ as command, page
+from tests.peers.environments import INSTALLS, python_of
+from tests.peers.workloads import OURS, PLAIN, WORKLOADS, sides_of
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_workload_has_a_program_of_ours_first_and_peers_that_can_be_installed(name: str) -> None:
+    ours, *others = sides_of(name)
+    assert ours == OURS
+    assert others
+    assert {*others} - {PLAIN} <= INSTALLS.keys()
+    assert {OURS, *others} <= page.NAMES.keys()
+
+
+@pytest.mark.procs
+def test_a_program_runs_by_itself_and_tells_the_numbers_of_its_workload() -> None:
+    told = command.run(python_of(OURS), "middleware", OURS, {"count": 5})
+    plain = command.run(python_of(PLAIN), "middleware", PLAIN, {"count": 5})
+    assert told["version"].startswith("ding_lite ")
+    assert told["cost"] > plain["cost"] > 0.0
+
+
+RECORD = {
+    "date": "2026-11-25T04:00:00+00:00",
+    "commit": "abc",
+    "rounds": 3,
+    "machine": {"cores": 2, "cpu": "A CPU", "load_before": [0.1], "load_after": [1.2]},
+    "workloads": {
+        "ppo_steps": [
+            {
+                "size": {"width": 64},
+                "sides": {
+                    "ding_lite": [
+                        {"version": "ding_lite 1", "cost": cost, "note": "30,000 otherwise"}
+                        for cost in (40_000.0, 44_000.0, 90_000.0)
+                    ],
+                    "plain": [{"version": "torch 2", "cost": cost} for cost in (9e3, 1.1e4, 1e4)],
+                    "stable_baselines3": [{"version": "sb3 2", "cost": 11_000.0}] * 3,
+                },
+            }
+        ]
+    },
+}
+
+
+def test_the_page_has_medians_and_says_how_many_times_as_fast_ours_is() -> None:
+    text = page.markdown(RECORD)
+    assert "| ding_lite | 44,000 | ding_lite 1; 30,000 otherwise |" in text
+    assert "| Stable-Baselines3 | 11,000 (4.0x) | sb3 2 |" in text
+    assert "more is better" in text
+    assert text.index("Stable-Baselines3 |") < text.index("a plain loop |")  # the better one first
+
+
+def test_the_readme_gets_a_row_for_each_number() -> None:
+    [*_, row] = page.summary(RECORD).splitlines()
+    assert row.endswith("| **44,000** | Stable-Baselines3 11,000, a plain loop 10,000 |")
