@@ -13,7 +13,7 @@ export PYTHONUNBUFFERED := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help install demo test test-fast test-slow lint type format examples docs bench \
-        bench-gpu bench-peers bench-compare check clean dist wheel
+        bench-gpu bench-peers bench-compare results check clean dist wheel
 
 help: ## Show what each verb does
 	@echo "make <verb>; the first one also sets up $(VENV)"
@@ -63,6 +63,10 @@ bench-gpu: $(VENV)/.installed ## Measure what a GPU does, write docs/benchmarks/
 
 bench-peers: $(VENV)/.installed ## Measure other packages beside this one, write docs/benchmarks/peers/ (ARGS=dqn_update for one)
 	@$(PY) -m tests.peers $(ARGS)
+
+results: $(VENV)/.installed ## Train the presets beside Stable-Baselines3, write docs/results/ (goes on where it ended)
+	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[box2d,mujoco,minatar,atari]'
+	@$(PY) -m tests.results $(ARGS)
 
 bench-compare: $(VENV)/.installed ## Compare the newest benchmark run with BASE=docs/benchmarks/history/<file>.json
 	@test -n "$(BASE)" || { echo "Say which: make bench-compare BASE=docs/benchmarks/history/<file>.json"; exit 2; }

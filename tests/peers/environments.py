@@ -21,6 +21,9 @@ INSTALLS: dict[str, list[list[str]]] = {
         ["--no-build-isolation", "gym==0.25.1"],
         ["DI-engine"],
     ],
+    "results_stable_baselines3": [
+        ["stable-baselines3", "gymnasium[box2d]", "mujoco>=3.2,<4", "minatar", "ale-py"],
+    ],
     "agilerl": [["agilerl", "peft"]],
 }
 """What pip is given, one call after the other; each package takes the torch that it allows."""

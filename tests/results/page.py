@@ -1,0 +1,156 @@
+"""The results on record, one file for each environment, and their page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from tests.bench.history import ROOT
+from tests.results.tasks import TASKS, policies_of
+
+FOLDER = ROOT / "docs" / "results"
+NAMES = {"ding_lite": "ding_lite", "stable_baselines3": "Stable-Baselines3"}
+NUM_RESAMPLES = 2_000
+INTRODUCTION = """# Results
+
+Written by `make results`: `ding-lite train POLICY ENV --seed N` trains each preset, and the same
+script trains Stable-Baselines3 with the tuned values of
+[its zoo](https://github.com/DLR-RM/rl-baselines3-zoo). A run ends when 20 greedy episodes reach the
+target, or with its env steps. Evaluations take a tenth of the env steps of both. *Return* is the
+interquartile mean of the seeds, each the mean of 20 greedy episodes behind the run, with its 95 %
+bootstrap interval; *env steps* and *processor time* are medians of the seeds that reached the
+target, evaluations and start-up included. `data/` has the day, the commit and the processor of each
+run."""
+
+
+def rows_of(env: str) -> list[dict[str, Any]]:
+    """Return the results that there are of an environment."""
+    file = FOLDER / "data" / f"{_file_name(env)}.json"
+    rows: list[dict[str, Any]] = json.loads(file.read_text()) if file.exists() else []
+    return rows
+
+
+def save_rows(env: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Write all results of an environment."""
+    file = FOLDER / "data" / f"{_file_name(env)}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lines = (json.dumps(row) for row in sorted(rows, key=lambda row: _order(row)))
+    file.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+
+
+def interquartile_mean(values: Sequence[float] | np.ndarray) -> float:
+    """Return the mean of the middle half, as Agarwal et al. 2021 (arXiv:2108.13264) suggest.
+
+    A quarter of the values goes on each side; where that is no whole number, the last one that goes
+    counts in part.
+    """
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    cut = len(ordered) / 4.0
+    places = np.arange(len(ordered))
+    low = np.clip(places + 1 - cut, 0.0, 1.0)
+    high = np.clip(len(ordered) - cut - places, 0.0, 1.0)
+    weights = np.minimum(low, high)
+    return float((weights * ordered).sum() / weights.sum())
+
+
+def interval(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
+    """Return the 95 % bootstrap interval of the interquartile mean; of few seeds it is wide."""
+    rng = np.random.default_rng(0)
+    drawn = rng.choice(np.asarray(values), size=(NUM_RESAMPLES, len(values)))
+    low, high = np.quantile([interquartile_mean(row) for row in drawn], [0.025, 0.975])
+    return float(low), float(high)
+
+
+def write() -> None:
+    """Write the page, and a picture for each environment with results."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for env in _envs():
+        if rows := rows_of(env):
+            draw(env, rows)
+    (FOLDER / "README.md").write_text(markdown())
+
+
+def markdown() -> str:
+    """Render the page."""
+    lines = [INTRODUCTION]
+    for group, envs in TASKS.items():
+        lines += ["", f"## {group}"]
+        for env in envs:
+            lines += ["", f"### {env}", "", *_section(env)]
+    return "\n".join(lines) + "\n"
+
+
+def _section(env: str) -> Iterator[str]:
+    rows = rows_of(env)
+    if not rows:
+        yield "Not run yet."
+        return
+    yield "| | | target | reached | return | env steps | processor time |"
+    yield "|---|---|---:|---:|---:|---:|---:|"
+    for policy in policies_of(env):
+        for side, name in NAMES.items():
+            found = [row for row in rows if (row["policy"], row["side"]) == (policy, side)]
+            if found:
+                yield _line(policy, name, found)
+    missing = [p for p in policies_of(env) if p not in {row["policy"] for row in rows}]
+    if missing:
+        yield ""
+        yield f"Not run yet: {', '.join(policy.upper() for policy in missing)}."
+    yield ""
+    yield f"![Greedy returns over env steps on {env}]({_file_name(env)}.png)"
+
+
+def _line(policy: str, name: str, rows: Sequence[dict[str, Any]]) -> str:
+    solved = [row for row in rows if row["solved"]]
+    returns = [row["return"] for row in rows]
+    low, high = interval(returns)
+    spent = ["-", "-"]
+    if solved:
+        spent[0] = f"{median(row['env_steps'] for row in solved):,.0f}"
+        spent[1] = f"{median(row['cpu_s'] for row in solved):,.0f} s"
+    return (
+        f"| {policy.upper()} | {name} | {rows[0]['target']:,g} | {len(solved)} of {len(rows)} "
+        f"| {interquartile_mean(returns):,.1f} [{low:,.1f}, {high:,.1f}] "
+        f"| {spent[0]} | {spent[1]} |"
+    )
+
+
+def draw(env: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Draw all evaluations of an environment, a panel for each policy."""
+    from matplotlib.figure import Figure
+
+    policies = [p for p in policies_of(env) if any(row["policy"] == p for row in rows)]
+    figure = Figure(figsize=(4.2 * len(policies), 3.0), dpi=100, layout="constrained")
+    for axes, policy in zip(
+        figure.subplots(1, len(policies), squeeze=False)[0], policies, strict=True
+    ):
+        for side, colour in (("stable_baselines3", "#b0752a"), ("ding_lite", "#1f5fa8")):
+            runs = [row for row in rows if (row["policy"], row["side"]) == (policy, side)]
+            for index, row in enumerate(runs):
+                points = [*row["curve"], (row["env_steps"], row["return"])]
+                label = NAMES[side] if index == 0 else None
+                axes.plot(*zip(*points, strict=True), color=colour, lw=1.2, alpha=0.8, label=label)
+                axes.plot(*points[-1], marker="o", ms=3.5, color=colour)
+        axes.axhline(rows[0]["target"], color="0.5", lw=0.8, ls="--")
+        axes.set_title(f"{policy.upper()} on {env}", fontsize=9, loc="left")
+        axes.set_xlabel("env steps", fontsize=8)
+        axes.tick_params(labelsize=7)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(fontsize=7, frameon=False, loc="lower right")
+    figure.savefig(FOLDER / f"{_file_name(env)}.png")
+
+
+def _envs() -> list[str]:
+    return [env for envs in TASKS.values() for env in envs]
+
+
+def _file_name(env: str) -> str:
+    return env.replace("/", "-")
+
+
+def _order(row: dict[str, Any]) -> tuple[str, str, int]:
+    return row["policy"], row["side"], row["seed"]

@@ -1,0 +1,76 @@
+"""The script of the results: its tasks, its statistics, and runs that go on."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ding_lite.recipes.plan import Choices, make_plan
+from tests.fonts import open_fonts
+from tests.results import __main__ as command, page
+from tests.results.page import interquartile_mean, interval
+from tests.results.tasks import TASKS, ZOO, policies_of
+
+PAIRS = [(policy, env) for envs in TASKS.values() for env in envs for policy in policies_of(env)]
+
+
+def test_all_tuned_values_belong_to_a_task_and_only_pictures_have_none() -> None:
+    assert {*ZOO} <= {*PAIRS}
+    without = {env for policy, env in {*PAIRS} - {*ZOO}}
+    assert all(env.startswith(("MinAtar/", "ALE/")) for env in without)
+
+
+@pytest.mark.parametrize(("policy", "env"), PAIRS[:14])
+def test_a_task_has_a_preset_with_a_target(policy: str, env: str) -> None:
+    plan = make_plan(policy, env, {}, Choices())
+    assert plan.has_preset
+    assert np.isfinite(plan.options.target)
+
+
+def test_the_interquartile_mean_is_the_mean_of_the_middle_half() -> None:
+    assert interquartile_mean([7.0]) == 7.0
+    assert interquartile_mean([0.0, 10.0, 20.0, 1_000.0]) == 15.0
+    # A quarter of three is 0.75: of the outer ones a quarter is left.
+    assert interquartile_mean([0.0, 10.0, 100.0]) == pytest.approx((0.25 * 100 + 10) / 1.5)
+    values = np.random.default_rng(0).normal(size=400)
+    assert interquartile_mean(values) == pytest.approx(np.sort(values)[100:300].mean())
+
+
+def test_the_interval_holds_the_mean_and_narrows_with_more_seeds() -> None:
+    values = np.random.default_rng(1).normal(size=64)
+    widths = []
+    for count in (4, 16, 64):
+        low, high = interval(values[:count])
+        assert low <= interquartile_mean(values[:count]) <= high
+        widths.append(high - low)
+    assert all(later < earlier for earlier, later in pairwise(widths))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fonts() -> None:
+    open_fonts()
+
+
+@pytest.mark.procs
+def test_a_run_that_was_broken_off_goes_on_and_its_result_is_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "FOLDER", tmp_path / "runs")
+    monkeypatch.setattr(page, "FOLDER", tmp_path / "docs")
+    job = command.Job("ding_lite", "ppo", "CartPole-v1", 0)
+    assert command.advance(job, 0.5) is None  # broken off while it starts
+    results = command.advance(job, 5.0) or command.advance(job, 100.0)
+    assert results is not None
+    command.keep(job, results)
+    assert command.is_complete(job)
+    assert not command.is_complete(command.Job("ding_lite", "ppo", "CartPole-v1", 1))
+    page.write()
+    text = (tmp_path / "docs" / "README.md").read_text()
+    [row] = page.rows_of("CartPole-v1")
+    assert row["solved"]
+    assert f"| PPO | ding_lite | 475 | 1 of 1 | {row['return']:,.1f} [" in text
+    assert "Not run yet: DQN." in text
+    assert (tmp_path / "docs" / "CartPole-v1.png").stat().st_size > 5_000
