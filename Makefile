@@ -74,8 +74,9 @@ dist: $(VENV)/.installed ## Build the wheel and the source archive into dist/
 wheel: $(VENV)/.installed ## Use the wheel from a clean environment (ARGS="python3.11 python3.12" for several)
 	@$(PY) -m tests.wheel $(ARGS)
 
+# Not --quiet: that would hide dead links from its `strict`.
 site: .venv-site/.installed ## Build the site into site/; fails on a dead link or a public name without an entry
-	@NO_MKDOCS_2_WARNING=1 .venv-site/bin/python -m mkdocs build --quiet $(ARGS)
+	@NO_MKDOCS_2_WARNING=1 .venv-site/bin/python -m mkdocs build $(ARGS)
 	@echo "Open site/index.html"
 
 site-check: site .venv-browser/.installed ## Open the site in a headless Chromium, on a wide screen and on a phone

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from configparser import RawConfigParser
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,16 @@ def test_each_job_of_the_workflow_runs_verbs_of_the_makefile() -> None:
         commands = [step["run"].split() for step in job["steps"] if "run" in step]
         assert commands, name
         assert all(make == "make" and verb in verbs for make, verb, *_ in commands), name
+
+
+def test_each_dependency_is_imported_and_has_a_reason_in_the_design_notes() -> None:
+    settings = RawConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    needed = re.findall(r"^([\w-]+)>=", settings["options"]["install_requires"], re.MULTILINE)
+    note = (ROOT / "docs" / "design" / "0014-the-house.md").read_text()
+    listed = note.partition("## Dependencies")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `([\w-]+)`", listed, re.MULTILINE) == needed
+    source = "\n".join(file.read_text() for file in (ROOT / "ding_lite").rglob("*.py"))
+    for package in needed:
+        name = package.replace("pyzmq", "zmq")
+        assert re.search(rf"(import|from) (torch\.utils\.)?{name}\b", source), package

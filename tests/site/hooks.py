@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from html import unescape
 from pathlib import Path
@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PUBLIC_API = ROOT / "tests" / "public_api.txt"
 _MODULE = re.compile(r"^== (ding_lite[\w.]*)$")
 _NAME = re.compile(r"^(?:class |def |module )?(?P<name>\w+)(?: \(from (?P<home>[\w.]+)\))?")
+_MEMBER = re.compile(r"^    (?:@\w+ )?(?P<name>\w+)")
 _FENCE_WORDS = re.compile(r"^( *```python)(?: alone| no-run)+ *$", re.MULTILINE)
 _CELL = re.compile(r"<(table|tr|td)\b(?=[^>]*>)")
 _CONTEXT = re.compile(r"^Context:\n((?: {4}.*\n)+)", re.MULTILINE)
@@ -34,6 +35,8 @@ class Name:
     name: str
     home: str | None
     """The module that defines it, where that belongs to another public module."""
+    members: list[str] = field(default_factory=list, compare=False)
+    """The public attributes and methods of a class."""
 
     @property
     def path(self) -> str:
@@ -51,6 +54,8 @@ def public_names(text: str) -> dict[str, list[Name]]:
             module = heading[1] if heading else None
         elif module and (match := _NAME.match(line)):
             found.setdefault(module, []).append(Name(module, match["name"], match["home"]))
+        elif module and (match := _MEMBER.match(line)) and match["name"] != "__init__":
+            found[module][-1].members.append(match["name"])
     return found
 
 
@@ -96,9 +101,14 @@ def _source_of(name: Name) -> str:
 
 
 def without_entry(names: Iterable[Name], html: str) -> list[str]:
-    """Return the names that have no entry on the page of their module."""
+    """Return the names and members that have no entry on the page of their module."""
     anchors = {unescape(each) for each in re.findall(r'\bid="([^"]+)"', html)}
-    return [name.path for name in names if name.path not in anchors]
+    paths = [
+        f"{name.path}{member}"
+        for name in names
+        for member in ("", *(f".{member}" for member in name.members))
+    ]
+    return [path for path in paths if path not in anchors]
 
 
 def all_pages(docs: Path) -> list[str]:
