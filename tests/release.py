@@ -35,7 +35,7 @@ def section_of(version: str, changelog: str) -> str:
 
 
 def tagged_commit(root: Path, version: str) -> str:
-    """Return the commit that has the tag of a version; nothing where none has."""
+    """Return the commit that has the tag of a version, or nothing."""
     has_tag = git(root, "tag", "--list", f"v{version}")
     return git(root, "rev-list", "-n1", f"v{version}") if has_tag else ""
 

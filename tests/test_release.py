@@ -1,4 +1,4 @@
-"""What a release needs: a clean tree, a section in the changelog, and links that work elsewhere."""
+"""A release needs a clean tree, a section in the changelog, and links that work elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHANGELOG = (
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """Make a repository whose version may be released."""
+    """Make a repository with a version that may be released."""
     (tmp_path / "ding_lite").mkdir()
     (tmp_path / "ding_lite" / "version.py").write_text('__version__ = "0.2.0"\n')
     (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)
