@@ -22,6 +22,7 @@ from tests.site.hooks import (
     reference_page,
     without_entry,
 )
+from tests.site.recordings import Frame, Run, svg
 from tests.test_public_api import MODULES, public_names
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -116,3 +117,16 @@ def test_pictures_of_nodes_are_as_the_program_draws_them(name: str) -> None:
 )
 def test_recordings_are_small(name: str, at_most: int) -> None:
     assert 1_000 < (DOCS / "images" / name).stat().st_size <= at_most
+
+
+def test_a_recording_shows_each_row_for_its_time_and_ends_with_the_last_state() -> None:
+    same, first, last = (Run(0, text, "#ffffff", False) for text in ("$ x", "50 %", "<done>"))
+    picture = svg([Frame(0.0, ((same,), (first,))), Frame(2.5, ((same,), (last,)))], 20, "x")
+    groups = re.findall(r"<g.*?</g>", picture, re.DOTALL)
+    assert [re.sub(r"<text.*?>|</text>|\n", "", group) for group in groups] == [
+        "<g>$ x</g>",
+        '<g visibility="hidden"><set attributeName="visibility" to="visible" '
+        'begin="loop.begin+0s" dur="2.5s"/>50 %</g>',
+        '<g><set attributeName="visibility" to="hidden" begin="loop.begin" dur="2.5s"/>'
+        "&lt;done&gt;</g>",
+    ]
