@@ -54,7 +54,7 @@ def elsewhere(url: str) -> list[str]:
 def finds(page: Any, words: str, entry: str) -> bool:
     """Search the site, and tell whether an entry is among what is found."""
     page.goto(SITE.joinpath("index.html").as_uri())
-    page.fill(".md-search__input", words)
+    page.locator(".md-search__input").press_sequentially(words)
     page.wait_for_selector(".md-search-result__link", state="attached", timeout=20_000)
     links = page.eval_on_selector_all(".md-search-result__link", "all => all.map(a => a.href)")
     return any(entry in link for link in links)
