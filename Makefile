@@ -13,7 +13,8 @@ export PYTHONUNBUFFERED := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help install demo test test-fast test-slow lint type format examples docs bench \
-        bench-gpu bench-peers bench-compare results check clean dist wheel
+        bench-gpu bench-peers bench-compare results check clean dist wheel site site-check \
+        recordings release
 
 help: ## Show what each verb does
 	@echo "make <verb>; the first one also sets up $(VENV)"
@@ -80,9 +81,23 @@ dist: $(VENV)/.installed ## Build the wheel and the source archive into dist/
 wheel: $(VENV)/.installed ## Use the wheel from a clean environment (ARGS="python3.11 python3.12" for several)
 	@$(PY) -m tests.wheel $(ARGS)
 
+# Not --quiet: that would hide dead links from its `strict`.
+site: .venv-site/.installed ## Build the site into site/; fails on a dead link or a public name without an entry
+	@NO_MKDOCS_2_WARNING=1 .venv-site/bin/python -m mkdocs build $(ARGS)
+	@echo "Open site/index.html"
+
+site-check: site .venv-browser/.installed ## Open the site in a headless Chromium, on a wide screen and on a phone
+	@.venv-browser/bin/python -m tests.site.browser $(CHROMIUM)
+
+recordings: $(VENV)/.runtime .venv-site/.installed ## Record `make demo` and `ding-lite top` for docs/images/, on a quiet machine
+	@.venv-site/bin/python -m tests.site.recordings $(PY)
+
+release: .venv-release/.installed ## Build and check a release; ARGS=--tag also tags it
+	@.venv-release/bin/python -m tests.release $(ARGS)
+
 clean: ## Remove what building and checking left; keeps .venv and runs/
-	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
-	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	@rm -rf build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	@find . -name __pycache__ -type d -not -path './$(VENV)*/*' -prune -exec rm -rf {} +
 
 # torch comes first and by its pin, so that pip never has to look for another build of it.
 $(VENV)/.runtime: setup.cfg constraints.txt
@@ -99,4 +114,13 @@ $(VENV)/.runtime: setup.cfg constraints.txt
 $(VENV)/.installed: $(VENV)/.runtime
 	@echo "  the tools that check it"
 	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[test]'
+	@touch $@
+
+# The site and the release need no PyTorch, and $(VENV) nothing of theirs: an environment each,
+# with what the extra of its name lists.
+.venv-%/.installed: setup.cfg constraints.txt
+	@echo "Setting up .venv-$* (once)..."
+	@test -x .venv-$*/bin/python || $(PYTHON) -m venv .venv-$*
+	@.venv-$*/bin/python -m pip --disable-pip-version-check -qq install -c constraints.txt \
+	  $$($(PYTHON) -c 'from configparser import RawConfigParser as C; c = C(); c.read("setup.cfg"); print(c["options.extras_require"]["$*"])')
 	@touch $@
