@@ -137,6 +137,7 @@ def draw(env: str, rows: Sequence[dict[str, Any]]) -> None:
                 axes.plot(*points[-1], marker="o", ms=3.5, color=colour)
         axes.axhline(rows[0]["target"], color="0.5", lw=0.8, ls="--")
         axes.set_title(f"{policy.upper()} on {env}", fontsize=9, loc="left")
+        axes.set_xlim(left=0)
         axes.set_xlabel("env steps", fontsize=8)
         axes.tick_params(labelsize=7)
         axes.spines[["top", "right"]].set_visible(False)
