@@ -314,6 +314,26 @@ _MUJOCO_PPO: dict[str, Any] = {
     "unroll": 2_048,
     "checkpoint_every": 100_000,
 }
+_CHEETAH_PPO: dict[str, Any] = {
+    "max_env_steps": 1_000_000,
+    "target": 4_800.0,
+    "num_envs": 1,
+    "normalize_obs": True,
+    "normalize_rewards": True,
+    "lr": 2.0633e-5,
+    "gamma": 0.98,
+    "gae_lambda": 0.92,
+    "entropy_coef": 4.01762e-4,
+    "value_coef": 0.58096,
+    "max_grad_norm": 0.8,
+    "clip": 0.1,
+    "epochs": 20,
+    "unroll": 512,
+    "hidden": (256, 256),
+    "activation": "relu",
+    "log_std_start": -2.0,
+    "checkpoint_every": 100_000,
+}
 # The values that purejaxrl tuned for MinAtar (examples/brax_minatar.ipynb).
 _MINATAR_PPO: dict[str, Any] = {
     "max_env_steps": 10_000_000,
@@ -396,6 +416,8 @@ PPO_PRESETS: dict[str, dict[str, Any]] = {
         "unroll": 2_048,
     },
     **_mujoco(_MUJOCO_PPO_TARGETS, _MUJOCO_PPO),
+    # With CleanRL's values it reached 1,925 in as many env steps.
+    "HalfCheetah-v5": _CHEETAH_PPO,
     **_each(MINATAR, _MINATAR_TARGETS, _MINATAR_PPO),
     **_each(ATARI, _ATARI_TARGETS, _ATARI_PPO),
 }
