@@ -24,6 +24,8 @@ INSTALLS: dict[str, list[list[str]]] = {
     "results_stable_baselines3": [
         ["stable-baselines3", "gymnasium[box2d]", "mujoco>=3.2,<4", "minatar", "ale-py"],
     ],
+    "sample_factory": [["sample-factory"]],
+    "rllib": [["ray[rllib]"]],
     "agilerl": [["agilerl", "peft"]],
 }
 """What pip is given, one call after the other; each package takes the torch that it allows."""

@@ -22,6 +22,8 @@ NAMES = {
     "cpprb": "cpprb",
     "di_engine": "DI-engine",
     "agilerl": "AgileRL",
+    "sample_factory": "Sample Factory",
+    "rllib": "RLlib",
 }
 _BETWEEN = re.compile(r"(<!-- peers: .*? -->\n).*?(<!-- end of peers -->)", re.DOTALL)
 

@@ -36,6 +36,11 @@ WORKLOADS = {
         is_rate=True,
         sizes=({"width": 64}, {"width": 256}),
     ),
+    "actor_learner": Workload(
+        "IMPALA or APPO on CartPole-v1, a learner and 2 workers of 16 environments",
+        "env steps a second",
+        is_rate=True,
+    ),
     "replay": Workload(
         "A replay of a million transitions of CartPole-v1, batches of 256",
         "us of processor time",
