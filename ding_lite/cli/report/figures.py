@@ -21,7 +21,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 10, 12, 34
 _MOST_POINTS = 300
 _MOST_MARKS = 40
 _ROW = 24
-_LARGEST = 1e150
+LARGEST = 1e150
+"""The bound of what is drawn: differences and shares of such numbers are finite."""
 
 
 class Line(NamedTuple):
@@ -33,6 +34,11 @@ class Line(NamedTuple):
     low: NumpyArray | None = None
     high: NumpyArray | None = None
     color: int = 0
+
+    def tamed(self) -> Line:
+        """Return the line with numbers that can be drawn."""
+        low, high = (None if side is None else _tame(side) for side in (self.low, self.high))
+        return Line(self.label, _tame(self.x), _tame(self.y), low, high, self.color)
 
 
 def tag(name: str, /, *children: Element | str, **attributes: object) -> Element:
@@ -74,14 +80,16 @@ def chart(
     note: str = "",
 ) -> Element:
     """Draw curves over env steps or something else; each point of a short one tells its value."""
-    values = [np.clip(part, -_LARGEST, _LARGEST) for one in lines for part in _heights(one)]
-    if target is not None:
-        values.append(np.array([target]))
+    lines = [one.tamed() for one in lines]
+    values = [part for one in lines for part in (one.y, one.low, one.high) if part is not None]
+    if target is not None and abs(target) < LARGEST:
+        values.append(np.array([target], dtype=float))
+    else:
+        target = None
     y_low, y_high = _range(values, at_zero=True)
     x_low, x_high = _range([one.x for one in lines], at_zero=True)
 
     def place(x: float, y: float) -> tuple[float, float]:
-        y = min(max(y, -_LARGEST), _LARGEST)
         right, up = (x - x_low) / (x_high - x_low), (y - y_low) / (y_high - y_low)
         return (
             _LEFT + right * (_WIDTH - _LEFT - _RIGHT),
@@ -112,8 +120,9 @@ def chart(
     return figure(title, _svg(parts, f"{title} over {x_label}. {said}", _HEIGHT), note=note)
 
 
-def _heights(line: Line) -> list[NumpyArray]:
-    return [part for part in (line.y, line.low, line.high) if part is not None]
+def _tame(values: NumpyArray) -> NumpyArray:
+    tamed: NumpyArray = np.clip(np.nan_to_num(values), -LARGEST, LARGEST)
+    return tamed
 
 
 def _curve(line: Line, place: Any) -> list[Element]:  # noqa: ANN401 - the function within `chart`
@@ -148,8 +157,8 @@ def _range(values: Sequence[NumpyArray], *, at_zero: bool) -> tuple[float, float
     low = min(float(part.min()) for part in values)
     high = max(float(part.max()) for part in values)
     low = min(low, 0.0) if at_zero and low >= 0 else low
-    if high - low <= 1e-9 * max(abs(low), abs(high)):
-        room = 0.5 * abs(high) or 1.0
+    if high - low <= max(1e-9 * max(abs(low), abs(high)), 1 / LARGEST):
+        room = 0.5 * abs(high) if abs(high) > 1 / LARGEST else 1.0
         return low - room * (low < 0), high + room
     room = 0.04 * (high - low)
     return (low if low == 0 else low - room), high + room

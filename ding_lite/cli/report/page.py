@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element, tostring
 import numpy as np
 
 from ding_lite.cli.report.figures import NUM_COLORS, Line, chart, family, figure, tag
-from ding_lite.cli.report.records import Record, Stage, rates
+from ding_lite.cli.report.records import Record, Stage, is_number, rates
 from ding_lite.middleware.report.log import spell
 from ding_lite.middleware.report.throughput import STAGE_SECONDS
 from ding_lite.recipes.runs.results import Result, group_results, spread_of, title_of
@@ -180,7 +180,7 @@ def _summary(groups: Sequence[Group]) -> Element:
 
 def _verdict(verdict: Mapping[str, Any]) -> str:
     value, episodes = verdict.get("eval_return"), verdict.get("eval_episodes")
-    if not isinstance(value, int | float):
+    if not isinstance(value, int | float) or not is_number(value):
         return "none yet"
     solved = {True: "solved, ", False: "not solved, "}.get(verdict.get("solved") is True, "")
     if verdict.get("solved") is None:
@@ -348,7 +348,7 @@ def _population(run: Record, of: str) -> Element | None:
         told = [
             [life["hyperparameters"].get(name) for life in some] for some in generations.values()
         ]
-        if all(isinstance(value, int | float) for some in told for value in some):
+        if all(is_number(value) for some in told for value in some):
             values[name] = told
     x = np.array([*generations], dtype=float)
     for name, told in values.items():

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from ding_lite.cli.report.figures import LARGEST
 from ding_lite.errors import ConfigError
 from ding_lite.io.reading import parse_json, read_file, read_json_object
 from ding_lite.recipes.evolve import LINEAGE
@@ -30,6 +31,8 @@ from ding_lite.rl.batch import NumpyArray
 State: TypeAlias = Literal["done", "going", "interrupted"]
 _MOST_BYTES = 64 << 20
 _EVOLVE = "evolve-"
+_MOST = 1_000_000
+"""Agents, generations and places of a population."""
 _STAGE = re.compile(r" *\d+  (?P<name>.+?) +on (?P<marks>.+)")
 
 
@@ -106,7 +109,7 @@ class Record:
         told = self.verdict.get("seconds")
         if not isinstance(told, dict):
             told = seconds_by_stage(self.last, wall_s=self.last.get("wall_s", 0.0))
-        return {str(name): s for name, s in told.items() if isinstance(s, int | float)}
+        return {name: max(0.0, s) for name, s in told.items() if is_number(s)}
 
     @property
     def pipeline(self) -> list[Stage]:
@@ -128,7 +131,7 @@ class Record:
         before = newest = 0.0
         for line in _lines(self.directory / NODES):
             told, at = line.get("nodes"), line.get("wall_s")
-            if not isinstance(told, list) or not isinstance(at, int | float):
+            if not isinstance(told, list) or not isinstance(at, int | float) or not is_number(at):
                 continue
             if before + at < newest:
                 before = newest
@@ -178,26 +181,29 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _is_life(line: Mapping[str, Any]) -> bool:
+    whole = [line.get(name) for name in ("generation", "place", "id")]
+    fitness, parent = line.get("fitness", ""), line.get("parent", "")
     return (
-        all(isinstance(line.get(name), int) for name in ("generation", "place", "id"))
-        and isinstance(line.get("parent"), int | None)
-        and isinstance(line.get("fitness"), int | float | None)
+        all(isinstance(value, int) and 0 <= value < _MOST for value in whole)
+        and isinstance(parent, int | None)
+        and (fitness is None or is_number(fitness))
         and isinstance(line.get("hyperparameters"), dict)
     )
+
+
+def is_number(value: object) -> bool:
+    """Return whether something is a number that can be drawn: finite, and not beyond all bounds."""
+    return isinstance(value, int | float) and abs(value) < LARGEST
 
 
 def rates(
     points: Sequence[Mapping[str, Any]], names: Sequence[str]
 ) -> tuple[NumpyArray, NumpyArray]:
     """Return seconds, and the sum of some counts per second since the point before."""
-    told = [(p["wall_s"], sum(_count(p.get(name)) for name in names)) for p in points]
+    told = [(p["wall_s"], sum(p[name] for name in names if is_number(p.get(name)))) for p in points]
     x, y = [0.0], [0.0]
     for (then, before), (now, count) in pairwise([(0.0, 0.0), *told]):
         if now > then:
             x.append(now)
             y.append(max(0.0, count - before) / (now - then))
     return np.array(x), np.array([y[1] if len(y) > 1 else 0.0, *y[1:]])
-
-
-def _count(value: object) -> float:
-    return value if isinstance(value, int | float) else 0.0

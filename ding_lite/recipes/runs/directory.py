@@ -169,7 +169,7 @@ def has_best(directory: Path) -> bool:
 def begin_anew(directory: Path) -> None:
     """Remove what a run has left that was killed before its first checkpoint."""
     best = directory / BEST
-    files = [directory / name for name in (METRICS, CURVE, NODES)]
+    files = [directory / name for name in (METRICS, CURVE, NODES, RESULT)]
     for leftover in (*files, *directory.glob(EVENTS), *best.glob("*")):
         leftover.unlink(missing_ok=True)
 

@@ -148,6 +148,7 @@ class Run:
         if not files.has_checkpoint(self.directory):
             return
         counters = resume(parts, self.checkpoint)
+        (self.directory / files.RESULT).unlink(missing_ok=True)
         has_ended = self.options.has_ended(counters)
         where = "had reached its end" if has_ended else "goes on"
         self.tell(f"The run in {self.directory} {where} at {counters['env_step']:,} env steps.")
@@ -348,7 +349,6 @@ class Run:
             files.begin_anew(self.directory)
             self.tell(f"There is no checkpoint in {self.directory} yet; the run begins.")
         files.describe(self.directory, described)
-        (self.directory / files.RESULT).unlink(missing_ok=True)
 
     def _describe(self) -> dict[str, Any]:
         config = self._config
