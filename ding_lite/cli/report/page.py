@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import cycle
 from statistics import fmean
 from typing import Any
 from xml.etree.ElementTree import Element, tostring
@@ -28,6 +29,10 @@ _COUNTED = {"step", "wall_s", "env_step", "eval_env_step", "episode_return"}
 _SENT = ("events_out", "ctx_out", "items_out")
 _RECEIVED = ("events_in", "ctx_in")
 _MOST_EVALUATIONS = 200
+_SEVERAL_SEEDS = (
+    "Several seeds: the line is their median, the band goes from the least to the greatest. A run "
+    "that has ended counts on with its last value."
+)
 
 Films = Mapping[str, Element | str]
 """By the directory of a run: its video, or the reason why there is none."""
@@ -121,8 +126,8 @@ def grouped(results: Sequence[Result]) -> list[Group]:
     ]
 
 
-def _section(title: str, *content: Element | str, **attributes: str) -> Element:
-    return tag("section", tag("h2", title), *content, **attributes)
+def _section(title: str, *content: Element | str) -> Element:
+    return tag("section", tag("h2", title), *content)
 
 
 def _folded(title: str, *content: Element | str) -> Element:
@@ -140,21 +145,19 @@ def _table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Element 
     return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label=title)
 
 
-def _legend(groups: Sequence[Group]) -> Element:
-    items = [
-        tag("li", tag("span", class_=f"swatch c{group.color % NUM_COLORS}"), group.name)
-        for group in groups
-    ]
+def _legend(labels: Iterable[str]) -> Element:
+    """Name the curves of all charts, in the order of their colours."""
+    swatches = [tag("span", class_=f"swatch c{k}") for k in range(NUM_COLORS)]
+    items = [tag("li", swatch, label) for swatch, label in zip(cycle(swatches), labels)]
     return tag("ul", *items, class_="legend")
 
 
-def _note(groups: Sequence[Group]) -> str:
-    if all(len(group.runs) == 1 for group in groups):
-        return ""
-    return (
-        "Several seeds: the line is their median, the band goes from the least to the greatest. A "
-        "run that has ended counts on with its last value."
-    )
+def _names(groups: Sequence[Group]) -> list[str]:
+    return [group.name for group in groups]
+
+
+def _remark(text: str) -> Element:
+    return tag("p", text, class_="note")
 
 
 def _summary(groups: Sequence[Group]) -> Element:
@@ -182,19 +185,17 @@ def _verdict(verdict: Mapping[str, Any]) -> str:
     value, episodes = verdict.get("eval_return"), verdict.get("eval_episodes")
     if not isinstance(value, int | float) or not is_number(value):
         return "none yet"
-    solved = {True: "solved, ", False: "not solved, "}.get(verdict.get("solved") is True, "")
-    if verdict.get("solved") is None:
-        solved = ""
-    return f"{solved}{spell(value)} in {_spelled(episodes)} episodes"
+    solved = verdict.get("solved")
+    told = "" if solved is None else "solved, " if solved else "not solved, "
+    return f"{told}{spell(value)} in {_spelled(episodes)} episodes"
 
 
 def _curves(groups: Sequence[Group]) -> Element:
     targets = {run.result.target for group in groups for run in group.runs}
     target = targets.pop() if len(targets) == 1 else None
-    charts = _charts(groups, _RETURNS, target)
-    return _section(
-        "Curves", _legend(groups), _cards(charts), tag("p", _note(groups), class_="note")
-    )
+    charts = _cards(_charts(groups, _RETURNS, target))
+    note = "" if all(len(group.runs) == 1 for group in groups) else _SEVERAL_SEEDS
+    return _section("Curves", _legend(_names(groups)), charts, _remark(note))
 
 
 def _charts(
@@ -221,9 +222,8 @@ def _others(groups: Sequence[Group]) -> Element | None:
         if name not in _COUNTED and name not in _RETURNS and not name.startswith(STAGE_SECONDS)
     }
     charts = _charts(groups, names)
-    return (
-        _folded(f"{len(charts)} other metrics", _legend(groups), _cards(charts)) if charts else None
-    )
+    title = f"{len(charts)} other metrics"
+    return _folded(title, _legend(_names(groups)), _cards(charts)) if charts else None
 
 
 def _evaluations(groups: Sequence[Group]) -> Element | None:
@@ -285,16 +285,12 @@ def _pipelines(groups: Sequence[Group]) -> Iterator[Element]:
                 for stage in stages
                 if stage.where == where
             ]
-            again = tag("li", "next step", class_="again")
+            boxes.append(tag("li", "next step", class_="again"))
             label = f"Middleware on {where}"
-            lanes += [
-                tag("h3", where),
-                tag("ol", *boxes, again, class_="pipeline", aria_label=label),
-            ]
+            lanes += [tag("h3", where), tag("ol", *boxes, class_="pipeline", aria_label=label)]
+        of_some = f" of {', '.join(labels)}" if len(of) > 1 else ""
         if stages:
-            yield _section(
-                f"Pipeline of {', '.join(labels)}" if len(of) > 1 else "Pipeline", *lanes
-            )
+            yield _section(f"Pipeline{of_some}", *lanes)
 
 
 def _nodes(run: Record, of: str) -> Element | None:
@@ -318,21 +314,16 @@ def _nodes(run: Record, of: str) -> Element | None:
             ("Steps a second", ("total_step",)),
         ):
             lines.setdefault(title, []).append(Line(name, *rates(points, counted), color=color))
-    legend = [
-        tag("li", tag("span", class_=f"swatch c{line.color % NUM_COLORS}"), line.label)
-        for line in lines["Steps a second"]
-    ]
     charts = [chart(title, some, x_label="seconds") for title, some in lines.items()]
     headings = ["node", "steps", "env steps", "events out", "ctx out", "items out", "events in"]
     headings += ["ctx in", "state"]
     return _section(
         f"Nodes and their messages{of}",
         _table("The newest counts of each node", headings, rows),
-        tag("ul", *legend, class_="legend"),
+        _legend(line.label for line in lines["Steps a second"]),
         _cards(charts),
-        tag("p", "Nodes on the machine of the reporting node. Items received are counted where "
-            "they are sent.", class_="note"),
-    )  # fmt: skip
+        _remark("Nodes on the machine of the node that reports. Items count where they are sent."),
+    )
 
 
 def _population(run: Record, of: str) -> Element | None:
@@ -358,22 +349,17 @@ def _population(run: Record, of: str) -> Element | None:
         lines = [Line("median of the agents", x, middle, low, high)]
         charts.append(chart(name, lines, x_label="generation"))
     note = "Lines: the median of the agents; bands: from the least to the greatest."
-    return _section(f"Population{of}", _cards(charts), tag("p", note, class_="note"))
+    return _section(f"Population{of}", _cards(charts), _remark(note))
 
 
 def _settings(groups: Sequence[Group]) -> Element:
     told = [_told(group.runs[0]) for group in groups]
     names = list(dict.fromkeys(name for one in told for name in one))
-    differ = [name for name in names if len({one.get(name) for one in told}) > 1]
-    rows = [
-        (name, *(one.get(name, "") for one in told))
-        for name in (*differ, *(name for name in names if name not in differ))
-    ]
+    names.sort(key=lambda name: len({one.get(name) for one in told}) == 1)
+    rows = [(name, *(one.get(name, "") for one in told)) for name in names]
     headings = ("setting", *(group.label for group in groups))
-    note = f"The first {len(differ)} differ." if differ else "Of the first run of each group."
-    return _folded(
-        "All settings", tag("p", note, class_="note"), _table("Settings", headings, rows)
-    )
+    note = "Of the first run of each curve; what differs comes first."
+    return _folded("All settings", _remark(note), _table("Settings", headings, rows))
 
 
 def _told(run: Record) -> dict[str, str]:
@@ -389,17 +375,14 @@ def _told(run: Record) -> dict[str, str]:
 def _spelled(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(_spelled, value))
-    if isinstance(value, bool | None):
-        return {True: "yes", False: "no"}.get(value, "none") if value is not None else "none"
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _commands(groups: Sequence[Group]) -> Element:
-    lines = []
-    for group in groups:
-        for run in group.runs:
-            command = run.command or f"# {run.directory}: its command was not recorded"
-            lines.append(command)
+    runs = [run for group in groups for run in group.runs]
+    lines = [run.command or f"# {run.directory}: its command was not recorded" for run in runs]
     code = tag("code", "\n".join(dict.fromkeys(lines)))
     label = "Commands that repeat the runs"
     pre = tag("pre", code, class_="scroll", tabindex=0, role="region", aria_label=label)

@@ -62,7 +62,7 @@ def _serve(patterns: Sequence[str], port: int) -> None:
     def make() -> bytes:
         try:
             return page(find_results(patterns), {}, refresh=_REFRESH)
-        except DingLiteError as error:
+        except (DingLiteError, OSError) as error:  # a file may go while it is read
             return document("No report yet", "", [tag("p", str(error))], refresh=_REFRESH)
 
     with Server(make, port) as server:

@@ -6,9 +6,11 @@ name that leads here: so requests are answered only where they name this machine
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from ding_lite.cli.report.page import POLICY
 from ding_lite.errors import ConfigError
@@ -39,6 +41,11 @@ class Server(ThreadingHTTPServer):
                 f"Port {port} cannot be listened on: {error.strerror}. Choose another one, or "
                 f"`--port 0` for any that is free."
             ) from error
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as there
+        """Say nothing of a browser that has gone; all else is a fault of ours."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:
