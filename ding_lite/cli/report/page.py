@@ -382,7 +382,9 @@ def _spelled(value: object) -> str:
 
 def _commands(groups: Sequence[Group]) -> Element:
     runs = [run for group in groups for run in group.runs]
-    lines = [run.command or f"# {run.directory}: its command was not recorded" for run in runs]
+    lines = [
+        run.command or f"# {str(run.directory)!r}: its command was not recorded" for run in runs
+    ]
     code = tag("code", "\n".join(dict.fromkeys(lines)))
     label = "Commands that repeat the runs"
     pre = tag("pre", code, class_="scroll", tabindex=0, role="region", aria_label=label)

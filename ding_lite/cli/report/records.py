@@ -150,8 +150,9 @@ class Record:
     def command(self) -> str:
         """The command that repeats it; empty where that is not known."""
         told = self.result.description.get("command")
-        if isinstance(told, list) and told and all(isinstance(word, str) for word in told):
-            return shlex.join(_without(told, "--out", "--resume"))
+        words = [word for word in told if isinstance(word, str)] if isinstance(told, list) else []
+        if words == told and words[:1] in (["ding-lite"], ["python"]):
+            return shlex.join(_without(words, "--out", "--resume"))
         program = str(self.result.facts["program"])
         if program.removeprefix(_EVOLVE) not in RECIPES:
             return ""

@@ -80,7 +80,7 @@ class StageSeconds:
         if self._period.is_due(ctx) or ctx.finish:
             ctx.metrics.update(self.metrics)
             if self._recorder is not None:
-                self._recorder.record()
+                self._recorder.record(is_last=ctx.finish)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -138,10 +138,10 @@ class Recorder:
         with naming(file):
             file.write_text(f"{self._draw()}\n", encoding="utf-8")
 
-    def record(self) -> None:
-        """Add the counts of the nodes, if that is due and there are several."""
+    def record(self, *, is_last: bool) -> None:
+        """Add the counts of the nodes if there are several, and it is due or the last time."""
         now = self._clock.now()
-        if now < self._due or not current_router().is_active:
+        if (now < self._due and not is_last) or not current_router().is_active:
             return
         self._due = now + _PERIOD_S
         for job in running_jobs():

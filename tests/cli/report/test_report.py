@@ -71,9 +71,10 @@ def test_the_command_as_typed_is_recorded_without_its_directory() -> None:
     typed = ["ding-lite", "train", "dqn", "a b", "--out", "r/1", "--resume", "--seed", "3"]
     Path("r/1/config.json").write_text(json.dumps({**config, "command": typed}))
     assert Record(read_result(Path("r/1"))).command == "ding-lite train dqn 'a b' --seed 3"
-    Path("r/1/config.json").write_text(json.dumps({**config, "example": "mine"}))
+    foreign = {**config, "example": "mine", "command": ["rm", "-r", "/"]}
+    Path("r/1/config.json").write_text(json.dumps(foreign))
     assert Record(read_result(Path("r/1"))).command == ""
-    assert "# r/1: its command was not recorded" in written("r/1", "--no-video").texts
+    assert "# 'r/1': its command was not recorded" in written("r/1", "--no-video").texts
 
 
 def test_the_pipeline_is_drawn_with_what_runs_where(runs: Path) -> None:

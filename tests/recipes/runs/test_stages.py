@@ -93,16 +93,22 @@ def test_the_pipeline_and_the_counts_of_the_nodes_are_recorded_ever_more_rarely(
     monkeypatch.setattr(stages, "current_router", lambda: router)
     monkeypatch.setattr(stages, "running_jobs", lambda: [job(-1), job(os.getpid())])
     seconds = StageSeconds(every=1, clock=clock, recorder=Recorder(tmp_path, lambda: "a", clock))
+
+    def work(ctx: Context) -> None:
+        clock.advance(0.5)
+        ctx.finish = ctx.total_step == 2_003
+
     with Task() as task:
-        task.use(lambda ctx: clock.advance(0.5)).use(seconds)
+        task.use(work).use(seconds)
         task.run(max_step=4)
         assert (tmp_path / "pipeline.txt").read_text() == "a\n"
         assert not (tmp_path / "nodes.jsonl").exists()  # alone
         router.is_active = True
-        task.run(max_step=2_000)
+        task.run()
     rows = [json.loads(line) for line in (tmp_path / "nodes.jsonl").read_text().splitlines()]
     [node] = rows[0]["nodes"]
     assert (node["node"], node["labels"], node["state"]) == (0, ["learner"], "running")
     assert node["ctx_out"] == int(rows[0]["wall_s"])
     gaps = [after["wall_s"] - row["wall_s"] for row, after in pairwise(rows)]
-    assert (gaps[0], gaps[-1]) == (1.0, 10.0)
+    assert (gaps[0], gaps[-2]) == (1.0, 10.0)
+    assert rows[-1]["wall_s"] == clock.now()  # the last one, due or not
