@@ -161,7 +161,9 @@ def test_a_run_writes_all_its_files(name: str, tmp_path: Path) -> None:
         _, err = process.communicate()
 
     left = {path.name.partition(".out.")[0] for path in (tmp_path / "here").iterdir()}
-    assert left == {"config.json", "metrics.jsonl", "checkpoint", "curve.png", "events"}
+    files = {"config.json", "metrics.jsonl", "checkpoint", "curve.png", "events"}
+    files |= {"pipeline.txt", "result.json"}
+    assert left == (files if name == "dqn_cartpole" else files | {"nodes.jsonl"})
     assert (tmp_path / "here" / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert "curve        here/curve.png" in err
     assert "Try next: " in err

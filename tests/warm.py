@@ -35,6 +35,7 @@ PRELOADED = (
         f"ding_lite.cli.{name}"
         for name in ("env", "evolve", "export", "keygen", "plot", "run", "top", "watch")
     ),
+    *("ding_lite.cli.report.report", "ding_lite.cli.report.runs"),
     *("ding_lite.distributed", "ding_lite.evolution", "ding_lite.middleware", "ding_lite.testing"),
     *("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
     *("rich.live", "tensorboard.summary.writer.event_file_writer"),

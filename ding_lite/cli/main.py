@@ -48,6 +48,18 @@ _COMMANDS = {
         "runs/dqn/CartPole-v1/1 --out curves.png",
         learning.add_plot,
     ),
+    "report": (
+        "[options] RUN ...",
+        "write one HTML page about runs, or serve it while they go on",
+        "runs/dqn/CartPole-v1/* --out report.html",
+        learning.add_report,
+    ),
+    "runs": (
+        "[options] [FOLDER]",
+        "list the runs of a folder, with what they reached",
+        "--sort best",
+        learning.add_runs,
+    ),
     "watch": (
         "[options] RUN",
         "play with a trained policy, in a window, into a video, or for its returns",
@@ -178,6 +190,14 @@ def _do(options: argparse.Namespace) -> int:
             from ding_lite.cli.plot import plot_runs
 
             return plot_runs(options.runs, out=options.out, metric=options.metric)
+        case "report":
+            from ding_lite.cli.report.report import report_runs
+
+            return report_runs(options)
+        case "runs":
+            from ding_lite.cli.report.runs import list_runs
+
+            return list_runs(options.folder, sort=options.sort, as_json=options.json)
         case "watch":
             from ding_lite.cli.watch import watch_run
 

@@ -128,6 +128,8 @@ _OF_COMMAND = {
     "train": lambda rng: _learning(rng, is_evolve=False),
     "evolve": lambda rng: _learning(rng, is_evolve=True),
     "plot": lambda rng: _some(rng, [rng.choice(PATHS)], ["--out", "--metric"], 3),
+    "report": lambda rng: _some(rng, [rng.choice(PATHS), "--no-video"], ["--out", "--port"], 3),
+    "runs": lambda rng: _some(rng, [rng.choice(PATHS)], ["--sort", "--json"], 3),
     "watch": lambda rng: _some(rng, [rng.choice(PATHS)], ["--record", "--seed"], 3),
     "run": _run,
     "top": lambda rng: ["no-such-job", *rng.choice(([], ["--once"], ["--json"], ["--every", "x"]))],

@@ -47,6 +47,7 @@ NUMBERS = [
     (f"{EVOLVE} --population <2^63>", "at most 9223372036854775807"),
     ("watch run --episodes -3", "a whole number from 1 on"),
     ("watch run --seed <2^64>", "at most 9223372036854775807"),
+    ("report run --live --port 65536", "from 0 on was expected, and at most 65535"),
     (f"{RUN} --nodes 0", "a whole number from 1 on"),
     (f"{RUN} --nodes <2^64>", "at most 9223372036854775807"),
     (f"{RUN} --auto-recover --max-retries <2^63>", "at most 9223372036854775807"),
@@ -119,8 +120,8 @@ BROKEN_RUNS = [
     *(
         (f"{start} {run}", "its config.json is missing or damaged")
         for run in ("half-config", "list-config", "text-config", "no-config", "pipe-config")
-        for start in ("plot", "train dqn CartPole-v1 --resume --out")
-        if (start, run) != ("plot", "no-config")  # it is no run at all there
+        for start in ("plot", "report", "train dqn CartPole-v1 --resume --out")
+        if start.startswith("train") or run != "no-config"  # it is no run at all there
     ),
     *(
         (f"{start} broken-metrics", "metrics.jsonl is damaged: line 1 of 2 is no row of metrics")
@@ -131,6 +132,8 @@ BROKEN_RUNS = [
         for start in ("watch", "train dqn CartPole-v1 --resume --out")
     ),
     ("plot empty", "There is no run in empty"),
+    ("report empty", "There is no run in empty"),
+    ("runs empty", "There is no run in empty"),
     ("watch empty", "There is no checkpoint in empty/checkpoint"),
 ]
 
@@ -166,6 +169,7 @@ NAMES = [
     (f"{EVOLVE} --search lr=1e-3:1e-2 --set lr=1", "`lr` is searched, and was given"),
     ("plot run --metric wal_s", '`wal_s` is missing in run. Did you mean "wall_s"? Metrics of'),
     ("plot run --out curves.gif", "curves.gif ends in '.gif'. Choose one of: .png, .svg"),
+    ("runs --sort bset", "found 'bset'; expected is one of: run, policy,"),
     ("plot nowhere", "There is no run in nowhere: a directory with a config.json was expected"),
     ("export run --out policy.pth", "does not say the format"),
     ("export run --out p.onnx --format torch", "the format is 'torch'. Let it end in .pt2"),
@@ -233,6 +237,7 @@ COMBINATIONS = [
     (f"{TCP} --ports 65535", "`ports` is 65536; it must lie between 1 and 65535"),
     (f"{TCP} --address 0.0.0.0", "no key is given"),
     (f"{RUN} --max-retries 2", "without --auto-recover"),
+    ("report run --port 8000", "nothing is served without --live"),
 ]
 
 

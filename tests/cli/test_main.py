@@ -15,7 +15,7 @@ from ding_lite.cli.main import COMMANDS, Parser, main, make_parsers
 from tests.cli.calls import ROOT, call, environment
 
 PAGE = ROOT / "docs" / "reference" / "command-line.md"
-ARGUMENTS = ("FILE", "JOB", "PROGRAM", "POLICY", "ENV", "RUN")
+ARGUMENTS = ("FILE", "JOB", "PROGRAM", "POLICY", "ENV", "RUN", "FOLDER")
 SLOW = ["torch", "numpy", "zmq", "msgspec", "rich", "easydict", "gymnasium"]
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from ding_lite import Task, middleware as mw
+from ding_lite.cli.report.page import page
 from ding_lite.cli.top import plain_table, title
 from ding_lite.parallel.memory.segments import DIRECTORY, Segment, SegmentReader, slot_bytes_of
 from ding_lite.parallel.network.address import PrivateDirectory
@@ -210,9 +211,10 @@ def leave_run(folder: Path) -> tuple[Any, list[Any]]:
 
 
 def compare(folder: Path) -> object:
-    """Do with a run what `ding-lite plot` does before it draws."""
+    """Do with a run what `ding-lite plot` does before it draws, and make the page of a report."""
     results = find_results([str(folder)])
     groups = group_results(results)
+    assert page(results, {}).startswith(b"<!doctype html>")
     return [spread_of(group.runs, "eval_return") for group in groups], title_of(groups)
 
 
@@ -232,14 +234,27 @@ def configs(folder: Path) -> Iterator[Attempt]:
 
 @contextmanager
 def metric_rows(folder: Path) -> Iterator[Attempt]:
-    """Break the rows that a run has written."""
+    """Break the rows that a run has written, and what else it has recorded."""
     _, rows = leave_run(folder)
+    life = {"generation": 1, "place": 0, "id": 3, "parent": 1, "mutation": "copy", "fitness": 2.5}
+    node = {"node": 0, "labels": ["learner"], "state": "running", "total_step": 5, "ctx_out": 7}
+    records: dict[str, list[Any]] = {
+        "lineage.jsonl": [{**life, "hyperparameters": {"lr": 0.5}}, {**life, "id": 1}],
+        "nodes.jsonl": [{"wall_s": k, "nodes": [node]} for k in (1, 2)],
+        "result.json": [{"seconds": {"train": 3.5}, "eval_return": 4.0, "solved": False}],
+    }
 
     def attempt(rng: random.Random) -> object:
         lines = [json.dumps(row).encode() for row in rows]
         at = rng.randrange(len(lines))
         lines[at] = broken_json(rng, rows[at])
         (folder / "metrics.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+        if rng.random() < 0.5:
+            (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        for name, trees in records.items():
+            content = b"\n".join(broken_json(rng, tree) for tree in trees)
+            (folder / name).write_bytes(content)
+        (folder / "pipeline.txt").write_bytes(broken_bytes(rng, b"task\n  1  a  on b, c\n"))
         return compare(folder)
 
     yield attempt

@@ -43,7 +43,10 @@ def test_it_returns_the_policy_and_leaves_a_whole_run() -> None:
     assert result.policy.config.hidden == (8,)
     assert result.directory == Path("runs/dqn/CartPole-v1/1")
     left = {path.name.partition(".out.")[0] for path in result.directory.iterdir()}
-    assert left == {"config.json", "metrics.jsonl", "checkpoint", "curve.png", "events"}
+    assert left == {"config.json", "metrics.jsonl", "checkpoint", "curve.png", "events"} | {
+        "pipeline.txt",
+        "result.json",
+    }
     assert result.solved is False
     assert result.numbers["env_steps"] == 160
     assert result.numbers["train_iter"] > 0

@@ -18,6 +18,8 @@ from ding_lite.io.files import path_fault
 TOPOLOGIES = ("star", "mesh", "tree", "alone")
 PROTOCOLS = ("ipc", "tcp")
 EXPORT_FORMATS = ("onnx", "torch")
+SORTED_BY = ("run", "policy", "env", "seed", "steps", "last", "best", "time", "state", "when")
+"""The columns of `ding-lite runs`."""
 MOST = 2**63 - 1
 """The greatest whole number: checkpoints and messages hold 64 bits with a sign."""
 MOST_OF_A_ROLE = 999
@@ -35,14 +37,14 @@ Topology: TypeAlias = str | tuple[tuple[int, int], ...]
 """One of TOPOLOGIES, `tree:4` or the like, or the pairs of connected nodes."""
 
 
-def whole_number(low: int) -> Callable[[str], int]:
+def whole_number(low: int, high: int = MOST) -> Callable[[str], int]:
     """Return what reads a whole number from `low` on."""
 
     def read(word: str) -> int:
         is_number = word.isascii() and word.isdigit() and len(word) <= _MOST_SHOWN
         number = int(word) if is_number else low - 1
-        if not low <= number <= MOST:
-            most = f", and at most {MOST}" if number > MOST else ""
+        if not low <= number <= high:
+            most = f", and at most {high}" if number > high else ""
             raise argparse.ArgumentTypeError(
                 f"found {show(word)}; a whole number from {low} on was expected{most}."
             )

@@ -1,4 +1,4 @@
-"""The options of `ding-lite train`, `evolve`, `plot`, `watch`, `export` and `doctor`.
+"""The options of `ding-lite train`, `evolve`, `plot`, `report`, `runs`, `watch` and `export`.
 
 It stands apart from what they do, which imports far more than `--help` has time for.
 """
@@ -11,6 +11,7 @@ from ding_lite.cli.options import arguments
 from ding_lite.cli.options.run import add_options
 
 _POLICIES = "dqn, ddpg, td3, sac, a2c, ppo, impala"
+_TRUST = "import the code that the run names, also if it is not one of yours on this machine"
 
 
 def add_train(parser: argparse.ArgumentParser) -> None:
@@ -78,6 +79,61 @@ def add_plot(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """Add what `ding-lite report` takes."""
+    add = parser.add_argument
+    add(
+        "runs",
+        type=arguments.path,
+        nargs="+",
+        metavar="RUN",
+        help="the directory of a run, or a pattern of several: 'runs/dqn/CartPole-v1/*'",
+    )
+    add(
+        "--out",
+        type=arguments.path,
+        default="report.html",
+        metavar="FILE",
+        help="the page, which opens without a server (default: report.html)",
+    )
+    add("--no-video", action="store_true", help="play no episode of the best policy for a video")
+    add("--trust", action="store_true", help=_TRUST)
+    add(
+        "--live",
+        action="store_true",
+        help="write nothing, and serve the page on this machine alone while the runs go on, "
+        "without a video, until Ctrl-C",
+    )
+    add(
+        "--port",
+        type=arguments.whole_number(0, 65_535),
+        metavar="N",
+        help="with --live, the port to listen on (default: 0, any that is free)",
+    )
+
+
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """Add what `ding-lite runs` takes."""
+    add = parser.add_argument
+    add(
+        "folder",
+        type=arguments.path,
+        nargs="?",
+        default="runs",
+        metavar="FOLDER",
+        help="the directory with runs in it, at any depth (default: runs)",
+    )
+    add(
+        "--sort",
+        type=arguments.one_of(arguments.SORTED_BY),
+        default="when",
+        metavar="KEY",
+        help=f"what to sort by, numbers and times from the largest on: "
+        f"{', '.join(arguments.SORTED_BY)} (default: when)",
+    )
+    add("--json", action="store_true", help="show one JSON object, and end")
+
+
 def add_watch(parser: argparse.ArgumentParser) -> None:
     """Add what `ding-lite watch` takes."""
     _add_run(parser, "play with")
@@ -132,7 +188,7 @@ def _add_run(parser: argparse.ArgumentParser, verb: str) -> None:
     add(
         "--trust",
         action="store_true",
-        help="import the code that the run names, also if it is not one of yours on this machine",
+        help=_TRUST,
     )
     add(
         "--last",

@@ -18,6 +18,8 @@ from ding_lite.io.signature import is_signed
 from ding_lite.rl.checkpoint.save_load import MANIFEST
 
 CONFIG, METRICS, CHECKPOINT, CURVE = "config.json", "metrics.jsonl", "checkpoint", "curve.png"
+PIPELINE, NODES, RESULT = "pipeline.txt", "nodes.jsonl", "result.json"
+"""The pipeline as `Task.draw` prints it, the counts of the nodes over time, and the last line."""
 BEST = "best"
 """The folder of the policy with the best evaluation."""
 EVENTS = "events.out.tfevents.*"
@@ -167,8 +169,8 @@ def has_best(directory: Path) -> bool:
 def begin_anew(directory: Path) -> None:
     """Remove what a run has left that was killed before its first checkpoint."""
     best = directory / BEST
-    files = (directory / METRICS, directory / CURVE, *directory.glob(EVENTS), *best.glob("*"))
-    for leftover in files:
+    files = [directory / name for name in (METRICS, CURVE, NODES, RESULT)]
+    for leftover in (*files, *directory.glob(EVENTS), *best.glob("*")):
         leftover.unlink(missing_ok=True)
 
 
@@ -198,3 +200,19 @@ class Lock:
     def release(self) -> None:
         """Release the lock."""
         os.close(self._descriptor)
+
+
+def is_locked(directory: Path) -> bool:
+    """Return whether a process works on a run: the kernel's list of locks says so.
+
+    To try the lock could keep a run from starting. A process in another container is not seen.
+    """
+    try:
+        inode = str(directory.stat().st_ino)
+        locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return False
+    return any(
+        words[1:2] == ["FLOCK"] and inode in words[5].split(":")[2:]
+        for words in map(str.split, locks)
+    )

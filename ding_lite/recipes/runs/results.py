@@ -87,12 +87,13 @@ class RunGroup:
 
 
 class Spread(NamedTuple):
-    """Several curves as one: the mean, and the least and the greatest, over env steps."""
+    """Several curves as one: mean, least, greatest and median over env steps."""
 
     x: NumpyArray
     mean: NumpyArray
     low: NumpyArray
     high: NumpyArray
+    median: NumpyArray
 
 
 def find_results(patterns: Iterable[str]) -> list[Result]:
@@ -104,8 +105,8 @@ def find_results(patterns: Iterable[str]) -> list[Result]:
     found: dict[Path, Result] = {}
     for pattern in patterns:
         matched = sorted(map(Path, glob.glob(pattern))) or [Path(pattern)]
-        inside = [run for path in matched for run in _runs_in(path)]
-        results = [_read(directory) for directory in inside]
+        inside = [run for path in matched for run in runs_in(path)]
+        results = [read_result(directory) for directory in inside]
         if not results:
             raise ConfigError(_no_run(pattern))
         found |= {result.directory.resolve(): result for result in results}
@@ -157,7 +158,7 @@ def spread_of(runs: Sequence[Result], metric: str) -> Spread:
     curves = [run.points(metric) for run in runs]
     x = np.linspace(min(x[0] for x, _ in curves), max(x[-1] for x, _ in curves), GRID_POINTS)
     y = np.array([np.interp(x, own_x, own_y) for own_x, own_y in curves])
-    return Spread(x, y.mean(axis=0), y.min(axis=0), y.max(axis=0))
+    return Spread(x, y.mean(axis=0), y.min(axis=0), y.max(axis=0), np.median(y, axis=0))
 
 
 def title_of(groups: Sequence[RunGroup]) -> str:
@@ -186,13 +187,19 @@ def _spell(value: object) -> str:
     return "-".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _runs_in(path: Path) -> list[Path]:
+def runs_in(path: Path) -> list[Path]:
+    """Return the directories of all runs in one; itself where that is a run, or none at all."""
     if (path / CONFIG).is_file() or not path.is_dir():
         return [path]
     return sorted(config.parent for config in path.rglob(CONFIG))
 
 
-def _read(directory: Path) -> Result:
+def read_result(directory: Path) -> Result:
+    """Read a run.
+
+    Raises:
+        ConfigError: It is none, or damaged.
+    """
     description = saved_description(directory)
     if description is None:
         raise ConfigError(_no_run(str(directory)))

@@ -15,13 +15,14 @@ from typing import Any, Self, TypeVar
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError, NodeFailed
+from ding_lite.io.files import naming
 from ding_lite.io.signature import sign
 from ding_lite.middleware.checkpoints.resume import resume
 from ding_lite.recipes.options import Options
 from ding_lite.recipes.runs import directory as files
 from ding_lite.recipes.runs.criterion import EPISODES_PER_COLLECTOR
 from ding_lite.recipes.runs.metrics import last_row
-from ding_lite.recipes.runs.stages import StageSeconds, seconds_by_stage
+from ding_lite.recipes.runs.stages import Recorder, StageSeconds, seconds_by_stage
 from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.evaluation import Played, play
@@ -147,6 +148,7 @@ class Run:
         if not files.has_checkpoint(self.directory):
             return
         counters = resume(parts, self.checkpoint)
+        (self.directory / files.RESULT).unlink(missing_ok=True)
         has_ended = self.options.has_ended(counters)
         where = "had reached its end" if has_ended else "goes on"
         self.tell(f"The run in {self.directory} {where} at {counters['env_step']:,} env steps.")
@@ -164,7 +166,8 @@ class Run:
         Returns:
             A middleware that reports them, to be used before `jsonl` and `curve`.
         """
-        self.stages = StageSeconds(every=every, clock=self._clock)
+        recorder = Recorder(self.directory, task.draw, self._clock)
+        self.stages = StageSeconds(every=every, clock=self._clock, recorder=recorder)
         task.use_step_wrapper(self.stages.wrap)
         return self.stages
 
@@ -253,6 +256,9 @@ class Run:
             result["solved"] = played is not None
             result["criterion"] = "seed"
             result[EPISODES_PER_COLLECTOR] = None if played is None else int(played)
+        file = self.directory / files.RESULT
+        with naming(file):
+            file.write_text(json.dumps(result) + "\n", encoding="utf-8")
         return result
 
     def conclude(self, policy: Policy, *, try_next: str = "") -> dict[str, Any]:
@@ -338,6 +344,7 @@ class Run:
             last_row(self.metrics)  # which the verdict needs: a damaged one is told before it
             _check_same(self.directory, saved, described, self._defaults)
             self._tell_of_versions(saved, described)
+            described["command"] = saved.get("command")
         if self.options.resume and not files.has_checkpoint(self.directory):
             files.begin_anew(self.directory)
             self.tell(f"There is no checkpoint in {self.directory} yet; the run begins.")
@@ -359,6 +366,7 @@ class Run:
             "options": options,
             **({"report_signature": sign({"report": list(report)})} if report else {}),
             "config": config,
+            "command": _command(sys.orig_argv),
             "versions": {
                 "python": platform.python_version(),
                 "ding_lite": __version__,
@@ -392,6 +400,23 @@ class Run:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+
+def _command(words: Sequence[str]) -> list[str] | None:
+    """Return what was typed, where that was `ding-lite` or a program; None in a notebook, say.
+
+    Example:
+        >>> _command(["/usr/bin/python3", "-m", "ding_lite", "train", "dqn", "CartPole-v1"])
+        ['ding-lite', 'train', 'dqn', 'CartPole-v1']
+        >>> _command(["python", "examples/dqn_cartpole.py", "--seed", "1"])
+        ['python', 'examples/dqn_cartpole.py', '--seed', '1']
+    """
+    if words[1:3] == ["-m", "ding_lite"]:
+        return ["ding-lite", *words[3:]]
+    program = Path(words[1] if len(words) > 1 else "")
+    if program.name == "ding-lite":
+        return ["ding-lite", *words[2:]]
+    return ["python", *words[1:]] if program.suffix == ".py" else None
 
 
 def _spent(row: Mapping[str, Any]) -> int | None:

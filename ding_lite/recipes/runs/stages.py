@@ -1,21 +1,31 @@
-"""The seconds of each stage of a run, for its last line and its curve."""
+"""The records of a run while it goes on: seconds by stage, its pipeline, counts of its nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.io.files import naming
 from ding_lite.middleware.checks import Period
 from ding_lite.middleware.report.curve import Curve
 from ding_lite.middleware.report.throughput import STAGE_SECONDS
+from ding_lite.parallel.observe.job_discovery import running_jobs
+from ding_lite.recipes.runs.directory import NODES, PIPELINE
 from ding_lite.runtime.context import Context
+from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.middleware import Middleware, around, name_of, parts_of
 
 _SMALL = 0.01
 """Stages with a smaller share of the time are told as one, but for those of evaluations."""
 _REPORT, _EVALUATE = "report", "evaluate"
+_PERIOD_S, _PERIOD_SHARE = 1.0, 0.01
+"""From one record of the nodes to the next: seconds, and the share of the job's age, at least."""
 
 
 class StageSeconds:
@@ -27,14 +37,18 @@ class StageSeconds:
     Args:
         every: Steps of the pipeline from one report to the next.
         clock: What seconds are counted on.
+        recorder: What else is recorded at those times.
     """
 
     __name__ = "stage_seconds"
     optional_state = True
 
-    def __init__(self, *, every: int, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self, *, every: int, clock: Clock = SYSTEM_CLOCK, recorder: Recorder | None = None
+    ) -> None:
         self._period = Period(every)
         self._clock = clock
+        self._recorder = recorder
         self.curve: Curve | None = None
         """The picture of the run, if it has one."""
         self._seconds: dict[str, float] = {}
@@ -45,6 +59,8 @@ class StageSeconds:
     def __enter__(self) -> Self:
         """Begin to time the reports, which are entered next."""
         self._entered_at, self._left_at = self._clock.now(), None
+        if self._recorder is not None:
+            self._recorder.begin()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -63,6 +79,8 @@ class StageSeconds:
         """Write the seconds so far, now and then and in the step that ends the run."""
         if self._period.is_due(ctx) or ctx.finish:
             ctx.metrics.update(self.metrics)
+            if self._recorder is not None:
+                self._recorder.record(is_last=ctx.finish)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -93,6 +111,55 @@ class StageSeconds:
         """Restore the state."""
         self._seconds.clear()
         self._seconds.update(state["seconds"])
+
+
+class Recorder:
+    """Writes the pipeline of a run into its directory, and what the nodes of its job have done.
+
+    The counts of the nodes on this machine come from the records that they write once a second, so
+    that nothing is sent. A line is added after a second at first, and later after a hundredth of
+    what the job has taken: a day has some thousand of them.
+
+    Args:
+        directory: Of the run.
+        draw: Returns the pipeline; its text is written when the task begins.
+        clock: What seconds are counted on.
+    """
+
+    def __init__(self, directory: Path, draw: Callable[[], object], clock: Clock) -> None:
+        self._directory = directory
+        self._draw = draw
+        self._clock = clock
+        self._due = self._clock.now() + _PERIOD_S
+
+    def begin(self) -> None:
+        """Write the pipeline."""
+        file = self._directory / PIPELINE
+        with naming(file):
+            file.write_text(f"{self._draw()}\n", encoding="utf-8")
+
+    def record(self, *, is_last: bool) -> None:
+        """Add the counts of the nodes if there are several, and it is due or the last time."""
+        now = self._clock.now()
+        if (now < self._due and not is_last) or not current_router().is_active:
+            return
+        self._due = now + _PERIOD_S
+        for job in running_jobs():
+            if any(node.told and node.told.pid == os.getpid() for node in job.nodes):
+                self._due = now + max(_PERIOD_S, _PERIOD_SHARE * job.age_s)
+                nodes = [
+                    {
+                        "node": node.node_id,
+                        "labels": node.labels,
+                        "state": node.state,
+                        **dataclasses.asdict(node.told.total),
+                    }
+                    for node in job.nodes
+                    if node.told is not None
+                ]
+                file = self._directory / NODES
+                with naming(file), file.open("a", encoding="utf-8") as lines:
+                    lines.write(json.dumps({"wall_s": round(job.age_s, 3), "nodes": nodes}) + "\n")
 
 
 class _Watch(AbstractContextManager[None]):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import os
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import gymnasium
 import numpy as np
 
+from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError, EnvError, MissingExtraError, pip_line
 from ding_lite.recipes.runs.directory import make_directory
 from ding_lite.rl.batch import NumpyArray
@@ -108,13 +110,23 @@ def record_video(
 
 
 def play_and_film(
-    policy: Policy, directory: Path, *, episodes: int = 1, seed: int = 0
+    policy: Policy,
+    directory: Path,
+    *,
+    episodes: int = 1,
+    seed: int = 0,
+    seconds: float = math.inf,
+    max_steps: float = math.inf,
 ) -> Iterator[tuple[Episode, Path]]:
-    """Play greedy episodes, and yield each with the video of it; see `record_video`."""
+    """Play greedy episodes, and yield each with the video of it; see `record_video`.
+
+    An episode is cut after `max_steps`, or when all of them have taken so many seconds.
+    """
     check_render_mode(policy.spec, "rgb_array")
     make_directory(directory)
     paths: list[Path] = []
     ffmpeg = find_ffmpeg()
+    deadline = SYSTEM_CLOCK.now() + seconds
 
     def begin_film(fps: float) -> Film:
         path = directory / f"episode-{len(paths) + 1:03d}.{'gif' if ffmpeg is None else 'mp4'}"
@@ -126,7 +138,7 @@ def play_and_film(
         episodes=episodes,
         seed=seed,
         render_mode="rgb_array",
-        wrappers=[lambda env: Camera(env, begin_film)],
+        wrappers=[lambda env: Camera(env, begin_film, deadline=deadline, max_steps=max_steps)],
     ):
         yield episode, paths[-1]
 
@@ -164,18 +176,31 @@ class Camera(gymnasium.Wrapper[Any, Any, Any, Any]):
     Args:
         env: Draws itself as `rgb_array`.
         begin_film: Called with the pictures a second when an episode takes its first step.
+        deadline: When episodes are cut, in seconds of the system's clock.
+        max_steps: The env steps after which one is cut.
     """
 
-    def __init__(self, env: Env, begin_film: Callable[[float], Film]) -> None:
+    def __init__(
+        self,
+        env: Env,
+        begin_film: Callable[[float], Film],
+        *,
+        deadline: float = math.inf,
+        max_steps: float = math.inf,
+    ) -> None:
         """Film nothing yet."""
         super().__init__(env)
         self._begin_film = begin_film
+        self._deadline = deadline
+        self._max_steps = max_steps
+        self._steps = 0
         self._first: NumpyArray | None = None
         self._film: Film | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:  # noqa: ANN401 - of the environment
         """Begin an episode; the film of the one before ends."""
         result = super().reset(seed=seed, options=options)
+        self._steps = 0
         if self._film is not None:
             self._film.finish()
             self._film = None
@@ -185,11 +210,14 @@ class Camera(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> Any:  # noqa: ANN401 - of the environment
         """Act, and take a picture."""
         result = super().step(action)
+        self._steps += 1
         if self._film is None:
             self._film = self._begin_film(float(self.metadata.get("render_fps") or 30))
             if self._first is not None:
                 self._film.add(self._first)
         self._film.add(self._picture())
+        if self._steps >= self._max_steps or SYSTEM_CLOCK.now() > self._deadline:
+            return *result[:3], True, result[4]
         return result
 
     def close(self) -> None:

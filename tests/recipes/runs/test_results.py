@@ -155,12 +155,15 @@ def test_settings_that_follow_from_the_program_are_not_named() -> None:
 def test_curves_are_joined_over_env_steps() -> None:
     leave("r/1", seed=1, rows=2)
     leave("r/2", seed=3, rows=4)
-    x, mean, low, high = spread_of(find_results(["r"]), "eval_return")
+    x, mean, low, high, median = spread_of(find_results(["r"]), "eval_return")
     assert (x[0], x[-1]) == (200.0, 400.0)
     assert (low[0], mean[0], high[0]) == (20.0, 30.0, 40.0)
     assert (low[-1], mean[-1], high[-1]) == (20.0, 35.0, 50.0)  # the first one has ended at 20
     middle = np.argmin(np.abs(x - 300.0))
     assert high[middle] == pytest.approx(45.0, abs=0.1)
+    assert median[-1] == 35.0
+    leave("r/3", seed=3, rows=4)
+    assert spread_of(find_results(["r"]), "eval_return").median[-1] == 50.0
 
 
 @pytest.mark.parametrize(

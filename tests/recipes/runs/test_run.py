@@ -101,6 +101,7 @@ def test_the_last_line_has_every_key_in_order(
 
     out = capsys.readouterr().out
     assert out.count("\n") == 1
+    assert (run.directory / "result.json").read_text() == out
     line = json.loads(out)
     assert list(line) == KEYS
     assert line == {
@@ -412,3 +413,19 @@ def test_nodes_may_know_the_run_of_their_program(tmp_path: Path) -> None:
         known.__exit__(None, None, None)
         with pytest.raises(ConfigError, match="Another process"):
             Run("mine", options(out=tmp_path, resume=True)).__enter__()
+
+
+def test_the_command_is_written_down_and_the_result_goes_when_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.orig_argv", ["python3", "-m", "ding_lite", "train", "--seed", "1"])
+    with Run("mine", options(out=tmp_path)) as run:
+        train_a_little(run)
+        run.judge(make_policy())
+    monkeypatch.setattr("sys.orig_argv", ["python3", "mine.py", "--resume"])
+    with Run("mine", options(out=tmp_path, resume=True)) as run:
+        said = json.loads((run.directory / "config.json").read_text())
+        assert (tmp_path / "result.json").exists()  # as long as that can fail
+        train_a_little(run)
+    assert said["command"] == ["ding-lite", "train", "--seed", "1"]
+    assert not (tmp_path / "result.json").exists()

@@ -76,6 +76,15 @@ def test_each_episode_becomes_a_video(catcher: DQN, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_ffmpeg")
+def test_an_episode_is_cut_after_its_steps_or_seconds(catcher: DQN, tmp_path: Path) -> None:
+    films = list(play_and_film(catcher, tmp_path, episodes=2, seed=1, max_steps=3))
+    assert [episode.length for episode, _ in films] == [3, 3]
+    assert all(1 < frames_of(path) <= 4 for _, path in films)
+    films = list(play_and_film(catcher, tmp_path, episodes=2, seed=1, seconds=0.0))
+    assert [episode.length for episode, _ in films] == [1, 1]
+
+
+@pytest.mark.usefixtures("without_ffmpeg")
 def test_videos_are_recorded_in_one_call(catcher: DQN, tmp_path: Path) -> None:
     videos = record_video(catcher, str(tmp_path / "videos"), episodes=2)
     assert [path.name for path in videos] == ["episode-001.gif", "episode-002.gif"]

@@ -1,0 +1,231 @@
+"""Figures of a report: inline SVG, drawn by its own hands, so that it follows the page's colours.
+
+Elements are built as a tree and escaped when they are written: names in a run are any text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+from xml.etree.ElementTree import Element
+
+import numpy as np
+
+from ding_lite.middleware.report.log import spell
+from ding_lite.rl.batch import NumpyArray
+
+NUM_COLORS = 8
+_WIDTH, _HEIGHT = 400, 240
+_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 10, 12, 34
+_MOST_POINTS = 300
+_MOST_MARKS = 40
+_ROW = 24
+LARGEST = 1e150
+"""The bound of what is drawn: differences and shares of such numbers are finite."""
+
+
+class Line(NamedTuple):
+    """A curve, with a band around it where it stands for several."""
+
+    label: str
+    x: NumpyArray
+    y: NumpyArray
+    low: NumpyArray | None = None
+    high: NumpyArray | None = None
+    color: int = 0
+
+    def tamed(self) -> Line:
+        """Return the line with numbers that can be drawn."""
+        low, high = (None if side is None else _tame(side) for side in (self.low, self.high))
+        return Line(self.label, _tame(self.x), _tame(self.y), low, high, self.color)
+
+
+def tag(name: str, /, *children: Element | str, **attributes: object) -> Element:
+    """Make an element; `class_` is the attribute class, and `aria_label` is aria-label.
+
+    Example:
+        >>> from xml.etree.ElementTree import tostring
+        >>> tostring(tag("p", "a < b ", tag("b", "&"), class_="note"), "unicode", "html")
+        '<p class="note">a &lt; b <b>&amp;</b></p>'
+    """
+    texts = {key.rstrip("_").replace("_", "-"): _text(value) for key, value in attributes.items()}
+    made = Element(name, texts)
+    for child in children:
+        if not isinstance(child, str):
+            made.append(child)
+        elif len(made):
+            made[-1].tail = (made[-1].tail or "") + child
+        else:
+            made.text = (made.text or "") + child
+    return made
+
+
+def _text(value: object) -> str:
+    return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def figure(title: str, *content: Element | str, note: str = "") -> Element:
+    """Make a card with a title, and a remark below it."""
+    below = [tag("p", note, class_="note")] if note else []
+    return tag("figure", tag("figcaption", title), *content, *below)
+
+
+def chart(
+    title: str,
+    lines: Sequence[Line],
+    *,
+    x_label: str = "env steps",
+    target: float | None = None,
+    note: str = "",
+) -> Element:
+    """Draw curves over env steps or something else; each point of a short one tells its value."""
+    lines = [one.tamed() for one in lines]
+    values = [part for one in lines for part in (one.y, one.low, one.high) if part is not None]
+    if target is not None and abs(target) < LARGEST:
+        values.append(np.array([target], dtype=float))
+    else:
+        target = None
+    y_low, y_high = _range(values, at_zero=True)
+    x_low, x_high = _range([one.x for one in lines], at_zero=True)
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        right, up = (x - x_low) / (x_high - x_low), (y - y_low) / (y_high - y_low)
+        return (
+            _LEFT + right * (_WIDTH - _LEFT - _RIGHT),
+            _HEIGHT - _BOTTOM - up * (_HEIGHT - _TOP - _BOTTOM),
+        )
+
+    parts = []
+    for y in ticks(y_low, y_high, most=5):
+        _, down = place(x_low, y)
+        parts += [
+            tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=down, y2=down, class_="grid"),
+            tag("text", _short(y), x=_LEFT - 7, y=down + 4, text_anchor="end"),
+        ]
+    for x in ticks(x_low, x_high, most=6):
+        right, _ = place(x, y_low)
+        parts.append(tag("text", _short(x), x=right, y=_HEIGHT - 17, text_anchor="middle"))
+    middle = (_LEFT + _WIDTH - _RIGHT) / 2
+    parts.append(tag("text", x_label, x=middle, y=_HEIGHT - 3, text_anchor="middle"))
+    if target is not None:
+        _, down = place(x_low, target)
+        parts += [
+            tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=down, y2=down, class_="target"),
+            tag("text", f"target {spell(target)}", x=_LEFT + 5, y=down - 5, class_="target"),
+        ]
+    for one in lines:
+        parts += _curve(one, place)
+    said = "; ".join(f"{one.label}: last {spell(float(one.y[-1]))}" for one in lines)
+    return figure(title, _svg(parts, f"{title} over {x_label}. {said}", _HEIGHT), note=note)
+
+
+def _tame(values: NumpyArray) -> NumpyArray:
+    tamed: NumpyArray = np.clip(np.nan_to_num(values), -LARGEST, LARGEST)
+    return tamed
+
+
+def _curve(line: Line, place: Any) -> list[Element]:  # noqa: ANN401 - the function within `chart`
+    few = np.unique(np.linspace(0, len(line.x) - 1, _MOST_POINTS).astype(int))
+    points = [place(x, y) for x, y in zip(line.x[few], line.y[few], strict=True)]
+    color = f"c{line.color % NUM_COLORS}"
+    parts = []
+    if line.low is not None and line.high is not None:
+        above = [place(x, y) for x, y in zip(line.x[few], line.high[few], strict=True)]
+        below = [place(x, y) for x, y in zip(line.x[few], line.low[few], strict=True)]
+        band = _path([*above, *reversed(below)])
+        parts.append(tag("path", d=f"{band}Z", class_=f"band {color}"))
+    parts.append(tag("path", d=_path(points), class_=f"curve {color}"))
+    if len(points) <= _MOST_MARKS:
+        for (right, down), x, y in zip(points, line.x[few], line.y[few], strict=True):
+            told = tag("title", f"{line.label}: {spell(float(y))} at {spell(float(x))}")
+            parts.append(tag("circle", told, cx=right, cy=down, r=3, class_=f"mark {color}"))
+    return parts
+
+
+def _path(points: Iterable[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+
+
+def _svg(parts: Sequence[Element], label: str, height: int) -> Element:
+    title = tag("title", label)
+    return tag("svg", title, *parts, viewBox=f"0 0 {_WIDTH} {height}", role="img", aria_label=label)
+
+
+def _range(values: Sequence[NumpyArray], *, at_zero: bool) -> tuple[float, float]:
+    """Return the bounds of an axis: from 0 where nothing lies below, and never of no length."""
+    low = min(float(part.min()) for part in values)
+    high = max(float(part.max()) for part in values)
+    low = min(low, 0.0) if at_zero and low >= 0 else low
+    if high - low <= max(1e-9 * max(abs(low), abs(high)), 1 / LARGEST):
+        room = 0.5 * abs(high) if abs(high) > 1 / LARGEST else 1.0
+        return low - room * (low < 0), high + room
+    room = 0.04 * (high - low)
+    return (low if low == 0 else low - room), high + room
+
+
+def ticks(low: float, high: float, *, most: int) -> list[float]:
+    """Return the round numbers between two, at most so many and one.
+
+    Example:
+        >>> ticks(0.0, 520.0, most=5)
+        [0.0, 200.0, 400.0]
+    """
+    step = 10.0 ** math.floor(math.log10((high - low) / most))
+    step *= next(
+        factor for factor in (1, 2, 2.5, 5, 10, 20) if (high - low) <= most * step * factor
+    )
+    return [step * k for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def _short(value: float) -> str:
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.4g}{letter}"
+    return f"{value:.4g}"
+
+
+def family(lives: Sequence[Mapping[str, Any]]) -> Element:
+    """Draw the lineage of a population: a column a generation, a row a place, a colour a family."""
+    at = {(life["generation"], life["id"]): life["place"] for life in lives}
+    parents = {life["id"]: life["parent"] for life in lives}
+    first = {number: _ancestor(number, parents) for number in parents}
+    colors = {number: k % NUM_COLORS for k, number in enumerate(sorted(set(first.values())))}
+    generations = max(life["generation"] for life in lives)
+    best: dict[int, float] = {}
+    for life in lives:
+        if life["fitness"] is not None:
+            best[life["generation"]] = max(life["fitness"], best.get(life["generation"], -math.inf))
+    across = (_WIDTH - 2 * _ROW) / max(generations, 1)
+    parts: list[Element] = []
+    circles: list[Element] = []
+    for life in lives:
+        color, number = f"c{colors[first[life['id']]]}", life["generation"]
+        right, down = _ROW + across * number, _ROW * (life["place"] + 0.7)
+        before = at.get((number - 1, life["id"]), at.get((number - 1, life["parent"])))
+        if before is not None:
+            changed = "" if life.get("mutation") in ("first", "copy", "none") else " changed"
+            above = _ROW * (before + 0.7)
+            d = _path([(right - across, above), (right, down)])
+            parts.append(tag("path", d=d, class_=f"kin {color}{changed}"))
+        fitness = life["fitness"]
+        is_best = fitness is not None and fitness == best[number]
+        worth = "not evaluated" if fitness is None else f"fitness {spell(fitness)}"
+        told = f"generation {number}, agent {life['id']} ({life.get('mutation')}): {worth}"
+        size = min(across / 3, 7 if is_best else 4)
+        circle = tag("circle", tag("title", told), cx=right, cy=down, r=size, class_=f"kin {color}")
+        circles.append(circle)
+    height = int(_ROW * (1.4 + max(life["place"] for life in lives)))
+    label = f"Lineage of {len(parents)} agents over {generations + 1} generations"
+    note = "A row a place, a column a generation, a colour a family. Large: the best of a "
+    note += "generation; dashed: something was mutated."
+    return figure("Lineage", _svg([*parts, *circles], label, height), note=note)
+
+
+def _ancestor(number: int, parents: Mapping[int, int | None]) -> int:
+    seen: set[int] = set()
+    parent = parents.get(number)
+    while parent is not None and number not in seen:  # a damaged file may have a circle
+        seen.add(number)
+        number, parent = parent, parents.get(parent)
+    return number

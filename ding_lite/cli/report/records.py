@@ -1,0 +1,210 @@
+"""Read what runs record beside their curves: state, pipeline, nodes, lineage, command.
+
+Runs may be from elsewhere, of other versions, or going on: a line or a file that cannot be
+understood counts as missing.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from ding_lite.cli.report.figures import LARGEST
+from ding_lite.errors import ConfigError
+from ding_lite.io.reading import parse_json, read_file, read_json_object
+from ding_lite.recipes.evolve import LINEAGE
+from ding_lite.recipes.runs.directory import CONFIG, METRICS, NODES, PIPELINE, RESULT, is_locked
+from ding_lite.recipes.runs.results import Result
+from ding_lite.recipes.runs.stages import seconds_by_stage
+from ding_lite.recipes.table import RECIPES
+from ding_lite.rl.batch import NumpyArray
+
+State: TypeAlias = Literal["done", "going", "interrupted"]
+_MOST_BYTES = 64 << 20
+_EVOLVE = "evolve-"
+_MOST = 1_000_000
+"""Agents, generations and places of a population."""
+_STAGE = re.compile(r" *\d+  (?P<name>.+?) +on (?P<marks>.+)")
+
+
+class Stage(NamedTuple):
+    """A middleware of a pipeline."""
+
+    name: str
+    where: str
+    """The labels of the nodes that run it."""
+    marks: tuple[str, ...]
+    """Remarks, such as `locked`."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run, with all that it has recorded."""
+
+    result: Result
+
+    def __post_init__(self) -> None:
+        """Refuse what is no run.
+
+        Raises:
+            ConfigError: It names no program.
+        """
+        if not isinstance(self.result.description.get("example"), str):
+            raise ConfigError(
+                f"{self.directory / CONFIG} names no program (`example`), so that it is of no run. "
+                f"Name other directories."
+            )
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the run."""
+        return self.result.directory
+
+    @cached_property
+    def verdict(self) -> dict[str, Any]:
+        """The last line of the run; empty where it has not ended."""
+        with suppress(OSError, ValueError):
+            return read_json_object(self.directory / RESULT, most=_MOST_BYTES)
+        return {}
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The last row of metrics."""
+        return self.result.rows[-1] if self.result.rows else {}
+
+    @property
+    def metric(self) -> str:
+        """The metric that it is judged by: evaluations, or returns where there are none."""
+        return "eval_return" if self.result.has("eval_return") else "return"
+
+    @cached_property
+    def state(self) -> State:
+        """Whether it is done, goes on, or was interrupted."""
+        if is_locked(self.directory):
+            return "going"
+        options = self.result.description.get("options") or {}
+        target, most = self.result.target, options.get("max_env_steps")
+        is_at_end = most is not None and self.last.get("env_step", 0) >= most
+        is_solved = target is not None and (self.last.get("eval_return") or -np.inf) >= target
+        return "done" if self.verdict or is_at_end or is_solved else "interrupted"
+
+    @property
+    def changed(self) -> float:
+        """When it wrote last, in seconds since 1970."""
+        files = [self.directory / name for name in (METRICS, CONFIG)]
+        return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
+
+    @property
+    def stages(self) -> dict[str, float]:
+        """The seconds of each stage."""
+        told = self.verdict.get("seconds")
+        if not isinstance(told, dict):
+            told = seconds_by_stage(self.last, wall_s=self.last.get("wall_s", 0.0))
+        return {name: max(0.0, s) for name, s in told.items() if is_number(s)}
+
+    @property
+    def pipeline(self) -> list[Stage]:
+        """Its middleware in order."""
+        with suppress(OSError):
+            text = read_file(self.directory / PIPELINE, most=_MOST_BYTES).decode(errors="replace")
+            found = [_STAGE.fullmatch(line) for line in text.splitlines()[1:]]
+            marks = [(one["name"], *one["marks"].split(", ")) for one in found if one]
+            return [
+                Stage(name, where, tuple(mark for mark in others if mark != "not on this node"))
+                for name, where, *others in marks
+            ]
+        return []
+
+    @cached_property
+    def nodes(self) -> dict[int, list[dict[str, Any]]]:
+        """The counts of each node, over `wall_s`; a job that goes on begins where it was."""
+        found: dict[int, list[dict[str, Any]]] = {}
+        before = newest = 0.0
+        for line in _lines(self.directory / NODES):
+            told, at = line.get("nodes"), line.get("wall_s")
+            if not isinstance(told, list) or not isinstance(at, int | float) or not is_number(at):
+                continue
+            if before + at < newest:
+                before = newest
+            newest = before + at
+            for node in told:
+                if isinstance(node, dict) and isinstance(node.get("node"), int):
+                    found.setdefault(node["node"], []).append({**node, "wall_s": newest})
+        return dict(sorted(found.items()))
+
+    @cached_property
+    def lives(self) -> list[dict[str, Any]]:
+        """The lines of its lineage: each agent of each generation."""
+        return [life for life in _lines(self.directory / LINEAGE) if _is_life(life)]
+
+    @property
+    def command(self) -> str:
+        """The command that repeats it; empty where that is not known."""
+        told = self.result.description.get("command")
+        words = [word for word in told if isinstance(word, str)] if isinstance(told, list) else []
+        if words == told and words[:1] in (["ding-lite"], ["python"]):
+            return shlex.join(_without(words, "--out", "--resume"))
+        program = str(self.result.facts["program"])
+        if program.removeprefix(_EVOLVE) not in RECIPES:
+            return ""
+        verb = "evolve" if program.startswith(_EVOLVE) else "train"
+        env = str(self.result.facts.get("env"))
+        config = str(self.directory / CONFIG)
+        return shlex.join(
+            ["ding-lite", verb, program.removeprefix(_EVOLVE), env, "--config", config]
+        )
+
+
+def _without(words: Sequence[str], option: str, flag: str) -> Iterator[str]:
+    before = ""
+    for word in words:
+        if option not in (before, word.partition("=")[0]) and word != flag:
+            yield word
+        before = word
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of a file, one a line."""
+    with suppress(OSError):
+        for line in read_file(file, most=_MOST_BYTES).splitlines():
+            with suppress(ValueError):
+                if isinstance(found := parse_json(line), dict):
+                    yield found
+
+
+def _is_life(line: Mapping[str, Any]) -> bool:
+    whole = [line.get(name) for name in ("generation", "place", "id")]
+    fitness, parent = line.get("fitness", ""), line.get("parent", "")
+    return (
+        all(isinstance(value, int) and 0 <= value < _MOST for value in whole)
+        and isinstance(parent, int | None)
+        and (fitness is None or is_number(fitness))
+        and isinstance(line.get("hyperparameters"), dict)
+    )
+
+
+def is_number(value: object) -> bool:
+    """Return whether something is a number that can be drawn: finite, and not beyond all bounds."""
+    return isinstance(value, int | float) and abs(value) < LARGEST
+
+
+def rates(
+    points: Sequence[Mapping[str, Any]], names: Sequence[str]
+) -> tuple[NumpyArray, NumpyArray]:
+    """Return seconds, and the sum of some counts per second since the point before."""
+    told = [(p["wall_s"], sum(p[name] for name in names if is_number(p.get(name)))) for p in points]
+    x, y = [0.0], [0.0]
+    for (then, before), (now, count) in pairwise([(0.0, 0.0), *told]):
+        if now > then:
+            x.append(now)
+            y.append(max(0.0, count - before) / (now - then))
+    return np.array(x), np.array([y[1] if len(y) > 1 else 0.0, *y[1:]])

@@ -1,0 +1,95 @@
+"""`ding-lite report`: write runs down as one HTML file, or serve it while they go on."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from base64 import b64encode
+from collections.abc import Sequence
+from pathlib import Path
+from xml.etree.ElementTree import Element
+
+from ding_lite.cli.exit_codes import DONE
+from ding_lite.cli.report.figures import tag
+from ding_lite.cli.report.page import document, grouped, page
+from ding_lite.cli.report.records import Record
+from ding_lite.cli.report.server import Server
+from ding_lite.errors import ConfigError, DingLiteError
+from ding_lite.io.files import naming
+from ding_lite.io.importing import look_here
+from ding_lite.log import configure
+from ding_lite.middleware.report.jsonl import file_path
+from ding_lite.middleware.report.log import spell
+from ding_lite.recipes.runs.loading import load_policy
+from ding_lite.recipes.runs.results import Result, find_results
+from ding_lite.recipes.runs.video import play_and_film
+
+_REFRESH = 5
+"""Seconds from one page to the next, live."""
+_SECONDS, _STEPS = 20.0, 1_000
+"""Where a film ends at the latest: what it takes to make, and its env steps."""
+_MOST_FILMS = 4
+
+
+def report_runs(options: argparse.Namespace) -> int:
+    """Write the report, or serve it until Ctrl-C; return the exit code."""
+    configure("warning")
+    if options.live:
+        _serve(options.runs, options.port or 0)
+    if options.port is not None:
+        raise ConfigError(
+            f"--port is {options.port}, but nothing is served without --live. Add that, or leave "
+            f"--port out."
+        )
+    path = file_path(options.out)
+    results = find_results(options.runs)
+    films = {} if options.no_video else _films(results, trust=options.trust)
+    content = page(results, films)
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        with naming(path):
+            unfinished.write_bytes(content)
+            unfinished.replace(path)
+    except OSError as error:
+        raise ConfigError(
+            f"The report {path} cannot be written: {error.strerror}. Name another one with `--out`."
+        ) from error
+    print(f"Written to {path}")
+    return DONE
+
+
+def _serve(patterns: Sequence[str], port: int) -> None:
+    def make() -> bytes:
+        try:
+            return page(find_results(patterns), {}, refresh=_REFRESH)
+        except (DingLiteError, OSError) as error:  # a file may go while it is read
+            return document("No report yet", "", [tag("p", str(error))], refresh=_REFRESH)
+
+    with Server(make, port) as server:
+        print(f"The report is at {server.url} until Ctrl-C.", flush=True)
+        server.serve_forever()
+
+
+def _films(results: Sequence[Result], *, trust: bool) -> dict[str, Element | str]:
+    """Film the best policy of each group of runs, or say why that cannot be."""
+    look_here()
+    best = [group.best for group in grouped(results)[:_MOST_FILMS]]
+    return {str(run.directory): _film(run, trust=trust) for run in best}
+
+
+def _film(run: Record, *, trust: bool) -> Element | str:
+    try:
+        policy = load_policy(run.directory, trust=trust)
+        with tempfile.TemporaryDirectory() as folder:
+            films = play_and_film(policy, Path(folder), seconds=_SECONDS, max_steps=_STEPS)
+            [(episode, path)] = films
+            kind, data = path.suffix[1:], b64encode(path.read_bytes()).decode()
+    except DingLiteError as error:
+        return f"There is no video: {error}"
+    said = f"The policy plays an episode: return {spell(episode.ret)} in {episode.length} env steps"
+    if kind == "gif":
+        film = tag("img", src=f"data:image/gif;base64,{data}", alt=said)
+    else:
+        source = f"data:video/{kind};base64,{data}"
+        film = tag("video", src=source, aria_label=said, controls="", loop="", muted="")
+    return tag("div", film, tag("p", f"{said}.", class_="note"))

@@ -1,0 +1,75 @@
+"""`ding-lite runs`: list the runs of a folder, sorted."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ding_lite.cli.exit_codes import DONE
+from ding_lite.cli.options.arguments import SORTED_BY
+from ding_lite.cli.report.records import Record
+from ding_lite.cli.tables import print_table
+from ding_lite.errors import ConfigError
+from ding_lite.log import configure
+from ding_lite.middleware.report.log import spell
+from ding_lite.recipes.runs.results import read_result, runs_in
+from ding_lite.rl.envs.naming import short_name
+
+
+def list_runs(folder: str, *, sort: str, as_json: bool) -> int:
+    """Print a table of runs, and a sentence for each directory that is damaged; return the code.
+
+    Raises:
+        ConfigError: There is no run.
+    """
+    configure("warning")
+    rows: list[dict[str, Any]] = []
+    for directory in runs_in(Path(folder)):
+        try:
+            rows.append(_row(Record(read_result(directory))))
+        except ConfigError as error:
+            print(f"ding-lite runs: {error}", file=sys.stderr)
+    rows.sort(key=lambda row: _rank(row[sort]), reverse=sort == "when")
+    if as_json:
+        print(json.dumps({"runs": rows}, indent=1))
+    elif rows:
+        print_table(SORTED_BY, [[_spelled(*cell) for cell in row.items()] for row in rows])
+    else:
+        raise ConfigError(f"There is no run in {folder}. `ding-lite train` makes one.")
+    return DONE
+
+
+def _row(run: Record) -> dict[str, Any]:
+    _, y = run.result.points(run.metric)
+    facts = run.result.facts
+    values = (
+        str(run.directory),
+        facts["program"],
+        None if facts.get("env") is None else short_name(str(facts["env"])),
+        run.result.seed,
+        run.last.get("env_step"),
+        float(y[-1]) if len(y) else None,
+        float(y.max()) if len(y) else None,
+        run.last.get("wall_s"),
+        run.state,
+        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.changed)),
+    )
+    return dict(zip(SORTED_BY, values, strict=True))
+
+
+def _rank(value: str | float | None) -> tuple[bool, bool, Any]:
+    """Order numbers from the largest on, then texts, and what is missing last."""
+    if isinstance(value, int | float):
+        return False, False, -value
+    return value is None, True, value
+
+
+def _spelled(name: str, value: Any) -> str:  # noqa: ANN401 - a cell
+    if value is None:
+        return ""
+    if name == "time":
+        return f"{value:,.1f} s"
+    return spell(value) if isinstance(value, int | float) and name != "seed" else str(value)

@@ -1,0 +1,93 @@
+"""Serve one page on loopback, made anew for each request, until Ctrl-C.
+
+Only this machine can connect. A page of another site could still ask through the browser, under a
+name that leads here: so requests are answered only where they name this machine as their host.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from ding_lite.cli.report.page import POLICY
+from ding_lite.errors import ConfigError
+
+HOST = "127.0.0.1"
+_NAMES = (HOST, "localhost")
+
+
+class Server(ThreadingHTTPServer):
+    """Serves what a function returns, at `/` alone.
+
+    Args:
+        make: Returns the page.
+        port: Where to listen; 0 takes a free port.
+
+    Raises:
+        ConfigError: The port is taken.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, make: Callable[[], bytes], port: int) -> None:
+        self.make = make
+        try:
+            super().__init__((HOST, port), _Handler)
+        except OSError as error:
+            raise ConfigError(
+                f"Port {port} cannot be listened on: {error.strerror}. Choose another one, or "
+                f"`--port 0` for any that is free."
+            ) from error
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as there
+        """Say nothing of a browser that has gone; all else is a fault of ours."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+    @property
+    def url(self) -> str:
+        """The address of the page."""
+        return f"http://{HOST}:{self.server_port}/"
+
+    @property
+    def hosts(self) -> set[str]:
+        """The names by which a request may call this machine."""
+        return {f"{name}:{self.server_port}" for name in _NAMES}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    server_version, sys_version = "ding-lite", ""
+    timeout = 10.0
+
+    def do_GET(self) -> None:
+        if self.headers.get("Host") not in self.server.hosts:
+            self.send_error(HTTPStatus.FORBIDDEN, "This page is for this machine alone")
+        elif self.path != "/":
+            self.send_error(HTTPStatus.NOT_FOUND, "There is one page, and it is /")
+        else:
+            body = self.server.make()
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+    do_HEAD = do_GET
+
+    def end_headers(self) -> None:
+        for name, value in (
+            ("Content-Security-Policy", f"{POLICY}; frame-ancestors 'none'"),
+            ("X-Content-Type-Options", "nosniff"),
+            ("Cross-Origin-Resource-Policy", "same-origin"),
+            ("Cache-Control", "no-store"),
+        ):
+            self.send_header(name, value)
+        super().end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep the terminal clean."""

@@ -1,0 +1,39 @@
+"""Runs for the tests of reports."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ding_lite.cli.main import main
+
+QUICK = ["--max-env-steps", "320", "--set", "hidden=8,", "--quiet"]
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with three seeds of a DQN, another step size, and a population."""
+    folder = tmp_path_factory.mktemp("reported")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        dqn = [
+            "train",
+            "dqn",
+            "CartPole-v1",
+            *QUICK,
+            "--set",
+            "eval_every=100",
+            "--set",
+            "log_every=40",
+        ]
+        for seed in ("0", "1", "2"):
+            assert main([*dqn, "--seed", seed]) == 0
+        assert main([*dqn, "--set", "lr=0.25"]) == 0
+        evolve = ["evolve", "dqn", "CartPole-v1", *QUICK, "--population", "3"]
+        assert main([*evolve, "--max-env-steps", "4000", "--set", "eval_every=100"]) == 0
+    finally:
+        os.chdir(before)
+    return folder

@@ -1,0 +1,231 @@
+"""`ding-lite report`: the page, from real runs and from damaged ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ding_lite.cli.main import main
+from ding_lite.cli.report.figures import ticks
+from ding_lite.cli.report.records import Record, rates
+from ding_lite.recipes.runs import video
+from ding_lite.recipes.runs.directory import Lock
+from ding_lite.recipes.runs.results import read_result
+from tests.cli.calls import ROOT, environment
+from tests.cli.report.pages import Page
+from tests.recipes.runs.test_results import leave
+
+pytestmark = pytest.mark.usefixtures("_here", "_quiet_afterwards")
+EVIL = "<script>alert('1')</script>&\"<b>"
+
+
+def written(*words: str) -> Page:
+    assert main(["report", *words, "--out", "page.html"]) == 0
+    return Page.of("page.html")
+
+
+def test_seeds_are_one_curve_with_a_band_and_other_settings_another(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = written(str(runs / "runs/dqn"), "--no-video")
+    assert capsys.readouterr().out == "Written to page.html\n"
+    assert {"dqn on CartPole-v1", "lr 0.003 (3 seeds)", "lr 0.25"} <= set(page.texts)
+    assert any("median" in text and "least to the greatest" in text for text in page.texts)
+    charts = page.named("svg")
+    assert charts[0]["aria-label"].startswith("Evaluations: return of greedy episodes over env")
+    assert {own["class"] for own in page.of_class("band")} == {"band c0"}
+    assert {"curve c0", "curve c1"} == {own["class"] for own in page.of_class("curve")}
+    for number in (1, 2, 3, 4):
+        assert str(runs / f"runs/dqn/CartPole-v1/{number}") in page.texts
+    assert {"done", "target 475", "Time by stage", "train", "collect", "evaluate"} <= set(
+        page.texts
+    )
+    assert "12 evaluations" in page.texts
+
+
+def test_settings_versions_and_the_command_are_told(runs: Path) -> None:
+    page = written(str(runs / "runs/dqn"), "--no-video")
+    assert page.texts[page.texts.index("lr") + 1 :][:2] == ["0.003", "0.25"]
+    assert {"hidden", "max_env_steps", "320", "torch version"} <= set(page.texts)
+    config = json.loads((runs / "runs/dqn/CartPole-v1/1/config.json").read_text())
+    assert config["command"] is None  # by pytest, which is no program to repeat it by
+    [commands] = [text for text in page.texts if text.startswith("ding-lite train")]
+    first, *_ = commands.splitlines()
+    assert first.startswith("ding-lite train dqn CartPole-v1 --config /")
+    assert main([*first.split()[1:], "--quiet", "--out", "again"]) == 0
+    again = json.loads(Path("again/config.json").read_text())
+    assert {name: again[name] for name in ("options", "config")} == {
+        name: config[name] for name in ("options", "config")
+    }
+
+
+def test_the_command_as_typed_is_recorded_without_its_directory() -> None:
+    leave("r/1")
+    config = json.loads(Path("r/1/config.json").read_text())
+    typed = ["ding-lite", "train", "dqn", "a b", "--out", "r/1", "--resume", "--seed", "3"]
+    Path("r/1/config.json").write_text(json.dumps({**config, "command": typed}))
+    assert Record(read_result(Path("r/1"))).command == "ding-lite train dqn 'a b' --seed 3"
+    foreign = {**config, "example": "mine", "command": ["rm", "-r", "/"]}
+    Path("r/1/config.json").write_text(json.dumps(foreign))
+    assert Record(read_result(Path("r/1"))).command == ""
+    assert "# 'r/1': its command was not recorded" in written("r/1", "--no-video").texts
+
+
+def test_the_pipeline_is_drawn_with_what_runs_where(runs: Path) -> None:
+    run = Record(read_result(runs / "runs/dqn/CartPole-v1/1"))
+    names = [stage.name for stage in run.pipeline]
+    assert names[:4] == ["collect", "add_to", "train", "evaluate"]
+    assert {stage.where for stage in run.pipeline} == {"every node"}
+    assert {stage.name: stage.marks for stage in run.pipeline}["checkpoint"] == (
+        "before and after the rest",
+    )
+    page = written(str(runs / "runs/dqn"), "--no-video")
+    assert page.texts.count("Pipeline") == 1  # all runs have the same one
+    drawn = page.texts[page.texts.index("every node") + 1 :]
+    assert [text for text in drawn if text in names][: len(names)] == names
+
+
+def test_a_population_has_its_lineage_and_hyperparameters(runs: Path) -> None:
+    page = written(str(runs / "runs/evolve-dqn"), "--no-video")
+    labels = [own["aria-label"] for own in page.named("svg")]
+    assert any(label.startswith("Lineage of ") for label in labels)
+    for name in ("fitness", "lr", "batch_size"):
+        assert any(label.startswith(f"{name} over generation") for label in labels)
+    lives = Record(read_result(runs / "runs/evolve-dqn/CartPole-v1/1")).lives
+    circles = [own for own in page.of_class("kin") if "cx" in own]
+    assert len(circles) == len(lives) > 3
+    assert any("generation 0, agent 0 (first): fitness" in text for text in page.texts)
+
+
+def test_names_of_a_run_are_text_and_nothing_else() -> None:
+    folder = f"r/{EVIL.replace('/', '_')}"
+    evil: dict[str, Any] = {EVIL: EVIL}
+    leave(folder, env=EVIL, program=EVIL, **evil)
+    leave("r/2", env=EVIL, program=EVIL, **{**evil, EVIL: "other"})
+    path = Path(folder)
+    life: dict[str, Any] = {"generation": 0, "place": 0, "id": 0, "parent": None, "mutation": EVIL}
+    life |= {"fitness": 1.0, "hyperparameters": {EVIL: 2}}
+    (path / "lineage.jsonl").write_text(json.dumps(life) + "\n")
+    (path / "pipeline.txt").write_text(f"task on\n  1  {EVIL}  on {EVIL}, {EVIL}\n")
+    node = {"node": 0, "labels": [EVIL], "state": EVIL, "total_step": EVIL}
+    (path / "nodes.jsonl").write_text(json.dumps({"wall_s": 1, "nodes": [node]}) + "\n")
+    (path / "result.json").write_text(json.dumps({"seconds": {EVIL: 1}, "eval_return": EVIL}))
+    page = written("r", "--no-video")
+    assert page.texts.count(EVIL) > 8
+    assert {name for name, _ in page.elements}.isdisjoint({"b", "script"})
+
+
+def test_a_video_of_the_best_policy_is_part_of_the_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(video, "find_ffmpeg", lambda: None)
+    monkeypatch.setattr("ding_lite.cli.report.report._STEPS", 3)
+    words = ["--max-env-steps", "64", "--set", "hidden=8,", "--quiet", "--out", "here"]
+    assert main(["train", "dqn", "ding_lite/Catch-v0", *words]) == 0
+    page = written("here")
+    [picture] = page.named("img")
+    assert picture["src"].startswith("data:image/gif;base64,R0lGOD")
+    assert picture["alt"].startswith("The policy plays an episode: return ")
+    assert picture["alt"].endswith(" in 3 env steps")  # where it was cut
+    assert written("here", "--no-video").named("img") == []
+
+
+def test_what_keeps_a_video_from_being_made_is_told(runs: Path) -> None:
+    shutil.copytree(runs / "runs/dqn/CartPole-v1/1", "r")
+    shutil.rmtree("r/best")
+    (Path("r/checkpoint") / "manifest.json").write_text("{")
+    page = written("r")
+    assert any("There is no video: The checkpoint in r/checkpoint" in text for text in page.texts)
+
+
+def test_a_run_without_evaluations_or_with_half_a_line_has_a_page(runs: Path) -> None:
+    leave("r", rows=1)
+    assert "Evaluations: return of greedy episodes" not in written("r", "--no-video").texts
+    shutil.copytree(runs / "runs/evolve-dqn/CartPole-v1/1", "half")
+    for name in ("metrics.jsonl", "lineage.jsonl"):
+        text = (Path("half") / name).read_text()
+        (Path("half") / name).write_text(text[:-20])
+    for name in ("result.json", "pipeline.txt", "nodes.jsonl"):
+        (Path("half") / name).write_bytes(b'{"\xff\n[]\n{"nodes": 3}\n')
+    page = written("half", "--no-video")
+    assert any(label["aria-label"].startswith("Lineage") for label in page.named("svg"))
+    assert "none yet" in page.texts
+
+
+def test_the_state_of_a_run_is_told(runs: Path) -> None:
+    shutil.copytree(runs / "runs/dqn/CartPole-v1/1", "r")
+
+    def state() -> str:
+        return Record(read_result(Path("r"))).state
+
+    assert state() == "done"
+    lock = Lock(Path("r"))
+    assert state() == "going"
+    assert "going" in written("r", "--no-video").texts
+    lock.release()
+    Path("r/result.json").unlink()
+    assert state() == "done"  # as an earlier version has left it: all its env steps are made
+    lines = Path("r/metrics.jsonl").read_text().splitlines(keepends=True)
+    Path("r/metrics.jsonl").write_text("".join(lines[:1]))
+    assert state() == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["empty"], "There is no run in empty"),
+        (["foreign"], "names no program"),
+        (["damaged"], "is damaged: line 1 of 1 is no row"),
+        (["new"], "have not written anything yet"),
+        (["r", "--port", "8000"], "nothing is served without --live"),
+        (["r", "--out", "empty"], "empty is a directory"),
+        (["r", "--out", "r/config.json/x"], "cannot be written: Not a directory"),
+    ],
+)
+def test_what_makes_no_report_is_told_in_a_sentence(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("r", "damaged", "new"):
+        leave(name)
+    for name in ("empty", "foreign"):
+        Path(name).mkdir()
+    Path("foreign/config.json").write_text('{"name": "of something else"}')
+    Path("foreign/metrics.jsonl").write_text('{"env_step": 1, "wall_s": 1}\n')
+    Path("damaged/metrics.jsonl").write_text("{\n")
+    Path("new/metrics.jsonl").write_text("")
+    assert main(["report", "--no-video", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_counts_become_rates_and_begin_anew_with_a_node() -> None:
+    points = [{"wall_s": s, "out": count} for s, count in ((1, 10), (3, 30), (4, 5), (4, 9))]
+    seconds, rate = rates(points, ("out", "none"))
+    assert (seconds.tolist(), rate.tolist()) == ([0, 1, 3, 4], [10, 10, 10, 0])
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-3e9, 7e-3), (1e-300, 1e-299)])
+def test_an_axis_has_a_few_round_numbers(low: float, high: float) -> None:
+    assert 2 <= len(ticks(low, high, most=5)) <= 6
+
+
+@pytest.mark.procs
+def test_nodes_and_their_messages_are_recorded_and_drawn(tmp_path: Path) -> None:
+    example = ROOT / "examples" / "impala_cartpole.py"
+    words = ["--max-env-steps", "12000", "--target", "1000", "--out", "here"]
+    subprocess.run(
+        [sys.executable, str(example), *words], env=environment(), check=True, capture_output=True
+    )
+    page = written("here", "--no-video")
+    assert "Nodes and their messages" in page.texts
+    assert {"node 0 (learner)", "node 1 (collector)", "node 2 (collector)"} <= set(page.texts)
+    labels = [own["aria-label"] for own in page.named("svg")]
+    assert any(label.startswith("Messages sent a second over seconds") for label in labels)
+    assert {"learner", "collector", "fetch_weights", "receive"} <= set(page.texts)
+    command = f"python {example} --max-env-steps 12000 --target 1000"
+    assert command in page.texts

@@ -1,0 +1,74 @@
+"""`ding-lite runs`."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from ding_lite.cli.main import main
+from ding_lite.cli.options.arguments import SORTED_BY
+from tests.recipes.runs.test_results import leave
+
+pytestmark = pytest.mark.usefixtures("_here", "_quiet_afterwards")
+
+
+def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+    assert main(["runs", "--json", *words]) == 0
+    return [run["run"] for run in json.loads(capsys.readouterr().out)["runs"]]
+
+
+def test_all_runs_below_a_folder_are_listed(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", str(runs / "runs"), "--sort", "run"]) == 0
+    out, err = capsys.readouterr()
+    heading, *rows = [line.split() for line in out.splitlines()]
+    assert (heading, err) == (list(SORTED_BY), "")
+    assert [row[0] for row in rows] == [
+        str(runs / f"runs/{run}")
+        for run in (*(f"dqn/CartPole-v1/{k}" for k in (1, 2, 3, 4)), "evolve-dqn/CartPole-v1/1")
+    ]
+    assert rows[1][1:5] == ["dqn", "CartPole-v1", "1", "320"]
+    assert all(row[-3] == "done" for row in rows)
+
+
+def test_they_are_sorted_by_any_column(capsys: pytest.CaptureFixture[str]) -> None:
+    for number, (seed, rows) in enumerate([(3, 4), (1, 2), (2, 0)], start=1):
+        leave(f"runs/{number}", seed=seed, rows=rows)
+        for file in Path(f"runs/{number}").iterdir():
+            os.utime(file, (1e9 + number, 1e9 + number))
+    one, two, three = "runs/1", "runs/2", "runs/3"
+    assert listed(capsys) == [three, two, one]  # the newest first
+    assert listed(capsys, "--sort", "run") == [one, two, three]
+    assert listed(capsys, "--sort", "best") == [one, two, three]  # without any last
+    assert listed(capsys, "--sort", "seed") == [one, three, two]
+    for key in SORTED_BY:
+        assert len(listed(capsys, "--sort", key)) == 3
+    assert main(["runs", "--json"]) == 0
+    newest, *_ = json.loads(capsys.readouterr().out)["runs"]
+    assert (newest["steps"], newest["best"], newest["state"]) == (None, None, "interrupted")
+    assert tuple(newest) == SORTED_BY
+
+
+def test_damaged_and_foreign_folders_are_told_and_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    leave("runs/1")
+    for name, text in (("half", '{"example": "d'), ("foreign", '{"name": 3}')):
+        Path(f"runs/{name}").mkdir()
+        Path(f"runs/{name}/config.json").write_text(text)
+    leave("runs/damaged")
+    Path("runs/damaged/metrics.jsonl").write_text("?\n")
+    assert main(["runs"]) == 0
+    out, err = capsys.readouterr()
+    assert [line.split()[0] for line in out.splitlines()] == ["run", "runs/1"]
+    assert len(err.splitlines()) == 3
+    for said in ("no run in runs/half", "runs/foreign/config.json names", "runs/damaged/metrics"):
+        assert said in err
+
+
+def test_no_runs_are_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", "nowhere"]) == 2
+    assert "There is no run in nowhere" in capsys.readouterr().err
+    assert listed(capsys, "nowhere") == []

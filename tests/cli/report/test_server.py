@@ -1,0 +1,89 @@
+"""`ding-lite report --live`."""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ding_lite.cli.main import main
+from ding_lite.cli.report.server import Server
+from tests.cli.calls import MODULE, environment
+from tests.cli.report.pages import Page
+from tests.recipes.runs.test_results import leave
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server(lambda: b"<p>page", 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def asked(port: int, path: str = "/", method: str = "GET", **headers: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    body = answer.read()
+    assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
+    assert answer.headers["Cache-Control"] == "no-store"
+    connection.close()
+    return answer.status, body
+
+
+def test_one_page_is_served_and_nothing_else(server: Server) -> None:
+    port = server.server_port
+    assert server.server_address[0] == "127.0.0.1"
+    assert asked(port) == (200, b"<p>page")
+    assert asked(port, method="HEAD") == (200, b"")
+    for path in ("/x", "/../etc/passwd", "/?", "/%2e%2e/"):
+        assert asked(port, path)[0] == 404
+    assert asked(port, method="POST")[0] == 501
+
+
+def test_a_page_of_another_site_gets_nothing(server: Server) -> None:
+    port = server.server_port
+    assert asked(port, Host=f"localhost:{port}")[0] == 200
+    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1", "localhost", "", "[::1]"):
+        status, body = asked(port, Host=host)
+        assert (status, b"<p>page" in body) == (403, False)
+
+
+def test_a_port_that_is_taken_is_a_slip(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "x", "--live", "--port", str(server.server_port)]) == 2
+    assert f"Port {server.server_port} cannot be listened on" in capsys.readouterr().err
+
+
+@pytest.mark.procs
+def test_a_run_is_followed_until_ctrl_c(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, *MODULE, "report", "run", "--live"],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline().split("127.0.0.1:")[1].split("/")[0])
+        _, body = asked(port)
+        assert "There is no run in run" in body.decode()  # it has not begun
+        leave(str(tmp_path / "run"))
+        page = Page(asked(port)[1].decode())
+        assert "dqn on CartPole-v1" in page.texts
+        assert {"http-equiv": "refresh", "content": "5"} in page.named("meta")
+        (tmp_path / "run" / "metrics.jsonl").write_text("?\n")
+        assert "is damaged" in asked(port)[1].decode()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+    assert (process.returncode, err) == (130, "ding-lite report: interrupted\n")
