@@ -79,7 +79,8 @@ def main() -> int:
         for job in left:  # a slice of each in turn, so that a long one does not hold up the others
             seconds = min(60.0 * options.slice, ends_at - time.monotonic())
             if seconds < 1.0:
-                print(f"{len(left)} of {len(jobs)} runs are not complete; the next call goes on.")
+                count = sum(not is_complete(each) for each in jobs)
+                print(f"{count} of {len(jobs)} runs are not complete; the next call goes on.")
                 page.write()
                 return 0
             print(f"{job} ...", flush=True)
