@@ -15,8 +15,9 @@ from ding_lite.distributed.accelerate import _unpack
 from ding_lite.parallel.transport.base import Lane, Link
 from ding_lite.parallel.transport.chunks import Assembler, is_chunk, split
 from ding_lite.parallel.wire.codec import decode
-from ding_lite.parallel.wire.envelope import Envelope, Kind
 from ding_lite.parallel.wire.messages import (
+    Envelope,
+    Kind,
     read_call,
     read_event,
     read_events,

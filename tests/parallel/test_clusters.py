@@ -26,8 +26,7 @@ from ding_lite.parallel.router.calls import Calls
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.base import Lane
 from ding_lite.parallel.transport.in_process import Network
-from ding_lite.parallel.wire.envelope import Kind
-from ding_lite.parallel.wire.messages import EventArrived, Identity, encode_event
+from ding_lite.parallel.wire.messages import EventArrived, Identity, Kind, encode_event
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.inbox import FINISH
 from ding_lite.runtime.messaging.router import current_router

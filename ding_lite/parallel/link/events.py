@@ -13,8 +13,14 @@ from collections.abc import Callable, Sequence
 
 from ding_lite.errors import CodecError
 from ding_lite.parallel.wire.codec import MAX_META_BYTES, Encoded, decode
-from ding_lite.parallel.wire.envelope import Envelope, pack_batch
-from ding_lite.parallel.wire.messages import Arrival, Dropped, read_event, read_events
+from ding_lite.parallel.wire.messages import (
+    Arrival,
+    Dropped,
+    Envelope,
+    pack_batch,
+    read_event,
+    read_events,
+)
 
 MAX_EVENTS = 100_000
 """Limit of the unacknowledged events of a peer."""

@@ -14,8 +14,7 @@ from ding_lite.parallel.link.session import HEARTBEAT_S, Session
 from ding_lite.parallel.network.topology import FIRST_TIMESTAMP_INCARNATION, NodeSpec
 from ding_lite.parallel.transport.base import Lane, Link, Transport
 from ding_lite.parallel.wire.codec import decode, encode
-from ding_lite.parallel.wire.envelope import Envelope, Kind
-from ding_lite.parallel.wire.messages import Arrival, read_greeting
+from ding_lite.parallel.wire.messages import Arrival, Envelope, Kind, read_greeting
 
 _LONGEST_REASON = 1_000
 NO_INCARNATION = 2**64 - 1

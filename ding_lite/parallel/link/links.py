@@ -23,8 +23,16 @@ from ding_lite.parallel.link.session import HEARTBEAT_S, Session
 from ding_lite.parallel.network.topology import HUB, NodeSpec
 from ding_lite.parallel.transport.base import Frame, Link, Transport
 from ding_lite.parallel.wire.codec import Encoded
-from ding_lite.parallel.wire.envelope import VERSION, Envelope, Kind, version_of
-from ding_lite.parallel.wire.messages import Arrival, Dropped, Identity, Joined
+from ding_lite.parallel.wire.messages import (
+    VERSION,
+    Arrival,
+    Dropped,
+    Envelope,
+    Identity,
+    Joined,
+    Kind,
+    version_of,
+)
 
 logger = logging.getLogger(__name__)
 

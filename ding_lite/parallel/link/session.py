@@ -18,12 +18,13 @@ from ding_lite.parallel.link.events import ReceivedEvents, SentEvents
 from ding_lite.parallel.link.state import ReceivedState, SentState
 from ding_lite.parallel.transport.base import Lane
 from ding_lite.parallel.wire.codec import Encoded, decode, encode
-from ding_lite.parallel.wire.envelope import Envelope, Kind
 from ding_lite.parallel.wire.messages import (
     Arrival,
     Dropped,
+    Envelope,
     Identity,
     Joined,
+    Kind,
     Left,
     read_call,
     read_greeting,

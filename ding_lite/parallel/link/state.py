@@ -12,8 +12,13 @@ from typing import Any
 from ding_lite.errors import CodecError
 from ding_lite.parallel.memory.segments import Announcement, Published
 from ding_lite.parallel.wire.codec import Encoded
-from ding_lite.parallel.wire.envelope import Envelope
-from ding_lite.parallel.wire.messages import Dropped, StateArrived, read_state, write_state
+from ding_lite.parallel.wire.messages import (
+    Dropped,
+    Envelope,
+    StateArrived,
+    read_state,
+    write_state,
+)
 
 
 class SentState:

@@ -21,13 +21,14 @@ from ding_lite.parallel.link.session import (
 )
 from ding_lite.parallel.transport.base import Lane
 from ding_lite.parallel.wire.codec import encode
-from ding_lite.parallel.wire.envelope import Envelope, Kind
 from ding_lite.parallel.wire.messages import (
     Arrival,
     Dropped,
+    Envelope,
     EventArrived,
     Identity,
     Joined,
+    Kind,
     Left,
     ReplyArrived,
     StateArrived,
