@@ -466,7 +466,7 @@ def test_a_peer_that_was_silent_is_lost_once_and_joins_once(
             leaf.router.emit("said", 1, number)
             clock.advance(1.0)
             wait_until(
-                lambda: bool(hub.presence[1]) or to_hub.traffic(clock.now()).heard_s == 0.0,
+                lambda: bool(hub.presence[1]) or to_hub.received_at == clock.now(),
                 "no ping",
             )
         hub.wait(lambda: hub.presence[1] == ["node_lost"], "silence")

@@ -79,7 +79,7 @@ def test_an_acknowledgement_of_unsent_events_is_refused() -> None:
     assert not here.is_flushed
     [*here.outgoing(0.0)]
     here.take(replace(ping, ack=1), 0.0)
-    assert here.traffic(0.0).unacknowledged == 0
+    assert here.events.num_unacknowledged == 0
 
 
 @pytest.mark.parametrize("first_kept", [0, -5, 2**64 - 1])

@@ -156,7 +156,7 @@ class Handshake:
         """
         present = self._table.of_peers.get(envelope.src, link)
         known = session.peer
-        if known is not None and session.was_replaced(envelope.incarnation):
+        if known is not None and envelope.incarnation in session.former_incarnations:
             raise _PlaceTaken(
                 f"another process has taken the place of node {envelope.src} since then.",
                 holder=known.incarnation,

@@ -535,7 +535,7 @@ class Links:
             if envelope.kind is Kind.STATE:
                 self.on_state_sent(peer, envelope.seq)
         if session.is_silent(now):  # or in the middle of a large message
-            session.note_received(self._transport.brought_at(link))
+            session.received_at = max(session.received_at, self._transport.brought_at(link))
         return not session.is_silent(now)
 
     def _send_good_bye(self, peer: int) -> None:

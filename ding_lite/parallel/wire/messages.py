@@ -8,7 +8,7 @@ agree. All that is decoded comes from outside: what is malformed raises `CodecEr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
@@ -17,7 +17,6 @@ from typing import Any, TypeAlias
 import msgspec
 
 from ding_lite.errors import CodecError, LabelError
-from ding_lite.parallel.memory.segments import Published
 from ding_lite.parallel.wire.arrays import MAX_BUFFERS, MAX_PAYLOAD_BYTES, shorten
 from ding_lite.parallel.wire.codec import MAX_META_BYTES, Encoded, decode, encode
 from ding_lite.runtime.messaging.labels import check_labels
@@ -259,15 +258,6 @@ def encode_reply(ok: bool, value: Any) -> Encoded:
     return encode([ok, value], room=_HOP_ROOM)
 
 
-def write_state(values: Mapping[str, Any], *, shares_memory: bool = False) -> Encoded:
-    """Encode slots as one body; a peer that shares this node's memory gets announcements."""
-    slots = dict(values)
-    for key, value in values.items():
-        if isinstance(value, Published):
-            slots[key] = value.announcement if shares_memory else value.encoded
-    return encode(slots, name="state")
-
-
 def read_state(envelope: Envelope) -> dict[str, Any]:
     values = decode(envelope.meta, envelope.buffers)
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
@@ -275,11 +265,12 @@ def read_state(envelope: Envelope) -> dict[str, Any]:
     return values
 
 
-def read_events(envelope: Envelope) -> list[tuple[bytes, list[memoryview]]]:
+def read_batch(envelope: Envelope) -> list[bytes]:
+    """Return the metas of the events of a message, of which a single one may have buffers."""
     metas = unpack_batch(envelope.meta)
     if len(metas) > 1 and envelope.buffers:
         raise CodecError("A batch of events has no buffers; an event with buffers stands alone.")
-    return [(meta, list(envelope.buffers)) for meta in metas]
+    return metas
 
 
 def read_event(body: Any, number: int) -> EventArrived:
