@@ -16,9 +16,8 @@ from ding_lite.clock import Clock, Deadline
 from ding_lite.errors import CodecError, ConfigError
 from ding_lite.interruption import is_for_program
 from ding_lite.parallel.link.drain import Drain
-from ding_lite.parallel.link.handshake import NO_INCARNATION, Handshake, LinkTable
-from ding_lite.parallel.link.isolation import Isolation
-from ding_lite.parallel.link.refusals import DroppedMessages, Refusals
+from ding_lite.parallel.link.faults import DroppedMessages
+from ding_lite.parallel.link.handshake import NO_INCARNATION, Handshake, Isolation, LinkTable
 from ding_lite.parallel.link.session import HEARTBEAT_S, Session
 from ding_lite.parallel.network.topology import HUB, NodeSpec
 from ding_lite.parallel.transport.base import Frame, Link, Transport
@@ -97,7 +96,6 @@ class Links:
         self._on_arrival = on_arrival
         self._on_lost = on_lost
         self._on_tick = on_tick
-        self._refusals = Refusals(spec, clock)
         self._dropped = DroppedMessages(clock, owner=transport.owner, drop=transport.drop)
 
         self._me = me = Identity(
@@ -126,9 +124,7 @@ class Links:
         self._table = LinkTable(transport, self.sessions)
         self._drain = Drain(spec, self.sessions, clock)
         self._isolation = Isolation(spec, self.sessions)
-        self._handshake = Handshake(
-            spec, self.sessions, self._table, self._refusals, self._isolation
-        )
+        self._handshake = Handshake(spec, self.sessions, self._table, self._isolation, clock)
         self._lost: set[int] = set()
         self._parted: set[int] = set()
         self._moved: dict[int, str] = {}
@@ -223,12 +219,12 @@ class Links:
         with self.changed:
             in_time = Deadline.after(timeout, self._clock).wait(
                 self.changed,
-                lambda: self._refusals.is_refused or self._stops_waiting or not self._missing(),
+                lambda: self._handshake.is_refused or self._stops_waiting or not self._missing(),
             )
             missing = self._missing()
-        self._refusals.check()
+        self._handshake.check_refusals()
         if not in_time:
-            raise self._refusals.timed_out(missing, timeout or 0.0)
+            raise self._handshake.timed_out(missing, timeout or 0.0)
 
     def stop_waiting(self) -> None:
         """Let `wait_ready` return, even if peers are missing."""
