@@ -18,16 +18,15 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import zmq
 
 from ding_lite.parallel.transport.base import Frame
 
 Socket: TypeAlias = "zmq.Socket[bytes]"
-ReadT = TypeVar("ReadT")
 
 _LONGEST_WAIT_S = 3_600.0
 _AT_ONCE = 64
@@ -101,7 +100,7 @@ class Sockets:
 
     def _look(self, socket: Socket) -> None:
         """Note whether there is something to read, which the descriptor may not show."""
-        if int(socket.getsockopt(_EVENTS)) & _READABLE:
+        if self.is_readable(socket):
             self._unread.add(socket)
             if threading.get_ident() != self.reader:
                 self.wake()
@@ -159,20 +158,13 @@ class Sockets:
                 self._is_leader_woken = False
                 os.eventfd_read(self._leader_fd)
 
-    def read(self, socket: Socket, read: Callable[[], ReadT], *, look: bool = True) -> ReadT | None:
-        """Call `read` if there is a message; return None if not, or if it raises zmq.Again.
+    def is_readable(self, socket: Socket) -> bool:
+        """Tell whether there is a message; with `lock` held."""
+        return bool(int(socket.getsockopt(_EVENTS)) & _READABLE)
 
-        Until then `wait` returns at once, and the socket stays in `unread`. To `look` first is
-        cheaper where there may well be none.
-        """
-        with self.lock:
-            if not look or int(socket.getsockopt(_EVENTS)) & _READABLE:
-                try:  # as `suppress` does, which each message would pay for
-                    return read()
-                except zmq.Again:
-                    pass
-            self._unread.discard(socket)
-            return None
+    def note_read(self, socket: Socket) -> None:
+        """Take a socket out of `unread`, so that `wait` waits for it; with `lock` held."""
+        self._unread.discard(socket)
 
     def close(self) -> None:
         with self._wake_lock:
