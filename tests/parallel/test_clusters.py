@@ -22,7 +22,7 @@ from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, PeerLost
 from ding_lite.parallel.link.session import SILENCE_S, Session
 from ding_lite.parallel.network.topology import Edge, Topology, edges
-from ding_lite.parallel.router.calls import Calls
+from ding_lite.parallel.router.calls import PendingCalls
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.base import Lane
 from ding_lite.parallel.transport.in_process import Network
@@ -215,7 +215,7 @@ class Story:
             assert isinstance(error, PeerLost) or answer.result() == 2 * number
         assert set(self.handled.values()) <= {1}
         # What comes of an earlier link is dropped and counted as well, and is no fault.
-        assert all(router._links._dropped.num_faults == 0 for router in self.cluster.routers)
+        assert all(router._links.dropped.num_faults == 0 for router in self.cluster.routers)
 
     def _check_events(self, sender: int, receiver: int) -> None:
         """Check that each incarnation of the receiver has a contiguous run of a sender's events."""
@@ -496,7 +496,7 @@ def test_the_loss_of_a_caller_drops_its_calls() -> None:
 
 
 def test_a_call_during_the_loss_of_a_node_fails_once() -> None:
-    calls = Calls()
+    calls = PendingCalls()
     number, answer = calls.begin(3)
     calls.fail(3)
     calls.refuse(number, "It is not connected.")

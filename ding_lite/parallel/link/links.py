@@ -96,7 +96,7 @@ class Links:
         self._on_arrival = on_arrival
         self._on_lost = on_lost
         self._on_tick = on_tick
-        self._dropped = DroppedMessages(clock, owner=transport.owner, drop=transport.drop)
+        self.dropped = DroppedMessages(clock, owner=transport.owner, drop=transport.drop)
 
         self._me = me = Identity(
             spec.node_id, spec.incarnation, spec.num_nodes, spec.labels, job=spec.job
@@ -155,22 +155,6 @@ class Links:
         """The ids of the nodes that are connected."""
         with self.changed:
             return tuple(sorted(peer for peer, session in self.sessions.items() if session.is_open))
-
-    @property
-    def num_rejected(self) -> int:
-        """The messages that were dropped: malformed, or not for this node."""
-        return self._dropped.count
-
-    @property
-    def is_calling(self) -> bool:
-        """Whether this thread is handing messages on, and so must not wait for any."""
-        return self._transport.is_calling
-
-    def labels_of(self, peer: int) -> frozenset[str]:
-        """Return the labels of a peer; none before it has introduced itself."""
-        session = self.sessions.get(peer)  # one that had joined may be gone by now
-        identity = None if session is None else session.peer
-        return frozenset() if identity is None else identity.labels
 
     def wake(self) -> None:
         """Send what waits in the sessions, soon."""
@@ -345,15 +329,6 @@ class Links:
             del self.sessions[peer]
             self._update()
 
-    def reject(self, reason: str, link: Link | None = None) -> None:
-        """Count a dropped message, and log some of them.
-
-        Args:
-            reason: The fault of the message.
-            link: Where it came from; after too many from there the link is dropped as well.
-        """
-        self._dropped.add(reason, link)
-
     # -- called by the transport, on its thread ----------------------------------------------
 
     def on_up(self, link: Link, node_id: int) -> None:
@@ -367,12 +342,12 @@ class Links:
             envelope = Envelope.from_frames(frames)
             arrivals = self._take(link, envelope)
         except CodecError as error:
-            self.reject(str(error), link)
+            self.dropped.add(str(error), link)
             self._check_version(link, version_of(frames))
             return
         for arrival in arrivals:
             if isinstance(arrival, Dropped):
-                self.reject(arrival.reason, link if arrival.is_fault else None)
+                self.dropped.add(arrival.reason, link if arrival.is_fault else None)
                 continue
             if isinstance(arrival, Joined):
                 self._lost.discard(envelope.src)
@@ -420,7 +395,7 @@ class Links:
 
     def on_rejected(self, reason: str, link: Link | None = None) -> None:
         """Count what the transport has dropped."""
-        self.reject(reason, link)
+        self.dropped.add(reason, link)
 
     def on_tick(self) -> float:
         """Send what waits in the sessions, and drop the links of silent peers.

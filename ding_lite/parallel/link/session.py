@@ -95,6 +95,11 @@ class Session:
     # -- to be sent ------------------------------------------------------
 
     @property
+    def labels(self) -> frozenset[str]:
+        """The labels of the peer; none before it has greeted."""
+        return frozenset() if self.peer is None else self.peer.labels
+
+    @property
     def has_waiting(self) -> bool:
         """Whether events, calls or answers wait to be sent."""
         return bool(self.events.waiting or self._calls)

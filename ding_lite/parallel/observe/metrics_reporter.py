@@ -144,7 +144,7 @@ class Reporter:
             inbox=self._inbox.num_waiting + (0 if progress is None else progress.num_waiting),
             items=items,
             calls=calls,
-            rejected=self._links.num_rejected,
+            rejected=self._links.dropped.count,
             peers=peers,
         )
 

@@ -1,7 +1,7 @@
 """The router of a node: sends and receives events, ctx values, calls and stream items.
 
-`NodeRouter` connects the parts: `Links` (connections and sessions), `DirectRouting` or a relay,
-`CallEndpoint`, `ItemStreams`, `StateExchange`, and `Inbox`, which hands arrivals to the program.
+`NodeRouter` connects the parts: `Links` (connections and sessions), `Calls`, `Topics`, `Streams`,
+and `Inbox`, which hands arrivals to the program. In a tree a relay passes messages on.
 """
 
 from __future__ import annotations
@@ -18,26 +18,21 @@ from ding_lite.errors import TransportError
 from ding_lite.parallel.link.links import Links
 from ding_lite.parallel.link.session import Session
 from ding_lite.parallel.memory.segments import domain
-from ding_lite.parallel.memory.shared_values import (
-    SharedSender,
-    job_of,
-    local_peers,
-)
+from ding_lite.parallel.memory.shared_values import SharedSender, job_of, local_peers
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.observe.message_trace import MessageTrace
 from ding_lite.parallel.observe.metrics import State
 from ding_lite.parallel.observe.metrics_reporter import Reporter
-from ding_lite.parallel.router.call_endpoint import CallEndpoint
-from ding_lite.parallel.router.calls import Handler
-from ding_lite.parallel.router.item_streams import ItemStreams
+from ding_lite.parallel.router.calls import Calls, Handler, guard
 from ding_lite.parallel.router.job_view import JobView
-from ding_lite.parallel.router.routing import DirectRouting
-from ding_lite.parallel.router.state_exchange import StateExchange
-from ding_lite.parallel.router.state_outbox import StateOutbox
+from ding_lite.parallel.router.relaying import Relaying
+from ding_lite.parallel.router.topics import Outbox, Topics
 from ding_lite.parallel.transport.base import Transport
 from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
-from ding_lite.parallel.wire.codec import Encoded
+from ding_lite.parallel.wire.codec import Encoded, decode
 from ding_lite.parallel.wire.messages import (
+    ITEM,
+    WITHDRAW,
     Arrival,
     CallArrived,
     EventArrived,
@@ -45,14 +40,14 @@ from ding_lite.parallel.wire.messages import (
     Left,
     ReplyArrived,
     StateArrived,
+    encode_call,
     encode_event,
 )
 from ding_lite.runtime.interrupt import DeferredSigint, interruptible
-from ding_lite.runtime.messaging.base import Router
 from ding_lite.runtime.messaging.inbox import FINISH
-from ding_lite.runtime.messaging.labels import check_patterns, several
-from ding_lite.runtime.messaging.streams import Until
-from ding_lite.runtime.messaging.subscription import check_topic
+from ding_lite.runtime.messaging.labels import check_patterns, matches, several
+from ding_lite.runtime.messaging.streams import Parcel, Streams, Until
+from ding_lite.runtime.messaging.subscription import CTX, check_topic
 from ding_lite.settings import check_all, whole
 
 logger = logging.getLogger(__name__)
@@ -61,7 +56,7 @@ EMIT_TIMEOUT_S = 30.0
 """Seconds that `emit` waits for a slow peer."""
 
 
-class NodeRouter(Router):
+class NodeRouter(JobView):
     """The connection of a node to the other nodes of its job, which are other processes.
 
     Args:
@@ -72,9 +67,6 @@ class NodeRouter(Router):
             argument of each is the calling node; the others are untrusted.
         on_peer: Called on the same thread with each node that connects (True) or disconnects.
     """
-
-    # More than 20 methods: those of `Router`, and what the launcher and the membership of an
-    # elastic job tell a router.
 
     traced: MessageTrace
 
@@ -87,8 +79,7 @@ class NodeRouter(Router):
         services: Mapping[str, Handler] | None = None,
         on_peer: Callable[[int, bool], None] = lambda peer, is_there: None,
     ) -> None:
-        super().__init__()
-        self._spec = spec
+        super().__init__(spec)
         self._clock = clock
         self._on_peer = on_peer
         self._missed: set[int] = set()
@@ -104,7 +95,7 @@ class NodeRouter(Router):
         memory = domain()
         nearby = local_peers(spec) if memory else frozenset()
         self._shared_sender = SharedSender(job_of(spec), len(nearby))
-        self._outbox = StateOutbox(spec.node_id, self._shared_sender, clock)
+        self._outbox = Outbox(spec.node_id, self._shared_sender, clock)
         self._links = Links(
             spec,
             self._transport,
@@ -121,24 +112,19 @@ class NodeRouter(Router):
         self.deferred_sigint = DeferredSigint(self._transport.wake_pump)
         """Defers Ctrl-C while the main thread pumps messages."""
 
-        self._endpoint = CallEndpoint(spec.node_id, self._links, self.traced, clock, self)
+        self._calls = Calls(spec.node_id, self._links, self.traced, clock, self)
         for name, fn in (services or {}).items():
-            self._endpoint.serve(name, fn)
-        self._routing = self._make_routing()
-        self._job_view = JobView(spec, self._links, self._routing)
-        self._item_streams = ItemStreams(
-            spec, self._links, self._endpoint, self.traced, clock, self._routing
-        )
-        self._streams = self._item_streams.streams
+            self._calls.serve(name, fn)
+        self._relay = self._make_relay()
+        self._streams = Streams(self._send_item, self._withdraw, self._receivers, clock)
+        self._calls.serve(ITEM, self._streams.arrive)
+        self._calls.serve(WITHDRAW, self._streams.withdraw)
+        if self._relay is not None:
+            self._relay.serve(self._streams)
         self._serve_collectives()
         self._reporter = Reporter(spec, self._links, self._inbox, self._loads, clock)
-        self._state = StateExchange(
-            self._links,
-            self._routing,
-            self._outbox,
-            self._inbox,
-            self.traced,
-            keeps_offers=self.grows,
+        self._topics = Topics(
+            self._links, self._relay, self._inbox, self.traced, keeps_offers=self.grows
         )
         try:
             self._links.start()
@@ -146,56 +132,7 @@ class NodeRouter(Router):
             self._end("failed")
             raise
 
-    # -- nodes and peers ---------------------------------------------------------------------
-
-    @property
-    def node_id(self) -> int:
-        return self._spec.node_id
-
-    @property
-    def labels(self) -> frozenset[str]:
-        return self._spec.labels
-
-    @property
-    def address(self) -> str | None:
-        return self._links.address
-
-    @property
-    def host(self) -> str | None:
-        return self._job_view.host
-
-    @property
-    def is_active(self) -> bool:
-        return self._links.is_active
-
-    @property
-    def has_audience(self) -> bool:
-        return self._links.has_audience
-
-    @property
-    def peers(self) -> tuple[int, ...]:
-        near = self._links.connected
-        return tuple(sorted([*near, *self._routing.far])) if self._routing.passes_on else near
-
-    @property
-    def num_rejected(self) -> int:
-        """Dropped messages: malformed, or not for this node."""
-        return self._links.num_rejected
-
-    @property
-    def world(self) -> tuple[frozenset[str], ...]:
-        return self._job_view.world
-
-    @property
-    def grows(self) -> bool:
-        return self._spec.growth is not None
-
-    @property
-    def may_leave(self) -> bool:
-        return self._spec.has_joined
-
-    def coordinator_of(self, members: Sequence[int]) -> int:
-        return self._job_view.coordinator_of(members)
+    # -- connecting ----------------------------------------------------------------------------
 
     def wait_ready(self, timeout: float | None = None) -> None:
         # An exception in the signal handler could leave a lock held that `close` needs.
@@ -231,33 +168,6 @@ class NodeRouter(Router):
         self._missed.discard(peer)
         self._streams.left(peer)
 
-    @property
-    def changed(self) -> threading.Condition:
-        """Notified when a node connects or disconnects, and when a roster arrives."""
-        return self._links.changed
-
-    def has_left(self, peer: int) -> bool:
-        """Tell whether a peer has sent a good-bye."""
-        session = self._links.sessions.get(peer)
-        return session is None or session.has_left
-
-    def labels_of(self, peer: int) -> frozenset[str]:
-        """Return the labels of a peer; empty before its handshake."""
-        return self._links.labels_of(peer)
-
-    def note_labels(self, node: int, labels: frozenset[str], event: str = "") -> None:
-        """Record the labels of a node of the job.
-
-        Args:
-            node: The node.
-            labels: Its labels; empty for a node that is gone.
-            event: An event to emit locally, where the node is no peer.
-        """
-        self._job_view.note_labels(node, labels)
-        if event:
-            self._inbox.put_event(node, event, (node,), {})
-        self._inbox.wake()
-
     # -- events and the ctx ------------------------------------------------------------------
 
     def emit(self, event: str, *args: Any, **kwargs: Any) -> None:
@@ -282,18 +192,19 @@ class NodeRouter(Router):
             self.traced.emitted(event, began_ns, sent)
 
     def publish(self, topic: str, tree: Any, *, to: str | Iterable[str] | None = None) -> None:
-        patterns = None if to is None else check_patterns(to)
-        self._state.publish(check_topic(topic), tree, patterns)
+        slots = self._outbox.encode(check_topic(topic), tree)
+        self._topics.offer(slots, None if to is None else check_patterns(to))
 
     def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
-        self._state.publish_ctx(values, None if to is None else several(to))
+        topics = {CTX + key if type(key) is str else key: v for key, v in values.items()}
+        self._topics.offer(self._outbox.fill(topics), None if to is None else several(to))
 
     def published(self, topic: str) -> Any:
         return self._outbox.newest(topic)
 
     def pump(self, ready: Callable[[], bool], timeout: float | None) -> None:
         seconds = math.inf if timeout is None else timeout
-        if self._links.is_calling:
+        if self._transport.is_calling:
             return
         if threading.current_thread() is not threading.main_thread():
             self._transport.pump(ready, seconds)
@@ -305,14 +216,14 @@ class NodeRouter(Router):
         self._transport.wake_pump()
 
     def _wait_for_room(self, session: Session, event: str) -> None:
-        if self._links.is_calling:
+        if self._transport.is_calling:
             return
         self._links.wake()
         deadline = Deadline.after(EMIT_TIMEOUT_S, self._clock)
         if not deadline.wait(
             self._links.changed, lambda: session.events.has_room or session.has_left
         ):
-            hung = "that node, or one behind it," if self._routing.passes_on else "that node"
+            hung = "that node, or one behind it," if self._relay is not None else "that node"
             raise TransportError(
                 f"Node {session.peer_id} has not acknowledged earlier events for "
                 f"{EMIT_TIMEOUT_S:g} s, and its queue is full: event `{event}` was not sent. "
@@ -323,15 +234,15 @@ class NodeRouter(Router):
     # -- calls -------------------------------------------------------------------------------
 
     def register(self, name: str, fn: Handler, *, quick: bool = False) -> None:
-        self._endpoint.register(name, fn, quick=quick)
+        self._calls.register(name, fn, quick=quick)
 
     def call(
         self, node: int, name: str, *args: Any, timeout: float | None = 30.0, **kwargs: Any
     ) -> Any:
-        return self._endpoint.call(node, name, args, kwargs, timeout)
+        return self._calls.call(node, name, args, kwargs, timeout)
 
     def ask(self, node: int, name: str, *args: Any, **kwargs: Any) -> Future[Any]:
-        return self._endpoint.ask(node, name, args, kwargs)
+        return self._calls.ask(node, name, args, kwargs)
 
     # -- streams -----------------------------------------------------------------------------
 
@@ -346,43 +257,77 @@ class NodeRouter(Router):
         until: Until | None = None,
     ) -> bool:
         check_all(whole(1, in_flight=in_flight))
-        return self._item_streams.send(
-            stream, tree, check_patterns(to), in_flight=in_flight, timeout=timeout, until=until
+        began_ns, number, at_ns = self.traced.now(), 0, 0
+
+        def write(own_number: int, oldest: int) -> Encoded:
+            nonlocal number, at_ns
+            number, at_ns = own_number, self.traced.now()
+            return encode_call(ITEM, (self._spec.incarnation, stream, number, oldest, tree), {})
+
+        is_sent = self._streams.send(
+            stream, write, check_patterns(to), in_flight=in_flight, timeout=timeout, until=until
         )
+        self.traced.item_sent(stream, began_ns, number, at_ns)
+        return is_sent
+
+    def _send_item(self, node: int, parcel: Parcel) -> Future[Any]:
+        if node == self.node_id:
+            _, _, *args = decode(parcel.body.meta, parcel.body.buffers)
+            return guard(self._streams.arrive, (node, *args), {})
+        if self._relay is not None and node not in self._links.sessions:
+            return self._relay.send_item(node, parcel)
+        return self._calls.send(node, ITEM, parcel.body)
+
+    def _withdraw(self, node: int, numbers: Sequence[int]) -> Future[Any]:
+        request = encode_call(WITHDRAW, (self._spec.incarnation, [*numbers]), {})
+        return self._calls.send(node, WITHDRAW, request)
+
+    def _receivers(self, patterns: Iterable[str]) -> list[int]:
+        """Return the connected nodes with matching labels."""
+        me = [self.node_id] if matches(self.labels, patterns) else []
+        near = [p for p in self._links.connected if matches(self.labels_of(p), patterns)]
+        return me + near + ([] if self._relay is None else self._relay.reaches(patterns))
 
     # -- arrivals, on the thread that reads messages ------------------------------------------
 
     def _deliver(self, peer: int, arrival: Arrival) -> None:
         began_ns = self.traced.now()
         if isinstance(arrival, EventArrived):
-            if (taken := self._routing.take_event(peer, arrival)) is not None:
+            sender, came = peer, arrival
+            if self._relay is not None:
+                if (taken := self._relay.take_event(peer, arrival)) is None:
+                    return
                 sender, came = taken
-                event = self.traced.event_came(peer, came, began_ns) if began_ns else came.event
-                self._inbox.put_event(sender, event, came.args, came.kwargs)
+            event = self.traced.event_came(peer, came, began_ns) if began_ns else came.event
+            self._inbox.put_event(sender, event, came.args, came.kwargs)
         elif isinstance(arrival, StateArrived):
-            self.traced.state_came(peer, arrival, began_ns)
-            self._state.receive(peer, arrival)
+            self.traced.state_came(peer, arrival.number, began_ns)
+            self._topics.take(peer, arrival)
         elif isinstance(arrival, ReplyArrived):
-            self._endpoint.settle(peer, arrival, began_ns)
+            self._calls.settle(peer, arrival, began_ns)
         elif isinstance(arrival, CallArrived):
-            self._routing.take_call(peer, arrival)
+            (self._calls if self._relay is None else self._relay).take_call(peer, arrival)
         elif isinstance(arrival, Joined):
-            if peer in self._newcomers:
-                self._newcomers.discard(peer)
-                self._state.offer_newest(peer, arrival.peer.labels)
-            self._streams.joined(peer, is_new_incarnation=arrival.is_new_incarnation)
-            self._routing.joined(peer, is_new_incarnation=arrival.is_new_incarnation)
-            self._inbox.wake()
-            if peer in self._missed:
-                self._missed.discard(peer)
-                self._inbox.put_event(peer, "node_joined", (peer,), {})
-            self._on_peer(peer, True)
+            self._note_joined(peer, arrival)
         elif isinstance(arrival, Left):
             self._streams.left(peer)
             self._forget(peer)
             self._inbox.wake()
             if self.grows:
                 self._inbox.put_event(peer, "node_left", (peer,), {})
+
+    def _note_joined(self, peer: int, joined: Joined) -> None:
+        if peer in self._newcomers:
+            self._newcomers.discard(peer)
+            self._topics.offer_newest(peer, joined.peer.labels)
+        self._streams.joined(peer, is_new_incarnation=joined.is_new_incarnation)
+        if self._relay is not None:
+            self._relay.joined(peer, is_new_incarnation=joined.is_new_incarnation)
+        self._inbox.wake()
+        if peer in self._missed:
+            self._missed.discard(peer)
+            self._inbox.put_event(peer, "node_joined", (peer,), {})
+        self._on_peer(peer, True)
 
     def _note_lost(self, peer: int) -> None:
         self._missed.add(peer)
@@ -397,9 +342,10 @@ class NodeRouter(Router):
         self._inbox.put_failure(error)
 
     def _forget(self, peer: int) -> None:
-        self._state.forget(peer)
-        self._endpoint.forget(peer)
-        self._routing.gone(peer)
+        self._topics.forget(peer)
+        self._calls.forget(peer)
+        if self._relay is not None:
+            self._relay.gone(peer)
         self._on_peer(peer, False)
 
     # -- closing -----------------------------------------------------------------------------
@@ -429,13 +375,13 @@ class NodeRouter(Router):
         good_bye = good_bye and self.failure is None
         with interruptible(lambda _: self._links.hurry(), announce=False) as interruption:
             try:
-                if good_bye:
-                    self._routing.stay()
-                self._endpoint.leave()
+                if good_bye and self._relay is not None:
+                    self._relay.stay()
+                self._calls.leave()
                 self._links.close(
                     good_bye=good_bye,
                     linger=self._spec.linger if linger is None else linger,
-                    has_more=lambda: self._endpoint.owes(self._links.connected),
+                    has_more=lambda: self._calls.owes(self._links.connected),
                 )
             finally:
                 self._end("ended" if good_bye else "failed")
@@ -444,11 +390,11 @@ class NodeRouter(Router):
     def _end(self, state: State) -> None:
         self._transport.close()
         self._links.end()
-        self._endpoint.end()
+        self._calls.end()
         self._reporter.close(state)
-        self._state.close()
+        self._topics.close()
         self._shared_sender.close()
-        self._endpoint.close()
+        self._calls.close()
 
     # -- internals ---------------------------------------------------------------------------
 
@@ -456,13 +402,14 @@ class NodeRouter(Router):
         """Admit a node that is no peer but connects, if the job has such a node."""
         return False
 
-    def _make_routing(self) -> DirectRouting:
-        return DirectRouting(self._links, self._endpoint)
+    def _make_relay(self) -> Relaying | None:
+        return None
 
     def _tick(self) -> None:
         self._streams.look()
-        self._routing.tick()
-        self._endpoint.tick()
+        if self._relay is not None:
+            self._relay.tick()
+        self._calls.tick()
         self._reporter.turn()
 
     def _incarnation_of(self, peer: int) -> int:
@@ -470,4 +417,4 @@ class NodeRouter(Router):
         return 0 if session is None or session.peer is None else session.peer.incarnation
 
     def _loads(self) -> tuple[int, int, int]:
-        return self._streams.num_sent, self._streams.num_waiting, self._endpoint.num_under_way
+        return self._streams.num_sent, self._streams.num_waiting, self._calls.num_under_way

@@ -31,15 +31,16 @@ from ding_lite.clock import Clock, Deadline
 from ding_lite.errors import CodecError, LabelError, PeerLost, RemoteError
 from ding_lite.parallel.link.links import Links
 from ding_lite.parallel.network.topology import NodeSpec
-from ding_lite.parallel.router.call_endpoint import CallEndpoint
-from ding_lite.parallel.router.item_streams import ITEM, WITHDRAW
-from ding_lite.parallel.router.routing import DirectRouting
-from ding_lite.parallel.router.state_outbox import StateOutbox
+from ding_lite.parallel.router.calls import Calls
+from ding_lite.parallel.router.relaying import Relaying
+from ding_lite.parallel.router.topics import Outbox
 from ding_lite.parallel.tree.event_flow import EventFlow, Origin
 from ding_lite.parallel.tree.hop_queue import HopQueue, QueuedItem
 from ding_lite.parallel.tree.routing_table import RoutingTable
 from ding_lite.parallel.wire.codec import Encoded
 from ding_lite.parallel.wire.messages import (
+    ITEM,
+    WITHDRAW,
     CallArrived,
     EventArrived,
     encode_call,
@@ -64,29 +65,28 @@ _DONE, _RAISED, _LOST = "done", "raised", "lost"
 _ADDRESSED_KEY = msgspec.json.Decoder(tuple[int, list[str] | None, str])
 
 
-class Relay(DirectRouting):
+class Relay(Relaying):
     """Route messages of a node in a tree, and relay those of other nodes.
 
     Args:
         spec: The place of this node.
         links: Its links.
-        endpoint: Makes and answers calls.
+        calls: Makes and answers calls.
         outbox: Keeps the values of other nodes until they are sent.
         clock: Measures timeouts.
     """
-
-    passes_on = True
 
     def __init__(
         self,
         spec: NodeSpec,
         links: Links,
-        endpoint: CallEndpoint,
-        outbox: StateOutbox,
+        calls: Calls,
+        outbox: Outbox,
         clock: Clock,
     ) -> None:
-        super().__init__(links, endpoint)
         self._spec = spec
+        self._links = links
+        self._calls = calls
         self._outbox = outbox
         self._clock = clock
         self._streams: Streams | None = None
@@ -97,8 +97,8 @@ class Relay(DirectRouting):
         self._missing: dict[int, Deadline] = {}
         self._given_up: defaultdict[int, list[ItemId]] = defaultdict(list)
         self._early: defaultdict[int, list[Callable[[], None]]] = defaultdict(list)
-        endpoint.serve(ONWARD, self._relay_call)
-        endpoint.onward = self._ask
+        calls.serve(ONWARD, self._relay_call)
+        calls.onward = self._ask
         if not spec.world:
             self._publish_labels()
 
@@ -153,7 +153,7 @@ class Relay(DirectRouting):
         try:
             return self._take_state(peer, values)
         except (CodecError, LabelError) as error:
-            self._links.reject(str(error))
+            self._links.dropped.add(str(error))
             return {}
 
     def _take_state(self, peer: int, values: dict[str, Any]) -> dict[int, dict[str, Any]]:
@@ -218,7 +218,7 @@ class Relay(DirectRouting):
         try:
             origin, came = self._read_event(peer, came)
         except CodecError as error:
-            self._links.reject(str(error))
+            self._links.dropped.add(str(error))
             return None
         if origin.node != peer and not self._flow.is_new(origin):
             return None
@@ -244,16 +244,16 @@ class Relay(DirectRouting):
         """Answer a relayed call to this node; relay a call to another."""
         is_passed_on = call.name == ONWARD and len(call.args) == 4
         if not is_passed_on or call.args[0] != self._spec.node_id:
-            self._endpoint.take(peer, call)  # `_relay_call` handles it
+            self._calls.take_call(peer, call)  # `_relay_call` handles it
             return
         _, origin, _, body = call.args
         try:
             asker = self._sender(peer, origin)
             own = CallArrived(call.number, *read_named(body, "A call"))
         except CodecError as error:
-            self._links.reject(str(error))
+            self._links.dropped.add(str(error))
         else:
-            self._endpoint.take(peer, own, asker=asker)
+            self._calls.take_call(peer, own, asker=asker)
 
     def _ask(self, node: int, request: Encoded) -> Future[Any]:
         """Call a node beyond the peers; return the future of its answer."""
@@ -286,7 +286,7 @@ class Relay(DirectRouting):
         request = encode_call(ONWARD, (to, origin, credits, body), {})
 
         def send() -> None:
-            self._endpoint.send(hop, ONWARD, request).add_done_callback(
+            self._calls.send(hop, ONWARD, request).add_done_callback(
                 lambda answer: outcome.set_result(self._outcome(answer, hop, is_last=hop == to))
             )
 

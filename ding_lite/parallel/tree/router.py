@@ -8,8 +8,7 @@ from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.calls import Handler
 from ding_lite.parallel.router.node_router import NodeRouter
-from ding_lite.parallel.router.routing import DirectRouting
-from ding_lite.parallel.router.state_outbox import StateOutbox
+from ding_lite.parallel.router.topics import Outbox
 from ding_lite.parallel.transport.base import Transport
 from ding_lite.parallel.tree.relay import Relay
 
@@ -17,9 +16,9 @@ from ding_lite.parallel.tree.relay import Relay
 class TreeRouter(NodeRouter):
     """A router that relays messages between its peers."""
 
-    def _make_routing(self) -> DirectRouting:
-        others = StateOutbox(self.node_id, self._shared_sender, self._clock)
-        return Relay(self._spec, self._links, self._endpoint, others, self._clock)
+    def _make_relay(self) -> Relay:
+        others = Outbox(self.node_id, self._shared_sender, self._clock)
+        return Relay(self._spec, self._links, self._calls, others, self._clock)
 
 
 def make_router(

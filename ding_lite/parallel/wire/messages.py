@@ -161,6 +161,10 @@ def unpack_batch(meta: bytes) -> list[bytes]:
     return metas
 
 
+ITEM = "ding_lite.item"
+"""The call that sends an item of a stream."""
+WITHDRAW = "ding_lite.withdraw"
+"""The call that withdraws items."""
 _HOP_ROOM = 1024
 """Bytes of a meta that are left for a batch, and for hubs, around an event, call or answer."""
 
