@@ -75,9 +75,6 @@ class Links:
         on_tick: Called in each iteration of the transport, on the same thread.
     """
 
-    # More than 20 methods: it is the sink of a transport, which calls seven of them, and the other
-    # half is called by the router's threads; both halves share one lock.
-
     def __init__(
         self,
         spec: NodeSpec,
@@ -97,6 +94,8 @@ class Links:
         self._on_lost = on_lost
         self._on_tick = on_tick
         self.dropped = DroppedMessages(clock, owner=transport.owner, drop=transport.drop)
+        """Those of peers, and those that the transport has rejected."""
+        self.on_rejected = self.dropped.add
 
         self._me = me = Identity(
             spec.node_id, spec.incarnation, spec.num_nodes, spec.labels, job=spec.job
@@ -122,7 +121,8 @@ class Links:
         """Called with a node that greets and is no peer; returns whether it is admitted."""
 
         self._table = LinkTable(transport, self.sessions)
-        self._drain = Drain(spec, self.sessions, clock)
+        self.drain = Drain(spec, self.sessions, clock)
+        """The wait of `close`."""
         self._isolation = Isolation(spec, self.sessions)
         self._handshake = Handshake(spec, self.sessions, self._table, self._isolation, clock)
         self._lost: set[int] = set()
@@ -235,33 +235,28 @@ class Links:
             for session in self.sessions.values():
                 session.urge()
             self._isolation.settle()
-            self._drain.begin(good_bye=good_bye, linger=linger, has_more=has_more)
+            self.drain.begin(good_bye=good_bye, linger=linger, has_more=has_more)
         self.wake()
         with self.changed:
             while True:
-                for peer in self._drain.ready:
+                for peer in self.drain.ready:
                     self._send_good_bye(peer)
-                ends_at = self._drain.ends_at()
+                ends_at = self.drain.ends_at()
                 if ends_at <= self._clock.now():
                     break
                 self._clock.wait(self.changed, ends_at)
-            self._drain.report()
-
-    @property
-    def is_hurried(self) -> bool:
-        """Whether `close` waits for no peer any more."""
-        return self._drain.is_cancelled
+            self.drain.report()
 
     def hurry(self) -> None:
         """Make `close` wait for no peer any more."""
         with self.changed:
-            self._drain.cancel()
+            self.drain.cancel()
             self.changed.notify_all()
 
     def note_ended(self, peer: int, incarnation: int) -> None:
         """Note that the process of a peer has ended: `close` waits for that incarnation no more."""
         with self.changed:
-            self._drain.note_ended(peer, incarnation)
+            self.drain.note_ended(peer, incarnation)
             self.changed.notify_all()
 
     def settle(self) -> None:
@@ -392,10 +387,6 @@ class Links:
         with self.changed:
             self._handshake.note_refusal(node_id, reason)
             self._update()
-
-    def on_rejected(self, reason: str, link: Link | None = None) -> None:
-        """Count what the transport has dropped."""
-        self.dropped.add(reason, link)
 
     def on_tick(self) -> float:
         """Send what waits in the sessions, and drop the links of silent peers.

@@ -1,4 +1,4 @@
-"""What a session keeps of this node's messages until the peer has acknowledged them.
+"""Keep the events and values of a session until the peer has acknowledged them.
 
 Events are numbered per sender and kept until the peer has acknowledged them. A transport loses
 messages only when a connection breaks, so unacknowledged events are sent again after the next

@@ -1,4 +1,4 @@
-"""What a router of a tree asks of its relay; without relays a node reaches its peers only."""
+"""The interface of a relay, by which the router of a tree reaches nodes beyond its peers."""
 
 from __future__ import annotations
 

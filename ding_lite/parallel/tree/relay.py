@@ -388,7 +388,7 @@ class Relay(Relaying):
             Deadline.after(None, self._clock).wait(
                 self._links.changed,
                 lambda: (
-                    self._links.is_hurried
+                    self._links.drain.is_cancelled
                     or not sessions[parent].is_open
                     or not any(sessions[k].is_open for k in sessions if k != parent)
                 ),
