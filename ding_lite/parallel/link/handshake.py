@@ -1,6 +1,6 @@
 """The handshake of two nodes: greetings, refusals, and the link that each peer is bound to.
 
-A node whose place was taken, or whose peers are all gone, is cut off from its job (`Isolation`).
+A node that has lost its place, or all of its peers, is cut off from its job (`Isolation`).
 
 All of it is called with the lock of the node's links held.
 """
