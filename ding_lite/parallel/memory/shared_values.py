@@ -74,8 +74,6 @@ class SharedSender:
 
     def keep(self, key: str, borrowed: Encoded) -> Published | Encoded:
         """Copy a value that was encoded with `borrow=True`, so that the original may change."""
-        if not borrowed.buffers:
-            return borrowed
         payload = sum(buffer.nbytes for buffer in borrowed.buffers)
         if self._num_receivers and MIN_SHARED_BYTES <= payload <= MAX_PAYLOAD_BYTES:
             published = self._publish(key, borrowed)
