@@ -9,20 +9,17 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable, Container, Iterable
-from concurrent.futures import CancelledError, Future, TimeoutError as FutureTimeout
+from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import Any, cast
 
-from ding_lite.cancellation import Wait
 from ding_lite.clock import Clock, Deadline
 from ding_lite.errors import (
     CodecError,
     ConfigError,
-    DeadlineExceeded,
     NotRegistered,
     PeerLost,
     RemoteError,
-    StepCancelled,
     did_you_mean,
 )
 from ding_lite.interruption import words_of
@@ -51,7 +48,7 @@ class Calls:
         node_id: This node.
         links: Its links.
         traced: Records messages for a timeline.
-        clock: Measures timeouts.
+        clock: Measures how long a call waits for its handler.
         router: The current router within handlers.
     """
 
@@ -60,10 +57,10 @@ class Calls:
     ) -> None:
         self._node_id = node_id
         self._links = links
-        self._clock = clock
         self._traced = traced
         self._router = router
-        self._pending = PendingCalls()
+        self.pending = PendingCalls()
+        """The calls of this node without an answer."""
         self._early = EarlyCalls(clock)
         self._answers = Answers(self._reply)
         self._workers = Workers(NUM_WORKERS)
@@ -74,43 +71,7 @@ class Calls:
         self.onward: Callable[[int, Encoded], Future[Any]] | None = None
         """Calls nodes beyond the peers over relays; None without relays."""
 
-    @property
-    def num_under_way(self) -> int:
-        """The number of calls of this node without an answer."""
-        return len(self._pending)
-
     # -- calling -----------------------------------------------------------------------------
-
-    def call(
-        self, node: int, name: str, args: tuple[Any, ...], kwargs: Any, timeout: float | None
-    ) -> Any:
-        """Call a node, and wait for its answer.
-
-        Raises:
-            RemoteError: The handler has raised.
-            PeerLost: The node is not connected, or was lost before it answered.
-            DeadlineExceeded: No answer came in time.
-            CodecError: An argument cannot be encoded.
-            StepCancelled: The calling step has failed meanwhile.
-        """
-        answer = self.ask(node, name, args, kwargs)
-        deadline = Deadline.after(timeout, self._clock)
-        answer.add_done_callback(lambda _: self._router.wake_pump())
-        with Wait(self._router.wake_pump) as wait:
-            self._router.pump(lambda: answer.done() or wait.is_over, timeout)
-        try:
-            return deadline.result_of(answer)
-        except StepCancelled:
-            self._pending.forget(answer)
-            raise
-        except FutureTimeout:
-            if answer.done():  # the handler's own
-                raise
-            self._pending.forget(answer)
-            raise DeadlineExceeded(
-                f"Node {node} has not answered `{name}` within {timeout:g} s. Is it busy or "
-                f"hung? A slow call needs a longer `timeout`."
-            ) from None
 
     def ask(self, node: int, name: str, args: tuple[Any, ...], kwargs: Any) -> Future[Any]:
         """Call a node, which may be this one, without waiting.
@@ -127,7 +88,7 @@ class Calls:
         if self.onward is not None and node not in self._links.sessions:
             return self.onward(node, request)
         began_ns = self._traced.now()
-        number, answer = self._pending.begin(node)
+        number, answer = self.pending.begin(node)
         with self._links.changed:
             session = self._links.sessions.get(node)
             if session is not None and session.is_open:
@@ -137,7 +98,7 @@ class Calls:
             else:
                 session = None
         if session is None:
-            self._pending.refuse(
+            self.pending.refuse(
                 number,
                 f"Node {node} cannot be called (`{name}`): node {self._node_id} is not connected "
                 f"to it. Connected are: {[*self._links.connected] or 'none'}.",
@@ -146,7 +107,7 @@ class Calls:
 
     def settle(self, peer: int, reply: ReplyArrived, began_ns: int) -> None:
         """Settle a call with the answer of a node."""
-        if not self._pending.settle(peer, reply.number, reply.ok, reply.value):
+        if not self.pending.settle(peer, reply.number, reply.ok, reply.value):
             self._links.dropped.add(
                 f"Node {peer} answers call {reply.number}, which is not pending."
             )
@@ -246,7 +207,7 @@ class Calls:
         """Fail the calls to a node that is gone, and drop its calls."""
         self._early.forget(peer)
         self._answers.forget(peer)
-        self._pending.fail(peer)
+        self.pending.fail(peer)
 
     def leave(self) -> None:
         """Answer all calls that wait for a handler."""
@@ -255,10 +216,6 @@ class Calls:
     def owes(self, nodes: Container[int]) -> bool:
         """Whether one of these nodes waits for an answer that is done or being computed."""
         return self._answers.has_any_for(nodes)
-
-    def end(self) -> None:
-        """Fail all calls of this node: it has disconnected."""
-        self._pending.end()
 
     def close(self) -> None:
         """End the worker threads."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+from ding_lite.clock import Clock
 from ding_lite.errors import ConfigError
 from ding_lite.parallel.link.links import Links
 from ding_lite.parallel.network.address import ANY_HOST, Address, is_loopback
@@ -19,13 +20,14 @@ class JobView(Router):
 
     Args:
         spec: The place of this node.
+        clock: Measures timeouts.
     """
 
     _links: Links
     _relay: Relaying | None
 
-    def __init__(self, spec: NodeSpec) -> None:
-        super().__init__()
+    def __init__(self, spec: NodeSpec, clock: Clock) -> None:
+        super().__init__(clock)
         self._spec = spec
         self._roster: dict[int, frozenset[str]] = {}
         """The labels that node 0 has sent; empty for a node that is gone."""
@@ -69,7 +71,7 @@ class JobView(Router):
             return self._spec.world
         with self._links.changed:
             known = [s.peer for s in self._links.sessions.values() if s.peer is not None]
-        of_node = {} if self._relay is None else dict(self._relay.labels)
+        of_node = {} if self._relay is None else self._relay.labels
         of_node |= {self._spec.node_id: self._spec.labels}
         of_node |= dict(enumerate(self._spec.world))
         of_node |= {peer.node_id: peer.labels for peer in known}

@@ -46,9 +46,8 @@ from ding_lite.parallel.wire.messages import (
 from ding_lite.runtime.interrupt import DeferredSigint, interruptible
 from ding_lite.runtime.messaging.inbox import FINISH
 from ding_lite.runtime.messaging.labels import check_patterns, matches, several
-from ding_lite.runtime.messaging.streams import Parcel, Streams, Until
+from ding_lite.runtime.messaging.streams import Parcel, Streams
 from ding_lite.runtime.messaging.subscription import CTX, check_topic
-from ding_lite.settings import check_all, whole
 
 logger = logging.getLogger(__name__)
 
@@ -79,8 +78,7 @@ class NodeRouter(JobView):
         services: Mapping[str, Handler] | None = None,
         on_peer: Callable[[int, bool], None] = lambda peer, is_there: None,
     ) -> None:
-        super().__init__(spec)
-        self._clock = clock
+        super().__init__(spec, clock)
         self._on_peer = on_peer
         self._missed: set[int] = set()
         self._newcomers: set[int] = set()
@@ -236,39 +234,16 @@ class NodeRouter(JobView):
     def register(self, name: str, fn: Handler, *, quick: bool = False) -> None:
         self._calls.register(name, fn, quick=quick)
 
-    def call(
-        self, node: int, name: str, *args: Any, timeout: float | None = 30.0, **kwargs: Any
-    ) -> Any:
-        return self._calls.call(node, name, args, kwargs, timeout)
-
     def ask(self, node: int, name: str, *args: Any, **kwargs: Any) -> Future[Any]:
         return self._calls.ask(node, name, args, kwargs)
 
+    def _give_up(self, answer: Future[Any]) -> None:
+        self._calls.pending.forget(answer)
+
     # -- streams -----------------------------------------------------------------------------
 
-    def send(
-        self,
-        stream: str,
-        tree: Any,
-        *,
-        to: str | Iterable[str],
-        in_flight: int = 2,
-        timeout: float | None = 60.0,
-        until: Until | None = None,
-    ) -> bool:
-        check_all(whole(1, in_flight=in_flight))
-        began_ns, number, at_ns = self.traced.now(), 0, 0
-
-        def write(own_number: int, oldest: int) -> Encoded:
-            nonlocal number, at_ns
-            number, at_ns = own_number, self.traced.now()
-            return encode_call(ITEM, (self._spec.incarnation, stream, number, oldest, tree), {})
-
-        is_sent = self._streams.send(
-            stream, write, check_patterns(to), in_flight=in_flight, timeout=timeout, until=until
-        )
-        self.traced.item_sent(stream, began_ns, number, at_ns)
-        return is_sent
+    def _item(self, stream: str, number: int, oldest: int, tree: Any) -> Encoded:
+        return encode_call(ITEM, (self._spec.incarnation, stream, number, oldest, tree), {})
 
     def _send_item(self, node: int, parcel: Parcel) -> Future[Any]:
         if node == self.node_id:
@@ -390,7 +365,7 @@ class NodeRouter(JobView):
     def _end(self, state: State) -> None:
         self._transport.close()
         self._links.end()
-        self._calls.end()
+        self._calls.pending.end()
         self._reporter.close(state)
         self._topics.close()
         self._shared_sender.close()
@@ -417,4 +392,4 @@ class NodeRouter(JobView):
         return 0 if session is None or session.peer is None else session.peer.incarnation
 
     def _loads(self) -> tuple[int, int, int]:
-        return self._streams.num_sent, self._streams.num_waiting, self._calls.num_under_way
+        return self._streams.num_sent, self._streams.num_waiting, len(self._calls.pending)
