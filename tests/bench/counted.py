@@ -206,5 +206,5 @@ class CountedCluster(Cluster):
 
 
 def _has_more(router: NodeRouter) -> bool:
-    sessions = router._links.sessions.values()
+    sessions = router.links.sessions.values()
     return any(not session.is_flushed for session in sessions)

@@ -171,7 +171,7 @@ class Story:
             make_trouble(self.cluster.network, self.edges, rng)
         elif what < 0.95:
             one, other = rng.choice(self.edges)  # the higher one dials
-            self.cluster.routers[other].redial(one, self.cluster.routers[one].address or "")
+            self.cluster.routers[other].links.redial(one, self.cluster.routers[one].address or "")
         elif what < 0.98:
             self.clock.advance(rng.choice([0.5, 1.0, 1.0 + SILENCE_S]))
         elif max(map(len, self.incarnations)) < 4:
@@ -215,7 +215,7 @@ class Story:
             assert isinstance(error, PeerLost) or answer.result() == 2 * number
         assert set(self.handled.values()) <= {1}
         # What comes of an earlier link is dropped and counted as well, and is no fault.
-        assert all(router._links.dropped.num_faults == 0 for router in self.cluster.routers)
+        assert all(router.links.dropped.num_faults == 0 for router in self.cluster.routers)
 
     def _check_events(self, sender: int, receiver: int) -> None:
         """Check that each incarnation of the receiver has a contiguous run of a sender's events."""
@@ -375,7 +375,7 @@ def test_redial_of_a_node_that_is_not_dialled_is_refused(clock: ManualClock) -> 
     with Cluster(3, "mesh", clock=clock) as cluster:
         refusal = r"Node 1 dials the nodes \[0\], and not node 2: that one must dial anew"
         with pytest.raises(ConfigError, match=refusal):
-            cluster.routers[1].redial(2, "inproc://2")
+            cluster.routers[1].links.redial(2, "inproc://2")
 
 
 def test_a_node_without_a_handshake_acknowledges_nothing(clock: ManualClock) -> None:
@@ -460,7 +460,7 @@ def test_a_peer_that_was_silent_is_lost_once_and_joins_once(
         never: Future[None] = Future()
         hub.router.register("never", lambda: never)
         answer = leaf.router.ask(0, "never")
-        to_hub = leaf.router._links.sessions[0]
+        to_hub = leaf.router.links.sessions[0]
         cluster.network.hold(1, 0)
         for number in range(5):  # each second a word that is held up, while the other way is free
             leaf.router.emit("said", 1, number)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 
 from ding_lite.clock import Clock
@@ -23,7 +22,8 @@ class JobView(Router):
         clock: Measures timeouts.
     """
 
-    _links: Links
+    links: Links
+    """The connections to the peers, and the sessions with them."""
     _relay: Relaying | None
 
     def __init__(self, spec: NodeSpec, clock: Clock) -> None:
@@ -42,19 +42,19 @@ class JobView(Router):
 
     @property
     def address(self) -> str | None:
-        return self._links.address
+        return self.links.address
 
     @property
     def is_active(self) -> bool:
-        return self._links.is_active
+        return self.links.is_active
 
     @property
     def has_audience(self) -> bool:
-        return self._links.has_audience
+        return self.links.has_audience
 
     @property
     def peers(self) -> tuple[int, ...]:
-        near = self._links.connected
+        near = self.links.connected
         return near if self._relay is None else tuple(sorted([*near, *self._relay.far]))
 
     @property
@@ -69,8 +69,8 @@ class JobView(Router):
     def world(self) -> tuple[frozenset[str], ...]:
         if self._spec.world and not self._roster:
             return self._spec.world
-        with self._links.changed:
-            known = [s.peer for s in self._links.sessions.values() if s.peer is not None]
+        with self.links.changed:
+            known = [s.peer for s in self.links.sessions.values() if s.peer is not None]
         of_node = {} if self._relay is None else self._relay.labels
         of_node |= {self._spec.node_id: self._spec.labels}
         of_node |= dict(enumerate(self._spec.world))
@@ -84,7 +84,7 @@ class JobView(Router):
 
     @property
     def host(self) -> str | None:
-        own = self._links.address
+        own = self.links.address
         known = [own or "", *self._spec.dials.values(), self._spec.desk or ""]
         places = [Address.parse(place) for place in known if place.startswith("tcp")]
         named = [place for place in places if place.place not in ANY_HOST]
@@ -113,23 +113,13 @@ class JobView(Router):
     # -- for the membership of an elastic job --------------------------------------------------
 
     @property
-    def changed(self) -> threading.Condition:
-        """Notified when a node connects or disconnects, and when a roster arrives."""
-        return self._links.changed
-
-    @property
     def num_rejected(self) -> int:
         """Dropped messages: malformed, or not for this node."""
-        return self._links.dropped.count
-
-    def has_left(self, peer: int) -> bool:
-        """Tell whether a peer has sent a good-bye."""
-        session = self._links.sessions.get(peer)
-        return session is None or session.has_left
+        return self.links.dropped.count
 
     def labels_of(self, peer: int) -> frozenset[str]:
         """Return the labels of a peer; empty before its handshake."""
-        session = self._links.sessions.get(peer)  # one that had joined may be gone by now
+        session = self.links.sessions.get(peer)  # one that had joined may be gone by now
         return frozenset() if session is None else session.labels
 
     def note_labels(self, node: int, labels: frozenset[str], event: str = "") -> None:

@@ -94,7 +94,7 @@ class NodeRouter(JobView):
         nearby = local_peers(spec) if memory else frozenset()
         self._shared_sender = SharedSender(job_of(spec), len(nearby))
         self._outbox = Outbox(spec.node_id, self._shared_sender, clock)
-        self._links = Links(
+        self.links = Links(
             spec,
             self._transport,
             clock,
@@ -104,13 +104,13 @@ class NodeRouter(JobView):
             on_lost=self._note_lost,
             on_tick=self._tick,
         )
-        self._links.on_state_sent = self.traced.state_sent
-        self._links.on_unknown_node = self._adopt
-        self._links.on_cut_off = self._note_cut_off
+        self.links.on_state_sent = self.traced.state_sent
+        self.links.on_unknown_node = self._adopt
+        self.links.on_cut_off = self._note_cut_off
         self.deferred_sigint = DeferredSigint(self._transport.wake_pump)
         """Defers Ctrl-C while the main thread pumps messages."""
 
-        self._calls = Calls(spec.node_id, self._links, self.traced, clock, self)
+        self._calls = Calls(spec.node_id, self.links, self.traced, clock, self)
         for name, fn in (services or {}).items():
             self._calls.serve(name, fn)
         self._relay = self._make_relay()
@@ -120,12 +120,12 @@ class NodeRouter(JobView):
         if self._relay is not None:
             self._relay.serve(self._streams)
         self._serve_collectives()
-        self._reporter = Reporter(spec, self._links, self._inbox, self._loads, clock)
+        self._reporter = Reporter(spec, self.links, self._inbox, self._loads, clock)
         self._topics = Topics(
-            self._links, self._relay, self._inbox, self.traced, keeps_offers=self.grows
+            self.links, self._relay, self._inbox, self.traced, keeps_offers=self.grows
         )
         try:
-            self._links.start()
+            self.links.start()
         except BaseException:
             self._end("failed")
             raise
@@ -134,23 +134,15 @@ class NodeRouter(JobView):
 
     def wait_ready(self, timeout: float | None = None) -> None:
         # An exception in the signal handler could leave a lock held that `close` needs.
-        with interruptible(lambda _: self._links.stop_waiting(), announce=False) as interruption:
-            self._links.wait_ready(self._spec.startup_timeout if timeout is None else timeout)
+        with interruptible(lambda _: self.links.stop_waiting(), announce=False) as interruption:
+            self.links.wait_ready(self._spec.startup_timeout if timeout is None else timeout)
         interruption.raise_if_any()
-
-    def redial(self, peer: int, address: str) -> None:
-        """Dial a peer at its new address.
-
-        Raises:
-            ConfigError: This node does not dial that peer.
-        """
-        self._links.redial(peer, address)
 
     # -- joining and leaving -----------------------------------------------------------------
 
     def admit(self, peer: int) -> None:
         """Add a peer: accept its connection, and send it the newest values."""
-        if self._links.admit(peer, lasting=self._lasting):
+        if self.links.admit(peer, lasting=self._lasting):
             self._newcomers.add(peer)
             self._missed.add(peer)
 
@@ -161,7 +153,7 @@ class NodeRouter(JobView):
 
     def dismiss(self, peer: int) -> None:
         """Remove a peer; only on the thread that reads messages."""
-        self._links.dismiss(peer)
+        self.links.dismiss(peer)
         self._newcomers.discard(peer)
         self._missed.discard(peer)
         self._streams.left(peer)
@@ -172,20 +164,20 @@ class NodeRouter(JobView):
         if self.failure is not None:  # it ends this node, not the job
             return
         if event == FINISH:
-            self._links.settle()
+            self.links.settle()
         began_ns, sent = self.traced.now(), []
         encoded = encode_event(event, args, kwargs)
-        with self._links.changed:
+        with self.links.changed:
             if event == FINISH:
                 self._lasting.append(encoded)
-            for peer, session in [*self._links.sessions.items()]:
+            for peer, session in [*self.links.sessions.items()]:
                 if not session.has_left:
                     if event != FINISH and not session.events.has_room:  # FINISH waits for none
                         self._wait_for_room(session, event)
                     at_ns = began_ns and self.traced.now()
                     number = session.events.post(encoded, lasting=event == FINISH)
                     sent.append((peer, number, at_ns))
-            self._links.flush()
+            self.links.flush()
         if began_ns:
             self.traced.emitted(event, began_ns, sent)
 
@@ -216,10 +208,10 @@ class NodeRouter(JobView):
     def _wait_for_room(self, session: Session, event: str) -> None:
         if self._transport.is_calling:
             return
-        self._links.wake()
+        self.links.wake()
         deadline = Deadline.after(EMIT_TIMEOUT_S, self._clock)
         if not deadline.wait(
-            self._links.changed, lambda: session.events.has_room or session.has_left
+            self.links.changed, lambda: session.events.has_room or session.has_left
         ):
             hung = "that node, or one behind it," if self._relay is not None else "that node"
             raise TransportError(
@@ -249,7 +241,7 @@ class NodeRouter(JobView):
         if node == self.node_id:
             _, _, *args = decode(parcel.body.meta, parcel.body.buffers)
             return guard(self._streams.arrive, (node, *args), {})
-        if self._relay is not None and node not in self._links.sessions:
+        if self._relay is not None and node not in self.links.sessions:
             return self._relay.send_item(node, parcel)
         return self._calls.send(node, ITEM, parcel.body)
 
@@ -260,7 +252,7 @@ class NodeRouter(JobView):
     def _receivers(self, patterns: Iterable[str]) -> list[int]:
         """Return the connected nodes with matching labels."""
         me = [self.node_id] if matches(self.labels, patterns) else []
-        near = [p for p in self._links.connected if matches(self.labels_of(p), patterns)]
+        near = [p for p in self.links.connected if matches(self.labels_of(p), patterns)]
         return me + near + ([] if self._relay is None else self._relay.reaches(patterns))
 
     # -- arrivals, on the thread that reads messages ------------------------------------------
@@ -329,10 +321,6 @@ class NodeRouter(JobView):
         """End the job on this node, as if another node had ended it."""
         self._inbox.put_event(self.node_id, FINISH, (), {})
 
-    def note_ended(self, node: int, *, incarnation: int) -> None:
-        """Record that the process of a peer has ended, so that `close` does not wait for it."""
-        self._links.note_ended(node, incarnation)
-
     def close(self, *, good_bye: bool = True, linger: float | None = None) -> None:
         """Wait until the peers have all events and answers, exchange good-byes, and disconnect.
 
@@ -348,15 +336,15 @@ class NodeRouter(JobView):
             SystemExit: SIGTERM has come meanwhile.
         """
         good_bye = good_bye and self.failure is None
-        with interruptible(lambda _: self._links.hurry(), announce=False) as interruption:
+        with interruptible(lambda _: self.links.hurry(), announce=False) as interruption:
             try:
                 if good_bye and self._relay is not None:
                     self._relay.stay()
                 self._calls.leave()
-                self._links.close(
+                self.links.close(
                     good_bye=good_bye,
                     linger=self._spec.linger if linger is None else linger,
-                    has_more=lambda: self._calls.owes(self._links.connected),
+                    has_more=lambda: self._calls.owes(self.links.connected),
                 )
             finally:
                 self._end("ended" if good_bye else "failed")
@@ -364,7 +352,7 @@ class NodeRouter(JobView):
 
     def _end(self, state: State) -> None:
         self._transport.close()
-        self._links.end()
+        self.links.end()
         self._calls.pending.end()
         self._reporter.close(state)
         self._topics.close()
@@ -388,7 +376,7 @@ class NodeRouter(JobView):
         self._reporter.turn()
 
     def _incarnation_of(self, peer: int) -> int:
-        session = self._links.sessions.get(peer)
+        session = self.links.sessions.get(peer)
         return 0 if session is None or session.peer is None else session.peer.incarnation
 
     def _loads(self) -> tuple[int, int, int]:

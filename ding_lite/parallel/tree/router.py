@@ -18,7 +18,7 @@ class TreeRouter(NodeRouter):
 
     def _make_relay(self) -> Relay:
         others = Outbox(self.node_id, self._shared_sender, self._clock)
-        return Relay(self._spec, self._links, self._calls, others, self._clock)
+        return Relay(self._spec, self.links, self._calls, others, self._clock)
 
 
 def make_router(

@@ -86,7 +86,7 @@ class Job:
         return self._pool.submit(emit_all)
 
     def session(self, node: int, peer: int) -> Session:
-        return self.cluster.routers[node]._links.sessions[peer]
+        return self.cluster.routers[node].links.sessions[peer]
 
     def wait_until_full(self, *path: int) -> None:
         """Wait until the windows of all nodes on a path are full."""
@@ -228,7 +228,7 @@ def test_events_arrive_once_and_in_order_over_broken_and_stalled_links(seed: int
             job.ears[node].check(0)
         for node in (1, 3, 6):
             job.ears[0].check(node)
-        for sessions in (router._links.sessions for router in job.cluster.routers):
+        for sessions in (router.links.sessions for router in job.cluster.routers):
             wait_until(
                 lambda s=sessions: all(each.is_flushed for each in s.values()), "not flushed"
             )
