@@ -27,8 +27,9 @@ class JobView(Router):
     _relay: Relaying | None
 
     def __init__(self, spec: NodeSpec, clock: Clock) -> None:
-        super().__init__(clock)
+        super().__init__()
         self._spec = spec
+        self._clock = clock
         self._roster: dict[int, frozenset[str]] = {}
         """The labels that node 0 has sent; empty for a node that is gone."""
 

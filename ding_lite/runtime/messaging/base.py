@@ -36,9 +36,9 @@ class Router(ABC):
     collectives: Collectives
     """The collective operations and named values of this node."""
     _streams: Streams
+    _clock: Clock = SYSTEM_CLOCK
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._inbox = Inbox()
         self.collectives = Collectives()
 
