@@ -46,7 +46,7 @@ class Relaying(ABC):
 
     @abstractmethod
     def take_call(self, peer: int, call: CallArrived) -> None:
-        """Answer a received call, or relay it."""
+        """Answer a call to this node; relay a call to another."""
 
     @abstractmethod
     def serve(self, streams: Streams) -> None:
@@ -66,8 +66,8 @@ class Relaying(ABC):
 
     @abstractmethod
     def stay(self) -> None:
-        """Block until no other node needs this one as a relay."""
+        """Block until all children have left, as long as the parent is connected."""
 
     @abstractmethod
     def tick(self) -> None:
-        """Handle expired deadlines."""
+        """Give up items of peers lost for too long, and retry nodes after their pause."""

@@ -105,21 +105,17 @@ class Relay(Relaying):
     # -- reachable nodes ---------------------------------------------------------------------
 
     def reaches(self, patterns: Iterable[str]) -> list[int]:
-        """Return the reachable nodes beyond the peers with matching labels."""
         return [node for node in self._table.matching(patterns) if self._is_reached(node)]
 
     def leads_to(self, peer: int, patterns: Iterable[str]) -> bool:
-        """Tell whether the labels of a peer match, or those of a node behind it."""
         return peer in self._table.next_hops(patterns)
 
     @property
     def far(self) -> list[int]:
-        """The reachable nodes beyond the peers."""
         return [node for node in self._table.nodes if self._is_reached(node)]
 
     @property
     def labels(self) -> dict[int, frozenset[str]]:
-        """The known labels of the nodes."""
         return dict(self._table.labels)
 
     def _publish_labels(self) -> None:
@@ -149,7 +145,6 @@ class Relay(Relaying):
         return {_address_key(self._spec.node_id, to, key): slot for key, slot in slots.items()}
 
     def take_state(self, peer: int, values: dict[str, Any]) -> dict[int, dict[str, Any]]:
-        """Relay received values; return those for this node, by sender."""
         try:
             return self._take_state(peer, values)
         except (CodecError, LabelError) as error:
@@ -211,10 +206,7 @@ class Relay(Relaying):
     # -- events ------------------------------------------------------------------------------
 
     def take_event(self, peer: int, came: EventArrived) -> tuple[int, EventArrived] | None:
-        """Relay a received event; return its sender and the event.
-
-        Return None for a malformed event, and for a duplicate after the death of a hub.
-        """
+        # None for a malformed event, and for a duplicate after the death of a hub.
         try:
             origin, came = self._read_event(peer, came)
         except CodecError as error:
@@ -241,7 +233,6 @@ class Relay(Relaying):
     # -- calls -------------------------------------------------------------------------------
 
     def take_call(self, peer: int, call: CallArrived) -> None:
-        """Answer a relayed call to this node; relay a call to another."""
         is_passed_on = call.name == ONWARD and len(call.args) == 4
         if not is_passed_on or call.args[0] != self._spec.node_id:
             self._calls.take_call(peer, call)  # `_relay_call` handles it
@@ -315,11 +306,9 @@ class Relay(Relaying):
     # -- items of streams --------------------------------------------------------------------
 
     def serve(self, streams: Streams) -> None:
-        """Set the streams of which to send items."""
         self._streams = streams
 
     def send_item(self, node: int, parcel: Parcel) -> Future[Any]:
-        """Send an item to a node beyond the peers; return a future of its acknowledgement."""
         item_id = ItemId(self._spec.node_id, self._spec.incarnation, parcel.number)
         item = QueuedItem(item_id, node, parcel.stream, parcel.in_flight, parcel.body)
         answer: Future[Any] = Future()
@@ -356,7 +345,6 @@ class Relay(Relaying):
     # -- connections and deadlines; on the transport's thread ---------------------------------
 
     def joined(self, peer: int, *, is_new_incarnation: bool) -> None:
-        """Relay everything queued for a connected peer and the nodes behind it."""
         if is_new_incarnation:
             self._flow.forget(peer)
         self._missing.pop(peer, None)
@@ -372,14 +360,12 @@ class Relay(Relaying):
         self._hop_queue.resume(lambda to: self._table.next_hop(to) == peer)
 
     def gone(self, peer: int) -> None:
-        """Keep the items for a lost peer; give up those for a peer that has left."""
         if self._links.sessions[peer].has_left:
             self._hop_queue.give_up(lambda to: self._table.next_hop(to) == peer, _lost(peer))
         else:
             self._missing.setdefault(peer, Deadline.after(DOUBT_S, self._clock))
 
     def stay(self) -> None:
-        """Block until all children have left, as long as the parent is connected."""
         parent = self._table.parent
         if parent is None:
             return
@@ -395,7 +381,6 @@ class Relay(Relaying):
             )
 
     def tick(self) -> None:
-        """Give up items of peers lost for too long, and retry nodes after their pause."""
         for peer in [peer for peer, doubt in self._missing.items() if doubt.expired]:
             self._given_up[peer] += self._hop_queue.give_up(partial(eq, peer), _lost(peer))
         for node in [node for node, pause in list(self._absent.items()) if pause.expired]:
