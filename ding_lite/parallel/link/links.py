@@ -20,7 +20,7 @@ from ding_lite.parallel.link.faults import DroppedMessages
 from ding_lite.parallel.link.handshake import NO_INCARNATION, Handshake, Isolation, LinkTable
 from ding_lite.parallel.link.session import HEARTBEAT_S, Session
 from ding_lite.parallel.network.topology import HUB, NodeSpec
-from ding_lite.parallel.transport.base import Frame, Link, Transport
+from ding_lite.parallel.transport.base import Frame, Lane, Link, Transport
 from ding_lite.parallel.wire.codec import Encoded
 from ding_lite.parallel.wire.messages import (
     VERSION,
@@ -185,7 +185,7 @@ class Links:
         message, is_sent = None, False
         try:
             message = session.single_message(self._clock.now())
-            is_sent = message is None or self._table.send(link, message)
+            is_sent = message is None or self._transport.send(link, Lane.CONTROL, message.frames())
         finally:
             if not is_sent:  # or it may be, if this is an interrupt
                 session.events.retransmit()

@@ -46,7 +46,9 @@ class SentEvents:
     @property
     def has_room(self) -> bool:
         """Whether another event may be posted."""
-        return self.num_unacknowledged < MAX_EVENTS and self._nbytes < MAX_EVENT_BYTES
+        return (
+            len(self.waiting) + len(self._unacked) < MAX_EVENTS and self._nbytes < MAX_EVENT_BYTES
+        )
 
     @property
     def num_sent(self) -> int:

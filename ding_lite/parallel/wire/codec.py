@@ -74,7 +74,8 @@ class Encoded(msgspec.Struct, frozen=True):
 
     @property
     def nbytes(self) -> int:
-        return len(self.meta) + sum([buffer.nbytes for buffer in self.buffers])
+        size = len(self.meta)
+        return size + sum([buffer.nbytes for buffer in self.buffers]) if self.buffers else size
 
 
 def encode(tree: Any, *, borrow: bool = False, name: str = "value", room: int = 0) -> Encoded:

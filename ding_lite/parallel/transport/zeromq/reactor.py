@@ -36,7 +36,7 @@ class Reactor(ABC):
 
     @abstractmethod
     def _tick(self) -> float:
-        """Run the last iteration."""
+        """Let the sinks send; the last call of all."""
 
     def _begin(self) -> None:
         self._is_stopped = False
@@ -46,25 +46,26 @@ class Reactor(ABC):
     def is_calling(self) -> bool:
         return self._sockets.reader == threading.get_ident()
 
-    def _exclusively(self, do: Callable[[], float]) -> float:
-        """Call `do` as an iteration: no other thread reads meanwhile."""
+    def _iterate(self) -> float:
+        """Run an iteration; no other thread reads meanwhile."""
         with self._iterating:
-            self._sockets.reader = threading.get_ident()
+            self._sockets.reader = me = threading.get_ident()
             try:
-                return do()
+                wait_s = self._serve([*self._sockets.unread])
+                if me != self._leader:
+                    self._own_thread_at = SYSTEM_CLOCK.now() + wait_s
+                return wait_s
             finally:
                 self._sockets.reader = 0
 
     def _run(self) -> None:
         while not self._is_stopped:
-            self._sockets.wait(self._exclusively(self._serve_and_plan))
+            self._sockets.wait(self._iterate())
         self._leading.acquire()  # for good
-        self._exclusively(self._tick)
-
-    def _serve_and_plan(self) -> float:
-        wait_s = self._serve(self._sockets.unread)
-        self._own_thread_at = SYSTEM_CLOCK.now() + wait_s
-        return wait_s
+        with self._iterating:
+            self._sockets.reader = threading.get_ident()
+            self._tick()
+            self._sockets.reader = 0
 
     def pump(self, ready: Callable[[], bool], seconds: float) -> None:
         now = SYSTEM_CLOCK.now()
@@ -76,7 +77,7 @@ class Reactor(ABC):
             self._sockets.take_over()
             while not (ready() or self._is_stopped or now >= until):
                 self._sockets.wait_as_leader(min(look_at, until, now + LOOK_UP_S) - now)
-                wait_s = self._exclusively(lambda: self._serve(self._sockets.unread))
+                wait_s = self._iterate()
                 now = SYSTEM_CLOCK.now()
                 look_at = now + wait_s
         finally:

@@ -48,7 +48,8 @@ class Sockets:
         self._own_epoll = select.epoll()
         self._own_epoll.register(self._epoll.fileno(), select.EPOLLIN)
         self._of_fds: dict[int, Socket] = {}
-        self._unread: set[Socket] = set()
+        self.unread: set[Socket] = set()
+        """The sockets that may have something to read."""
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # Each write is an edge: it need not be read.
         self._own_epoll.register(self._wake_fd, select.EPOLLIN | select.EPOLLET)
@@ -63,14 +64,14 @@ class Sockets:
         """Add a socket; before the reading begins, or by the thread that reads."""
         fd = int(socket.getsockopt(zmq.FD))
         self._of_fds[fd] = socket
-        self._unread.add(socket)
+        self.unread.add(socket)
         self._epoll.register(fd, select.EPOLLIN)
 
     def remove(self, socket: Socket) -> None:
         """Remove a socket; by the thread that reads, with `lock` held."""
         fd = int(socket.getsockopt(zmq.FD))
         del self._of_fds[fd]
-        self._unread.discard(socket)
+        self.unread.discard(socket)
         self._epoll.unregister(fd)
 
     # -- from any thread -------------------------------------------------------------------
@@ -101,7 +102,7 @@ class Sockets:
     def _look(self, socket: Socket) -> None:
         """Note whether there is something to read, which the descriptor may not show."""
         if self.is_readable(socket):
-            self._unread.add(socket)
+            self.unread.add(socket)
             if threading.get_ident() != self.reader:
                 self.wake()
 
@@ -117,10 +118,6 @@ class Sockets:
                 os.eventfd_write(self._leader_fd, 1)
 
     # -- from the thread that reads ----------------------------------------------------------
-
-    @property
-    def unread(self) -> list[Socket]:
-        return [*self._unread]
 
     def wait(self, seconds: float) -> None:
         for fd, _ in self._own_epoll.poll(self._longest(seconds), _AT_ONCE):
@@ -142,7 +139,7 @@ class Sockets:
 
     def _longest(self, seconds: float) -> float:
         """Return how long to wait: not at all with unread sockets."""
-        return 0.0 if self._unread else min(max(0.0, seconds), _LONGEST_WAIT_S)
+        return 0.0 if self.unread else min(max(0.0, seconds), _LONGEST_WAIT_S)
 
     def _note(self, signs: list[tuple[int, int]]) -> None:
         with self.lock:
@@ -150,7 +147,7 @@ class Sockets:
                 if fd == self._leader_fd:
                     self._clear_leader_wakeup()
                 elif fd in self._of_fds:  # else it was removed a moment ago
-                    self._unread.add(self._of_fds[fd])
+                    self.unread.add(self._of_fds[fd])
 
     def _clear_leader_wakeup(self) -> None:
         with self._wake_lock:
@@ -164,7 +161,7 @@ class Sockets:
 
     def note_read(self, socket: Socket) -> None:
         """Take a socket out of `unread`, so that `wait` waits for it; with `lock` held."""
-        self._unread.discard(socket)
+        self.unread.discard(socket)
 
     def close(self) -> None:
         with self._wake_lock:

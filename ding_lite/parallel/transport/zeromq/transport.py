@@ -85,7 +85,7 @@ _WHY_NOT = {
     errno.EADDRNOTAVAIL: "No interface of this machine has it: is it that of another one?",
     errno.EACCES: "Ports below 1024 are kept for the system: choose another one.",
 }
-_LANES = {lane.value: lane for lane in Lane}
+_LANES: dict[bytes, Lane] = {lane: lane for lane in Lane}
 _OWNED = b"@"
 """Stands in a link's name before the node that it is proved to belong to."""
 
@@ -345,7 +345,7 @@ class ZeroMQTransport(Reactor, Transport):
 
     def _route(self, link: Link, lane: Lane) -> bytes:
         is_incoming = self._is_guarded and link not in self._dealers
-        return (link.rpartition(_OWNED)[0] if is_incoming else link) + lane.value
+        return (link.rpartition(_OWNED)[0] if is_incoming else link) + lane
 
     def _serve(self, found: Sequence[Socket]) -> float:
         """Run one iteration: hand messages on, and let the sink send."""
@@ -359,7 +359,11 @@ class ZeroMQTransport(Reactor, Transport):
             if all(are_drained):
                 self._connections.drained()
             self._wants_tick = False
-            wait_s = min(self._tick(), self._resolve_doubts(), self._look())
+            wait_s = self._tick()
+            if self._num_doubts:
+                wait_s = min(wait_s, self._resolve_doubts())
+            if self._connections.num_tcp or self._unauthenticated is not None:
+                wait_s = min(wait_s, self._look())
         except BaseException as error:  # noqa: BLE001 - all peers are served here, so it goes on
             self._complain(error)
             return 0.0
@@ -413,7 +417,7 @@ class ZeroMQTransport(Reactor, Transport):
                 owner = _OWNED + str(owner_of(first)).encode() if self._is_guarded else b""
                 link = Link(route[:-1] + owner)
         else:
-            route = link + lane.value
+            route = link + lane
         num_frames, has_more = 0, True
         frames: list[Frame] = []
         while has_more:
@@ -498,7 +502,7 @@ class ZeroMQTransport(Reactor, Transport):
         self, dealers: Dealers, lane: Lane, event: zmq.Event, value: int
     ) -> None:
         if event in OPENED:
-            self._connections.opened(value, dealers.link + lane.value, dealers.node_id)
+            self._connections.opened(value, dealers.link + lane, dealers.node_id)
             dealers.note_opened(lane, value)
         elif event == UP:
             if dealers.note_up(lane):
@@ -544,8 +548,6 @@ class ZeroMQTransport(Reactor, Transport):
 
     def _resolve_doubts(self) -> float:
         """Let the sink find broken links, at a limited rate; return when to call this again."""
-        if not self._num_doubts:
-            return math.inf
         now = SYSTEM_CLOCK.now()
         if now < self._doubts_at:
             return self._doubts_at - now

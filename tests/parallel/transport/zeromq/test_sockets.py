@@ -50,7 +50,7 @@ def read_all(sockets: Sockets, socket: Socket) -> None:
 def wait(sockets: Sockets, seconds: float) -> list[Socket]:
     """Wait for a sign; return the sockets that may have something to read."""
     sockets.wait(seconds)
-    return sockets.unread
+    return [*sockets.unread]
 
 
 def read_one(sockets: Sockets, socket: Socket) -> list[bytes]:
@@ -113,7 +113,7 @@ def test_a_failed_send_does_not_hide_received_messages(tmp_path, on_readers_thre
             else:
                 sockets.wait(0.0)
                 with sockets.lock:
-                    sockets._unread.clear()  # as where the message has come after that
+                    sockets.unread.clear()  # as where the message has come after that
                 thread = threading.Thread(target=fail, args=(act,))
                 thread.start()
                 thread.join()
@@ -151,7 +151,7 @@ def test_messages_go_to_the_leader_and_then_to_either_thread(pair) -> None:
     assert select.select([int(socket.fd)], [], [], 10.0)[0]
     assert wait(sockets, 0.0) == []
     sockets.wait_as_leader(10.0)
-    assert sockets.unread == [socket]
+    assert sockets.unread == {socket}
     assert take(sockets, socket, socket.recv) == b"first"
     read_all(sockets, socket)
 
