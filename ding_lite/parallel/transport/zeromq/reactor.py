@@ -46,12 +46,12 @@ class Reactor(ABC):
     def is_calling(self) -> bool:
         return self._sockets.reader == threading.get_ident()
 
-    def _iterate(self) -> float:
+    def _iterate(self, *, is_last: bool = False) -> float:
         """Run an iteration; no other thread reads meanwhile."""
         with self._iterating:
             self._sockets.reader = me = threading.get_ident()
             try:
-                wait_s = self._serve([*self._sockets.unread])
+                wait_s = self._tick() if is_last else self._serve([*self._sockets.unread])
                 if me != self._leader:
                     self._own_thread_at = SYSTEM_CLOCK.now() + wait_s
                 return wait_s
@@ -62,10 +62,7 @@ class Reactor(ABC):
         while not self._is_stopped:
             self._sockets.wait(self._iterate())
         self._leading.acquire()  # for good
-        with self._iterating:
-            self._sockets.reader = threading.get_ident()
-            self._tick()
-            self._sockets.reader = 0
+        self._iterate(is_last=True)
 
     def pump(self, ready: Callable[[], bool], seconds: float) -> None:
         now = SYSTEM_CLOCK.now()
