@@ -113,12 +113,10 @@ class NodeRouter(JobView):
         self._calls = Calls(spec.node_id, self.links, self.traced, clock, self)
         for name, fn in (services or {}).items():
             self._calls.serve(name, fn)
-        self._relay = self._make_relay()
         self._streams = Streams(self._send_item, self._withdraw, self._receivers, clock)
         self._calls.serve(ITEM, self._streams.arrive)
         self._calls.serve(WITHDRAW, self._streams.withdraw)
-        if self._relay is not None:
-            self._relay.serve(self._streams)
+        self._relay = self._make_relay()
         self._serve_collectives()
         self._reporter = Reporter(spec, self.links, self._inbox, self._loads, clock)
         self._topics = Topics(

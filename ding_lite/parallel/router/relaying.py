@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from ding_lite.parallel.wire.messages import CallArrived, EventArrived
-from ding_lite.runtime.messaging.streams import Parcel, Streams
+from ding_lite.runtime.messaging.streams import Parcel
 
 
 class Relaying(ABC):
@@ -47,10 +47,6 @@ class Relaying(ABC):
     @abstractmethod
     def take_call(self, peer: int, call: CallArrived) -> None:
         """Answer a call to this node; relay a call to another."""
-
-    @abstractmethod
-    def serve(self, streams: Streams) -> None:
-        """Set the streams of which to send items."""
 
     @abstractmethod
     def send_item(self, node: int, parcel: Parcel) -> Future[Any]:

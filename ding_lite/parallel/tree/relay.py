@@ -72,6 +72,7 @@ class Relay(Relaying):
         spec: The place of this node.
         links: Its links.
         calls: Makes and answers calls.
+        streams: Streams of which to send items.
         outbox: Keeps the values of other nodes until they are sent.
         clock: Measures timeouts.
     """
@@ -81,6 +82,7 @@ class Relay(Relaying):
         spec: NodeSpec,
         links: Links,
         calls: Calls,
+        streams: Streams,
         outbox: Outbox,
         clock: Clock,
     ) -> None:
@@ -89,7 +91,7 @@ class Relay(Relaying):
         self._calls = calls
         self._outbox = outbox
         self._clock = clock
-        self._streams: Streams | None = None
+        self._streams = streams
         self._table = RoutingTable(spec)
         self._flow = EventFlow(links)
         self._hop_queue = HopQueue(self._send_onward, self._is_there)
@@ -174,8 +176,7 @@ class Relay(Relaying):
 
     def _learn(self, node: int, labels: Any) -> None:
         self._table.learn(node, check_labels(labels))
-        if self._streams is not None:
-            self._streams.wake()  # a blocked sender may wait for such a receiver
+        self._streams.wake()  # a blocked sender may wait for such a receiver
 
     def _hops(self, peer: int, to: Sequence[str] | None) -> frozenset[int]:
         """Return the peers to which to relay a value of a peer."""
@@ -305,9 +306,6 @@ class Relay(Relaying):
 
     # -- items of streams --------------------------------------------------------------------
 
-    def serve(self, streams: Streams) -> None:
-        self._streams = streams
-
     def send_item(self, node: int, parcel: Parcel) -> Future[Any]:
         item_id = ItemId(self._spec.node_id, self._spec.incarnation, parcel.number)
         item = QueuedItem(item_id, node, parcel.stream, parcel.in_flight, parcel.body)
@@ -337,7 +335,7 @@ class Relay(Relaying):
 
     def _settle_item(self, answer: Future[Any], done: Future[Any], node: int) -> None:
         outcome = done.result()
-        if outcome[0] == _LOST and self._streams is not None:
+        if outcome[0] == _LOST:
             self._absent[node] = Deadline.after(RETRY_S, self._clock)
             self._streams.left(node)
         _settle(answer, outcome, node)
@@ -385,8 +383,7 @@ class Relay(Relaying):
             self._given_up[peer] += self._hop_queue.give_up(partial(eq, peer), _lost(peer))
         for node in [node for node, pause in list(self._absent.items()) if pause.expired]:
             del self._absent[node]
-            if self._streams is not None:
-                self._streams.joined(node, is_new_incarnation=True)
+            self._streams.joined(node, is_new_incarnation=True)
 
 
 def _address_key(origin: int, to: Sequence[str] | None, key: str) -> str:
