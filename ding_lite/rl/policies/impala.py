@@ -14,7 +14,12 @@ import numpy as np
 from torch import Tensor
 
 from ding_lite.rl.batch import Rollout
-from ding_lite.rl.formulas.advantages import normalized_by_rho, unweighted, vtrace
+from ding_lite.rl.formulas.advantages import (
+    HIGHEST_LOG,
+    normalized_by_rho,
+    unweighted,
+    vtrace,
+)
 from ding_lite.rl.host_or_device import AnyArray, Metrics, Number, namespace, number
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
@@ -23,8 +28,6 @@ from ding_lite.settings import at_least, check_all, positive, suggests, whole
 
 _Forward: TypeAlias = tuple[AnyArray, AnyArray, Any]
 """The actor's outputs, [B, D], values, [B], and the activations that the backward needs."""
-_HIGHEST_LOG = 80.0
-"""Its exponential is about the highest number that float32 holds."""
 
 
 @suggests
@@ -179,5 +182,5 @@ class IMPALA(ActorCriticPolicy[IMPALAConfig]):
         return values | more
 
     def _cut_ratio(self, log_rho_B: AnyArray) -> AnyArray:
-        limit = min(math.log(self.config.rho_clip), _HIGHEST_LOG)
+        limit = min(math.log(self.config.rho_clip), HIGHEST_LOG)
         return namespace(log_rho_B).exp(log_rho_B.clip(None, limit))
