@@ -104,23 +104,23 @@ class Linear:
 
     def backward(self, x: Tensor, grad: Tensor) -> None:
         """Write the gradients of weight and bias, given that of y."""
-        if self._is_host:
-            np.matmul(_ones(grad.shape[-2]), grad.numpy(), out=self._bias_grad_numpy)
-        else:
+        if not self._is_host:
             torch.sum(grad, -2, out=self._bias_grad)
-        if self._suits_numpy(grad):
-            np.matmul(grad.numpy().mT, x.numpy(), out=self._weight_grad_numpy)
+            self._product(grad.mT, x, out=self._weight_grad)
+            return
+        array = grad.numpy()
+        num_rows = array.shape[-2]
+        np.matmul(_ones(num_rows), array, out=self._bias_grad_numpy)
+        if num_rows * self._size <= ONE_THREAD_PRODUCTS:
+            np.matmul(array.mT, x.numpy(), out=self._weight_grad_numpy)
         else:
             self._product(grad.mT, x, out=self._weight_grad)
 
     def backward_input(self, grad: Tensor, *, last: int = 0) -> Tensor:
         """Compute the gradient of x, [..., B, I], given that of y."""
-        if last and self._suits_numpy(grad):
+        if last and self._is_host and grad.shape[-2] * self._size <= ONE_THREAD_PRODUCTS:
             return torch.from_numpy(np.matmul(grad.numpy(), self._weight_numpy[..., -last:]))
         return self._product(grad, self._weight[..., -last:] if last else self._weight)
-
-    def _suits_numpy(self, grad: Tensor) -> bool:
-        return self._is_host and grad.shape[-2] * self._size <= ONE_THREAD_PRODUCTS
 
 
 @lru_cache(maxsize=64)
@@ -295,8 +295,11 @@ class MLPOutputs:
         """Compute the outputs of both in one forward, and what `backward` needs of the first."""
         size = x.shape[-2]
         both, saved = self.forward_saving(torch.cat((x, next_x), dim=-2))
-        first = [each[..., :size, :] for each in saved]
-        return both[..., :size, :], first, both[..., size:, :]
+        # An index for each axis: an ellipsis takes twice as long.
+        first = np.s_[:size] if x.dim() == 2 else np.s_[:, :size]
+        second = np.s_[size:] if x.dim() == 2 else np.s_[:, size:]
+        of_first = [each[first] for each in saved]
+        return of_first[-1], of_first, both[second]
 
     def backward(self, saved: Sequence[Tensor], grad: Tensor) -> None:
         """Write the gradients of the weights, given that of the outputs."""
