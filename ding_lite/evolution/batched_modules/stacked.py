@@ -75,8 +75,7 @@ class StackedModule:
 
     def backward(self, saved: Sequence[Tensor], grad: Tensor) -> None:
         """Write the gradients, given those of the outputs."""
-        for own, found in zip(self._grads, gradients(saved[-1], self._leaves, grad), strict=True):
-            own.copy_(found)
+        torch._foreach_copy_(self._grads, gradients(saved[-1], self._leaves, grad))
 
     def _graph(self, inputs: Sequence[Tensor], *, is_learning: bool) -> Callable[..., Tensor]:
         key = (*(each.shape for each in inputs), is_learning)
