@@ -59,7 +59,7 @@ class StackedModule:
         self._module, self._names, self._more = module, [*parameters], more
         self._fixed = [one.detach() for one in parameters.values()]
         self._leaves = [one.detach().requires_grad_() for one in parameters.values()]
-        self._grads = grads
+        self._grads = [*grads]
         self._graphs: dict[Hashable, Callable[..., Tensor]] = {}
 
     def forward(self, *inputs: Tensor) -> list[Tensor]:

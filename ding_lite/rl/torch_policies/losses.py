@@ -1,4 +1,4 @@
-"""What `loss` of an algorithm in plain PyTorch returns: checked, averaged and read."""
+"""Check, average and read the results of `loss` of an algorithm in plain PyTorch."""
 
 from __future__ import annotations
 
