@@ -83,7 +83,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         ConfigError: If `build` makes no network, or one that cannot be learned.
 
     Example:
-        >>> from ding_lite.rl import make_envs
+        >>> from ding_lite.rl import TorchPolicyConfig, make_envs
         >>> class Linear(TorchPolicy[TorchPolicyConfig]):
         ...     def build(self):
         ...         self.net = nn.Linear(4, 2)
