@@ -15,9 +15,13 @@ from ding_lite.evolution.batched_dqn import DQNStack
 from ding_lite.evolution.batched_modules.box import ModuleBoxStack
 from ding_lite.evolution.batched_modules.dqn import ModuleDQNStack
 from ding_lite.evolution.batched_policies import Stack, UpdateResult
+from ding_lite.evolution.batched_rollouts import RolloutStack
+from ding_lite.rl.policies.a2c import A2C
 from ding_lite.rl.policies.ddpg import DDPG
 from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl.policies.impala import IMPALA
 from ding_lite.rl.policies.open_policy import OpenPolicy
+from ding_lite.rl.policies.ppo import PPO
 from ding_lite.rl.policies.sac import SAC
 from ding_lite.rl.policies.td3 import TD3
 from ding_lite.rl.protocols import Policy
@@ -29,6 +33,9 @@ KINDS: dict[type[Any], tuple[type[Stack[Any]], ...]] = {
     DDPG: (BoxStack, ModuleBoxStack),
     TD3: (BoxStack, ModuleBoxStack),
     SAC: (BoxStack, ModuleBoxStack),
+    A2C: (RolloutStack,),
+    PPO: (RolloutStack,),
+    IMPALA: (RolloutStack,),
 }
 """The stacks of each kind of policy, of which the first with a key is taken. A
 subclass of one of them is no such kind."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.evolution.batched_policies import Layout, Stack, StackedTensors
+from ding_lite.evolution.batched_policies import Layout, ReplayStack, StackedTensors
 from ding_lite.rl.batch import NumpyArray, Transitions, to_numpy
 from ding_lite.rl.formulas.box_updates import update_critics
 from ding_lite.rl.networks.action_values import Critics, CriticsOfMembers
@@ -36,7 +36,7 @@ class StackedNetworks:
     grads_of_members: Members
 
 
-class BoxStack(Stack[BoxT]):
+class BoxStack(ReplayStack[BoxT]):
     """A stack of DDPG, TD3 or SAC policies of one architecture.
 
     Example:

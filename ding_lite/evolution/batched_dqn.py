@@ -13,7 +13,7 @@ from torch import Tensor
 from ding_lite.evolution.batched_policies import (
     Layout,
     Metrics,
-    Stack,
+    ReplayStack,
     StackedTensors,
 )
 from ding_lite.rl.batch import FloatArray, NumpyArray, Transitions
@@ -31,7 +31,7 @@ class StackedValues(Values, Protocol):
         """Write the gradients of the weights, given that of the values."""
 
 
-class DQNStack(Stack[DQN]):
+class DQNStack(ReplayStack[DQN]):
     """A stack of DQN policies of one architecture.
 
     Example:

@@ -14,13 +14,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from ding_lite.errors import NonFiniteError
-from ding_lite.rl.batch import Array, NumpyArray, Transitions
+from ding_lite.rl.batch import Array, NumpyArray, Rollout, Transitions
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.policies.base import check_obs
@@ -54,8 +54,8 @@ class UpdateResult:
 
     metrics: Metrics | None = None
     """The metrics of its last update; None without updates."""
-    batch: Transitions | None = None
-    """The batch of its last update."""
+    batch: Transitions | Sequence[Rollout] | None = None
+    """The batch of its last update, or the rollouts of all."""
     updates: int = 0
     """The number of its updates."""
     fault: NonFiniteError | None = None
@@ -88,6 +88,31 @@ class Stack(ABC, Generic[PolicyT]):
             of all, [1, N, ...], to greedy actions, [G, N, ...]. It is valid until the stack is used
             for something else.
         """
+
+    @abstractmethod
+    def learn(
+        self,
+        policies: Sequence[PolicyT],
+        *args: Any,  # noqa: ANN401 - what a kind of policy learns from
+        **kwargs: Any,  # noqa: ANN401
+    ) -> list[UpdateResult]:
+        """Do updates of at most as many policies as the stack has places; return their results."""
+
+    def _take(self, policies: Sequence[PolicyT]) -> int:
+        """Copy the weights that are learned, without the targets; return the number of policies."""
+        flats = [policy.flat_weights[0].flat for policy in policies]
+        torch._foreach_copy_(self._weights.rows[: len(flats)], flats)
+        return len(flats)
+
+    def _vectors(self, obs: Array, count: int) -> Tensor:
+        """Return the observations of each policy, [G, B, I]."""
+        check_obs(obs, self._spec)
+        vectors = as_floats(torch.as_tensor(obs)).float()
+        return vectors.reshape(count, -1, math.prod(vectors.shape[1:]))
+
+
+class ReplayStack(Stack[PolicyT]):
+    """A stack of policies that learn from one replay."""
 
     @abstractmethod
     def _update(self, layout: Layout[PolicyT], batch: Transitions) -> None:
@@ -131,18 +156,6 @@ class Stack(ABC, Generic[PolicyT]):
         torch._foreach_copy_(flats, rows)
         outcomes = dict(zip(order, (turn.outcome for turn in turns), strict=True))
         return [outcomes[index] for index in range(len(policies))]
-
-    def _take(self, policies: Sequence[PolicyT]) -> int:
-        """Copy the weights that are learned, without the targets; return the number of policies."""
-        flats = [policy.flat_weights[0].flat for policy in policies]
-        torch._foreach_copy_(self._weights.rows[: len(flats)], flats)
-        return len(flats)
-
-    def _vectors(self, obs: Array, count: int) -> Tensor:
-        """Return the observations of each policy, [G, B, I]."""
-        check_obs(obs, self._spec)
-        vectors = as_floats(torch.as_tensor(obs)).float()
-        return vectors.reshape(count, -1, math.prod(vectors.shape[1:]))
 
 
 class Turn(Generic[PolicyT]):

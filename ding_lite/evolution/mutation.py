@@ -38,6 +38,7 @@ from ding_lite.evolution.growth.layers import (
 )
 from ding_lite.evolution.growth.modules import grow_policy, has_own_network, shake
 from ding_lite.evolution.growth.parameter_layout import ParameterLayout, layout_of
+from ding_lite.evolution.growth.recurrent import narrow_memory, widen_memory
 from ding_lite.evolution.search import LEARN_EVERY, Search, Value
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.policies.open_policy import OpenPolicy
@@ -245,16 +246,24 @@ class Mutation:
 
     def _change_nodes(self, agent: Agent, *, removes: bool) -> str | None:
         layout, hidden = layout_of(agent.policy), list(agent.config.hidden)
-        layer = int(self._rng.integers(len(hidden)))
+        widths = [*hidden, *([agent.config.memory_size] if layout.memories else [])]
+        layer = int(self._rng.integers(len(widths)))
         wanted = self._num_nodes[int(self._rng.integers(len(self._num_nodes)))]
         low, high = self._nodes
-        count = min(wanted, hidden[layer] - low if removes else high - hidden[layer])
+        count = min(wanted, widths[layer] - low if removes else high - widths[layer])
         if count <= 0:
             return None
 
-        hidden[layer] += -count if removes else count
+        width = widths[layer] + (-count if removes else count)
         state = agent.policy.state_dict()
         tensors = layout.open(state)
+        if layer == len(hidden):
+            resize = narrow_memory if removes else widen_memory
+            for memory in layout.memories:
+                resize(tensors, memory, count=count, rng=self._rng)
+            _replace(agent, layout, tensors, state, memory_size=width)
+            return f"memory {widths[layer]} -> {width}"
+        hidden[layer] = width
         for chain in layout.chains(len(hidden)):
             if chain.has(layer):
                 change = narrow if removes else widen

@@ -23,6 +23,9 @@ _FIXED = {
     "hidden": "an architecture mutation changes it: `Mutation(architecture=...)`",
     "torso": "agents of different convolutions have nothing to inherit",
     **dict.fromkeys(
+        ("memory", "memory_size"), "agents of different memories have nothing to inherit"
+    ),
+    **dict.fromkeys(
         ("activation", "image_activation"),
         "an activation mutation changes it: `Mutation(activation=...)`",
     ),

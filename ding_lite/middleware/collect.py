@@ -13,8 +13,8 @@ import numpy as np
 from ding_lite.errors import ConfigError
 from ding_lite.middleware.checks import check_fits, check_has, check_schedule
 from ding_lite.middleware.episodes import RecentEpisodes
-from ding_lite.middleware.rollout import CollectRollout
-from ding_lite.rl.batch import BoolArray, NumpyArray, Transitions
+from ding_lite.middleware.rollout import CollectRollout, differs
+from ding_lite.rl.batch import NumpyArray, Transitions
 from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.formulas.returns import NStep
@@ -137,7 +137,7 @@ class _Collect:
         if self._is_resumed:  # some environments may have begun new episodes instead
             self._join_rewards.drop_broken_off(envs.obs)
             if memory is not None and self._seen_obs is not None:
-                memory.reset(_differs(envs.obs, self._seen_obs))
+                memory.reset(differs(envs.obs, self._seen_obs))
             self._is_resumed = False
         act: Callable[..., NumpyArray] = self._policy.act
         if memory is not None:
@@ -255,12 +255,6 @@ def _concatenate(parts: list[Transitions]) -> Transitions:
         return joined
     own = {name: np.concatenate([part.extra[name] for part in parts]) for name in parts[0].extra}
     return joined.with_extra(**own)
-
-
-def _differs(obs: NumpyArray, before: NumpyArray) -> BoolArray:
-    """Return which environments show something else than before, [N]."""
-    differs_N: BoolArray = (obs != before).reshape(len(obs), -1).any(axis=1)
-    return differs_N
 
 
 def _check_steps(steps: int, num_envs: int) -> None:

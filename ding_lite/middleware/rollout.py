@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ding_lite.middleware.episodes import RecentEpisodes
-from ding_lite.rl.batch import NumpyArray, Rollout
+from ding_lite.rl.batch import BoolArray, NumpyArray, Rollout
 from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.memory import memory_of
+from ding_lite.rl.memory import fitted, memory_of
 from ding_lite.rl.policies.actor_critic import within
 from ding_lite.rl.protocols import ActorCritic
 from ding_lite.runtime.context import Context
@@ -34,7 +34,7 @@ class CollectRollout:
         self._episodes = RecentEpisodes()
         self._memory = memory_of(policy, envs.num_envs)
         self._policy: Any = policy
-        self._more: dict[str, Any] = {} if self._memory is None else {"memory": self._memory}
+        self._seen_obs: NumpyArray | None = None
 
     def __call__(self, ctx: Context) -> None:
         """Collect one rollout."""
@@ -51,11 +51,16 @@ class CollectRollout:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state."""
         self._episodes.load_state_dict(state)
+        self._memory = fitted(self._memory, self._policy, self._envs.num_envs)
         if self._memory is not None:
             self._memory.load_state_dict(state["memory"])
 
     def _collect(self, *, version: int) -> Rollout:
-        policy, envs, memory = self._policy, self._envs, self._memory
+        policy, envs = self._policy, self._envs
+        memory = self._memory = fitted(self._memory, policy, envs.num_envs)
+        more = {} if memory is None else {"memory": memory}
+        if memory is not None and self._seen_obs is not None:
+            memory.reset(differs(envs.obs, self._seen_obs))  # another agent has acted meanwhile
         state = None if memory is None else memory.state.copy()
         spec = envs.spec
         shape_TN = (self._num_steps, envs.num_envs)
@@ -67,7 +72,7 @@ class CollectRollout:
         cut_obs: list[NumpyArray] = []
 
         for time in range(self._num_steps):
-            action[time], log_prob[time] = policy.explore(envs.obs, **self._more)
+            action[time], log_prob[time] = policy.explore(envs.obs, **more)
             step = envs.step(within(spec, action[time]))
             obs[time] = step.obs
             reward[time] = step.reward
@@ -79,6 +84,7 @@ class CollectRollout:
             if step.truncated.any():
                 cut_obs.append(step.next_obs[step.truncated & ~step.terminated])
 
+        self._seen_obs = None if memory is None else envs.obs.copy()
         cut_time, cut_env = np.nonzero(truncated & ~terminated)
         return Rollout(
             obs=obs,
@@ -94,3 +100,9 @@ class CollectRollout:
             version=version,
             state=state,
         )
+
+
+def differs(obs: NumpyArray, before: NumpyArray) -> BoolArray:
+    """Return which environments show something else than before, [N]."""
+    differs_N: BoolArray = (obs != before).reshape(len(obs), -1).any(axis=1)
+    return differs_N

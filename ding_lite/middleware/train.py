@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, PeerLost
 from ding_lite.middleware.buffer import check_prioritized, give_back
 from ding_lite.middleware.checks import check_batch, check_has, check_schedule
-from ding_lite.rl.batch import Transitions
+from ding_lite.rl.batch import Rollout, Transitions
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.formulas.schedules import Schedule
 from ding_lite.rl.host_or_device import unread
@@ -94,7 +94,7 @@ def train(
         norm = normalize_rewards.measure_rewards(gamma=policy.gamma)
     if isinstance(policy, ActorCritic):
         _check_takes_rollouts(policy, replay, batch_size, updates)
-        return _train_from_rollouts(policy, norm)
+        return TrainFromRollouts(policy, norm)
     if isinstance(replay, EpisodeBuffer) or isinstance(_learner(policy), LearnsFromSequences):
         replay = _Sequences(policy, replay)
     if isinstance(policy, TakesTurns) and replay is not None:
@@ -243,23 +243,43 @@ class TrainAgent:
         return self._updates if self.agent.learn_every is None else due
 
 
-def _train_from_rollouts(policy: ActorCritic, norm: RewardNorm | None) -> Middleware:
-    def _train(ctx: Context) -> None:
+class TrainFromRollouts:
+    """Improves a policy from the rollouts of a step.
+
+    Args:
+        policy: Learns.
+        norm: Normalises rewards.
+    """
+
+    __name__ = "train"
+
+    def __init__(self, policy: ActorCritic, norm: RewardNorm | None) -> None:
+        """Keep both."""
+        self.policy = policy
+        self._norm = norm
+        self._unless_the_job_ends = _unless_the_job_ends(self._train)
+
+    def __call__(self, ctx: Context) -> None:
+        """Learn from the rollouts of a step."""
+        self._unless_the_job_ends(ctx)
+
+    def rollouts(self, ctx: Context) -> Sequence[Rollout]:
+        """Return what it learns from in this step, with rewards as they are learned from."""
+        found: Sequence[Rollout] = () if ctx.get("warming_up") else ctx.get("trajectories") or ()
+        return found if self._norm is None else [self._norm(rollout) for rollout in found]
+
+    def _train(self, ctx: Context) -> None:
         train_iter = ctx.setdefault("train_iter", 0)
         ctx.keep("train_iter")
-        rollouts = ctx.get("trajectories")
-        if not rollouts or ctx.get("warming_up"):
+        rollouts = self.rollouts(ctx)
+        if not rollouts:
             return
 
-        if norm is not None:
-            rollouts = [norm(rollout) for rollout in rollouts]
-        before = policy.train_iter
-        ctx.train_output = policy.learn(rollouts)
+        before = self.policy.train_iter
+        ctx.train_output = self.policy.learn(rollouts)
         ctx.train_data = rollouts
-        ctx.train_iter = train_iter + policy.train_iter - before
+        ctx.train_iter = train_iter + self.policy.train_iter - before
         ctx.metrics.update(unread(ctx.train_output))
-
-    return _unless_the_job_ends(_train)
 
 
 def _unless_the_job_ends(train: Middleware) -> Middleware:

@@ -40,9 +40,10 @@ from ding_lite.rl.policies.sac import SAC, SACConfig
 from ding_lite.rl.policies.td3 import TD3, TD3Config
 from ding_lite.rl.protocols import ActorCritic, Policy
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.torch_policies.config import config_type
 from ding_lite.rl.torch_policies.r2d2 import R2D2, R2D2Config
 from ding_lite.rl.torch_policies.rollout_policy import TorchRolloutPolicy
-from ding_lite.rl.torch_policies.torch_policy import TorchPolicy, config_type
+from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
 from ding_lite.rl.torch_random import TorchRandom
 
 _LEARN: dict[type[Any], Any] = {

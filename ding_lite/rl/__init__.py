@@ -38,9 +38,10 @@ from ding_lite.rl.replay.prioritized import PrioritizedReplay
 from ding_lite.rl.replay.rollout_buffer import RolloutBuffer
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.torch_policies.config import TorchPolicyConfig
 from ding_lite.rl.torch_policies.r2d2 import R2D2, R2D2Config
 from ding_lite.rl.torch_policies.rollout_policy import TensorRollout, TorchRolloutPolicy
-from ding_lite.rl.torch_policies.torch_policy import TorchPolicy, TorchPolicyConfig
+from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
 
 __all__ = [
     "A2C",

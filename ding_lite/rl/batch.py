@@ -75,7 +75,7 @@ class Transitions:
     """The env steps that it spans, at least 1, [B]. The bootstrap is times gamma**num_steps."""
 
     def __len__(self) -> int:
-        return len(self.reward)
+        return int(self.reward.shape[0])  # `len` of a tensor takes longer
 
     @property
     def extra(self) -> Mapping[str, Array]:

@@ -78,3 +78,14 @@ def memory_of(policy: object, num_envs: int) -> Memory | None:
     make_memory = getattr(policy, "make_memory", None)
     memory: Memory | None = None if make_memory is None else make_memory(num_envs)
     return memory
+
+
+def fitted(memory: Memory | None, policy: object, num_envs: int) -> Memory | None:
+    """Return the memory that a policy acts by now: a new one where its states became longer.
+
+    Those of an `Agent` do so when a mutation changes the width of its memory.
+    """
+    needed = memory_of(policy, num_envs)
+    if memory is None or needed is None or memory.state.shape != needed.state.shape:
+        return needed
+    return memory

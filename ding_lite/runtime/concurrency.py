@@ -36,7 +36,7 @@ OpenGenerator = Generator[Any, Any, Any]
 
 
 class Wakeup(Protocol):
-    """Work for the thread that waits at the barrier; `Events` is one."""
+    """Work for the thread that waits at the barrier; `Messages` is one."""
 
     def notifies(self, notify: Callable[[], None]) -> AbstractContextManager[None]:
         """Call `notify()`, from any thread, whenever there is something to deliver."""

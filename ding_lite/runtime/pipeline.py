@@ -20,8 +20,7 @@ from ding_lite.cancellation import current_scope
 from ding_lite.errors import StepCancelled
 from ding_lite.runtime.concurrency import Executor, OpenGenerator, StepBarrier, Wakeup
 from ding_lite.runtime.context import Context, Lineage, latch_of
-from ding_lite.runtime.messaging.events import Events
-from ding_lite.runtime.messaging.router import Router
+from ding_lite.runtime.messaging.messages import Messages
 from ding_lite.runtime.middleware import (
     Middleware,
     composed_of,
@@ -37,19 +36,19 @@ class Onion:
     """The open generators of a step, which wait for the way out.
 
     Args:
-        events: Delivered after each generator that has been resumed.
+        messages: Events are delivered after each generator that has been resumed.
         note: Called with an exception and the name of the middleware that raised it (None
             where that is not known); adds notes for the user, and returns the error to raise.
     """
 
     def __init__(
         self,
-        events: Events | None = None,
+        messages: Messages | None = None,
         note: Callable[[BaseException, str | None], BaseException] = lambda error, name: error,
     ) -> None:
         self.opened: list[OpenGenerator] = []
-        self._pending: Sized = () if events is None else events.pending
-        self._deliver: Callable[[], object] = list if events is None else events.deliver
+        self._pending: Sized = () if messages is None else messages.pending
+        self._deliver: Callable[[], object] = list if messages is None else messages.deliver
         self._note = note
 
     def leave(self) -> None:
@@ -97,21 +96,21 @@ class Pipeline:
     Args:
         ctx: The context of the first step.
         executor: Where coroutines and concurrent functions run.
-        events: Delivered between two middleware.
+        messages: Events are delivered between two middleware; the ctx is published behind a step.
         place: Says where this is, for the note on an exception: node and labels.
     """
 
     def __init__(
-        self, ctx: Context, executor: Executor, events: Events, place: Callable[[], str]
+        self, ctx: Context, executor: Executor, messages: Messages, place: Callable[[], str]
     ) -> None:
         self.ctx = ctx
         self._lineage = Lineage(ctx)
         self.chain: tuple[Middleware, ...] = ()
         self._names: tuple[str, ...] = ()
         self._executor = executor
-        self._events = events
+        self._messages = messages
         self._place = place
-        self._onion = Onion(events, self._note)
+        self._onion = Onion(messages, self._note)
         self._barrier: StepBarrier | None = None
 
     def load(self, chain: Sequence[Middleware], names: Sequence[str]) -> None:
@@ -121,12 +120,7 @@ class Pipeline:
     # -- the loop ------------------------------------------------------------------------
 
     def run(  # noqa: C901 - the hot loop: a call less is a tenth of a step
-        self,
-        num_steps: int | None,
-        *,
-        concurrent: bool,
-        router: Router,
-        publish: Callable[[Context], None],
+        self, num_steps: int | None, *, concurrent: bool
     ) -> None:
         """Run step after step until the job's latch is set.
 
@@ -137,11 +131,10 @@ class Pipeline:
         Args:
             num_steps: The last step is this many steps ahead; `None` sets no limit.
             concurrent: Whether the middleware of a step run at the same time.
-            router: Says behind each step whether there are nodes to publish it to.
-            publish: Called with the ctx behind each step while there are.
         """
         ctx, opened, latch = self.ctx, self._onion.opened, latch_of(self.ctx)
-        pending, deliver, settle = self._events.pending, self._events.deliver, self._executor.settle
+        messages, settle = self._messages, self._executor.settle
+        router, pending, deliver = messages.router, messages.pending, messages.deliver
         lineage, generator = self._lineage, GeneratorType
         next_of, kept = lineage.cls, lineage.kept
         counted = {"total_step": 0}
@@ -179,7 +172,7 @@ class Pipeline:
             if pending:
                 deliver()
             if router.has_audience:
-                publish(ctx)
+                messages.publish(ctx)
             if is_last or (latch.is_set and latch.set_by == this_thread):
                 return
 
@@ -208,7 +201,7 @@ class Pipeline:
                 raise
             raise raised from error
         _push(self._onion, opened)
-        self._events.deliver()
+        self._messages.deliver()
 
     def start(self, fn: Middleware, ctx: Context) -> None:
         """Start one middleware beside those started before; `sync` waits for it."""
@@ -221,7 +214,7 @@ class Pipeline:
         if self._barrier is not None:
             barrier, self._barrier = self._barrier, None
             self._pass_barrier(barrier)
-        self._events.deliver()
+        self._messages.deliver()
 
     def leave(self) -> None:
         """Resume all open generators, the last one in first."""
@@ -242,7 +235,7 @@ class Pipeline:
     # -- errors --------------------------------------------------------------------------
 
     def _pass_barrier(self, barrier: StepBarrier) -> None:
-        pass_barrier(barrier, self._onion, self._events, self._when)
+        pass_barrier(barrier, self._onion, self._messages, self._when)
 
     def _name_of(self, fn: Middleware | None) -> str | None:
         """Return the name under which a middleware stands in the chain."""

@@ -10,15 +10,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
-from ding_lite.errors import ConfigError, EnvError, MiddlewareError
+from ding_lite.errors import EnvError, MiddlewareError
 from ding_lite.runtime.composition import Composition
 from ding_lite.runtime.concurrency import Executor
 from ding_lite.runtime.context import Context, ParallelContext, latch_of
 from ding_lite.runtime.interrupt import interruptible
-from ding_lite.runtime.messaging.events import Emission, Events, Listener
-from ding_lite.runtime.messaging.inbox import FINISH
 from ding_lite.runtime.messaging.labels import check_labels, check_patterns, matches
-from ding_lite.runtime.messaging.peers import Peers
+from ding_lite.runtime.messaging.messages import Emission, Listener, Messages
 from ding_lite.runtime.messaging.router import Router, current_router
 from ding_lite.runtime.messaging.streams import Item
 from ding_lite.runtime.middleware import Middleware, StepWrapper, check_middleware, resources_of
@@ -87,11 +85,8 @@ class Task:
         first = ctx if isinstance(ctx, Context) else Context(ctx or {})
         self._latch = latch_of(first)
         self._executors = [Executor(int(n_async_workers), self._latch.step)]
-        self._events = Events(clock, self._router)
-        self._pipeline = Pipeline(first, self._executors[0], self._events, self._place)
-        self._peers = Peers(
-            self._router, self._events, self._latch, lambda: self._pipeline.ctx, clock
-        )
+        self._messages = Messages(self._router, self._latch, lambda: self._pipeline.ctx, clock)
+        self._pipeline = Pipeline(first, self._executors[0], self._messages, self._place)
         self._resources = Resources()
         self._entered = False
         self._running = False
@@ -165,7 +160,7 @@ class Task:
             *keys: The ctx keys.
             to: Patterns of the labels of the nodes that get them; all by default.
         """
-        self._peers.share(keys, None if to is None else check_patterns(to))
+        self._messages.share(keys, to)
         return self
 
     def draw(self) -> Diagram:
@@ -221,7 +216,7 @@ class Task:
                     self._is_broken_off = True
                     logger.warning("the step was broken off: %s", error)
                 interruption.raise_if_any()
-                self._peers.check()
+                self._messages.check()
         except BaseException as error:
             self._close_run(error)
             raise
@@ -238,12 +233,7 @@ class Task:
         if self._stepped:
             self._pipeline.renew()
         self._stepped = True
-        self._pipeline.run(
-            max_step,
-            concurrent=self._async_mode,
-            router=self._router,
-            publish=self._peers.publish,
-        )
+        self._pipeline.run(max_step, concurrent=self._async_mode)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that the next step depends on: kept ctx keys, and stateful middleware.
@@ -295,7 +285,7 @@ class Task:
         """End the step: take its way out, send the ctx to other nodes, begin the next step."""
         self.backward()
         if self._router.is_active:
-            self._peers.publish(self.ctx)
+            self._messages.publish(self.ctx)
         self._pipeline.renew()
         return self
 
@@ -321,17 +311,17 @@ class Task:
 
     def on(self, event: str, fn: Listener) -> Self:
         """Call `fn` with the arguments of each event of this name, between two middleware."""
-        self._events.on(event, fn)
+        self._messages.on(event, fn)
         return self
 
     def once(self, event: str, fn: Listener) -> Self:
         """Call `fn` for the next event of this name only."""
-        self._events.on(event, fn, once=True)
+        self._messages.on(event, fn, once=True)
         return self
 
     def off(self, event: str, fn: Listener | None = None) -> Self:
         """Remove one listener of an event, or all of them."""
-        self._events.off(event, fn)
+        self._messages.off(event, fn)
         return self
 
     def emit(
@@ -350,21 +340,7 @@ class Task:
             ConfigError: `only_local` and `only_remote` exclude each other, or the event is
                 `finish`, which is set and not emitted.
         """
-        if only_local and only_remote:
-            raise ConfigError(
-                "`only_local` and `only_remote` together would reach no node; give one of them."
-            )
-        if event == FINISH:
-            raise ConfigError(
-                "The event `finish` follows from `task.finish = True` or `ctx.finish = True`; "
-                "set that instead of emitting it."
-            )
-        if not only_local:
-            self._router.emit(event, *args, **kwargs)
-        if not only_remote:
-            self._events.post(event, args, kwargs)
-            if threading.get_ident() == self._events.owner:
-                self._events.deliver()
+        self._messages.emit(event, args, kwargs, only_local=only_local, only_remote=only_remote)
         return self
 
     def wait_for(self, event: str, timeout: float | None = None) -> Emission | None:
@@ -380,8 +356,7 @@ class Task:
         Raises:
             DeadlineExceeded: It did not come in time.
         """
-        self._peers.subscribe()
-        return self._events.wait_for(event, timeout, lambda: self._latch.ends_waits)
+        return self._messages.wait_for(event, timeout)
 
     # -- other nodes ---------------------------------------------------------------------
 
@@ -424,8 +399,7 @@ class Task:
         Raises:
             DeadlineExceeded: None came in time.
         """
-        self._peers.subscribe()
-        return self._router.receive(stream, timeout=timeout, until=lambda: self._latch.ends_waits)
+        return self._messages.receive(stream, timeout)
 
     @property
     def labels(self) -> frozenset[str]:
@@ -444,8 +418,8 @@ class Task:
     @property
     def parallel_ctx(self) -> ParallelContext:
         """The newest value of each key that other nodes have put on their ctx."""
-        self._peers.subscribe()
-        return self._peers.parallel_ctx
+        self._messages.subscribe()
+        return self._messages.parallel_ctx
 
     def wait_parallel_ctx(
         self, newer_than: Mapping[str, Any] | None = None, timeout: float | None = None
@@ -465,7 +439,7 @@ class Task:
             ConfigError: This node is alone, so nothing can ever come.
             PeerLost: All others have left, and nothing newer has come before.
         """
-        return self._peers.wait_ctx(newer_than or {}, timeout)
+        return self._messages.wait_ctx(newer_than or {}, timeout)
 
     # -- a context manager ---------------------------------------------------------------
 
@@ -492,8 +466,8 @@ class Task:
 
     def _open(self) -> None:
         """Take over this thread, subscribe to the other nodes, enter the resources of a run."""
-        self._events.owner = threading.get_ident()
-        self._peers.subscribe()
+        self._messages.owner = threading.get_ident()
+        self._messages.subscribe()
         if self._attach_callback is not None:
             callback, self._attach_callback = self._attach_callback, None
             if (newest := self.wait_parallel_ctx(timeout=self._attach_timeout)) is not None:
@@ -522,7 +496,7 @@ class Task:
                 self._pipeline.leave()
         finally:
             self._resources.leave(error)
-            self._peers.unsubscribe()
+            self._messages.unsubscribe()
             timeout = 1.0 if isinstance(error, KeyboardInterrupt) else None
             for executor in self._executors:
                 executor.close(timeout)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ding_lite.parallel.wire.codec import decode, encode
-from ding_lite.parallel.wire.envelope import Envelope, Kind, pack_batch, unpack_batch
+from ding_lite.parallel.wire.messages import Envelope, Kind, pack_batch, unpack_batch
 from tests.bench.harness import Row, compare
 
 NUM_TENSORS = 20

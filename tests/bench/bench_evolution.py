@@ -30,8 +30,10 @@ from ding_lite.evolution import (
 from ding_lite.evolution.batched import make_stack
 from ding_lite.evolution.batched_dqn import DQNStack
 from ding_lite.rl import (
+    A2C,
     DDPG,
     DQN,
+    PPO,
     SAC,
     TD3,
     DQNConfig,
@@ -45,6 +47,7 @@ from ding_lite.runtime.middleware import Middleware
 from ding_lite.testing import run_step
 from tests.bench.bench_dqn_update import PlainDQN, random_batch
 from tests.bench.harness import Row, measure, row_from_samples, sample_pairs
+from tests.rl.rollouts import draw_rollout
 
 SIZE = 6
 BATCH_SIZE = 128
@@ -63,6 +66,7 @@ def run() -> list[Row]:
     spec = make_envs("CartPole-v1", 1).spec
     rows = [*updates(spec), *(actors_and_critics(kind) for kind in (DDPG, TD3, SAC))]
     rows += [modules(spec), own_actors_and_critics(), *generations(spec)]
+    rows += [from_rollouts(kind, spec, own=own) for kind in (A2C, PPO) for own in (False, True)]
     if find_spec("Box2D") is not None:
         rows.append(seeds_job())
     return rows
@@ -165,12 +169,47 @@ def box_batch(spec: EnvSpec) -> Transitions:
 
 def modules(spec: EnvSpec) -> Row:
     """Compare an update an agent of DQN with users' modules with one of an agent alone."""
+    config = DQNConfig(batch_size=BATCH_SIZE, lr=1e-3, target_tau=1e-3, n_step=1)
     policies = [
-        DQN(spec, replace(CONFIG, seed=seed), network=lambda _: mlp(4, 2)) for seed in range(SIZE)
+        DQN(spec, replace(config, seed=seed), network=lambda _: mlp(4, 2)) for seed in range(SIZE)
     ]
     one = Transitions(**random_batch(BATCH_SIZE))
     batch = Transitions(*(torch.cat([getattr(one, field.name)] * SIZE) for field in fields(one)))
     return against_one_after_the_other("DQN", policies, batch)
+
+
+def from_rollouts(kind: Callable[..., A2C | PPO], spec: EnvSpec, *, own: bool) -> Row:
+    """Compare what a rollout of 256 env steps costs an agent with what it costs one by one."""
+
+    class Network(nn.Module):
+        def __init__(self, _: EnvSpec) -> None:
+            super().__init__()
+            self.actor, self.critic = mlp(4, 2), mlp(4, 1)
+
+        def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.actor(obs), self.critic(obs)
+
+    parts = {"network": Network} if own else {}
+    config = kind(spec).config
+    policies = [kind(spec, replace(config, seed=seed), **parts) for seed in range(SIZE)]
+    stack = make_stack(policies[0], SIZE)
+    rollouts = [[draw_rollout(seed, spec, num_steps=32, num_envs=8)] for seed in range(SIZE)]
+
+    def together() -> None:
+        stack.learn(policies, rollouts)
+
+    def alone() -> None:
+        for policy, its in zip(policies, rollouts, strict=True):
+            policy.learn(its)
+
+    mine, theirs = sample_pairs(together, alone, number=8)
+    name = f"{type(policies[0]).__name__}s{' with modules of a user' if own else ''}, 64x64"
+    return row_from_samples(
+        f"rollout of 256 env steps of {SIZE} {name}, per agent",
+        [seconds / SIZE for seconds in mine],
+        baseline=[seconds / SIZE for seconds in theirs],
+        baseline_name="the same agents, one after the other",
+    )
 
 
 def mlp(num_inputs: int, num_outputs: int) -> nn.Module:

@@ -22,7 +22,7 @@ from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink
 from ding_lite.parallel.transport.in_process import InprocTransport
 from ding_lite.parallel.tree.router import make_router
-from ding_lite.parallel.wire.envelope import Kind
+from ding_lite.parallel.wire.messages import Kind
 from ding_lite.testing import Cluster, ManualClock
 
 SETTLING_S = 60.0
@@ -206,5 +206,5 @@ class CountedCluster(Cluster):
 
 
 def _has_more(router: NodeRouter) -> bool:
-    sessions = router._links.sessions.values()
+    sessions = router.links.sessions.values()
     return any(not session.is_flushed for session in sessions)

@@ -363,7 +363,7 @@ def test_invalid_priorities_change_nothing() -> None:
 def test_adding_sends_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job()
     for name in ("ask", "call", "emit", "publish_ctx", "send"):
-        monkeypatch.delattr(LocalRouter, name)
+        monkeypatch.setattr(LocalRouter, name, None)
     job.fill(3, 4)
     assert [len(collector) for collector in job.collectors] == [3, 4]
 

@@ -110,7 +110,7 @@ def test_only_policies_of_the_same_architecture_are_batched(spec: EnvSpec) -> No
         assert stack_key(DQN(spec, replace(SHAPE, **changes[0]))) is None
     with make_envs("ding_lite/Catch-v0", 1) as envs:
         assert stack_key(DQN(envs.spec)) is None
-    assert stack_key(A2C(spec)) is None
+    assert stack_key(A2C(spec)) not in (None, key)
     shared = DQN(spec, SHAPE)
     shared.reduce_gradient = lambda grad_P: None
     assert stack_key(shared) is None

@@ -223,6 +223,18 @@ def test_growth_keeps_the_moments_of_the_old_part(kind: str) -> None:
         assert agent.policy.state_dict()[key]["num_updates"] == num_updates[key]["num_updates"]
 
 
+@pytest.mark.parametrize("kind", ["dqn", "ppo", "sac"])
+def test_networks_with_an_optimiser_of_the_user_grow(kind: str) -> None:
+    policy, config = KINDS[kind]
+    with make_envs("Pendulum-v1" if policy is SAC else "CartPole-v1", 1) as envs:
+        agent = make_agent(policy(envs.spec, config, optimizer=torch.optim.RMSprop))
+    before, hidden = computes(agent), agent.config.hidden
+    only("architecture", remove_prob=0.0, new_layer_prob=0.0).mutate(agent)
+    assert sum(agent.config.hidden) > sum(hidden)
+    for was, now in zip(before, computes(agent), strict=True):
+        np.testing.assert_allclose(now, was, atol=1e-5)
+
+
 def test_noise_preserves_the_difference_to_the_target() -> None:
     agent = make("dqn", (8, 6), updates=20)
     state = agent.policy.state_dict()

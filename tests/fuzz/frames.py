@@ -15,11 +15,12 @@ from ding_lite.distributed.accelerate import _unpack
 from ding_lite.parallel.transport.base import Lane, Link
 from ding_lite.parallel.transport.chunks import Assembler, is_chunk, split
 from ding_lite.parallel.wire.codec import decode
-from ding_lite.parallel.wire.envelope import Envelope, Kind
 from ding_lite.parallel.wire.messages import (
+    Envelope,
+    Kind,
+    read_batch,
     read_call,
     read_event,
-    read_events,
     read_greeting,
     read_reply,
     read_state,
@@ -46,8 +47,8 @@ def messages(_folder: Path) -> Iterator[Attempt]:
         frames = joined(mutant(rng.getrandbits(48), golden))
         envelope = Envelope.from_frames(frames)
         if envelope.kind is Kind.EVENT:
-            batch = read_events(envelope)
-            return [read_event(decode(*body), number) for number, body in enumerate(batch)]
+            metas = read_batch(envelope)
+            return [read_event(decode(meta, envelope.buffers), 1) for meta in metas]
         if envelope.kind in GREETINGS:
             return read_greeting(decode(envelope.meta, envelope.buffers), 1)
         if envelope.kind in READERS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +18,7 @@ from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.formulas.schedules import constant, linear
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.task import Task
@@ -244,3 +246,19 @@ def test_a_resumed_memory_forgets_episodes_that_did_not_go_on() -> None:
 def test_memory_and_returns_of_several_steps_are_refused(envs: Envs) -> None:
     with pytest.raises(ConfigError, match="`n_step` of this Counting is 3, and it has memory"):
         mw.collect(Counting(envs.spec, DQNConfig(n_step=3)), envs, steps=4)
+
+
+def test_rollouts_do_not_begin_with_states_of_before_another_agents_turn() -> None:
+    with make_envs("CartPole-v1", 4, seed=0, mode="sync") as envs:
+        config = PPOConfig(memory="gru", memory_size=3, hidden=(4,))
+        first, second = (
+            mw.collect(PPO(envs.spec, replace(config, seed=seed)), envs, unroll=2)
+            for seed in range(2)
+        )
+        (alone,) = run_step(first)[0].trajectories
+        (goes_on,) = run_step(first)[0].trajectories
+        run_step(second)
+        (returns,) = run_step(first)[0].trajectories
+    assert not alone.state.any()
+    assert goes_on.state.any(axis=1).all()
+    assert not returns.state.any()

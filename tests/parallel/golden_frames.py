@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from ding_lite.parallel.wire.codec import Encoded, decode, encode
-from ding_lite.parallel.wire.envelope import Envelope, Kind, pack_batch, unpack_batch
+from ding_lite.parallel.wire.messages import Envelope, Kind, pack_batch, unpack_batch
 from ding_lite.records import register
 from ding_lite.runtime.context import Context
 

@@ -22,12 +22,11 @@ from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, PeerLost
 from ding_lite.parallel.link.session import SILENCE_S, Session
 from ding_lite.parallel.network.topology import Edge, Topology, edges
-from ding_lite.parallel.router.calls import Calls
+from ding_lite.parallel.router.calls import PendingCalls
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.base import Lane
 from ding_lite.parallel.transport.in_process import Network
-from ding_lite.parallel.wire.envelope import Kind
-from ding_lite.parallel.wire.messages import EventArrived, Identity, encode_event
+from ding_lite.parallel.wire.messages import EventArrived, Identity, Kind, encode_event
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.inbox import FINISH
 from ding_lite.runtime.messaging.router import current_router
@@ -172,7 +171,7 @@ class Story:
             make_trouble(self.cluster.network, self.edges, rng)
         elif what < 0.95:
             one, other = rng.choice(self.edges)  # the higher one dials
-            self.cluster.routers[other].redial(one, self.cluster.routers[one].address or "")
+            self.cluster.routers[other].links.redial(one, self.cluster.routers[one].address or "")
         elif what < 0.98:
             self.clock.advance(rng.choice([0.5, 1.0, 1.0 + SILENCE_S]))
         elif max(map(len, self.incarnations)) < 4:
@@ -216,7 +215,7 @@ class Story:
             assert isinstance(error, PeerLost) or answer.result() == 2 * number
         assert set(self.handled.values()) <= {1}
         # What comes of an earlier link is dropped and counted as well, and is no fault.
-        assert all(router._links._dropped.num_faults == 0 for router in self.cluster.routers)
+        assert all(router.links.dropped.num_faults == 0 for router in self.cluster.routers)
 
     def _check_events(self, sender: int, receiver: int) -> None:
         """Check that each incarnation of the receiver has a contiguous run of a sender's events."""
@@ -376,7 +375,7 @@ def test_redial_of_a_node_that_is_not_dialled_is_refused(clock: ManualClock) -> 
     with Cluster(3, "mesh", clock=clock) as cluster:
         refusal = r"Node 1 dials the nodes \[0\], and not node 2: that one must dial anew"
         with pytest.raises(ConfigError, match=refusal):
-            cluster.routers[1].redial(2, "inproc://2")
+            cluster.routers[1].links.redial(2, "inproc://2")
 
 
 def test_a_node_without_a_handshake_acknowledges_nothing(clock: ManualClock) -> None:
@@ -461,13 +460,13 @@ def test_a_peer_that_was_silent_is_lost_once_and_joins_once(
         never: Future[None] = Future()
         hub.router.register("never", lambda: never)
         answer = leaf.router.ask(0, "never")
-        to_hub = leaf.router._links.sessions[0]
+        to_hub = leaf.router.links.sessions[0]
         cluster.network.hold(1, 0)
         for number in range(5):  # each second a word that is held up, while the other way is free
             leaf.router.emit("said", 1, number)
             clock.advance(1.0)
             wait_until(
-                lambda: bool(hub.presence[1]) or to_hub.traffic(clock.now()).heard_s == 0.0,
+                lambda: bool(hub.presence[1]) or to_hub.received_at == clock.now(),
                 "no ping",
             )
         hub.wait(lambda: hub.presence[1] == ["node_lost"], "silence")
@@ -497,7 +496,7 @@ def test_the_loss_of_a_caller_drops_its_calls() -> None:
 
 
 def test_a_call_during_the_loss_of_a_node_fails_once() -> None:
-    calls = Calls()
+    calls = PendingCalls()
     number, answer = calls.begin(3)
     calls.fail(3)
     calls.refuse(number, "It is not connected.")

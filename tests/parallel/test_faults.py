@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from ding_lite.parallel.link.refusals import MAX_FAULTS
+from ding_lite.parallel.link.faults import MAX_FAULTS
 from ding_lite.parallel.transport.base import Lane, Link
 from ding_lite.parallel.transport.in_process import InprocTransport
 from ding_lite.testing import Cluster

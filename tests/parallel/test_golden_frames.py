@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ding_lite.parallel.wire.envelope import VERSION, Envelope, Kind
+from ding_lite.parallel.wire.messages import VERSION, Envelope, Kind
 from tests.parallel.golden_frames import (
     FOLDER,
     MESSAGES,

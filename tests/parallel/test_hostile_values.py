@@ -410,7 +410,7 @@ def test_an_event_with_a_failing_constructor_affects_no_other_event(start: Start
     ears.wait(lambda: len(ears.events) == 90)
     assert [args[0] for _, _, args in ears.events] == [n for n in range(100) if n % 10]
     deadline = Deadline.after(10.0)
-    deadline.wait(routers[1]._links.changed, lambda: routers[1].num_rejected == 10)
+    deadline.wait(routers[1].links.changed, lambda: routers[1].num_rejected == 10)
     assert routers[1].num_rejected == 10
 
 

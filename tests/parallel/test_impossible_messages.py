@@ -17,8 +17,7 @@ from ding_lite.parallel.transport.base import Lane, Link
 from ding_lite.parallel.transport.chunks import split
 from ding_lite.parallel.transport.in_process import InprocTransport
 from ding_lite.parallel.wire.codec import encode
-from ding_lite.parallel.wire.envelope import Envelope, Kind, pack_batch
-from ding_lite.parallel.wire.messages import Identity
+from ding_lite.parallel.wire.messages import Envelope, Identity, Kind, pack_batch
 from ding_lite.testing import Cluster
 from tests.parallel.contract import End
 from tests.parallel.test_socket_fuzz import Job, as_node_2, job, wait_until
@@ -80,7 +79,7 @@ def test_an_acknowledgement_of_unsent_events_is_refused() -> None:
     assert not here.is_flushed
     [*here.outgoing(0.0)]
     here.take(replace(ping, ack=1), 0.0)
-    assert here.traffic(0.0).unacknowledged == 0
+    assert here.events.num_unacknowledged == 0
 
 
 @pytest.mark.parametrize("first_kept", [0, -5, 2**64 - 1])

@@ -224,7 +224,7 @@ def test_a_cut_link_affects_no_other_link() -> None:
 
 def test_a_redialled_node_is_back_though_its_peer_still_holds_the_old_link(job: Job) -> None:
     job.wire.blackhole()  # node 0 cannot notice that node 1 has hung up
-    job.leaf.redial(0, str(job.hub.address))
+    job.leaf.links.redial(0, str(job.hub.address))
     job.both_have("node_lost", "node_joined")
     job.work_goes_on()
 

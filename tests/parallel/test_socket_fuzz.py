@@ -24,7 +24,7 @@ from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.base import Lane
 from ding_lite.parallel.transport.zeromq.dealers import OPTIONS
 from ding_lite.parallel.wire.codec import encode
-from ding_lite.parallel.wire.envelope import HEADER_BYTES, Envelope, Kind
+from ding_lite.parallel.wire.messages import HEADER_BYTES, Envelope, Kind
 from tests.parallel.golden_frames import FOLDER, read_frames
 from tests.parallel.tcp import Ears, hub_spec, leaf_spec
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ding_lite.parallel.network.topology import FAN_OUT
-from ding_lite.parallel.wire.envelope import Kind
+from ding_lite.parallel.wire.messages import Kind
 from tests.bench.counted import LARGE_BYTES, CountedCluster
 
 WEIGHTS = np.zeros(LARGE_BYTES // 4, np.float32)

@@ -21,7 +21,7 @@ import pytest
 
 from ding_lite.errors import CodecError
 from ding_lite.parallel.wire.codec import MAX_META_BYTES, decode
-from ding_lite.parallel.wire.envelope import HEADER_BYTES, Envelope, Kind, pack_batch
+from ding_lite.parallel.wire.messages import HEADER_BYTES, Envelope, Kind, pack_batch
 from tests.parallel.golden_frames import FOLDER, MESSAGES, read_frames, read_message
 
 NUM_MUTANTS = int(os.environ.get("FUZZ_MUTANTS", "100000"))

@@ -22,6 +22,7 @@ class LoneRouter(LocalRouter):
     def __init__(self, spec: NodeSpec) -> None:
         super().__init__(spec.node_id, labels=())
         self.spec = spec
+        self.links = self  # of which the launcher wants the two methods below
         self._labels = spec.labels
         self.deferred_sigint = DeferredSigint()
 
@@ -29,9 +30,9 @@ class LoneRouter(LocalRouter):
 
     def redial(self, peer: int, address: str) -> None: ...
 
-    def finish(self) -> None: ...
+    def note_ended(self, node: int, incarnation: int) -> None: ...
 
-    def note_ended(self, node: int, *, incarnation: int) -> None: ...
+    def finish(self) -> None: ...
 
     def close(self, *, good_bye: bool = True) -> None: ...
 
@@ -65,7 +66,7 @@ class LateRouter(LoneRouter):
             Path("has_work").write_text("")
             Path("restarted").read_text()
 
-    def note_ended(self, node: int, *, incarnation: int) -> None:
+    def note_ended(self, node: int, incarnation: int) -> None:
         self.ended.put((node, incarnation))
 
 

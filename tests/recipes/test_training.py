@@ -27,8 +27,9 @@ from ding_lite.rl.networks.conv import Conv
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.torch_policies.config import TorchPolicyConfig
 from ding_lite.rl.torch_policies.r2d2 import R2D2
-from ding_lite.rl.torch_policies.torch_policy import TorchPolicy, TorchPolicyConfig
+from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
 
 QUICK: dict[str, Any] = {"max_env_steps": 160, "hidden": (8,), "batch_size": 8, "warmup": 20}
 

@@ -59,7 +59,7 @@ class StackedModule:
         self._module, self._names, self._more = module, [*parameters], more
         self._fixed = [one.detach() for one in parameters.values()]
         self._leaves = [one.detach().requires_grad_() for one in parameters.values()]
-        self._grads = grads
+        self._grads = [*grads]
         self._graphs: dict[Hashable, Callable[..., Tensor]] = {}
 
     def forward(self, *inputs: Tensor) -> list[Tensor]:
@@ -75,8 +75,7 @@ class StackedModule:
 
     def backward(self, saved: Sequence[Tensor], grad: Tensor) -> None:
         """Write the gradients, given those of the outputs."""
-        for own, found in zip(self._grads, gradients(saved[-1], self._leaves, grad), strict=True):
-            own.copy_(found)
+        torch._foreach_copy_(self._grads, gradients(saved[-1], self._leaves, grad))
 
     def _graph(self, inputs: Sequence[Tensor], *, is_learning: bool) -> Callable[..., Tensor]:
         key = (*(each.shape for each in inputs), is_learning)

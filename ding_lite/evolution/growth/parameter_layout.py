@@ -12,6 +12,7 @@ from torch import Tensor
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.growth.convolutions import ConvChain, Convs
 from ding_lite.evolution.growth.layers import Chain, PolicyTensors
+from ding_lite.evolution.growth.recurrent import Recurrent
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.conv import num_features, torso_for
 from ding_lite.rl.networks.trees.parts import encoded_parts, encodes_images
@@ -44,6 +45,8 @@ class ParameterLayout:
     """How many hidden layers, the first ones, are always there, with no new one behind them."""
     images: tuple[Convs, tuple[ConvChain, ...]] = _NO_CONVS
     """The convolutions before the hidden layers, and where they are for each image."""
+    memories: tuple[Recurrent, ...] = ()
+    """The recurrent layers of the width `memory_size` that changes with an architecture."""
 
     def open(self, state: Mapping[str, Any]) -> PolicyTensors:
         """Return the tensors of a state."""
@@ -111,33 +114,35 @@ def layout_of(policy: Policy) -> ParameterLayout:
     if isinstance(policy, BoxPolicy):
         return _layout_of_box(policy)
     if isinstance(policy, ActorCriticPolicy):
-        if policy.state_size:
-            raise ConfigError(
-                f"This {type(policy).__name__} has memory, and evolution does not change networks "
-                f"with memory. Mutate its settings only: `Mutation(search, architecture=0.0, "
-                f"weights=0.0, activation=0.0)`."
-            )
-        heads = ("actor.head", "critic.head")
-        shared = "torso.0.weight" in policy.weights()
-        name = "image_activation" if shared and policy.spec.is_image else "activation"
-        return ParameterLayout(
-            values=(("network",),),
-            adams=_ADAM,
-            chains=lambda depth: (
-                (Chain(_numbered("torso", depth), heads),)
-                if shared
-                else tuple(
-                    Chain(_numbered(name, depth), (f"{name}.head",)) for name in ("actor", "critic")
-                )
-            ),
-            activation=getattr(config, name),
-            activation_name=name,
-            images=_images_of(policy),
-        )
+        return _layout_of_actor_critic(policy)
     raise ConfigError(
         f"The networks of a {type(policy).__name__} cannot be mutated: evolution knows those of "
         f"DQN, R2D2, DDPG, TD3, SAC, A2C, PPO and IMPALA. Mutate its settings only: "
         f"`Mutation(search, architecture=0.0, weights=0.0)`."
+    )
+
+
+def _layout_of_actor_critic(policy: ActorCriticPolicy[Any]) -> ParameterLayout:
+    """Return the layout of an actor and a critic: apart, or on a torso; with memory or without."""
+    config, spec = policy.config, policy.spec
+    encoder, torso, reader = ("encoder.", ".torso", "memory") if config.memory else ("", "", "head")
+    both = ("actor", "critic")
+    shared = f"{encoder}torso.0.weight" in policy.weights()
+    name = "image_activation" if shared and spec.is_image else "activation"
+    # With memory the convolutions of several parts are read by actor and critic apart.
+    is_read_twice = bool(config.memory) and encodes_images(spec, config.images)
+    return ParameterLayout(
+        values=(("network",),),
+        adams=() if policy.has_own_optimizer else _ADAM,
+        chains=lambda depth: (
+            (Chain(_numbered(f"{encoder}torso", depth), tuple(f"{b}.{reader}" for b in both)),)
+            if shared
+            else tuple(Chain(_numbered(b + torso, depth), (f"{b}.{reader}",)) for b in both)
+        ),
+        activation=getattr(config, name),
+        activation_name=name,
+        images=_NO_CONVS if is_read_twice else _images_of(policy, encoder),
+        memories=tuple(Recurrent(f"{b}.memory", f"{b}.head") for b in both if config.memory),
     )
 
 
@@ -205,8 +210,8 @@ def _at(state: Mapping[str, Any], keys: tuple[str, ...]) -> Mapping[str, Tensor]
 
 
 def _plain(name: str) -> str:
-    """Return the name of a tensor here: in R2D2 a network is an attribute, and read by an LSTM."""
-    return name.removeprefix("net.").replace("_ih_l0", "")
+    """Return the name of a tensor here: in R2D2 a network is an attribute; some read layers."""
+    return name.removeprefix("net.").removesuffix("_l0").removesuffix("_ih")
 
 
 def _numbered(name: str, depth: int) -> tuple[str, ...]:

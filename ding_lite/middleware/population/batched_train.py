@@ -1,19 +1,76 @@
-"""Train agents that sample from one replay as one batched computation."""
+"""Train agents as one batched computation: from one replay, or each from rollouts of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, cast
 
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.batched import Stack, UpdateResult, make_stack, stack_key
-from ding_lite.middleware.train import TrainAgent
+from ding_lite.middleware.train import TrainAgent, TrainFromRollouts
+from ding_lite.rl.batch import Rollout
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import Middleware
+
+
+def together(
+    trains: Sequence[Middleware],
+) -> Callable[[Sequence[Context], dict[str, int]], set[int]] | None:
+    """Return what does the updates of one step for agents that can learn at once.
+
+    It gets the context of each agent, and counters, of which `train_iter` counts on, and returns
+    which agents are done; the others are left to learn alone.
+
+    Args:
+        trains: The same middleware of each agent; None is returned unless `train` has made all.
+    """
+    from_replay = [fn for fn in trains if isinstance(fn, TrainAgent)]
+    if len(from_replay) == len(trains):
+        return TrainTogether(from_replay)
+    own = [fn for fn in trains if isinstance(fn, TrainFromRollouts)]
+    of_agents = [fn for fn in own if isinstance(fn.policy, Agent)]
+    return RolloutsTogether(of_agents) if len(of_agents) == len(trains) else None
+
+
+class RolloutsTogether:
+    """Trains those of some agents at once from their rollouts that can be.
+
+    Args:
+        trains: What `train` has made, one for each agent.
+    """
+
+    def __init__(self, trains: Sequence[TrainFromRollouts]) -> None:
+        """Begin without memory for any."""
+        self._trains = trains
+        self._stacks: dict[Hashable, Stack[Any]] = {}
+
+    def __call__(self, contexts: Sequence[Context], counters: dict[str, int]) -> set[int]:
+        """Do the updates of a step; return which agents are done."""
+        groups: dict[Hashable, list[tuple[int, Agent, Sequence[Rollout]]]] = {}
+        for index, (train, ctx) in enumerate(zip(self._trains, contexts, strict=True)):
+            agent, rollouts = cast(Agent, train.policy), train.rollouts(ctx)
+            key = stack_key(agent.policy) if rollouts and not agent.rests else None
+            if key is not None:
+                groups.setdefault(key, []).append((index, agent, rollouts))
+        stacks: dict[Hashable, Stack[Any]] = {}
+        done: set[int] = set()
+        for key, members in groups.items():
+            if len(members) == 1:
+                continue
+            policies, form = [agent.policy for _, agent, _ in members], (key, len(members))
+            stack = self._stacks.get(form) or make_stack(policies[0], len(members))
+            stacks[form] = stack
+            outcomes = stack.learn(policies, [rollouts for *_, rollouts in members])
+            for (index, agent, _), outcome in zip(members, outcomes, strict=True):
+                _note(agent, contexts[index], outcome, counters)
+                done.add(index)
+        self._stacks = stacks
+        return done
 
 
 class TrainTogether:
-    """Trains those of some agents at once that can be.
+    """Trains those of some agents at once from one replay that can be.
 
     Args:
         trains: What `train` has made, one for each agent.
@@ -82,19 +139,19 @@ class TrainTogether:
             trains[0].sample,
         )
         for (index, _), train, outcome in zip(members, trains, outcomes, strict=True):
-            counters["train_iter"] += outcome.updates
-            _report(contexts[index], outcome, counters["train_iter"])
-            if outcome.fault is not None:
-                _agent_of(train).set_aside(outcome.fault)
+            _note(_agent_of(train), contexts[index], outcome, counters)
 
 
 def _agent_of(train: TrainAgent) -> Agent:
     return cast(Agent, train.agent)  # `for_each` has made them for agents
 
 
-def _report(ctx: Context, outcome: UpdateResult, train_iter: int) -> None:
-    """Write what `train` would have written."""
-    ctx.train_iter = train_iter
+def _note(agent: Agent, ctx: Context, outcome: UpdateResult, counters: dict[str, int]) -> None:
+    """Count updates, and write what `train` would have written."""
+    counters["train_iter"] += outcome.updates
+    if outcome.fault is not None:
+        agent.set_aside(outcome.fault)
+    ctx.train_iter = counters["train_iter"]
     ctx.keep("train_iter")
     if outcome.metrics is not None:
         ctx.train_output = outcome.metrics

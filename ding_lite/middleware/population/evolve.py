@@ -16,9 +16,8 @@ from ding_lite.evolution.population import Life, Population
 from ding_lite.evolution.tournament import Tournament
 from ding_lite.io.files import naming
 from ding_lite.middleware.checks import Period, check_has
-from ding_lite.middleware.population.batched_train import TrainTogether
+from ding_lite.middleware.population.batched_train import together
 from ding_lite.middleware.report.jsonl import file_path
-from ding_lite.middleware.train import TrainAgent
 from ding_lite.rl.host_or_device import Unread
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import (
@@ -44,7 +43,8 @@ def for_each(population: Population, learn: Callable[[Agent], Sequence[Middlewar
     they share. Counted together are `env_step` and `train_iter`.
 
     Agents with networks of the same shape learn as one batched computation, where all train
-    from one `ReplayBuffer`; each ends where it would have ended alone. An agent with a loss that
+    from one `ReplayBuffer`, or each from its own rollouts; each ends where it would have ended
+    alone. An agent with a loss that
     is no longer finite does nothing more until a better one takes its place.
 
     Context:
@@ -134,8 +134,7 @@ class _Stage:
 
     def __init__(self, middleware: Sequence[Middleware]) -> None:
         self._middleware = middleware
-        trains = [fn for fn in middleware if isinstance(fn, TrainAgent)]
-        self._together = TrainTogether(trains) if len(trains) == len(middleware) else None
+        self._together = together(middleware)
 
     def run(self, own: Sequence[_Own], counters: dict[str, int], onion: Onion) -> None:
         """Run it for one agent after the other, or for several at once where that can be."""

@@ -251,7 +251,8 @@ class Registry:
                 self._joined[peer] = Deadline.after(None)
             self._send_roster(peer).add_done_callback(lambda _: self._finish_join(peer))
         elif peer in self._joined:
-            if self._router.has_left(peer):
+            session = self._router.links.sessions.get(peer)
+            if session is None or session.has_left:
                 self._remove(peer, "node_left")
             else:
                 self._joined[peer] = Deadline.after(LOST_GRACE_S, SYSTEM_CLOCK)
@@ -340,9 +341,9 @@ class Roster:
             if type(node) is int and self._known.pop(node, None) is not None:
                 self._gone.add(node)
                 self._dismiss(node, str(event))
-        with self._router.changed:
+        with self._router.links.changed:
             self._has_roster = True
-            self._router.changed.notify_all()
+            self._router.links.changed.notify_all()
         towards = self._spec.dials.get(HUB) or self._spec.desk
         return reachable_at(self._router.address, towards)
 
@@ -355,7 +356,7 @@ class Roster:
             self._router.admit(node)
             if address and self._dialled.get(node, address) != address:
                 self._dialled[node] = address
-                self._router.redial(node, address)
+                self._router.links.redial(node, address)
         is_news = is_new and self._has_roster and not is_peer
         self._router.note_labels(node, labels, "node_joined" if is_news else "")
 
@@ -383,7 +384,7 @@ class Roster:
 
     def wait_complete(self, deadline: Deadline) -> None:
         """Wait until the roster has the minimum of nodes."""
-        changed = self._router.changed
+        changed = self._router.links.changed
         with changed:
             if deadline.wait(changed, lambda: not self._missing()):
                 return

@@ -160,7 +160,7 @@ class AddressFollower:
             return
         for peer in self._known.keys() & news.keys():
             self._known[peer] = news[peer]
-            router.redial(peer, news[peer])
+            router.links.redial(peer, news[peer])
         if self._known:
             self._ask()
 
@@ -227,7 +227,7 @@ class RendezvousNode:
             if [*self._spec.dials.values()] != [""]:
                 raise
             [peer] = self._spec.dials
-            self.router.redial(peer, str(self._spec.desk))
+            self.router.links.redial(peer, str(self._spec.desk))
             try:
                 self.router.wait_ready()
             except AuthenticationError:

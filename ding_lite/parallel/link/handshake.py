@@ -1,21 +1,31 @@
 """The handshake of two nodes: greetings, refusals, and the link that each peer is bound to.
 
+A node that has lost its place, or all of its peers, is cut off from its job (`Isolation`).
+
 All of it is called with the lock of the node's links held.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 
-from ding_lite.errors import CodecError
-from ding_lite.parallel.link.isolation import Isolation
-from ding_lite.parallel.link.refusals import Refusals
+from ding_lite.clock import Clock
+from ding_lite.errors import (
+    AuthenticationError,
+    CodecError,
+    DeadlineExceeded,
+    NodeReplaced,
+    PeerLost,
+)
+from ding_lite.log import Throttle
 from ding_lite.parallel.link.session import HEARTBEAT_S, Session
-from ding_lite.parallel.network.topology import FIRST_TIMESTAMP_INCARNATION, NodeSpec
+from ding_lite.parallel.network.topology import FIRST_TIMESTAMP_INCARNATION, HUB, NodeSpec
 from ding_lite.parallel.transport.base import Lane, Link, Transport
 from ding_lite.parallel.wire.codec import decode, encode
-from ding_lite.parallel.wire.envelope import Envelope, Kind
-from ding_lite.parallel.wire.messages import Arrival, read_greeting
+from ding_lite.parallel.wire.messages import Arrival, Envelope, Kind, read_greeting
+
+logger = logging.getLogger(__name__)
 
 _LONGEST_REASON = 1_000
 NO_INCARNATION = 2**64 - 1
@@ -91,8 +101,8 @@ class Handshake:
         spec: The node's place.
         sessions: The session with each peer.
         table: The link of each peer.
-        refusals: Records refused connections.
         isolation: Notes that another process has taken this node's place.
+        clock: Measures the pauses between warnings.
     """
 
     def __init__(
@@ -100,14 +110,16 @@ class Handshake:
         spec: NodeSpec,
         sessions: Mapping[int, Session],
         table: LinkTable,
-        refusals: Refusals,
         isolation: Isolation,
+        clock: Clock,
     ) -> None:
         self._spec = spec
         self._sessions = sessions
         self._table = table
-        self._refusals = refusals
         self._isolation = isolation
+        self._throttle = Throttle(logger, clock)
+        self._refused_by: dict[int, str] = {}
+        self._refused_peers: dict[int, str] = {}
         self._greet_again_at: dict[int, float] = {}
         """Peers that still hold an old link to this incarnation, and when to greet them again."""
 
@@ -138,12 +150,13 @@ class Handshake:
             arrivals = session.greet(envelope, now)
         except CodecError as error:
             if envelope.kind is Kind.HELLO:
-                self._refusals.note_refused(peer, str(error))
+                self._refused_peers[peer] = str(error)
                 holder = error.holder if isinstance(error, _PlaceTaken) else 0
                 self.refuse(link, peer, str(error), holder=holder)
             raise
         self._table.bind(link, peer)
-        self._refusals.note_connected(peer)
+        self._refused_by.pop(peer, None)
+        self._refused_peers.pop(peer, None)
         if envelope.kind is Kind.HELLO:
             self._table.send(link, session.greeting(Kind.WELCOME))
         return arrivals
@@ -157,7 +170,7 @@ class Handshake:
         """
         present = self._table.of_peers.get(envelope.src, link)
         known = session.peer
-        if known is not None and session.was_replaced(envelope.incarnation):
+        if known is not None and envelope.incarnation in session.former_incarnations:
             raise _PlaceTaken(
                 f"another process has taken the place of node {envelope.src} since then.",
                 holder=known.incarnation,
@@ -235,6 +248,104 @@ class Handshake:
             self.note_refusal(peer, f"it speaks version {version} of the protocol.")
 
     def note_refusal(self, peer: int, reason: str) -> None:
-        """Note that a peer refuses this node."""
-        is_known = self._sessions[peer].peer is not None
-        self._refusals.note_refused_by(peer, reason, is_known=is_known)
+        """Note that a peer refuses this node, for good unless they have been connected before."""
+        if self._sessions[peer].peer is None:
+            self._refused_by[peer] = reason
+        self._throttle.every(
+            10.0, logging.WARNING, f"refused {peer}", "node %d refused this one: %s", peer, reason
+        )
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a peer that this node has never been connected to refuses it."""
+        return bool(self._refused_by)
+
+    def check_refusals(self) -> None:
+        """Raise if a peer refuses this node.
+
+        Raises:
+            AuthenticationError: One does; says why.
+        """
+        for peer, reason in self._refused_by.items():
+            raise AuthenticationError(
+                f"Node {peer} has refused node {self._spec.node_id}: {reason} All nodes of a job "
+                f"need the same key, the same number of nodes and the same version of ding_lite."
+            )
+
+    def timed_out(self, missing: Sequence[int], timeout: float) -> DeadlineExceeded:
+        """Make the error of a node with peers that have not greeted in time."""
+        spec = self._spec
+        peers = ", ".join(map(self._place_of, missing))
+        of_all = f" of {spec.num_nodes}" if spec.num_nodes else ""
+        refused = "".join(
+            f" A process that greeted as node {peer} was refused: {reason}"
+            for peer, reason in self._refused_peers.items()
+            if peer in missing
+        )
+        return DeadlineExceeded(
+            f"Node {spec.node_id} has waited {timeout:g} s for node {peers}{of_all}.{refused} "
+            f"Were all nodes started, with the same addresses? A slow start needs a longer "
+            f"`startup_timeout`."
+        )
+
+    def _place_of(self, peer: int) -> str:
+        address = self._spec.dials.get(peer, "")
+        return f"{peer} ({address})" if address.startswith("tcp") else f"{peer}"
+
+
+class Isolation:
+    """Detects that a node cannot reach its job; called with the lock of the links held.
+
+    Args:
+        spec: The node's place.
+        sessions: The session with each peer.
+    """
+
+    def __init__(self, spec: NodeSpec, sessions: Mapping[int, Session]) -> None:
+        self._spec = spec
+        self._sessions = sessions
+        self._refusal: tuple[int, str] | None = None
+        self._is_settled = False
+
+    def note_refused(self, peer: int, reason: str) -> None:
+        """Note that this node has lost its place: a peer that was connected refuses it."""
+        self._refusal = peer, reason
+
+    def settle(self) -> None:
+        """Stop looking: the job has ended, or this node is leaving it."""
+        self._is_settled = True
+
+    def look(self, now: float) -> NodeReplaced | PeerLost | None:
+        """Return, once, the error that must end this node; None where it may go on."""
+        if self._is_settled:
+            return None
+        error = self._replaced() or self._alone(now)
+        self._is_settled = error is not None
+        return error
+
+    def _replaced(self) -> NodeReplaced | None:
+        if self._refusal is None:
+            return None
+        peer, reason = self._refusal
+        return NodeReplaced(
+            f"Node {self._spec.node_id} was cut off, and has lost its place in the job meanwhile. "
+            f"Node {peer} refuses it: {reason} The job goes on without this process."
+        )
+
+    def _alone(self, now: float) -> PeerLost | None:
+        if self._spec.growth is not None and self._spec.node_id == HUB:
+            return None  # further nodes may join it at any time
+        limit = self._spec.peer_timeout
+        met = [session for session in self._sessions.values() if session.peer is not None]
+        lost = [session for session in met if not session.has_left]
+        if limit is None or not lost or any(session.is_open for session in met):
+            return None
+        last = max(lost, key=lambda session: session.received_at)
+        if (silent_s := now - last.received_at) < limit:
+            return None
+        return PeerLost(
+            f"Node {self._spec.node_id} is connected to no other node any more: node "
+            f"{last.peer_id} was the last one, has been silent for {silent_s:.0f} s, and has "
+            f"not said good-bye. The limit is {limit:g} s; DING_LITE_PEER_TIMEOUT sets another "
+            f"one, and 0 lets a node go on alone."
+        )

@@ -16,15 +16,22 @@ from ding_lite.clock import Clock, Deadline
 from ding_lite.errors import CodecError, ConfigError
 from ding_lite.interruption import is_for_program
 from ding_lite.parallel.link.drain import Drain
-from ding_lite.parallel.link.handshake import NO_INCARNATION, Handshake, LinkTable
-from ding_lite.parallel.link.isolation import Isolation
-from ding_lite.parallel.link.refusals import DroppedMessages, Refusals
+from ding_lite.parallel.link.faults import DroppedMessages
+from ding_lite.parallel.link.handshake import NO_INCARNATION, Handshake, Isolation, LinkTable
 from ding_lite.parallel.link.session import HEARTBEAT_S, Session
 from ding_lite.parallel.network.topology import HUB, NodeSpec
-from ding_lite.parallel.transport.base import Frame, Link, Transport
+from ding_lite.parallel.transport.base import Frame, Lane, Link, Transport
 from ding_lite.parallel.wire.codec import Encoded
-from ding_lite.parallel.wire.envelope import VERSION, Envelope, Kind, version_of
-from ding_lite.parallel.wire.messages import Arrival, Dropped, Identity, Joined
+from ding_lite.parallel.wire.messages import (
+    VERSION,
+    Arrival,
+    Dropped,
+    Envelope,
+    Identity,
+    Joined,
+    Kind,
+    version_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -68,9 +75,6 @@ class Links:
         on_tick: Called in each iteration of the transport, on the same thread.
     """
 
-    # More than 20 methods: it is the sink of a transport, which calls seven of them, and the other
-    # half is called by the router's threads; both halves share one lock.
-
     def __init__(
         self,
         spec: NodeSpec,
@@ -89,8 +93,9 @@ class Links:
         self._on_arrival = on_arrival
         self._on_lost = on_lost
         self._on_tick = on_tick
-        self._refusals = Refusals(spec, clock)
-        self._dropped = DroppedMessages(clock, owner=transport.owner, drop=transport.drop)
+        self.dropped = DroppedMessages(clock, owner=transport.owner, drop=transport.drop)
+        """Those of peers, and those that the transport has rejected."""
+        self.on_rejected = self.dropped.add
 
         self._me = me = Identity(
             spec.node_id, spec.incarnation, spec.num_nodes, spec.labels, job=spec.job
@@ -116,11 +121,10 @@ class Links:
         """Called with a node that greets and is no peer; returns whether it is admitted."""
 
         self._table = LinkTable(transport, self.sessions)
-        self._drain = Drain(spec, self.sessions, clock)
+        self.drain = Drain(spec, self.sessions, clock)
+        """The wait of `close`."""
         self._isolation = Isolation(spec, self.sessions)
-        self._handshake = Handshake(
-            spec, self.sessions, self._table, self._refusals, self._isolation
-        )
+        self._handshake = Handshake(spec, self.sessions, self._table, self._isolation, clock)
         self._lost: set[int] = set()
         self._parted: set[int] = set()
         self._moved: dict[int, str] = {}
@@ -152,22 +156,6 @@ class Links:
         with self.changed:
             return tuple(sorted(peer for peer, session in self.sessions.items() if session.is_open))
 
-    @property
-    def num_rejected(self) -> int:
-        """The messages that were dropped: malformed, or not for this node."""
-        return self._dropped.count
-
-    @property
-    def is_calling(self) -> bool:
-        """Whether this thread is handing messages on, and so must not wait for any."""
-        return self._transport.is_calling
-
-    def labels_of(self, peer: int) -> frozenset[str]:
-        """Return the labels of a peer; none before it has introduced itself."""
-        session = self.sessions.get(peer)  # one that had joined may be gone by now
-        identity = None if session is None else session.peer
-        return frozenset() if identity is None else identity.labels
-
     def wake(self) -> None:
         """Send what waits in the sessions, soon."""
         self._is_due = True
@@ -197,7 +185,7 @@ class Links:
         message, is_sent = None, False
         try:
             message = session.single_message(self._clock.now())
-            is_sent = message is None or self._table.send(link, message)
+            is_sent = message is None or self._transport.send(link, Lane.CONTROL, message.frames())
         finally:
             if not is_sent:  # or it may be, if this is an interrupt
                 session.events.retransmit()
@@ -215,12 +203,12 @@ class Links:
         with self.changed:
             in_time = Deadline.after(timeout, self._clock).wait(
                 self.changed,
-                lambda: self._refusals.is_refused or self._stops_waiting or not self._missing(),
+                lambda: self._handshake.is_refused or self._stops_waiting or not self._missing(),
             )
             missing = self._missing()
-        self._refusals.check()
+        self._handshake.check_refusals()
         if not in_time:
-            raise self._refusals.timed_out(missing, timeout or 0.0)
+            raise self._handshake.timed_out(missing, timeout or 0.0)
 
     def stop_waiting(self) -> None:
         """Let `wait_ready` return, even if peers are missing."""
@@ -247,33 +235,28 @@ class Links:
             for session in self.sessions.values():
                 session.urge()
             self._isolation.settle()
-            self._drain.begin(good_bye=good_bye, linger=linger, has_more=has_more)
+            self.drain.begin(good_bye=good_bye, linger=linger, has_more=has_more)
         self.wake()
         with self.changed:
             while True:
-                for peer in self._drain.ready:
+                for peer in self.drain.ready:
                     self._send_good_bye(peer)
-                ends_at = self._drain.ends_at()
+                ends_at = self.drain.ends_at()
                 if ends_at <= self._clock.now():
                     break
                 self._clock.wait(self.changed, ends_at)
-            self._drain.report()
-
-    @property
-    def is_hurried(self) -> bool:
-        """Whether `close` waits for no peer any more."""
-        return self._drain.is_cancelled
+            self.drain.report()
 
     def hurry(self) -> None:
         """Make `close` wait for no peer any more."""
         with self.changed:
-            self._drain.cancel()
+            self.drain.cancel()
             self.changed.notify_all()
 
     def note_ended(self, peer: int, incarnation: int) -> None:
         """Note that the process of a peer has ended: `close` waits for that incarnation no more."""
         with self.changed:
-            self._drain.note_ended(peer, incarnation)
+            self.drain.note_ended(peer, incarnation)
             self.changed.notify_all()
 
     def settle(self) -> None:
@@ -341,15 +324,6 @@ class Links:
             del self.sessions[peer]
             self._update()
 
-    def reject(self, reason: str, link: Link | None = None) -> None:
-        """Count a dropped message, and log some of them.
-
-        Args:
-            reason: The fault of the message.
-            link: Where it came from; after too many from there the link is dropped as well.
-        """
-        self._dropped.add(reason, link)
-
     # -- called by the transport, on its thread ----------------------------------------------
 
     def on_up(self, link: Link, node_id: int) -> None:
@@ -363,12 +337,12 @@ class Links:
             envelope = Envelope.from_frames(frames)
             arrivals = self._take(link, envelope)
         except CodecError as error:
-            self.reject(str(error), link)
+            self.dropped.add(str(error), link)
             self._check_version(link, version_of(frames))
             return
         for arrival in arrivals:
             if isinstance(arrival, Dropped):
-                self.reject(arrival.reason, link if arrival.is_fault else None)
+                self.dropped.add(arrival.reason, link if arrival.is_fault else None)
                 continue
             if isinstance(arrival, Joined):
                 self._lost.discard(envelope.src)
@@ -413,10 +387,6 @@ class Links:
         with self.changed:
             self._handshake.note_refusal(node_id, reason)
             self._update()
-
-    def on_rejected(self, reason: str, link: Link | None = None) -> None:
-        """Count what the transport has dropped."""
-        self.reject(reason, link)
 
     def on_tick(self) -> float:
         """Send what waits in the sessions, and drop the links of silent peers.
@@ -527,7 +497,7 @@ class Links:
             if envelope.kind is Kind.STATE:
                 self.on_state_sent(peer, envelope.seq)
         if session.is_silent(now):  # or in the middle of a large message
-            session.note_received(self._transport.brought_at(link))
+            session.received_at = max(session.received_at, self._transport.brought_at(link))
         return not session.is_silent(now)
 
     def _send_good_bye(self, peer: int) -> None:

@@ -1,8 +1,8 @@
 """Reliable messages to one peer: handshake, events, state, calls, heartbeats and the good-bye.
 
 A session is one node's side of a link. It takes envelopes and makes envelopes, and `Links` moves
-them: so a test can lose, delay and repeat messages at will. `events` and `state` hold what outlives
-a link; calls do not.
+them: so a test can lose, delay and repeat messages at will. `events` and `state`, of `outbox`, hold
+what outlives a link; calls do not.
 """
 
 from __future__ import annotations
@@ -10,24 +10,28 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ding_lite.errors import CodecError
-from ding_lite.parallel.link.events import ReceivedEvents, SentEvents
-from ding_lite.parallel.link.state import ReceivedState, SentState
+from ding_lite.parallel.link.outbox import SentEvents, SentState
+from ding_lite.parallel.memory.segments import Announcement
 from ding_lite.parallel.transport.base import Lane
 from ding_lite.parallel.wire.codec import Encoded, decode, encode
-from ding_lite.parallel.wire.envelope import Envelope, Kind
 from ding_lite.parallel.wire.messages import (
     Arrival,
     Dropped,
+    Envelope,
     Identity,
     Joined,
+    Kind,
     Left,
+    StateArrived,
+    read_batch,
     read_call,
+    read_event,
     read_greeting,
     read_reply,
+    read_state,
 )
 
 HEARTBEAT_S = 1.0
@@ -42,21 +46,6 @@ _UNORDERED = (Kind.STATE, Kind.CALL, Kind.REPLY)
 """Kinds that may arrive late, from before a greeting: they acknowledge nothing."""
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """Counts of the messages between two nodes."""
-
-    events_out: int
-    events_in: int
-    ctx_out: int
-    ctx_in: int
-    unacknowledged: int
-    heard_s: float | None
-    """Seconds since the last message of the peer; None if there was none."""
-    ctx_s: float | None
-    """Seconds since its newest values of topics."""
-
-
 class Session:
     """One node's side of a link to a peer.
 
@@ -64,8 +53,6 @@ class Session:
         me: The identity of this node.
         peer_id: The peer.
     """
-
-    # More than 20 methods: one for each message that a session makes or takes.
 
     def __init__(self, me: Identity, peer_id: int) -> None:
         self.peer_id = peer_id
@@ -77,20 +64,27 @@ class Session:
         """Whether the peer has said good-bye."""
         self.awaits_ack = False
         """Whether it has, and may not have received the good-bye of this node yet."""
-        self._me = me
-        self._former_incarnations: set[int] = set()
-        self._received_at = 0.0
-        self._sent_at = 0.0
-
+        self.received_at = 0.0
+        """When the last message of the peer was received."""
+        self.former_incarnations: set[int] = set()
+        """Those of the peer that a later one has replaced."""
         self.events = SentEvents()
         """The events for the peer."""
-        self.received = ReceivedEvents()
-        """The events of the peer."""
         self.state = SentState()
         """The values of topics for the peer."""
-        self._received_state = ReceivedState()
+        self.num_events_in = 0
+        """The events of the peer that could be read."""
+        self.num_states_in = 0
+        """The state messages of the peer."""
+        self.state_at: float | None = None
+        """When the last one of them came."""
+        self._me = me
+        self._sent_at = 0.0
+        self._last_seen = 0  # the number of the peer's last event
+        self._held_from = math.inf  # the first event that is not to be acknowledged yet
         self._ack_at = math.inf  # at the latest; inf owes none
         self._is_urgent = False
+        self._credit_due = 0  # the number of the state message for which to send it; 0 for none
 
         self._calls: deque[Envelope] = deque()
         self._num_calls_out = 0
@@ -101,18 +95,14 @@ class Session:
     # -- to be sent ------------------------------------------------------
 
     @property
+    def labels(self) -> frozenset[str]:
+        """The labels of the peer; none before it has greeted."""
+        return frozenset() if self.peer is None else self.peer.labels
+
+    @property
     def has_waiting(self) -> bool:
         """Whether events, calls or answers wait to be sent."""
         return bool(self.events.waiting or self._calls)
-
-    def was_replaced(self, incarnation: int) -> bool:
-        """Return whether this incarnation of the peer was replaced by a later one."""
-        return incarnation in self._former_incarnations
-
-    @property
-    def received_at(self) -> float:
-        """When the last message of the peer was received."""
-        return self._received_at
 
     @property
     def is_flushed(self) -> bool:
@@ -122,22 +112,19 @@ class Session:
         is_sent = not (self.events.num_unacknowledged or self._calls)
         return is_sent and self.state.is_flushed
 
-    def traffic(self, now: float) -> Traffic:
-        """Return counts of the messages so far."""
-        return Traffic(
-            events_out=self.events.last_posted - len(self.events.waiting),
-            events_in=self.received.count,
-            ctx_out=self.state.count,
-            ctx_in=self._received_state.count,
-            unacknowledged=self.events.num_unacknowledged,
-            heard_s=None if self.peer is None else now - self._received_at,
-            ctx_s=None if (at := self._received_state.at) is None else now - at,
-        )
+    def hold_back(self, number: int) -> None:
+        """Acknowledge no event from this number on until `release`."""
+        self._held_from = min(self._held_from, number)
 
     def release(self, up_to: int | None) -> None:
         """Acknowledge events that were held back, up to this number, soon; None for all."""
-        if self.received.release(up_to):
-            self._ack_at = 0.0
+        held_from = math.inf if up_to is None else up_to
+        if held_from > self._held_from:
+            self._held_from, self._ack_at = held_from, 0.0
+
+    @property
+    def _acknowledged(self) -> int:
+        return int(min(self._last_seen, self._held_from - 1))
 
     def urge(self) -> None:
         """Ask the peer to acknowledge its events at once."""
@@ -161,7 +148,7 @@ class Session:
             "labels": sorted(self._me.labels),
             "first_kept": self.events.first_kept,
             "seen_epoch": seen_incarnation,
-            "seen": self.received.acknowledged,
+            "seen": self._acknowledged,
             "memory": self._me.memory,
             "job": self._me.job,
         }
@@ -196,16 +183,16 @@ class Session:
         self._check_counts(body, is_new=is_new)
         self._link_broke()
         if is_new and self.peer is not None:
-            self._former_incarnations.add(self.peer.incarnation)
+            self.former_incarnations.add(self.peer.incarnation)
             self.events.post_lasting()
         if is_new:
-            self.received.begin(body["first_kept"])
+            self._last_seen, self._held_from = body["first_kept"] - 1, math.inf
             self.state.renew()
         if body["seen_epoch"] == self._me.incarnation:
             self.events.acknowledge(body["seen"])
 
         self.peer, self.is_open, self.has_left = peer, True, False
-        self._received_at = now
+        self.received_at = now
         self._peer_has_greeted = envelope.kind is Kind.WELCOME
         if self._peer_has_greeted:
             self._ack_at = now  # it waits for a message before it sends bulk
@@ -218,10 +205,10 @@ class Session:
             CodecError: Its counts contradict those of this node.
         """
         first_kept, seen = body["first_kept"], body["seen"]
-        if not is_new and first_kept > self.received.last_seen + 1:
+        if not is_new and first_kept > self._last_seen + 1:
             raise CodecError(
                 f"Node {self.peer_id} keeps its events from {first_kept} on, and this node has "
-                f"not got the {self.received.last_seen + 1}th yet."
+                f"not got the {self._last_seen + 1}th yet."
             )
         if body["seen_epoch"] == self._me.incarnation and seen > self.events.last_posted:
             raise CodecError(
@@ -237,7 +224,7 @@ class Session:
     def _link_broke(self) -> None:
         self.events.retransmit()
         self.state.retransmit()
-        self._ack_at, self._received_state.credit_due = math.inf, 0
+        self._ack_at, self._credit_due = math.inf, 0
         self._calls.clear()
         self._num_calls_out = self._num_calls_in = 0
         self._calls_at_bye = None
@@ -258,17 +245,16 @@ class Session:
                 f"Node {self.peer_id} acknowledges event {envelope.ack} of "
                 f"{self.events.last_posted}."
             )
-        self._received_at = now
+        self.received_at = now
         if envelope.kind not in _UNORDERED:
             self._peer_has_greeted = True
             self.events.acknowledge(envelope.ack)
 
         if envelope.kind is Kind.EVENT:
             self._ack_at = min(self._ack_at, now + ACK_S)
-            return self.received.take(envelope)
+            return [*self._take_events(envelope)]
         if envelope.kind is Kind.STATE:
-            shared = self._shares_memory
-            return [self._received_state.take(envelope, now, shares_memory=shared)]
+            return [self._take_state(envelope, now)]
         if envelope.kind in (Kind.CALL, Kind.REPLY):
             self._num_calls_in += 1
             arrived = read_call(envelope) if envelope.kind is Kind.CALL else read_reply(envelope)
@@ -282,6 +268,34 @@ class Session:
             self._calls_at_bye = envelope.seq
             return self._leave_if_complete()
         return []
+
+    def _take_events(self, envelope: Envelope) -> Iterator[Arrival]:
+        """Read a batch of events; those that have come before are dropped."""
+        for seq, meta in enumerate(read_batch(envelope), start=envelope.seq):
+            if seq != self._last_seen + 1:
+                # A connection that broke and came back may lose events before either end has
+                # noticed; the greeting that follows makes the peer send them again.
+                reason = f"Event {seq} of node {self.peer_id} came after {self._last_seen}."
+                yield Dropped(reason, is_fault=False)
+                continue
+            self._last_seen = seq
+            try:
+                yield read_event(decode(meta, envelope.buffers), seq)
+                self.num_events_in += 1
+            except CodecError as error:  # the others of its batch are still good
+                yield Dropped(f"Event {seq} of node {self.peer_id}: {error}")
+
+    def _take_state(self, envelope: Envelope, now: float) -> StateArrived:
+        """Read values; credit for those that are only announced is due once they are read."""
+        self._credit_due = envelope.seq
+        values = read_state(envelope)
+        self.num_states_in, self.state_at = self.num_states_in + 1, now
+        if not any(isinstance(value, Announcement) for value in values.values()):
+            return StateArrived(values, number=envelope.seq)
+        if not self._shares_memory:
+            raise CodecError("A state message announces what lies in memory that is not shared.")
+        self._credit_due = 0
+        return StateArrived(values, envelope.seq, envelope.seq)
 
     def _leave_if_complete(self) -> list[Arrival]:
         """Close the session once all calls of the peer are here: some may follow its good-bye."""
@@ -303,15 +317,11 @@ class Session:
     def credit(self, number: int) -> None:
         """Let the peer send the next state message: the announced values have been read."""
         if self.is_open:
-            self._received_state.credit_due = number
-
-    def note_received(self, at: float) -> None:
-        """Note that a part of a message was received."""
-        self._received_at = max(self._received_at, at)
+            self._credit_due = number
 
     def is_silent(self, now: float) -> bool:
         """Return whether nothing was received for too long."""
-        return self.is_open and now - self._received_at >= SILENCE_S
+        return self.is_open and now - self.received_at >= SILENCE_S
 
     # -- sending --------------------------------------------------------------
 
@@ -334,8 +344,8 @@ class Session:
         if self.state.is_due and self._peer_has_greeted:
             seq, body = self.state.next_message(shares_memory=self._shares_memory)
             yield Lane.BULK, self._envelope(Kind.STATE, seq=seq, body=body, now=now)
-        if seq := self._received_state.credit_due:
-            self._received_state.credit_due = 0
+        if seq := self._credit_due:
+            self._credit_due = 0
             yield Lane.CONTROL, self._envelope(Kind.CREDIT, seq=seq, now=now)
         if now >= self._ack_at and not self._is_urgent:
             yield Lane.CONTROL, self._envelope(Kind.ACK, now=now)
@@ -361,13 +371,13 @@ class Session:
         if self._has_more:
             return 0.0
         beat_s = HEARTBEAT_S - (now - self._sent_at)
-        silent_s = SILENCE_S - (now - self._received_at)
+        silent_s = SILENCE_S - (now - self.received_at)
         return max(0.0, min(self._ack_at - now, beat_s, silent_s))
 
     @property
     def _has_more(self) -> bool:
         """Whether something is to be sent at once."""
-        if self.events.waiting or self._received_state.credit_due or self._is_urgent:
+        if self.events.waiting or self._credit_due or self._is_urgent:
             return True
         if self._calls:
             return self._peer_has_greeted or self._calls[0].payload_bytes < BULK_BYTES
@@ -415,7 +425,7 @@ class Session:
             incarnation=self._me.incarnation,
             seq=seq,
             # It may be of an earlier incarnation else.
-            ack=self.received.acknowledged if knows_peer else 0,
+            ack=self._acknowledged if knows_peer else 0,
             meta=meta if body is None else body.meta,
             buffers=tuple(buffers if body is None else body.buffers),
         )

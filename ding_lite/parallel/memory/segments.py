@@ -49,8 +49,8 @@ import numpy.typing as npt
 from ding_lite.errors import CodecError, TransportError
 from ding_lite.parallel.memory.copying import copy_all
 from ding_lite.parallel.memory.pool import parts, places
-from ding_lite.parallel.wire.codec import Encoded
-from ding_lite.parallel.wire.envelope import LIMITS
+from ding_lite.parallel.wire.arrays import MAX_BUFFERS, MAX_PAYLOAD_BYTES
+from ding_lite.parallel.wire.codec import MAX_META_BYTES, Encoded
 from ding_lite.records import register
 
 Bytes = npt.NDArray[np.uint8]
@@ -357,7 +357,7 @@ class SegmentReader:
         fixed = source[: _HEAD.size].tobytes()
         meta_bytes, num_buffers, checksum = _HEAD.unpack(fixed)
         head_bytes = _HEAD.size + 8 * num_buffers + meta_bytes
-        if num_buffers > LIMITS.max_buffers or meta_bytes > LIMITS.max_meta_bytes:
+        if num_buffers > MAX_BUFFERS or meta_bytes > MAX_META_BYTES:
             raise CodecError(f"A slot has {num_buffers} buffers and {meta_bytes} bytes of meta.")
         if head_bytes > self._slot_bytes:
             raise CodecError(f"A slot of {self._slot_bytes} bytes begins with {head_bytes} bytes.")
@@ -367,7 +367,7 @@ class SegmentReader:
 
         sizes = np.frombuffer(body[: 8 * num_buffers], "<u8").tolist()
         (_, *begins), end = places([head_bytes, *sizes])
-        if end > self._slot_bytes or sum(sizes) > LIMITS.max_payload_bytes:
+        if end > self._slot_bytes or sum(sizes) > MAX_PAYLOAD_BYTES:
             raise CodecError(f"A slot of {self._slot_bytes} bytes holds {sum(sizes)} bytes.")
         first = begins[0] if begins else end
         target = memoryview(b"")

@@ -29,8 +29,8 @@ from ding_lite.parallel.memory.segments import (
     slot_bytes_of,
 )
 from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.parallel.wire.arrays import MAX_PAYLOAD_BYTES
 from ding_lite.parallel.wire.codec import Encoded, decode
-from ding_lite.parallel.wire.envelope import LIMITS
 
 logger = logging.getLogger(__name__)
 
@@ -74,10 +74,8 @@ class SharedSender:
 
     def keep(self, key: str, borrowed: Encoded) -> Published | Encoded:
         """Copy a value that was encoded with `borrow=True`, so that the original may change."""
-        if not borrowed.buffers:
-            return borrowed
         payload = sum(buffer.nbytes for buffer in borrowed.buffers)
-        if self._num_receivers and MIN_SHARED_BYTES <= payload <= LIMITS.max_payload_bytes:
+        if self._num_receivers and MIN_SHARED_BYTES <= payload <= MAX_PAYLOAD_BYTES:
             published = self._publish(key, borrowed)
             if published is not None:
                 return published

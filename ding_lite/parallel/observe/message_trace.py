@@ -15,7 +15,7 @@ from time import monotonic_ns
 from typing import Any
 
 from ding_lite.parallel.network.topology import NodeSpec
-from ding_lite.parallel.wire.messages import CallArrived, EventArrived, ReplyArrived, StateArrived
+from ding_lite.parallel.wire.messages import CallArrived, EventArrived, ReplyArrived
 from ding_lite.runtime.trace.messages import Slice, Traced, TracedEvent, Tracer, arrow_key
 
 SERVICES = "ding_lite."
@@ -80,10 +80,10 @@ class MessageTrace(Traced):
         tracer.arrow("t", "event", key, where, began_ns)
         return TracedEvent(came.event, tracer, key)
 
-    def state_came(self, peer: int, came: StateArrived, began_ns: int) -> None:
+    def state_came(self, peer: int, number: int, began_ns: int) -> None:
         """Draw a received ctx message."""
         if (tracer := self._since(began_ns)) is not None:
-            key = arrow_key("ctx", self._process_of(peer), self._node_id, came.number)
+            key = arrow_key("ctx", self._process_of(peer), self._node_id, number)
             where = tracer.slice(f"ctx from node {peer}", began_ns)
             tracer.arrow("f", "ctx", key, where, began_ns)
 

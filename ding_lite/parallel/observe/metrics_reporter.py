@@ -93,29 +93,31 @@ class Reporter:
         """Make a record."""
         with self._links.changed:
             sessions = list(self._links.sessions.values())
-            traffic = [session.traffic(now) for session in sessions]
+            traffic = {
+                "events_out": sum(s.events.num_sent for s in sessions),
+                "events_in": sum(s.num_events_in for s in sessions),
+                "ctx_out": sum(s.state.count for s in sessions),
+                "ctx_in": sum(s.num_states_in for s in sessions),
+            }
             peers = tuple(
                 PeerMetrics(
                     node_id=session.peer_id,
                     labels=() if session.peer is None else tuple(sorted(session.peer.labels)),
                     is_connected=session.is_open,
                     has_left=session.has_left,
-                    unacknowledged=passed.unacknowledged,
-                    heard_s=passed.heard_s,
-                    ctx_s=passed.ctx_s,
+                    unacknowledged=session.events.num_unacknowledged,
+                    heard_s=None if session.peer is None else now - session.received_at,
+                    ctx_s=None if session.state_at is None else now - session.state_at,
                 )
-                for session, passed in zip(sessions, traffic, strict=True)
+                for session in sessions
             )
         progress = self._progress()
         self._remember(progress)
         items_out, items, calls = self._waiting()
         total = Counts(
+            **traffic,
             total_step=self._last_step,
             env_step=self._last_env_step,
-            events_out=sum(passed.events_out for passed in traffic),
-            events_in=sum(passed.events_in for passed in traffic),
-            ctx_out=sum(passed.ctx_out for passed in traffic),
-            ctx_in=sum(passed.ctx_in for passed in traffic),
             items_out=items_out,
         )
         before, self._before = self._before, (now, total)
@@ -142,7 +144,7 @@ class Reporter:
             inbox=self._inbox.num_waiting + (0 if progress is None else progress.num_waiting),
             items=items,
             calls=calls,
-            rejected=self._links.num_rejected,
+            rejected=self._links.dropped.count,
             peers=peers,
         )
 

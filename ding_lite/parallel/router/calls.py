@@ -1,4 +1,4 @@
-"""Remote procedure calls between nodes: pending calls, handlers, and answers.
+"""Remote procedure calls between nodes: calls of this node, and answers to those of others.
 
 A call is sent at most once. If the link breaks before the answer, the caller gets `PeerLost` and
 decides whether to call again; it is unknown whether the other node has done the work.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import Any, cast
@@ -23,11 +23,17 @@ from ding_lite.errors import (
     did_you_mean,
 )
 from ding_lite.interruption import words_of
+from ding_lite.parallel.link.links import Links
+from ding_lite.parallel.observe.message_trace import MessageTrace
 from ding_lite.parallel.wire.codec import Encoded
-from ding_lite.parallel.wire.messages import CallArrived, encode_reply
+from ding_lite.parallel.wire.messages import CallArrived, ReplyArrived, encode_call, encode_reply
+from ding_lite.runtime.concurrency import Workers
+from ding_lite.runtime.messaging.router import Router, use_router
 
 Handler = Callable[..., Any]
 """Answers a call; may return a `Future` to answer later without holding a thread."""
+NUM_WORKERS = 2
+"""Worker threads that answer the calls of other nodes."""
 REGISTRATION_S = 5.0
 """Seconds that a call waits for its handler, which a `main` may register later."""
 MAX_EARLY = 1_000
@@ -36,20 +42,84 @@ _LONGEST_TEXT = 64 * 1024
 
 
 class Calls:
-    """The pending calls of a node, and its handlers for calls of others."""
+    """Call other nodes, and answer their calls.
 
-    def __init__(self) -> None:
+    Args:
+        node_id: This node.
+        links: Its links.
+        traced: Records messages for a timeline.
+        clock: Measures how long a call waits for its handler.
+        router: The current router within handlers.
+    """
+
+    def __init__(
+        self, node_id: int, links: Links, traced: MessageTrace, clock: Clock, router: Router
+    ) -> None:
+        self._node_id = node_id
+        self._links = links
+        self._traced = traced
+        self._router = router
+        self.pending = PendingCalls()
+        """The calls of this node without an answer."""
+        self._early = EarlyCalls(clock)
+        self._answers = Answers(self._reply)
+        self._workers = Workers(NUM_WORKERS)
+        self._services: dict[str, Handler] = {}
         self._handlers: dict[str, Handler] = {}
         self._quick: set[str] = set()
-        self._under_way: dict[int, tuple[int, Future[Any]]] = {}
-        self._last_call = 0
         self._lock = threading.Lock()
+        self.onward: Callable[[int, Encoded], Future[Any]] | None = None
+        """Calls nodes beyond the peers over relays; None without relays."""
 
-    def register(self, name: str, fn: Handler, *, quick: bool = False) -> None:
-        """Answer calls of this name with `fn`, which may be `quick`.
+    # -- calling -----------------------------------------------------------------------------
+
+    def ask(self, node: int, name: str, args: tuple[Any, ...], kwargs: Any) -> Future[Any]:
+        """Call a node, which may be this one, without waiting.
 
         Raises:
-            ConfigError: The name is taken by another function, or `fn` cannot be called.
+            CodecError: An argument cannot be encoded.
+        """
+        if node == self._node_id:
+            return guard(partial(self._handle, name), args, kwargs)
+        return self.send(node, name, encode_call(name, args, kwargs))
+
+    def send(self, node: int, name: str, request: Encoded) -> Future[Any]:
+        """Send an encoded call to another node."""
+        if self.onward is not None and node not in self._links.sessions:
+            return self.onward(node, request)
+        began_ns = self._traced.now()
+        number, answer = self.pending.begin(node)
+        with self._links.changed:
+            session = self._links.sessions.get(node)
+            if session is not None and session.is_open:
+                session.call(number, request)
+                self._traced.asked(name, began_ns, number)
+                self._links.flush(node)
+            else:
+                session = None
+        if session is None:
+            self.pending.refuse(
+                number,
+                f"Node {node} cannot be called (`{name}`): node {self._node_id} is not connected "
+                f"to it. Connected are: {[*self._links.connected] or 'none'}.",
+            )
+        return answer
+
+    def settle(self, peer: int, reply: ReplyArrived, began_ns: int) -> None:
+        """Settle a call with the answer of a node."""
+        if not self.pending.settle(peer, reply.number, reply.ok, reply.value):
+            self._links.dropped.add(
+                f"Node {peer} answers call {reply.number}, which is not pending."
+            )
+        self._traced.answer_came(peer, reply, began_ns)
+
+    # -- answering ---------------------------------------------------------------------------
+
+    def register(self, name: str, fn: Handler, *, quick: bool = False) -> None:
+        """Register the handler of a name, and answer calls that wait for it.
+
+        Raises:
+            ConfigError: The name is taken, or `fn` cannot be called.
         """
         if not isinstance(name, str) or not name or not callable(fn):
             raise ConfigError(
@@ -65,18 +135,118 @@ class Calls:
             self._handlers[name] = fn
             if quick:
                 self._quick.add(name)
+        self._start(self._early.take(name))
 
-    def is_quick(self, name: str) -> bool:
-        """Whether the handler of this name is quick."""
-        return name in self._quick
+    def serve(self, name: str, fn: Handler) -> None:
+        """Register a service: it answers in order, on the thread that reads messages.
 
-    def answers(self, name: str) -> bool:
-        """Whether a handler is registered under this name."""
-        return name in self._handlers
+        `fn` gets the calling node as its first argument; the other arguments are untrusted.
+        """
+        self._services[name] = fn
 
-    @property
-    def num_under_way(self) -> int:
-        """The number of calls of this node without an answer."""
+    def take_call(self, peer: int, call: CallArrived, *, asker: int | None = None) -> None:
+        """Answer a received call, now or when its handler is registered.
+
+        Args:
+            peer: The receiver of the answer.
+            call: The call.
+            asker: The calling node, if `peer` has only relayed the call.
+        """
+        sender = peer if asker is None else asker
+        self._answers.begin(peer, call.number)
+        service = self._services.get(call.name)
+        if service is not None:
+            began_ns = self._traced.now()
+            answer = guard(service, (sender, *call.args), call.kwargs)
+            if answer.done() and isinstance(error := answer.exception(), CodecError):
+                self._links.dropped.add(f"Node {sender} calls `{call.name}`: {error}")
+            self._traced.item_came(sender, call.args, answer, began_ns)
+            self._answers.give(peer, call.number, answer)
+        elif call.name in self._quick:
+            self._answer(peer, call)
+        elif call.name in self._handlers or not self._early.hold(peer, call):
+            self._start([(peer, call)])
+        elif call.name in self._handlers:  # registered just now
+            self._start(self._early.take(call.name))
+
+    def _start(self, calls: Iterable[tuple[int, CallArrived]]) -> None:
+        for peer, call in calls:
+            self._workers.submit(partial(self._answer, peer, call))
+
+    def _answer(self, peer: int, call: CallArrived) -> None:
+        began_ns = self._traced.now()
+        with use_router(self._router):
+            answer = guard(partial(self._handle, call.name), call.args, call.kwargs)
+        self._traced.answered(peer, call, began_ns)
+        self._answers.give(peer, call.number, answer)
+
+    def _handle(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        handler = self._handlers.get(name)
+        if handler is None:
+            raise NotRegistered(
+                f"No call is answered under the name `{name}` on this node, and no handler "
+                f"was registered in time.{did_you_mean(name, self._handlers)} Registered are: "
+                f"{', '.join(sorted(self._handlers)) or 'none'}."
+            )
+        return handler(*args, **kwargs)
+
+    def _reply(self, peer: int, number: int, body: Encoded) -> None:
+        with self._links.changed:
+            session = self._links.sessions.get(peer)
+            if session is not None:  # else the node has left meanwhile
+                session.reply(number, body)
+                self._links.flush(peer)
+
+    # -- deadlines and closing ---------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Answer calls that have waited for a handler for too long."""
+        self._start(self._early.overdue())
+
+    def forget(self, peer: int) -> None:
+        """Fail the calls to a node that is gone, and drop its calls."""
+        self._early.forget(peer)
+        self._answers.forget(peer)
+        self.pending.fail(peer)
+
+    def leave(self) -> None:
+        """Answer all calls that wait for a handler."""
+        self._start(self._early.close())
+
+    def owes(self, nodes: Container[int]) -> bool:
+        """Whether one of these nodes waits for an answer that is done or being computed."""
+        return self._answers.has_any_for(nodes)
+
+    def close(self) -> None:
+        """End the worker threads."""
+        self._workers.close()
+
+
+def guard(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
+    """Run a handler; return a future of its result or exception."""
+    answer: Future[Any] = Future()
+    try:
+        result = handler(*args, **kwargs)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the caller raises it, also a SystemExit
+        answer.set_exception(error)
+    else:
+        if issubclass(type(result), Future):  # it may lie about its `__class__`
+            return cast("Future[Any]", result)
+        answer.set_result(result)
+    return answer
+
+
+class PendingCalls:
+    """The calls of a node without an answer."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[int, tuple[int, Future[Any]]] = {}
+        self._last_call = 0
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
         return len(self._under_way)
 
     def begin(self, node_id: int) -> tuple[int, Future[Any]]:
@@ -134,36 +304,6 @@ class Calls:
                     f"done the work; call again once it is back."
                 )
             )
-
-    def handle(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
-        """Run the handler of a call; an exception goes into the future."""
-        return self.guard(partial(self._dispatch, name), args, kwargs)
-
-    def _dispatch(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        handler = self._handlers.get(name)
-        if handler is None:
-            raise NotRegistered(
-                f"No call is answered under the name `{name}` on this node, and no handler "
-                f"was registered in time.{did_you_mean(name, self._handlers)} Registered are: "
-                f"{', '.join(sorted(self._handlers)) or 'none'}."
-            )
-        return handler(*args, **kwargs)
-
-    @staticmethod
-    def guard(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
-        """Run a handler; return a future of its result or exception."""
-        answer: Future[Any] = Future()
-        try:
-            result = handler(*args, **kwargs)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001 - the caller raises it, also a SystemExit
-            answer.set_exception(error)
-        else:
-            if issubclass(type(result), Future):  # it may lie about its `__class__`
-                return cast("Future[Any]", result)
-            answer.set_result(result)
-        return answer
 
 
 class EarlyCalls:

@@ -1,57 +1,91 @@
-"""The job as one node knows it: labels of all nodes, addresses, and common peers."""
+"""The job as one node knows it: its peers, the labels of all nodes, and addresses."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ding_lite.clock import Clock
 from ding_lite.errors import ConfigError
 from ding_lite.parallel.link.links import Links
 from ding_lite.parallel.network.address import ANY_HOST, Address, is_loopback
 from ding_lite.parallel.network.interfaces import interface_towards
 from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
-from ding_lite.parallel.router.routing import DirectRouting
+from ding_lite.parallel.router.relaying import Relaying
+from ding_lite.runtime.messaging.base import Router
 
 
-class JobView:
-    """Combine the spec of a node, the handshakes of its peers and the roster of node 0.
+class JobView(Router):
+    """The part of a router that knows the job: from the spec of its node, and from its peers.
 
     Args:
         spec: The place of this node.
-        links: Its links.
-        routing: Its routing, which may know the labels of further nodes.
+        clock: Measures timeouts.
     """
 
-    def __init__(self, spec: NodeSpec, links: Links, routing: DirectRouting) -> None:
-        self._spec = spec
-        self._links = links
-        self._routing = routing
-        self._roster: dict[int, frozenset[str]] = {}
+    links: Links
+    """The connections to the peers, and the sessions with them."""
+    _relay: Relaying | None
 
-    def note_labels(self, node: int, labels: frozenset[str]) -> None:
-        """Record the labels that node 0 has sent for a node; empty labels for a gone node."""
-        self._roster[node] = labels
+    def __init__(self, spec: NodeSpec, clock: Clock) -> None:
+        super().__init__()
+        self._spec = spec
+        self._clock = clock
+        self._roster: dict[int, frozenset[str]] = {}
+        """The labels that node 0 has sent; empty for a node that is gone."""
+
+    @property
+    def node_id(self) -> int:
+        return self._spec.node_id
+
+    @property
+    def labels(self) -> frozenset[str]:
+        return self._spec.labels
+
+    @property
+    def address(self) -> str | None:
+        return self.links.address
+
+    @property
+    def is_active(self) -> bool:
+        return self.links.is_active
+
+    @property
+    def has_audience(self) -> bool:
+        return self.links.has_audience
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        near = self.links.connected
+        return near if self._relay is None else tuple(sorted([*near, *self._relay.far]))
+
+    @property
+    def grows(self) -> bool:
+        return self._spec.growth is not None
+
+    @property
+    def may_leave(self) -> bool:
+        return self._spec.has_joined
 
     @property
     def world(self) -> tuple[frozenset[str], ...]:
-        """The labels of every node of the job; empty for an unknown node."""
         if self._spec.world and not self._roster:
             return self._spec.world
-        with self._links.changed:
-            known = [s.peer for s in self._links.sessions.values() if s.peer is not None]
-        of_node = self._routing.labels | {self._spec.node_id: self._spec.labels}
+        with self.links.changed:
+            known = [s.peer for s in self.links.sessions.values() if s.peer is not None]
+        of_node = {} if self._relay is None else self._relay.labels
+        of_node |= {self._spec.node_id: self._spec.labels}
         of_node |= dict(enumerate(self._spec.world))
         of_node |= {peer.node_id: peer.labels for peer in known}
         of_node |= self._roster
         sizes = [peer.num_nodes for peer in known] + [max(of_node) + 1]
         num_nodes = self._spec.num_nodes or max(sizes)
-        if self._spec.growth is not None:
+        if self.grows:
             num_nodes = max(num_nodes, max(of_node) + 1)
         return tuple(of_node.get(node, frozenset()) for node in range(num_nodes))
 
     @property
     def host(self) -> str | None:
-        """The host by which other nodes reach this machine; None if unknown."""
-        own = self._links.address
+        own = self.links.address
         known = [own or "", *self._spec.dials.values(), self._spec.desk or ""]
         places = [Address.parse(place) for place in known if place.startswith("tcp")]
         named = [place for place in places if place.place not in ANY_HOST]
@@ -63,12 +97,7 @@ class JobView:
         return None if named != places and is_loopback(interface) else interface
 
     def coordinator_of(self, members: Sequence[int]) -> int:
-        """Return a node that all these nodes can call, the same one on each of them.
-
-        Raises:
-            ConfigError: There is no such node.
-        """
-        if self._routing.passes_on:
+        if self._relay is not None:
             return members[0]
         num_nodes, links = len(self.world), self._spec.edges
         if self._spec.growth is not None:
@@ -81,3 +110,28 @@ class JobView:
             f"The nodes {[*members]} share no node that all of them are connected to, so they "
             f"cannot form a group. Add edges, or use a mesh or a star."
         )
+
+    # -- for the membership of an elastic job --------------------------------------------------
+
+    @property
+    def num_rejected(self) -> int:
+        """Dropped messages: malformed, or not for this node."""
+        return self.links.dropped.count
+
+    def labels_of(self, peer: int) -> frozenset[str]:
+        """Return the labels of a peer; empty before its handshake."""
+        session = self.links.sessions.get(peer)  # one that had joined may be gone by now
+        return frozenset() if session is None else session.labels
+
+    def note_labels(self, node: int, labels: frozenset[str], event: str = "") -> None:
+        """Record the labels of a node of the job.
+
+        Args:
+            node: The node.
+            labels: Its labels; empty for a node that is gone.
+            event: An event to emit locally, where the node is no peer.
+        """
+        self._roster[node] = labels
+        if event:
+            self._inbox.put_event(node, event, (node,), {})
+        self._inbox.wake()

@@ -1,7 +1,7 @@
 """The router of a node: sends and receives events, ctx values, calls and stream items.
 
-`NodeRouter` connects the parts: `Links` (connections and sessions), `DirectRouting` or a relay,
-`CallEndpoint`, `ItemStreams`, `StateExchange`, and `Inbox`, which hands arrivals to the program.
+`NodeRouter` connects the parts: `Links` (connections and sessions), `Calls`, `Topics`, `Streams`,
+and `Inbox`, which hands arrivals to the program. In a tree a relay passes messages on.
 """
 
 from __future__ import annotations
@@ -18,26 +18,21 @@ from ding_lite.errors import TransportError
 from ding_lite.parallel.link.links import Links
 from ding_lite.parallel.link.session import Session
 from ding_lite.parallel.memory.segments import domain
-from ding_lite.parallel.memory.shared_values import (
-    SharedSender,
-    job_of,
-    local_peers,
-)
+from ding_lite.parallel.memory.shared_values import SharedSender, job_of, local_peers
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.observe.message_trace import MessageTrace
 from ding_lite.parallel.observe.metrics import State
 from ding_lite.parallel.observe.metrics_reporter import Reporter
-from ding_lite.parallel.router.call_endpoint import CallEndpoint
-from ding_lite.parallel.router.calls import Handler
-from ding_lite.parallel.router.item_streams import ItemStreams
+from ding_lite.parallel.router.calls import Calls, Handler, guard
 from ding_lite.parallel.router.job_view import JobView
-from ding_lite.parallel.router.routing import DirectRouting
-from ding_lite.parallel.router.state_exchange import StateExchange
-from ding_lite.parallel.router.state_outbox import StateOutbox
+from ding_lite.parallel.router.relaying import Relaying
+from ding_lite.parallel.router.topics import Outbox, Topics
 from ding_lite.parallel.transport.base import Transport
 from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
-from ding_lite.parallel.wire.codec import Encoded
+from ding_lite.parallel.wire.codec import Encoded, decode
 from ding_lite.parallel.wire.messages import (
+    ITEM,
+    WITHDRAW,
     Arrival,
     CallArrived,
     EventArrived,
@@ -45,15 +40,14 @@ from ding_lite.parallel.wire.messages import (
     Left,
     ReplyArrived,
     StateArrived,
+    encode_call,
     encode_event,
 )
 from ding_lite.runtime.interrupt import DeferredSigint, interruptible
-from ding_lite.runtime.messaging.base import Router
 from ding_lite.runtime.messaging.inbox import FINISH
-from ding_lite.runtime.messaging.labels import check_patterns, several
-from ding_lite.runtime.messaging.streams import Until
-from ding_lite.runtime.messaging.subscription import check_topic
-from ding_lite.settings import check_all, whole
+from ding_lite.runtime.messaging.labels import check_patterns, matches, several
+from ding_lite.runtime.messaging.streams import Parcel, Streams
+from ding_lite.runtime.messaging.subscription import CTX, check_topic
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +55,7 @@ EMIT_TIMEOUT_S = 30.0
 """Seconds that `emit` waits for a slow peer."""
 
 
-class NodeRouter(Router):
+class NodeRouter(JobView):
     """The connection of a node to the other nodes of its job, which are other processes.
 
     Args:
@@ -72,9 +66,6 @@ class NodeRouter(Router):
             argument of each is the calling node; the others are untrusted.
         on_peer: Called on the same thread with each node that connects (True) or disconnects.
     """
-
-    # More than 20 methods: those of `Router`, and what the launcher and the membership of an
-    # elastic job tell a router.
 
     traced: MessageTrace
 
@@ -87,9 +78,7 @@ class NodeRouter(Router):
         services: Mapping[str, Handler] | None = None,
         on_peer: Callable[[int, bool], None] = lambda peer, is_there: None,
     ) -> None:
-        super().__init__()
-        self._spec = spec
-        self._clock = clock
+        super().__init__(spec, clock)
         self._on_peer = on_peer
         self._missed: set[int] = set()
         self._newcomers: set[int] = set()
@@ -104,8 +93,8 @@ class NodeRouter(Router):
         memory = domain()
         nearby = local_peers(spec) if memory else frozenset()
         self._shared_sender = SharedSender(job_of(spec), len(nearby))
-        self._outbox = StateOutbox(spec.node_id, self._shared_sender, clock)
-        self._links = Links(
+        self._outbox = Outbox(spec.node_id, self._shared_sender, clock)
+        self.links = Links(
             spec,
             self._transport,
             clock,
@@ -115,107 +104,43 @@ class NodeRouter(Router):
             on_lost=self._note_lost,
             on_tick=self._tick,
         )
-        self._links.on_state_sent = self.traced.state_sent
-        self._links.on_unknown_node = self._adopt
-        self._links.on_cut_off = self._note_cut_off
+        self.links.on_state_sent = self.traced.state_sent
+        self.links.on_unknown_node = self._adopt
+        self.links.on_cut_off = self._note_cut_off
         self.deferred_sigint = DeferredSigint(self._transport.wake_pump)
         """Defers Ctrl-C while the main thread pumps messages."""
 
-        self._endpoint = CallEndpoint(spec.node_id, self._links, self.traced, clock, self)
+        self._calls = Calls(spec.node_id, self.links, self.traced, clock, self)
         for name, fn in (services or {}).items():
-            self._endpoint.serve(name, fn)
-        self._routing = self._make_routing()
-        self._job_view = JobView(spec, self._links, self._routing)
-        self._item_streams = ItemStreams(
-            spec, self._links, self._endpoint, self.traced, clock, self._routing
-        )
-        self._streams = self._item_streams.streams
+            self._calls.serve(name, fn)
+        self._streams = Streams(self._send_item, self._withdraw, self._receivers, clock)
+        self._calls.serve(ITEM, self._streams.arrive)
+        self._calls.serve(WITHDRAW, self._streams.withdraw)
+        self._relay = self._make_relay()
         self._serve_collectives()
-        self._reporter = Reporter(spec, self._links, self._inbox, self._loads, clock)
-        self._state = StateExchange(
-            self._links,
-            self._routing,
-            self._outbox,
-            self._inbox,
-            self.traced,
-            keeps_offers=self.grows,
+        self._reporter = Reporter(spec, self.links, self._inbox, self._loads, clock)
+        self._topics = Topics(
+            self.links, self._relay, self._inbox, self.traced, keeps_offers=self.grows
         )
         try:
-            self._links.start()
+            self.links.start()
         except BaseException:
             self._end("failed")
             raise
 
-    # -- nodes and peers ---------------------------------------------------------------------
-
-    @property
-    def node_id(self) -> int:
-        return self._spec.node_id
-
-    @property
-    def labels(self) -> frozenset[str]:
-        return self._spec.labels
-
-    @property
-    def address(self) -> str | None:
-        return self._links.address
-
-    @property
-    def host(self) -> str | None:
-        return self._job_view.host
-
-    @property
-    def is_active(self) -> bool:
-        return self._links.is_active
-
-    @property
-    def has_audience(self) -> bool:
-        return self._links.has_audience
-
-    @property
-    def peers(self) -> tuple[int, ...]:
-        near = self._links.connected
-        return tuple(sorted([*near, *self._routing.far])) if self._routing.passes_on else near
-
-    @property
-    def num_rejected(self) -> int:
-        """Dropped messages: malformed, or not for this node."""
-        return self._links.num_rejected
-
-    @property
-    def world(self) -> tuple[frozenset[str], ...]:
-        return self._job_view.world
-
-    @property
-    def grows(self) -> bool:
-        return self._spec.growth is not None
-
-    @property
-    def may_leave(self) -> bool:
-        return self._spec.has_joined
-
-    def coordinator_of(self, members: Sequence[int]) -> int:
-        return self._job_view.coordinator_of(members)
+    # -- connecting ----------------------------------------------------------------------------
 
     def wait_ready(self, timeout: float | None = None) -> None:
         # An exception in the signal handler could leave a lock held that `close` needs.
-        with interruptible(lambda _: self._links.stop_waiting(), announce=False) as interruption:
-            self._links.wait_ready(self._spec.startup_timeout if timeout is None else timeout)
+        with interruptible(lambda _: self.links.stop_waiting(), announce=False) as interruption:
+            self.links.wait_ready(self._spec.startup_timeout if timeout is None else timeout)
         interruption.raise_if_any()
-
-    def redial(self, peer: int, address: str) -> None:
-        """Dial a peer at its new address.
-
-        Raises:
-            ConfigError: This node does not dial that peer.
-        """
-        self._links.redial(peer, address)
 
     # -- joining and leaving -----------------------------------------------------------------
 
     def admit(self, peer: int) -> None:
         """Add a peer: accept its connection, and send it the newest values."""
-        if self._links.admit(peer, lasting=self._lasting):
+        if self.links.admit(peer, lasting=self._lasting):
             self._newcomers.add(peer)
             self._missed.add(peer)
 
@@ -226,37 +151,10 @@ class NodeRouter(Router):
 
     def dismiss(self, peer: int) -> None:
         """Remove a peer; only on the thread that reads messages."""
-        self._links.dismiss(peer)
+        self.links.dismiss(peer)
         self._newcomers.discard(peer)
         self._missed.discard(peer)
         self._streams.left(peer)
-
-    @property
-    def changed(self) -> threading.Condition:
-        """Notified when a node connects or disconnects, and when a roster arrives."""
-        return self._links.changed
-
-    def has_left(self, peer: int) -> bool:
-        """Tell whether a peer has sent a good-bye."""
-        session = self._links.sessions.get(peer)
-        return session is None or session.has_left
-
-    def labels_of(self, peer: int) -> frozenset[str]:
-        """Return the labels of a peer; empty before its handshake."""
-        return self._links.labels_of(peer)
-
-    def note_labels(self, node: int, labels: frozenset[str], event: str = "") -> None:
-        """Record the labels of a node of the job.
-
-        Args:
-            node: The node.
-            labels: Its labels; empty for a node that is gone.
-            event: An event to emit locally, where the node is no peer.
-        """
-        self._job_view.note_labels(node, labels)
-        if event:
-            self._inbox.put_event(node, event, (node,), {})
-        self._inbox.wake()
 
     # -- events and the ctx ------------------------------------------------------------------
 
@@ -264,36 +162,37 @@ class NodeRouter(Router):
         if self.failure is not None:  # it ends this node, not the job
             return
         if event == FINISH:
-            self._links.settle()
+            self.links.settle()
         began_ns, sent = self.traced.now(), []
         encoded = encode_event(event, args, kwargs)
-        with self._links.changed:
+        with self.links.changed:
             if event == FINISH:
                 self._lasting.append(encoded)
-            for peer, session in [*self._links.sessions.items()]:
+            for peer, session in [*self.links.sessions.items()]:
                 if not session.has_left:
                     if event != FINISH and not session.events.has_room:  # FINISH waits for none
                         self._wait_for_room(session, event)
                     at_ns = began_ns and self.traced.now()
                     number = session.events.post(encoded, lasting=event == FINISH)
                     sent.append((peer, number, at_ns))
-            self._links.flush()
+            self.links.flush()
         if began_ns:
             self.traced.emitted(event, began_ns, sent)
 
     def publish(self, topic: str, tree: Any, *, to: str | Iterable[str] | None = None) -> None:
-        patterns = None if to is None else check_patterns(to)
-        self._state.publish(check_topic(topic), tree, patterns)
+        slots = self._outbox.encode(check_topic(topic), tree)
+        self._topics.offer(slots, None if to is None else check_patterns(to))
 
     def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
-        self._state.publish_ctx(values, None if to is None else several(to))
+        topics = {CTX + key if type(key) is str else key: v for key, v in values.items()}
+        self._topics.offer(self._outbox.fill(topics), None if to is None else several(to))
 
     def published(self, topic: str) -> Any:
         return self._outbox.newest(topic)
 
     def pump(self, ready: Callable[[], bool], timeout: float | None) -> None:
         seconds = math.inf if timeout is None else timeout
-        if self._links.is_calling:
+        if self._transport.is_calling:
             return
         if threading.current_thread() is not threading.main_thread():
             self._transport.pump(ready, seconds)
@@ -305,14 +204,14 @@ class NodeRouter(Router):
         self._transport.wake_pump()
 
     def _wait_for_room(self, session: Session, event: str) -> None:
-        if self._links.is_calling:
+        if self._transport.is_calling:
             return
-        self._links.wake()
+        self.links.wake()
         deadline = Deadline.after(EMIT_TIMEOUT_S, self._clock)
         if not deadline.wait(
-            self._links.changed, lambda: session.events.has_room or session.has_left
+            self.links.changed, lambda: session.events.has_room or session.has_left
         ):
-            hung = "that node, or one behind it," if self._routing.passes_on else "that node"
+            hung = "that node, or one behind it," if self._relay is not None else "that node"
             raise TransportError(
                 f"Node {session.peer_id} has not acknowledged earlier events for "
                 f"{EMIT_TIMEOUT_S:g} s, and its queue is full: event `{event}` was not sent. "
@@ -323,66 +222,77 @@ class NodeRouter(Router):
     # -- calls -------------------------------------------------------------------------------
 
     def register(self, name: str, fn: Handler, *, quick: bool = False) -> None:
-        self._endpoint.register(name, fn, quick=quick)
-
-    def call(
-        self, node: int, name: str, *args: Any, timeout: float | None = 30.0, **kwargs: Any
-    ) -> Any:
-        return self._endpoint.call(node, name, args, kwargs, timeout)
+        self._calls.register(name, fn, quick=quick)
 
     def ask(self, node: int, name: str, *args: Any, **kwargs: Any) -> Future[Any]:
-        return self._endpoint.ask(node, name, args, kwargs)
+        return self._calls.ask(node, name, args, kwargs)
+
+    def _give_up(self, answer: Future[Any]) -> None:
+        self._calls.pending.forget(answer)
 
     # -- streams -----------------------------------------------------------------------------
 
-    def send(
-        self,
-        stream: str,
-        tree: Any,
-        *,
-        to: str | Iterable[str],
-        in_flight: int = 2,
-        timeout: float | None = 60.0,
-        until: Until | None = None,
-    ) -> bool:
-        check_all(whole(1, in_flight=in_flight))
-        return self._item_streams.send(
-            stream, tree, check_patterns(to), in_flight=in_flight, timeout=timeout, until=until
-        )
+    def _item(self, stream: str, number: int, oldest: int, tree: Any) -> Encoded:
+        return encode_call(ITEM, (self._spec.incarnation, stream, number, oldest, tree), {})
+
+    def _send_item(self, node: int, parcel: Parcel) -> Future[Any]:
+        if node == self.node_id:
+            _, _, *args = decode(parcel.body.meta, parcel.body.buffers)
+            return guard(self._streams.arrive, (node, *args), {})
+        if self._relay is not None and node not in self.links.sessions:
+            return self._relay.send_item(node, parcel)
+        return self._calls.send(node, ITEM, parcel.body)
+
+    def _withdraw(self, node: int, numbers: Sequence[int]) -> Future[Any]:
+        request = encode_call(WITHDRAW, (self._spec.incarnation, [*numbers]), {})
+        return self._calls.send(node, WITHDRAW, request)
+
+    def _receivers(self, patterns: Iterable[str]) -> list[int]:
+        """Return the connected nodes with matching labels."""
+        me = [self.node_id] if matches(self.labels, patterns) else []
+        near = [p for p in self.links.connected if matches(self.labels_of(p), patterns)]
+        return me + near + ([] if self._relay is None else self._relay.reaches(patterns))
 
     # -- arrivals, on the thread that reads messages ------------------------------------------
 
     def _deliver(self, peer: int, arrival: Arrival) -> None:
         began_ns = self.traced.now()
         if isinstance(arrival, EventArrived):
-            if (taken := self._routing.take_event(peer, arrival)) is not None:
+            sender, came = peer, arrival
+            if self._relay is not None:
+                if (taken := self._relay.take_event(peer, arrival)) is None:
+                    return
                 sender, came = taken
-                event = self.traced.event_came(peer, came, began_ns) if began_ns else came.event
-                self._inbox.put_event(sender, event, came.args, came.kwargs)
+            event = self.traced.event_came(peer, came, began_ns) if began_ns else came.event
+            self._inbox.put_event(sender, event, came.args, came.kwargs)
         elif isinstance(arrival, StateArrived):
-            self.traced.state_came(peer, arrival, began_ns)
-            self._state.receive(peer, arrival)
+            self.traced.state_came(peer, arrival.number, began_ns)
+            self._topics.take(peer, arrival)
         elif isinstance(arrival, ReplyArrived):
-            self._endpoint.settle(peer, arrival, began_ns)
+            self._calls.settle(peer, arrival, began_ns)
         elif isinstance(arrival, CallArrived):
-            self._routing.take_call(peer, arrival)
+            (self._calls if self._relay is None else self._relay).take_call(peer, arrival)
         elif isinstance(arrival, Joined):
-            if peer in self._newcomers:
-                self._newcomers.discard(peer)
-                self._state.offer_newest(peer, arrival.peer.labels)
-            self._streams.joined(peer, is_new_incarnation=arrival.is_new_incarnation)
-            self._routing.joined(peer, is_new_incarnation=arrival.is_new_incarnation)
-            self._inbox.wake()
-            if peer in self._missed:
-                self._missed.discard(peer)
-                self._inbox.put_event(peer, "node_joined", (peer,), {})
-            self._on_peer(peer, True)
+            self._note_joined(peer, arrival)
         elif isinstance(arrival, Left):
             self._streams.left(peer)
             self._forget(peer)
             self._inbox.wake()
             if self.grows:
                 self._inbox.put_event(peer, "node_left", (peer,), {})
+
+    def _note_joined(self, peer: int, joined: Joined) -> None:
+        if peer in self._newcomers:
+            self._newcomers.discard(peer)
+            self._topics.offer_newest(peer, joined.peer.labels)
+        self._streams.joined(peer, is_new_incarnation=joined.is_new_incarnation)
+        if self._relay is not None:
+            self._relay.joined(peer, is_new_incarnation=joined.is_new_incarnation)
+        self._inbox.wake()
+        if peer in self._missed:
+            self._missed.discard(peer)
+            self._inbox.put_event(peer, "node_joined", (peer,), {})
+        self._on_peer(peer, True)
 
     def _note_lost(self, peer: int) -> None:
         self._missed.add(peer)
@@ -397,9 +307,10 @@ class NodeRouter(Router):
         self._inbox.put_failure(error)
 
     def _forget(self, peer: int) -> None:
-        self._state.forget(peer)
-        self._endpoint.forget(peer)
-        self._routing.gone(peer)
+        self._topics.forget(peer)
+        self._calls.forget(peer)
+        if self._relay is not None:
+            self._relay.gone(peer)
         self._on_peer(peer, False)
 
     # -- closing -----------------------------------------------------------------------------
@@ -407,10 +318,6 @@ class NodeRouter(Router):
     def finish(self) -> None:
         """End the job on this node, as if another node had ended it."""
         self._inbox.put_event(self.node_id, FINISH, (), {})
-
-    def note_ended(self, node: int, *, incarnation: int) -> None:
-        """Record that the process of a peer has ended, so that `close` does not wait for it."""
-        self._links.note_ended(node, incarnation)
 
     def close(self, *, good_bye: bool = True, linger: float | None = None) -> None:
         """Wait until the peers have all events and answers, exchange good-byes, and disconnect.
@@ -427,15 +334,15 @@ class NodeRouter(Router):
             SystemExit: SIGTERM has come meanwhile.
         """
         good_bye = good_bye and self.failure is None
-        with interruptible(lambda _: self._links.hurry(), announce=False) as interruption:
+        with interruptible(lambda _: self.links.hurry(), announce=False) as interruption:
             try:
-                if good_bye:
-                    self._routing.stay()
-                self._endpoint.leave()
-                self._links.close(
+                if good_bye and self._relay is not None:
+                    self._relay.stay()
+                self._calls.leave()
+                self.links.close(
                     good_bye=good_bye,
                     linger=self._spec.linger if linger is None else linger,
-                    has_more=lambda: self._endpoint.owes(self._links.connected),
+                    has_more=lambda: self._calls.owes(self.links.connected),
                 )
             finally:
                 self._end("ended" if good_bye else "failed")
@@ -443,12 +350,12 @@ class NodeRouter(Router):
 
     def _end(self, state: State) -> None:
         self._transport.close()
-        self._links.end()
-        self._endpoint.end()
+        self.links.end()
+        self._calls.pending.end()
         self._reporter.close(state)
-        self._state.close()
+        self._topics.close()
         self._shared_sender.close()
-        self._endpoint.close()
+        self._calls.close()
 
     # -- internals ---------------------------------------------------------------------------
 
@@ -456,18 +363,19 @@ class NodeRouter(Router):
         """Admit a node that is no peer but connects, if the job has such a node."""
         return False
 
-    def _make_routing(self) -> DirectRouting:
-        return DirectRouting(self._links, self._endpoint)
+    def _make_relay(self) -> Relaying | None:
+        return None
 
     def _tick(self) -> None:
         self._streams.look()
-        self._routing.tick()
-        self._endpoint.tick()
+        if self._relay is not None:
+            self._relay.tick()
+        self._calls.tick()
         self._reporter.turn()
 
     def _incarnation_of(self, peer: int) -> int:
-        session = self._links.sessions.get(peer)
+        session = self.links.sessions.get(peer)
         return 0 if session is None or session.peer is None else session.peer.incarnation
 
     def _loads(self) -> tuple[int, int, int]:
-        return self._streams.num_sent, self._streams.num_waiting, self._endpoint.num_under_way
+        return self._streams.num_sent, self._streams.num_waiting, len(self._calls.pending)

@@ -129,9 +129,9 @@ def obey(router: NodeRouter, command: Command) -> None:
     """Carry out a command of the launcher."""
     match command:
         case Ended(node_id, incarnation):
-            router.note_ended(node_id, incarnation=incarnation)
+            router.links.note_ended(node_id, incarnation)
         case Moved(node_id, address):
-            router.redial(node_id, address)
+            router.links.redial(node_id, address)
         case Finish():
             router.finish()
 

@@ -35,7 +35,7 @@ Frame: TypeAlias = bytes | memoryview
 """One part of a message."""
 
 
-class Lane(enum.Enum):
+class Lane(bytes, enum.Enum):
     """One of the two connections of a link."""
 
     CONTROL = b"c"

@@ -33,16 +33,13 @@ _MAGIC = b"DCHK"
 _VERSION = 1
 _BEGIN, _MORE = 1, 2
 _HEAD = Struct("<4sBBHIQQ")  # magic, version, kind, no flags, frames, stream, bytes or offset
+HEAD_BYTES = _HEAD.size
 _SIZE = np.dtype("<u8")
-
-
-def size_of(frame: Frame) -> int:
-    return frame.nbytes if isinstance(frame, memoryview) else len(frame)
 
 
 def split(frames: Sequence[Frame], stream: int) -> Iterator[list[Frame]]:
     """Make the chunks of a message, without a copy; its sender has no other of this `stream`."""
-    sizes = np.array([size_of(frame) for frame in frames], _SIZE)
+    sizes = np.array([memoryview(frame).nbytes for frame in frames], _SIZE)
     total = int(sizes.sum())
     yield [_head(_BEGIN, len(frames), stream, total), sizes.tobytes()]
 
@@ -63,7 +60,7 @@ def split(frames: Sequence[Frame], stream: int) -> Iterator[list[Frame]]:
 
 
 def is_chunk(frames: Sequence[Frame]) -> bool:
-    return len(frames) > 0 and len(frames[0]) == _HEAD.size and frames[0][:4] == _MAGIC
+    return len(frames) > 0 and len(frames[0]) == HEAD_BYTES and frames[0][:4] == _MAGIC
 
 
 class Assembler:
@@ -134,7 +131,7 @@ class Assembler:
                 f"A message of {num_frames} frames and {total} bytes is announced; the limits are "
                 f"{MAX_FRAMES} and {self._max_bytes}."
             )
-        if size_of(chunk[1]) != num_frames * _SIZE.itemsize:
+        if memoryview(chunk[1]).nbytes != num_frames * _SIZE.itemsize:
             raise CodecError("The list of frame sizes of a message has the wrong length.")
         sizes = [int(size) for size in np.frombuffer(chunk[1], _SIZE)]
         if sum(sizes) != total:
@@ -172,7 +169,7 @@ class _Partial:
         if offset != self.received:
             raise CodecError(f"A chunk has offset {offset}; {self.received} was to come next.")
         for piece in pieces:
-            size = size_of(piece)
+            size = memoryview(piece).nbytes
             if self.is_complete or not 0 < size <= self.sizes[self.frame] - self.inside:
                 raise CodecError(f"A piece of {size} bytes does not fit into its frame.")
             start = self.starts[self.frame] + self.inside

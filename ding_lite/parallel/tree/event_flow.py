@@ -67,7 +67,7 @@ class EventFlow:
                 session = self._links.sessions[hop]
                 if not session.has_left:
                     self._under_way[source, hop].append((session.events.post(event), number))
-                    self._links.sessions[source].received.hold_back(number)
+                    self._links.sessions[source].hold_back(number)
             self._links.flush()
 
     def forget(self, source: int) -> None:

@@ -31,15 +31,16 @@ from ding_lite.clock import Clock, Deadline
 from ding_lite.errors import CodecError, LabelError, PeerLost, RemoteError
 from ding_lite.parallel.link.links import Links
 from ding_lite.parallel.network.topology import NodeSpec
-from ding_lite.parallel.router.call_endpoint import CallEndpoint
-from ding_lite.parallel.router.item_streams import ITEM, WITHDRAW
-from ding_lite.parallel.router.routing import DirectRouting
-from ding_lite.parallel.router.state_outbox import StateOutbox
+from ding_lite.parallel.router.calls import Calls
+from ding_lite.parallel.router.relaying import Relaying
+from ding_lite.parallel.router.topics import Outbox
 from ding_lite.parallel.tree.event_flow import EventFlow, Origin
 from ding_lite.parallel.tree.hop_queue import HopQueue, QueuedItem
 from ding_lite.parallel.tree.routing_table import RoutingTable
 from ding_lite.parallel.wire.codec import Encoded
 from ding_lite.parallel.wire.messages import (
+    ITEM,
+    WITHDRAW,
     CallArrived,
     EventArrived,
     encode_call,
@@ -64,32 +65,33 @@ _DONE, _RAISED, _LOST = "done", "raised", "lost"
 _ADDRESSED_KEY = msgspec.json.Decoder(tuple[int, list[str] | None, str])
 
 
-class Relay(DirectRouting):
+class Relay(Relaying):
     """Route messages of a node in a tree, and relay those of other nodes.
 
     Args:
         spec: The place of this node.
         links: Its links.
-        endpoint: Makes and answers calls.
+        calls: Makes and answers calls.
+        streams: Streams of which to send items.
         outbox: Keeps the values of other nodes until they are sent.
         clock: Measures timeouts.
     """
-
-    passes_on = True
 
     def __init__(
         self,
         spec: NodeSpec,
         links: Links,
-        endpoint: CallEndpoint,
-        outbox: StateOutbox,
+        calls: Calls,
+        streams: Streams,
+        outbox: Outbox,
         clock: Clock,
     ) -> None:
-        super().__init__(links, endpoint)
         self._spec = spec
+        self._links = links
+        self._calls = calls
         self._outbox = outbox
         self._clock = clock
-        self._streams: Streams | None = None
+        self._streams = streams
         self._table = RoutingTable(spec)
         self._flow = EventFlow(links)
         self._hop_queue = HopQueue(self._send_onward, self._is_there)
@@ -97,29 +99,25 @@ class Relay(DirectRouting):
         self._missing: dict[int, Deadline] = {}
         self._given_up: defaultdict[int, list[ItemId]] = defaultdict(list)
         self._early: defaultdict[int, list[Callable[[], None]]] = defaultdict(list)
-        endpoint.serve(ONWARD, self._relay_call)
-        endpoint.onward = self._ask
+        calls.serve(ONWARD, self._relay_call)
+        calls.onward = self._ask
         if not spec.world:
             self._publish_labels()
 
     # -- reachable nodes ---------------------------------------------------------------------
 
     def reaches(self, patterns: Iterable[str]) -> list[int]:
-        """Return the reachable nodes beyond the peers with matching labels."""
         return [node for node in self._table.matching(patterns) if self._is_reached(node)]
 
     def leads_to(self, peer: int, patterns: Iterable[str]) -> bool:
-        """Tell whether the labels of a peer match, or those of a node behind it."""
         return peer in self._table.next_hops(patterns)
 
     @property
     def far(self) -> list[int]:
-        """The reachable nodes beyond the peers."""
         return [node for node in self._table.nodes if self._is_reached(node)]
 
     @property
     def labels(self) -> dict[int, frozenset[str]]:
-        """The known labels of the nodes."""
         return dict(self._table.labels)
 
     def _publish_labels(self) -> None:
@@ -149,11 +147,10 @@ class Relay(DirectRouting):
         return {_address_key(self._spec.node_id, to, key): slot for key, slot in slots.items()}
 
     def take_state(self, peer: int, values: dict[str, Any]) -> dict[int, dict[str, Any]]:
-        """Relay received values; return those for this node, by sender."""
         try:
             return self._take_state(peer, values)
         except (CodecError, LabelError) as error:
-            self._links.reject(str(error))
+            self._links.dropped.add(str(error))
             return {}
 
     def _take_state(self, peer: int, values: dict[str, Any]) -> dict[int, dict[str, Any]]:
@@ -179,8 +176,7 @@ class Relay(DirectRouting):
 
     def _learn(self, node: int, labels: Any) -> None:
         self._table.learn(node, check_labels(labels))
-        if self._streams is not None:
-            self._streams.wake()  # a blocked sender may wait for such a receiver
+        self._streams.wake()  # a blocked sender may wait for such a receiver
 
     def _hops(self, peer: int, to: Sequence[str] | None) -> frozenset[int]:
         """Return the peers to which to relay a value of a peer."""
@@ -211,14 +207,11 @@ class Relay(DirectRouting):
     # -- events ------------------------------------------------------------------------------
 
     def take_event(self, peer: int, came: EventArrived) -> tuple[int, EventArrived] | None:
-        """Relay a received event; return its sender and the event.
-
-        Return None for a malformed event, and for a duplicate after the death of a hub.
-        """
+        # None for a malformed event, and for a duplicate after the death of a hub.
         try:
             origin, came = self._read_event(peer, came)
         except CodecError as error:
-            self._links.reject(str(error))
+            self._links.dropped.add(str(error))
             return None
         if origin.node != peer and not self._flow.is_new(origin):
             return None
@@ -241,19 +234,18 @@ class Relay(DirectRouting):
     # -- calls -------------------------------------------------------------------------------
 
     def take_call(self, peer: int, call: CallArrived) -> None:
-        """Answer a relayed call to this node; relay a call to another."""
         is_passed_on = call.name == ONWARD and len(call.args) == 4
         if not is_passed_on or call.args[0] != self._spec.node_id:
-            self._endpoint.take(peer, call)  # `_relay_call` handles it
+            self._calls.take_call(peer, call)  # `_relay_call` handles it
             return
         _, origin, _, body = call.args
         try:
             asker = self._sender(peer, origin)
             own = CallArrived(call.number, *read_named(body, "A call"))
         except CodecError as error:
-            self._links.reject(str(error))
+            self._links.dropped.add(str(error))
         else:
-            self._endpoint.take(peer, own, asker=asker)
+            self._calls.take_call(peer, own, asker=asker)
 
     def _ask(self, node: int, request: Encoded) -> Future[Any]:
         """Call a node beyond the peers; return the future of its answer."""
@@ -286,7 +278,7 @@ class Relay(DirectRouting):
         request = encode_call(ONWARD, (to, origin, credits, body), {})
 
         def send() -> None:
-            self._endpoint.send(hop, ONWARD, request).add_done_callback(
+            self._calls.send(hop, ONWARD, request).add_done_callback(
                 lambda answer: outcome.set_result(self._outcome(answer, hop, is_last=hop == to))
             )
 
@@ -314,12 +306,7 @@ class Relay(DirectRouting):
 
     # -- items of streams --------------------------------------------------------------------
 
-    def serve(self, streams: Streams) -> None:
-        """Set the streams of which to send items."""
-        self._streams = streams
-
     def send_item(self, node: int, parcel: Parcel) -> Future[Any]:
-        """Send an item to a node beyond the peers; return a future of its acknowledgement."""
         item_id = ItemId(self._spec.node_id, self._spec.incarnation, parcel.number)
         item = QueuedItem(item_id, node, parcel.stream, parcel.in_flight, parcel.body)
         answer: Future[Any] = Future()
@@ -348,7 +335,7 @@ class Relay(DirectRouting):
 
     def _settle_item(self, answer: Future[Any], done: Future[Any], node: int) -> None:
         outcome = done.result()
-        if outcome[0] == _LOST and self._streams is not None:
+        if outcome[0] == _LOST:
             self._absent[node] = Deadline.after(RETRY_S, self._clock)
             self._streams.left(node)
         _settle(answer, outcome, node)
@@ -356,7 +343,6 @@ class Relay(DirectRouting):
     # -- connections and deadlines; on the transport's thread ---------------------------------
 
     def joined(self, peer: int, *, is_new_incarnation: bool) -> None:
-        """Relay everything queued for a connected peer and the nodes behind it."""
         if is_new_incarnation:
             self._flow.forget(peer)
         self._missing.pop(peer, None)
@@ -372,14 +358,12 @@ class Relay(DirectRouting):
         self._hop_queue.resume(lambda to: self._table.next_hop(to) == peer)
 
     def gone(self, peer: int) -> None:
-        """Keep the items for a lost peer; give up those for a peer that has left."""
         if self._links.sessions[peer].has_left:
             self._hop_queue.give_up(lambda to: self._table.next_hop(to) == peer, _lost(peer))
         else:
             self._missing.setdefault(peer, Deadline.after(DOUBT_S, self._clock))
 
     def stay(self) -> None:
-        """Block until all children have left, as long as the parent is connected."""
         parent = self._table.parent
         if parent is None:
             return
@@ -388,20 +372,18 @@ class Relay(DirectRouting):
             Deadline.after(None, self._clock).wait(
                 self._links.changed,
                 lambda: (
-                    self._links.is_hurried
+                    self._links.drain.is_cancelled
                     or not sessions[parent].is_open
                     or not any(sessions[k].is_open for k in sessions if k != parent)
                 ),
             )
 
     def tick(self) -> None:
-        """Give up items of peers lost for too long, and retry nodes after their pause."""
         for peer in [peer for peer, doubt in self._missing.items() if doubt.expired]:
             self._given_up[peer] += self._hop_queue.give_up(partial(eq, peer), _lost(peer))
         for node in [node for node, pause in list(self._absent.items()) if pause.expired]:
             del self._absent[node]
-            if self._streams is not None:
-                self._streams.joined(node, is_new_incarnation=True)
+            self._streams.joined(node, is_new_incarnation=True)
 
 
 def _address_key(origin: int, to: Sequence[str] | None, key: str) -> str:

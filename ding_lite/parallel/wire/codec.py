@@ -2,8 +2,7 @@
 
 A tree of values becomes one short block of msgpack, the meta, and the raw bytes of its arrays.
 Nothing is pickled, and nothing that arrives is trusted: every size is checked before memory is
-taken for it, and every malformed message raises `CodecError`. Writing is below; reading is in
-`decoding`, arrays are in `arrays`.
+taken for it, and every malformed message raises `CodecError`. Arrays are in `arrays`.
 
 `docs/protocol.md` is the authority on the bytes. In short: a scalar is a msgpack scalar, and
 everything else is a msgpack array with a tag as its first item.
@@ -15,30 +14,46 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 
-from ding_lite.errors import CodecError
+from ding_lite.errors import CodecError, ContextError
 from ding_lite.parallel.wire.arrays import (
     CODES,
     OWN_BUFFER_BYTES,
     NumpyArray,
     Packing,
+    Unpacking,
     Unsendable,
     array_code,
     is_tensor_class,
     shorten,
     tensor_code,
+    tensor_of,
     unreadable,
 )
-from ding_lite.parallel.wire.decoding import MAX_DEPTH, SCALARS, Reader, Tag
 from ding_lite.records import RECORDS
 from ding_lite.runtime.context import Context
 
 MAX_META_BYTES = 1024 * 1024
 """Limit of the bytes of a message's meta."""
+
+
+class Tag:
+    """The kind of an array in the meta: its first item."""
+
+    LIST, TUPLE, DICT, SET, BYTES, SCALAR, ARRAY, TENSOR, CONTEXT, RECORD = range(10)
+
+
+SCALARS = frozenset({type(None), bool, int, float, str, bytes})
+"""Types that msgpack has itself; the keys of a dict are of one of them too."""
+MAX_DEPTH = 16
+"""Limit of nested containers in an encoded value; one more in a message of several."""
+
+Value: TypeAlias = Any
+Node: TypeAlias = list[Any]
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(tuple[int, Any])
@@ -59,7 +74,8 @@ class Encoded(msgspec.Struct, frozen=True):
 
     @property
     def nbytes(self) -> int:
-        return len(self.meta) + sum([buffer.nbytes for buffer in self.buffers])
+        size = len(self.meta)
+        return size + sum([buffer.nbytes for buffer in self.buffers]) if self.buffers else size
 
 
 def encode(tree: Any, *, borrow: bool = False, name: str = "value", room: int = 0) -> Encoded:
@@ -124,7 +140,7 @@ def decode(meta: bytes | memoryview, buffers: Sequence[memoryview]) -> Any:
 
     if not buffers and not packed_bytes and type(node) in SCALARS:
         return node
-    reader = Reader(buffers, packed_bytes)
+    reader = _Reader(buffers, packed_bytes)
     tree = reader.value(node, 1)
     reader.finish()
     return tree
@@ -325,3 +341,125 @@ def _find(tree: Any) -> Unsendable:
 def _error(refusal: Unsendable, name: str) -> CodecError:
     path = name + "".join(f"[{shorten(key)}]" for key in reversed(refusal.path))
     return CodecError(f"`{path}` is {refusal.found}, which cannot be sent. {refusal.remedy}")
+
+
+class _Reader(Unpacking):
+    """Decodes nodes into values, using up the buffers."""
+
+    __slots__ = ()
+
+    def value(self, node: Value, depth: int) -> Value:
+        if type(node) in SCALARS:
+            return node
+        if type(node) is not list or not node:
+            raise CodecError(f"{shorten(node)} is neither a scalar nor an array with a tag.")
+        tag = node[0]
+        if type(tag) is not int or not 0 <= tag < len(_READERS):
+            raise CodecError(f"{shorten(tag)} is no tag; they go from 0 to {len(_READERS) - 1}.")
+        return _READERS[tag](self, node, depth)
+
+    def values(self, nodes: Node, depth: int) -> list[Value]:
+        if depth > MAX_DEPTH + 1:
+            raise CodecError(f"There are more than {MAX_DEPTH + 1} containers within each other.")
+        if SCALARS.issuperset(map(type, nodes)):
+            return nodes
+        return [
+            node if type(node) in SCALARS else self.value(node, depth + 1)  # most are
+            for node in nodes
+        ]
+
+    def pairs(self, nodes: Node, depth: int) -> dict[Value, Value]:
+        if not nodes:
+            return {}
+        keys = nodes[::2]
+        if 2 * len(keys) != len(nodes) or not SCALARS.issuperset(map(type, keys)):
+            raise CodecError("The keys and values of a dict do not come in pairs.")
+        found = dict(zip(keys, self.values(nodes[1::2], depth), strict=True))
+        if len(found) != len(keys):
+            raise CodecError("A dict has a key twice.")
+        return found
+
+
+_Read = Callable[[_Reader, Node, int], Value]
+
+
+def _read_set(reader: _Reader, node: Node, depth: int) -> set[Value]:
+    items = reader.values(node[1:], depth)
+    try:
+        found = set(items)
+    except TypeError as error:
+        raise CodecError(f"A set holds what no set can: {error}.") from error
+    if len(found) != len(items):
+        raise CodecError("A set has an item twice.")
+    return found
+
+
+def _read_bytes(reader: _Reader, node: Node, _depth: int) -> bytes:
+    _, size, own = _of_length(node, 3)
+    if type(size) is not int or size < 0:
+        raise CodecError(f"The size of bytes is {shorten(size)}.")
+    return bytes(reader.take(size, own))
+
+
+def _read_scalar(_reader: _Reader, node: Node, _depth: int) -> Value:
+    _, code, raw = _of_length(node, 3)
+    if type(raw) is not bytes:
+        raise CodecError(f"The number of a scalar is {shorten(raw)}; expected are its bytes.")
+    number = Unpacking([memoryview(raw)], len(raw))
+    array = number.array(code, False, [])
+    number.finish()
+    return array[()]
+
+
+def _read_array(reader: _Reader, node: Node, _depth: int) -> NumpyArray:
+    _, code, own = _of_length(node[:3], 3)
+    return reader.array(code, own, node[3:])
+
+
+def _read_tensor(reader: _Reader, node: Node, _depth: int) -> Value:
+    _, code, own = _of_length(node[:3], 3)
+    return tensor_of(reader.array("u2" if code == "bf16" else code, own, node[3:]), code)
+
+
+def _read_context(reader: _Reader, node: Node, depth: int) -> Context:
+    _, finish, num_kept = _of_length(node[:3], 3)
+    if type(finish) is not bool or type(num_kept) is not int or not 0 <= num_kept < len(node):
+        raise CodecError(f"A context begins with {shorten(node[:3])}.")
+    kept = node[3 : 3 + num_kept]
+    items = reader.pairs(node[3 + num_kept :], depth)
+    if "finish" in items or not {str}.issuperset(map(type, kept)):
+        raise CodecError("A context keeps a key that is no str, or has an item `finish`.")
+    try:
+        ctx = Context(items)
+        ctx.keep(*kept)
+    except ContextError as error:
+        raise CodecError(f"A context may not hold its keys: {error}") from error
+    if finish:
+        ctx.finish = True
+    return ctx
+
+
+def _read_record(reader: _Reader, node: Node, depth: int) -> object:
+    _, name = _of_length(node[:2], 2)
+    return RECORDS.build(name, reader.pairs(node[2:], depth))
+
+
+def _of_length(node: Node, length: int) -> Node:
+    if len(node) != length:
+        raise CodecError(f"A value has {len(node)} parts where it needs {length}: {shorten(node)}.")
+    return node
+
+
+# In the order of their tags.
+_READERS: tuple[_Read, ...] = (
+    lambda reader, node, depth: reader.values(node[1:], depth),
+    lambda reader, node, depth: tuple(reader.values(node[1:], depth)),
+    lambda reader, node, depth: reader.pairs(node[1:], depth),
+    _read_set,
+    _read_bytes,
+    _read_scalar,
+    _read_array,
+    _read_tensor,
+    _read_context,
+    _read_record,
+)

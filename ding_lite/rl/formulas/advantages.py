@@ -6,6 +6,7 @@ Each estimate has a slow, obvious reference in `tests/rl/reference.py`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from ding_lite.rl.batch import BoolArray, FloatArray
 from ding_lite.rl.host_or_device import AnyArray, floats, namespace, number, zeros_like
 from ding_lite.settings import at_least, check_all, inside, positive
 
-_HIGHEST_LOG = 80.0
+HIGHEST_LOG = 80.0
 """Its exponential is about the highest number that float32 holds."""
 _TINY = float(np.finfo(np.float32).tiny)
 
@@ -82,13 +83,10 @@ def gae(
     if not 0.0 <= gae_lambda <= 1.0:  # `check_all` alone takes longer than a short sum
         check_all(inside(0.0, 1.0, gae_lambda=gae_lambda))
     error_TB = _errors(discount_TB, reward_TB, value_TB, next_value_TB)
-    decay_TB = gae_lambda * discount_TB
-    decay_TB[truncated_TB] = 0.0
-    advantage_TB = _sum_backwards(error_TB, decay_TB)
+    advantage_TB = _sum_backwards(error_TB, gae_lambda * discount_TB, truncated_TB)
     return Advantages(advantage_TB, advantage_TB + value_TB)
 
 
-@torch.no_grad()
 def gae_on_device(
     discount_TB: Tensor,
     reward_TB: Tensor,
@@ -108,9 +106,8 @@ def gae_on_device(
         >>> gae_on_device(0.5 * one, one, 0 * one, 0 * one, no, gae_lambda=1.0).advantage_TB.T
         tensor([[1.5000, 1.0000]])
     """
-    given: Any = (discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
-    found: Any = gae(*given, gae_lambda=gae_lambda)
-    return TensorAdvantages(found.advantage_TB, found.target_TB)
+    given = (discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
+    return _on_tensors(gae, *given, gae_lambda=gae_lambda)
 
 
 def vtrace(
@@ -156,13 +153,11 @@ def vtrace(
     _check_shapes(log_rho_TB, discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
     if not 0.0 < c_clip <= rho_clip:
         check_all(positive(rho_clip=rho_clip, c_clip=c_clip), at_least(c_clip, rho_clip=rho_clip))
-    ratio_TB = namespace(log_rho_TB).exp(log_rho_TB.clip(None, _HIGHEST_LOG))
+    ratio_TB = namespace(log_rho_TB).exp(log_rho_TB.clip(None, HIGHEST_LOG))
     rho_TB = ratio_TB.clip(None, rho_clip)
     c_TB = rho_TB if c_clip == rho_clip else ratio_TB.clip(None, c_clip)
-    decay_TB = discount_TB * c_TB
-    decay_TB[truncated_TB] = 0.0
     error_TB = rho_TB * _errors(discount_TB, reward_TB, value_TB, next_value_TB)
-    correction_TB = _sum_backwards(error_TB, decay_TB)
+    correction_TB = _sum_backwards(error_TB, discount_TB * c_TB, truncated_TB)
 
     # The next value is corrected likewise where the next step is of the same episode.
     next_correction_TB = zeros_like(correction_TB)
@@ -173,7 +168,6 @@ def vtrace(
     return Advantages(advantage_TB, correction_TB + value_TB)
 
 
-@torch.no_grad()
 def vtrace_on_device(
     log_rho_TB: Tensor,
     discount_TB: Tensor,
@@ -195,8 +189,15 @@ def vtrace_on_device(
         >>> vtrace_on_device(0 * one, 0.5 * one, one, 0 * one, 0 * one, no).target_TB.T
         tensor([[1.5000, 1.0000]])
     """
-    given: Any = (log_rho_TB, discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
-    found: Any = vtrace(*given, rho_clip=rho_clip, c_clip=c_clip)
+    given = (log_rho_TB, discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
+    return _on_tensors(vtrace, *given, rho_clip=rho_clip, c_clip=c_clip)
+
+
+@torch.no_grad()
+def _on_tensors(
+    estimate: Callable[..., Any], *given_TB: Tensor, **settings: float
+) -> TensorAdvantages:
+    found = estimate(*given_TB, **settings)
     return TensorAdvantages(found.advantage_TB, found.target_TB)
 
 
@@ -209,11 +210,12 @@ def _errors(
     return error_TB
 
 
-def _sum_backwards(term_TB: AnyArray, decay_TB: AnyArray) -> AnyArray:
+def _sum_backwards(term_TB: AnyArray, decay_TB: AnyArray, truncated_TB: AnyArray) -> AnyArray:
     """Turn terms into x with x_t = term_t + decay_t x_(t+1), which begins from 0 behind the last.
 
-    Both may be overwritten; the terms are returned.
+    Nothing is carried over a truncation. Both may be overwritten; the terms are returned.
     """
+    decay_TB[truncated_TB] = 0.0
     sum_up = _sum_by_doubling if isinstance(term_TB, Tensor) else _sum_in_a_loop
     return sum_up(term_TB, decay_TB)
 

@@ -70,15 +70,15 @@ def evaluate(
         is_double: Whether the online network ranks.
         mask_GBA: Which actions are legal in x'; all if None.
     """
-    rank = value = target.forward(next_obs)
+    shape = (rows.count, rows.largest, -1)
+    rank_GBA = value_GBA = computable(target.forward(next_obs)).reshape(shape)
     if is_double:
         q, saved, rank = online.forward_pair(obs, next_obs)
+        rank_GBA = computable(rank).reshape(shape)
     else:
         q, saved = online.forward_saving(obs)
-    q_GBA, value_GBA, rank_GBA = (
-        computable(each).reshape(rows.count, rows.largest, -1) for each in (q, value, rank)
-    )
-    return q_GBA, saved, best_values(rows, value_GBA, rank_GBA, mask_GBA)
+    best_GB = best_values(rows, value_GBA, rank_GBA, mask_GBA)
+    return computable(q).reshape(shape), saved, best_GB
 
 
 def only_legal(value: AnyArray, mask: AnyArray) -> AnyArray:

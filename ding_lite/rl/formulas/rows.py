@@ -46,6 +46,7 @@ class Rows:
         self._all: AnyArray = on(device, np.arange(self.num_rows))
         self._size_G1: AnyArray = on(device, size_G1)
         self._size_G: AnyArray = self._size_G1[:, 0]
+        self._ones: AnyArray = on(device, np.ones(self.largest, dtype=np.float32))
         self._mask_GB: AnyArray = None
         if min(sizes) < self.largest:
             self._mask_GB = on(device, (column_1B < size_G1).astype(np.float32))
@@ -81,7 +82,7 @@ class Rows:
         """Return the mean over each member's own rows, [G]."""
         if self._mask_GB is not None:
             values_GB = values_GB * self._mask_GB
-        return values_GB.sum(-1) / self._size_G
+        return values_GB @ self._ones / self._size_G  # a product takes half the time of a sum
 
     def per_size(self, slope_GB: AnyArray) -> AnyArray:
         """Return the gradients of those means, 0 beyond a member's own rows."""

@@ -7,9 +7,9 @@ SiLU are not monotonic, so that their backward needs the input. A test compares 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ from ding_lite.rl.host_or_device import is_host
 Activation: TypeAlias = Literal["relu", "tanh", "gelu", "elu", "silu"]
 """The activation function of hidden layers."""
 
+ValueT = TypeVar("ValueT")
+
 _aten = torch.ops.aten
 
 
@@ -33,24 +35,35 @@ class ActivationFunction:
     """The function as autograd records it."""
     forward: Callable[[Tensor], Tensor]
     """The function; it overwrites its input unless `saves_input`."""
-    forward_numpy: Callable[[FloatArray], object]
-    """Overwrites an array with the function of it."""
+    forward_numpy: Callable[[FloatArray], FloatArray]
+    """Overwrites an array with the function of it, and returns it."""
     backward: Callable[[Tensor, Tensor], Tensor]
     """Overwrites the gradient of the output, the first argument, with that of the input. The second
     argument is the input if `saves_input`, else the output."""
     saves_input: bool = False
     """Whether the backward needs the input instead of the output."""
 
-    def extend(self, outputs: list[Tensor], sums: Tensor) -> None:
-        """Append what the backward needs, and the function of `sums` last."""
+    def extend(self, outputs: list[Tensor], sums: Tensor) -> Tensor:
+        """Append what the backward needs, and the function of `sums` last; return it."""
         if self.saves_input:
             outputs.append(sums)
-        outputs.append(self.forward(sums))
+        found = self.forward(sums)
+        outputs.append(found)
+        return found
 
     @property
     def stride(self) -> int:
         """The number of tensors that `extend` appends."""
         return 2 if self.saves_input else 1
+
+
+def through(
+    layers: Iterable[Callable[[ValueT], ValueT]], x: ValueT, function: Callable[[ValueT], ValueT]
+) -> ValueT:
+    """Compute hidden layers, each with an activation function behind it."""
+    for layer in layers:
+        x = function(layer(x))
+    return x
 
 
 def activation_function(name: Activation) -> ActivationFunction:
@@ -74,6 +87,16 @@ def _tanh_forward(sums: Tensor) -> Tensor:
     array = sums.numpy()
     np.tanh(array, out=array)  # takes a sixth of the time of PyTorch's
     return sums
+
+
+def _on_array(operation: Callable[[Tensor], object]) -> Callable[[FloatArray], FloatArray]:
+    """Return an operation of PyTorch that overwrites a tensor as one that overwrites an array."""
+
+    def forward(array: FloatArray) -> FloatArray:
+        operation(torch.from_numpy(array))
+        return array
+
+    return forward
 
 
 def _relu_backward(grad: Tensor, output: Tensor) -> Tensor:
@@ -107,20 +130,20 @@ _FUNCTIONS: dict[Activation, ActivationFunction] = {
     "elu": ActivationFunction(
         recorded=F.elu,
         forward=_aten.elu_,
-        forward_numpy=lambda array: _aten.elu_(torch.from_numpy(array)),
+        forward_numpy=_on_array(_aten.elu_),
         backward=_backward(_aten.elu_backward, 1.0, 1.0, 1.0, True),
     ),
     "gelu": ActivationFunction(
         recorded=F.gelu,
         forward=F.gelu,
-        forward_numpy=lambda array: _aten.gelu_(torch.from_numpy(array)),  # numpy has no erf
+        forward_numpy=_on_array(_aten.gelu_),  # numpy has no erf
         backward=_backward(_aten.gelu_backward),
         saves_input=True,
     ),
     "silu": ActivationFunction(
         recorded=F.silu,
         forward=F.silu,
-        forward_numpy=lambda array: _aten.silu_(torch.from_numpy(array)),
+        forward_numpy=_on_array(_aten.silu_),
         backward=_backward(_aten.silu_backward),
         saves_input=True,
     ),

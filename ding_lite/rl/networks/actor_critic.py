@@ -44,6 +44,8 @@ class ActorCriticNetwork(Protocol):
 
     weights: FlatWeights
     grads: FlatWeights
+    num_apart: int
+    """How many weights, at the end, get their gradients from elsewhere."""
 
     @property
     def module(self) -> nn.Module:
@@ -99,6 +101,7 @@ class MLPActorCritic:
         self._max_numpy_rows = MAX_NUMPY_PRODUCTS // largest
         self.weights = FlatWeights(shapes)
         self.grads = FlatWeights(shapes)
+        self.num_apart = sum(map(math.prod, more_shapes.values()))
         self._make_module = partial(
             ActorCriticModule,
             (num_inputs,),

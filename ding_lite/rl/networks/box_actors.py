@@ -206,11 +206,8 @@ class Sample:
 def squash(raw: Tensor, noise_GBA: Tensor) -> Sample:
     """Sample actions from the last layer's outputs: means, then logs of std."""
     outputs, noise_GBA = computable(raw), computable(noise_GBA)
-    xp, size = namespace(outputs), outputs.shape[-1] // 2
-    mean_GBA, raw_log_std_GBA = outputs[..., :size], outputs[..., size:]
-    log_std_GBA = xp.clip(raw_log_std_GBA, LOWEST_LOG_STD, HIGHEST_LOG_STD)
-    spread_GBA = xp.exp(log_std_GBA) * noise_GBA
-    unsquashed_GBA = mean_GBA + spread_GBA
+    xp, raw_log_std_GBA = namespace(outputs), outputs[..., outputs.shape[-1] // 2 :]
+    unsquashed_GBA, spread_GBA, log_std_GBA = _drawn(outputs, noise_GBA)
     # log(1 - tanh(z)^2) = 2 (log 2 - |z| - log(1 + exp(-2 |z|))), which stays finite for large z.
     distance_GBA = abs(unsquashed_GBA)
     log_slope_GBA = 2.0 * (_LOG_2 - distance_GBA - xp.log1p(xp.exp(-2.0 * distance_GBA)))
@@ -221,6 +218,14 @@ def squash(raw: Tensor, noise_GBA: Tensor) -> Sample:
         spread_GBA=spread_GBA,
         free_GBA=floats(log_std_GBA == raw_log_std_GBA),
     )
+
+
+def _drawn(outputs: AnyArray, noise: AnyArray) -> tuple[AnyArray, AnyArray, AnyArray]:
+    """Return what is drawn before the tanh, its distance from the mean, and the log of std."""
+    xp, size = namespace(outputs), outputs.shape[-1] // 2
+    log_std = xp.clip(outputs[..., size:], LOWEST_LOG_STD, HIGHEST_LOG_STD)
+    spread = xp.exp(log_std) * noise
+    return outputs[..., :size] + spread, spread, log_std
 
 
 class SquashedGaussianActor(BoxActor):
@@ -240,9 +245,7 @@ class SquashedGaussianActor(BoxActor):
 
     def draw(self, obs: NumpyArray, noise_NA: FloatArray) -> FloatArray:
         """Sample an action for each of few or many observations, [N, A], as an array."""
-        mean_NA, log_std_NA = np.split(self._body.look(obs), 2, axis=1)
-        std_NA = np.exp(np.clip(log_std_NA, LOWEST_LOG_STD, HIGHEST_LOG_STD))
-        action_NA: FloatArray = np.tanh(mean_NA + std_NA * noise_NA)
+        action_NA: FloatArray = np.tanh(_drawn(self._body.look(obs), noise_NA)[0])
         return action_NA
 
     def sample(self, obs: Tensor, noise_GBA: Tensor) -> Sample:
@@ -257,6 +260,13 @@ class SquashedGaussianActor(BoxActor):
     def backward(self, saved: Any, raw_grad: Tensor) -> None:  # noqa: ANN401 - the body's own
         """Write the gradients of the weights, given what `Sample.backward` returned."""
         self._body.backward(saved, raw_grad)
+
+
+def within_bounds(
+    unit: AnyArray, middle_A: AnyArray, half_A: AnyArray, low_A: AnyArray, high_A: AnyArray
+) -> AnyArray:
+    """Scale numbers from -1 to 1 to bounds, given also their middle and half their distance."""
+    return namespace(unit).clip(middle_A + half_A * unit, low_A, high_A)
 
 
 class GreedyActor(nn.Module):
@@ -286,5 +296,7 @@ class GreedyActor(nn.Module):
         if self._squashes:
             unit_BA = unit_BA.tanh()
         low, high = self.low, self.high
-        action_BA = 0.5 * low + 0.5 * high + (0.5 * high - 0.5 * low) * unit_BA
-        return action_BA.clamp(low, high).reshape(-1, *self._shape)
+        action_BA: Tensor = within_bounds(
+            unit_BA, 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low, low, high
+        )
+        return action_BA.reshape(-1, *self._shape)

@@ -17,6 +17,12 @@ from ding_lite.rl.packing import as_floats as as_floats
 _CPU = torch.device("cpu")
 
 
+def normed(obs_BI: AnyArray, shift_I: AnyArray, scale_I: AnyArray, limit: float) -> AnyArray:
+    """Shift and scale each number of observations, and clip what comes out."""
+    normed_BI = (as_floats(obs_BI) - shift_I) * scale_I
+    return namespace(normed_BI).clip(normed_BI, -limit, limit)
+
+
 class RunningNorm:
     """Normalises each number of an observation to mean 0 and standard deviation 1.
 
@@ -59,9 +65,7 @@ class RunningNorm:
 
     def __call__(self, obs_BI: AnyArray) -> AnyArray:
         """Normalise observations, where they are; bytes are scaled to 0 to 1 first."""
-        shift_I, scale_I = self._shift_and_scale(obs_BI)
-        normed_BI = (as_floats(obs_BI) - shift_I) * scale_I
-        return namespace(normed_BI).clip(normed_BI, -self.clip, self.clip, out=normed_BI)
+        return normed(obs_BI, *self._shift_and_scale(obs_BI), self.clip)
 
     def update(self, obs_BI: Array) -> None:
         """Update the statistics with more observations."""

@@ -11,7 +11,7 @@ Shape letters: G members, B rows of each, I inputs and O outputs of a layer; `..
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Protocol
 
@@ -20,12 +20,13 @@ import torch
 from torch import Tensor
 
 from ding_lite.rl.batch import FloatArray
-from ding_lite.rl.host_or_device import is_host
+from ding_lite.rl.host_or_device import AnyArray, is_host
 from ding_lite.rl.networks.activations import (
     Activation,
     activation_function,
     input_of,
     saved_of,
+    through,
 )
 from ding_lite.rl.weights.flat import FlatWeights
 
@@ -103,23 +104,23 @@ class Linear:
 
     def backward(self, x: Tensor, grad: Tensor) -> None:
         """Write the gradients of weight and bias, given that of y."""
-        if self._is_host:
-            np.matmul(_ones(grad.shape[-2]), grad.numpy(), out=self._bias_grad_numpy)
-        else:
+        if not self._is_host:
             torch.sum(grad, -2, out=self._bias_grad)
-        if self._suits_numpy(grad):
-            np.matmul(grad.numpy().mT, x.numpy(), out=self._weight_grad_numpy)
+            self._product(grad.mT, x, out=self._weight_grad)
+            return
+        array = grad.numpy()
+        num_rows = array.shape[-2]
+        np.matmul(_ones(num_rows), array, out=self._bias_grad_numpy)
+        if num_rows * self._size <= ONE_THREAD_PRODUCTS:
+            np.matmul(array.mT, x.numpy(), out=self._weight_grad_numpy)
         else:
             self._product(grad.mT, x, out=self._weight_grad)
 
     def backward_input(self, grad: Tensor, *, last: int = 0) -> Tensor:
         """Compute the gradient of x, [..., B, I], given that of y."""
-        if last and self._suits_numpy(grad):
+        if last and self._is_host and grad.shape[-2] * self._size <= ONE_THREAD_PRODUCTS:
             return torch.from_numpy(np.matmul(grad.numpy(), self._weight_numpy[..., -last:]))
         return self._product(grad, self._weight[..., -last:] if last else self._weight)
-
-    def _suits_numpy(self, grad: Tensor) -> bool:
-        return self._is_host and grad.shape[-2] * self._size <= ONE_THREAD_PRODUCTS
 
 
 @lru_cache(maxsize=64)
@@ -147,8 +148,7 @@ class Head(Protocol):
 class DuelingHead:
     """The value of an observation, and the advantage of each action (Wang et al. 2016).
 
-    q(x, a) = v(x) + adv(x, a) - mean over a' of adv(x, a') (arXiv:1511.06581, equation 9). The
-    first half of the features is for v, the second for the advantages, so that each has a last
+    The first half of the features is for v, the second for the advantages, so that each has a last
     hidden layer of its own.
 
     Args:
@@ -170,14 +170,15 @@ class DuelingHead:
 
     def forward(self, features: Tensor) -> Tensor:
         value = self._value.forward(features[..., : self._half])
-        advantage = self._advantage.forward(features[..., self._half :])
-        return advantage.add_(value - advantage.mean(-1, keepdim=True))
+        q: Tensor = dueling(value, self._advantage.forward(features[..., self._half :]))
+        return q
 
     def forward_numpy(self, features_NI: FloatArray) -> FloatArray:
         value_N1 = self._value.forward_numpy(features_NI[:, : self._half])
-        advantage_NA = self._advantage.forward_numpy(features_NI[:, self._half :])
-        advantage_NA += value_N1 - advantage_NA.mean(axis=1, keepdims=True)
-        return advantage_NA
+        q_NA: FloatArray = dueling(
+            value_N1, self._advantage.forward_numpy(features_NI[:, self._half :])
+        )
+        return q_NA
 
     def backward(self, features: Tensor, grad: Tensor) -> None:
         value_grad, advantage_grad = _split(grad)
@@ -191,6 +192,15 @@ class DuelingHead:
             self._advantage.backward_input(advantage_grad),
         )
         return torch.cat(parts, dim=-1)
+
+
+def dueling(value: AnyArray, advantage: AnyArray) -> AnyArray:
+    """Compute q(x, a) = v(x) + adv(x, a) - mean over a' of adv(x, a'); it overwrites `advantage`.
+
+    That is equation 9 of arXiv:1511.06581.
+    """
+    advantage += value - advantage.mean(-1, keepdims=True)
+    return advantage
 
 
 def _split(grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -218,6 +228,8 @@ class MLP:
     ) -> None:
         self._function = activation_function(activation)
         self._hidden = [Linear(weights, grads, name=name, first=first) for name in hidden]
+        self._forwards = [layer.forward for layer in self._hidden]
+        self._numpy_forwards = [layer.forward_numpy for layer in self._hidden]
         if isinstance(head, str):
             head = Linear(weights, grads, name=head, first=first)
         self._head: Head = head
@@ -228,17 +240,14 @@ class MLP:
         Inputs of activations lie between them where their backward needs these.
         """
         outputs = [x]
-        for layer in self._hidden:
-            self._function.extend(outputs, layer.forward(outputs[-1]))
-        outputs.append(self._head.forward(outputs[-1]))
+        features = through(self._forwards, x, partial(self._function.extend, outputs))
+        outputs.append(self._head.forward(features))
         return outputs
 
     def forward_numpy(self, x_NI: FloatArray) -> FloatArray:
         """Compute the outputs of few inputs of the first member, [N, O]."""
-        for layer in self._hidden:
-            x_NI = layer.forward_numpy(x_NI)
-            self._function.forward_numpy(x_NI)
-        return self._head.forward_numpy(x_NI)
+        features_NI = through(self._numpy_forwards, x_NI, self._function.forward_numpy)
+        return self._head.forward_numpy(features_NI)
 
     def backward(self, outputs: Sequence[Tensor], grad: Tensor) -> None:
         """Write the gradients of all layers."""
@@ -286,8 +295,11 @@ class MLPOutputs:
         """Compute the outputs of both in one forward, and what `backward` needs of the first."""
         size = x.shape[-2]
         both, saved = self.forward_saving(torch.cat((x, next_x), dim=-2))
-        first = [each[..., :size, :] for each in saved]
-        return both[..., :size, :], first, both[..., size:, :]
+        # An index for each axis: an ellipsis takes twice as long.
+        first = np.s_[:size] if x.dim() == 2 else np.s_[:, :size]
+        second = np.s_[size:] if x.dim() == 2 else np.s_[:, size:]
+        of_first = [each[first] for each in saved]
+        return of_first[-1], of_first, both[second]
 
     def backward(self, saved: Sequence[Tensor], grad: Tensor) -> None:
         """Write the gradients of the weights, given that of the outputs."""

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.rl.host_or_device import placed
-from ding_lite.rl.networks.activations import Activation, activation_function
+from ding_lite.rl.networks.activations import Activation, activation_function, through
 from ding_lite.rl.networks.conv import Conv, num_features
-from ding_lite.rl.networks.inputs import RunningNorm, as_floats
+from ding_lite.rl.networks.inputs import RunningNorm, as_floats, normed
+from ding_lite.rl.networks.layers import dueling
 
 MemoryKind: TypeAlias = Literal["lstm", "gru"]
 
@@ -56,13 +57,8 @@ class Torso(nn.Module):
 
     def features(self, obs: Tensor) -> Tensor:
         """Compute the features of observations, [B, ...] -> [B, I]; bytes are scaled."""
-        floats = as_floats(obs)
-        for conv in self.conv:
-            floats = conv(floats).relu_()
-        features_BI: Tensor = floats.flatten(1)
-        for layer in self.torso:
-            features_BI = self._activation(layer(features_BI))
-        return features_BI
+        floats = through(self.conv, as_floats(obs), Tensor.relu_)
+        return through(self.torso, floats.flatten(1), self._activation)
 
 
 class QModule(Torso):
@@ -98,9 +94,8 @@ class QModule(Torso):
             values_BA: Tensor = self.head(features_BI)
             return values_BA
         for_value, for_advantage = features_BI.chunk(2, dim=1)
-        value_B1: Tensor = self.head["value"](for_value)
-        advantage_BA: Tensor = self.head["advantage"](for_advantage)
-        return value_B1 + advantage_BA - advantage_BA.mean(1, keepdim=True)
+        q_BA: Tensor = dueling(self.head["value"](for_value), self.head["advantage"](for_advantage))
+        return q_BA
 
 
 class Branch(nn.Module):
@@ -116,9 +111,7 @@ class Branch(nn.Module):
     def forward(self, features_BI: Tensor) -> Tensor:
         """Compute the outputs, [B, O]."""
         *hidden, head = self.children()
-        for layer in hidden:
-            features_BI = self._activation(layer(features_BI))
-        outputs_BO: Tensor = head(features_BI)
+        outputs_BO: Tensor = head(through(hidden, features_BI, self._activation))
         return outputs_BO
 
 
@@ -176,9 +169,7 @@ class MemoryBranch(nn.Module):
 
     def encode(self, features_BI: Tensor) -> Tensor:
         """Compute what the recurrent layer takes."""
-        for layer in self.torso:
-            features_BI = self._activation(layer(features_BI))
-        return features_BI
+        return through(self.torso, features_BI, self._activation)
 
     def recur(self, encoded_BI: Tensor, state_BS: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the outputs, [B, O], and the next states."""
@@ -267,8 +258,8 @@ class Normalized(nn.Module):
 
     def normed(self, obs: Tensor) -> Tensor:
         """Normalise observations by the statistics of when it was made."""
-        limit = cast(float, self.clip)
-        return ((as_floats(obs) - self.shift) * self.scale).clamp(-limit, limit)
+        found: Tensor = normed(obs, self.shift, self.scale, cast(float, self.clip))
+        return found
 
     def forward(self, obs: Tensor, state: Tensor | None = None) -> Any:  # noqa: ANN401 - what the network returns
         """Compute what the network computes; one with memory takes its states, too."""

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from torch import Tensor
 
 from ding_lite.rl.batch import Rollout
 from ding_lite.rl.formulas.advantages import normalized
 from ding_lite.rl.host_or_device import Metrics, Number, number
-from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
+from ding_lite.rl.policies.actor_critic import ActorCriticPolicy, Forward, Updates
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
 from ding_lite.rl.replay.rollouts import merged
 from ding_lite.settings import check_all, inside, suggests
@@ -45,6 +44,7 @@ class A2C(ActorCriticPolicy[A2CConfig]):
     """On-policy actor-critic for discrete or continuous actions; one update per rollout.
 
     Example:
+        >>> import numpy as np
         >>> from ding_lite.rl import make_envs
         >>> envs = make_envs("CartPole-v1", 2)
         >>> action, log_prob = A2C(envs.spec).explore(envs.obs)
@@ -72,8 +72,11 @@ class A2C(ActorCriticPolicy[A2CConfig]):
             ShapeError: If they are not of the environment it was made for.
             NonFiniteError: If the loss is NaN or infinite. The weights are as before then.
         """
+        return self._answered(self._updates(rollouts))
+
+    def _updates(self, rollouts: Sequence[Rollout]) -> Updates[Metrics]:
         rollout = self._joined(rollouts)
-        values = self._compute(self._ready(rollout))
+        values = yield from self._compute(self._ready(rollout))
         values["grad_norm"] = self._improve(values["loss"])
         self._has_seen(rollout)
         return self._metrics(values)
@@ -81,24 +84,21 @@ class A2C(ActorCriticPolicy[A2CConfig]):
     def gradients(self, unrolls: Sequence[Rollout]) -> tuple[Tensor, Metrics]:
         """Compute the gradient of one update, [P], and its metrics, and change nothing."""
         with self._keeping_buffers():
-            values = self._compute(self._ready(self._joined(unrolls)))
+            values = self._answered(self._compute(self._ready(self._joined(unrolls))))
         return self._net.grads.flat.clone(), self._metrics(values)
 
-    @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises instead
-    def _compute(self, rollout: Rollout) -> dict[str, Number]:
+    def _compute(self, rollout: Rollout) -> Updates[dict[str, Number]]:
         """Write the gradient of the loss; return the metrics."""
         config = self.config
-        outputs_BD, value_B, saved = self._forward(merged(rollout.obs), self._unroll_of(rollout))
-        advantage_B, target_B = self._gae(
-            rollout,
-            value_B.reshape(rollout.reward.shape),
-            self._unseen_values(rollout, saved),
-            gae_lambda=config.gae_lambda,
-        )
+        outputs_BD, value_B, saved = yield Forward(merged(rollout.obs), self._unroll_of(rollout))
+        value_TN = value_B.reshape(rollout.reward.shape)
+        unseen_M = yield from self._unseen_values(rollout, saved)
+        advantage_B, target_B = self._gae(rollout, value_TN, unseen_M, gae_lambda=config.gae_lambda)
         if config.normalize_advantage:
             advantage_B = normalized(advantage_B)
 
         likely = self._distribution.judge(outputs_BD, merged(rollout.action))
         grad_B = advantage_B * (-1.0 / len(advantage_B))
         loss = number(grad_B @ likely.log_prob_B)
-        return self._write_gradient(saved, likely, loss, grad_B, value_B - target_B)
+        error_B = value_B - target_B
+        return (yield from self._write_gradient(saved, likely, loss, grad_B, error_B))

@@ -2,14 +2,17 @@
 
 A subclass adds how it learns from rollouts. It learns where its network is: on a CPU losses are
 computed on arrays, on any other device on tensors there, and the host does not wait for them.
+
+Its updates are a generator, which yields what a network is to compute. The network of the policy
+answers, or, for the policies of a population, one computation for all.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
@@ -63,8 +66,36 @@ from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.rl.weights.optimizers import MakeOptimizer, make_optimizer
 
 ConfigT = TypeVar("ConfigT", bound=ActorCriticConfig)
+FoundT = TypeVar("FoundT")
 _ADAM_EPS = 1e-5
 """Larger than Adam's default, as is usual here: gradients are noisy and may be tiny."""
+
+
+class Look(NamedTuple):
+    """Asks for the values of observations, [M]; nothing is recorded."""
+
+    obs: AnyArray
+
+
+class Forward(NamedTuple):
+    """Asks for the actor's outputs, [B, D], the values, [B], and what the backward needs."""
+
+    obs: AnyArray
+    unroll: Unroll | None = None
+
+
+class Backward(NamedTuple):
+    """Asks for the gradient of the weights, given those of outputs and values."""
+
+    saved: Any
+    outputs_grad_BD: AnyArray
+    value_grad_B: AnyArray
+
+
+Ask: TypeAlias = Look | Forward | Backward
+"""What updates ask of a network."""
+Updates: TypeAlias = Generator[Ask, Any, FoundT]
+"""Updates that yield what they ask of a network, and return what they have found."""
 
 
 class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
@@ -137,6 +168,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             random=self._random,
             device=self.device,
         )
+        self._no_targets = FlatWeights({}, device=self.device)
         self.state_size = int(getattr(self._net, "state_size", 0))
         self._norm = make_norm(self.spec, normalize_obs=self.config.normalize_obs)
         self._optimizer = make_optimizer(
@@ -157,7 +189,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     @property
     def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:
         """The weights of the network, themselves and not copies, and no target weights."""
-        return self._net.weights, FlatWeights({}, device=self.device)
+        return self._net.weights, self._no_targets
 
     @property
     def own_modules(self) -> Mapping[str, Mapping[str, nn.Module]]:
@@ -184,6 +216,32 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         are read. An update is left out there if its loss or gradient is not finite, and reading the
         metrics raises `NonFiniteError`.
         """
+
+    @abstractmethod
+    def _updates(self, rollouts: Sequence[Rollout]) -> Updates[Metrics]:
+        """Do the updates of `learn`."""
+
+    def _answered(self, updates: Updates[FoundT]) -> FoundT:
+        """Do updates with the network of this policy."""
+        answer: Any = None
+        # A loss that is not finite raises.
+        with np.errstate(over="ignore", invalid="ignore"):
+            while True:
+                try:
+                    asked = updates.send(answer)
+                except StopIteration as end:
+                    found: FoundT = end.value
+                    return found
+                answer = self._answer(asked)
+
+    def _answer(self, asked: Ask) -> Any:  # noqa: ANN401 - what was asked for
+        if isinstance(asked, Look):
+            return self._values(asked.obs)
+        if isinstance(asked, Forward):
+            return self._forward(asked.obs, asked.unroll)
+        if isinstance(asked.saved, Unrolled):
+            return self._recurrent.backward_unrolled(*asked)
+        return self._net.backward(*asked)
 
     @abstractmethod
     def gradients(self, unrolls: Sequence[Rollout]) -> tuple[Tensor, Metrics]:
@@ -334,25 +392,25 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             return None
         return Unroll(rollout.state, rollout.terminated | rollout.truncated)
 
-    def _unseen_values(self, rollout: Rollout, saved: Any) -> AnyArray:  # noqa: ANN401
+    def _unseen_values(self, rollout: Rollout, saved: Any) -> Updates[AnyArray]:  # noqa: ANN401
         """Return the values of `unseen_obs`, given what the forward of the rollout kept."""
         obs = unseen_obs(rollout)
         if not self.state_size:
-            return self._values(obs)
+            return (yield Look(obs))
         ended_TN = rollout.terminated | rollout.truncated
         states = unseen_states(saved.behind_TNS, ended_TN, rollout.cut_time, rollout.cut_env)
         return self._values(obs, states)
 
-    def _values_of(self, rollout: Rollout) -> tuple[AnyArray, AnyArray]:
+    def _values_of(self, rollout: Rollout) -> Updates[tuple[AnyArray, AnyArray]]:
         """Return the values of `obs`, [T, N], and those of `unseen_obs`; nothing is recorded."""
         obs, shape_TN = merged(rollout.obs), rollout.reward.shape
         unroll = self._unroll_of(rollout)
         if unroll is None:
-            value_M = self._values(namespace(obs).concatenate((obs, unseen_obs(rollout))))
+            value_M = yield Look(namespace(obs).concatenate((obs, unseen_obs(rollout))))
             return value_M[: len(obs)].reshape(shape_TN), value_M[len(obs) :]
         found = self._recurrent.unroll(self._seen(obs), unroll, is_training=False)
         value_TN = computable(found.value_B).reshape(shape_TN)
-        return value_TN, self._unseen_values(rollout, found)
+        return value_TN, (yield from self._unseen_values(rollout, found))
 
     def _discount(self, rollout: Rollout) -> AnyArray:
         """Return gamma, [T, N]; 0 where an episode terminated."""
@@ -395,7 +453,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         policy_loss: Number,
         log_prob_grad_B: AnyArray,
         value_error_B: AnyArray,
-    ) -> dict[str, Number]:
+    ) -> Updates[dict[str, Number]]:
         """Add the losses of the critic and the entropy to the actor's, and backpropagate.
 
         Returns:
@@ -411,16 +469,35 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             likely, log_prob_grad_B, -config.entropy_coef / size
         )
         value_grad_B = (2.0 * config.value_coef / size) * value_error_B
-        if isinstance(saved, Unrolled):
-            self._recurrent.backward_unrolled(saved, outputs_grad_BD, value_grad_B)
-        else:
-            self._net.backward(saved, outputs_grad_BD, value_grad_B)
+        yield Backward(saved, outputs_grad_BD, value_grad_B)
         return {
             "loss": loss,
             "policy_loss": policy_loss,
             "value_loss": value_loss,
             "entropy": entropy,
         }
+
+
+def updates_of(
+    policy: ActorCriticPolicy[Any], rollouts: Sequence[Rollout]
+) -> Updates[dict[str, float]]:
+    """Do the updates of `policy.learn(rollouts)` with a network from elsewhere; return metrics.
+
+    Before an answer to `Backward` the gradient of `network_of(policy)` has to be written, and
+    its weights are those of the next answer.
+    """
+    metrics = yield from policy._updates(rollouts)
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def network_of(policy: ActorCriticPolicy[Any]) -> ActorCriticNetwork:
+    """Return the network of a policy."""
+    return policy._net
+
+
+def best_actions(policy: ActorCriticPolicy[Any], outputs_ND: FloatArray) -> NumpyArray:
+    """Return the likeliest actions of a policy, given the outputs of its actor."""
+    return policy._distribution.best(outputs_ND)
 
 
 def within(spec: EnvSpec, action: NumpyArray) -> NumpyArray:

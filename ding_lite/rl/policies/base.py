@@ -14,6 +14,7 @@ from ding_lite.errors import CheckpointError, ConfigError, ShapeError, did_you_m
 from ding_lite.rl.batch import Array, FloatArray, NumpyArray
 from ding_lite.rl.host_or_device import floats, on
 from ding_lite.rl.networks.activations import Activation
+from ding_lite.rl.networks.box_actors import within_bounds
 from ding_lite.rl.networks.conv import TorsoName
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import Settings, finite, one_of, positive, whole
@@ -116,8 +117,9 @@ class BoxActions:
 
     def from_unit(self, unit_NA: FloatArray) -> FloatArray:
         """Turn numbers from -1 to 1 into actions, [N, ...], none of them out of bounds."""
-        action_NA = self._middle_A + self._half_A * unit_NA
-        np.clip(action_NA, self._low_A, self._high_A, out=action_NA)
+        action_NA: FloatArray = within_bounds(
+            unit_NA, self._middle_A, self._half_A, self._low_A, self._high_A
+        )
         return action_NA.reshape(-1, *self._shape)
 
     def to_unit(self, action: Array) -> Any:  # noqa: ANN401 - an array on a CPU, else a tensor

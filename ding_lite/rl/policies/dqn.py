@@ -363,7 +363,7 @@ class DQN(OpenPolicy):
         )
         found = q_gradient(rows, seen, q_1BA, next_q_1B, self._loss, weight_1B)
         skip = self._guarded(found.loss_G[0], self.check_loss)
-        self._q_net.backward(saved, as_tensor(found.grad_GBA)[0])
+        self._q_net.backward(saved, as_tensor(found.grad_GBA[0]))
         grad_P = self._q_net.grads.flat
         if self.reduce_gradient is not None:
             self.reduce_gradient(grad_P)

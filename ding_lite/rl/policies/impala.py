@@ -10,21 +10,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numpy as np
 from torch import Tensor
 
 from ding_lite.rl.batch import Rollout
-from ding_lite.rl.formulas.advantages import normalized_by_rho, unweighted, vtrace
+from ding_lite.rl.formulas.advantages import (
+    HIGHEST_LOG,
+    normalized_by_rho,
+    unweighted,
+    vtrace,
+)
 from ding_lite.rl.host_or_device import AnyArray, Metrics, Number, namespace, number
-from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
+from ding_lite.rl.policies.actor_critic import ActorCriticPolicy, Forward, Updates
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
 from ding_lite.rl.replay.rollouts import Minibatch, merged, next_values
 from ding_lite.settings import at_least, check_all, positive, suggests, whole
 
-_Forward: TypeAlias = tuple[AnyArray, AnyArray, Any]
+_Outputs: TypeAlias = tuple[AnyArray, AnyArray, Any]
 """The actor's outputs, [B, D], values, [B], and the activations that the backward needs."""
-_HIGHEST_LOG = 80.0
-"""Its exponential is about the highest number that float32 holds."""
 
 
 @suggests
@@ -102,43 +104,48 @@ class IMPALA(ActorCriticPolicy[IMPALAConfig]):
             ShapeError: If they are not of the environment it was made for.
             NonFiniteError: If a loss is NaN or infinite. That step is not taken then.
         """
+        return self._answered(self._updates(rollouts))
+
+    def _updates(self, rollouts: Sequence[Rollout]) -> Updates[Metrics]:
         rollout = self._joined(rollouts)
         ready = self._ready(rollout)
         size = self.config.batch_size or len(rollout)
         values: dict[str, Number] = {}
         for _ in range(self.config.epochs):
-            rows, forward = self._judge(ready)
+            rows, forward = yield from self._judge(ready)
             if len(rollout) <= size:
-                values = self._improve_by(rows, forward)
+                values = yield from self._improve_by(rows, forward)
                 continue
             for part in rows.split(size, self._rng):
-                values = self._improve_by(part, self._forward(part.obs, part.unroll))
+                forward = yield Forward(part.obs, part.unroll)
+                values = yield from self._improve_by(part, forward)
         self._has_seen(rollout)
         return self._metrics(values)
 
     def gradients(self, unrolls: Sequence[Rollout]) -> tuple[Tensor, Metrics]:
         """Compute the gradient of all env steps at once, [P], and its metrics; change nothing."""
         with self._keeping_buffers():
-            values = self._compute(*self._judge(self._ready(self._joined(unrolls))))
+            judged = self._answered(self._judge(self._ready(self._joined(unrolls))))
+            values = self._answered(self._compute(*judged))
         return self._net.grads.flat.clone(), self._metrics(values)
 
-    @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises instead
-    def _judge(self, rollout: Rollout) -> tuple[Minibatch, _Forward]:
+    def _judge(self, rollout: Rollout) -> Updates[tuple[Minibatch, _Outputs]]:
         """Compute advantages and targets; return the network's outputs, too."""
         config, shape_TN = self.config, rollout.reward.shape
         obs, action = merged(rollout.obs), merged(rollout.action)
         unroll = self._unroll_of(rollout)
-        forward = self._forward(obs, unroll)
+        forward = yield Forward(obs, unroll)
         outputs_BD, value_B, saved = forward
         log_prob_B = self._distribution.judge(outputs_BD, action).log_prob_B
         value_TN = value_B.reshape(shape_TN)
         log_rho_TN = log_prob_B.reshape(shape_TN) - rollout.log_prob
+        unseen_M = yield from self._unseen_values(rollout, saved)
         found = vtrace(
             log_rho_TN,
             self._discount(rollout),
             rollout.reward,
             value_TN,
-            next_values(rollout, value_TN, self._unseen_values(rollout, saved)),
+            next_values(rollout, value_TN, unseen_M),
             rollout.truncated,
             rho_clip=config.rho_clip,
             c_clip=config.c_clip,
@@ -149,13 +156,12 @@ class IMPALA(ActorCriticPolicy[IMPALAConfig]):
         rows = Minibatch(obs, action, merged(rollout.log_prob), advantage_B, target_B, unroll)
         return rows, forward
 
-    def _improve_by(self, rows: Minibatch, forward: _Forward) -> dict[str, Number]:
-        values = self._compute(rows, forward)
+    def _improve_by(self, rows: Minibatch, forward: _Outputs) -> Updates[dict[str, Number]]:
+        values = yield from self._compute(rows, forward)
         values["grad_norm"] = self._improve(values["loss"])
         return values
 
-    @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises instead
-    def _compute(self, rows: Minibatch, forward: _Forward) -> dict[str, Number]:
+    def _compute(self, rows: Minibatch, forward: _Outputs) -> Updates[dict[str, Number]]:
         """Write the gradient of the loss; return the metrics."""
         config, clip, size = self.config, self.config.clip, len(rows)
         outputs_BD, value_B, saved = forward
@@ -175,9 +181,10 @@ class IMPALA(ActorCriticPolicy[IMPALAConfig]):
 
         grad_B = advantage_B * (-1.0 / size)
         loss = number(grad_B @ likely.log_prob_B)
-        values = self._write_gradient(saved, likely, loss, grad_B, value_B - rows.target_B)
+        error_B = value_B - rows.target_B
+        values = yield from self._write_gradient(saved, likely, loss, grad_B, error_B)
         return values | more
 
     def _cut_ratio(self, log_rho_B: AnyArray) -> AnyArray:
-        limit = min(math.log(self.config.rho_clip), _HIGHEST_LOG)
+        limit = min(math.log(self.config.rho_clip), HIGHEST_LOG)
         return namespace(log_rho_B).exp(log_rho_B.clip(None, limit))

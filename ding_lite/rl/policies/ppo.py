@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from torch import Tensor
 
 from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import Rollout
 from ding_lite.rl.formulas.advantages import normalized
 from ding_lite.rl.host_or_device import Metrics, Number, namespace, number
-from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
+from ding_lite.rl.policies.actor_critic import ActorCriticPolicy, Forward, Updates
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
 from ding_lite.rl.recorded.actor_critic import Unroll
 from ding_lite.rl.replay.rollouts import Minibatch, merged
@@ -103,15 +102,18 @@ class PPO(ActorCriticPolicy[PPOConfig]):
             ShapeError: If they are not of the environment it was made for.
             NonFiniteError: If a loss is NaN or infinite. That step is not taken then.
         """
+        return self._answered(self._updates(rollouts))
+
+    def _updates(self, rollouts: Sequence[Rollout]) -> Updates[Metrics]:
         rollout = self._joined(rollouts)
-        rows = self._rows(self._ready(rollout))
+        rows = yield from self._rows(self._ready(rollout))
         values: dict[str, Number] = {}
         limit = self.config.target_kl
         for part in self._minibatches(rows):
             if self._graph is not None:
                 values = self._replay(part)
                 continue
-            values = self._compute(part)
+            values = yield from self._compute(part)
             if limit is not None and float(values["approx_kl"]) > limit:
                 break
             values["grad_norm"] = self._improve(values["loss"])
@@ -132,7 +134,7 @@ class PPO(ActorCriticPolicy[PPOConfig]):
         """Do an update of a minibatch, but for what the host counts."""
         columns = {name: inputs[name] for name in _COLUMNS}
         unroll = Unroll(inputs["state_NS"], inputs["ended_TN"]) if "state_NS" in inputs else None
-        values = self._compute(Minibatch(**columns, unroll=unroll))
+        values = self._answered(self._compute(Minibatch(**columns, unroll=unroll)))
         values["grad_norm"], values["skip"] = self._clipped(values["loss"])
         self._optimizer.step(self._grad_P, skip=values["skip"])
         return values
@@ -140,14 +142,13 @@ class PPO(ActorCriticPolicy[PPOConfig]):
     def gradients(self, unrolls: Sequence[Rollout]) -> tuple[Tensor, Metrics]:
         """Compute the gradient of all env steps at once, [P], and its metrics; change nothing."""
         with self._keeping_buffers():
-            values = self._compute(self._rows(self._ready(self._joined(unrolls))))
+            rows = self._answered(self._rows(self._ready(self._joined(unrolls))))
+            values = self._answered(self._compute(rows))
         return self._net.grads.flat.clone(), self._metrics(values)
 
-    @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises instead
-    def _rows(self, rollout: Rollout) -> Minibatch:
-        advantage_B, target_B = self._gae(
-            rollout, *self._values_of(rollout), gae_lambda=self.config.gae_lambda
-        )
+    def _rows(self, rollout: Rollout) -> Updates[Minibatch]:
+        values = yield from self._values_of(rollout)
+        advantage_B, target_B = self._gae(rollout, *values, gae_lambda=self.config.gae_lambda)
         return Minibatch(
             merged(rollout.obs),
             merged(rollout.action),
@@ -161,11 +162,10 @@ class PPO(ActorCriticPolicy[PPOConfig]):
         for _ in range(self.config.epochs):
             yield from rows.split(self.config.batch_size, self._rng)
 
-    @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises instead
-    def _compute(self, rows: Minibatch) -> dict[str, Number]:
+    def _compute(self, rows: Minibatch) -> Updates[dict[str, Number]]:
         """Write the gradient of the loss; return the metrics."""
         config, size = self.config, len(rows)
-        outputs_BD, value_B, saved = self._forward(rows.obs, rows.unroll)
+        outputs_BD, value_B, saved = yield Forward(rows.obs, rows.unroll)
         advantage_B = rows.advantage_B
         if config.normalize_advantage:
             advantage_B = normalized(advantage_B)
@@ -180,7 +180,8 @@ class PPO(ActorCriticPolicy[PPOConfig]):
         is_pulled_B = gain_B <= clipped_gain_B
         loss = -number(xp.minimum(gain_B, clipped_gain_B).sum()) / size
         grad_B = gain_B * is_pulled_B * (-1.0 / size)
-        values = self._write_gradient(saved, likely, loss, grad_B, value_B - rows.target_B)
+        error_B = value_B - rows.target_B
+        values = yield from self._write_gradient(saved, likely, loss, grad_B, error_B)
         values["approx_kl"] = number((ratio_B - 1.0 - log_ratio_B).sum()) / size
         values["clip_fraction"] = 1.0 - number(xp.count_nonzero(clipped_B == ratio_B)) / size
         return values

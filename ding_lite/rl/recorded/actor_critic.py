@@ -80,7 +80,7 @@ class RecordedActorCritic:
         self.flat = flat
         self.weights, self.grads = flat.weights, flat.grads
         self.state_size = int(getattr(flat.module, "state_size", 0))
-        self._num_apart = num_apart
+        self.num_apart = num_apart
         self._device = flat.weights.flat.device
         self._random, self._unpack = random, unpack
         self._plain = flat.module if plain is None else plain
@@ -112,7 +112,7 @@ class RecordedActorCritic:
     def backward(
         self, saved: list[Tensor], outputs_grad_BD: AnyArray, value_grad_B: AnyArray
     ) -> None:
-        self.flat.zero_grad(self._num_apart)
+        self.flat.zero_grad(self.num_apart)
         torch.autograd.backward(saved, [as_tensor(outputs_grad_BD), as_tensor(value_grad_B)])
 
     def snapshot(self) -> dict[str, Tensor]:

@@ -27,7 +27,8 @@ from ding_lite.rl.policies.base import discrete_actions, network_faults
 from ding_lite.rl.policies.open_policy import check_no_description
 from ding_lite.rl.recorded.checks import check_outputs, sample_obs
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.torch_policies.torch_policy import TorchPolicy, TorchPolicyConfig
+from ding_lite.rl.torch_policies.config import TorchPolicyConfig
+from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
 from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat_module import MakeModule, acting, made_module
 from ding_lite.rl.weights.optimizers import MakeOptimizer

@@ -7,12 +7,11 @@ gradients, prioritized weights, checkpoints with exact resume, and a place in a 
 
 from __future__ import annotations
 
-import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields, replace
-from typing import Any, Generic, Self, TypeAlias, TypeVar, cast, get_args
+from dataclasses import fields, replace
+from typing import Any, Generic, Self, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -22,7 +21,6 @@ from ding_lite.errors import ConfigError, ShapeError
 from ding_lite.rl.batch import (
     Array,
     NumpyArray,
-    PrioritizedTransitions,
     Sequences,
     Transitions,
 )
@@ -39,12 +37,18 @@ from ding_lite.rl.policies.base import (
     check_obs,
     check_state_keys,
     packed,
-    step_size,
 )
 from ding_lite.rl.policies.open_policy import GradientPolicy, step_sizes
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.attributes import Attributes
+from ding_lite.rl.torch_policies.config import ConfigT, config_type
+from ding_lite.rl.torch_policies.losses import (
+    LossMetrics,
+    loss_and_metrics,
+    mean_loss,
+    read_metrics,
+)
 from ding_lite.rl.torch_policies.networks import Follower, find_networks
 from ding_lite.rl.torch_random import TorchRandom, to_words
 from ding_lite.rl.weights.compiled import Compile
@@ -53,46 +57,7 @@ from ding_lite.rl.weights.flat_module import FlatModule, acting, seeded
 from ding_lite.rl.weights.optimizers import MakeOptimizer, make_optimizer
 from ding_lite.settings import check_all, inside, positive, whole
 
-LossMetrics: TypeAlias = Mapping[str, Tensor | float]
 ChangeModule: TypeAlias = Callable[[nn.Module], nn.Module | None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TorchPolicyConfig:
-    """The settings that every `TorchPolicy` has; a subclass adds its own fields."""
-
-    lr: float = 1e-3
-    """The step size. Higher learns faster, too high forgets; 1e-4 to 3e-3 are usual."""
-    lr_end: float | None = None
-    """The step size from update `lr_updates` on, to which it falls in a straight line; None stays
-    at `lr`."""
-    lr_updates: int = 50_000
-    """The updates of that fall."""
-    gamma: float = 0.99
-    """The discount of one env step. Higher looks further ahead: 1 / (1 - gamma) steps or so."""
-    n_step: int = 1
-    """How many rewards are summed before bootstrapping; 1 to 5 are usual."""
-    batch_size: int = 128
-    """The transitions of one update. More are steadier and slower; 32 to 512."""
-    max_grad_norm: float | None = None
-    """The norm to which a larger gradient is clipped; None leaves it."""
-    normalize_obs: bool = False
-    """Normalise each number of an observation to mean 0 and standard deviation 1 before `choose`,
-    `loss` and `batches` see it. It helps where their scales differ much; not for images."""
-    seed: int = 0
-    """Draws the initial weights and the random actions."""
-
-    def __post_init__(self) -> None:
-        check_all(
-            step_size(lr=self.lr, lr_end=self.lr_end),
-            inside(0.0, 1.0, gamma=self.gamma),
-            whole(1, n_step=self.n_step, batch_size=self.batch_size, lr_updates=self.lr_updates),
-            [] if self.max_grad_norm is None else positive(max_grad_norm=self.max_grad_norm),
-            whole(0, seed=self.seed),
-        )
-
-
-ConfigT = TypeVar("ConfigT", bound=TorchPolicyConfig)
 
 
 class TorchPolicy(GradientPolicy, Generic[ConfigT]):
@@ -118,7 +83,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         ConfigError: If `build` makes no network, or one that cannot be learned.
 
     Example:
-        >>> from ding_lite.rl import make_envs
+        >>> from ding_lite.rl import TorchPolicyConfig, make_envs
         >>> class Linear(TorchPolicy[TorchPolicyConfig]):
         ...     def build(self):
         ...         self.net = nn.Linear(4, 2)
@@ -393,7 +358,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             return np.zeros(0, dtype=np.float32)
         batch = self._normalized(self._on_device(transitions))
         with self._acting():
-            _, metrics = self._pair(self.loss(batch))
+            _, metrics = loss_and_metrics(self.loss(batch), type(self).__name__)
         if "td_error" not in metrics:
             raise ConfigError(
                 f"`loss` of {type(self).__name__} reports no `td_error`. Return it among the "
@@ -530,12 +495,14 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         self._flat.zero_grad()
         if self._compiler is not None and self._compiled_loss is None:
             self._compiled_loss = self._compiler(self.loss)
+        kind = type(self).__name__
         with self._random, torch.enable_grad():
-            loss_B, metrics = self._pair((self._compiled_loss or self.loss)(batch))
+            found = (self._compiled_loss or self.loss)(batch)
+            loss_B, metrics = loss_and_metrics(found, kind)
             loss = self._mean(loss_B, batch)
         if not loss.requires_grad:
             raise ConfigError(
-                f"The loss of {type(self).__name__} has no gradient, so that nothing can be "
+                f"The loss of {kind} has no gradient, so that nothing can be "
                 f"learned from it. Does `loss` use `torch.no_grad()`, `detach()` or numpy for all "
                 f"that it computes, or is every network frozen?"
             )
@@ -543,54 +510,10 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         if isinstance(value, float):
             self._check_finite(value)
         torch.autograd.backward([loss])
-        return {"loss": value, **self._read(metrics, batch)}
-
-    def _pair(self, found: Any) -> tuple[Tensor, LossMetrics]:  # noqa: ANN401 - what `loss` returns
-        """Return the loss and the metrics, after a check that there are both."""
-        match found:
-            case [Tensor() as loss_B, Mapping() as metrics]:
-                return loss_B, metrics
-        raise ShapeError(
-            f"`loss` of {type(self).__name__} returned a {type(found).__name__}; the loss of each "
-            f"transition and metrics were expected, such as `return loss, {{}}`."
-        )
+        return {"loss": value, **read_metrics(metrics, batch, kind)}
 
     def _mean(self, loss_B: Tensor, batch: Any) -> Tensor:  # noqa: ANN401 - what `loss` takes
-        """Return the mean loss, weighted where a replay gives importance weights."""
-        is_weighted = isinstance(batch, PrioritizedTransitions)
-        if loss_B.dim() == 0 and not is_weighted:
-            return loss_B
-        if tuple(loss_B.shape) != (len(batch),):
-            raise ShapeError(
-                f"`loss` of {type(self).__name__} returned the shape {tuple(loss_B.shape)} for "
-                f"{len(batch)} transitions; ({len(batch)},) was expected, the loss of each"
-                f"{', as importance weights apply to each' if is_weighted else ''}."
-            )
-        return (loss_B * batch.weight).mean() if is_weighted else loss_B.mean()
-
-    def _read(self, metrics: LossMetrics, batch: Any) -> dict[str, Any]:  # noqa: ANN401 - as `loss`
-        """Return metrics without their graph; those on another device stay there."""
-        found: dict[str, Any] = {}
-        is_weighted = isinstance(batch, PrioritizedTransitions)
-        for name, value in metrics.items():
-            if name == "td_error":
-                if is_weighted:
-                    found[name] = computable(cast(Tensor, value).detach().abs())
-            elif isinstance(value, Tensor):
-                if value.dim():
-                    raise ShapeError(
-                        f"The metric {name!r} of {type(self).__name__} has the shape "
-                        f"{tuple(value.shape)}; a single number was expected, such as its mean."
-                    )
-                found[name] = number(computable(value))
-            else:
-                found[name] = value
-        if is_weighted and "td_error" not in found:
-            raise ConfigError(
-                f"The replay has priorities, and `loss` of {type(self).__name__} reports no "
-                f'`td_error`. Return it among the metrics, [B]: `{{"td_error": error.abs()}}`.'
-            )
-        return found
+        return mean_loss(loss_B, batch, type(self).__name__)
 
     @property
     def _grad_P(self) -> Tensor:
@@ -622,16 +545,3 @@ class _Greedy(nn.Module):
             return action, state
         found = choose(obs, False)
         return found[0] if isinstance(found, tuple) else found
-
-
-def config_type(policy: type) -> type[TorchPolicyConfig]:
-    """Return the config class of a kind of policy, by its base or by its name."""
-    for kind in policy.__mro__:
-        for base in vars(kind).get("__orig_bases__", ()):
-            for named in get_args(base):
-                if isinstance(named, type) and issubclass(named, TorchPolicyConfig):
-                    return named
-        found = getattr(sys.modules.get(kind.__module__), f"{kind.__name__}Config", None)
-        if isinstance(found, type) and issubclass(found, TorchPolicyConfig):
-            return found
-    return TorchPolicyConfig

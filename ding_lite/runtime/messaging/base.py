@@ -9,14 +9,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, TimeoutError as FutureTimeout
 from typing import Any
 
+from ding_lite.cancellation import Wait
+from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
+from ding_lite.errors import DeadlineExceeded, StepCancelled
 from ding_lite.runtime.messaging.collectives import COLLECTIVE, PAIRED, Collectives
 from ding_lite.runtime.messaging.inbox import Inbox, Listening, Receiver
+from ding_lite.runtime.messaging.labels import check_patterns
 from ding_lite.runtime.messaging.streams import Item, Streams, Until
 from ding_lite.runtime.messaging.subscription import Subscription
 from ding_lite.runtime.trace.messages import Traced
+from ding_lite.settings import check_all, whole
 
 
 class Router(ABC):
@@ -31,6 +36,7 @@ class Router(ABC):
     collectives: Collectives
     """The collective operations and named values of this node."""
     _streams: Streams
+    _clock: Clock = SYSTEM_CLOCK
 
     def __init__(self) -> None:
         self._inbox = Inbox()
@@ -197,7 +203,6 @@ class Router(ABC):
             ConfigError: The name is taken, or `fn` cannot be called.
         """
 
-    @abstractmethod
     def call(
         self, node: int, name: str, *args: Any, timeout: float | None = 30.0, **kwargs: Any
     ) -> Any:
@@ -215,7 +220,30 @@ class Router(ABC):
             PeerLost: The node is not connected, or was lost before it answered.
             DeadlineExceeded: No answer came in time.
             CodecError: An argument cannot be encoded.
+            StepCancelled: The calling step has failed meanwhile.
         """
+        answer = self.ask(node, name, *args, **kwargs)
+        deadline = Deadline.after(timeout, self._clock)
+        answer.add_done_callback(lambda _: self.wake_pump())
+        with Wait(self.wake_pump) as wait:
+            self.pump(lambda: answer.done() or wait.is_over, timeout)
+        try:
+            return deadline.result_of(answer)
+        except StepCancelled:
+            self._give_up(answer)
+            raise
+        except FutureTimeout:
+            if answer.done():  # the handler's own
+                raise
+            self._give_up(answer)
+            raise DeadlineExceeded(
+                f"Node {node} has not answered `{name}` within {timeout:g} s. Is it busy or "
+                f"hung? A slow call needs a longer `timeout`."
+            ) from None
+
+    def _give_up(self, answer: Future[Any]) -> None:
+        """Drop a pending call; its caller waits no more."""
+        return
 
     @abstractmethod
     def ask(self, node: int, name: str, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -227,7 +255,6 @@ class Router(ABC):
 
     # -- streams ---------------------------------------------------------------------------------
 
-    @abstractmethod
     def send(
         self,
         stream: str,
@@ -263,6 +290,23 @@ class Router(ABC):
             DeadlineExceeded: No receiver had room in time.
             CodecError: The item cannot be encoded.
         """
+        check_all(whole(1, in_flight=in_flight))
+        began_ns, number, at_ns = self.traced.now(), 0, 0
+
+        def write(own_number: int, oldest: int) -> Any:
+            nonlocal number, at_ns
+            number, at_ns = own_number, self.traced.now()
+            return self._item(stream, number, oldest, tree)
+
+        is_sent = self._streams.send(
+            stream, write, check_patterns(to), in_flight=in_flight, timeout=timeout, until=until
+        )
+        self.traced.item_sent(stream, began_ns, number, at_ns)
+        return is_sent
+
+    @abstractmethod
+    def _item(self, stream: str, number: int, oldest: int, tree: Any) -> Any:
+        """Return an item as it travels: its number, the oldest under way, and a snapshot."""
 
     def receive(
         self, stream: str, *, timeout: float | None = 60.0, until: Until | None = None

@@ -121,7 +121,7 @@ class Inbox:
     def put_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
         """Take an event from a node."""
         with self._lock:
-            self._events.append((event, partial(_hand_over_event, node_id, event, args, kwargs)))
+            self._events.append((event, lambda to: to.receive_event(node_id, event, args, kwargs)))
             message = self._begin()
         self._deliver(message)
 
@@ -226,23 +226,14 @@ class Inbox:
     def _next(self) -> _Message | None:
         if self._ctx and not self._awaits_task:
             node_id = next(iter(self._ctx))
-            return partial(_hand_over_ctx, node_id, self._ctx.pop(node_id))
+            values = self._ctx.pop(node_id)
+            return lambda to: to.receive_ctx(node_id, values)
         if not self._events:
             return None
         event, message = self._events.popleft()
         if event == FINISH and self._awaits_task:
             self._end = message
         return message
-
-
-def _hand_over_ctx(node_id: int, values: Mapping[str, Any], receiver: Receiver) -> None:
-    receiver.receive_ctx(node_id, values)
-
-
-def _hand_over_event(
-    node_id: int, event: str, args: tuple[Any, ...], kwargs: Any, receiver: Receiver
-) -> None:
-    receiver.receive_event(node_id, event, args, kwargs)
 
 
 def _hand_over_failure(error: Exception, receiver: Receiver) -> None:

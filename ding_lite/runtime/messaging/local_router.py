@@ -13,14 +13,12 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, TimeoutError as FutureTimeout
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-from ding_lite.clock import SYSTEM_CLOCK, Deadline
 from ding_lite.errors import (
     CodecError,
-    DeadlineExceeded,
     LabelError,
     NotRegistered,
     PeerLost,
@@ -31,13 +29,12 @@ from ding_lite.log import Throttle
 from ding_lite.runtime.messaging.base import Router
 from ding_lite.runtime.messaging.labels import (
     check_labels,
-    check_patterns,
     count_roles,
     matches,
     node_labels,
     several,
 )
-from ding_lite.runtime.messaging.streams import Parcel, Streams, Until
+from ding_lite.runtime.messaging.streams import Parcel, Streams
 from ding_lite.runtime.messaging.subscription import CTX, check_topic
 from ding_lite.runtime.trace.messages import Traced, TracedEvent, arrow_key
 from ding_lite.settings import Settings, check_all, whole
@@ -71,7 +68,7 @@ class LocalRouter(Router):
         self._group: tuple[LocalRouter, ...] = ()
         self._published: dict[str, Any] = {}
         self._handlers: dict[str, Callable[..., Any]] = {}
-        self._streams = Streams(self._carry, self._withdraw, self._receivers, SYSTEM_CLOCK)
+        self._streams = Streams(self._carry, self._withdraw, self._receivers, self._clock)
         self._serve_collectives()
         self._throttle = Throttle(logger)
         self.traced = Traced()
@@ -148,19 +145,6 @@ class LocalRouter(Router):
     def register(self, name: str, fn: Callable[..., Any], *, quick: bool = False) -> None:
         self._handlers[name] = fn
 
-    def call(
-        self, node: int, name: str, *args: Any, timeout: float | None = 30.0, **kwargs: Any
-    ) -> Any:
-        answer = self.ask(node, name, *args, **kwargs)
-        try:
-            return Deadline.after(timeout).result_of(answer)
-        except FutureTimeout as error:
-            if answer.done():  # the handler's own
-                raise
-            raise DeadlineExceeded(
-                f"Node {node} has not answered `{name}` within {timeout:g} s."
-            ) from error
-
     def ask(self, node: int, name: str, *args: Any, **kwargs: Any) -> Future[Any]:
         answer: Future[Any] = Future()
         routers = {router._node_id: router for router in (self, *self._group)}
@@ -200,25 +184,8 @@ class LocalRouter(Router):
             )
         return handler(*args, **kwargs)
 
-    def send(
-        self,
-        stream: str,
-        tree: Any,
-        *,
-        to: str | Iterable[str],
-        in_flight: int = 2,
-        timeout: float | None = 60.0,
-        until: Until | None = None,
-    ) -> bool:
-        check_all(whole(1, in_flight=in_flight))
-        return self._streams.send(
-            stream,
-            lambda _number, oldest: (oldest, copy.deepcopy(tree)),
-            check_patterns(to),
-            in_flight=in_flight,
-            timeout=timeout,
-            until=until,
-        )
+    def _item(self, stream: str, number: int, oldest: int, tree: Any) -> Any:
+        return oldest, copy.deepcopy(tree)
 
     def _carry(self, node: int, parcel: Parcel) -> Future[Any]:
         [receiver] = [r for r in (self, *self._group) if r._node_id == node]

@@ -98,6 +98,9 @@ class Traced:
         self.began_ns = began_ns
         self.shares_process = shares_process
 
+    def item_sent(self, stream: str, began_ns: int, number: int, at_ns: int) -> None:
+        """Draw an item of a stream, which may have waited for room."""
+
     def now(self) -> int:
         """Return the instant at which a slice begins; 0 while messages are not traced."""
         return 0 if self.tracer is None else monotonic_ns()

@@ -74,7 +74,7 @@ class Job:
 
     def wait(self, ready: Callable[[], bool]) -> None:
         """Wait for a condition on node 0."""
-        changed = self.routers[0]._links.changed
+        changed = self.routers[0].links.changed
         with changed:
             assert Deadline.after(10.0).wait(changed, ready)
 
@@ -134,7 +134,7 @@ def test_the_place_of_a_lost_node_is_reserved_for_the_grace_period(
     monkeypatch.setattr(membership, "LOST_GRACE_S", 0.1)
     here.leave(3, good_bye=False)
     ears[1].wait(lambda: (3, "node_lost", (3,)) in ears[1].events)
-    here.wait(lambda: 3 not in hub._links.sessions)  # so nothing is kept for it any more
+    here.wait(lambda: 3 not in hub.links.sessions)  # so nothing is kept for it any more
     assert here.grow().node_id == 3
 
 

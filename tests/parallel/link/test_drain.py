@@ -156,7 +156,7 @@ def test_a_node_does_not_wait_for_a_peer_that_the_launcher_reports_ended() -> No
         closing = in_background(hub.close)
         closing.join(0.2)
         assert closing.is_alive()
-        hub.note_ended(1, incarnation=1)
+        hub.links.note_ended(1, incarnation=1)
         closing.join(2.0)
         assert not closing.is_alive()
 
@@ -166,7 +166,7 @@ def test_a_reported_end_of_a_former_incarnation_does_not_count(
 ) -> None:
     with two_nodes() as (hub, leaf, wire):
         ears = Ears(leaf)
-        hub.note_ended(1, incarnation=0)
+        hub.links.note_ended(1, incarnation=0)
         wire.blackhole()
         wire.cut()
         hub.emit(FINISH)

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from ding_lite.errors import CodecError
-from ding_lite.parallel.link.events import MAX_EVENTS
+from ding_lite.parallel.link.outbox import MAX_EVENTS
 from ding_lite.parallel.link.session import (
     ACK_S,
     BULK_BYTES,
@@ -21,13 +21,14 @@ from ding_lite.parallel.link.session import (
 )
 from ding_lite.parallel.transport.base import Lane
 from ding_lite.parallel.wire.codec import encode
-from ding_lite.parallel.wire.envelope import Envelope, Kind
 from ding_lite.parallel.wire.messages import (
     Arrival,
     Dropped,
+    Envelope,
     EventArrived,
     Identity,
     Joined,
+    Kind,
     Left,
     ReplyArrived,
     StateArrived,
@@ -124,7 +125,7 @@ def test_an_event_that_is_held_back_is_acknowledged_when_it_is_released_and_not_
     first, second = pair.sides
     acknowledged: list[int] = []
     first.session.events.on_acknowledged = acknowledged.append
-    second.session.received.hold_back(2)
+    second.session.hold_back(2)
     for number in (1, 2, 3):
         emit(first, number)
     pair.settle()

@@ -162,7 +162,7 @@ class TestRouters:
             routers[0].publish_ctx({"w": full(number), "n": number})
         ears.wait(lambda: ears.ctx.get(0, {}).get("n") == 49)
         assert (ears.ctx[0]["w"] == 49).all()
-        assert routers[1]._state._shared_receiver._thread is None
+        assert routers[1]._topics._shared_receiver._thread is None
 
     def test_without_room_the_bytes_travel_with_one_warning(self, start, monkeypatch, caplog):
         def refuse(fd: int, begin: int, size: int) -> None:

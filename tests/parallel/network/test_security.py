@@ -32,7 +32,7 @@ from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink
 from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
-from ding_lite.parallel.wire.envelope import VERSION, version_of
+from ding_lite.parallel.wire.messages import VERSION, version_of
 from tests.parallel.tcp import Ears, hub_spec, leaf_spec
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.observe.message_trace import MessageTrace
-from ding_lite.parallel.wire.messages import CallArrived, EventArrived, ReplyArrived, StateArrived
+from ding_lite.parallel.wire.messages import CallArrived, EventArrived, ReplyArrived
 from ding_lite.runtime.trace.messages import (
     Slice,
     TracedEvent,
@@ -56,7 +56,7 @@ def test_both_ends_of_an_arrow_have_one_key() -> None:
     draw_wait(name, 1)
     one.published(1, [1])
     one.state_sent(1, 7)
-    other.state_came(0, StateArrived({}, number=7), 1)
+    other.state_came(0, 7, 1)
     one.asked("double", 1, 8)
     other.answered(0, CALL, 1)
     one.answer_came(1, ReplyArrived(8, True, 4), 1)
@@ -123,7 +123,7 @@ def say_everything(made: MessageTrace, began_ns: int) -> Any:
     made.state_sent(1, 7)
     made.asked("double", began_ns, 8)
     made.item_sent("episodes", began_ns, 5, 1)
-    made.state_came(1, StateArrived({}, number=7), began_ns)
+    made.state_came(1, 7, began_ns)
     made.answered(1, CALL, began_ns)
     made.answer_came(1, ReplyArrived(8, True, 4), began_ns)
     made.item_came(1, (1, "episodes", 5, 5, "item"), Future(), began_ns)

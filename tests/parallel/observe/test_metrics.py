@@ -177,8 +177,8 @@ def look(router: NodeRouter) -> NodeMetrics:
 
 def wait_for(router: NodeRouter, ready: Callable[[NodeMetrics], bool]) -> NodeMetrics:
     """Look at a node each time that something has come or gone."""
-    with router._links.changed:
-        assert router._links.changed.wait_for(lambda: ready(look(router)), 15.0)
+    with router.links.changed:
+        assert router.links.changed.wait_for(lambda: ready(look(router)), 15.0)
     return look(router)
 
 
@@ -324,7 +324,7 @@ def test_a_tick_writes_nothing_until_a_second_has_passed(tmp_path: Path, clock: 
     router = NodeRouter(spec, transport=transport, clock=clock)
     try:
         spec = replace(spec, directory=str(tmp_path))  # the router's own reporter writes elsewhere
-        reporter = Reporter(spec, router._links, router._inbox, lambda: (0, 0, 0), clock)
+        reporter = Reporter(spec, router.links, router._inbox, lambda: (0, 0, 0), clock)
         written = []
         for _ in range(4):
             reporter.turn()

@@ -25,7 +25,7 @@ from ding_lite.errors import (
     RemoteError,
 )
 from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
-from ding_lite.parallel.router import state_exchange
+from ding_lite.parallel.router import topics
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging import streams
@@ -138,7 +138,7 @@ def test_topics_that_cannot_be_published_are_refused(start: Start) -> None:
 def test_a_peer_with_too_many_topics_is_not_given_more_room(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state_exchange, "MAX_TOPICS", 3)
+    monkeypatch.setattr(topics, "MAX_TOPICS", 3)
     router, other = start(2)
     seen = other.subscribe("0", "1", "2", "3")
     for topic in ("0", "1", "2", "3"):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ding_lite.errors import TransportError
-from ding_lite.parallel.link import events as events_module
+from ding_lite.parallel.link import outbox
 from ding_lite.parallel.link.session import Session
 from ding_lite.parallel.router import node_router as router_module
 from ding_lite.parallel.router.node_router import NodeRouter
@@ -29,8 +29,8 @@ KILOBYTE = 1024
 
 @pytest.fixture(autouse=True)
 def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events_module, "MAX_EVENTS", WINDOW)
-    monkeypatch.setattr(events_module, "MAX_EVENT_BYTES", WINDOW * KILOBYTE)
+    monkeypatch.setattr(outbox, "MAX_EVENTS", WINDOW)
+    monkeypatch.setattr(outbox, "MAX_EVENT_BYTES", WINDOW * KILOBYTE)
 
 
 class Ears:
@@ -86,7 +86,7 @@ class Job:
         return self._pool.submit(emit_all)
 
     def session(self, node: int, peer: int) -> Session:
-        return self.cluster.routers[node]._links.sessions[peer]
+        return self.cluster.routers[node].links.sessions[peer]
 
     def wait_until_full(self, *path: int) -> None:
         """Wait until the windows of all nodes on a path are full."""
@@ -97,7 +97,7 @@ class Job:
             )
 
     def num_waiting(self, node: int, peer: int) -> int:
-        return self.session(node, peer).traffic(0.0).unacknowledged
+        return self.session(node, peer).events.num_unacknowledged
 
 
 @contextmanager
@@ -120,7 +120,7 @@ def test_a_sender_blocks_for_a_hung_node_behind_a_hub(size: int, is_cut: bool) -
         emitting = job.emit(0, size=size)
         job.wait_until_full(0, 1, 3)
         assert not emitting.done()
-        num_emitted = job.session(0, 1).traffic(0.0).events_out
+        num_emitted = job.session(0, 1).events.num_sent
         assert job.num_waiting(1, 3) <= WINDOW + 1
         for node in (1, 2, 4, 5, 6):  # the others do not wait
             job.ears[node].wait(0, num_emitted)
@@ -151,7 +151,7 @@ def test_a_sender_blocks_for_a_hung_node_behind_several_hubs() -> None:
         emitting = job.emit(0)
         job.wait_until_full(*range(5))
         assert all(job.num_waiting(k, k + 1) <= WINDOW + 1 for k in range(4))
-        assert job.session(0, 1).traffic(0.0).events_out <= WINDOW
+        assert job.session(0, 1).events.num_sent <= WINDOW
         job.network.heal()
         emitting.result(15.0)
         for node in range(1, 5):
@@ -228,7 +228,7 @@ def test_events_arrive_once_and_in_order_over_broken_and_stalled_links(seed: int
             job.ears[node].check(0)
         for node in (1, 3, 6):
             job.ears[0].check(node)
-        for sessions in (router._links.sessions for router in job.cluster.routers):
+        for sessions in (router.links.sessions for router in job.cluster.routers):
             wait_until(
                 lambda s=sessions: all(each.is_flushed for each in s.values()), "not flushed"
             )

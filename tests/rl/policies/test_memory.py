@@ -12,7 +12,8 @@ from torch import nn
 import ding_lite.testing.probes  # noqa: F401 registers the environments
 from ding_lite import Task, middleware as mw
 from ding_lite.errors import ConfigError, ShapeError
-from ding_lite.evolution import Agent, Mutation
+from ding_lite.evolution import Mutation
+from ding_lite.evolution.agent import make_agent
 from ding_lite.rl import (
     A2C,
     IMPALA,
@@ -25,6 +26,7 @@ from ding_lite.rl import (
     mean_return,
 )
 from ding_lite.rl.weights.flat_module import copied
+from ding_lite.testing import run_step
 from tests.rl.rollouts import draw_obs, draw_rollout
 
 CARTPOLE = make_envs("CartPole-v1", 1).spec
@@ -188,7 +190,7 @@ def test_a_rollout_is_judged_as_it_was_collected(kind):
 def test_minibatches_are_whole_sequences(batch_size):
     policy = make("PPO", batch_size=batch_size, epochs=1)
     rollout = rollout_for(policy)
-    rows = policy._rows(rollout)
+    rows = policy._answered(policy._rows(rollout))
     parts = [*rows.split(batch_size, np.random.default_rng(0))]
     assert len(parts) == (36 // max(batch_size, 9))
     whole, *_ = policy._forward(rows.obs, rows.unroll)
@@ -261,13 +263,18 @@ def test_settings_and_modules_that_do_not_fit_are_refused():
         A2C(CARTPOLE, network=Forgets)
 
 
-def test_evolution_leaves_networks_with_memory_as_they_are():
-    agent = Agent(make("PPO"))
-    nothing: dict[str, Any] = {"none": 1.0, "architecture": 0.0, "weights": 0.0, "activation": 0.0}
-    for kind in ("architecture", "weights", "activation"):
-        with pytest.raises(ConfigError, match="PPO has memory, and evolution does not change"):
-            Mutation(**{**nothing, kind: 1.0}).check(agent.policy)
-    Mutation(**nothing).check(agent.policy)
+@pytest.mark.parametrize("kind", ["architecture", "weights", "activation"])
+def test_a_policy_with_memory_goes_on_learning_after_each_kind_of_mutation(kind):
+    odds: dict[str, Any] = {"none": 0.0, "architecture": 0.0, "weights": 0.0, "activation": 0.0}
+    mutation = Mutation(**{**odds, kind: 1.0}, remove_prob=0.0)
+    agent: Any = make_agent(make("PPO"))
+    mutation.check(agent.policy)
+    with make_envs("CartPole-v1", 2, mode="sync") as envs:
+        collect, train = mw.collect(agent, envs, unroll=4), mw.train(agent)
+        for _ in range(4):
+            assert mutation.mutate(agent) != "none"
+            run_step(train, trajectories=run_step(collect)[0].trajectories)
+    assert agent.train_iter > 0
 
 
 @pytest.mark.parametrize(

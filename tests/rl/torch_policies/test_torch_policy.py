@@ -23,7 +23,7 @@ from ding_lite.rl import (
     load_checkpoint,
     save_checkpoint,
 )
-from ding_lite.rl.torch_policies.torch_policy import config_type
+from ding_lite.rl.torch_policies.config import config_type
 from tests.rl.policies.test_dqn import CARTPOLE, batch, prioritized
 
 OBS = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)

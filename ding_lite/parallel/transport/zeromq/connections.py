@@ -82,7 +82,7 @@ class Connections:
         self._settled: set[int] = set()
         self._has_drained = False
         self._left_behind: Counter[int | None] = Counter()
-        self._num_tcp = 0
+        self.num_tcp = 0
         self._look_at = 0.0
 
     def opened(self, fd: int, route: bytes | None = None, owner: int | None = None) -> None:
@@ -94,7 +94,7 @@ class Connections:
                 self.closed(fd)
                 known = _Connection(name, connection.family)
                 self._open[fd] = known
-                self._num_tcp += known.is_tcp
+                self.num_tcp += known.is_tcp
             if route is not None:
                 self._assign(fd, known, route, owner)
 
@@ -111,7 +111,7 @@ class Connections:
         known = self._open.pop(fd, None)
         if known is None:
             return
-        self._num_tcp -= known.is_tcp
+        self.num_tcp -= known.is_tcp
         self._left_behind[known.owner] += max(0, known.held)  # ZeroMQ goes on to hold its messages
         self._assign(fd, known, None)
 
@@ -155,7 +155,7 @@ class Connections:
 
     def look(self, now: float) -> tuple[float, list[str]]:
         """Cut connections with too many unread bytes; return the wait, and why any was cut."""
-        if not self._num_tcp:
+        if not self.num_tcp:
             return math.inf, []
         if now < self._look_at:
             return self._look_at - now, []

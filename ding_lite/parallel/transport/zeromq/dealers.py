@@ -73,7 +73,7 @@ class Dealers:
     _copies: dict[Lane, socket.socket] = field(default_factory=dict)
 
     def connect(self, lane: Lane, socket: zmq.Socket[bytes]) -> None:
-        socket.setsockopt(zmq.ROUTING_ID, self.link + lane.value)
+        socket.setsockopt(zmq.ROUTING_ID, self.link + lane)
         socket.setsockopt(zmq.IMMEDIATE, 1)  # no message queues up for a peer that is not there
         socket.setsockopt(zmq.RECONNECT_IVL, 20)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)

@@ -10,34 +10,18 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
-from typing import TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 
 from ding_lite.clock import LOOK_UP_S, SYSTEM_CLOCK
 from ding_lite.parallel.transport.zeromq.sockets import Socket, Sockets
 
-ResultT = TypeVar("ResultT")
 
+class Reactor(ABC):
+    """An event loop over sockets, each iteration of which runs on one thread."""
 
-class Reactor:
-    """An event loop, each iteration of which runs on one thread.
-
-    Args:
-        sockets: What is read.
-        serve: One iteration: hands on what has come at these sockets, and returns the seconds
-            until there is more to do.
-        end: The last iteration.
-    """
-
-    def __init__(
-        self,
-        sockets: Sockets,
-        serve: Callable[[list[Socket]], float],
-        end: Callable[[], object],
-    ) -> None:
-        self._sockets = sockets
-        self._serve = serve
-        self._end = end
+    def __init__(self) -> None:
+        self._sockets = Sockets()
         self._thread = threading.Thread(target=self._run, name="ding_lite-transport", daemon=True)
         self._iterating = threading.Lock()
         self._leading = threading.Lock()
@@ -46,49 +30,51 @@ class Reactor:
         """When the own thread serves again by itself, at the latest; read by the leader."""
         self._is_stopped = True
 
-    def start(self) -> None:
+    @abstractmethod
+    def _serve(self, found: Sequence[Socket]) -> float:
+        """Run an iteration: read these sockets; return the seconds until there is more to do."""
+
+    @abstractmethod
+    def _tick(self) -> float:
+        """Let the sinks send; the last call of all."""
+
+    def _begin(self) -> None:
         self._is_stopped = False
         self._thread.start()
 
     @property
-    def is_current(self) -> bool:
+    def is_calling(self) -> bool:
         return self._sockets.reader == threading.get_ident()
 
-    def _exclusively(self, do: Callable[[], ResultT]) -> ResultT:
-        """Call `do` as an iteration: no other thread reads meanwhile."""
+    def _iterate(self, *, is_last: bool = False) -> float:
+        """Run an iteration; no other thread reads meanwhile."""
         with self._iterating:
-            self._sockets.reader = threading.get_ident()
+            self._sockets.reader = me = threading.get_ident()
             try:
-                return do()
+                wait_s = self._tick() if is_last else self._serve([*self._sockets.unread])
+                if me != self._leader:
+                    self._own_thread_at = SYSTEM_CLOCK.now() + wait_s
+                return wait_s
             finally:
                 self._sockets.reader = 0
 
     def _run(self) -> None:
         while not self._is_stopped:
-            self._sockets.wait(self._exclusively(self._serve_and_plan))
+            self._sockets.wait(self._iterate())
         self._leading.acquire()  # for good
-        self._exclusively(self._end)
+        self._iterate(is_last=True)
 
-    def _serve_and_plan(self) -> float:
-        wait_s = self._serve(self._sockets.unread)
-        self._own_thread_at = SYSTEM_CLOCK.now() + wait_s
-        return wait_s
-
-    def lead(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Run the loop on this thread until `ready()`; return at once if another one leads.
-
-        It asks after each iteration and after `wake_leader`.
-        """
+    def pump(self, ready: Callable[[], bool], seconds: float) -> None:
         now = SYSTEM_CLOCK.now()
         until, look_at = now + seconds, math.inf
-        if self._is_stopped or self.is_current or not self._leading.acquire(blocking=False):
+        if self._is_stopped or self.is_calling or not self._leading.acquire(blocking=False):
             return
         try:
             self._leader = threading.get_ident()
             self._sockets.take_over()
             while not (ready() or self._is_stopped or now >= until):
                 self._sockets.wait_as_leader(min(look_at, until, now + LOOK_UP_S) - now)
-                wait_s = self._exclusively(lambda: self._serve(self._sockets.unread))
+                wait_s = self._iterate()
                 now = SYSTEM_CLOCK.now()
                 look_at = now + wait_s
         finally:
@@ -98,14 +84,14 @@ class Reactor:
                 self._sockets.wake()
             self._leading.release()
 
-    def wake_leader(self) -> None:
-        if self._leader and not self.is_current:
+    def wake_pump(self) -> None:
+        if self._leader and not self.is_calling:
             self._sockets.wake_leader()
 
-    def stop(self) -> None:
+    def _stop(self) -> None:
         """End the loop on all threads after the present iteration, and wait for that."""
         if not self._is_stopped:
             self._is_stopped = True
             self._sockets.wake()
-            self.wake_leader()
+            self.wake_pump()
             self._thread.join()

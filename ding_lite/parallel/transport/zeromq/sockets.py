@@ -18,16 +18,15 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import zmq
 
 from ding_lite.parallel.transport.base import Frame
 
 Socket: TypeAlias = "zmq.Socket[bytes]"
-ReadT = TypeVar("ReadT")
 
 _LONGEST_WAIT_S = 3_600.0
 _AT_ONCE = 64
@@ -49,7 +48,8 @@ class Sockets:
         self._own_epoll = select.epoll()
         self._own_epoll.register(self._epoll.fileno(), select.EPOLLIN)
         self._of_fds: dict[int, Socket] = {}
-        self._unread: set[Socket] = set()
+        self.unread: set[Socket] = set()
+        """The sockets that may have something to read."""
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # Each write is an edge: it need not be read.
         self._own_epoll.register(self._wake_fd, select.EPOLLIN | select.EPOLLET)
@@ -64,14 +64,14 @@ class Sockets:
         """Add a socket; before the reading begins, or by the thread that reads."""
         fd = int(socket.getsockopt(zmq.FD))
         self._of_fds[fd] = socket
-        self._unread.add(socket)
+        self.unread.add(socket)
         self._epoll.register(fd, select.EPOLLIN)
 
     def remove(self, socket: Socket) -> None:
         """Remove a socket; by the thread that reads, with `lock` held."""
         fd = int(socket.getsockopt(zmq.FD))
         del self._of_fds[fd]
-        self._unread.discard(socket)
+        self.unread.discard(socket)
         self._epoll.unregister(fd)
 
     # -- from any thread -------------------------------------------------------------------
@@ -101,8 +101,8 @@ class Sockets:
 
     def _look(self, socket: Socket) -> None:
         """Note whether there is something to read, which the descriptor may not show."""
-        if int(socket.getsockopt(_EVENTS)) & _READABLE:
-            self._unread.add(socket)
+        if self.is_readable(socket):
+            self.unread.add(socket)
             if threading.get_ident() != self.reader:
                 self.wake()
 
@@ -118,10 +118,6 @@ class Sockets:
                 os.eventfd_write(self._leader_fd, 1)
 
     # -- from the thread that reads ----------------------------------------------------------
-
-    @property
-    def unread(self) -> list[Socket]:
-        return [*self._unread]
 
     def wait(self, seconds: float) -> None:
         for fd, _ in self._own_epoll.poll(self._longest(seconds), _AT_ONCE):
@@ -143,7 +139,7 @@ class Sockets:
 
     def _longest(self, seconds: float) -> float:
         """Return how long to wait: not at all with unread sockets."""
-        return 0.0 if self._unread else min(max(0.0, seconds), _LONGEST_WAIT_S)
+        return 0.0 if self.unread else min(max(0.0, seconds), _LONGEST_WAIT_S)
 
     def _note(self, signs: list[tuple[int, int]]) -> None:
         with self.lock:
@@ -151,7 +147,7 @@ class Sockets:
                 if fd == self._leader_fd:
                     self._clear_leader_wakeup()
                 elif fd in self._of_fds:  # else it was removed a moment ago
-                    self._unread.add(self._of_fds[fd])
+                    self.unread.add(self._of_fds[fd])
 
     def _clear_leader_wakeup(self) -> None:
         with self._wake_lock:
@@ -159,20 +155,13 @@ class Sockets:
                 self._is_leader_woken = False
                 os.eventfd_read(self._leader_fd)
 
-    def read(self, socket: Socket, read: Callable[[], ReadT], *, look: bool = True) -> ReadT | None:
-        """Call `read` if there is a message; return None if not, or if it raises zmq.Again.
+    def is_readable(self, socket: Socket) -> bool:
+        """Tell whether there is a message; with `lock` held."""
+        return bool(int(socket.getsockopt(_EVENTS)) & _READABLE)
 
-        Until then `wait` returns at once, and the socket stays in `unread`. To `look` first is
-        cheaper where there may well be none.
-        """
-        with self.lock:
-            if not look or int(socket.getsockopt(_EVENTS)) & _READABLE:
-                try:  # as `suppress` does, which each message would pay for
-                    return read()
-                except zmq.Again:
-                    pass
-            self._unread.discard(socket)
-            return None
+    def note_read(self, socket: Socket) -> None:
+        """Take a socket out of `unread`, so that `wait` waits for it; with `lock` held."""
+        self.unread.discard(socket)
 
     def close(self) -> None:
         with self._wake_lock:

@@ -25,7 +25,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -39,10 +39,10 @@ from ding_lite.parallel.network.security import check_dialling, load_key, place_
 from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink, Transport, log_failure
 from ding_lite.parallel.transport.chunks import (
     CHUNK_ABOVE,
+    HEAD_BYTES,
     MAX_FRAMES,
     Assembler,
     is_chunk,
-    size_of,
     split,
 )
 from ding_lite.parallel.transport.zeromq.connections import Connections
@@ -58,13 +58,15 @@ from ding_lite.parallel.transport.zeromq.dealers import (
     Dealers,
 )
 from ding_lite.parallel.transport.zeromq.reactor import Reactor
-from ding_lite.parallel.transport.zeromq.sockets import Socket, Sockets
+from ding_lite.parallel.transport.zeromq.sockets import Socket
 from ding_lite.parallel.transport.zeromq.unauthenticated import (
     UnauthenticatedConnections,
     make_room_for_descriptors,
 )
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 _BACKLOG = 512
 _READ_AT_ONCE = 256
@@ -83,7 +85,7 @@ _WHY_NOT = {
     errno.EADDRNOTAVAIL: "No interface of this machine has it: is it that of another one?",
     errno.EACCES: "Ports below 1024 are kept for the system: choose another one.",
 }
-_LANES = {lane.value: lane for lane in Lane}
+_LANES: dict[bytes, Lane] = {lane: lane for lane in Lane}
 _OWNED = b"@"
 """Stands in a link's name before the node that it is proved to belong to."""
 
@@ -119,7 +121,7 @@ class _Others:
         pass
 
 
-class ZeroMQTransport(Transport):
+class ZeroMQTransport(Reactor, Transport):
     """Moves messages over `ipc://` and `tcp://` addresses.
 
     Args:
@@ -139,6 +141,7 @@ class ZeroMQTransport(Transport):
         connections: Connections | None = None,
         other_ids: frozenset[int] = frozenset(),
     ) -> None:
+        super().__init__()
         self._node_id = node_id
         self._peers = frozenset(peers) | other_ids
         self._other_ids = other_ids
@@ -147,7 +150,6 @@ class ZeroMQTransport(Transport):
         """The second router's view of this transport, which the first one opens and closes."""
         self._key_file = key_file
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._sockets = Sockets()
         self._doorkeeper: Doorkeeper | None = None
         self._router: zmq.Socket[bytes] | None = None
         self._is_guarded = False
@@ -162,7 +164,6 @@ class ZeroMQTransport(Transport):
         self._wants_tick = False
         self._num_doubts = 0
         self._doubts_at = 0.0
-        self._reactor = Reactor(self._sockets, self._serve, self._tick)
         self._is_closing = False
         self._lock = threading.Lock()
 
@@ -212,7 +213,7 @@ class ZeroMQTransport(Transport):
 
     def start(self, sink: Sink) -> None:
         self._sinks.insert(0, sink)
-        self._reactor.start()
+        self._begin()
 
     def _keys(self) -> Doorkeeper:
         if self._doorkeeper is None:
@@ -258,7 +259,7 @@ class ZeroMQTransport(Transport):
             route = [self._route(link, lane)]
         else:
             return False
-        if sum(map(size_of, frames)) <= CHUNK_ABOVE:
+        if sum([memoryview(frame).nbytes for frame in frames]) <= CHUNK_ABOVE:
             messages = [[*route, *frames]]
         else:
             self._num_streams += 1
@@ -276,22 +277,12 @@ class ZeroMQTransport(Transport):
         if not is_known and not self.is_calling:
             self._sockets.wake()
 
-    @property
-    def is_calling(self) -> bool:
-        return self._reactor.is_current
-
-    def pump(self, ready: Callable[[], bool], seconds: float) -> None:
-        self._reactor.lead(ready, seconds)
-
-    def wake_pump(self) -> None:
-        self._reactor.wake_leader()
-
     def close(self) -> None:
         with self._lock:
             if self._is_closing:
                 return
             self._is_closing = True
-        self._reactor.stop()
+        self._stop()
         with self._sockets.lock:
             for socket in self._messages:
                 socket.disable_monitor()
@@ -354,7 +345,7 @@ class ZeroMQTransport(Transport):
 
     def _route(self, link: Link, lane: Lane) -> bytes:
         is_incoming = self._is_guarded and link not in self._dealers
-        return (link.rpartition(_OWNED)[0] if is_incoming else link) + lane.value
+        return (link.rpartition(_OWNED)[0] if is_incoming else link) + lane
 
     def _serve(self, found: Sequence[Socket]) -> float:
         """Run one iteration: hand messages on, and let the sink send."""
@@ -368,7 +359,11 @@ class ZeroMQTransport(Transport):
             if all(are_drained):
                 self._connections.drained()
             self._wants_tick = False
-            wait_s = min(self._tick(), self._resolve_doubts(), self._look())
+            wait_s = self._tick()
+            if self._num_doubts:
+                wait_s = min(wait_s, self._resolve_doubts())
+            if self._connections.num_tcp or self._unauthenticated is not None:
+                wait_s = min(wait_s, self._look())
         except BaseException as error:  # noqa: BLE001 - all peers are served here, so it goes on
             self._complain(error)
             return 0.0
@@ -382,19 +377,34 @@ class ZeroMQTransport(Transport):
         """
         read = partial(self._receive, socket)
         left = _READ_AT_ONCE
-        message = self._sockets.read(socket, read, look=False)
+        message = self._take(socket, read, look=False)
         while message is not None:
             one = message
             owner = None if one.link is None else self.owner(one.link)
-            nbytes = sum(map(size_of, one.frames))
+            nbytes = sum(map(len, one.frames))
             self._connections.brought(one.route, one.num_frames, nbytes, fd=one.fd, owner=owner)
             left -= _BULK_COUNTS if one.lane is Lane.BULK else 1
             if left > 0:
-                message = self._sockets.read(socket, read)
+                message = self._take(socket, read)
             self._hand_on(one, owner)
             if left <= 0:  # it is the other sockets' turn
                 return False
         return True
+
+    def _take(self, socket: Socket, read: Callable[[], _T], *, look: bool = True) -> _T | None:
+        """Call `read` if there is a message; return None if not, or if it raises zmq.Again.
+
+        Until then `wait` returns at once, and the socket stays in `unread`. To `look` first is
+        cheaper where there may well be none.
+        """
+        with self._sockets.lock:
+            if not look or self._sockets.is_readable(socket):
+                try:  # as `suppress` does, which each message would pay for
+                    return read()
+                except zmq.Again:
+                    pass
+            self._sockets.note_read(socket)
+            return None
 
     def _receive(self, socket: Any) -> _Message:
         link, lane = self._messages[socket]
@@ -407,7 +417,7 @@ class ZeroMQTransport(Transport):
                 owner = _OWNED + str(owner_of(first)).encode() if self._is_guarded else b""
                 link = Link(route[:-1] + owner)
         else:
-            route = link + lane.value
+            route = link + lane
         num_frames, has_more = 0, True
         frames: list[Frame] = []
         while has_more:
@@ -432,7 +442,7 @@ class ZeroMQTransport(Transport):
                 raise CodecError(
                     f"A message has {message.num_frames} frames; the limit is {MAX_FRAMES}."
                 )
-            if is_chunk(frames):
+            if len(frames[0]) == HEAD_BYTES and is_chunk(frames):
                 num_given_up = self._assembler.num_given_up
                 whole = self._assembler.take(link, message.lane, frames, owner=owner)
                 if self._assembler.num_given_up > num_given_up:
@@ -453,7 +463,7 @@ class ZeroMQTransport(Transport):
 
     def _admit(self, doorkeeper: Doorkeeper) -> None:
         for _ in range(_EVENTS_AT_ONCE):
-            answer = self._sockets.read(doorkeeper.socket, lambda: [doorkeeper.answer()])
+            answer = self._take(doorkeeper.socket, lambda: [doorkeeper.answer()])
             if answer is None:
                 return
             [refusal] = answer
@@ -468,7 +478,7 @@ class ZeroMQTransport(Transport):
         for _ in range(_EVENTS_AT_ONCE):
             if SYSTEM_CLOCK.now() > until:
                 return
-            happened = self._sockets.read(monitor, lambda: recv_monitor_message(monitor, _NOW))
+            happened = self._take(monitor, lambda: recv_monitor_message(monitor, _NOW))
             if happened is None:
                 return
             event, value = happened["event"], happened["value"]
@@ -492,7 +502,7 @@ class ZeroMQTransport(Transport):
         self, dealers: Dealers, lane: Lane, event: zmq.Event, value: int
     ) -> None:
         if event in OPENED:
-            self._connections.opened(value, dealers.link + lane.value, dealers.node_id)
+            self._connections.opened(value, dealers.link + lane, dealers.node_id)
             dealers.note_opened(lane, value)
         elif event == UP:
             if dealers.note_up(lane):
@@ -538,8 +548,6 @@ class ZeroMQTransport(Transport):
 
     def _resolve_doubts(self) -> float:
         """Let the sink find broken links, at a limited rate; return when to call this again."""
-        if not self._num_doubts:
-            return math.inf
         now = SYSTEM_CLOCK.now()
         if now < self._doubts_at:
             return self._doubts_at - now

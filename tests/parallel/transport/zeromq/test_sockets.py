@@ -33,23 +33,32 @@ def pair(tmp_path: Path) -> Iterator[tuple[Sockets, Socket, Socket]]:
         yield sockets, ends[0], ends[1]
 
 
+def take(sockets: Sockets, socket: Socket, read: Callable[[], Any]) -> Any:
+    """Return what `read` returns if there is a message, else None."""
+    with sockets.lock:
+        if sockets.is_readable(socket):
+            return read()
+        sockets.note_read(socket)
+        return None
+
+
 def read_all(sockets: Sockets, socket: Socket) -> None:
-    while sockets.read(socket, socket.recv_multipart) is not None:
+    while take(sockets, socket, socket.recv_multipart) is not None:
         pass
 
 
 def wait(sockets: Sockets, seconds: float) -> list[Socket]:
     """Wait for a sign; return the sockets that may have something to read."""
     sockets.wait(seconds)
-    return sockets.unread
+    return [*sockets.unread]
 
 
 def read_one(sockets: Sockets, socket: Socket) -> list[bytes]:
     """Wait until a message has come, and return it."""
-    message = None
+    message: list[bytes] | None = None
     while message is None:  # a sign may be one of something else
         assert wait(sockets, 10.0) == [socket]
-        message = sockets.read(socket, socket.recv_multipart)
+        message = take(sockets, socket, socket.recv_multipart)
     return message
 
 
@@ -104,7 +113,7 @@ def test_a_failed_send_does_not_hide_received_messages(tmp_path, on_readers_thre
             else:
                 sockets.wait(0.0)
                 with sockets.lock:
-                    sockets._unread.clear()  # as where the message has come after that
+                    sockets.unread.clear()  # as where the message has come after that
                 thread = threading.Thread(target=fail, args=(act,))
                 thread.start()
                 thread.join()
@@ -119,7 +128,7 @@ def test_a_socket_with_unread_messages_is_shown_again(pair: tuple[Sockets, Socke
     for number in range(3):
         assert read_one(sockets, socket) == [b"%d" % number]
     assert wait(sockets, 10.0) == [socket]  # it was not checked whether it is empty
-    assert sockets.read(socket, socket.recv) is None
+    assert take(sockets, socket, socket.recv) is None
     assert wait(sockets, 0.0) == []
 
 
@@ -142,15 +151,15 @@ def test_messages_go_to_the_leader_and_then_to_either_thread(pair) -> None:
     assert select.select([int(socket.fd)], [], [], 10.0)[0]
     assert wait(sockets, 0.0) == []
     sockets.wait_as_leader(10.0)
-    assert sockets.unread == [socket]
-    assert sockets.read(socket, socket.recv) == b"first"
+    assert sockets.unread == {socket}
+    assert take(sockets, socket, socket.recv) == b"first"
     read_all(sockets, socket)
 
     other.send(b"second")
     assert select.select([int(socket.fd)], [], [], 10.0)[0]
     sockets.give_back()
     assert wait(sockets, 10.0) == [socket]
-    assert sockets.read(socket, socket.recv) == b"second"
+    assert take(sockets, socket, socket.recv) == b"second"
 
 
 def test_wake_leader_ends_one_wait_of_the_leader_and_no_other(pair) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from ding_lite.errors import ConfigError, DeadlineExceeded
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.events import Emission, Events
+from ding_lite.runtime.messaging.messages import Emission
 from ding_lite.runtime.task import Task
 from ding_lite.testing.clock import ManualClock
 
@@ -206,12 +206,12 @@ class TestWaitFor:
         assert got == [42]
 
     def test_past_its_deadline_it_names_the_event_and_the_timeout(self, clock: ManualClock) -> None:
-        events = Events(clock)
+        task = Task(clock=clock)
         failures: list[BaseException] = []
 
         def wait() -> None:
             try:
-                events.wait_for("never", 5.0, lambda: False)
+                task.wait_for("never", timeout=5.0)
             except DeadlineExceeded as error:
                 failures.append(error)
 

@@ -1,20 +1,24 @@
-"""The events of one session, in both directions: each arrives exactly once and in order.
+"""Keep the events and values of a session until the peer has acknowledged them.
 
 Events are numbered per sender and kept until the peer has acknowledged them. A transport loses
 messages only when a connection breaks, so unacknowledged events are sent again after the next
-handshake, and duplicates are dropped.
+handshake, and duplicates are dropped: each arrives exactly once and in order.
+
+Of the values of topics a slot for each holds the newest. At most one state message is under way in
+each direction; changes wait in the slots meanwhile. The receiver gives credit for the next one when
+it has read a message.
 """
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ding_lite.errors import CodecError
-from ding_lite.parallel.wire.codec import MAX_META_BYTES, Encoded, decode
-from ding_lite.parallel.wire.envelope import Envelope, pack_batch
-from ding_lite.parallel.wire.messages import Arrival, Dropped, read_event, read_events
+from ding_lite.parallel.memory.segments import Published
+from ding_lite.parallel.wire.codec import MAX_META_BYTES, Encoded, encode
+from ding_lite.parallel.wire.messages import Dropped, Envelope, pack_batch
 
 MAX_EVENTS = 100_000
 """Limit of the unacknowledged events of a peer."""
@@ -42,7 +46,14 @@ class SentEvents:
     @property
     def has_room(self) -> bool:
         """Whether another event may be posted."""
-        return self.num_unacknowledged < MAX_EVENTS and self._nbytes < MAX_EVENT_BYTES
+        return (
+            len(self.waiting) + len(self._unacked) < MAX_EVENTS and self._nbytes < MAX_EVENT_BYTES
+        )
+
+    @property
+    def num_sent(self) -> int:
+        """How many events were sent, and need not be sent again so far."""
+        return self.last_posted - len(self.waiting)
 
     @property
     def num_unacknowledged(self) -> int:
@@ -113,59 +124,78 @@ class SentEvents:
         return first, pack_batch(batch), ()
 
 
-class ReceivedEvents:
-    """The numbers of the events that a peer has sent."""
+class SentState:
+    """The slots for a peer, and the message that it has not read yet."""
 
     def __init__(self) -> None:
-        self.last_seen = 0
-        """The number of the last event."""
         self.count = 0
-        """How many could be read."""
-        self._held_from = math.inf  # the first event that is not to be acknowledged yet
+        """The messages so far."""
+        self._slots: dict[str, Any] = {}
+        self._changed: dict[str, None] = {}
+        self._under_way: tuple[int, dict[str, Published | None]] | None = None
 
     @property
-    def acknowledged(self) -> int:
-        """The number up to which events are acknowledged."""
-        return int(min(self.last_seen, self._held_from - 1))
+    def is_due(self) -> bool:
+        """Whether a message is to be sent."""
+        return bool(self._changed) and self._under_way is None
 
-    def hold_back(self, number: int) -> None:
-        """Acknowledge no event from this number on until `release`."""
-        self._held_from = min(self._held_from, number)
+    @property
+    def is_flushed(self) -> bool:
+        """Whether the peer has read all values."""
+        return not (self._changed or self._under_way)
 
-    def release(self, up_to: int | None) -> bool:
-        """Acknowledge events that were held back, up to this number; None for all.
+    def offer(self, values: Mapping[str, Any]) -> None:
+        """Put values of topics into their slots: immutable ones as they are, the rest encoded."""
+        self._slots.update(values)
+        self._changed.update(dict.fromkeys(values))
 
-        Returns:
-            Whether there are such.
-        """
-        held_from = math.inf if up_to is None else up_to
-        is_later = held_from > self._held_from
-        if is_later:
-            self._held_from = held_from
-        return is_later
+    def renew(self) -> None:
+        """Send all values again, to a new incarnation of the peer."""
+        self._changed.update(dict.fromkeys(self._slots))
 
-    def begin(self, first_kept: int) -> None:
-        """Expect the events of a new incarnation, from this number on."""
-        self.last_seen, self._held_from = first_kept - 1, math.inf
+    def retransmit(self) -> None:
+        """Send the values again that were under way when the link broke."""
+        if self._under_way is not None:
+            self._changed.update(dict.fromkeys(self._under_way[1]))
+            self._under_way = None
 
-    def take(self, envelope: Envelope) -> list[Arrival]:
-        """Read a batch of events; those that have come before are dropped.
+    def take_credit(self, envelope: Envelope) -> list[Dropped]:
+        """Note that the peer has read the message."""
+        number = envelope.seq
+        if self._under_way is not None and self._under_way[0] == number:
+            self._under_way = None
+            return []
+        # The credit for a message over an earlier link may come after the message was sent again.
+        is_late = 0 < number <= self.count
+        reason = f"Node {envelope.src} gives credit {number}, not owed."
+        return [Dropped(reason, is_fault=not is_late)]
 
-        Raises:
-            CodecError: It is no batch.
-        """
-        peer, arrivals = envelope.src, list[Arrival]()
-        for seq, (meta, buffers) in enumerate(read_events(envelope), start=envelope.seq):
-            if seq != self.last_seen + 1:
-                # A connection that broke and came back may lose events before either end has
-                # noticed; the greeting that follows makes the peer send them again.
-                reason = f"Event {seq} of node {peer} came after {self.last_seen}."
-                arrivals.append(Dropped(reason, is_fault=False))
-                continue
-            self.last_seen = seq
+    def next_message(self, *, shares_memory: bool) -> tuple[int, Encoded]:
+        """Return a number and the body with the changed slots: with all, if within the limits."""
+        keys, body = list(self._changed), None
+        while body is None:
+            slots = {key: self._slots[key] for key in keys}
             try:
-                arrivals.append(read_event(decode(meta, buffers), seq))
-                self.count += 1
-            except CodecError as error:  # the others of its batch are still good
-                arrivals.append(Dropped(f"Event {seq} of node {peer}: {error}"))
-        return arrivals
+                body = encode(
+                    {k: _form(slot, shares_memory) for k, slot in slots.items()}, name="state"
+                )
+            except CodecError:  # too much for one message: each value by itself is not
+                if len(keys) == 1:
+                    del self._changed[keys[0]]  # or each tick would raise, and send nothing
+                    raise
+                keys = keys[: len(keys) // 2]
+        for key in keys:
+            del self._changed[key]
+
+        self.count += 1
+        # Published memory may not be written over before the peer has read it.
+        published = {k: v if isinstance(v, Published) else None for k, v in slots.items()}
+        self._under_way = self.count, published
+        return self.count, body
+
+
+def _form(slot: Any, shares_memory: bool) -> Any:
+    """Return what is sent of a slot: a peer that shares this node's memory gets announcements."""
+    if isinstance(slot, Published):
+        return slot.announcement if shares_memory else slot.encoded
+    return slot

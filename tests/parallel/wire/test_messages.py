@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ding_lite.errors import CodecError
-from ding_lite.parallel.wire.envelope import (
+from ding_lite.parallel.wire.messages import (
     HEADER_BYTES,
     MAX_BATCH,
     Envelope,

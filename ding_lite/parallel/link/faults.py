@@ -1,0 +1,76 @@
+"""Dropped messages that break the protocol."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from ding_lite.clock import Clock
+from ding_lite.log import Throttle
+from ding_lite.parallel.transport.base import Link
+
+logger = logging.getLogger(__name__)
+
+MAX_FAULTS = 1_000
+"""How many messages of one node may be dropped before its link is: its program is broken, or it
+has been taken over, and reading what it sends takes time that others need."""
+_MAX_SENDERS = 1_024
+
+
+class DroppedMessages:
+    """Counts dropped messages, warns of them, and drops the link of a node that sends too many.
+
+    Args:
+        clock: Measures the pauses between warnings.
+        owner: Returns the node that a link is proved to belong to, if any.
+        drop: Drops a link.
+    """
+
+    def __init__(
+        self, clock: Clock, *, owner: Callable[[Link], int | None], drop: Callable[[Link], None]
+    ) -> None:
+        self.count = 0
+        """Messages that were dropped: malformed, or not for this node."""
+        self.num_faults = 0
+        """Those of them that were a fault of their sender, and not merely late."""
+        self._throttle = Throttle(logger, clock)
+        self._owner = owner
+        self._drop = drop
+        self._faults: dict[Link | int, int] = {}
+
+    def add(self, reason: str, link: Link | None = None) -> None:
+        """Count a dropped message, and log some of them.
+
+        Args:
+            reason: The fault of the message.
+            link: Where it came from, if the sender is at fault; after too many of its faults the
+                link is dropped as well.
+        """
+        self.count += 1
+        if link is not None:
+            self.num_faults += 1
+            self._count_fault(link)
+        self._throttle.every(
+            10.0,
+            logging.WARNING,
+            "rejected",  # not the reason: an attacker could fill the memory with reasons
+            "dropped a message (%d in all): %s",
+            self.count,
+            reason,
+        )
+
+    def _count_fault(self, link: Link) -> None:
+        owner = self._owner(link)
+        sender = link if owner is None else owner
+        faults = self._faults.pop(sender, 0) + 1
+        if faults > MAX_FAULTS:
+            logger.warning(
+                "dropped the link to %s after %d malformed messages",
+                "a node" if owner is None else f"node {owner}",
+                faults,
+            )
+            self._drop(link)
+            return
+        self._faults[sender] = faults  # as the newest
+        if len(self._faults) > _MAX_SENDERS:
+            del self._faults[next(iter(self._faults))]

@@ -1,0 +1,232 @@
+"""Send and receive the values of topics: the newest value of each topic wins."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from ding_lite.clock import Clock
+from ding_lite.errors import CodecError
+from ding_lite.log import Throttle
+from ding_lite.parallel.link.links import Links
+from ding_lite.parallel.memory.segments import Published
+from ding_lite.parallel.memory.shared_values import SharedReceiver, SharedSender
+from ding_lite.parallel.observe.message_trace import MessageTrace
+from ding_lite.parallel.router.relaying import Relaying
+from ding_lite.parallel.wire.arrays import shorten
+from ding_lite.parallel.wire.codec import Encoded, decode, encode
+from ding_lite.parallel.wire.messages import StateArrived
+from ding_lite.runtime.context import is_key
+from ding_lite.runtime.messaging.inbox import Inbox
+from ding_lite.runtime.messaging.labels import matches
+from ding_lite.runtime.messaging.subscription import CTX, LONGEST_TOPIC
+
+logger = logging.getLogger(__name__)
+
+MAX_TOPICS = 10_000
+"""The most topics of one sender, keys of its ctx included."""
+_UNCHANGING = (type(None), bool, float)
+_LONG_TEXT = 4096
+_KEY_ROOM = 8192
+
+
+class Outbox:
+    """Turn values of topics into slots that sessions keep until they are sent.
+
+    Args:
+        node_id: This node.
+        sender: Keeps the bytes of mutable values.
+        clock: Measures the pauses between warnings.
+    """
+
+    def __init__(self, node_id: int, sender: SharedSender, clock: Clock) -> None:
+        self._node_id = node_id
+        self._sender = sender
+        self._newest: dict[str, Any] = {}
+        self._throttle = Throttle(logger, clock)
+
+    def fill(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return slots for these values: immutable ones as they are, others encoded.
+
+        A value that cannot be encoded is left out, with one warning for each topic.
+        """
+        slots: dict[str, Any] = {}
+        for topic, value in values.items():
+            try:
+                slots[topic] = self._slot(topic, value)
+            except (CodecError, MemoryError) as error:
+                name = name_of(topic)
+                self._throttle.once(
+                    logging.WARNING,
+                    f"stays home {name}",
+                    "%s stays on node %d: %s `task.share` chooses the keys to send.",
+                    name,
+                    self._node_id,
+                    error,
+                )
+        self._newest |= slots
+        return slots
+
+    def encode(self, topic: str, value: Any) -> dict[str, Any]:
+        """Return the slot of one topic.
+
+        Raises:
+            CodecError: The value cannot be encoded.
+        """
+        slots = {topic: self._slot(topic, value)}
+        self._newest |= slots
+        return slots
+
+    def _slot(self, topic: str, value: Any) -> Any:
+        _check_topic(topic)
+        if _may_wait(value):
+            return value
+        name = f"ctx[{topic[len(CTX) :]!r}]" if topic.startswith(CTX) else topic
+        encoded = encode(value, borrow=True, name=name, room=_KEY_ROOM)
+        return self._sender.keep(topic, encoded) if encoded.buffers else encoded
+
+    def newest(self, topic: str) -> Any:
+        """Return the last value under a topic, or None.
+
+        Tensors are copies. Arrays are read-only and do not change.
+        """
+        slot = self._newest.get(topic)
+        value = slot.encoded if isinstance(slot, Published) else slot
+        return decode(value.meta, value.buffers) if isinstance(value, Encoded) else value
+
+
+class Topics:
+    """Offer the topics of this node to its peers, and deliver theirs to the inbox.
+
+    Args:
+        links: The links of this node.
+        relay: Passes values on, if the node is one of a tree.
+        inbox: Takes the values of other nodes.
+        traced: Records messages for a timeline.
+        keeps_offers: Whether to keep published values for nodes that join later.
+    """
+
+    def __init__(
+        self,
+        links: Links,
+        relay: Relaying | None,
+        inbox: Inbox,
+        traced: MessageTrace,
+        *,
+        keeps_offers: bool,
+    ) -> None:
+        self._links = links
+        self._relay = relay
+        self._inbox = inbox
+        self._traced = traced
+        self._keeps_offers = keeps_offers
+        self._offered: dict[str, tuple[tuple[str, ...] | None, Any]] = {}
+        self._known: dict[int, set[str]] = {}
+        self._shared_receiver = SharedReceiver(self._deliver_shared, links.dropped.add)
+
+    def offer(self, slots: Mapping[str, Any], patterns: tuple[str, ...] | None) -> None:
+        """Offer slots to the connected nodes that label patterns match; None matches all."""
+        began_ns, peers, relay = self._traced.now(), [], self._relay
+        if relay is not None:
+            slots = relay.addressed(slots, patterns)
+        with self._links.changed:
+            if self._keeps_offers:
+                self._offered |= {key: (patterns, slot) for key, slot in slots.items()}
+            for peer, session in self._links.sessions.items():
+                if patterns is None or (
+                    matches(session.labels, patterns)
+                    if relay is None
+                    else relay.leads_to(peer, patterns)
+                ):
+                    session.state.offer(slots)
+                    peers.append(peer)
+            self._traced.published(began_ns, peers)
+        self._links.wake()
+
+    def offer_newest(self, peer: int, labels: frozenset[str]) -> None:
+        """Offer earlier values to a node that has just joined."""
+        with self._links.changed:
+            offered = self._offered.items()
+            slots = {k: v for k, (to, v) in offered if to is None or matches(labels, to)}
+            if (session := self._links.sessions.get(peer)) is not None:
+                session.state.offer(slots)
+        self._links.wake()
+
+    def take(self, peer: int, arrival: StateArrived) -> None:
+        """Deliver values that have arrived; those in shared memory on a thread that reads it."""
+        if arrival.owes_credit or self._shared_receiver.is_busy:
+            self._shared_receiver.put(peer, arrival.values, arrival.owes_credit)
+        else:
+            self._deliver(peer, arrival.values)
+
+    def forget(self, peer: int) -> None:
+        """Drop pending values of a peer that is gone."""
+        self._shared_receiver.forget(peer)
+
+    def close(self) -> None:
+        """End the thread that reads shared memory."""
+        self._shared_receiver.close()
+
+    def _deliver_shared(self, peer: int, values: dict[str, Any], owes_credit: int) -> None:
+        try:
+            self._deliver(peer, values)
+        finally:
+            if owes_credit:
+                with self._links.changed:
+                    if (session := self._links.sessions.get(peer)) is not None:
+                        session.credit(owes_credit)
+                self._links.wake()
+
+    def _deliver(self, peer: int, values: dict[str, Any]) -> None:
+        of_nodes = {peer: values} if self._relay is None else self._relay.take_state(peer, values)
+        for sender, own in of_nodes.items():
+            known = self._known.setdefault(sender, set())
+            if not known.issuperset(own):
+                for topic in own.keys() - known:
+                    if (reason := _fault(topic, len(known))) is None:
+                        known.add(topic)
+                    else:
+                        del own[topic]
+                        reason = f"Node {sender} sent {name_of(topic):.90}, {reason}."
+                        self._links.dropped.add(reason)
+            self._inbox.put_state(sender, own)
+
+
+def name_of(topic: object) -> str:
+    """Return a topic as a message to the user names it: `ctx.KEY` if it is that of a ctx key."""
+    if type(topic) is not str or not topic.isascii():
+        return f"`{shorten(topic)}`"
+    name = topic[: LONGEST_TOPIC + len(CTX)]
+    return f"`ctx.{name[len(CTX) :]}`" if name.startswith(CTX) else f"Topic `{name}`"
+
+
+def _fault(topic: str, num_known: int) -> str | None:
+    if topic.startswith(CTX) and not is_key(topic[len(CTX) :]):
+        return "which cannot be a ctx key"
+    if num_known >= MAX_TOPICS:
+        return f"and has sent {MAX_TOPICS:,} other topics before, which is the limit"
+    return None
+
+
+def _check_topic(topic: object) -> None:
+    """Refuse a topic that cannot be sent here, rather than on the transport's thread."""
+    if type(topic) is not str or len(topic) > LONGEST_TOPIC:
+        raise CodecError(
+            f"a topic, or a key of ctx that is sent, is a str of at most {LONGEST_TOPIC} "
+            f"characters, not {shorten(topic)}."
+        )
+    if not topic.isascii():
+        encode(topic, name="topic")
+
+
+def _may_wait(value: Any) -> bool:
+    """Tell whether a value can be queued unencoded: it is immutable, and msgpack can hold it."""
+    kind = type(value)
+    if kind is int:
+        return bool(-(2**63) <= value < 2**64)
+    if kind is str:
+        return len(value) < _LONG_TEXT and bool(value.isascii())
+    if kind is bytes:
+        return len(value) < _LONG_TEXT
+    return kind in _UNCHANGING

@@ -1,0 +1,337 @@
+"""The messages of a task: its events and streams, and the ctx values of its job's nodes.
+
+An event waits in a queue until the task delivers it, at the latest between two middleware. So a
+listener never runs beside a middleware of a task that is not async, and its exception ends the
+run as a middleware's does.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from ding_lite.clock import Clock, Deadline
+from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, did_you_mean
+from ding_lite.runtime.context import LOCAL_KEYS, Context, Latch, ParallelContext
+from ding_lite.runtime.messaging.inbox import FINISH, Progress
+from ding_lite.runtime.messaging.labels import check_patterns
+from ding_lite.runtime.messaging.router import Router
+from ding_lite.runtime.messaging.streams import Item
+from ding_lite.runtime.middleware import name_of, note_once, refuse_silent_exit
+from ding_lite.runtime.trace.messages import draw_listener, draw_wait
+
+Listener = Callable[..., object]
+
+
+class Emission(NamedTuple):
+    """The arguments of an event."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class Messages:
+    """The messages of one task; receives those of other nodes from the router.
+
+    Args:
+        router: Connects this node to the others.
+        latch: Ends the job: set here when a node ends it, and announced to nodes when set here.
+        ctx: Returns the context that the task is at.
+        clock: Measures the waits.
+    """
+
+    def __init__(
+        self, router: Router, latch: Latch, ctx: Callable[[], Context], clock: Clock
+    ) -> None:
+        self.parallel_ctx = ParallelContext()
+        """Key by key the newest value that any node has put on its ctx."""
+        self.pending: deque[tuple[str, Emission]] = deque()
+        """Events not yet delivered; the pipeline looks at it between two middleware."""
+        self.owner = threading.get_ident()
+        """The thread on which the task runs, the only one that delivers."""
+        self.router = router
+        self._latch = latch
+        self._ctx = ctx
+        self._clock = clock
+        self._listeners: dict[str, list[tuple[Listener, bool]]] = {}
+        self._waiting: dict[str, list[list[tuple[Emission, str]]]] = {}
+        self._notify: Callable[[], None] = lambda: None
+        self._posted = threading.Condition()
+        self._delivering = False
+        self._shares: list[tuple[tuple[str, ...], tuple[str, ...] | None]] = []
+        self._leave: Callable[[], None] | None = None
+        self._failure: Exception | None = None
+        # Also while no node is connected: it waits for those that come back.
+        latch.listen(lambda: router.emit(FINISH), of_job=True)
+        latch.listen(self._announce_end)
+        latch.step.listen(self._wake_waits)
+        latch.may_leave = lambda: router.may_leave
+
+    def subscribe(self) -> None:
+        """Receive the messages of other nodes from now on."""
+        if self._leave is None:
+            self._leave = self.router.join(self)
+
+    def unsubscribe(self) -> None:
+        """Stop receiving them."""
+        if self._leave is not None:
+            self._leave()
+            self._leave = None
+
+    def check(self) -> None:
+        """Raise an error if this node has been cut off from its job.
+
+        Raises:
+            NodeReplaced: Another process has taken its place.
+            PeerLost: All others are gone without a good-bye, for too long.
+        """
+        if self._failure is not None:
+            raise self._failure
+
+    # -- events ----------------------------------------------------------------------------
+
+    def on(self, event: str, fn: Listener, *, once: bool = False) -> None:
+        """Call `fn` with the arguments of each event of this name; listeners keep their order.
+
+        Raises:
+            ConfigError: The name is no string, or `fn` cannot be called.
+        """
+        if not isinstance(event, str) or not event:
+            raise ConfigError(f"The name of an event is a non-empty string, not {event!r}.")
+        if not callable(fn):
+            raise ConfigError(
+                f"A listener of `{event}` is a function, not {fn!r}. "
+                f"Give the function itself, without calling it."
+            )
+        self._listeners.setdefault(event, []).append((fn, once))
+
+    def off(self, event: str, fn: Listener | None = None) -> None:
+        """Remove one listener of an event, or all of them.
+
+        Raises:
+            ConfigError: There is no such listener.
+        """
+        listeners = self._listeners.get(event, [])
+        remaining = [entry for entry in listeners if fn is not None and entry[0] != fn]
+        if len(remaining) == len(listeners):
+            raise ConfigError(
+                f"No such listener of `{event}`.{did_you_mean(event, self._listeners)} "
+                f"Events with listeners are: {', '.join(sorted(self._listeners)) or 'none'}."
+            )
+        self._listeners[event] = remaining
+
+    def emit(
+        self,
+        event: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        only_local: bool,
+        only_remote: bool,
+    ) -> None:
+        """Emit an event to its listeners on this node and on all connected ones."""
+        if only_local and only_remote:
+            raise ConfigError(
+                "`only_local` and `only_remote` together would reach no node; give one of them."
+            )
+        if event == FINISH:
+            raise ConfigError(
+                "The event `finish` follows from `task.finish = True` or `ctx.finish = True`; "
+                "set that instead of emitting it."
+            )
+        if not only_local:
+            self.router.emit(event, *args, **kwargs)
+        if not only_remote:
+            self._post(event, Emission(args, kwargs))
+            self.deliver()
+
+    def _post(self, event: str, emission: Emission) -> None:
+        """Queue an event and wake the threads that wait for it; safe from any thread."""
+        with self._posted:
+            if self._listeners.get(event):
+                self.pending.append((event, emission))
+            for box in self._waiting.get(event, []):
+                box.append((emission, event))
+            self._posted.notify_all()
+        self._notify()
+        self.router.wake_pump()
+
+    @contextmanager
+    def notifies(self, notify: Callable[[], None]) -> Iterator[None]:
+        """Call `notify()` after each event that is queued, for the length of a `with` block."""
+        before, self._notify = self._notify, notify
+        try:
+            yield
+        finally:
+            self._notify = before
+
+    def deliver(self) -> None:
+        """Call the listeners of all queued events, if this is the thread to do so.
+
+        An event that a listener emits queues up behind those already there.
+        """
+        if self._delivering or threading.get_ident() != self.owner:
+            return
+
+        self._delivering = True
+        try:
+            while self.pending:
+                event, emission = self.pending.popleft()
+                for entry in list(self._listeners.get(event, [])):
+                    self._call(event, entry, emission)
+        finally:
+            self._delivering = False
+
+    def _call(self, event: str, entry: tuple[Listener, bool], emission: Emission) -> None:
+        fn, once = entry
+        if once and entry in self._listeners[event]:
+            self._listeners[event].remove(entry)
+        began_ns = time.monotonic_ns()
+        try:
+            fn(*emission.args, **emission.kwargs)
+        except BaseException as error:
+            raised = refuse_silent_exit(error, f"Listener `{name_of(fn)}` of event `{event}`")
+            note_once(raised, f"in listener `{name_of(fn)}` of event `{event}`")
+            if raised is error:
+                raise
+            raise raised from error
+        finally:
+            draw_listener(event, began_ns)
+
+    def wait_for(self, event: str, timeout: float | None) -> Emission | None:
+        """Block until an event of this name is emitted, delivering others meanwhile.
+
+        Returns:
+            What came; None when the job is to end.
+
+        Raises:
+            DeadlineExceeded: Nothing came in time.
+        """
+        self.subscribe()
+        box: list[tuple[Emission, str]] = []
+        began_ns = time.monotonic_ns()
+        deadline = Deadline.after(timeout, self._clock)
+        deliverable = threading.get_ident() == self.owner and not self._delivering
+        latch = self._latch
+
+        def ready() -> bool:
+            return bool(box) or latch.ends_waits or (deliverable and bool(self.pending))
+
+        with self._posted:
+            self._waiting.setdefault(event, []).append(box)
+        try:
+            while True:
+                self.router.pump(ready, deadline.remaining)
+                awake = ready()
+                if not awake:
+                    with self._posted:
+                        awake = deadline.wait(self._posted, ready)
+                if deliverable:
+                    self.deliver()
+                if box:
+                    emission, said = box[0]
+                    draw_wait(said, began_ns)
+                    return emission
+                if latch.ends_waits:
+                    return None
+                if not awake:
+                    raise DeadlineExceeded(
+                        f"No event `{event}` came within {timeout:g} s. Emit it from another "
+                        f"node, thread or listener, or give `wait_for` a longer timeout."
+                    )
+        finally:
+            with self._posted:
+                self._waiting[event].remove(box)
+
+    def _announce_end(self) -> None:
+        """Post `finish` to the task's listeners; called once, on the thread that sets the latch."""
+        self._post(FINISH, Emission((), {}))
+        self._wake_waits()
+
+    def _wake_waits(self) -> None:
+        """Wake all blocked calls: the job ends, or their step has failed."""
+        self.router.wake()
+        with self._posted:
+            self._posted.notify_all()
+        self.router.wake_pump()
+        self.parallel_ctx.wake()
+
+    # -- the ctx and streams ---------------------------------------------------------------
+
+    def share(self, keys: tuple[str, ...], to: str | Iterable[str] | None) -> None:
+        """Send these keys, and no unshared ones, to the nodes that patterns match."""
+        self._shares.append((keys, None if to is None else check_patterns(to)))
+
+    def publish(self, ctx: Context) -> None:
+        """Publish the shared keys of a context."""
+        if not self._shares:
+            self.router.publish_ctx({k: v for k, v in ctx.items() if k not in LOCAL_KEYS})
+        for keys, to in self._shares:
+            self.router.publish_ctx({key: ctx[key] for key in keys if key in ctx}, to=to)
+
+    def wait_ctx(
+        self, newer_than: Mapping[str, Any], timeout: float | None
+    ) -> ParallelContext | None:
+        """Block until other nodes have sent values newer than these, or the job is to end.
+
+        Raises:
+            DeadlineExceeded: They did not come in time.
+            ConfigError: There are no others.
+            PeerLost: All of them have left.
+        """
+        self.subscribe()
+        router, latch = self.router, self._latch
+        deadline = Deadline.after(timeout, self._clock)
+        newest = self.parallel_ctx.wait(
+            newer_than, deadline, lambda: latch.ends_waits or not router.has_audience
+        )
+        if newest is not None or latch.ends_waits:
+            return newest
+        if len(router.world) == 1:
+            raise ConfigError(
+                "`wait_parallel_ctx` waits for other nodes, but this task runs alone. Start it "
+                "with `Parallel.runner(...)`, or ask `task.router.is_active` first."
+            )
+        raise PeerLost(
+            "`wait_parallel_ctx` waits for other nodes, but all of them have left, and what they "
+            "have sent is not newer. A node leaves when its `main` has returned."
+        )
+
+    def receive(self, stream: str, timeout: float | None) -> Item | None:
+        """Wait for the next item of a stream; return None when the job is to end."""
+        self.subscribe()
+        return self.router.receive(stream, timeout=timeout, until=lambda: self._latch.ends_waits)
+
+    # -- called by the router --------------------------------------------------------------
+
+    def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
+        """Take an event that a node has emitted."""
+        if event == FINISH:
+            self._latch.set()
+        else:
+            self._post(event, Emission(args, kwargs))
+
+    def receive_failure(self, error: Exception) -> None:
+        """End the run with an error, as this node is cut off."""
+        if not self._latch.is_set:
+            self._failure = error
+            self._latch.set(only_here=True)
+
+    def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
+        """Take what a node has put on its ctx."""
+        self.parallel_ctx.receive(node_id, values)
+
+    def progress(self) -> Progress:
+        """Return the progress of the task."""
+        ctx = self._ctx()
+        return Progress(
+            total_step=ctx["total_step"],
+            env_step=ctx.get("env_step"),
+            num_waiting=len(self.pending),
+            finish=self._latch.is_set,
+            thread=self.owner,
+        )

@@ -1,0 +1,186 @@
+"""Batched A2C, PPO and IMPALA: each policy ends as it would have ended alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ding_lite import Task, middleware as mw
+from ding_lite.errors import NonFiniteError
+from ding_lite.evolution import Population
+from ding_lite.evolution.batched import make_stack, stack_key
+from ding_lite.evolution.batched_rollouts import RolloutStack
+from ding_lite.rl import A2C, IMPALA, PPO, A2CConfig, IMPALAConfig, PPOConfig, Rollout, make_envs
+from ding_lite.rl.spec import EnvSpec
+from tests.evolution.conftest import assert_same
+from tests.rl.rollouts import draw_rollout
+
+DIFFERENT: list[dict[str, Any]] = [
+    {"lr": 1e-2, "value_coef": 0.1},
+    {"gamma": 0.5, "max_grad_norm": 0.05},
+    {"entropy_coef": 0.02, "normalize_advantage": False},
+    {"lr_end": 1e-6, "lr_updates": 50},
+]
+OF_PPO: list[dict[str, Any]] = [{"epochs": 3}, {"batch_size": 7}, {"target_kl": 0.01}, {}]
+OF_IMPALA: list[dict[str, Any]] = [{"epochs": 3}, {"rho_clip": 2.0}, {"clip": 0.2}, {}]
+KINDS: dict[str, tuple[Any, Any, list[dict[str, Any]]]] = {
+    "a2c": (A2C, A2CConfig(), [{}] * 4),
+    "ppo": (PPO, PPOConfig(epochs=2, batch_size=20), OF_PPO),
+    "impala": (IMPALA, IMPALAConfig(), OF_IMPALA),
+}
+
+
+class Own(nn.Module):
+    """A network of a user: action parameters and values on one torso."""
+
+    def __init__(self, num_inputs: int, num_outputs: int) -> None:
+        super().__init__()
+        self.torso, self.norm = nn.Linear(num_inputs, 16), nn.LayerNorm(16)
+        self.actor, self.critic = nn.Linear(16, num_outputs), nn.Linear(16, 1)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        seen = torch.tanh(self.norm(self.torso(obs)))
+        return self.actor(seen), self.critic(seen)
+
+
+def own_network(spec: EnvSpec) -> nn.Module:
+    return Own(spec.obs_shape[0], spec.num_actions or spec.action_shape[0])
+
+
+def own_with_spread(spec: EnvSpec) -> nn.Module:
+    return Own(spec.obs_shape[0], 2 * spec.action_shape[0])
+
+
+def policies(spec: EnvSpec, name: str, **parts: Any) -> list[Any]:
+    kind, config, of_kind = KINDS[name]
+    own = {} if parts else {"hidden": (16, 8)}
+    settings = [first | more for first, more in zip(DIFFERENT, of_kind, strict=True)]
+    return [
+        kind(spec, replace(config, seed=seed, **own, **each), **parts)
+        for seed, each in enumerate(settings)
+    ]
+
+
+def rollouts_of(spec: EnvSpec, count: int, *, seed: int = 0) -> list[list[Rollout]]:
+    """Draw those of each policy: of another length, and with other ends of episodes."""
+    return [
+        [draw_rollout((seed, place), spec, num_steps=9 + place, num_envs=4)]
+        for place in range(count)
+    ]
+
+
+def check(together: Sequence[Any], alone: Sequence[Any], *, times: int = 4) -> RolloutStack:
+    """Hold batched learning against that of each policy alone; return the stack."""
+    assert len({stack_key(policy) for policy in together}) == 1
+    stack = make_stack(together[0], len(together))
+    for seed in range(times):
+        rollouts = rollouts_of(together[0].spec, len(together), seed=seed)
+        before = [policy.train_iter for policy in alone]
+        found = stack.learn(together, rollouts)
+        metrics = [p.learn(own) for p, own in zip(alone, rollouts, strict=True)]
+        for one, expected in zip(found, metrics, strict=True):
+            assert one.metrics == pytest.approx(expected, abs=1e-4)
+        updates = [p.train_iter - n for p, n in zip(alone, before, strict=True)]
+        assert [one.updates for one in found] == updates
+    assert_same(together, alone)
+    assert isinstance(stack, RolloutStack)
+    return stack
+
+
+@pytest.mark.parametrize("of", ["discrete", "box"])
+@pytest.mark.parametrize("name", KINDS)
+def test_batched_learning_is_that_of_each_policy_alone(
+    spec: EnvSpec, box_spec: EnvSpec, name: str, of: str
+) -> None:
+    its = spec if of == "discrete" else box_spec
+    together, alone = policies(its, name), policies(its, name)
+    stack = check(together, alone)
+    obs = np.random.default_rng(0).normal(size=(1, 9, *its.obs_shape)).astype(np.float32)
+    for policy, acted in zip(together, stack.hold(together)(obs), strict=True):
+        np.testing.assert_allclose(acted, policy.act(obs[0], explore=False), atol=1e-5)
+
+
+@pytest.mark.parametrize("of", ["discrete", "box", "box with a spread of its own"])
+@pytest.mark.parametrize("name", KINDS)
+def test_modules_of_users_learn_as_they_do_alone(
+    spec: EnvSpec, box_spec: EnvSpec, name: str, of: str
+) -> None:
+    its = spec if of == "discrete" else box_spec
+    parts = {"network": own_with_spread if "spread" in of else own_network}
+    stack = check(policies(its, name, **parts), policies(its, name, **parts))
+    acting = policies(its, name, **parts)
+    obs = np.random.default_rng(0).normal(size=(1, 9, *its.obs_shape)).astype(np.float32)
+    for policy, acted in zip(acting, stack.hold(acting)(obs), strict=True):
+        np.testing.assert_array_equal(acted, policy.act(obs[0], explore=False))
+
+
+def test_an_actor_and_a_critic_apart_learn_together(spec: EnvSpec) -> None:
+    def apart() -> dict[str, Any]:
+        return {"actor": lambda _: nn.Linear(4, 2), "critic": lambda _: nn.Linear(4, 1)}
+
+    check(policies(spec, "ppo", **apart()), policies(spec, "ppo", **apart()))
+
+
+def test_a_policy_with_a_loss_that_is_not_finite_leaves_the_others_as_they_were(
+    spec: EnvSpec,
+) -> None:
+    together, alone = policies(spec, "ppo"), policies(spec, "ppo")
+    rollouts = rollouts_of(spec, 4)
+    rollouts[1][0].reward[:] = np.nan
+    found = make_stack(together[0], 4).learn(together, rollouts)
+    assert [one.fault is None for one in found] == [True, False, True, True]
+    assert found[1].updates == 0
+    for place in (0, 2, 3):
+        alone[place].learn(rollouts[place])
+    with pytest.raises(NonFiniteError):
+        alone[1].learn(rollouts[1])
+    assert_same(together, alone)
+
+
+class WithDropout(Own):
+    def __init__(self) -> None:
+        super().__init__(4, 2)
+        self.norm = nn.Dropout(0.5)  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    "alone",
+    [
+        lambda spec: PPO(spec, PPOConfig(memory="gru")),
+        lambda spec: PPO(spec, PPOConfig(normalize_obs=True)),
+        lambda spec: PPO(spec, network=lambda _: WithDropout()),
+        lambda spec: PPO(spec, optimizer=torch.optim.RMSprop),
+        lambda spec: IMPALA(spec, IMPALAConfig(batch_size=8)),
+    ],
+    ids=["memory", "normalised", "dropout", "optimiser", "minibatches of IMPALA"],
+)
+def test_what_no_stack_computes_learns_alone(spec: EnvSpec, alone: Any) -> None:
+    assert stack_key(alone(spec)) is None
+
+
+@pytest.mark.parametrize("network", [None, own_network], ids=["built-in", "of a user"])
+def test_a_population_learns_from_its_rollouts_as_its_agents_do_alone(network: Any) -> None:
+    def trained(*, at_once: bool) -> tuple[list[Any], int]:
+        parts = {} if network is None else {"network": network}
+        with make_envs("CartPole-v1", 4, seed=0, mode="sync") as envs, Task() as task:
+            population = Population.of(PPO, envs.spec, size=3, seed=1, **parts)
+
+            def learn(agent: Any) -> list[Any]:
+                train = mw.train(agent)
+                # Any other function in its place keeps agents from learning at once.
+                own = train if at_once else lambda ctx: train(ctx)
+                return [mw.collect(agent, envs, unroll=16), own]
+
+            task.use(mw.for_each(population, learn))
+            task.run(max_step=4)
+            return [agent.policy for agent in population], task.ctx.train_iter
+
+    (together, updates), (alone, expected) = trained(at_once=True), trained(at_once=False)
+    assert updates == expected > 0
+    assert_same(together, alone)
