@@ -15,8 +15,8 @@ from ding_lite import errors, middleware as mw
 from ding_lite.recipes.table import RECIPES
 from ding_lite.runtime.context import LOCAL_KEYS
 from ding_lite.settings import PREFIX, Settings
-from tests.bench.history import Run
 from tests.docpages import blocks
+from tests.peers import page as peers
 from tests.test_docs import PAGES
 from tests.test_public_api import MODULES, public_names
 
@@ -124,18 +124,13 @@ def test_the_page_of_ctx_keys_names_all_that_read_write_and_keep_a_key() -> None
             assert (sent == "no") == (key in LOCAL_KEYS), key
 
 
-def test_numbers_in_readme_are_those_of_the_run_it_names() -> None:
+def test_the_table_in_readme_is_that_of_the_newest_run_beside_peers() -> None:
     page = (ROOT / "README.md").read_text()
-    (source,) = re.findall(r"\((docs/benchmarks/history/[^)]+)\)", page)
-    measured = set()
-    for row in Run.load(ROOT / source).rows.values():
-        values = [row.median] if row.baseline is None else [row.median, row.baseline]
-        measured |= {(float(f"{value:.3g}"), row.unit) for value in values}
-
-    shown = re.findall(r"([\d.,]+) (us|s|env steps) \|", page)
-    assert len(shown) >= 7
-    for number, unit in shown:
-        assert (float(number.replace(",", "")), unit) in measured, f"{number} {unit}"
+    _, _, after = page.partition("<!-- peers: make bench-peers writes this table -->\n")
+    table, end, _ = after.partition("<!-- end of peers -->")
+    assert end
+    assert table == peers.summary(peers.newest())
+    assert (peers.FOLDER / "README.md").read_text() == peers.markdown(peers.newest())
 
 
 @pytest.fixture(scope="module")

@@ -108,9 +108,12 @@ def test_an_extra_with_a_package_that_is_missing_or_too_old_is_named(monkeypatch
     assert all(found[name].found.startswith("not installed; ") for name in ("export", "box2d"))
 
 
+FOR_DEVELOPERS = {"bench", "browser", "docs", "release", "site", "test"}
+
+
 def test_every_extra_of_users_is_looked_at() -> None:
     offered = importlib.metadata.metadata("ding_lite").get_all("Provides-Extra") or []
-    assert {*offered} - {"bench", "docs", "test"} == doctor._EXTRAS.keys()
+    assert {*offered} - FOR_DEVELOPERS == doctor._EXTRAS.keys()
 
 
 def test_a_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
