@@ -26,6 +26,20 @@ def test_a_program_runs_by_itself_and_tells_the_numbers_of_its_workload() -> Non
     assert told["cost"] > plain["cost"] > 0.0
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nothing"], "no such workload: nothing; there are: dqn_update"),
+        (["--rounds", "0"], "--rounds is 0; at least 1 was expected"),
+    ],
+)
+def test_a_wrong_argument_is_told(words, said, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("sys.argv", ["tests.peers", *words])
+    with pytest.raises(SystemExit):
+        command.main()
+    assert said in capsys.readouterr().err
+
+
 RECORD = {
     "date": "2026-11-25T04:00:00+00:00",
     "commit": "abc",

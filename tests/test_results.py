@@ -30,6 +30,20 @@ def test_a_task_has_a_preset_with_a_target(policy: str, env: str) -> None:
     assert np.isfinite(plan.options.target)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["Nothing-v0"], "no such task: Nothing-v0; there are: CartPole-v1"),
+        (["--policies", "sacs"], "no such policy: sacs; there are: dqn, ppo, sac, td3"),
+    ],
+)
+def test_a_wrong_argument_is_told(words, said, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("sys.argv", ["tests.results", *words])
+    with pytest.raises(SystemExit):
+        command.main()
+    assert said in capsys.readouterr().err
+
+
 def test_the_interquartile_mean_is_the_mean_of_the_middle_half() -> None:
     assert interquartile_mean([7.0]) == 7.0
     assert interquartile_mean([0.0, 10.0, 20.0, 1_000.0]) == 15.0

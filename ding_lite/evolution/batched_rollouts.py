@@ -78,7 +78,7 @@ class RolloutStack(Stack[AnyPolicy]):
         self._module = copied(_Joined(net.module)) if like.has_own_network else None
         self._first = cache(self._make_network)
         self._saved: Any = None
-        """What the backward needs of the last forward."""
+        """The intermediate values of the last forward, for its backward."""
         self._shape: tuple[int, ...] = ()
         """The shape of its outputs, [G, B, D + 1]."""
 

@@ -30,6 +30,8 @@ def main() -> int:
     unknown = sorted(set(options.workloads) - set(WORKLOADS))
     if unknown:
         parser.error(f"no such workload: {', '.join(unknown)}; there are: {', '.join(WORKLOADS)}")
+    if options.rounds < 1:
+        parser.error(f"--rounds is {options.rounds}; at least 1 was expected")
     if not options.page:
         load = os.getloadavg()
         names = options.workloads or list(WORKLOADS)

@@ -65,12 +65,15 @@ def main() -> int:
     if unknown := sorted(set(options.envs) - set(known)):
         parser.error(f"no such task: {', '.join(unknown)}; there are: {', '.join(known)}")
     ends_at = time.monotonic() + 60.0 * options.minutes
-    wanted = options.policies.split(",") if options.policies else None
+    policies = sorted({policy for env in known for policy in policies_of(env)})
+    wanted = options.policies.split(",") if options.policies else policies
+    if unknown := sorted(set(wanted) - set(policies)):
+        parser.error(f"no such policy: {', '.join(unknown)}; there are: {', '.join(policies)}")
     jobs = [
         Job(side, policy, env, seed)
         for env in options.envs or known
         for policy in policies_of(env)
-        if wanted is None or policy in wanted
+        if policy in wanted
         for seed in range(options.seeds)
         for side in (OURS, SB3)
         if side == OURS or (policy, env) in ZOO
@@ -114,7 +117,7 @@ def advance(job: Job, seconds: float) -> dict[str, Any] | None:
 
 def ours(job: Job, seconds: float) -> dict[str, Any] | None:
     """Train by `ding-lite train` with a preset, and nothing else."""
-    out, used = job.folder / "run", job.folder / "cpu_s"
+    out, used, before = job.folder / "run", job.folder / "cpu_s", _children_s()
     command = [sys.executable, "-m", "ding_lite", "train", job.policy, job.env, "--quiet"]
     command += ["--seed", str(job.seed), "--out", str(out), "--resume"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -126,8 +129,7 @@ def ours(job: Job, seconds: float) -> dict[str, Any] | None:
         if isinstance(error, KeyboardInterrupt):
             raise
     earlier = float(used.read_text()) if used.exists() else 0.0
-    used.write_text(str(earlier + _children_s() - _Counted.seconds))
-    _Counted.seconds = _children_s()
+    used.write_text(str(earlier + _children_s() - before))
     last = said.splitlines()[-1] if said.strip() else ""
     if not last.startswith("{") or process.returncode not in (0, 1):
         if process.returncode not in (0, 1, 130, -signal.SIGINT):
@@ -149,12 +151,6 @@ def ours(job: Job, seconds: float) -> dict[str, Any] | None:
     }
 
 
-class _Counted:
-    """The processor time of children that was counted already."""
-
-    seconds = 0.0
-
-
 def _children_s() -> float:
     used = os.times()
     return used.children_user + used.children_system
@@ -170,7 +166,6 @@ def theirs(job: Job, seconds: float) -> dict[str, Any] | None:
     program = Path(__file__).parent / "programs" / "stable_baselines3.py"
     command = [python_of("results_stable_baselines3"), "-P", str(program), str(job.folder)]
     done = subprocess.run(command, cwd=job.folder, capture_output=True, text=True)
-    _Counted.seconds = _children_s()
     if done.returncode == _TO_BE_CONTINUED:
         return None
     if done.returncode:

@@ -55,16 +55,20 @@ def _add_settings(parser: argparse.ArgumentParser, what: str) -> None:
     )
 
 
-def add_plot(parser: argparse.ArgumentParser) -> None:
-    """Add what `ding-lite plot` takes."""
-    add = parser.add_argument
-    add(
+def _add_runs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "runs",
         type=arguments.path,
         nargs="+",
         metavar="RUN",
         help="the directory of a run, or a pattern of several: 'runs/dqn/CartPole-v1/*'",
     )
+
+
+def add_plot(parser: argparse.ArgumentParser) -> None:
+    """Add what `ding-lite plot` takes."""
+    add = parser.add_argument
+    _add_runs(parser)
     add(
         "--out",
         type=arguments.path,
@@ -82,13 +86,7 @@ def add_plot(parser: argparse.ArgumentParser) -> None:
 def add_report(parser: argparse.ArgumentParser) -> None:
     """Add what `ding-lite report` takes."""
     add = parser.add_argument
-    add(
-        "runs",
-        type=arguments.path,
-        nargs="+",
-        metavar="RUN",
-        help="the directory of a run, or a pattern of several: 'runs/dqn/CartPole-v1/*'",
-    )
+    _add_runs(parser)
     add(
         "--out",
         type=arguments.path,

@@ -6,6 +6,7 @@ import argparse
 import tempfile
 from base64 import b64encode
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
@@ -51,6 +52,8 @@ def report_runs(options: argparse.Namespace) -> int:
             unfinished.write_bytes(content)
             unfinished.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            unfinished.unlink()
         raise ConfigError(
             f"The report {path} cannot be written: {error.strerror}. Name another one with `--out`."
         ) from error

@@ -27,7 +27,7 @@ def list_runs(folder: str, *, sort: str, as_json: bool) -> int:
     """
     configure("warning")
     rows: list[dict[str, Any]] = []
-    for directory in runs_in(Path(folder)):
+    for directory in runs_in(Path(folder)) if Path(folder).is_dir() else ():
         try:
             rows.append(_row(Record(read_result(directory))))
         except ConfigError as error:

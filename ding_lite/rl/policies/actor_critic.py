@@ -93,7 +93,7 @@ class Backward(NamedTuple):
 
 
 Ask: TypeAlias = Look | Forward | Backward
-"""What updates ask of a network."""
+"""A computation that an update asks of a network."""
 Updates: TypeAlias = Generator[Ask, Any, FoundT]
 """Updates that yield what they ask of a network, and return what they have found."""
 

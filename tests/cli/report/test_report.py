@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -201,6 +202,20 @@ def test_what_makes_no_report_is_told_in_a_sentence(
     Path("new/metrics.jsonl").write_text("")
     assert main(["report", "--no-video", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_page_for_which_there_is_no_room_leaves_nothing_behind(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    leave("r")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, before[1]))
+    try:
+        assert main(["report", "--no-video", "r"]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "report.html cannot be written: File too large" in capsys.readouterr().err
+    assert [path.name for path in Path().iterdir()] == ["r"]
 
 
 def test_counts_become_rates_and_begin_anew_with_a_node() -> None:
