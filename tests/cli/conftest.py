@@ -38,11 +38,10 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def _quiet_afterwards() -> Iterator[None]:
-    """Take back what a command has set up for log lines."""
-    logger = logging.getLogger("ding_lite")
-    before, level = list(logger.handlers), logger.level
+    """Take back what a command has set up for log lines, also within a fixture before this one."""
     yield
-    logger.handlers[:] = before
-    logger.setLevel(level)
+    logger = logging.getLogger("ding_lite")
+    logger.handlers[:] = [h for h in logger.handlers if isinstance(h, logging.NullHandler)]
+    logger.setLevel(logging.NOTSET)

@@ -26,7 +26,7 @@ QUICK = (
     "eval_every=96",
 )
 
-pytestmark = pytest.mark.usefixtures("_here", "_quiet_afterwards")
+pytestmark = pytest.mark.usefixtures("_here")
 
 
 def test_a_run_ends_with_its_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:

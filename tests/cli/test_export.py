@@ -18,7 +18,7 @@ from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.testing import run_step
 
-pytestmark = pytest.mark.usefixtures("_here", "_quiet_afterwards")
+pytestmark = pytest.mark.usefixtures("_here")
 OBS = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
 
 

@@ -10,7 +10,7 @@ import pytest
 from ding_lite.cli.main import main
 from tests.recipes.runs.test_results import leave
 
-pytestmark = pytest.mark.usefixtures("_here", "_quiet_afterwards")
+pytestmark = pytest.mark.usefixtures("_here")
 
 
 def words_of(path: Path) -> list[str]:

@@ -28,7 +28,7 @@ KEYS = [
     *("eval_episodes", "seconds", "eval_env_steps", "verdict_env_steps"),
 ]
 
-pytestmark = pytest.mark.usefixtures("_here", "_quiet_afterwards")
+pytestmark = pytest.mark.usefixtures("_here")
 
 
 def train(*words: str, steps: int = 160) -> int:

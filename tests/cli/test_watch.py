@@ -15,7 +15,7 @@ from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.testing import run_step
 
-pytestmark = pytest.mark.usefixtures("_here", "_quiet_afterwards", "_no_display")
+pytestmark = pytest.mark.usefixtures("_here", "_no_display")
 
 
 @pytest.fixture

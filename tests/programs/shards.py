@@ -32,7 +32,7 @@ def main():
                 shards.add("lost")
                 say("lost", *replay.lost)
             is_back = "back" in shards and len({*ctx.train_data.shard.tolist()}) == 2
-            ctx.finish = is_back or Path("go").exists()
+            ctx.finish = is_back or (ctx.train_iter > 100 and Path("go").exists())
 
         collector, learner = task.at("collector"), task.at("learner")
         collector.use(mw.fetch_weights(policy))

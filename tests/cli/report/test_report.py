@@ -22,7 +22,7 @@ from tests.cli.calls import ROOT, environment
 from tests.cli.report.pages import Page
 from tests.recipes.runs.test_results import leave
 
-pytestmark = pytest.mark.usefixtures("_here", "_quiet_afterwards")
+pytestmark = pytest.mark.usefixtures("_here")
 EVIL = "<script>alert('1')</script>&\"<b>"
 
 

@@ -12,7 +12,7 @@ from ding_lite.cli.main import main
 from ding_lite.cli.options.arguments import SORTED_BY
 from tests.recipes.runs.test_results import leave
 
-pytestmark = pytest.mark.usefixtures("_here", "_quiet_afterwards")
+pytestmark = pytest.mark.usefixtures("_here")
 
 
 def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
