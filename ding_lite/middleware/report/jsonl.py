@@ -13,7 +13,7 @@ from typing import Any, Self
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError
 from ding_lite.io.files import naming
-from ding_lite.middleware.checks import Period
+from ding_lite.middleware.checks import Period, number
 from ding_lite.middleware.report.reporter import Reporter
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
@@ -31,7 +31,8 @@ def jsonl(
     """Write a row with the newest metrics now and then, and one when the run ends.
 
     A row also has the counters, the seconds of the run (`wall_s`), and when `eval_return` was
-    written last (`eval_env_step`). A run that is resumed cuts off rows that came later.
+    written last (`eval_env_step`). Each evaluation gets a row, before the next one replaces it. A
+    run that is resumed cuts off rows that came later.
 
     Context:
         reads: env_step, metrics, total_step, train_iter
@@ -75,15 +76,20 @@ class RowFile(Reporter):
     def __call__(self, ctx: Context) -> None:
         """Remember the metrics of a step, and when it has evaluated."""
         if "eval_return" in ctx.metrics:
+            if "eval_return" in self._fresh:  # no row has the evaluation before
+                self._append(self._newest)
             self._newest["eval_env_step"] = ctx.get("env_step", 0)
         super().__call__(ctx)
 
     def write(self, metrics: dict[str, float], env_step: int) -> None:
         """Append a row."""
+        self._append(metrics)
+
+    def _append(self, metrics: Mapping[str, Any]) -> None:
         if self._path is None:
             return
         wall_s = round(self._clock.now() - self._started, 3)
-        row = {**self._counters, "wall_s": wall_s, **metrics}
+        row = {**self._counters, "wall_s": wall_s, **{k: number(k, v) for k, v in metrics.items()}}
         finite = {k: v if math.isfinite(v) else None for k, v in row.items()}
         with naming(self._path), self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(finite) + "\n")

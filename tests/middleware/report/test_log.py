@@ -90,6 +90,14 @@ def test_the_file_marks_the_rows_of_evaluations(tmp_path, capsys) -> None:
     assert heading.split() == ["step", "step", "iter", "return", "steps/s"]
 
 
+def test_each_evaluation_has_a_row_of_the_file(tmp_path: Path, capsys) -> None:
+    file = tmp_path / "metrics.jsonl"
+    run(mw.log(every=4, path=file), *({"env_step": 8 * k, "eval_return": k} for k in range(1, 7)))
+    assert [row["eval_env_step"] for row in read(file)] == [8, 16, 24, 32, 40, 48]
+    assert [row["eval_return"] for row in read(file)] == [1, 2, 3, 4, 5, 6]
+    assert len(capsys.readouterr().err.splitlines()) == 2 + 2  # the table keeps its period
+
+
 def test_the_file_grows_from_run_to_run(tmp_path: Path) -> None:
     file = tmp_path / "runs" / "metrics.jsonl"
     log = mw.jsonl(file, every=1)
@@ -210,7 +218,7 @@ def test_a_log_goes_on_with_the_rows_that_the_checkpoint_knows(tmp_path: Path, s
     go_on(state, log("cut.jsonl"), *ROWS_OF_A_RUN[steps:], clock=clock)
 
     assert (tmp_path / "cut.jsonl").read_text() == (tmp_path / "whole.jsonl").read_text()
-    assert [row["wall_s"] for row in read(tmp_path / "cut.jsonl")] == [4.0, 8.0, 10.0]
+    assert [row["wall_s"] for row in read(tmp_path / "cut.jsonl")] == [4.0, 4.0, 8.0, 10.0]
 
 
 def test_a_log_that_has_lost_rows_warns_and_goes_on(tmp_path, caplog) -> None:
