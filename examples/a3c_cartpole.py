@@ -58,14 +58,19 @@ class Critic(nn.Module):
         return value
 
 
+def make_actor(spec: EnvSpec) -> Actor:
+    """Make an actor of the environments' sizes."""
+    return Actor(spec.obs_shape[0], spec.num_actions or 0)
+
+
+def make_critic(spec: EnvSpec) -> Critic:
+    """Make a critic of the environments' sizes."""
+    return Critic(spec.obs_shape[0])
+
+
 def make_policy(spec: EnvSpec, config: A2CConfig) -> A2C:
     """Make an A2C with these networks."""
-    return A2C(
-        spec,
-        config,
-        actor=lambda spec: Actor(spec.obs_shape[0], spec.num_actions or 0),
-        critic=lambda spec: Critic(spec.obs_shape[0]),
-    )
+    return A2C(spec, config, actor=make_actor, critic=make_critic)
 
 
 def main(options: Options, config: A2CConfig, run: Run) -> dict[str, Tensor]:

@@ -59,15 +59,19 @@ class Critic(nn.Module):
         return value
 
 
+def make_actor(spec: EnvSpec) -> Actor:
+    """Make an actor of the environments' sizes."""
+    return Actor(spec.obs_shape[0], spec.action_shape[0])
+
+
+def make_critic(spec: EnvSpec) -> Critic:
+    """Make a critic of the environments' sizes."""
+    return Critic(spec.obs_shape[0], spec.action_shape[0])
+
+
 def make_policy(spec: EnvSpec, config: DDPGConfig) -> DDPG:
     """Make a DDPG with these networks. The policy itself scales actions to their bounds."""
-    (state_dim,), (action_dim,) = spec.obs_shape, spec.action_shape
-    return DDPG(
-        spec,
-        config,
-        actor=lambda _: Actor(state_dim, action_dim),
-        critic=lambda _: Critic(state_dim, action_dim),
-    )
+    return DDPG(spec, config, actor=make_actor, critic=make_critic)
 
 
 def main(options: Options, config: DDPGConfig, run: Run) -> dict[str, Tensor]:

@@ -43,9 +43,14 @@ class QNet(nn.Module):
         return values
 
 
+def make_network(spec: EnvSpec) -> QNet:
+    """Make a network of the environments' sizes."""
+    return QNet(spec.obs_shape[0], spec.num_actions or 0)
+
+
 def make_policy(spec: EnvSpec, config: DQNConfig) -> DQN:
     """Make a DQN with this network."""
-    return DQN(spec, config, network=lambda spec: QNet(spec.obs_shape[0], spec.num_actions or 0))
+    return DQN(spec, config, network=make_network)
 
 
 def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:

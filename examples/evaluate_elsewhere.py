@@ -40,9 +40,14 @@ class Model(nn.Module):
         return logit
 
 
+def make_network(spec: EnvSpec) -> Model:
+    """Make a network of the environments' sizes."""
+    return Model(spec.obs_shape[0], spec.num_actions or 0)
+
+
 def make_policy(spec: EnvSpec, config: DQNConfig) -> DQN:
     """Make a DQN with this model."""
-    return DQN(spec, config, network=lambda spec: Model(spec.obs_shape[0], spec.num_actions or 0))
+    return DQN(spec, config, network=make_network)
 
 
 def share_weights(task: Task, policy: DQN) -> Middleware:

@@ -60,14 +60,19 @@ class Critic(nn.Module):
         return value
 
 
+def make_actor(spec: EnvSpec) -> Actor:
+    """Make an actor of the environments' sizes."""
+    return Actor(spec.obs_shape[0], spec.num_actions or 0)
+
+
+def make_critic(spec: EnvSpec) -> Critic:
+    """Make a critic of the environments' sizes."""
+    return Critic(spec.obs_shape[0])
+
+
 def make_policy(spec: EnvSpec, config: IMPALAConfig) -> IMPALA:
     """Make an IMPALA with these networks."""
-    return IMPALA(
-        spec,
-        config,
-        actor=lambda spec: Actor(spec.obs_shape[0], spec.num_actions or 0),
-        critic=lambda spec: Critic(spec.obs_shape[0]),
-    )
+    return IMPALA(spec, config, actor=make_actor, critic=make_critic)
 
 
 def main(options: Options, config: IMPALAConfig, run: Run) -> dict[str, Tensor]:
