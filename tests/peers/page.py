@@ -126,19 +126,19 @@ def markdown(record: dict[str, Any]) -> str:
 
 
 def summary(record: dict[str, Any]) -> str:
-    """Render the README's table: the first size of each workload, and all of its peers."""
-    lines = ["| | ding_lite | peers |", "|---|---:|---|"]
+    """Render the README's table: the first size of each workload, and how much slower peers are."""
+    lines = ["| | ding_lite | times as fast as |", "|---|---:|---|"]
     for name, results in record["workloads"].items():
         workload = WORKLOADS[name]
+        unit = workload.unit.replace(" of processor time", "").replace(" a second", "/s")
         ours, *others = rows_of(name, results[0])
-        for index, number in enumerate(workload.numbers):
+        for index, what in enumerate(workload.brief):
+            own = ours[2][index]
             peers = ", ".join(
-                f"{NAMES[side]} {_short(values[index])}" for side, _, values in others
+                f"{NAMES[side]} {advantage(name, own, values[index]):.1f}x"
+                for side, _, values in others
             )
-            what = f"{workload.title}{sizes_text(results[0]['size'])}"
-            named = "" if len(workload.numbers) == 1 else f" ({number})"
-            unit = workload.unit.replace(" of processor time", "")
-            lines.append(f"| {what}{named}, {unit} | **{_short(ours[2][index])}** | {peers} |")
+            lines.append(f"| {what} | **{_short(own)}** {unit} | {peers} |")
     return "\n".join(lines) + "\n"
 
 

@@ -16,6 +16,8 @@ class Workload:
     """The same work for several sides, each a program in a folder of the workload's name."""
 
     title: str
+    brief: tuple[str, ...]
+    """The first size of each number in a few words, for the README."""
     unit: str
     numbers: tuple[str, ...] = ("cost",)
     """The numbers that a program tells."""
@@ -27,36 +29,45 @@ class Workload:
 WORKLOADS = {
     "dqn_update": Workload(
         "DQN: sample a batch from a replay of 20,000, and update",
+        ("DQN update, batch 64",),
         "us of processor time",
         sizes=tuple({"batch": batch, "width": width} for width in (64, 256) for batch in (64, 256)),
     ),
     "ppo_steps": Workload(
         "PPO on CartPole-v1, 8 environments, rollouts of 128, 4 epochs of batches of 256",
+        ("PPO on CartPole-v1",),
         "env steps a second of processor time",
         is_rate=True,
         sizes=({"width": 64}, {"width": 256}),
     ),
     "actor_learner": Workload(
         "IMPALA or APPO on CartPole-v1, a learner and 2 workers of 16 environments",
+        ("IMPALA on CartPole-v1, learner and 2 collectors",),
         "env steps a second",
         is_rate=True,
     ),
     "replay": Workload(
         "A replay of a million transitions of CartPole-v1, batches of 256",
+        ("Add 16 transitions to a replay", "Sample 256 from a replay of a million"),
         "us of processor time",
         numbers=("add 16", "sample"),
     ),
     "middleware": Workload(
         "A step of a task, for each of its middleware that do nothing",
+        ("Call one middleware",),
         "us of processor time",
         sizes=tuple({"count": count} for count in (1, 5, 20)),
     ),
     "evolution": Workload(
         "An update of each of four DQNs of 32x32, batches of 128, for each of them",
+        ("DQN update of one of 4 agents, batch 128",),
         "us of processor time",
     ),
     "import": Workload(
-        "Import what a DQN needs, and make its environment and its policy", "s", ("wall time",)
+        "Import what a DQN needs, and make its environment and its policy",
+        ("Import, make environment and policy",),
+        "s",
+        ("wall time",),
     ),
 }
 
