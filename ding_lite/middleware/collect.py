@@ -20,7 +20,6 @@ from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.formulas.returns import NStep
 from ding_lite.rl.formulas.schedules import Schedule
 from ding_lite.rl.memory import memory_of
-from ding_lite.rl.policies.base import limit_torch_threads
 from ding_lite.rl.protocols import ActorCritic, Policy, Replay, TakesTurns
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
@@ -83,7 +82,6 @@ def collect(
     """
     check_fits(policy, envs)
     check_schedule(epsilon, "epsilon")
-    limit_torch_threads()  # also for a policy that does not do so itself
     if unroll is not None:
         if steps is not None or epsilon is not None:
             raise ConfigError(

@@ -23,7 +23,6 @@ from ding_lite.rl.networks.observation_norm import read_norm, with_norm
 from ding_lite.rl.policies.base import (
     check_obs,
     check_state_keys,
-    limit_torch_threads,
     packed,
 )
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
@@ -102,7 +101,6 @@ class OpenPolicy(ABC):
         compile: Compile = None,
         **parts: object,
     ) -> None:
-        limit_torch_threads()
         self.spec = spec
         self.config = config
         self.device = usable_device(device)
