@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +14,6 @@ from ding_lite.errors import ConfigError
 from ding_lite.evolution import Population
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.vector import Envs, make_envs
-from ding_lite.rl.evaluation import mean_return
 from ding_lite.rl.policies.dqn import DQN
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
