@@ -30,7 +30,6 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from ding_lite.rl.batch import NumpyArray
-from ding_lite.rl.policies.base import check_obs
 from ding_lite.rl.recorded.box import joined
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat_module import copied
@@ -95,7 +94,7 @@ class StackedModule:
 
         def compute(*given: Tensor) -> Tensor:
             named = dict(zip(self._names, given[count:], strict=True))
-            with _FastLinear():
+            with _Fast():
                 values: Tensor = vmap(compute_one)(named, *given[:count])
             return values
 
@@ -130,10 +129,9 @@ def gradients(values: Tensor, by: Sequence[Tensor], grad: Tensor) -> tuple[Tenso
     return torch.autograd.grad(values, by, grad, allow_unused=True, materialize_grads=True)
 
 
-def members_obs(obs: Tensor | NumpyArray, spec: EnvSpec, count: int) -> Tensor:
+def members_obs(obs: Tensor | NumpyArray, count: int) -> Tensor:
     """Return the observations of each policy as its modules get them, [G, B, ...]."""
-    check_obs(obs, spec)
-    return torch.as_tensor(obs).reshape(count, -1, *spec.obs_shape)
+    return torch.as_tensor(obs).reshape(count, -1, *obs.shape[1:])
 
 
 def architecture(module: nn.Module) -> Hashable | None:
@@ -202,14 +200,43 @@ def _comparable(value: object) -> Hashable:
     raise TypeError(kind)
 
 
-class _FastLinear(TorchFunctionMode):
-    """Computes linear layers under `vmap` by one call each; its own rule takes four."""
+class _Fast(TorchFunctionMode):
+    """Computes linear layers under `vmap` by one call each; its own rule takes four.
+
+    And the cells of LSTMs and GRUs, for which it has none, from linear layers.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401 - any function of torch
         if func is F.linear and not kwargs and len(args) == 3 and args[2] is not None:
             apply: Any = _Linear.apply
             return apply(*args)
+        if func in _CELLS:
+            with self:
+                return _CELLS[func](*args)
         return func(*args, **(kwargs or {}))
+
+
+def _lstm_cell(
+    x: Tensor, state: Sequence[Tensor], of_x: Tensor, of_h: Tensor, *biases: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    h, c = state
+    both = F.linear(x, of_x, biases[0]) + F.linear(h, of_h, biases[1])
+    take, keep, new, show = both.chunk(4, dim=-1)
+    c = keep.sigmoid() * c + take.sigmoid() * new.tanh()
+    return show.sigmoid() * c.tanh(), c
+
+
+def _gru_cell(x: Tensor, h: Tensor, of_x: Tensor, of_h: Tensor, *biases: Tensor | None) -> Tensor:
+    reset, keep, new = F.linear(x, of_x, biases[0]).chunk(3, dim=-1)
+    of_reset, of_keep, of_new = F.linear(h, of_h, biases[1]).chunk(3, dim=-1)
+    fresh = (new + (reset + of_reset).sigmoid() * of_new).tanh()
+    return fresh + (keep + of_keep).sigmoid() * (h - fresh)
+
+
+_CELLS: dict[Any, Callable[..., Any]] = {
+    torch.lstm_cell: _lstm_cell,
+    torch.gru_cell: _gru_cell,
+}
 
 
 class _Linear(torch.autograd.Function):

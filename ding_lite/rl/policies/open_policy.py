@@ -153,12 +153,17 @@ class OpenPolicy(ABC):
         self._acting_net.load(of_network)
         self._norm = norm
 
-    def _as_array(self, obs: Any) -> Any:  # noqa: ANN401 - an array, or a tree of them
+    def as_inputs(self, obs: Any, /) -> Any:  # noqa: ANN401 - an array, or a tree of them
         """Return observations packed, checked, of the type of the spec, and normalised."""
         obs = packed(obs, self.spec)
         check_obs(obs, self.spec)
         obs = np.asarray(obs, dtype=self.spec.obs_dtype)
         return obs if self._norm is None else self._norm(obs)
+
+    @property
+    def norm(self) -> RunningNorm | None:
+        """The statistics by which observations are normalised; None without `normalize_obs`."""
+        return self._norm
 
     def _progress(self) -> dict[str, Any]:
         """Copy the random numbers and the counts, which are a part of each state."""
