@@ -95,7 +95,7 @@ class RolloutStack(Stack[AnyPolicy]):
         if isinstance(net, MLPActorCritic):
             form = tuple(net.weights.shapes.items()), config.activation
             return type(policy), form, config.normalize_obs
-        own = architecture(net.module)
+        own = architecture(net.module, has_memory=bool(policy.state_size))
         obs: Any = (policy.spec.obs_shape, inputs_dtype(policy))
         state: Any = ((policy.state_size,), np.float32)
         inputs = (obs, state) if policy.state_size else (obs,)
