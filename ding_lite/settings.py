@@ -69,8 +69,7 @@ class Settings:
     peer_timeout: int = 600
     """Seconds without any peer after which a node that no runner has started ends; 0 is never."""
     torch_threads: int = 1
-    """Threads of PyTorch in a running task and in each node. 1 suits small networks; 0 leaves its
-    choice."""
+    """Threads of PyTorch in running tasks and in nodes. 1 suits small networks; 0 is its choice."""
 
     def __post_init__(self) -> None:
         check_all(

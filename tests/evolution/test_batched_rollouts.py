@@ -217,10 +217,20 @@ def test_what_no_stack_computes_learns_alone(spec: EnvSpec, alone: Any) -> None:
     assert stack_key(alone(spec)) is None
 
 
-@pytest.mark.parametrize("network", [None, own_network], ids=["built-in", "of a user"])
-def test_a_population_learns_from_its_rollouts_as_its_agents_do_alone(network: Any) -> None:
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"network": own_network},
+        {"config": {"memory": "gru", "memory_size": 8, "hidden": (8,), "batch_size": 32}},
+        {"config": {"normalize_obs": True}},
+    ],
+    ids=["built-in", "of a user", "memory", "normalised"],
+)
+def test_a_population_learns_from_its_rollouts_as_its_agents_do_alone(
+    parts: dict[str, Any],
+) -> None:
     def trained(*, at_once: bool) -> tuple[list[Any], int]:
-        parts = {} if network is None else {"network": network}
         with make_envs("CartPole-v1", 4, seed=0, mode="sync") as envs, Task() as task:
             population = Population.of(PPO, envs.spec, size=3, seed=1, **parts)
 
