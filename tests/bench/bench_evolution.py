@@ -42,6 +42,7 @@ from ding_lite.rl import (
     Transitions,
     make_envs,
 )
+from ding_lite.rl.networks.modules import MemoryKind
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.testing import run_step
@@ -54,6 +55,7 @@ BATCH_SIZE = 128
 TURN = 160
 CONFIG = DQNConfig(hidden=(32, 32), batch_size=BATCH_SIZE, lr=1e-3, target_tau=1e-3, n_step=1)
 SEARCH = Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, BATCH_SIZE))
+MEMORIES: tuple[MemoryKind, ...] = ("gru", "lstm")
 MAX_UPDATE_RATIO = 0.35
 MAX_MODULE_RATIO = 0.4
 MAX_GENERATION_MS = 15.0
@@ -67,7 +69,7 @@ def run() -> list[Row]:
     rows = [*updates(spec), *(actors_and_critics(kind) for kind in (DDPG, TD3, SAC))]
     rows += [modules(spec), own_actors_and_critics(), *generations(spec)]
     rows += [from_rollouts(kind, spec, own=own) for kind in (A2C, PPO) for own in (False, True)]
-    rows += [from_rollouts(kind, spec, memory="gru") for kind in (A2C, PPO)]
+    rows += [from_rollouts(A2C, spec, memory=kind) for kind in MEMORIES]
     if find_spec("Box2D") is not None:
         rows.append(seeds_job())
     return rows
@@ -180,7 +182,11 @@ def modules(spec: EnvSpec) -> Row:
 
 
 def from_rollouts(
-    kind: Callable[..., A2C | PPO], spec: EnvSpec, *, own: bool = False, memory: str | None = None
+    kind: Callable[..., A2C | PPO],
+    spec: EnvSpec,
+    *,
+    own: bool = False,
+    memory: MemoryKind | None = None,
 ) -> Row:
     """Compare what a rollout of 256 env steps costs an agent with what it costs one by one."""
 
