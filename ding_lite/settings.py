@@ -14,6 +14,7 @@ import math
 import numbers
 import os
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -68,7 +69,7 @@ class Settings:
     peer_timeout: int = 600
     """Seconds without any peer after which a node that no runner has started ends; 0 is never."""
     torch_threads: int = 1
-    """Threads of PyTorch in each process. 1 suits small networks; 0 leaves PyTorch's choice."""
+    """Threads of PyTorch in running tasks and in nodes. 1 suits small networks; 0 is its choice."""
 
     def __post_init__(self) -> None:
         check_all(
@@ -168,6 +169,18 @@ def state_home(environ: Mapping[str, str] | None = None) -> Path:
     environ = os.environ if environ is None else environ
     chosen = environ.get("XDG_STATE_HOME", "")
     return Path(chosen) if os.path.isabs(chosen) else Path.home() / ".local" / "state"
+
+
+def limit_torch_threads() -> None:
+    """Set PyTorch's threads in this process, if it is loaded: one, or DING_LITE_TORCH_THREADS.
+
+    Handing the parts of a small matrix to several threads takes longer than multiplying it,
+    and processes beside this one need the cores. A task does so when it runs, and a node before
+    its `main`; nothing that is only made does.
+    """
+    torch, wanted = sys.modules.get("torch"), Settings.from_environ().torch_threads
+    if torch is not None and wanted and torch.get_num_threads() != wanted:
+        torch.set_num_threads(wanted)
 
 
 def _given(**named: Any) -> dict[str, Any]:

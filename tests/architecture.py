@@ -56,7 +56,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "ray": ("parallel/supervise/ray/cluster.py",),
     "numba": ("rl/replay/sum_tree_numba.py",),
     "sys.setswitchinterval": ("parallel/supervise/node_process.py",),
-    "torch.set_num_threads": ("rl/policies/base.py",),
+    "torch.set_num_threads": ("settings.py",),
     "Box2D": ("rl/envs/vector.py",),
     **dict.fromkeys(
         (

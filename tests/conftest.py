@@ -34,6 +34,7 @@ LONGEST = ("tests/test_docs.py", "tests/test_examples", "tests/procs/")
 """The files that take longest for their number of tests, most of it in processes of their own."""
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of PyTorch, as in a task, also in tests without one
 for _name in [name for name in os.environ if name.startswith("DING_LITE_")]:
     del os.environ[_name]  # a test sets what it needs by itself
 

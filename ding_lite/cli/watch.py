@@ -18,7 +18,7 @@ from ding_lite.recipes.runs.video import check_render_mode, play, play_and_film
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from ding_lite.rl.envs.vector import Episode
 from ding_lite.rl.protocols import Policy
-from ding_lite.settings import process_environ
+from ding_lite.settings import limit_torch_threads, process_environ
 
 
 def watch_run(options: argparse.Namespace) -> int:
@@ -26,6 +26,7 @@ def watch_run(options: argparse.Namespace) -> int:
     configure("warning")
     look_here()
     policy = load_policy(options.run, last=options.last, trust=options.trust)
+    limit_torch_threads()  # no task does so
     if options.record is not None:
         make_directory(Path(options.record))
     print(describe_policy(policy, options.run, last=options.last))

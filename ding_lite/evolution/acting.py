@@ -16,7 +16,8 @@ from ding_lite.rl.protocols import Policy
 class ActTogether:
     """Acts greedily for several agents, those of one architecture as one computation.
 
-    It keeps the weights that the policies have when it is made.
+    Agents with memory act one after the other, each by its own states. It keeps the weights that
+    the policies have when it is made.
 
     Example:
         >>> from ding_lite.rl import DQN, make_envs
@@ -31,7 +32,7 @@ class ActTogether:
         self._spec = agents[0].spec
         groups: dict[Hashable, list[tuple[int, Policy]]] = {}
         for index, agent in enumerate(agents):
-            key = stack_key(agent.policy)
+            key = stack_key(agent.policy) if memory_of(agent, 1) is None else None
             if key is not None:
                 groups.setdefault(key, []).append((index, agent.policy))
         self._groups = [

@@ -74,7 +74,6 @@ def _may_share(policy: Any) -> bool:  # noqa: ANN401 - one of `KINDS`, or any ot
         isinstance(policy, OpenPolicy)
         and policy.device.type == "cpu"
         and policy.spec.packing is None
-        and not policy.config.normalize_obs
         and not policy.has_own_optimizer
         and policy.reduce_gradient is None
     )

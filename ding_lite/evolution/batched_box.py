@@ -59,7 +59,9 @@ class BoxStack(ReplayStack[BoxT]):
         if policy.spec.is_image or policy.has_own_network:
             return None
         weights, _ = policy.flat_weights
-        return (type(policy), tuple(weights.shapes.items()), policy.config.activation)
+        config = policy.config
+        shapes = tuple(weights.shapes.items())
+        return type(policy), shapes, config.activation, config.normalize_obs
 
     def hold(self, policies: Sequence[BoxT]) -> Callable[[NumpyArray], NumpyArray]:
         """Copy the weights of some policies; return a function that acts as their actors do."""
@@ -67,7 +69,8 @@ class BoxStack(ReplayStack[BoxT]):
         actor = self._networks(count).actor
 
         def greedy(obs: NumpyArray) -> NumpyArray:
-            obs_GNI = self._vectors(obs.reshape(-1, *self._spec.obs_shape), len(obs))
+            seen = self._seen_by(policies, obs)
+            obs_GNI = self._vectors(seen.reshape(-1, *self._spec.obs_shape), len(seen))
             unit_GNA = actor.act(obs_GNI.expand(count, -1, -1).numpy())
             actions = self._box.from_unit(unit_GNA.reshape(-1, self._box.size))
             return actions.reshape(count, -1, *self._spec.action_shape)
@@ -78,7 +81,7 @@ class BoxStack(ReplayStack[BoxT]):
     def _update(self, layout: Layout[BoxT], batch: Transitions) -> None:
         networks, count = self._networks(layout.count), layout.count
         policies, draw = [turn.policy for turn in layout.turns], partial(self._noise, layout)
-        obs_GBI, next_obs_GBI = (self._vectors(o, count) for o in (batch.obs, batch.next_obs))
+        obs_GBI, next_obs_GBI = self._observations(layout, batch)
         action_BA = torch.from_numpy(self._box.to_unit(to_numpy(batch.action)))
         found = update_critics(
             networks.critics,

@@ -59,7 +59,8 @@ class DQNStack(ReplayStack[DQN]):
         if policy.spec.is_image or config.dueling or policy.has_own_network:
             return None
         weights, _ = policy.flat_weights
-        return (tuple(weights.shapes.items()), config.activation, config.loss, config.double)
+        form = (config.activation, config.loss, config.double, config.normalize_obs)
+        return (tuple(weights.shapes.items()), *form)
 
     def q_values(self, policies: Sequence[DQN], obs: FloatArray) -> FloatArray:
         """Estimate the returns of the actions for observations of each policy.
@@ -71,12 +72,12 @@ class DQNStack(ReplayStack[DQN]):
         Returns:
             Values, [G, N, A].
         """
-        return self._values(self._take(policies), obs)
+        return self._values(self._take(policies), self._seen_by(policies, obs))
 
     def hold(self, policies: Sequence[DQN]) -> Callable[[NumpyArray], NumpyArray]:
         """Copy the weights of some policies; return a function that acts greedily by them."""
         count = self._take(policies)
-        return lambda obs: self._values(count, obs).argmax(axis=2)
+        return lambda obs: self._values(count, self._seen_by(policies, obs)).argmax(axis=2)
 
     def _values(self, count: int, obs: FloatArray) -> FloatArray:
         vectors = as_floats(torch.from_numpy(obs)).flatten(2).expand(count, -1, -1)
@@ -87,7 +88,7 @@ class DQNStack(ReplayStack[DQN]):
     def _update(self, layout: Layout[DQN], batch: Transitions) -> None:
         count = layout.count
         online, target = self._first_online(count), self._first_target(count)
-        obs, next_obs = (self._vectors(each, count) for each in (batch.obs, batch.next_obs))
+        obs, next_obs = self._observations(layout, batch)
         q_GBA, saved, next_q_GB = evaluate(
             online, target, layout, obs, next_obs, is_double=self._is_double
         )

@@ -14,15 +14,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ding_lite.errors import NonFiniteError
-from ding_lite.rl.batch import Array, NumpyArray, Rollout, Transitions
+from ding_lite.rl.batch import Array, NumpyArray, Rollout, Transitions, to_numpy
 from ding_lite.rl.formulas.rows import Rows
-from ding_lite.rl.networks.inputs import as_floats
+from ding_lite.rl.networks.inputs import RunningNorm, as_floats
 from ding_lite.rl.policies.base import check_obs
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat import FlatWeights
@@ -36,9 +37,18 @@ class Stackable(Protocol):
     spec: EnvSpec
     train_iter: int
 
+    config: Any
+
     @property
     def gamma(self) -> float:
         """The discount of one env step."""
+
+    @property
+    def norm(self) -> RunningNorm | None:
+        """The statistics by which observations are normalised."""
+
+    def as_inputs(self, obs: Any, /) -> Any:  # noqa: ANN401 - an array
+        """Return observations checked, and normalised."""
 
     @property
     def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:
@@ -76,7 +86,7 @@ class Stack(ABC, Generic[PolicyT]):
     def key(cls, policy: PolicyT) -> Hashable | None:
         """Return the key that policies of one stack share; None for one that learns alone.
 
-        Its observations are not packed or normalised, and its optimiser is the usual one.
+        Its observations are not packed, and its optimiser is the usual one.
         """
 
     @abstractmethod
@@ -104,9 +114,15 @@ class Stack(ABC, Generic[PolicyT]):
         torch._foreach_copy_(self._weights.rows[: len(flats)], flats)
         return len(flats)
 
+    def _seen_by(self, policies: Sequence[PolicyT], obs: NumpyArray) -> NumpyArray:
+        """Return observations, [G or 1, N, ...], as policies see them: normalised, if at all."""
+        if policies[0].norm is None:
+            return obs
+        rows = np.broadcast_to(obs, (len(policies), *obs.shape[1:]))
+        return np.stack([p.as_inputs(own) for p, own in zip(policies, rows, strict=True)])
+
     def _vectors(self, obs: Array, count: int) -> Tensor:
-        """Return the observations of each policy, [G, B, I]."""
-        check_obs(obs, self._spec)
+        """Return observations, normalised if at all, as networks take them, [G, B, I]."""
         vectors = as_floats(torch.as_tensor(obs)).float()
         return vectors.reshape(count, -1, math.prod(vectors.shape[1:]))
 
@@ -117,6 +133,25 @@ class ReplayStack(Stack[PolicyT]):
     @abstractmethod
     def _update(self, layout: Layout[PolicyT], batch: Transitions) -> None:
         """Do one update of the policies with updates left."""
+
+    def _observations(self, layout: Layout[PolicyT], batch: Transitions) -> tuple[Tensor, Tensor]:
+        """Return observations and next observations, [G, B, ...], of each policy as it sees them.
+
+        The statistics of a policy with normalised observations are updated first.
+        """
+        pair: Sequence[Array] = (batch.obs, batch.next_obs)
+        for each in pair:
+            check_obs(each, self._spec)
+        if layout.turns[0].policy.norm is not None:
+            normed = [np.zeros(each.shape, dtype=np.float32) for each in pair]
+            for row, turn in layout.learning():
+                norm, own = cast(RunningNorm, turn.policy.norm), layout.rows_of(row)
+                norm.update(batch.obs[own])
+                for into, each in zip(normed, pair, strict=True):
+                    into[own] = norm(to_numpy(each[own]))
+            pair = normed
+        obs, next_obs = (self._vectors(each, layout.count) for each in pair)
+        return obs, next_obs
 
     def learn(
         self,
@@ -182,6 +217,11 @@ class Turn(Generic[PolicyT]):
         return self.outcome.updates == self.updates
 
 
+def inputs_dtype(policy: Stackable) -> Any:  # noqa: ANN401 - a type of numpy
+    """Return the type of observations as networks take them."""
+    return policy.spec.obs_dtype if policy.norm is None else np.float32
+
+
 class Layout(Rows, Generic[PolicyT]):
     """The rows of the policies with updates left."""
 
@@ -195,9 +235,13 @@ class Layout(Rows, Generic[PolicyT]):
 
     def part(self, batch: Transitions, row: int) -> Transitions:
         """Return the transitions that one policy has learned from."""
+        own = self.rows_of(row)
+        return Transitions(*(getattr(batch, f.name)[own] for f in fields(Transitions)))
+
+    def rows_of(self, row: int) -> slice:
+        """Return the rows of a batch that are of one policy."""
         first = row * self.largest
-        last = first + self.turns[row].size
-        return Transitions(*(getattr(batch, f.name)[first:last] for f in fields(Transitions)))
+        return slice(first, first + self.turns[row].size)
 
 
 class StackedTensors:

@@ -19,8 +19,7 @@ from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.formulas.returns import NStep
 from ding_lite.rl.formulas.schedules import Schedule
-from ding_lite.rl.memory import memory_of
-from ding_lite.rl.policies.base import limit_torch_threads
+from ding_lite.rl.memory import fitted, memory_of
 from ding_lite.rl.protocols import ActorCritic, Policy, Replay, TakesTurns
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
@@ -83,7 +82,6 @@ def collect(
     """
     check_fits(policy, envs)
     check_schedule(epsilon, "epsilon")
-    limit_torch_threads()  # also for a policy that does not do so itself
     if unroll is not None:
         if steps is not None or epsilon is not None:
             raise ConfigError(
@@ -133,7 +131,7 @@ class _Collect:
 
     def __call__(self, ctx: Context) -> None:
         envs, epsilon = self._envs, self._epsilon
-        memory = self._memory
+        memory = self._memory = fitted(self._memory, self._policy, envs.num_envs)
         if self._is_resumed:  # some environments may have begun new episodes instead
             self._join_rewards.drop_broken_off(envs.obs)
             if memory is not None and self._seen_obs is not None:
@@ -180,6 +178,7 @@ class _Collect:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._join_rewards.load_state_dict(state["join_rewards"])
+        self._memory = fitted(self._memory, self._policy, self._envs.num_envs)
         if self._memory is not None:
             self._memory.load_state_dict(state["memory"])
             self._seen_obs = state["memory"]["obs"]

@@ -15,7 +15,6 @@ from ding_lite.middleware.population.accelerate import evaluate_together
 from ding_lite.middleware.population.evaluate import EvaluatePopulation
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.evaluation import Played, is_below, play
-from ding_lite.rl.policies.base import limit_torch_threads
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
@@ -146,7 +145,6 @@ eval_episodes, eval_return, eval_steps, fitness_mean)
         return here if processes is None else evaluate_together(here, processes, period, goal)
     _refuse({**of_agents, "processes": processes}, what)
     check_fits(what, envs)
-    limit_torch_threads()  # also for a policy that does not do so itself
     return Evaluate(
         what,
         envs,

@@ -13,7 +13,6 @@ from ding_lite.rl.batch import Rollout, Transitions
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.formulas.schedules import Schedule
 from ding_lite.rl.host_or_device import unread
-from ding_lite.rl.policies.base import limit_torch_threads
 from ding_lite.rl.protocols import (
     ActorCritic,
     BatchConfig,
@@ -86,7 +85,6 @@ def train(
         PeerLost: In a step: another learner of this policy is gone, and the job goes on.
     """
     check_has(policy, "learn", "policy")
-    limit_torch_threads()  # also for a policy that does not do so itself
     check_all(at_least(1, updates=updates))
     norm = None
     if normalize_rewards is not None:

@@ -15,7 +15,6 @@ from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import BoolArray, NumpyArray
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.memory import memory_of
-from ding_lite.rl.policies.base import limit_torch_threads
 from ding_lite.rl.protocols import Policy
 
 
@@ -74,7 +73,6 @@ def play(
             f"`episodes` is {episodes}; a multiple of the {envs.num_envs} environments was "
             f"expected, so that each plays the same number."
         )
-    limit_torch_threads()  # also for a policy that does not do so itself
     wanted = episodes // envs.num_envs
     returns: list[list[float]] = [[] for _ in range(envs.num_envs)]
 

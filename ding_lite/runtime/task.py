@@ -24,7 +24,7 @@ from ding_lite.runtime.pipeline import Pipeline, parallel, serial
 from ding_lite.runtime.resources import Resources
 from ding_lite.runtime.saving import load_state, state_of
 from ding_lite.runtime.trace.diagram import Diagram, draw
-from ding_lite.settings import check_all, whole
+from ding_lite.settings import check_all, limit_torch_threads, whole
 
 logger = logging.getLogger(__name__)
 
@@ -204,6 +204,7 @@ class Task:
             self._latch.rearm()
         self._latch.step.reset()
 
+        limit_torch_threads()
         self._running, self._is_broken_off = True, False
         try:
             with interruptible(self._end_by, clock=self._clock) as interruption:

@@ -12,6 +12,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
+from ding_lite.settings import limit_torch_threads
 from tests.bench import history
 from tests.bench.harness import Row
 
@@ -42,7 +43,9 @@ def main() -> int:
         case "gpu":
             return run_benchmarks(["bench_gpu"], folder=history.GPU_FOLDER)
         case "measure":
-            rows = importlib.import_module(f"tests.bench.{options.name}").run()
+            bench = importlib.import_module(f"tests.bench.{options.name}")
+            limit_torch_threads()
+            rows = bench.run()
             check_names(rows)
             options.out.write_text(json.dumps([asdict(row) for row in rows]))
         case _:

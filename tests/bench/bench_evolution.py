@@ -42,6 +42,7 @@ from ding_lite.rl import (
     Transitions,
     make_envs,
 )
+from ding_lite.rl.networks.modules import MemoryKind
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.testing import run_step
@@ -54,6 +55,7 @@ BATCH_SIZE = 128
 TURN = 160
 CONFIG = DQNConfig(hidden=(32, 32), batch_size=BATCH_SIZE, lr=1e-3, target_tau=1e-3, n_step=1)
 SEARCH = Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, BATCH_SIZE))
+MEMORIES: tuple[MemoryKind, ...] = ("gru", "lstm")
 MAX_UPDATE_RATIO = 0.35
 MAX_MODULE_RATIO = 0.4
 MAX_GENERATION_MS = 15.0
@@ -67,6 +69,7 @@ def run() -> list[Row]:
     rows = [*updates(spec), *(actors_and_critics(kind) for kind in (DDPG, TD3, SAC))]
     rows += [modules(spec), own_actors_and_critics(), *generations(spec)]
     rows += [from_rollouts(kind, spec, own=own) for kind in (A2C, PPO) for own in (False, True)]
+    rows += [from_rollouts(A2C, spec, memory=kind) for kind in MEMORIES]
     if find_spec("Box2D") is not None:
         rows.append(seeds_job())
     return rows
@@ -178,7 +181,13 @@ def modules(spec: EnvSpec) -> Row:
     return against_one_after_the_other("DQN", policies, batch)
 
 
-def from_rollouts(kind: Callable[..., A2C | PPO], spec: EnvSpec, *, own: bool) -> Row:
+def from_rollouts(
+    kind: Callable[..., A2C | PPO],
+    spec: EnvSpec,
+    *,
+    own: bool = False,
+    memory: MemoryKind | None = None,
+) -> Row:
     """Compare what a rollout of 256 env steps costs an agent with what it costs one by one."""
 
     class Network(nn.Module):
@@ -190,10 +199,12 @@ def from_rollouts(kind: Callable[..., A2C | PPO], spec: EnvSpec, *, own: bool) -
             return self.actor(obs), self.critic(obs)
 
     parts = {"network": Network} if own else {}
-    config = kind(spec).config
+    config = replace(kind(spec).config, memory=memory)
     policies = [kind(spec, replace(config, seed=seed), **parts) for seed in range(SIZE)]
-    stack = make_stack(policies[0], SIZE)
-    rollouts = [[draw_rollout(seed, spec, num_steps=32, num_envs=8)] for seed in range(SIZE)]
+    stack, state_size = make_stack(policies[0], SIZE), policies[0].state_size
+    drawn = [draw_rollout(seed, spec, num_steps=32, num_envs=8) for seed in range(SIZE)]
+    state = np.zeros((8, state_size), np.float32) if state_size else None
+    rollouts = [[replace(rollout, state=state)] for rollout in drawn]
 
     def together() -> None:
         stack.learn(policies, rollouts)
@@ -202,8 +213,9 @@ def from_rollouts(kind: Callable[..., A2C | PPO], spec: EnvSpec, *, own: bool) -
         for policy, its in zip(policies, rollouts, strict=True):
             policy.learn(its)
 
-    mine, theirs = sample_pairs(together, alone, number=8)
-    name = f"{type(policies[0]).__name__}s{' with modules of a user' if own else ''}, 64x64"
+    mine, theirs = sample_pairs(together, alone, number=1 if memory else 8)
+    more = " with modules of a user" if own else f" with a {memory.upper()}" if memory else ""
+    name = f"{type(policies[0]).__name__}s{more}, 64x64"
     return row_from_samples(
         f"rollout of 256 env steps of {SIZE} {name}, per agent",
         [seconds / SIZE for seconds in mine],

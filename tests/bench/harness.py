@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import Literal
 
+from ding_lite.settings import limit_torch_threads
+
 ClockName = Literal["cpu", "wall"]
 Unit = Literal["s", "ms", "us", "ns", "MB", "env steps", "exponent"]
 
@@ -122,6 +124,7 @@ def measure(
 ) -> Row:
     """Time one callable that has nothing to be held against; arguments as for `compare`."""
     _check_repeats(repeats)
+    limit_torch_threads()
     candidate()
     samples = [_sample(candidate, number, _CLOCKS[clock]) / per for _ in range(repeats)]
     return row_from_samples(name, samples, unit=unit, target=target, tracked=tracked)
@@ -145,6 +148,7 @@ def sample_pairs(
         row = row_from_samples("StepTimer adds", extra, unit="us", target=0.5)
     """
     _check_repeats(repeats)
+    limit_torch_threads()
     tick = _CLOCKS[clock]
     candidate()
     baseline()

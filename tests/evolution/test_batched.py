@@ -53,8 +53,13 @@ def policies(spec: EnvSpec, shape: DQNConfig = SHAPE, *, count: int = 6) -> list
         replace(SHAPE, activation="gelu", hidden=(16, 8)),
         replace(SHAPE, activation="elu", hidden=(16, 8)),
         replace(SHAPE, activation="silu", hidden=(16, 8)),
+        replace(SHAPE, normalize_obs=True),
+        replace(SHAPE, dueling=True, hidden=(16, 8)),
     ],
-    ids=["huber", "mse", "single", "tanh", "deep", "gelu", "elu", "silu"],
+    ids=[
+        *("huber", "mse", "single", "tanh", "deep", "gelu", "elu", "silu"),
+        *("normalised", "dueling"),
+    ],
 )
 def test_a_hundred_batched_updates_are_those_of_each_policy_alone(
     spec: EnvSpec, shape: DQNConfig
@@ -105,9 +110,8 @@ def test_only_policies_of_the_same_architecture_are_batched(spec: EnvSpec) -> No
         other = stack_key(DQN(spec, replace(SHAPE, **change)))
         assert other is not None
         assert other != key
-    for alone in ("dueling", "normalize_obs"):
-        changes = [{alone: True}]
-        assert stack_key(DQN(spec, replace(SHAPE, **changes[0]))) is None
+    changes = [{"dueling": True}, {"normalize_obs": True}]
+    assert len({stack_key(DQN(spec, replace(SHAPE, **change))) for change in changes} - {key}) == 2
     with make_envs("ding_lite/Catch-v0", 1) as envs:
         assert stack_key(DQN(envs.spec)) is None
     assert stack_key(A2C(spec)) not in (None, key)

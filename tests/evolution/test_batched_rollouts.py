@@ -67,12 +67,17 @@ def policies(spec: EnvSpec, name: str, **parts: Any) -> list[Any]:
     ]
 
 
-def rollouts_of(spec: EnvSpec, count: int, *, seed: int = 0) -> list[list[Rollout]]:
+def rollouts_of(
+    spec: EnvSpec, count: int, *, seed: int = 0, state_size: int = 0
+) -> list[list[Rollout]]:
     """Draw those of each policy: of another length, and with other ends of episodes."""
-    return [
-        [draw_rollout((seed, place), spec, num_steps=9 + place, num_envs=4)]
-        for place in range(count)
-    ]
+    rng = np.random.default_rng(seed)
+    drawn = []
+    for place in range(count):
+        rollout = draw_rollout((seed, place), spec, num_steps=9 + place, num_envs=4 + place % 2)
+        state = rng.normal(size=(rollout.num_envs, state_size)).astype(np.float32)
+        drawn.append([replace(rollout, state=state) if state_size else rollout])
+    return drawn
 
 
 def check(together: Sequence[Any], alone: Sequence[Any], *, times: int = 4) -> RolloutStack:
@@ -80,7 +85,9 @@ def check(together: Sequence[Any], alone: Sequence[Any], *, times: int = 4) -> R
     assert len({stack_key(policy) for policy in together}) == 1
     stack = make_stack(together[0], len(together))
     for seed in range(times):
-        rollouts = rollouts_of(together[0].spec, len(together), seed=seed)
+        rollouts = rollouts_of(
+            together[0].spec, len(together), seed=seed, state_size=together[0].state_size
+        )
         before = [policy.train_iter for policy in alone]
         found = stack.learn(together, rollouts)
         metrics = [p.learn(own) for p, own in zip(alone, rollouts, strict=True)]
@@ -120,6 +127,54 @@ def test_modules_of_users_learn_as_they_do_alone(
         np.testing.assert_array_equal(acted, policy.act(obs[0], explore=False))
 
 
+class Remembers(nn.Module):
+    """A network of a user with memory, that of a GRU and a mean of its own."""
+
+    state_size = 9
+
+    def __init__(self, spec: EnvSpec) -> None:
+        super().__init__()
+        self.first = nn.Linear(spec.obs_shape[0], 12)
+        self.cell, self.last = nn.GRUCell(12, 8), nn.Linear(9, 1 + (spec.num_actions or 1))
+
+    def forward(self, obs: Tensor, state: Tensor) -> tuple[Tensor, ...]:
+        h = self.cell(torch.tanh(self.first(obs)), state[:, :8])
+        mean = 0.9 * state[:, 8:] + 0.1 * obs[:, :1]
+        both = self.last(torch.cat((h, mean), dim=1))
+        return both[:, 1:], both[:, 0], torch.cat((h, mean), dim=1)
+
+
+OTHER: dict[str, dict[str, Any]] = {
+    "lstm": {"memory": "lstm", "memory_size": 7, "hidden": (12, 9)},
+    "gru": {"memory": "gru", "memory_size": 7, "hidden": (12,), "activation": "relu"},
+    "normalised": {"normalize_obs": True, "hidden": (16, 8)},
+    "gru, normalised": {"memory": "gru", "memory_size": 5, "normalize_obs": True},
+}
+
+
+@pytest.mark.parametrize("of", ["discrete", "box"])
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("other", [*OTHER, "memory of a user's module"])
+def test_policies_with_memory_or_normalised_observations_learn_as_they_do_alone(
+    spec: EnvSpec, box_spec: EnvSpec, name: str, other: str, of: str
+) -> None:
+    its = spec if of == "discrete" else box_spec
+
+    def made() -> list[Any]:
+        if other not in OTHER:
+            return policies(its, name, network=Remembers)
+        kind = KINDS[name][0]
+        return [kind(its, replace(p.config, **OTHER[other])) for p in policies(its, name)]
+
+    together, alone = made(), made()
+    stack = check(together, alone, times=2)
+    if together[0].state_size:
+        return
+    obs = np.random.default_rng(0).normal(size=(1, 9, *its.obs_shape)).astype(np.float32)
+    for policy, acted in zip(together, stack.hold(together)(obs), strict=True):
+        np.testing.assert_allclose(acted, policy.act(obs[0], explore=False), atol=1e-5)
+
+
 def test_an_actor_and_a_critic_apart_learn_together(spec: EnvSpec) -> None:
     def apart() -> dict[str, Any]:
         return {"actor": lambda _: nn.Linear(4, 2), "critic": lambda _: nn.Linear(4, 1)}
@@ -152,22 +207,30 @@ class WithDropout(Own):
 @pytest.mark.parametrize(
     "alone",
     [
-        lambda spec: PPO(spec, PPOConfig(memory="gru")),
-        lambda spec: PPO(spec, PPOConfig(normalize_obs=True)),
         lambda spec: PPO(spec, network=lambda _: WithDropout()),
         lambda spec: PPO(spec, optimizer=torch.optim.RMSprop),
         lambda spec: IMPALA(spec, IMPALAConfig(batch_size=8)),
     ],
-    ids=["memory", "normalised", "dropout", "optimiser", "minibatches of IMPALA"],
+    ids=["dropout", "optimiser", "minibatches of IMPALA"],
 )
 def test_what_no_stack_computes_learns_alone(spec: EnvSpec, alone: Any) -> None:
     assert stack_key(alone(spec)) is None
 
 
-@pytest.mark.parametrize("network", [None, own_network], ids=["built-in", "of a user"])
-def test_a_population_learns_from_its_rollouts_as_its_agents_do_alone(network: Any) -> None:
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"network": own_network},
+        {"config": {"memory": "gru", "memory_size": 8, "hidden": (8,), "batch_size": 32}},
+        {"config": {"normalize_obs": True}},
+    ],
+    ids=["built-in", "of a user", "memory", "normalised"],
+)
+def test_a_population_learns_from_its_rollouts_as_its_agents_do_alone(
+    parts: dict[str, Any],
+) -> None:
     def trained(*, at_once: bool) -> tuple[list[Any], int]:
-        parts = {} if network is None else {"network": network}
         with make_envs("CartPole-v1", 4, seed=0, mode="sync") as envs, Task() as task:
             population = Population.of(PPO, envs.spec, size=3, seed=1, **parts)
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from ding_lite import middleware as mw
 from ding_lite.distributed import Processes
@@ -16,7 +14,6 @@ from ding_lite.errors import ConfigError
 from ding_lite.evolution import Population
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.vector import Envs, make_envs
-from ding_lite.rl.evaluation import mean_return
 from ding_lite.rl.policies.dqn import DQN
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
@@ -146,25 +143,6 @@ def test_evaluating_neither_explores_nor_disturbs_the_policy(policy: DQN, eval_e
 def test_numbers_out_of_range_are_refused(policy, eval_envs, wrong) -> None:
     with pytest.raises(ConfigError, match=r"it must be (at least|a whole number from)"):
         mw.evaluate(policy, eval_envs, **wrong)
-
-
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda policy, envs: mw.evaluate(policy, envs, every=1),
-        lambda policy, envs: mean_return(policy, envs),
-        lambda policy, envs: mw.publish_weights(policy),
-        lambda policy, envs: mw.fetch_weights(policy),
-    ],
-    ids=["evaluate", "mean_return", "publish_weights", "fetch_weights"],
-)
-def test_a_node_that_only_evaluates_or_publishes_limits_the_threads_of_pytorch_too(
-    use: Callable[[Balancer, Envs], object], balancer: Balancer, eval_envs: Envs
-) -> None:
-    balancer.good_for = 0
-    torch.set_num_threads(2)  # as where a policy of one's own makes a network
-    use(balancer, eval_envs)
-    assert torch.get_num_threads() == 1
 
 
 def test_envs_of_another_kind_are_refused(policy: DQN) -> None:

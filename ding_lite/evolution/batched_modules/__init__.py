@@ -1,1 +1,1 @@
-"""Modules of users in batched policies: one `vmap` for all modules of one kind."""
+"""Modules in batched policies: one `vmap` for all modules of one kind."""

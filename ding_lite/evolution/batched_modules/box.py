@@ -17,7 +17,7 @@ from ding_lite.evolution.batched_modules.stacked import (
     can_stack,
     members_obs,
 )
-from ding_lite.evolution.batched_policies import StackedTensors
+from ding_lite.evolution.batched_policies import StackedTensors, inputs_dtype
 from ding_lite.rl.batch import Array, NumpyArray
 from ding_lite.rl.networks.action_values import Critics
 from ding_lite.rl.networks.box_actors import OwnActor
@@ -50,11 +50,11 @@ class ModuleBoxStack(BoxStack[BoxT]):
             return None
         critics, actor = _modules_of(policy).values()
         form = architecture(nn.ModuleList([critics, actor]))
-        obs = (spec.obs_shape, spec.obs_dtype)
+        obs = (spec.obs_shape, inputs_dtype(policy))
         action = ((int(np.prod(spec.action_shape)),), np.float32)
         if form is None or not can_stack(form, (actor, (obs,)), (critics, (obs, action))):
             return None
-        return type(policy), form
+        return type(policy), form, policy.config.normalize_obs
 
     def hold(self, policies: Sequence[Any]) -> Callable[[NumpyArray], NumpyArray]:
         """Return a function that acts as the actors of some policies do, one after the other."""
@@ -67,7 +67,7 @@ class ModuleBoxStack(BoxStack[BoxT]):
         return greedy
 
     def _vectors(self, obs: Array, count: int) -> Tensor:
-        return members_obs(obs, self._spec, count)
+        return members_obs(obs, count)
 
     def _actor_on(self, weights: StackedTensors, count: int) -> Any:  # noqa: ANN401 - of the form
         body: Any = StackedOutputs(self._stacked("actor.", weights, count))  # never acts

@@ -15,9 +15,9 @@ from ding_lite.evolution.batched_modules.stacked import (
     can_stack,
     members_obs,
 )
-from ding_lite.evolution.batched_policies import StackedTensors
+from ding_lite.evolution.batched_policies import StackedTensors, inputs_dtype
 from ding_lite.rl.batch import Array, FloatArray, NumpyArray
-from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl.policies.dqn import DQN, network_of
 from ding_lite.rl.weights.flat_module import copied
 
 
@@ -35,20 +35,18 @@ class ModuleDQNStack(DQNStack):
     """
 
     def __init__(self, like: DQN, count: int) -> None:
-        self._module = copied(like.module)
+        self._module = copied(network_of(like).module)
         super().__init__(like, count)
 
     @classmethod
     def key(cls, policy: DQN) -> Hashable | None:
         """Return None for modules that `vmap` cannot compute."""
-        config = policy.config
-        if not policy.has_own_network:
+        config, module = policy.config, network_of(policy).module
+        form = architecture(module)
+        obs = (policy.spec.obs_shape, inputs_dtype(policy))
+        if form is None or not can_stack(form, (module, (obs,))):
             return None
-        form = architecture(policy.module)
-        obs = (policy.spec.obs_shape, policy.spec.obs_dtype)
-        if form is None or not can_stack(form, (policy.module, (obs,))):
-            return None
-        return form, config.loss, config.double
+        return form, config.loss, config.double, config.normalize_obs
 
     def q_values(self, policies: Sequence[DQN], obs: FloatArray) -> FloatArray:
         """Estimate the returns of the actions for observations of each policy.
@@ -64,7 +62,7 @@ class ModuleDQNStack(DQNStack):
         return lambda obs: self.q_values(policies, obs).argmax(axis=2)
 
     def _vectors(self, obs: Array, count: int) -> Tensor:
-        return members_obs(obs, self._spec, count)
+        return members_obs(obs, count)
 
     def _make_network(self, weights: StackedTensors, first: int) -> StackedValues:
         names = [name for name, _ in self._module.named_parameters()]

@@ -110,6 +110,7 @@ def layout_of(policy: Policy) -> ParameterLayout:
             chains=lambda depth: (Chain(_numbered("torso.torso", depth), ("memory",)),),
             activation=config.activation,
             images=_images_of(policy, "torso."),
+            memories=(Recurrent("memory", "head", is_stored=True),),
         )
     if isinstance(policy, BoxPolicy):
         return _layout_of_box(policy)

@@ -1,8 +1,9 @@
 """Growth and shrinking of recurrent layers, an LSTM or a GRU, with the moments of Adam.
 
 The former units read new ones with weights of 0, and so does the head: the function of the network
-stays the same over whole sequences. New units read all others. A state has numbers of new units
-among the others, so that policies of different widths have memories of their own.
+stays the same over whole sequences. New units read all others, and come last. States of policies of
+different widths differ in length. Where a replay holds them, the last units are removed first, so
+that what it holds begins with a state of the narrower layer.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ class Recurrent:
 
     name: str
     head: str
+    is_stored: bool = False
+    """Whether a replay holds its states, by unit."""
 
     def size(self, tensors: PolicyTensors) -> int:
         """Return its width."""
@@ -40,8 +43,14 @@ def widen_memory(
 def narrow_memory(
     tensors: PolicyTensors, layer: Recurrent, *, count: int, rng: np.random.Generator
 ) -> None:
-    """Remove the units of the least importance: norms of what they read times what reads them."""
+    """Remove the units of the least importance: norms of what they read times what reads them.
+
+    Of a layer with stored states the last ones are removed.
+    """
     values, size = tensors.values[0], layer.size(tensors)
+    if layer.is_stored:
+        _resize(tensors, layer, range(size - count), rng)
+        return
     recurrent = values[f"{layer.name}.weight_hh"].reshape(-1, size, size).square()
     into = values[f"{layer.name}.weight"].reshape(len(recurrent), size, -1).square().sum((0, 2))
     out = values[f"{layer.head}.weight"].square().sum(0) + recurrent.sum((0, 1))

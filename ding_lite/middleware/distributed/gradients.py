@@ -6,7 +6,6 @@ from ding_lite.distributed.gradient_server import GradientServer
 from ding_lite.errors import ConfigError
 from ding_lite.middleware.checks import check_has
 from ding_lite.rl.host_or_device import unread
-from ding_lite.rl.policies.base import limit_torch_threads
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import current_router
@@ -71,7 +70,6 @@ def push_gradients(policy: Policy, server: GradientServer) -> Middleware:
             f"`policy` is a {type(policy).__name__}, which cannot compute a gradient without "
             f"stepping along it: it has no `gradients`. Give an A2C."
         )
-    limit_torch_threads()  # also for a policy that does not do so itself
     refused = 0
 
     def _push_gradients(ctx: Context) -> None:

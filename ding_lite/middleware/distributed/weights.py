@@ -8,7 +8,6 @@ from typing import Any, Self
 from ding_lite.distributed.model_server import ModelServer, Number
 from ding_lite.errors import DeadlineExceeded
 from ding_lite.middleware.checks import Period, check_has
-from ding_lite.rl.policies.base import limit_torch_threads
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import Router, current_router, is_alone
@@ -46,7 +45,6 @@ def publish_weights(policy: Policy, *, every: int = 1, half: bool = False) -> Mi
     """
     check_has(policy, "weights", "policy")
     period = Period(every)
-    limit_torch_threads()  # also for a policy that does not do so itself
     return _Publish(current_router(), policy, period, half=half)
 
 
@@ -131,7 +129,6 @@ def fetch_weights(
         [] if max_staleness is None else whole(0, max_staleness=max_staleness),
         [] if timeout is None else at_least(0.0, timeout=timeout),
     )
-    limit_torch_threads()  # also for a policy that does not do so itself
     return _Fetch(current_router(), policy, every, max_staleness, wait_for_new, timeout)
 
 

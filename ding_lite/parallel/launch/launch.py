@@ -53,7 +53,14 @@ from ding_lite.runtime.interrupt import postponed
 from ding_lite.runtime.messaging.labels import describe_node, several
 from ding_lite.runtime.messaging.local_router import LocalRouter, labels_of_environment
 from ding_lite.runtime.messaging.router import Router, current_router, use_router
-from ding_lite.settings import Settings, at_least, check_all, one_of, process_environ
+from ding_lite.settings import (
+    Settings,
+    at_least,
+    check_all,
+    limit_torch_threads,
+    one_of,
+    process_environ,
+)
 
 ENGINES = ("local", "ray")
 _BYTES_OF_A_NODE = 16 << 20
@@ -226,6 +233,7 @@ def _run_in_process(
         token = _RUNS_HERE.set(True)
         try:
             with speaking_as(describe_node(node_id, labels)), connect():
+                limit_torch_threads()
                 return [main(*args, **kwargs)]
         finally:
             _RUNS_HERE.reset(token)

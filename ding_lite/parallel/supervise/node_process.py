@@ -32,6 +32,7 @@ from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.supervise.tracebacks import format_error
 from ding_lite.runtime.messaging.labels import describe_node
 from ding_lite.runtime.messaging.router import use_router
+from ding_lite.settings import limit_torch_threads
 
 if TYPE_CHECKING:  # the fork server needs no transport
     from ding_lite.parallel.router.node_router import NodeRouter
@@ -291,6 +292,7 @@ def node_of(router: NodeRouter) -> Iterator[None]:
 
 def call_main(work: Work) -> Any:
     """Call `main`; `sys.exit()` within it is a return."""
+    limit_torch_threads()
     try:
         return work.main(*work.args, **work.kwargs)
     except SystemExit as error:

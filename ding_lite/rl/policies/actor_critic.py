@@ -75,6 +75,8 @@ class Look(NamedTuple):
     """Asks for the values of observations, [M]; nothing is recorded."""
 
     obs: AnyArray
+    state_MS: AnyArray | None = None
+    """The states before them, for a policy with memory."""
 
 
 class Forward(NamedTuple):
@@ -82,6 +84,10 @@ class Forward(NamedTuple):
 
     obs: AnyArray
     unroll: Unroll | None = None
+    """The sequences that the observations are, for a policy with memory: merged [T, N]. What the
+    backward needs is `Unrolled` then."""
+    is_training: bool = True
+    """Whether a backward follows; only sequences are computed without."""
 
 
 class Backward(NamedTuple):
@@ -236,9 +242,9 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
 
     def _answer(self, asked: Ask) -> Any:  # noqa: ANN401 - what was asked for
         if isinstance(asked, Look):
-            return self._values(asked.obs)
+            return self._values(*asked)
         if isinstance(asked, Forward):
-            return self._forward(asked.obs, asked.unroll)
+            return self._forward(*asked)
         if isinstance(asked.saved, Unrolled):
             return self._recurrent.backward_unrolled(*asked)
         return self._net.backward(*asked)
@@ -271,7 +277,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             ShapeError: If the observations are not those of the environment it was made for.
         """
         if not explore:
-            inputs = self._as_array(obs)
+            inputs = self.as_inputs(obs)
             return self._distribution.best(self._outputs(inputs, memory))
         return within(self.spec, self.explore(obs, memory=memory)[0])
 
@@ -293,7 +299,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             ConfigError: If a memory is missing, or was given to a policy without one.
             ShapeError: If the observations are not those of the environment it was made for.
         """
-        inputs = self._as_array(obs)
+        inputs = self.as_inputs(obs)
         drawn = self._distribution.draw(self._outputs(inputs, memory), self._rng)
         self.env_step += len(inputs)
         return drawn
@@ -313,7 +319,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             ShapeError: If the observations are not those of the environment it was made for.
         """
         self._check_memory(memory)
-        inputs = self._as_array(obs)
+        inputs = self.as_inputs(obs)
         found: FloatArray = to_numpy(self._values(inputs, None if memory is None else memory.state))
         return found
 
@@ -354,7 +360,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         return inputs if self._sees_trees else self.spec.inputs(inputs)
 
     def _values(self, inputs: AnyArray, state_NS: AnyArray | None = None) -> AnyArray:
-        """Compute the values of what `_as_array` has returned; nothing is recorded."""
+        """Compute the values of what `as_inputs` has returned; nothing is recorded."""
         if state_NS is None:
             return self._net.values(self._seen(inputs))
         return self._recurrent.step(self._seen(inputs), state_NS)[1]
@@ -399,7 +405,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             return (yield Look(obs))
         ended_TN = rollout.terminated | rollout.truncated
         states = unseen_states(saved.behind_TNS, ended_TN, rollout.cut_time, rollout.cut_env)
-        return self._values(obs, states)
+        return (yield Look(obs, states))
 
     def _values_of(self, rollout: Rollout) -> Updates[tuple[AnyArray, AnyArray]]:
         """Return the values of `obs`, [T, N], and those of `unseen_obs`; nothing is recorded."""
@@ -408,9 +414,8 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         if unroll is None:
             value_M = yield Look(namespace(obs).concatenate((obs, unseen_obs(rollout))))
             return value_M[: len(obs)].reshape(shape_TN), value_M[len(obs) :]
-        found = self._recurrent.unroll(self._seen(obs), unroll, is_training=False)
-        value_TN = computable(found.value_B).reshape(shape_TN)
-        return value_TN, (yield from self._unseen_values(rollout, found))
+        _, value_B, found = yield Forward(obs, unroll, is_training=False)
+        return value_B.reshape(shape_TN), (yield from self._unseen_values(rollout, found))
 
     def _discount(self, rollout: Rollout) -> AnyArray:
         """Return gamma, [T, N]; 0 where an episode terminated."""
@@ -431,14 +436,14 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         return merged(found.advantage_TB), merged(found.target_TB)
 
     def _forward(
-        self, inputs: AnyArray, unroll: Unroll | None = None
+        self, inputs: AnyArray, unroll: Unroll | None = None, is_training: bool = True
     ) -> tuple[AnyArray, AnyArray, Any]:
         """Compute the actor's outputs and values, and return what the backward needs."""
         saved: Any
         if unroll is None:
             outputs_BD, value_B, saved = self._net.forward(self._seen(inputs))
         else:
-            saved = self._recurrent.unroll(self._seen(inputs), unroll)
+            saved = self._recurrent.unroll(self._seen(inputs), unroll, is_training=is_training)
             outputs_BD, value_B = computable(saved.outputs_BD), computable(saved.value_B)
         return legal_logits(outputs_BD, self.spec.action_mask(inputs)), value_B, saved
 

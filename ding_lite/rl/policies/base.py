@@ -1,4 +1,4 @@
-"""Helpers of all policies: devices, threads, action spaces and checks."""
+"""Helpers of all policies: devices, action spaces and checks."""
 
 from __future__ import annotations
 
@@ -17,20 +17,9 @@ from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.box_actors import within_bounds
 from ding_lite.rl.networks.conv import TorsoName
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.settings import Settings, finite, one_of, positive, whole
+from ding_lite.settings import finite, one_of, positive, whole
 
 _CPU = torch.device("cpu")
-
-
-def limit_torch_threads() -> None:
-    """Set PyTorch's threads in this process: one, or DING_LITE_TORCH_THREADS.
-
-    Handing the parts of a small matrix to several threads takes longer than multiplying it,
-    and processes beside this one need the cores. 0 leaves PyTorch's own choice.
-    """
-    wanted = Settings.from_environ().torch_threads
-    if wanted and torch.get_num_threads() != wanted:
-        torch.set_num_threads(wanted)
 
 
 def step_size(**named: float | None) -> list[str]:

@@ -103,7 +103,7 @@ class DDPG(BoxPolicy[DeterministicActor, DDPGConfig]):
             ShapeError: If the observations are not those of the environment it was made for.
         """
         with self._drawing:
-            unit_NA = self._actor.act(self._as_array(obs))
+            unit_NA = self._actor.act(self.as_inputs(obs))
         if explore:
             self.env_step += len(unit_NA)
             noise = self.config.noise if noise is None else noise

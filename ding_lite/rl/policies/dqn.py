@@ -306,7 +306,7 @@ class DQN(OpenPolicy):
         Raises:
             ShapeError: If the observations are not those of the environment it was made for.
         """
-        inputs = self._as_array(obs)
+        inputs = self.as_inputs(obs)
         values_NA: FloatArray = only_legal(
             self._q_net.values(self._inputs(inputs)), self.spec.action_mask(inputs)
         )
@@ -510,6 +510,11 @@ class DQN(OpenPolicy):
         self._target_net.load(state["target_net"])
         self._optimizer.load_state_dict(state[self._optimizer_key])
         self._load_progress(state)
+
+
+def network_of(policy: DQN) -> QNetwork:
+    """Return the network of a policy."""
+    return policy._q_net
 
 
 class _Unrecorded:

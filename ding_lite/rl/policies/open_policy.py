@@ -23,7 +23,6 @@ from ding_lite.rl.networks.observation_norm import read_norm, with_norm
 from ding_lite.rl.policies.base import (
     check_obs,
     check_state_keys,
-    limit_torch_threads,
     packed,
 )
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
@@ -102,7 +101,6 @@ class OpenPolicy(ABC):
         compile: Compile = None,
         **parts: object,
     ) -> None:
-        limit_torch_threads()
         self.spec = spec
         self.config = config
         self.device = usable_device(device)
@@ -155,12 +153,17 @@ class OpenPolicy(ABC):
         self._acting_net.load(of_network)
         self._norm = norm
 
-    def _as_array(self, obs: Any) -> Any:  # noqa: ANN401 - an array, or a tree of them
+    def as_inputs(self, obs: Any, /) -> Any:  # noqa: ANN401 - an array, or a tree of them
         """Return observations packed, checked, of the type of the spec, and normalised."""
         obs = packed(obs, self.spec)
         check_obs(obs, self.spec)
         obs = np.asarray(obs, dtype=self.spec.obs_dtype)
         return obs if self._norm is None else self._norm(obs)
+
+    @property
+    def norm(self) -> RunningNorm | None:
+        """The statistics by which observations are normalised; None without `normalize_obs`."""
+        return self._norm
 
     def _progress(self) -> dict[str, Any]:
         """Copy the random numbers and the counts, which are a part of each state."""

@@ -120,7 +120,7 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
         Raises:
             ShapeError: If the observations are not those of the environment it was made for.
         """
-        obs = self._as_array(obs)
+        obs = self.as_inputs(obs)
         with self._drawing:
             if not explore:
                 return self._box.from_unit(self._actor.act(obs))

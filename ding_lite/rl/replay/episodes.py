@@ -39,13 +39,15 @@ class EpisodeBuffer:
     An episode of L env steps takes L + 1 rows, one for each observation. It is stored when it ends,
     as a whole, in place of the oldest ones; of one with more observations than there are rows only
     the end is kept. With `state_size` the recurrent state before each step is kept, too, from which
-    a policy with memory goes on (R2D2: Kapturowski et al. 2019).
+    a policy with memory goes on (R2D2: Kapturowski et al. 2019). Where one becomes longer, as the
+    memory of an agent of a population grows, zeros are added behind the others.
 
     Args:
         spec: The environments', for the shapes and types.
         capacity: How many observations to keep.
         num_envs: How many environments each step comes from.
         state_size: The length of the recurrent state of an environment; None keeps no states.
+            A longer one that comes later makes room for itself.
         fields: Fields of your own, as those of a `ReplayBuffer`, a row for each env step.
         seed: Draws the samples.
 
@@ -280,7 +282,7 @@ class EpisodeBuffer:
             )
         given_N = {name: getattr(step, name) for name in (*self._columns[:3], *_ENDS)}
         if state is not None:
-            given_N["state"] = to_numpy(state)
+            given_N["state"] = self._fitted(to_numpy(state))
         if own or self._own:
             given_N |= dict(zip(self._own, take_own(own, self._own), strict=True))
         holder = f"{self.num_envs} environments of {self.spec.env_id} have"
@@ -290,6 +292,29 @@ class EpisodeBuffer:
             if what == name:
                 check_kind(name, given_N[name], array.dtype, "this buffer")
         return tuple(given_N[name] for name in self._columns)
+
+    def _fitted(self, state: NumpyArray) -> NumpyArray:
+        """Return states with zeros behind them, [N, S]; longer ones make all others longer."""
+        if state.ndim != 2 or self.state_size is None:
+            return state  # refused later
+        self._widen_states(state.shape[1])
+        return with_zeros(state, self.state_size)
+
+    def _widen_states(self, size: int) -> None:
+        if self.state_size is None or size <= self.state_size:
+            return
+        more = self.capacity * (size - self.state_size) * np.dtype(np.float32).itemsize
+        check_fits(more, what=f"Longer states for {self.spec.env_id}", capacity=self.capacity)
+        self.memory_bytes += more
+        self.state_size = size
+        self._arrays["state"] = with_zeros(self._arrays["state"], size)
+        place = self._columns.index("state")
+        for steps in self._open:
+            wider = [
+                (*step[:place], with_zeros(step[place], size), *step[place + 1 :]) for step in steps
+            ]
+            steps.clear()
+            steps.extend(wider)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that an exact resume needs; the arrays are the buffer's own memory."""
@@ -317,6 +342,8 @@ class EpisodeBuffer:
             raise CheckpointError(
                 f"This is no state of {what}: it has episodes of {len(state['open'])}."
             )
+        if self.state_size is not None and "state" in state["arrays"]:
+            self._widen_states(state["arrays"]["state"].shape[-1])
         load_rows(self._arrays, state["arrays"], state["next"])
         self._next = int(state["next"])
         self._episodes = deque((int(start), int(length)) for start, length in state["episodes"])
@@ -327,3 +354,9 @@ class EpisodeBuffer:
             steps.extend(zip(*columns, strict=True))
         self._last_obs, self._is_resumed = state["last_obs"], True
         set_rng_state(self._rng, state["rng"])
+
+
+def with_zeros(array: NumpyArray, size: int) -> NumpyArray:
+    """Return an array with zeros behind its last axis, up to a length."""
+    missing = size - array.shape[-1]
+    return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, missing)]) if missing > 0 else array

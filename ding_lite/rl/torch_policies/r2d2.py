@@ -7,7 +7,7 @@ steps within a sequence, and the rescaling of values of Pohlen et al. 2018 (arXi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -124,7 +124,11 @@ class RecurrentQ(nn.Module):
         self.memory: nn.Module = layer(config.hidden[-1], config.memory_size, batch_first=True)
         self.head = nn.Linear(config.memory_size, num_actions)
         self.state_size = config.memory_size * (2 if self._is_lstm else 1)
-        """The length of the state of one environment: h, or h and c side by side."""
+        """The length of the state of one environment: of each unit h, or h and c.
+
+        The first numbers of a longer state are the state of a narrower layer: a replay holds states
+        from before a mutation has changed the width.
+        """
 
     def forward(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Compute one time step: values, [B, A], and the next states, [B, S]."""
@@ -141,9 +145,9 @@ class RecurrentQ(nn.Module):
         features = self.torso.features(inputs).view(*obs.shape[:2], -1)
         before: Any = state[None].contiguous()
         if self._is_lstm:
-            before = tuple(part.contiguous() for part in before.chunk(2, dim=-1))
+            before = tuple(part.contiguous() for part in before.unflatten(-1, (-1, 2)).unbind(-1))
         outputs, behind = self.memory(features, before)
-        states = torch.cat(behind, dim=-1) if self._is_lstm else behind
+        states = torch.stack(behind, dim=-1).flatten(-2) if self._is_lstm else behind
         return self.head(outputs), states[0]
 
 
@@ -353,6 +357,10 @@ class R2D2(TorchPolicy[R2D2Config]):
                 f"R2D2 learns from sequences with stored states, and got {found}. Sample them from "
                 f"an `EpisodeBuffer(spec, ..., state_size={self.state_size})`."
             )
+        missing = self.state_size - batch.state.shape[-1]
+        if missing and not self.has_own_network:  # a mutation has changed the width since
+            states = F.pad(torch.as_tensor(batch.state), (0, missing))
+            batch = replace(batch, state=states)
         expected = (len(batch), self.state_size)
         if tuple(batch.state.shape) != expected:
             raise ShapeError(

@@ -22,8 +22,9 @@ from ding_lite.evolution.search import Search
 from ding_lite.rl.batch import Transitions
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.spec import EnvSpec
-from tests.evolution.conftest import check_updates, given, part, some_transitions
+from tests.evolution.conftest import assert_same, check_updates, given, part, some_transitions
 
 
 class Gated(nn.Module):
@@ -73,30 +74,53 @@ def test_thirty_batched_updates_are_those_of_each_policy_alone(
         np.testing.assert_array_equal(acted[row], policy.act(obs[0], explore=False))
 
 
-def test_modules_for_images_get_bytes_and_are_batched() -> None:
-    def convolve(spec: EnvSpec) -> nn.Module:
-        return nn.Sequential(Scale(), nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(3))
+class Scale(nn.Module):
+    """Scales bytes, which it must be given."""
 
-    class Scale(nn.Module):
-        """Scales bytes, which it must be given."""
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        assert obs.dtype == torch.uint8
+        return obs.float() / 255.0
 
-        def forward(self, obs: torch.Tensor) -> torch.Tensor:
-            assert obs.dtype == torch.uint8
-            return obs.float() / 255.0
+
+def screens(count: int, *, seed: int) -> Transitions:
+    rng = np.random.default_rng(seed)
+    with make_envs("ding_lite/Catch-v0", 1) as envs:
+        drawn = some_transitions(envs.spec, count, seed=seed)
+        shape = (2, count, *envs.spec.obs_shape)
+    obs, next_obs = rng.integers(0, 255, size=shape).astype(np.uint8)
+    return replace(drawn, obs=obs, next_obs=next_obs)
+
+
+def test_modules_that_flatten_images_get_bytes_and_are_batched() -> None:
+    def flat(spec: EnvSpec) -> nn.Module:
+        size = int(np.prod(spec.obs_shape))
+        return nn.Sequential(Scale(), nn.Flatten(), nn.Linear(size, 8), nn.ReLU(), nn.Linear(8, 3))
+
+    with make_envs("ding_lite/Catch-v0", 1) as envs:
+        together, alone = (policies(envs.spec, flat, DQNConfig(n_step=1)) for _ in range(2))
+    assert len({stack_key(policy) for policy in together} - {None}) == 1
+    stack = make_stack(together[0], 4)
+    for update in range(10):
+        batch = screens(4 * 33, seed=update)
+        sizes = [policy.config.batch_size for policy in together]
+        stack.learn(together, sizes, [1] * 4, partial(given, batch))
+        for row, policy in enumerate(alone):
+            policy.learn(part(batch, 33 * row, sizes[row]))
+    assert_same(together, alone)
+
+
+def test_convolutions_take_turns_but_not_those_before_a_memory() -> None:
+    def convolve(_: EnvSpec) -> nn.Module:
+        return nn.Sequential(
+            Scale(), nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(256, 3)
+        )
 
     with make_envs("ding_lite/Catch-v0", 1) as envs:
         image = envs.spec
-
-    def ready(spec: EnvSpec) -> nn.Module:
-        module = convolve(spec)
-        module(torch.zeros(1, *spec.obs_shape, dtype=torch.uint8))
-        return module
-
-    made = [DQN(image, DQNConfig(seed=seed), network=ready) for seed in range(2)]
-    obs = np.random.default_rng(0).integers(0, 255, size=(2, 5, *image.obs_shape)).astype(np.uint8)
-    found = ModuleDQNStack(made[0], 2).q_values(made, obs)  # type: ignore[arg-type]
-    for row, policy in enumerate(made):
-        np.testing.assert_allclose(found[row], policy.q_values(obs[row]), atol=1e-5)
+    assert stack_key(DQN(image)) is None
+    assert stack_key(DQN(image, network=convolve)) is None
+    assert stack_key(PPO(image)) is None
+    assert stack_key(PPO(image, PPOConfig(memory="gru"))) is not None
 
 
 class Branches(nn.Module):

@@ -97,7 +97,8 @@ def computes(agent: Agent) -> list[np.ndarray[Any, Any]]:
         nets = (policy._q_net, policy._target_net)
         return [net.forward(policy._inputs(tensor)).numpy().copy() for net in nets]
     if isinstance(policy, R2D2):
-        state = torch.from_numpy(rng.normal(size=(20, policy.state_size)).astype(np.float32))
+        states = rng.normal(size=(20, 500)).astype(np.float32)  # begin alike in all widths
+        state = torch.from_numpy(states[:, : policy.state_size])
         return [net(tensor, state)[0].numpy() for net in (policy.net, policy.target)]
     action, nets = torch.zeros(1, 20, 2), policy._networks
     found = [each.forward(tensor, action) for each in (nets.critics, nets.target_critics)]

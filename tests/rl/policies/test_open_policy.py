@@ -8,7 +8,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from torch import nn
 
-from ding_lite import Task, middleware as mw
+from ding_lite import Parallel, Task, middleware as mw
 from ding_lite.errors import ConfigError, ShapeError
 from ding_lite.rl import (
     DQN,
@@ -259,3 +259,47 @@ def test_what_a_preset_says_of_parts_that_are_replaced_is_left_out():
     own = {"network": QNet, "optimizer": lambda params: torch.optim.SGD(params, lr=0.1)}
     assert without_unused(preset, own) == {"lr": 1e-3}
     assert without_unused(preset, {"actor": QNet, "optimizer": torch.optim.SGD}) == preset
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def number_of_threads():
+    """Be the `main` of a node."""
+    return torch.get_num_threads()
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_task_that_runs_sets_the_threads_of_pytorch_and_nothing_that_is_made_does(monkeypatch):
+    replay = ReplayBuffer(CARTPOLE, capacity=64)
+    with make_envs("CartPole-v1", 2) as envs, Task() as task:
+        policy = DQN(envs.spec)
+        task.use(mw.collect(policy, envs, steps=4))
+        task.use(mw.add_to(replay))
+        task.use(mw.train(policy, replay, batch_size=4))
+        task.use(mw.evaluate(policy, envs, every=100))
+        mean_return(policy, envs)
+        assert torch.get_num_threads() == 2
+        task.run(max_step=1)
+        assert torch.get_num_threads() == 1
+        monkeypatch.setenv("DING_LITE_TORCH_THREADS", "2")
+        task.run(max_step=1)
+        assert torch.get_num_threads() == 2
+        torch.set_num_threads(1)
+        monkeypatch.setenv("DING_LITE_TORCH_THREADS", "0")
+        task.run(max_step=1)
+        assert torch.get_num_threads() == 1
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_node_has_its_threads_of_pytorch_before_main_is_called(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert Parallel.runner(1)(number_of_threads) == [1]
+    assert Parallel.runner(2)(number_of_threads) == [1, 1]
+    monkeypatch.setenv("DING_LITE_TORCH_THREADS", "0")
+    assert Parallel.runner(2)(number_of_threads) == [2, 2]

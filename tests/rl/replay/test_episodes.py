@@ -245,8 +245,10 @@ def test_states_that_do_not_fit_are_refused():
     episodes = keeping(2, 60)
     with pytest.raises(ConfigError, match=r"came without a `state`, and .* made with a `state_s"):
         episodes.add(step, log_prob=own["log_prob"])
-    with pytest.raises(ShapeError, match=r"`state` has shape \(2, 2\); .* have \(2, 3\)"):
-        episodes.add(step, state=own["state"][:, :2], log_prob=own["log_prob"])
+    with pytest.raises(ShapeError, match=r"`state` has shape \(1, 3\); .* have \(2, 3\)"):
+        episodes.add(step, state=own["state"][:1], log_prob=own["log_prob"])
+    with pytest.raises(ShapeError, match=r"`state` has shape \(2,\); .* have \(2, 3\)"):
+        episodes.add(step, state=own["state"][:, 0], log_prob=own["log_prob"])
     with pytest.raises(ShapeError, match=r"`log_prob` has shape \(1,\)"):
         episodes.add(step, state=own["state"], log_prob=own["log_prob"][:1])
     with pytest.raises(ConfigError, match=r"own fields \['log_prob'\] are missing"):
@@ -312,3 +314,22 @@ def test_episodes_that_did_not_go_on_after_a_resume_are_dropped():
     second.add(step, **with_state(step))
     assert second.num_episodes == 2
     assert len(second) == 4 + 1
+
+
+def test_states_that_become_longer_have_zeros_behind_the_former_ones():
+    episodes, source, ended = keeping(2, 60), Episodes(2), 0
+    for size in (3, 3, 5, 2) * 8:
+        step = source.step()
+        own = with_state(step)
+        state = np.pad(own["state"], ((0, 0), (0, 2)), constant_values=7.0)[:, :size]
+        episodes.add(step, state=state, log_prob=own["log_prob"])
+        ended += int((step.terminated | step.truncated).sum())
+    assert ended
+    assert episodes.state_size == 5
+    assert episodes.memory_bytes == keeping(2, 60).memory_bytes + 60 * 2 * 4
+    batch = episodes.sample(64, length=1)
+    state, obs = to_numpy(batch.state), to_numpy(batch.obs)[:, 0]
+    np.testing.assert_array_equal(state[:, :2], obs[:, :2])
+    sizes = (state != 0.0)[:, 2:].sum(1)
+    assert set(np.unique(state[:, 3:])) == {0.0, 7.0}
+    assert sizes.max() == 3

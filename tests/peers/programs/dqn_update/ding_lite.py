@@ -1,8 +1,10 @@
+import torch
 from measuring import cost_of, settings, tell
 from ours import transitions
 
 from ding_lite.rl import DQN, DQNConfig, ReplayBuffer, make_envs
 
+torch.set_num_threads(1)
 size = settings()
 envs, rows = make_envs("CartPole-v1", 1), 20_000
 policy = DQN(envs.spec, DQNConfig(hidden=(size["width"],) * 2, n_step=1, gamma=0.99))

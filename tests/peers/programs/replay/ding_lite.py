@@ -1,8 +1,10 @@
+import torch
 from measuring import cost_of, tell
 from ours import transitions
 
 from ding_lite.rl import ReplayBuffer, make_envs
 
+torch.set_num_threads(1)
 replay = ReplayBuffer(make_envs("CartPole-v1", 1).spec, capacity=1_000_000)
 replay.add(transitions(1_000_000))
 few = transitions(16)

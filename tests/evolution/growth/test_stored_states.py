@@ -1,0 +1,162 @@
+"""R2D2 grows and shrinks its memory, and learns on from states that were stored before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+
+from ding_lite import Task, middleware as mw
+from ding_lite.evolution import Mutation, Population
+from ding_lite.evolution.agent import Agent
+from ding_lite.rl import (
+    R2D2,
+    EpisodeBuffer,
+    R2D2Config,
+    Sequences,
+    load_checkpoint,
+    make_envs,
+    save_checkpoint,
+)
+from ding_lite.rl.spec import EnvSpec
+
+GROW: dict[str, Any] = {
+    **{"none": 0.0, "architecture": 1.0, "weights": 0.0, "hyperparameters": 0.0},
+    **{"num_nodes": (1, 3), "min_nodes": 1, "max_layers": 5},
+}
+SMALL = R2D2Config(hidden=(6,), memory_size=5, batch_size=8, sequence_length=6, burn_in=3)
+
+
+@pytest.fixture(params=["lstm", "gru"])
+def config(request: pytest.FixtureRequest) -> R2D2Config:
+    return replace(SMALL, memory=request.param)
+
+
+def learned(spec: EnvSpec, config: R2D2Config) -> tuple[Agent, EpisodeBuffer]:
+    """Make an agent that has learned a little, and the episodes that it has learned from."""
+    agent = Agent(R2D2(spec, config))
+    state_size = agent.policy.state_size  # type: ignore[attr-defined]
+    with make_envs("CartPole-v1", 4, mode="sync") as envs, Task() as task:
+        episodes = EpisodeBuffer(spec, capacity=2_000, num_envs=4, state_size=state_size)
+        task.use(mw.collect(agent, envs, steps=16))
+        task.use(mw.add_to(episodes))
+        task.use(mw.train(agent, episodes))
+        task.run(max_step=40)
+    return agent, episodes
+
+
+def sample(episodes: EpisodeBuffer) -> Sequences:
+    return episodes.sample(16, length=6, burn_in=3)
+
+
+def loss_and_values(agent: Agent, batch: Sequences) -> tuple[float, float]:
+    """Return the loss and the mean value of a batch, which network and target make of it."""
+    policy: Any = agent.policy.clone()
+    _, metrics = policy.gradients(batch)
+    return metrics["loss"], metrics["q_mean"]
+
+
+def grown_until(agent: Agent, what: str, **settings: Any) -> str:
+    mutation = Mutation(**{**GROW, **settings}, seed=1)
+    while not (told := mutation.mutate(agent)).startswith(what):
+        pass
+    return told
+
+
+def test_growth_preserves_the_loss_of_stored_sequences(spec: EnvSpec, config: R2D2Config) -> None:
+    agent, episodes = learned(spec, config)
+    batch = sample(episodes)
+    assert np.abs(np.asarray(batch.state)).max() > 0.01
+    before, told = loss_and_values(agent, batch), []
+    grow = Mutation(**GROW, remove_prob=0.0, new_layer_prob=0.3)
+    for _ in range(10):
+        told.append(grow.mutate(agent))
+        assert loss_and_values(agent, batch) == pytest.approx(before, abs=1e-4)
+    assert {one.split()[0] for one in told} == {"hidden", "memory"}
+    assert agent.config.memory_size > 5
+    assert agent.learn(batch)["loss"] == pytest.approx(before[0], abs=1e-4)
+
+
+def test_the_values_of_a_sequence_stay_while_it_acts(spec: EnvSpec, config: R2D2Config) -> None:
+    agent, _ = learned(spec, config)
+    obs = torch.from_numpy(np.random.default_rng(1).normal(size=(8, 6, 4)).astype(np.float32))
+
+    def values() -> list[torch.Tensor]:
+        module: Any = agent.policy.module  # type: ignore[attr-defined]
+        state, found = torch.zeros(6, agent.policy.state_size), []  # type: ignore[attr-defined]
+        for each in obs:
+            q, state = module(each, state)
+            found.append(q.detach())
+        return found
+
+    before = values()
+    grown_until(agent, "memory", remove_prob=0.0, new_layer_prob=0.0)
+    torch.testing.assert_close(values(), before, atol=1e-5, rtol=0.0)
+
+
+def test_units_that_were_added_are_removed_again(spec: EnvSpec, config: R2D2Config) -> None:
+    agent, episodes = learned(spec, config)
+    batch = sample(episodes)
+    before = loss_and_values(agent, batch)
+    settings = {"new_layer_prob": 0.0, "num_nodes": (2,)}
+    assert grown_until(agent, "memory", remove_prob=0.0, **settings) == "memory 5 -> 7"
+    assert grown_until(agent, "memory", remove_prob=1.0, **settings) == "memory 7 -> 5"
+    assert loss_and_values(agent, batch) == pytest.approx(before, abs=1e-5)
+
+
+def test_a_wider_state_begins_with_that_of_the_narrower_layer(
+    spec: EnvSpec, config: R2D2Config
+) -> None:
+    agent, _ = learned(spec, config)
+    policy: Any = agent.policy
+    obs = np.random.default_rng(2).normal(size=(5, 3, 4)).astype(np.float32)
+
+    def last_state() -> Any:
+        memory: Any = agent.make_memory(3)
+        for each in obs:
+            agent.act(each, explore=False, memory=memory)
+        return memory.state
+
+    before = last_state()
+    grown_until(agent, "memory", remove_prob=0.0, new_layer_prob=0.0)
+    after = last_state()
+    assert after.shape[1] > before.shape[1] == policy.state_size
+    np.testing.assert_allclose(after[:, : before.shape[1]], before, atol=1e-6)
+
+
+def test_a_shrunken_network_learns_from_wider_states(spec: EnvSpec, config: R2D2Config) -> None:
+    agent, episodes = learned(spec, config)
+    grown_until(agent, "memory", remove_prob=1.0, new_layer_prob=0.0)
+    assert agent.config.memory_size < 5
+    assert np.isfinite(agent.learn(sample(episodes))["loss"])
+
+
+def test_agents_of_several_widths_share_a_replay_that_is_saved(tmp_path: Any) -> None:
+    with make_envs("CartPole-v1", 4, mode="sync") as envs, Task() as task:
+        population = Population.of(R2D2, envs.spec, size=2, config=SMALL)
+        episodes = EpisodeBuffer(envs.spec, capacity=2_000, num_envs=4, state_size=10)
+
+        def learn(agent: Agent) -> list[Any]:
+            add, train = mw.add_to(episodes), mw.train(agent, episodes)
+            return [mw.collect(agent, envs, steps=40), add, train]
+
+        task.use(mw.for_each(population, learn))
+        task.run(max_step=5)
+        grown_until(population[0], "memory", remove_prob=0.0, new_layer_prob=0.0)
+        grown_until(population[1], "memory", remove_prob=1.0, new_layer_prob=0.0)
+        grown, shrunken = cast(R2D2, population[0].policy), cast(R2D2, population[1].policy)
+        widest = grown.state_size
+        assert widest > 10 > shrunken.state_size
+        task.run(max_step=10)
+        assert episodes.state_size == widest
+        assert min(grown.train_iter, shrunken.train_iter) > 5
+
+    save_checkpoint(tmp_path, episodes.state_dict())
+    other = EpisodeBuffer(envs.spec, capacity=2_000, num_envs=4, state_size=10)
+    other.load_state_dict(load_checkpoint(tmp_path).state)
+    assert other.state_size == widest
+    np.testing.assert_array_equal(sample(other).state, sample(episodes).state)
+    assert other.memory_bytes == episodes.memory_bytes
