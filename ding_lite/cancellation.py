@@ -60,11 +60,7 @@ class CancelScope:
             self.is_cancelled = False
 
     def check(self) -> None:
-        """Refuse to begin anything more in a step that has failed.
-
-        Raises:
-            StepCancelled: It has.
-        """
+        """Raise StepCancelled in a step that has failed."""
         if self.is_cancelled:
             raise cancelled()
 

@@ -106,9 +106,6 @@ def main(words: Sequence[str] | None = None) -> int:
     """Do what the command line says; return the exit code.
 
     This is the one door for what goes wrong: what a user can mend ends in a sentence.
-
-    Args:
-        words: What was typed after `ding-lite`; that of this process by default.
     """
     _open_streams()
     name = "ding-lite"
@@ -231,14 +228,7 @@ def _do(options: argparse.Namespace) -> int:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Read the command line; a slip is told on standard error and ends the program.
-
-    Args:
-        words: What was typed after `ding-lite`.
-
-    Returns:
-        The options by name; `command` is one of COMMANDS, `args` what came after `--`.
-    """
+    """Read the command line; a slip is told on standard error and ends the program."""
     parser, of_command = make_parsers()
     words = list(words)
     split = words.index("--") if "--" in words else len(words)
@@ -265,12 +255,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 class Parser(argparse.ArgumentParser):
-    """One that says what to do about a slip.
-
-    Args:
-        prog: What the user types to get here.
-        example: A whole command line that works.
-    """
+    """One that says what to do about a slip."""
 
     def __init__(self, prog: str, *, example: str, description: str, usage: str) -> None:
         super().__init__(prog, description=description, usage=usage, allow_abbrev=False)

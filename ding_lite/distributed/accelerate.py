@@ -250,13 +250,9 @@ def _choose_interface(first: str) -> None:
 class SavedReplay(Replay, Protocol):
     """A replay that can be saved."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that an exact resume needs."""
-        ...
+    def state_dict(self) -> dict[str, Any]: ...
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned."""
-        ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
     def add(self, transitions: Transitions, **own: Array) -> None:
         """Add transitions, and the replay's own fields."""

@@ -72,7 +72,6 @@ class Block:
         own: Sequence[str] = (),
     ) -> None:
         self.batch_size = batch_size
-        """Transitions of a batch."""
         parts = [part for part in parts if len(part[1].drawn.serial)]
         sizes = [len(share.drawn.serial) for _, share in parts]
         self.num_batches = sum(sizes) // batch_size

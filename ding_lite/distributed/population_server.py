@@ -27,13 +27,9 @@ COUNTERS = ("env_step", "train_iter", "eval_steps")
 class Member(Protocol):
     """A member of a population."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """Copy everything that an exact resume needs."""
-        ...
+    def state_dict(self) -> dict[str, Any]: ...
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned."""
-        ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 class Members(Protocol):
@@ -45,17 +41,11 @@ class Members(Protocol):
 
     def __getitem__(self, place: int, /) -> Member: ...
 
-    def state_dict(self) -> dict[str, Any]:
-        """Copy everything that an exact resume needs."""
-        ...
+    def state_dict(self) -> dict[str, Any]: ...
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned."""
-        ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
-    def clone(self) -> Self:
-        """Make an independent population in exactly this state."""
-        ...
+    def clone(self) -> Self: ...
 
 
 @dataclass

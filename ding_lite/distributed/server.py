@@ -40,7 +40,6 @@ class Server:
 
     @property
     def is_owner(self) -> bool:
-        """Whether this node is the owner."""
         return self.router.node_id == self.owner
 
     def register(self, name: str, fn: Callable[..., Any], *, quick: bool = False) -> None:

@@ -44,7 +44,6 @@ class EnvStepBudget:
     __name__ = "env_step_budget"
 
     def __init__(self, max_env_steps: int, *, every: int, longest: int | None) -> None:
-        """Start with nothing spent."""
         self.max_env_steps = max_env_steps
         self._every = every
         self._longest = longest
@@ -104,7 +103,6 @@ class EnvStepBudget:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state."""
         self._eval_steps, self._newest = int(state["eval_steps"]), int(state["newest"])
         self._env_step, self._generation = int(state["env_step"]), int(state["generation"])
 

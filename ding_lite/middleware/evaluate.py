@@ -183,7 +183,6 @@ class Evaluate:
         confirm_at: float,
         share: float | None,
     ) -> None:
-        """Start with nothing played."""
         self._policy, self._envs = policy, envs
         self._period, self._goal, self._share = period, goal, share
         self._episodes, self._confirm, self._confirm_at = episodes, confirm, confirm_at
@@ -283,7 +282,6 @@ class Evaluate:
         return math.ceil(episodes / num_envs) * num_envs
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next evaluations depend on."""
         of_training = self._of_training
         return {
             "env_steps": self._env_steps,
@@ -295,7 +293,6 @@ class Evaluate:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state."""
         self._period.load_state_dict(state)
         self._env_steps, self._newest = int(state["env_steps"]), float(state["newest"])
         self._of_training = state["of_training"]

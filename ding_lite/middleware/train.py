@@ -198,7 +198,6 @@ class TrainAgent:
         beta: Schedule | None,
         norm: RewardNorm | None = None,
     ) -> None:
-        """Check what can be checked."""
         self.agent = agent
         self.replay = replay
         self._batch_size = batch_size
@@ -212,7 +211,6 @@ class TrainAgent:
         self._unless_the_job_ends = _unless_the_job_ends(lambda ctx: self._train(ctx))
 
     def __call__(self, ctx: Context) -> None:
-        """Do the updates of a step."""
         size = self.size()
         if size != self._size:  # the agent has changed
             self._size = size
@@ -230,11 +228,7 @@ class TrainAgent:
         return batch if self._norm is None else self._norm(batch)
 
     def size(self) -> int:
-        """Return how many transitions an update takes now.
-
-        Raises:
-            ConfigError: It is out of range, or more than the replay can hold.
-        """
+        """Return how many transitions an update takes now, as many as the replay can hold."""
         return _batch_size(self.agent, self.replay, self._batch_size)
 
     def num_updates(self) -> int:
@@ -244,23 +238,16 @@ class TrainAgent:
 
 
 class TrainFromRollouts:
-    """Improves a policy from the rollouts of a step.
-
-    Args:
-        policy: Learns.
-        norm: Normalises rewards.
-    """
+    """Improves a policy from the rollouts of a step."""
 
     __name__ = "train"
 
     def __init__(self, policy: ActorCritic, norm: RewardNorm | None) -> None:
-        """Keep both."""
         self.policy = policy
         self._norm = norm
         self._unless_the_job_ends = _unless_the_job_ends(self._train)
 
     def __call__(self, ctx: Context) -> None:
-        """Learn from the rollouts of a step."""
         self._unless_the_job_ends(ctx)
 
     def rollouts(self, ctx: Context) -> Sequence[Rollout]:

@@ -77,7 +77,6 @@ class EvolvePlan:
 
     @property
     def config(self) -> EvolutionConfig:
-        """The settings of evolution."""
         return cast(EvolutionConfig, self.plan.config)
 
     @property
@@ -159,11 +158,7 @@ def plan_evolution(
     settings: Mapping[str, Any],
     choices: Choices,
 ) -> EvolvePlan:
-    """Put together what an evolution will do.
-
-    Raises:
-        ConfigError: A name is not known, or a value is out of range.
-    """
+    """Put together what an evolution will do."""
     if "population" in choices.given:
         settings = {**settings, "population": choices.given["population"]}
     maker = maker_of(env, choices)

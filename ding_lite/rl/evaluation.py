@@ -55,17 +55,9 @@ def play(
     episodes: int | None = None,
     max_env_steps: int | None = None,
 ) -> Played:
-    """Play whole episodes without exploring, average their returns, and count the env steps.
+    """Play as `mean_return` does, and count the env steps too.
 
-    Args:
-        policy: As `mean_return` takes it.
-        envs: Likewise.
-        episodes: Likewise.
-        max_env_steps: Where playing ends at the latest, rounded up to a step of all environments;
-            it is not limited by default.
-
-    Raises:
-        ConfigError: As of `mean_return`.
+    Playing ends at `max_env_steps` at the latest, rounded up to a step of all environments.
     """
     most = math.inf if max_env_steps is None else max_env_steps
     episodes = envs.num_envs if episodes is None else episodes

@@ -65,7 +65,6 @@ class Leaf:
 
     @property
     def size(self) -> int:
-        """How many numbers it has."""
         return math.prod(self.shape)
 
     @property
@@ -128,10 +127,6 @@ class Packing:
     A packed observation is float32 if no part is of bytes. Else it is bytes: parts of bytes and of
     zeros and ones have one for each number, all others four.
 
-    Args:
-        space: The observation space.
-        num_masked: The length of an action mask; 0 without one.
-
     Example:
         >>> space = Dict(at=Discrete(3), speed=Box(-1.0, 1.0, (2,)))
         >>> packing = Packing(space)
@@ -163,18 +158,10 @@ class Packing:
         """Whether the observation is no tree: only a mask comes with it."""
 
     def pack(self, tree: Tree, *, action_mask: Array | None = None) -> NumpyArray:
-        """Pack a batch of observations.
+        """Pack a batch of observations, [N, D].
 
-        Args:
-            tree: Each part [N, ...], either as the environment gives it or as `unpack` returns it;
-                arrays or tensors.
-            action_mask: [N, A]; without one all actions are legal.
-
-        Returns:
-            [N, D].
-
-        Raises:
-            ShapeError: A part is missing or is not of its space.
+        Each part is [N, ...], either as the environment gives it or as `unpack` returns it; without
+        a mask, [N, A], all actions are legal.
         """
         parts = [self._encoded(leaf, tree) for leaf in self.leaves]
         count = len(parts[0])
@@ -204,14 +191,10 @@ class Packing:
             self._write(row[where], leaf, part)
 
     def unpack(self, packed: ArrayT) -> Tree:
-        """Take packed observations apart.
+        """Take packed observations, [..., D], apart.
 
-        Args:
-            packed: [..., D], an array or a tensor.
-
-        Returns:
-            A tree of [..., *shape]: numbers one-hot, images with channels first. Its arrays may
-            share memory with what was packed.
+        Return a tree of [..., *shape]: numbers one-hot, images with channels first. Its arrays may
+        share memory with what was packed.
         """
         parts = iter(self.parts(packed))
         return _rebuilt(self.space, parts)
@@ -246,8 +229,7 @@ class Packing:
     def first_infinite(self, packed: NumpyArray) -> tuple[int, Leaf, NumpyArray] | None:
         """Find a number that is NaN or infinite in packed observations, [N, D].
 
-        Returns:
-            The row, the part, and what it holds there; None where all are finite.
+        Return the row, the part, and what it holds there; None where all are finite.
         """
         if not self.is_bytes and np.count_nonzero(np.isfinite(packed)) == packed.size:
             return None

@@ -23,11 +23,6 @@ class TorchRandom:
 
     Within itself it does nothing: the outermost block counts.
 
-    Args:
-        seed: The user's seed.
-        stream: The name of the part that draws.
-        device: Where it draws, beside the CPU.
-
     Example:
         >>> first, second = TorchRandom(0, "a"), TorchRandom(0, "a")
         >>> with first:
@@ -56,7 +51,6 @@ class TorchRandom:
         ]
 
     def __enter__(self) -> None:
-        """Continue the stream."""
         self._depth += 1
         if self._depth > 1:
             return
@@ -74,17 +68,12 @@ class TorchRandom:
             generator.set_state(state)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Copy the place in the stream."""
         return {
             g.device.type: own.clone() for g, own in zip(self._generators, self._own, strict=True)
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned; a stream of another device starts anew there.
-
-        Raises:
-            CheckpointError: If it is no such state.
-        """
+        """Load a state that `state_dict` returned; a stream of another device starts anew there."""
         for index, generator in enumerate(self._generators):
             words = state.get(generator.device.type)
             if words is None:

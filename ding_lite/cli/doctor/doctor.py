@@ -61,11 +61,7 @@ class Finding:
 
 
 def examine() -> int:
-    """Look at everything, and print a line about each.
-
-    Returns:
-        The exit code: 1 where something must be mended before ding_lite can work.
-    """
+    """Look at everything, print a line about each, and return the exit code."""
     levels = []
     meeting = _Meeting()
     for look in (

@@ -54,12 +54,7 @@ def whole_number(low: int, high: int = MOST) -> Callable[[str], int]:
 
 
 def show(word: str) -> str:
-    """Spell what was typed, shortened where it is long.
-
-    Example:
-        >>> show("9" * 500)
-        "'999999999999999999999999999999...' (500 characters)"
-    """
+    """Spell what was typed, shortened where it is long."""
     if len(word) <= _MOST_SHOWN:
         return repr(word)
     return f"{word[: _MOST_SHOWN // 2] + '...'!r} ({len(word)} characters)"
@@ -109,12 +104,7 @@ def _seconds(word: str, or_else: str) -> float:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Read names that are separated by commas.
-
-    Example:
-        >>> names("gpu, fast")
-        ('gpu', 'fast')
-    """
+    """Read names that are separated by commas."""
     found = tuple(name.strip() for name in text.split(","))
     if not all(found):
         raise argparse.ArgumentTypeError(
@@ -153,12 +143,7 @@ def topology(text: str) -> Topology:
 
 
 def ports(text: str) -> int | tuple[int, ...]:
-    """Read one port, or that of each node.
-
-    Example:
-        >>> ports("50515"), ports("7000,7001")
-        (50515, (7000, 7001))
-    """
+    """Read one port, or that of each node."""
     words = [word.strip() for word in text.split(",")]
     digits = all(word.isascii() and word.isdigit() and len(word) < 6 for word in words)
     if not digits or not all(0 < int(word) < 65_536 for word in words):
@@ -193,12 +178,6 @@ def roles(text: str) -> Roles:
 
 
 def number(word: str) -> float:
-    """Read a number.
-
-    Example:
-        >>> number("-110")
-        -110.0
-    """
     try:
         value = float(word)
     except ValueError:
@@ -233,7 +212,6 @@ class Pairs(argparse.Action):
     """Collect assignments in a dict; the last one of a name counts."""
 
     def __call__(self, parser: object, namespace: object, pair: Any, *_: object) -> None:  # noqa: ANN401
-        """Add a pair that `assignment` has read."""
         setattr(namespace, self.dest, {**(getattr(namespace, self.dest) or {}), pair[0]: pair[1]})
 
 

@@ -176,14 +176,7 @@ OF_ENVS, PARTS, NO_SETTINGS = (
 def add_options(
     parser: argparse.ArgumentParser, *, of: str, given: Mapping[str, Any] | None = None
 ) -> None:
-    """Add the options of a command or a program.
-
-    Args:
-        parser: What they are added to.
-        of: The command, `train` or `evolve`, or `program`.
-        given: What a program has unless something else is chosen. It has the options named here
-            beside those that all programs have.
-    """
+    """Add the options of a command, or those of a program, which `given` names with defaults."""
     given = given or {}
     for one in fields(RunOptions):
         name, typed = one.name, dict(one.metadata["typed"])

@@ -73,13 +73,7 @@ def _best(run: Record) -> float:
 
 
 def page(results: Sequence[Result], films: Films, *, refresh: int | None = None) -> bytes:
-    """Write the page of some runs.
-
-    Args:
-        results: The runs.
-        films: Videos by the directory of the run.
-        refresh: Seconds after which a browser asks again.
-    """
+    """Write the page of some runs; a browser asks again after `refresh` seconds."""
     groups = grouped(results)
     title = title_of(group_results(results))
     sections = [_summary(groups), _curves(groups), _films(groups, films), _stages(groups)]

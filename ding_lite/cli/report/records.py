@@ -53,11 +53,7 @@ class Record:
     result: Result
 
     def __post_init__(self) -> None:
-        """Refuse what is no run.
-
-        Raises:
-            ConfigError: It names no program.
-        """
+        """Refuse what is no run."""
         if not isinstance(self.result.description.get("example"), str):
             raise ConfigError(
                 f"{self.directory / CONFIG} names no program (`example`), so that it is of no run. "
@@ -66,7 +62,6 @@ class Record:
 
     @property
     def directory(self) -> Path:
-        """The directory of the run."""
         return self.result.directory
 
     @cached_property
@@ -78,7 +73,6 @@ class Record:
 
     @property
     def last(self) -> dict[str, Any]:
-        """The last row of metrics."""
         return self.result.rows[-1] if self.result.rows else {}
 
     @property
@@ -105,7 +99,6 @@ class Record:
 
     @property
     def stages(self) -> dict[str, float]:
-        """The seconds of each stage."""
         told = self.verdict.get("seconds")
         if not isinstance(told, dict):
             told = seconds_by_stage(self.last, wall_s=self.last.get("wall_s", 0.0))

@@ -113,11 +113,7 @@ def _policies_of(parts: Policy | Mapping[str, object]) -> dict[str, Stateful]:
 
 
 def stateful(part: object, name: str) -> Stateful:
-    """Return a part that can be saved; refuse another one.
-
-    Raises:
-        ConfigError: It has no `state_dict` and `load_state_dict`.
-    """
+    """Return a part that can be saved; refuse one without `state_dict` and `load_state_dict`."""
     if not isinstance(part, Stateful):
         raise ConfigError(
             f"`{name}` is a {type(part).__name__}, which cannot be saved: it has no `state_dict` "
@@ -197,7 +193,6 @@ class _Checkpoint:
         return {"eval_value": self._eval_value, **self._period.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state."""
         self._eval_value = state["eval_value"]
         self._period.load_state_dict(state)
 
@@ -245,7 +240,6 @@ class _CheckpointTogether(_Checkpoint):
         return {**super().state_dict(), "turn": self._turn, "processes": self._processes.size}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state."""
         if state["processes"] != self._processes.size:
             raise CheckpointError(
                 f"{state['processes']} processes have saved this, and {self._processes.size} are "

@@ -79,11 +79,9 @@ class _Publish:
         """Leave what was published where it is."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of the newest version."""
         return {"version": self._version}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on counting from there."""
         self._version = int(state["version"])
 
     def _publish(self) -> None:

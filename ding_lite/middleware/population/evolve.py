@@ -112,11 +112,9 @@ class _ForEach:
         return _way_out(onion) if onion.opened else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the agents' pipelines keep from step to step."""
         return {"kept": [dict(kept) for kept in self._kept], "sums": [*map(dict, self._sums)]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state."""
         self._kept = [dict(kept) for kept in state["kept"]]
         self._sums = [dict(sums) for sums in state["sums"]]
 
@@ -251,7 +249,6 @@ class _Evolve:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state."""
         self._period.load_state_dict(state)
         self._tournament.load_state_dict(state["tournament"])
         self._mutation.load_state_dict(state["mutation"])

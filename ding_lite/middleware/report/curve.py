@@ -92,11 +92,9 @@ class _Series:
         self._y.append(y)
 
     def state(self) -> dict[str, FloatArray]:
-        """Copy the points for a checkpoint."""
         return {"x": np.array(self._x), "y": np.array(self._y)}
 
     def load(self, state: Mapping[str, FloatArray]) -> None:
-        """Take over what `state` has returned."""
         self._x = array("d", state["x"].tobytes())
         self._y = array("d", state["y"].tobytes())
 
@@ -127,7 +125,6 @@ class Curve:
     def __init__(
         self, path: Path, target: float | None, title: str, redraw: float, clock: Clock
     ) -> None:
-        """Start with no point."""
         self._path = path
         self._target = target
         self._title = title
@@ -138,7 +135,6 @@ class Curve:
         self._seconds: dict[str, float] = {}
 
     def __enter__(self) -> Self:
-        """Begin a run."""
         self._drawn_at = self._clock.now()
         return self
 
@@ -173,11 +169,9 @@ class Curve:
         self._draw()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all points."""
         return {name: series.state() for name, series in self._series.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state."""
         for name, series in self._series.items():
             series.load(state[name])
 

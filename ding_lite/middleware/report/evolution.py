@@ -36,16 +36,9 @@ def draw_lives(
     title: str,
     target: float | None = None,
 ) -> list[Path]:
-    """Draw the pictures of a population from the end of its first generation on.
+    """Draw fitness.png, hyperparameters.png and family.png into a directory; return those drawn.
 
-    Args:
-        lives: What became of each agent in each generation, `Population.lives`.
-        directory: Where `fitness.png`, `hyperparameters.png` and `family.png` go.
-        title: What stands above them.
-        target: The return to reach, drawn as a line.
-
-    Returns:
-        The pictures; none before the first evaluation.
+    There are none before the end of the first generation.
     """
     if not any(life.fitness is not None for life in lives):
         return []

@@ -79,7 +79,6 @@ class RowFile(Reporter):
         super().__call__(ctx)
 
     def write(self, metrics: dict[str, float], env_step: int) -> None:
-        """Append a row."""
         if self._path is None:
             return
         wall_s = round(self._clock.now() - self._started, 3)
@@ -108,11 +107,7 @@ class RowFile(Reporter):
 
 
 def file_path(path: str | os.PathLike[str]) -> Path:
-    """Refuse a directory where a file is meant.
-
-    Raises:
-        ConfigError: `path` is a directory.
-    """
+    """Refuse a directory where a file is meant."""
     file = Path(path)
     if file.is_dir():
         raise ConfigError(f"{file} is a directory; the path of a file was expected.")

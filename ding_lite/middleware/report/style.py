@@ -24,11 +24,7 @@ _HEIGHT, _HEIGHT_BELOW = 4.5, 1.6
 
 
 def picture_path(path: str | os.PathLike[str]) -> Path:
-    """Refuse what can be no picture.
-
-    Raises:
-        ConfigError: The kind is unknown, or it is a directory.
-    """
+    """Refuse a path that can be no picture."""
     file = file_path(path)
     if file.suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(

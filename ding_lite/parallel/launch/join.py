@@ -54,11 +54,7 @@ def tcp_only(protocol: str | None) -> str:
 def node_of_environment(plan: JobPlan, settings: Settings, attach_to: Sequence[str]) -> NodeSpec:
     """Return the spec of the node that the environment describes.
 
-    Args:
-        plan: The whole job, equal on every node; without ports, which are unknown.
-        settings: The settings of the environment.
-        attach_to: The address of node 0, or those of all peers with a lower id, in the order of
-            their ids.
+    `attach_to` has the address of node 0, or those of all peers with a lower id, in that order.
     """
     num_nodes, node_id = plan.num_nodes, settings.node_id
     if node_id is None:

@@ -57,7 +57,6 @@ class JobMember:
     """The address that others dial; "" where no node dials it."""
 
     def as_tree(self) -> list[Any]:
-        """Return the form that is sent."""
         return [sorted(self.labels), self.address]
 
 
@@ -408,7 +407,6 @@ def _names(said: Any) -> list[str]:
 
 
 def read_roster(nodes: Any) -> dict[int, tuple[frozenset[str], str]]:
-    """Validate a received roster."""
     found: dict[int, tuple[frozenset[str], str]] = {}
     for node, place in nodes.items() if isinstance(nodes, dict) else [(None, nodes)]:
         match place:

@@ -104,7 +104,6 @@ def save_key(path: str | Path, secret: bytes) -> Path:
 
 
 def load_key(path: str | Path) -> Key:
-    """Read a key from its file."""
     try:
         # Not blocking: a pipe in place of the file must not hang the job.
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -98,11 +98,6 @@ class NodeSpec:
 def edges(topology: Topology, num_nodes: int) -> frozenset[Edge]:
     """Return the edges of a topology.
 
-    Args:
-        topology: `star` (all to node 0), `mesh` (each to each), `tree` (each to its hub, and the
-            first of them to node 0), `alone` (no edges), or pairs of node ids.
-        num_nodes: How many nodes there are.
-
     Example:
         >>> sorted(edges("star", 4))
         [(0, 1), (0, 2), (0, 3)]
@@ -166,20 +161,9 @@ def hub_of(node: int, fan_out: int) -> int:
 
 
 def neighbours(edges: Iterable[Edge], node: int) -> frozenset[int]:
-    """Return the nodes that a node is connected to.
-
-    Example:
-        >>> sorted(neighbours([(0, 1), (1, 2)], 1))
-        [0, 2]
-    """
     return frozenset(sum(edge) - node for edge in edges if node in edge)
 
 
 def listeners(edges: Iterable[Edge]) -> frozenset[int]:
-    """Return the nodes that other nodes dial.
-
-    Example:
-        >>> sorted(listeners([(0, 1), (1, 2)]))
-        [0, 1]
-    """
+    """Return the nodes that other nodes dial."""
     return frozenset(low for low, _ in edges)

@@ -55,7 +55,6 @@ class MessageTrace(Traced):
             tracer.arrow("s", "ctx", arrow_key("ctx", self._me, peer, number), *published)
 
     def asked(self, name: str, began_ns: int, number: int) -> None:
-        """Draw a call."""
         tracer = self._since(began_ns)
         if tracer is not None and not name.startswith(SERVICES):
             where = tracer.slice(f"call {name}", began_ns)

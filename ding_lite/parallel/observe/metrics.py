@@ -137,7 +137,6 @@ class MetricsFile:
         self._fd = os.open(directory / f"{PREFIX}{node_id}", flags, 0o600)
 
     def write(self, metrics: NodeMetrics) -> None:
-        """Replace the record."""
         body = _ENCODER.encode(metrics)
         os.pwrite(self._fd, _HEAD.pack(len(body), zlib.crc32(body)) + body, 0)
 

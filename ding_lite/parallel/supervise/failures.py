@@ -78,7 +78,6 @@ def crashed(spec: NodeSpec, stage: Stage, said: Exited) -> Failure:
 
 
 def root_failure_error(failures: Sequence[Failure]) -> Exception:
-    """Choose the root failure and return the error to raise for it."""
     suspects = [failures[0], *(f for f in failures[1:] if not f.was_asked_for)]
     # The cause of a lost peer may be reported later than the loss.
     own = [failure for failure in suspects if not isinstance(failure.error, PeerLost)]

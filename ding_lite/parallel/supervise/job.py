@@ -98,5 +98,4 @@ class Nodes(dict[int, NodeRecord]):
         return has_lost_peer
 
     def peers_of(self, node: NodeRecord) -> list[NodeRecord]:
-        """Return the peers of a node."""
         return [self[near] for near in node.spec.peers]

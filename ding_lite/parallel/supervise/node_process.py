@@ -139,12 +139,8 @@ def obey(router: NodeRouter, command: Command) -> None:
 class NodeProcess(ForkProcess):
     """The process of one incarnation of a node.
 
-    Args:
-        node_id: Which node.
-        connection: To the launcher.
-        life_fd: A pipe that closes when the launcher ends in any way.
-        directory: The job's directory; deleted if launcher and fork server are gone.
-        foreign_fds: Descriptors of the fork server to close.
+    `life_fd` is a pipe that closes when the launcher ends in any way; `directory` is the job's,
+    deleted if launcher and fork server are gone; `foreign_fds` are the fork server's, to be closed.
     """
 
     def __init__(

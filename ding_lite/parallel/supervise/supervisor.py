@@ -92,7 +92,6 @@ class Supervisor:
         self._give_up_at: Deadline | None = None
 
     def start(self) -> None:
-        """Start all nodes."""
         for node in self._nodes.values():
             self._start(node)
 
@@ -108,7 +107,6 @@ class Supervisor:
 
     @property
     def results(self) -> list[Any]:
-        """The results of `main`, by node."""
         return [node.returned.result for node in self._nodes.values() if node.returned is not None]
 
     @property

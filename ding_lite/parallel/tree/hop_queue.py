@@ -51,10 +51,8 @@ class _Queue:
 class HopQueue:
     """Queue the items that a node relays.
 
-    Args:
-        send: Sends an item to its next hop. The future gets the outcome; None if the next hop
-            was lost before it answered.
-        is_there: Tells whether the next hop to a node is connected.
+    `send(item)` returns the future of the outcome; None if the next hop was lost before it
+    answered. `is_there` tells whether the next hop to a node is connected.
     """
 
     def __init__(

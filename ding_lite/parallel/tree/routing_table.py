@@ -12,11 +12,7 @@ MAX_PATTERNS = 1_000
 
 
 class RoutingTable:
-    """The routes of one node of a tree: to each child's branch, and to the parent for the rest.
-
-    Args:
-        spec: The place of the node.
-    """
+    """The routes of one node of a tree: to each child's branch, and to the parent for the rest."""
 
     def __init__(self, spec: NodeSpec) -> None:
         self._me = spec.node_id
@@ -53,7 +49,6 @@ class RoutingTable:
 
     @property
     def nodes(self) -> range:
-        """The nodes of the job."""
         return range(self._num_nodes)
 
     def matching(self, patterns: Iterable[str]) -> list[int]:

@@ -111,11 +111,7 @@ def describe_inputs(policy: Policy) -> str:
 
 
 def check_onnx() -> None:
-    """Raise unless ONNX files can be written.
-
-    Raises:
-        MissingExtraError: If a package is not installed.
-    """
+    """Raise unless ONNX files can be written."""
     try:
         for name in ("onnx", "onnxscript"):
             importlib.import_module(name)

@@ -40,7 +40,6 @@ class Result:
 
     @property
     def seed(self) -> int | None:
-        """The seed of all random numbers."""
         return self._options.get("seed")
 
     @property
@@ -195,11 +194,7 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def read_result(directory: Path) -> Result:
-    """Read a run.
-
-    Raises:
-        ConfigError: It is none, or damaged.
-    """
+    """Read a run; ConfigError where it is none, or damaged."""
     description = saved_description(directory)
     if description is None:
         raise ConfigError(_no_run(str(directory)))

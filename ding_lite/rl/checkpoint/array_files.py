@@ -33,12 +33,7 @@ _MAX_NDIM = 32
 
 
 class ArrayWriter:
-    """Writes the large arrays of one checkpoint.
-
-    Args:
-        directory: The directory of the files.
-        write: Writes a file atomically.
-    """
+    """Writes the large arrays of one checkpoint; `write` writes a file atomically."""
 
     def __init__(self, directory: Path, write: Callable[[Path, memoryview], None]) -> None:
         self._directory = directory
@@ -73,15 +68,9 @@ class ArrayWriter:
 
 
 def load_rows(folder: Folder, entry: object, *, most: int) -> Array:
-    """Read an array that `ArrayWriter.save` wrote.
+    """Read an array that `ArrayWriter.save` wrote, of at most so many bytes.
 
-    Args:
-        folder: The folder of its files.
-        entry: The entry that `ArrayWriter.save` returned.
-        most: The most bytes that the array may have.
-
-    Raises:
-        CheckpointError: A file is missing or has changed, or the entry is invalid.
+    CheckpointError says that a file is missing or has changed, or that the entry is invalid.
     """
     shape, dtype, names = _described(folder, entry)
     nbytes = math.prod(shape) * dtype.itemsize  # Python's integers: no product overflows

@@ -31,14 +31,7 @@ _FILES = re.compile(r"(tensors-[0-9]{8,19}\.safetensors|rows-[0-9a-f]{40}\.bin)"
 
 
 class Folder:
-    """A checkpoint's directory, open for reading.
-
-    Args:
-        path: The directory.
-
-    Raises:
-        CheckpointError: It cannot be opened.
-    """
+    """A checkpoint's directory, open for reading; CheckpointError where it cannot be opened."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -68,11 +61,7 @@ class Folder:
         _close(self._fd)
 
     def manifest(self) -> bytes:
-        """Read the manifest.
-
-        Raises:
-            CheckpointError: It is missing, or cannot be read.
-        """
+        """Read the manifest; CheckpointError where it is missing, or cannot be read."""
         with self._explained(MANIFEST):
             return read_file(MANIFEST, most=MANIFEST_BYTES, folder=self._fd)
 
@@ -86,11 +75,7 @@ class Folder:
             return read_file(_checked(name), most=most, folder=self._fd, follow=False)
 
     def read_into(self, name: object, target: memoryview) -> int:
-        """Read a file that the manifest names into memory; return how many bytes it has.
-
-        Raises:
-            CheckpointError: See `read`; or the file is longer than the memory.
-        """
+        """Read a file that the manifest names into memory; return its size in bytes."""
         with self._explained(name):
             fd = open_file(_checked(name), folder=self._fd, follow=False)
             with open(fd, "rb", buffering=0) as file:
@@ -103,11 +88,7 @@ class Folder:
                 return done
 
     def size(self, name: object) -> int:
-        """Return the size of a file that the manifest names, in bytes.
-
-        Raises:
-            CheckpointError: See `read`.
-        """
+        """Return the size of a file that the manifest names, in bytes."""
         with self._explained(name):
             return os.stat(_checked(name), dir_fd=self._fd, follow_symlinks=False).st_size
 

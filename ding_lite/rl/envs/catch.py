@@ -28,11 +28,6 @@ class Catch(gymnasium.Env[NumpyArray, np.int64]):
     needs two (`frame_stack=2`). Actions: 0 left, 1 stay, 2 right. A caught ball has a reward of 1,
     a missed one of -1; the next one starts at once. After `balls` of them the episode ends, so the
     best return is `balls`.
-
-    Args:
-        size: The side of the picture, in pixels.
-        balls: Balls of an episode.
-        render_mode: `rgb_array` renders it enlarged.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012 - as gymnasium's
@@ -49,7 +44,6 @@ class Catch(gymnasium.Env[NumpyArray, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NumpyArray, dict[str, Any]]:
-        """Start an episode with the paddle in the middle."""
         super().reset(seed=seed)
         self._balls_left = self._balls
         self._paddle = self._size // 2

@@ -22,11 +22,7 @@ WriteRow: TypeAlias = Callable[[NumpyArray, Any], None]
 
 
 class Form:
-    """Writes the observations of a space into a batch.
-
-    Args:
-        spec: The environment's.
-    """
+    """Writes the observations of a space into a batch."""
 
     def __init__(self, spec: EnvSpec) -> None:
         self.frame_shape = spec.frame_shape
@@ -94,10 +90,7 @@ class Form:
 class FrameStack:
     """Stacks the newest observations of each environment, the oldest first.
 
-    Args:
-        num_frames: How many; at the beginning of an episode the first one is repeated.
-        spec: The environment's.
-        num_envs: How many environments.
+    At the beginning of an episode the first one is repeated.
     """
 
     def __init__(self, num_frames: int, spec: EnvSpec, num_envs: int) -> None:
@@ -112,12 +105,7 @@ class FrameStack:
         return self.stacks
 
     def restart(self, done_N: BoolArray, frames: NumpyArray) -> NumpyArray:
-        """Restart the stacks of the mask; return the new stacks, freshly allocated.
-
-        Args:
-            done_N: The environments in which episodes begin.
-            frames: The first frames there, one for each True of the mask.
-        """
+        """Restart the stacks of the mask with these first frames; return fresh new stacks."""
         self.stacks = self.stacks.copy()
         repeats = (1, self._num_frames) + (1,) * (frames.ndim - 2)
         self.stacks[done_N] = np.tile(frames, repeats)

@@ -484,7 +484,6 @@ def make_envs(  # noqa: PLR0913 - all but two by name, and few at a time
 
 
 def _count(maker: EnvMaker, first: object, num_envs: int | None, mode: EnvsMode) -> int:
-    """Return the number of environments."""
     if not isinstance(first, VectorEnv):
         if num_envs is None:
             raise ConfigError(

@@ -278,10 +278,6 @@ def normalized_by_rho(advantage_B: AnyArray, rho_B: AnyArray) -> AnyArray:
     the policy would not take any more keep a gradient of 0. With the plain mean subtracted they
     would count as good ones whenever the others are bad.
 
-    Args:
-        advantage_B: rho times the advantage of each env step.
-        rho_B: The ratios, at least 0.
-
     Example:
         >>> rho_B = np.array([1.0, 1.0, 0.0], dtype=np.float32)
         >>> normed_B = normalized_by_rho(rho_B * np.array([1.0, 3.0, 9.0], np.float32), rho_B)

@@ -74,9 +74,6 @@ class Distribution(Protocol):
 class Categorical:
     """The categorical distribution over discrete actions, by their logits.
 
-    Args:
-        num_actions: How many there are.
-
     Example:
         >>> choice = Categorical(2)
         >>> likely = choice.judge(np.zeros((1, 2), dtype=np.float32), np.array([1]))
@@ -129,9 +126,6 @@ class Categorical:
 class MultiCategorical:
     """The product of categorical distributions, for several discrete choices at once.
 
-    Args:
-        sizes: How many actions each choice has.
-
     Example:
         >>> choices = MultiCategorical([2, 4])
         >>> likely = choices.judge(np.zeros((1, 6), dtype=np.float32), np.array([[1, 3]]))
@@ -179,9 +173,6 @@ class MultiCategorical:
 class Bernoullis:
     """The product of Bernoulli distributions, for several flags at once, by their logits.
 
-    Args:
-        size: How many flags there are.
-
     Example:
         >>> flags = Bernoullis(3)
         >>> likely = flags.judge(np.zeros((1, 3), dtype=np.float32), np.array([[1, 0, 1]]))
@@ -222,10 +213,6 @@ class BoxUnits:
     """The units of a box of actions: 0 is its middle, 1 its upper and -1 its lower bound.
 
     Where there is no bound, units are those of the environment.
-
-    Args:
-        space: The action space.
-        device: Of the outputs and actions to learn from.
     """
 
     def __init__(self, space: Box, *, device: torch.device = CPU) -> None:
@@ -259,10 +246,8 @@ class BoxUnits:
 class Gaussian(BoxUnits):
     """The diagonal normal distribution: a network's mean, and a learned standard deviation.
 
-    Args:
-        space: The action space.
-        log_std_D: The logarithms of the standard deviations, in the units of the space.
-        grad_D: Takes their gradient.
+    `log_std_D` are the logarithms of the deviations, in units of the space; `grad_D` takes their
+    gradient.
     """
 
     def __init__(self, space: Box, log_std_D: Tensor, grad_D: Tensor) -> None:
@@ -324,10 +309,6 @@ def legal_logits(logit_ND: AnyArray, mask_ND: AnyArray | None) -> AnyArray:
 
     Their gradient is 0 then, and they add nothing to the entropy (Huang and Ontanon 2022,
     arXiv:2006.14171).
-
-    Args:
-        logit_ND: [N, D].
-        mask_ND: Which actions are legal, [N, D] bool; all if None.
     """
     if mask_ND is None:
         return logit_ND

@@ -11,12 +11,7 @@ from ding_lite.rl.host_or_device import AnyArray
 def huber(error: AnyArray, weight: AnyArray = None) -> tuple[AnyArray, AnyArray]:
     """Compute the Huber loss: half the square up to 1, linear beyond (Huber 1964).
 
-    Args:
-        error: The errors, of any shape: an array or a tensor.
-        weight: The weight of each error's loss; 1 without them.
-
-    Returns:
-        The loss of each error, and its slope.
+    Return the loss of each error, times its weight if it has one, and its slope.
 
     Example:
         >>> import numpy as np
@@ -30,14 +25,7 @@ def huber(error: AnyArray, weight: AnyArray = None) -> tuple[AnyArray, AnyArray]
 
 
 def squared(error: AnyArray, weight: AnyArray = None) -> tuple[AnyArray, AnyArray]:
-    """Compute the squared error.
-
-    Args:
-        error: The errors, of any shape: an array or a tensor.
-        weight: The weight of each error's loss; 1 without them.
-
-    Returns:
-        The loss of each error, and its slope.
+    """Compute the squared error and its slope, as `huber` does.
 
     Example:
         >>> import numpy as np

@@ -21,11 +21,6 @@ _CPU = torch.device("cpu")
 class Rows:
     """The layout of the batches of G members in one.
 
-    Args:
-        sizes: The batch size of each member.
-        gammas: The discount of each.
-        device: Of the values that it computes on; arrays on a CPU, else tensors.
-
     Example:
         >>> rows = Rows([2, 1], [0.99, 0.9])
         >>> rows.mean(np.array([[1.0, 3.0], [5.0, 7.0]], dtype=np.float32)).tolist()
@@ -59,7 +54,6 @@ class Rows:
 
     @property
     def num_rows(self) -> int:
-        """The rows of all members together."""
         return self.count * self.largest
 
     def fold(self, values: Array) -> AnyArray:

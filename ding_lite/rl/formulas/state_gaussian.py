@@ -19,10 +19,6 @@ class StateGaussian(BoxUnits):
 
     The outputs are the D means, then the D logarithms, in the units of the action space.
 
-    Args:
-        space: The action space.
-        device: Of the outputs and actions to learn from.
-
     Example:
         >>> from gymnasium.spaces import Box
         >>> noise = StateGaussian(Box(-1.0, 1.0, (1,)))

@@ -44,11 +44,7 @@ class Critics(Protocol):
 
 
 class ActionValues:
-    """E networks of one policy, of one size, with a single output each.
-
-    Args:
-        first: Only so many of the networks, from the first on; all if None.
-    """
+    """E networks of one policy, of one size, with a single output each."""
 
     def __init__(
         self,

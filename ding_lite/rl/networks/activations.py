@@ -67,7 +67,6 @@ def through(
 
 
 def activation_function(name: Activation) -> ActivationFunction:
-    """Return the function of a name."""
     return _FUNCTIONS[name]
 
 

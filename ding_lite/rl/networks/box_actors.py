@@ -63,11 +63,7 @@ class MembersBody(MLPOutputs):
 
 
 class MLPBody(MembersBody):
-    """Hidden layers and a linear output layer of one policy.
-
-    Args:
-        sizes: The length of an observation, then the widths of the hidden layers.
-    """
+    """Hidden layers and a linear output layer of one policy."""
 
     def __init__(
         self,
@@ -129,7 +125,6 @@ class DeterministicActor(BoxActor):
     outputs_per_action = 1
 
     def act(self, obs: NumpyArray) -> FloatArray:
-        """Compute the actions of few or many observations, as an array."""
         raw = self._body.look(obs)
         return np.tanh(raw, out=raw)
 
@@ -270,11 +265,7 @@ def within_bounds(
 
 
 class GreedyActor(nn.Module):
-    """An actor from observations to the best actions in the units of the environment.
-
-    Args:
-        network: Gives actions from -1 to 1, or the means before a tanh and further numbers.
-    """
+    """An actor from observations to the best actions in the units of the environment."""
 
     def __init__(self, network: nn.Module, spec: EnvSpec, *, squashes: bool) -> None:
         super().__init__()
@@ -289,7 +280,6 @@ class GreedyActor(nn.Module):
         self._squashes = squashes
 
     def forward(self, obs: Tree) -> Tensor:
-        """Compute the actions, [B, ...]."""
         found = self.network(obs)
         unit_BA: Tensor = found if isinstance(found, Tensor) else found[0]
         unit_BA = unit_BA[:, : len(self.low)]

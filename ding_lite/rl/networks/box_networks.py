@@ -62,10 +62,6 @@ class BoxNetworks(Generic[ActorT]):
 
     All weights lie in one flat tensor: the critics', the actor's, then further ones. Those of the
     targets lie in the same order.
-
-    Raises:
-        ConfigError: If a user's module cannot be used.
-        ShapeError: If its outputs have another shape.
     """
 
     def __init__(
@@ -255,7 +251,6 @@ class BoxNetworks(Generic[ActorT]):
 
     @property
     def acting(self) -> FlatModule | FlatWeights:
-        """The tensors of the actor."""
         return self._own.get("actor.") or self.weights.part("actor.")
 
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
@@ -266,11 +261,7 @@ class BoxNetworks(Generic[ActorT]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned.
-
-        Raises:
-            ShapeError: If it is of networks of another size. Nothing is changed then.
-        """
+        """Load a state that `state_dict` returned; nothing is changed where it does not fit."""
         pairs = (
             (self.weights, self._own, state["weights"]),
             (self.target, self._own_targets, state["target"]),

@@ -82,7 +82,6 @@ class RunningNorm:
         self._derive()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Copy the statistics."""
         count = np.array(self._count)
         arrays = {"mean": self._mean_I, "squares": self._squares_I, "count": count}
         return {name: as_tensor(array).to("cpu", copy=True) for name, array in arrays.items()}

@@ -150,9 +150,6 @@ class DuelingHead:
 
     The first half of the features is for v, the second for the advantages, so that each has a last
     hidden layer of its own.
-
-    Args:
-        first: Only so many of the members, from the first on; all if None.
     """
 
     def __init__(self, weights: Members, grads: Members, *, first: int | None = None) -> None:
@@ -210,11 +207,7 @@ def _split(grad: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class MLP:
-    """Fully connected layers with an activation after each, and a head.
-
-    Args:
-        first: Only so many of the members, from the first on; all if None.
-    """
+    """Fully connected layers with an activation after each, and a head."""
 
     def __init__(
         self,
@@ -315,10 +308,5 @@ def mlp_shapes(hidden: Sequence[str], head: Shapes, sizes: Sequence[int]) -> Sha
 
 
 def names_of(prefix: str, count: int) -> list[str]:
-    """Return the prefixes of the names of so many hidden layers.
-
-    Example:
-        >>> names_of("torso", 2)
-        ['torso.0', 'torso.1']
-    """
+    """Return the prefixes of the names of so many hidden layers."""
     return [f"{prefix}.{layer}" for layer in range(count)]

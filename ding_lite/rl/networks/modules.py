@@ -52,7 +52,6 @@ class Torso(nn.Module):
         self._activation = activation_function(activation).recorded
 
     def forward(self, obs: Tensor) -> Any:  # noqa: ANN401 - of a subclass: more than one tensor
-        """Compute the features."""
         return self.features(obs)
 
     def features(self, obs: Tensor) -> Tensor:
@@ -62,11 +61,7 @@ class Torso(nn.Module):
 
 
 class QModule(Torso):
-    """A value per action: q(x, .), [B, ...] -> [B, A].
-
-    Args:
-        hidden: The widths of the hidden layers; of a dueling network the last one is split in two.
-    """
+    """A value per action: q(x, .), [B, ...] -> [B, A]; a dueling network splits its last layer."""
 
     def __init__(
         self,
@@ -88,7 +83,6 @@ class QModule(Torso):
             self.head = nn.Linear(hidden[-1], num_actions)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Compute the values, [B, A]."""
         features_BI = self.features(obs)
         if not isinstance(self.head, nn.ModuleDict):
             values_BA: Tensor = self.head(features_BI)
@@ -109,7 +103,6 @@ class Branch(nn.Module):
         self._activation = activation_function(activation).recorded
 
     def forward(self, features_BI: Tensor) -> Tensor:
-        """Compute the outputs, [B, O]."""
         *hidden, head = self.children()
         outputs_BO: Tensor = head(through(hidden, features_BI, self._activation))
         return outputs_BO
@@ -184,9 +177,6 @@ class MemoryActorCriticModule(nn.Module):
     """An actor and a critic with memory, each with one of its own, on one encoder.
 
     With one memory under both heads the loss of the critic, the larger one, would dominate it.
-
-    Args:
-        sizes: The number of features, then the widths of the hidden layers of each branch.
     """
 
     def __init__(

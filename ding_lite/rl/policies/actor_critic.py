@@ -454,11 +454,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         log_prob_grad_B: AnyArray,
         value_error_B: AnyArray,
     ) -> Updates[dict[str, Number]]:
-        """Add the losses of the critic and the entropy to the actor's, and backpropagate.
-
-        Returns:
-            The metrics.
-        """
+        """Add the losses of the critic and the entropy, backpropagate, and return metrics."""
         size, config = len(value_error_B), self.config
         value_loss = number(value_error_B @ value_error_B) / size
         entropy = number(likely.entropy_B.sum()) / size

@@ -118,12 +118,7 @@ def make_network(
     random: TorchRandom,
     device: torch.device,
 ) -> tuple[ActorCriticNetwork, Distribution]:
-    """Make the network of an actor-critic, and the distribution of its actions.
-
-    Raises:
-        ConfigError: If a user's module cannot be used.
-        ShapeError: If its outputs have other shapes.
-    """
+    """Make the network of an actor-critic, and the distribution of its actions."""
     space = spec.action_space
     num_means = math.prod(space.shape) if isinstance(space, Box) else 0
     net: ActorCriticNetwork

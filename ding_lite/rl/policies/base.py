@@ -73,9 +73,6 @@ def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
 class BoxActions:
     """Scales between a network's outputs, -1 to 1, and the actions of an environment.
 
-    Raises:
-        ConfigError: If actions are discrete, or unbounded.
-
     Example:
         >>> from ding_lite.rl import make_envs
         >>> box = BoxActions(make_envs("Pendulum-v1", 1).spec, policy="DDPG")
@@ -132,23 +129,14 @@ class BoxActions:
 
 
 def packed(obs: Any, spec: EnvSpec) -> NumpyArray:  # noqa: ANN401 - a tree, or an array
-    """Return observations as one array: a tree of them is packed, an array is returned as it is.
-
-    Raises:
-        ShapeError: If a part of a tree is not of the observation space.
-    """
+    """Return observations as one array: a tree of them is packed, an array is returned as it is."""
     if obs.__class__ is np.ndarray:  # the usual case; an isinstance takes its time
         return cast(NumpyArray, obs)
     return spec.pack(obs) if isinstance(obs, Mapping | tuple) else obs
 
 
 def check_obs(obs: Array, spec: EnvSpec) -> None:
-    """Raise unless observations have the shape [N, ...] and the type of the spec.
-
-    Raises:
-        ShapeError: If the shape is not [N, ...] with the spec's shape behind the N, or they are
-            floats where the spec says bytes, which may be scaled already or not.
-    """
+    """Raise unless observations have the shape [N, ...] and the type of the spec."""
     if obs.shape[1:] != spec.obs_shape:
         hint = "" if spec.packing is None else " Packed: `spec.pack` makes them of their parts."
         raise ShapeError(
@@ -163,11 +151,7 @@ def check_obs(obs: Array, spec: EnvSpec) -> None:
 
 
 def check_state_keys(state: Mapping[str, Any], expected: set[str], *, policy: str) -> None:
-    """Raise if a state is of another kind or version of policy.
-
-    Raises:
-        CheckpointError: If a key is missing or unknown.
-    """
+    """Raise if a state is of another kind or version of policy."""
     missing, unknown = expected - state.keys(), state.keys() - expected
     if missing or unknown:
         hint = "".join(did_you_mean(str(key), expected) for key in sorted(unknown)[:1])

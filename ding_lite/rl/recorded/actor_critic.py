@@ -238,15 +238,7 @@ def make_own_actor_critic(
     random: TorchRandom,
     device: str | torch.device,
 ) -> tuple[RecordedActorCritic, bool]:
-    """Make the network of a user's modules.
-
-    Returns:
-        The network, and whether it returns log-stds of its own.
-
-    Raises:
-        ConfigError: If the parts do not go together, or a module cannot be used.
-        ShapeError: If its outputs have other shapes.
-    """
+    """Make the network of a user's modules; return also whether it has log-stds of its own."""
     _check_parts(parts)
     made = {
         name: made_module(make, spec, seed=seed, name=name).to(device)

@@ -117,7 +117,6 @@ class EpisodeBuffer:
         return len(self._episodes)
 
     def __len__(self) -> int:
-        """Count the env steps of the finished episodes."""
         return self._num_steps
 
     def add(self, step: Step | Transitions, *, state: Array | None = None, **own: Array) -> None:

@@ -40,13 +40,7 @@ _OBSERVATIONS = ("obs", "next_obs")
 
 
 class Storage:
-    """The transitions of a replay, by slot.
-
-    Args:
-        layout: The fields of a transition.
-        capacity: How many there are.
-        stack: How many frames an image observation has.
-    """
+    """The transitions of a replay, by slot."""
 
     def __init__(self, layout: Layout, *, capacity: int, stack: int) -> None:
         self.layout = layout
@@ -79,15 +73,9 @@ class Storage:
         return capacity * row_bytes + frames
 
     def write(self, serial: int, values: tuple[NumpyArray, ...], count: int) -> int:
-        """Store transitions in the slots of their numbers.
+        """Store transitions in the slots of their numbers, from `serial` on.
 
-        Args:
-            serial: The number of the first one.
-            values: By field, in the order of the layout.
-            count: How many there are.
-
-        Returns:
-            The number of the oldest transition that is still whole.
+        Return the number of the oldest transition that is still whole.
         """
         start = serial % self._capacity
         stop = start + count
@@ -143,11 +131,6 @@ class DeviceStorage:
     """The transitions of a replay, by slot, in the memory of a device such as a GPU.
 
     Every field is a tensor of its own. Images are kept whole, and not frame by frame.
-
-    Args:
-        layout: The fields of a transition.
-        capacity: How many there are.
-        device: Theirs.
     """
 
     def __init__(self, layout: Layout, *, capacity: int, device: torch.device) -> None:
@@ -187,11 +170,7 @@ class DeviceStorage:
         return {"arrays": arrays, "frames": None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict`, here or of a `Storage` of vectors, returned.
-
-        Raises:
-            CheckpointError: If the shapes or types are others.
-        """
+        """Load a state that `state_dict`, here or of a `Storage` of vectors, returned."""
         _check_layout(saved_layout(state), self.layout)
         for name, array in state["arrays"].items():
             self._tensors[name][: len(array)] = placed(np.asarray(array), self._device)
@@ -212,11 +191,7 @@ class _Parts:
 
 
 def check_replay_fits(spec: EnvSpec, *, capacity: int) -> None:
-    """Raise if a replay needs more memory than the machine has.
-
-    Raises:
-        ConfigError: If there is too little.
-    """
+    """Raise if a replay needs more memory than the machine has."""
     needed = Storage.bytes_for(layout_of_spec(spec), capacity=capacity, stack=spec.frame_stack)
     check_fits(needed, what=f"A replay for {spec.env_id}", capacity=capacity)
 
@@ -254,21 +229,13 @@ def zeros(layout: Layout, *lead: int) -> dict[str, NumpyArray]:
 def check_shape(
     name: str, array: NumpyArray, expected: tuple[int, ...], holder: str, more: str = ""
 ) -> None:
-    """Raise unless an array has the shape that its holder keeps.
-
-    Raises:
-        ShapeError: If it has another one.
-    """
+    """Raise unless an array has the shape that its holder keeps."""
     if array.shape != expected:
         raise ShapeError(f"`{name}` has shape {tuple(array.shape)}; {holder} {expected}{more}.")
 
 
 def check_kind(name: str, array: NumpyArray, dtype: np.dtype[Any], holder: str) -> None:
-    """Raise unless numbers of this kind can be kept.
-
-    Raises:
-        ShapeError: If they cannot, as fractions in whole numbers.
-    """
+    """Raise unless numbers of this kind can be kept."""
     if not np.can_cast(array.dtype, dtype, "same_kind"):
         raise ShapeError(
             f"`{name}` is an array of {array.dtype}; {holder} keeps {dtype}, which cannot hold "
@@ -277,11 +244,7 @@ def check_kind(name: str, array: NumpyArray, dtype: np.dtype[Any], holder: str) 
 
 
 def check_keys(state: Mapping[str, Any], expected: Mapping[str, Any], what: str) -> None:
-    """Raise unless a state has the keys of what it is to be loaded into.
-
-    Raises:
-        CheckpointError: If it has others.
-    """
+    """Raise unless a state has the keys of what it is to be loaded into."""
     if state.keys() != expected.keys():
         raise CheckpointError(
             f"This is no state of {what}: it has {sorted(state)}; {sorted(expected)} were expected."
@@ -289,11 +252,7 @@ def check_keys(state: Mapping[str, Any], expected: Mapping[str, Any], what: str)
 
 
 def load_rows(arrays: Mapping[str, NumpyArray], saved: Mapping[str, Any], count: int) -> None:
-    """Load the first `count` rows of each array; nothing is changed if one does not fit.
-
-    Raises:
-        CheckpointError: If the names or shapes are others.
-    """
+    """Load the first `count` rows of each array; nothing is changed if one does not fit."""
     if saved.keys() != arrays.keys():
         raise CheckpointError(
             f"The saved buffer keeps {sorted(saved)}; {sorted(arrays)} was expected. Make one with "
@@ -342,12 +301,7 @@ def _own_field(name: object, given: Any) -> tuple[tuple[int, ...], np.dtype[Any]
 
 
 def take_own(given: Mapping[str, Array], expected: Layout) -> tuple[NumpyArray, ...]:
-    """Return the values of own fields in the order of their layout.
-
-    Raises:
-        ConfigError: If one is missing or unknown.
-        ShapeError: If one is no array.
-    """
+    """Return the values of own fields in the order of their layout."""
     for name in given:
         if name not in expected:
             known = f"keeps {sorted(expected)} of yours" if expected else "keeps none of yours"

@@ -13,11 +13,7 @@ from ding_lite.rl.weights.flat_module import FlatModule, copied
 
 
 class Follower:
-    """A copy of a network that follows it.
-
-    Args:
-        tau: The share of its weights in each update of the copy.
-    """
+    """A copy of a network that follows it, by `tau` of its weights in each update."""
 
     def __init__(self, network: nn.Module, *, tau: float, every: int, device: torch.device) -> None:
         self._tau, self._every, self._device = tau, every, device
@@ -32,11 +28,7 @@ class Follower:
         self.flat = FlatModule(self.module, device=self._device, name="follow")
 
     def attach(self, networks: FlatModule) -> None:
-        """Find the network within the flat weights of a policy.
-
-        Raises:
-            ConfigError: If it is not there.
-        """
+        """Find the network within the flat weights of a policy; ConfigError if it is not there."""
         names = [name for name, m in networks.module.named_modules() if m is self.network]
         try:
             leader = networks.weights.part(f"{names[0]}.") if names else None

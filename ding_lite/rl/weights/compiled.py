@@ -65,9 +65,6 @@ class CapturedUpdate:
     """Runs an update as a graph that is recorded once for each shape of its inputs.
 
     The first runs of a shape are updates like any others, so that nothing has to be undone.
-
-    Args:
-        update: Computes metrics from inputs, and changes weights in place. It takes `form`, too.
     """
 
     def __init__(
@@ -77,11 +74,7 @@ class CapturedUpdate:
         self._graphs: dict[Hashable, _Graph] = {}
 
     def __call__(self, inputs: Inputs, **form: Hashable) -> Outputs:
-        """Run the update.
-
-        Returns:
-            What the update returned, in memory of its own.
-        """
+        """Run the update; return its outputs in memory of their own."""
         tensors = {name: placed(v, self._device) for name, v in inputs.items() if v is not None}
         shapes = tuple((name, each.shape, each.dtype) for name, each in tensors.items())
         key = (shapes, tuple(form.items()))  # it holds on to what the graph reads of the form

@@ -111,9 +111,6 @@ class FlatModule:
 
         The first and the last parameter tell whether a user has dropped the gradients, which are
         bound again then, or moved the parameters.
-
-        Raises:
-            ConfigError: If parameters were moved out of the flat weights.
         """
         for parameter, address, grad in self._ends:
             if parameter.data_ptr() != address:
@@ -141,11 +138,7 @@ class FlatModule:
         return {**self.weights.snapshot(), **of_buffers}
 
     def load(self, tensors: Mapping[str, Any]) -> None:
-        """Overwrite parameters and buffers, or nothing when one does not fit.
-
-        Raises:
-            ShapeError: If a name is missing or unknown, or a shape differs.
-        """
+        """Overwrite parameters and buffers, or nothing when one does not fit."""
         self.check_bound()
         buffers = self.buffers
         shapes = {name: tuple(buffer.shape) for name, buffer in buffers.items()}
@@ -227,11 +220,7 @@ def seeded(seed: int, stream: str) -> Iterator[None]:
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """Copy a module.
-
-    Raises:
-        ConfigError: If it cannot be copied.
-    """
+    """Copy a module; ConfigError if it cannot be copied."""
     try:
         return copy.deepcopy(module)
     except (RuntimeError, TypeError) as error:

@@ -48,10 +48,6 @@ class TorchOptimizer:
             otherwise its step size is its own. Groups of parameters keep the ratio of theirs to it.
         parameters: Those that learn; the gradient of each is a view into `grad_P`.
 
-    Raises:
-        ConfigError: If it makes no optimiser of these parameters, or one that needs more than a
-            gradient, or that does not take the step size that is to fall.
-
     Example:
         >>> layer, grad_P = nn.Linear(1, 1, bias=False), torch.ones(1)
         >>> layer.weight.grad = grad_P.view(1, 1)

@@ -56,7 +56,6 @@ def wanted_by_nodes(labels: Sequence[frozenset[str]], resources: Resources) -> l
 
 
 def load_ray() -> ModuleType:
-    """Import Ray."""
     try:
         return importlib.import_module("ray")
     except ImportError as error:
