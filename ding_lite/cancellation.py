@@ -134,6 +134,5 @@ def current_scope() -> CancelScope | None:
 
 
 def is_cancelled() -> bool:
-    """Whether this thread takes part in a step that has failed."""
     scope = _CURRENT.get()
     return scope is not None and scope.is_cancelled

@@ -30,7 +30,6 @@ class Interruption:
     def __init__(self) -> None:
         self.signum: int | None = None
         self.at = 0.0
-        """The instant at which it came."""
 
     def raise_if_any(self) -> None:
         """Raise KeyboardInterrupt or Terminated for the signal, now that the step has ended."""
@@ -53,7 +52,6 @@ _CURRENT: ContextVar[Interruption | None] = ContextVar("ding_lite_interruption",
 
 
 def is_interrupted() -> bool:
-    """Whether a signal has asked for the end of the run that this thread takes part in."""
     interruption = _CURRENT.get()
     return interruption is not None and interruption.signum is not None
 

@@ -262,7 +262,6 @@ class Parser(argparse.ArgumentParser):
         self._example = example
 
     def error(self, message: str) -> NoReturn:
-        """Print the error, and exit with the code for wrong usage."""
         end = "" if message.endswith((".", "?")) else "."
         self.exit(
             WRONG_USAGE,
@@ -271,7 +270,6 @@ class Parser(argparse.ArgumentParser):
         )
 
     def refuse(self, word: str) -> NoReturn:
-        """Report an unknown word."""
         if not word.startswith("-"):
             hint = " What is meant for the program comes after `--`." if "run" in self.prog else ""
             self.error(f"found {arguments.show(word)}, where nothing more was expected.{hint}")

@@ -42,7 +42,6 @@ from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.settings import check_all, positive, process_environ, suggest_environ, whole
 
 BLOCK_BATCHES = 8
-"""Batches that a prepared replay samples at a time."""
 MAX_BROADCAST_BYTES = 1 << 30
 """The most bytes of a broadcast; a larger size in a header is refused."""
 _INLINE = 12

@@ -75,7 +75,6 @@ class Block:
         parts = [part for part in parts if len(part[1].drawn.serial)]
         sizes = [len(share.drawn.serial) for _, share in parts]
         self.num_batches = sum(sizes) // batch_size
-        """The initial number of batches."""
         self._num_taken = 0
         order = _deal(self.num_batches, batch_size, rng)
 
@@ -106,7 +105,6 @@ class Block:
         )[order]
 
     def __len__(self) -> int:
-        """Return the number of batches left."""
         return self.num_batches - self._num_taken
 
     def take(self, beta: float) -> ShardedTransitions:
@@ -147,11 +145,9 @@ class Outbox:
         self._waiting: deque[tuple[ShardedTransitions, NumpyArray]] = deque()
 
     def __len__(self) -> int:
-        """Return the number of batches that they are of."""
         return len(self._waiting)
 
     def put(self, batch: ShardedTransitions, priority_B: NumpyArray) -> None:
-        """Add the new priorities of a batch."""
         self._waiting.append((batch, priority_B))
 
     def take(self) -> dict[int, list[Update]]:

@@ -79,10 +79,8 @@ class _PendingGradient:
     version: int
     answer: Future[Receipt | None]
     is_alone: bool = False
-    """Whether it is forwarded alone."""
 
     def goes_with(self, other: _PendingGradient) -> bool:
-        """Return whether it may be averaged with another one."""
         alike = self.incarnation == other.incarnation and self.grad_P.shape == other.grad_P.shape
         return alike and not (self.is_alone or other.is_alone)
 

@@ -43,7 +43,6 @@ class Server:
         return self.router.node_id == self.owner
 
     def register(self, name: str, fn: Callable[..., Any], *, quick: bool = False) -> None:
-        """Answer calls of this name with `fn`."""
         self.router.register(f"{self._name}.{name}", fn, quick=quick)
 
     def renew(self) -> None:

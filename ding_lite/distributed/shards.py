@@ -40,7 +40,6 @@ class ShardAnswer:
     """The answer of a shard to a request."""
 
     incarnation: int
-    """The incarnation of the shard's process."""
     num_updated: int
     """How many of the new priorities were of transitions that it still holds."""
     drawn: Drawn
@@ -238,7 +237,6 @@ def count_of(updates: Sequence[Update]) -> int:
 
 
 def _settle(answer: Future[Any], deadline: Deadline) -> None:
-    """Wait until a future is done, with a result or an error."""
     try:
         answer.exception(deadline.remaining)
     except FutureTimeout:

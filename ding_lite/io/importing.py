@@ -15,7 +15,6 @@ _MOST_SHOWN = 200
 
 
 def is_file(place: str) -> bool:
-    """Return whether a text names a file and no module."""
     return place.endswith(".py") or os.sep in place
 
 

@@ -35,7 +35,6 @@ def read_file(
 def open_file(
     path: str | os.PathLike[str], *, folder: int | None = None, follow: bool = True
 ) -> int:
-    """Return a descriptor of a regular file; see `read_file`."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
         fd = os.open(path, flags, dir_fd=folder)

@@ -138,7 +138,6 @@ def update_priorities(replay: Prioritized) -> Middleware:
 
 
 def check_prioritized(replay: object, *, why: str) -> Prioritized:
-    """Return a replay that has priorities; refuse one without."""
     if not isinstance(replay, Prioritized):
         raise ConfigError(
             f"`replay` is a {type(replay).__name__}, which has no priorities, but {why}. Give a "

@@ -40,7 +40,6 @@ def _shown(spec: EnvSpec) -> str:
 
 
 def check_has(thing: object, method: str, role: str) -> None:
-    """Refuse an argument that has no such method."""
     if not callable(getattr(thing, method, None)):
         raise ConfigError(
             f"`{role}` is a {type(thing).__name__}, which has no `{method}` method; "
@@ -117,7 +116,6 @@ def number(name: str, value: SupportsFloat) -> float:
 
 
 def check_batch(batch_size: int, *, capacity: int) -> None:
-    """Refuse batches that the replay can never fill."""
     if batch_size > capacity:
         raise ConfigError(
             f"`batch_size` is {batch_size:,}, the capacity of the replay {capacity:,}: a batch "

@@ -53,7 +53,6 @@ class EnvStepBudget:
         self._generation = 0
 
     def __call__(self, ctx: Context) -> None:
-        """Note what a generation and its evaluation took, and finish if there is no room."""
         now = int(ctx.get("eval_steps", 0))
         if now != self._eval_steps:
             self._newest, self._eval_steps = now - self._eval_steps, now

@@ -198,7 +198,6 @@ class Evaluate:
         """The env step, mean return, env steps and episodes of an evaluation that ended the run."""
 
     def __call__(self, ctx: Context) -> None:
-        """Evaluate if this step is due, and if it is paid for."""
         self._of_training = ctx.metrics.get("episode_length", self._of_training)
         self._is_near |= ctx.metrics.get("episode_return", -math.inf) >= self._confirm_at
         if not self._period.is_due(ctx):

@@ -81,7 +81,6 @@ class EvolvePlan:
 
     @property
     def described(self) -> dict[str, Any]:
-        """All settings by name, and what is searched."""
         search = {name: repr(what) for name, what in self.search.parameters.items()}
         return {**self.plan.described, "search": search}
 
@@ -158,7 +157,6 @@ def plan_evolution(
     settings: Mapping[str, Any],
     choices: Choices,
 ) -> EvolvePlan:
-    """Put together what an evolution will do."""
     if "population" in choices.given:
         settings = {**settings, "population": choices.given["population"]}
     maker = maker_of(env, choices)

@@ -138,11 +138,9 @@ class EvolutionConfig(TrainConfig):
         return most if max_episode_steps is None or max_episode_steps > most else None
 
     def turn_steps(self, num_envs: int) -> int:
-        """Return the env steps of one agent in each step of the pipeline."""
         return num_envs
 
     def steps_per_update(self, num_envs: int) -> int:
-        """Return the env steps of all agents in each step of the pipeline."""
         return self.population * self.turn_steps(num_envs)
 
 

@@ -77,12 +77,10 @@ class Choices:
 
     @cached_property
     def in_file(self) -> Earlier:
-        """The settings and options of the file `config`."""
         return read_config(self.given["config"]) if "config" in self.given else Earlier()
 
     @cached_property
     def begun(self) -> Earlier:
-        """The settings and options that a resumed run was begun with."""
         out = self.given.get("out")
         return run_begun(out) if out and self.given.get("resume") else Earlier()
 
@@ -95,7 +93,6 @@ class RunPlan:
     recipe: Recipe[Any]
     options: Options
     vector: VectorEnv[Any, Any, Any] | None = None
-    """The vector environment to learn from, where one was given."""
     policy_config: Any
     config: TrainConfig
     sources: Mapping[str, str]
@@ -108,7 +105,6 @@ class RunPlan:
 
     @property
     def parts(self) -> dict[str, Any]:
-        """The parts of the policy that the user gives."""
         return _given_parts(vars(self.options))
 
     def make_policy(self, spec: EnvSpec) -> Policy:
@@ -137,7 +133,6 @@ class RunPlan:
 
     @property
     def kind(self) -> str:
-        """The name of the policy's class or function."""
         return str(getattr(self.recipe.policy, "__name__", self.name))
 
     @property
@@ -191,7 +186,6 @@ class RunPlan:
 
     @property
     def title(self) -> str:
-        """The title of the run in a picture."""
         return f"{self.kind} on {self.options.env}"
 
 

@@ -133,7 +133,6 @@ class SingleConfig(TrainConfig):
 
     @property
     def num_eval_episodes(self) -> int:
-        """The greedy episodes of an evaluation."""
         usual = EVAL_EPISODES if self.eval_share is None else EVAL_EPISODES_WITHIN_SHARE
         return usual if self.eval_episodes is None else self.eval_episodes
 

@@ -102,7 +102,6 @@ class PlayedByEach:
 
     @property
     def mean_returns(self) -> tuple[float, ...]:
-        """The mean of each player's returns."""
         return tuple(sum(own) / len(own) for own in self.returns)
 
 
@@ -164,5 +163,4 @@ def is_below(goal: float, returns: Sequence[float]) -> bool:
 
 
 def _next(waiting: list[int]) -> int:
-    """Return the player of the next episode; -1 if no episode is left."""
     return waiting.pop() if waiting else -1

@@ -30,7 +30,6 @@ Number: TypeAlias = Any
 
 
 def is_host(device: torch.device) -> bool:
-    """Return whether what a device holds is computed on as arrays."""
     return device == _CPU  # takes a third of the time of a look at its `type`
 
 

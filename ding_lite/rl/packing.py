@@ -39,7 +39,6 @@ class Leaf:
     keys: Keys
     """The keys that lead to it, from the outermost one."""
     space: LeafSpace
-    """Its space."""
 
     @property
     def name(self) -> str:
@@ -60,7 +59,6 @@ class Leaf:
 
     @property
     def raw_shape(self) -> tuple[int, ...]:
-        """Its shape as the environment gives it."""
         return self.space.shape or ()
 
     @property
@@ -84,7 +82,6 @@ class Leaf:
         return not isinstance(self.space, Box)
 
     def find(self, tree: Tree) -> Any:  # noqa: ANN401 - of any type
-        """Return the part of an observation."""
         for key in self.keys:
             tree = tree[key]
         return tree
@@ -150,7 +147,6 @@ class Packing:
         self.border = int(ends[-1])
         """Where the action mask begins."""
         self.shape = (self.border + num_masked,)
-        """The shape of a packed observation."""
         self.num_inputs = sum(leaf.size for leaf in self.leaves)
         """The length of the vector of all parts, `joined`."""
         self.has_images = any(leaf.is_image for leaf in self.leaves)

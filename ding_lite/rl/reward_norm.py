@@ -31,7 +31,6 @@ class RewardNorm:
 
     def __init__(self, num_envs: int, *, gamma: float) -> None:
         self.gamma = gamma
-        """The discount of one env step."""
         self._sum_N = np.zeros(num_envs)
         self._sums = RunningNorm(1)
 
@@ -41,7 +40,6 @@ class RewardNorm:
         return float(self._sums.scale_I[0])
 
     def update(self, reward_N: FloatArray, done_N: BoolArray) -> None:
-        """Update the statistics with the rewards of an env step."""
         self._sum_N = self.gamma * self._sum_N + reward_N
         self._sums.update(self._sum_N[:, None])
         self.restart(done_N)

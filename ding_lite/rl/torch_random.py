@@ -59,7 +59,6 @@ class TorchRandom:
             generator.set_state(state)
 
     def __exit__(self, *_: object) -> None:
-        """Restore the global generators."""
         self._depth -= 1
         if self._depth:
             return

@@ -156,7 +156,6 @@ class Workers:
         self._threads: list[threading.Thread] = []
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Run a job on the next free thread."""
         if not self._threads:
             self._start()
         self._jobs.put(job)

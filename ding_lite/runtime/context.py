@@ -49,7 +49,6 @@ class Latch:
         """Ends the waits of a concurrent step that fails."""
         self.is_set = False
         self.set_by = 0
-        """The thread that set the latch."""
         self.may_leave: Callable[[], bool] = lambda: False
         """Whether the job goes on when this node's run ends: it has joined a running job."""
         self._job_has_ended = False
@@ -82,7 +81,6 @@ class Latch:
         self._listeners.append((fn, of_job))
 
     def rearm(self) -> None:
-        """Prepare a further run."""
         self.is_set = self._job_has_ended = False
 
     @property
@@ -321,7 +319,6 @@ def _restore(items: dict[str, Any], kept: Iterable[str], finish: bool) -> Contex
 
 
 def is_key(name: str) -> bool:
-    """Return whether a ctx may hold a key."""
     return name[:1] != "_" and (name not in _GUARDED or name == "total_step")
 
 

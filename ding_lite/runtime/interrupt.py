@@ -57,7 +57,6 @@ class DeferredSigint:
 
     @property
     def is_pending(self) -> bool:
-        """Whether Ctrl-C was pressed in the block."""
         return self._is_pending
 
     def __enter__(self) -> Self:

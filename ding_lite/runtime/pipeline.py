@@ -209,11 +209,9 @@ class Pipeline:
         self._messages.deliver()
 
     def leave(self) -> None:
-        """Resume all open generators, the last one in first."""
         self._onion.leave()
 
     def renew(self) -> None:
-        """Begin the next ctx."""
         self.ctx = self._lineage.next_of(self.ctx)
 
     def abandon(self, error: BaseException) -> None:
@@ -230,7 +228,6 @@ class Pipeline:
         pass_barrier(barrier, self._onion, self._messages, self._when)
 
     def _name_of(self, fn: Middleware | None) -> str | None:
-        """Return the name under which a middleware stands in the chain."""
         return None if fn is None else self._names[self.chain.index(fn)]
 
     def _note(self, error: BaseException, name: str | None) -> BaseException:

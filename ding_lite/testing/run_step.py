@@ -89,7 +89,6 @@ class _RecordingContext(Context):
         self["metrics"] = _RecordingMetrics(metrics, self._note_metrics)
 
     def listen(self, listening: bool) -> None:
-        """Begin or end to note."""
         object.__setattr__(self, "_listening", listening)
 
     def _note_read(self, key: str) -> None:
@@ -134,7 +133,6 @@ class _RecordingContext(Context):
 
     @property
     def finish(self) -> bool:
-        """Whether this is the job's last step."""
         self._note_read("finish")
         return bool(super().get("finish"))
 

@@ -32,7 +32,6 @@ _SEARCHED = (
 )
 
 Roles: TypeAlias = tuple[tuple[str, ...], ...]
-"""The roles of each node."""
 Topology: TypeAlias = str | tuple[tuple[int, int], ...]
 """One of TOPOLOGIES, `tree:4` or the like, or the pairs of connected nodes."""
 
@@ -61,14 +60,12 @@ def show(word: str) -> str:
 
 
 def path(word: str) -> str:
-    """Read the path of a file or a directory, which need not be there."""
     if fault := path_fault(word):
         raise argparse.ArgumentTypeError(f"found {show(word)}; {fault}")
     return word
 
 
 def one_of(choices: Sequence[str]) -> Callable[[str], str]:
-    """Return what reads one of several words."""
 
     def read(word: str) -> str:
         if word not in choices:
@@ -82,7 +79,6 @@ def one_of(choices: Sequence[str]) -> Callable[[str], str]:
 
 
 def seconds(word: str) -> float:
-    """Read a number of seconds above 0."""
     return _seconds(word, "")
 
 
@@ -104,7 +100,6 @@ def _seconds(word: str, or_else: str) -> float:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Read names that are separated by commas."""
     found = tuple(name.strip() for name in text.split(","))
     if not all(found):
         raise argparse.ArgumentTypeError(
@@ -143,7 +138,6 @@ def topology(text: str) -> Topology:
 
 
 def ports(text: str) -> int | tuple[int, ...]:
-    """Read one port, or that of each node."""
     words = [word.strip() for word in text.split(",")]
     digits = all(word.isascii() and word.isdigit() and len(word) < 6 for word in words)
     if not digits or not all(0 < int(word) < 65_536 for word in words):

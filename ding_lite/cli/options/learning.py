@@ -15,7 +15,6 @@ _TRUST = "import the code that the run names, also if it is not one of yours on 
 
 
 def add_train(parser: argparse.ArgumentParser) -> None:
-    """Add what `ding-lite train` takes."""
     parser.add_argument("policy", metavar="POLICY", help=f"what to train: {_POLICIES}, r2d2")
     _add_settings(
         parser,
@@ -26,7 +25,6 @@ def add_train(parser: argparse.ArgumentParser) -> None:
 
 
 def add_evolve(parser: argparse.ArgumentParser) -> None:
-    """Add what `ding-lite evolve` takes."""
     parser.add_argument("policy", metavar="POLICY", help=f"what to evolve: {_POLICIES}")
     parser.add_argument(
         "--search",
@@ -66,7 +64,6 @@ def _add_runs(parser: argparse.ArgumentParser) -> None:
 
 
 def add_plot(parser: argparse.ArgumentParser) -> None:
-    """Add what `ding-lite plot` takes."""
     add = parser.add_argument
     _add_runs(parser)
     add(
@@ -84,7 +81,6 @@ def add_plot(parser: argparse.ArgumentParser) -> None:
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
-    """Add what `ding-lite report` takes."""
     add = parser.add_argument
     _add_runs(parser)
     add(
@@ -111,7 +107,6 @@ def add_report(parser: argparse.ArgumentParser) -> None:
 
 
 def add_runs(parser: argparse.ArgumentParser) -> None:
-    """Add what `ding-lite runs` takes."""
     add = parser.add_argument
     add(
         "folder",
@@ -133,7 +128,6 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
 
 
 def add_watch(parser: argparse.ArgumentParser) -> None:
-    """Add what `ding-lite watch` takes."""
     _add_run(parser, "play with")
     add = parser.add_argument
     add(
@@ -160,7 +154,6 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
 
 
 def add_export(parser: argparse.ArgumentParser) -> None:
-    """Add what `ding-lite export` takes."""
     _add_run(parser, "write")
     add = parser.add_argument
     add(

@@ -8,7 +8,6 @@ from ding_lite.cli.options import arguments
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """Add what `ding-lite run` takes."""
     add = parser.add_argument
     add(
         "program",
@@ -89,7 +88,6 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def add_top(parser: argparse.ArgumentParser) -> None:
-    """Add what `ding-lite top` takes."""
     add = parser.add_argument
     add(
         "job",
@@ -110,14 +108,12 @@ def add_top(parser: argparse.ArgumentParser) -> None:
 
 
 def add_env(parser: argparse.ArgumentParser) -> None:
-    """Add what `ding-lite env` takes."""
     parser.add_argument(
         "--json", action="store_true", help="as JSON, a list with one object a variable"
     )
 
 
 def add_keygen(parser: argparse.ArgumentParser) -> None:
-    """Add what `ding-lite keygen` takes."""
     parser.add_argument(
         "file",
         type=arguments.path,

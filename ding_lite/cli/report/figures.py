@@ -66,7 +66,6 @@ def _text(value: object) -> str:
 
 
 def figure(title: str, *content: Element | str, note: str = "") -> Element:
-    """Make a card with a title, and a remark below it."""
     below = [tag("p", note, class_="note")] if note else []
     return tag("figure", tag("figcaption", title), *content, *below)
 

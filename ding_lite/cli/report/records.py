@@ -53,7 +53,6 @@ class Record:
     result: Result
 
     def __post_init__(self) -> None:
-        """Refuse what is no run."""
         if not isinstance(self.result.description.get("example"), str):
             raise ConfigError(
                 f"{self.directory / CONFIG} names no program (`example`), so that it is of no run. "
@@ -166,7 +165,6 @@ def _without(words: Sequence[str], option: str, flag: str) -> Iterator[str]:
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects of a file, one a line."""
     with suppress(OSError):
         for line in read_file(file, most=_MOST_BYTES).splitlines():
             with suppress(ValueError):

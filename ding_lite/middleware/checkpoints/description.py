@@ -111,7 +111,6 @@ def _plain(value: object) -> object:
 
 
 def _plain_tree(value: object) -> object:
-    """Return a tree of settings as a checkpoint can hold it."""
     if isinstance(value, Mapping):
         return {str(key): _plain_tree(item) for key, item in value.items()}
     return [_plain_tree(item) for item in value] if isinstance(value, list) else _plain(value)

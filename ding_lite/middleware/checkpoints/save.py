@@ -260,7 +260,6 @@ class _CheckpointTogether(_Checkpoint):
 
 
 def place_of(directory: Path, rank: int, turn: int) -> Path:
-    """Return where a process saves."""
     return directory if rank == 0 else directory.with_name(f"{directory.name}-{rank}-{turn}")
 
 

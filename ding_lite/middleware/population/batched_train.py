@@ -39,7 +39,6 @@ class RolloutsTogether:
         self._stacks: dict[Hashable, Stack[Any]] = {}
 
     def __call__(self, contexts: Sequence[Context], counters: dict[str, int]) -> set[int]:
-        """Do the updates of a step; return which agents are done."""
         groups: dict[Hashable, list[tuple[int, Agent, Sequence[Rollout]]]] = {}
         for index, (train, ctx) in enumerate(zip(self._trains, contexts, strict=True)):
             agent, rollouts = cast(Agent, train.policy), train.rollouts(ctx)

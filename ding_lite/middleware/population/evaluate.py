@@ -99,7 +99,6 @@ def longest_evaluation(envs: Envs, episodes: int) -> int | None:
 
 
 def _has_left(ctx: Context, max_env_steps: int | None, most: int | None) -> bool:
-    """Whether so many env steps may still be made."""
     if max_env_steps is None:
         return True
     return bool(ctx.get("env_step", 0) + ctx.eval_steps + (most or 0) <= max_env_steps)

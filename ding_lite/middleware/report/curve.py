@@ -40,7 +40,6 @@ FloatArray = npt.NDArray[np.float64]
 
 _RETURNS = ("episode_return", "return", "eval_return")
 _BELOW = {"loss": "loss", "steps_per_s": "env steps a second", "memory_mb": "memory, MB"}
-"""Small curves, and what they are called."""
 _STAGES_SHOWN, _EVALUATE = 4, ("evaluate", "verdict")
 _FEW = 200
 """Points of a small curve; where there are more, each is the mean of its neighbours."""
@@ -139,7 +138,6 @@ class Curve:
         return self
 
     def __call__(self, ctx: Context) -> None:
-        """Add the points of a step, and draw where it is time."""
         metrics = ctx.metrics
         # A loss may still live on a device, and to ask for it waits: so not in every step.
         is_time = "episode_return" in metrics or "memory_mb" in metrics
@@ -159,7 +157,6 @@ class Curve:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Draw for the last time."""
         with ending("curve", (error,)):
             self._draw()
 
@@ -225,7 +222,6 @@ def _draw_series(axes: Axes, series: Mapping[str, _Series]) -> None:
 
 
 def _sum_up(series: Mapping[str, _Series], target: float | None) -> str:
-    """Describe the end of the run in a few words."""
     name = "eval_return" if len(series["eval_return"]) else "return"
     x, y = series[name].points()
     if not len(y):

@@ -99,7 +99,6 @@ def _draw_hyperparameters(lives: Sequence[Life], path: Path, *, title: str) -> N
 
 
 def _draw_values(axes: Axes, generations: dict[int, list[Life]], name: str) -> None:
-    """Draw one value of all agents; the best of each generation stands out."""
     all_values = [life.hyperparameters[name] for lives in generations.values() for life in lives]
     for number, lives in generations.items():
         best = max(lives, key=lambda life: life.fitness or 0.0)

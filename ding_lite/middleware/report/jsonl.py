@@ -107,7 +107,6 @@ class RowFile(Reporter):
 
 
 def file_path(path: str | os.PathLike[str]) -> Path:
-    """Refuse a directory where a file is meant."""
     file = Path(path)
     if file.is_dir():
         raise ConfigError(f"{file} is a directory; the path of a file was expected.")

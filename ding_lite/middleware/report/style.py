@@ -17,14 +17,12 @@ if TYPE_CHECKING:
 
 INK, GREY, BLUE, ORANGE, GREEN = "#1f2933", "#7b8794", "#2f6fde", "#e8590c", "#2b8a3e"
 COLORS = (BLUE, ORANGE, GREEN, "#9c36b5", "#c92a2a", "#0c8599", "#a6740a", "#5c677d")
-"""Colours of several curves in one picture."""
 _LEFT = 0.022
 _HEIGHT, _HEIGHT_BELOW = 4.5, 1.6
 """The sizes of a picture, and of the small ones below it, in inches."""
 
 
 def picture_path(path: str | os.PathLike[str]) -> Path:
-    """Refuse a path that can be no picture."""
     file = file_path(path)
     if file.suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(
@@ -52,7 +50,6 @@ def begin_picture(*, num_below: int = 0) -> tuple[Figure, Axes, list[Axes]]:
 
 
 def dress_small(axes: Axes, *, title: str) -> None:
-    """Label a small picture, once its curve is drawn."""
     dress(axes, y_label="")
     axes.set_xlabel("")
     axes.tick_params(labelsize=8, pad=3)
@@ -63,7 +60,6 @@ def dress_small(axes: Axes, *, title: str) -> None:
 
 
 def dress(axes: Axes, *, y_label: str) -> None:
-    """Label the axes, once the curves are drawn."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.set_xlabel("env steps", fontsize=11, color=INK, labelpad=6)
@@ -83,7 +79,6 @@ def dress(axes: Axes, *, y_label: str) -> None:
 
 
 def draw_target(axes: Axes, target: float) -> None:
-    """Draw the return to reach as a line, and make room for it."""
     low, high = axes.get_ylim()
     room = 0.09 * (max(high, target) - min(low, target))
     axes.set_ylim(min(low, target - room), max(high, target + room))

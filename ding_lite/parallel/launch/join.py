@@ -198,7 +198,6 @@ def node_of_launcher(plan: JobPlan, place: Placement) -> NodeSpec:
     inside = LOOPBACK if plan.address in (None, *ALL_INTERFACES) else plan.address
 
     def address_of(peer: int) -> str:
-        """Return the address of a node; "" where its host is unknown."""
         host = inside if place.on_one_machine else place.hosts.get(peer, "")
         return host and str(Address("tcp", host, ports[peer]))
 

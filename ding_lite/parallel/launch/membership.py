@@ -239,7 +239,6 @@ class Registry:
     # -- members -----------------------------------------------------------------------------
 
     def note(self, peer: int, is_there: bool) -> None:
-        """Record that a node has connected or disconnected."""
         if is_there:
             self._seen.add(peer)
             labels = self._router.labels_of(peer)
@@ -270,7 +269,6 @@ class Registry:
             self._remove(node, "node_lost")
 
     def receive_roster(self, asker: int, *said: Any) -> Any:
-        """Refuse a roster from another node."""
         raise ConfigError(f"Node {asker} sent a roster to node 0, which keeps the registry.")
 
     def wait_complete(self, deadline: Deadline) -> None:
@@ -382,7 +380,6 @@ class Roster:
         """Do nothing: the deadlines are kept by node 0."""
 
     def wait_complete(self, deadline: Deadline) -> None:
-        """Wait until the roster has the minimum of nodes."""
         changed = self._router.links.changed
         with changed:
             if deadline.wait(changed, lambda: not self._missing()):
@@ -400,7 +397,6 @@ class Roster:
 
 
 def _names(said: Any) -> list[str]:
-    """Validate received names."""
     if not isinstance(said, list | tuple | set):
         raise ConfigError(f"{said!r:.80} was sent as labels; a list of names was expected.")
     return [*said]

@@ -53,7 +53,6 @@ def interface_beyond(host: str) -> str | None:
 
 
 def name_of_interface(number: str) -> str | None:
-    """Return the name of the interface with this address; None without one."""
     wanted = ipaddress.ip_address(number)
     if wanted.version == 6:
         return _name_of_six(wanted.packed.hex())

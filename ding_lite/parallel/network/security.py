@@ -50,11 +50,9 @@ class Key:
         return "Key(...)"  # a secret must not end in a log
 
     def of_listener(self, node_id: int) -> bytes:
-        """Return the CURVE secret key with which a node listens."""
         return self._derive(_SERVER, node_id)
 
     def of_dialler(self, node_id: int) -> bytes:
-        """Return the CURVE secret key with which a node dials."""
         return self._derive(_CLIENT, node_id)
 
     def _derive(self, purpose: bytes, node_id: int) -> bytes:

@@ -56,7 +56,6 @@ class NodeSpec:
     """The place of a node in a job."""
 
     node_id: int
-    """Its number, from 0."""
     num_nodes: int
     """How many nodes the job has; 0 until a peer has reported it."""
     labels: frozenset[str]
@@ -88,7 +87,6 @@ class NodeSpec:
     has_joined: bool = False
     """Whether the node has joined a running elastic job, and may leave without ending it."""
     job: str = ""
-    """The unique name of the job; "" without one."""
     directory: str | None = None
     """The private directory of the job, for the node's metrics; None writes none."""
     began: float | None = None

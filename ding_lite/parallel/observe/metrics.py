@@ -55,7 +55,6 @@ class Counts:
     items_out: int | float = 0
 
     def rate(self, before: Counts, seconds: float) -> Counts:
-        """Return the counts per second since earlier ones."""
         rates = {}
         for name in self.__dataclass_fields__:
             now, then = getattr(self, name), getattr(before, name)

@@ -44,7 +44,6 @@ class Failure:
 
     @property
     def as_cause(self) -> BaseException:
-        """The error, or a substitute for it."""
         error = self.error
         if error is None:
             error = NodeFailed(f"{self.kind or 'Node'}: {self.what}", node_id=self.spec.node_id)

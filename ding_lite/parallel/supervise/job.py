@@ -31,7 +31,6 @@ class Job:
     max_retries: int = 0
 
     def work(self, spec: NodeSpec) -> Work:
-        """Return the task of a node."""
         return Work(spec, self.make_router, self.main, self.args, self.kwargs)
 
 
@@ -61,7 +60,6 @@ class NodeRecord:
 
     @property
     def has_deadline(self) -> bool:
-        """Whether `deadline` applies to the current state."""
         if self.is_over or self.start_at is not None:
             return False
         return self.stage != RUNNING or self.has_ended_main or self.was_broken_off

@@ -261,7 +261,6 @@ def _receive_error(connection: Connection[Any, Any]) -> BaseException | None:
 
 
 def exited(code: int, pid: int | None) -> Exited:
-    """Make the report of a process from its exit code."""
     if code >= 0:
         return Exited(f"(process {pid}) ended with exit code {code}", ", without an error")
     try:

@@ -126,7 +126,6 @@ Command: TypeAlias = Finish | Ended | Moved
 
 
 def obey(router: NodeRouter, command: Command) -> None:
-    """Carry out a command of the launcher."""
     match command:
         case Ended(node_id, incarnation):
             router.links.note_ended(node_id, incarnation)

@@ -97,12 +97,10 @@ class Supervisor:
 
     @property
     def is_over(self) -> bool:
-        """Whether every node has ended for good."""
         return all(node.is_over for node in self._nodes.values())
 
     @property
     def has_all_results(self) -> bool:
-        """Whether `main` has returned on every node."""
         return all(node.returned is not None for node in self._nodes.values())
 
     @property
@@ -295,7 +293,6 @@ class Supervisor:
         self._engine.kill(node.spec.node_id)
 
     def _end_all(self) -> None:
-        """End all nodes, with a grace period."""
         if self._give_up_at is None:
             self._give_up_at = Deadline.after(END_GRACE_S + ENGINE_GRACE_S)
             self._engine.end(END_GRACE_S)

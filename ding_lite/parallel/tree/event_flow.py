@@ -22,9 +22,7 @@ class Origin(NamedTuple):
     """The identity of an event: its origin and a sequence number."""
 
     node: int
-    """The node that has emitted it."""
     incarnation: int
-    """The incarnation of that node."""
     number: int
     """The sequence number of the event on its first link."""
 

@@ -28,13 +28,11 @@ class QueuedItem:
 
     item_id: ItemId
     to: int
-    """The receiving node."""
     stream: str
     credits: int
     """The most items of this stream in flight from here to that node."""
     body: Any
     taken: Future[Any] = field(default_factory=Future)
-    """Gets the outcome."""
     place: int = 0
     """The arrival number at this node."""
 

@@ -278,7 +278,6 @@ class Relay(Relaying):
         return outcome
 
     def _next_hop(self, node: int) -> int | None:
-        """Return the next hop to a node; None where there is no such node."""
         hop = self._table.next_hop(node) if node in self._table.nodes else None
         return hop if hop in self._links.sessions else None
 

@@ -21,7 +21,6 @@ class RoutingTable:
         self._peers = spec.peers
         self._matching: dict[tuple[str, ...], list[int]] = {}
         self.labels = dict(enumerate(spec.world)) or {spec.node_id: spec.labels}
-        """The known labels of the nodes."""
         self.parent = None if spec.node_id == HUB else hub_of(spec.node_id, spec.fan_out)
         """The hub of this node; None at the root."""
 
@@ -43,7 +42,6 @@ class RoutingTable:
         return HUB if self.parent is None else self.parent
 
     def learn(self, node: int, labels: frozenset[str]) -> None:
-        """Record the labels of a node."""
         self.labels[node] = labels
         self._matching.clear()
 

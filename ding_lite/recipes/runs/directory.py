@@ -21,7 +21,6 @@ CONFIG, METRICS, CHECKPOINT, CURVE = "config.json", "metrics.jsonl", "checkpoint
 PIPELINE, NODES, RESULT = "pipeline.txt", "nodes.jsonl", "result.json"
 """The pipeline as `Task.draw` prints it, the counts of the nodes over time, and the last line."""
 BEST = "best"
-"""The folder of the policy with the best evaluation."""
 EVENTS = "events.out.tfevents.*"
 _MOST_SHOWN = 120
 _MOST_BYTES = 16 << 20
@@ -93,7 +92,6 @@ def saved_description(directory: Path) -> dict[str, Any] | None:
 
 
 def saved_report(description: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the functions that a run has reported to, `path/to/file.py:name`."""
     names = (description.get("options") or {}).get("report") or []
     if names and not is_signed({"report": names}, description.get("report_signature")):
         raise ConfigError(
@@ -142,7 +140,6 @@ def has_checkpoint(directory: Path) -> bool:
 
 
 def has_best(directory: Path) -> bool:
-    """Return whether a run has kept the policy of its best evaluation."""
     return (directory / BEST / MANIFEST).exists()
 
 

@@ -111,7 +111,6 @@ def describe_inputs(policy: Policy) -> str:
 
 
 def check_onnx() -> None:
-    """Raise unless ONNX files can be written."""
     try:
         for name in ("onnx", "onnxscript"):
             importlib.import_module(name)

@@ -44,7 +44,6 @@ class Result:
 
     @property
     def target(self) -> float | None:
-        """The mean return that counts as solved."""
         return self._options.get("target")
 
     @cached_property
@@ -58,11 +57,9 @@ class Result:
         }
 
     def has(self, metric: str) -> bool:
-        """Whether any row tells it."""
         return any(row.get(metric) is not None for row in self.rows)
 
     def points(self, metric: str) -> tuple[NumpyArray, NumpyArray]:
-        """Return env steps, and the metric there."""
         when = "eval_env_step" if metric == "eval_return" else "env_step"
         told = {
             _number(row, when, "env_step"): row[metric]  # rows repeat the newest evaluation

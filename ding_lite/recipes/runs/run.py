@@ -320,7 +320,6 @@ class Run:
         return int(min(max(left / length, 1), JUDGED_EPISODES)), max(left, _AT_LEAST)
 
     def _reaches(self, played: Played) -> bool:
-        """Return whether the episodes that have ended reached the target."""
         return played.mean_return >= self.options.target
 
     def _play(self, policy: Policy, episodes: int, most: int | None = None) -> Played:

@@ -91,7 +91,6 @@ class StageSeconds:
         return now
 
     def end(self, name: str, began: float) -> None:
-        """Add the seconds that a middleware has taken."""
         self._left_at = self._clock.now()
         self._add(name, self._left_at - began)
 

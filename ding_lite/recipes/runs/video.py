@@ -195,7 +195,6 @@ class Camera(gymnasium.Wrapper[Any, Any, Any, Any]):
         return result
 
     def step(self, action: Any) -> Any:  # noqa: ANN401 - of the environment
-        """Act, and take a picture."""
         result = super().step(action)
         self._steps += 1
         if self._film is None:
@@ -277,7 +276,6 @@ class Mp4Film:
             self._unfinished.replace(self._path)
 
     def drop(self) -> None:
-        """End ffmpeg, and remove its file."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()

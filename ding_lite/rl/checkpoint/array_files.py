@@ -42,7 +42,6 @@ class ArrayWriter:
         self.used: set[Path] = set()
         """The files that the checkpoint consists of."""
         self.written: set[Path] = set()
-        """The files that this save has written."""
 
     def save(self, array: Array) -> dict[str, Any]:
         """Write the parts without a file; return the entry for `load_rows`.

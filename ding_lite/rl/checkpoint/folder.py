@@ -93,7 +93,6 @@ class Folder:
             return os.stat(_checked(name), dir_fd=self._fd, follow_symlinks=False).st_size
 
     def damaged(self, what: str) -> CheckpointError:
-        """Return the error for a damaged checkpoint."""
         return CheckpointError(
             f"The checkpoint in {self.path} is damaged: {what}. Take another one, or a copy of it."
         )

@@ -136,7 +136,6 @@ class _Reading:
         self._room = available_bytes()
 
     def restore(self, value: Tree, depth: int) -> Tree:
-        """Restore a value from its JSON form."""
         if not isinstance(value, dict | list):
             return value
         if depth > MAX_DEPTH + 2:  # the deepest leaf may be tagged itself, even twice

@@ -62,7 +62,6 @@ class EndAtLifeLoss(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._newest
 
     def step(self, action: Any) -> Any:  # noqa: ANN401 - of the game
-        """Act, and look whether a life was lost."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         self._newest = obs, info
         lives = self._count()

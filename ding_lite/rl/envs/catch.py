@@ -51,7 +51,6 @@ class Catch(gymnasium.Env[NumpyArray, np.int64]):
         return self._picture(), {}
 
     def step(self, action: np.int64 | int) -> tuple[NumpyArray, float, bool, bool, dict[str, Any]]:
-        """Move the paddle, then the ball."""
         self._paddle = min(max(self._paddle + int(action) - 1, 1), self._size - 2)
         self._row += 1
         self._column += self._drift
@@ -88,6 +87,5 @@ class Catch(gymnasium.Env[NumpyArray, np.int64]):
 
 
 def register_catch() -> None:
-    """Register the environment with gymnasium, once."""
     if CATCH_ID not in gymnasium.registry:
         gymnasium.register(CATCH_ID, entry_point=f"{__name__}:Catch")

@@ -40,7 +40,6 @@ class Form:
         """Write an environment's observation into a row of `empty`."""
 
     def empty(self, num_rows: int) -> NumpyArray:
-        """Allocate a batch of observations, [N, ...]."""
         return np.empty((num_rows, *self.frame_shape), dtype=self.dtype)
 
     def batch(self, raw_N: NumpyArray) -> NumpyArray:
@@ -64,7 +63,6 @@ class Form:
             np.concatenate(raws, out=rows.reshape(self._joined_shape), casting="unsafe")
 
     def write_masks(self, rows: NumpyArray, mask: NumpyArray) -> None:
-        """Write action masks, [..., A], into rows of `empty`."""
         rows[..., self.frame_shape[0] - mask.shape[-1] :] = mask
 
     def _choose_write_row(self) -> WriteRow:

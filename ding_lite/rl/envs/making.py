@@ -121,7 +121,6 @@ class EnvMaker:
 
     @cached_property
     def name(self) -> str:
-        """Its name in messages and directories."""
         if isinstance(self.env, str) and self.registered is not None:
             return self.registered.id
         return short_name(self.env)
@@ -258,7 +257,6 @@ class EnvMaker:
         return None if self.registered is None else self.registered.reward_threshold
 
     def time_limit(self, env: Any) -> int | None:  # noqa: ANN401 - an environment, or several
-        """Return the time limit of an environment that it has made, in env steps."""
         own = self.registered or getattr(env, "spec", None)
         limit = self.args.get("max_episode_steps", getattr(own, "max_episode_steps", None))
         try:

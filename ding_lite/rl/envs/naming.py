@@ -63,7 +63,6 @@ def find_env(name: str) -> Registration | Make:
 
 
 def import_env_module(place: str) -> ModuleType:
-    """Import the module or file of an environment."""
     try:
         return import_place(place)
     except DingLiteError:
@@ -76,7 +75,6 @@ def import_env_module(place: str) -> ModuleType:
 
 
 def find_registered(env_id: str) -> Registration:
-    """Look an environment up in gymnasium's registry."""
     _register_package(env_id)
     try:
         return gymnasium.spec(env_id)

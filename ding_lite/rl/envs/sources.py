@@ -199,7 +199,6 @@ class ActionForm:
         return action if self._dtype is None else action.astype(self._dtype)
 
     def of_each(self, action: NumpyArray) -> list[Any]:
-        """Return the action of each environment."""
         own = self.of_all(action)
         return own.tolist() if self._is_number else list(own)
 

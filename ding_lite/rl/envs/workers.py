@@ -368,5 +368,4 @@ def _view(memory: Any, spec: EnvSpec, num_envs: int) -> _Arrays:  # noqa: ANN401
 
 
 def num_cores() -> int:
-    """Count the processor cores that this process may use."""
     return len(os.sched_getaffinity(0))

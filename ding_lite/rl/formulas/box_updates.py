@@ -142,11 +142,8 @@ class Temperature:
     """The weight of the entropy of each member."""
 
     log_alpha_G1: Tensor
-    """Its logarithm."""
     grad_G1: Tensor
-    """Takes the gradient of that."""
     target_entropy_G: AnyArray
-    """The entropy that it holds."""
     learns_G: AnyArray
     """1 where it learns, else 0."""
 

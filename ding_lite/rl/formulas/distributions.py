@@ -44,14 +44,12 @@ class Likelihood:
     entropy_B: AnyArray
     """The entropy of each action's distribution, in nats."""
     saved: tuple[Any, ...]
-    """The values that `backward` needs."""
 
 
 class Distribution(Protocol):
     """Maps a network's outputs to actions, and their gradient to that of the outputs."""
 
     num_outputs: int
-    """The number of network outputs for each observation."""
 
     def best(self, outputs_ND: FloatArray) -> NumpyArray:
         """Return the likeliest actions, within the bounds of the space."""
@@ -232,7 +230,6 @@ class BoxUnits:
         self._unit_there: AnyArray = on(device, self.unit_D)
 
     def clipped(self, mean_ND: FloatArray) -> NumpyArray:
-        """Return the actions of means in these units, within the bounds."""
         action_ND = self.middle_D + self.unit_D * mean_ND
         return np.clip(action_ND, self.low, self.high).reshape(-1, *self.shape)
 
@@ -300,7 +297,6 @@ def make_distribution(spec: EnvSpec) -> Distribution:
 
 
 def num_outputs(spec: EnvSpec) -> int:
-    """Return how many network outputs the action distribution takes."""
     return spec.num_choices or math.prod(spec.action_shape)
 
 

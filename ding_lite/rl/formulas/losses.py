@@ -40,4 +40,3 @@ def squared(error: AnyArray, weight: AnyArray = None) -> tuple[AnyArray, AnyArra
 Loss = Callable[..., tuple[AnyArray, AnyArray]]
 """Maps errors and weights to the loss of each error and its slope."""
 LOSSES: Mapping[str, Loss] = MappingProxyType({"huber": huber, "mse": squared})
-"""The losses by name."""

@@ -37,7 +37,6 @@ class Rows:
         size_G1 = np.array(sizes, dtype=np.float32)[:, None]
         column_1B = np.arange(self.largest)[None]
         self.gamma_G1: AnyArray = on(device, np.array(gammas, dtype=np.float32)[:, None])
-        """The discount of each member."""
         self._all: AnyArray = on(device, np.arange(self.num_rows))
         self._size_G1: AnyArray = on(device, size_G1)
         self._size_G: AnyArray = self._size_G1[:, 0]

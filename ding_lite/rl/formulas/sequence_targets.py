@@ -47,7 +47,6 @@ def rescaled(value: Tensor) -> Tensor:
 
 
 def unscaled(value: Tensor) -> Tensor:
-    """Return the inverse of `rescaled`."""
     e = RESCALE_EPSILON
     root = (1.0 + 4.0 * e * (value.abs() + 1.0 + e)).sqrt()
     return value.sign() * (((root - 1.0) / (2.0 * e)).square() - 1.0)

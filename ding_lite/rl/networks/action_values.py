@@ -67,7 +67,6 @@ class ActionValues:
     def shapes(
         num_networks: int, num_inputs: int, num_actions: int, hidden: Sequence[int]
     ) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the tensors of such networks, by name."""
         sizes = (num_inputs + num_actions, *hidden)
         *names, head = map(str, range(len(sizes)))
         shapes = mlp_shapes(names, Linear.shapes(head, sizes[-1], 1), sizes)

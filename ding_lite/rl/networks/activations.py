@@ -20,7 +20,6 @@ from ding_lite.rl.batch import FloatArray
 from ding_lite.rl.host_or_device import is_host
 
 Activation: TypeAlias = Literal["relu", "tanh", "gelu", "elu", "silu"]
-"""The activation function of hidden layers."""
 
 ValueT = TypeVar("ValueT")
 
@@ -32,7 +31,6 @@ class ActivationFunction:
     """One activation function."""
 
     recorded: Callable[[Tensor], Tensor]
-    """The function as autograd records it."""
     forward: Callable[[Tensor], Tensor]
     """The function; it overwrites its input unless `saves_input`."""
     forward_numpy: Callable[[FloatArray], FloatArray]

@@ -176,7 +176,6 @@ class MLPActorCritic:
 
 
 def actor_critic_shapes(sizes: Sequence[int], num_outputs: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors of two separate MLPs, by name."""
     shapes: dict[str, tuple[int, ...]] = {}
     for name, width in (("actor", num_outputs), ("critic", 1)):
         head = Linear.shapes(f"{name}.head", sizes[-1], width)

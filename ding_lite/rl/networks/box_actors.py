@@ -83,7 +83,6 @@ class MLPBody(MembersBody):
 
     @staticmethod
     def shapes(sizes: Sequence[int], num_outputs: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the tensors of such a body."""
         head = Linear.shapes("head", sizes[-1], num_outputs)
         return mlp_shapes(names_of("torso", len(sizes) - 1), head, sizes)
 
@@ -244,7 +243,6 @@ class SquashedGaussianActor(BoxActor):
         return action_NA
 
     def sample(self, obs: Tensor, noise_GBA: Tensor) -> Sample:
-        """Sample an action for each observation."""
         return squash(self._body.forward(obs), noise_GBA)
 
     def sample_saving(self, obs: Tensor, noise_GBA: Tensor) -> tuple[Sample, Any]:

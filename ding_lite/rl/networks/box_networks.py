@@ -46,9 +46,7 @@ class BoxForm(Generic[ActorT]):
     """The networks that an algorithm has."""
 
     actor_type: type[ActorT]
-    """The kind of actor."""
     num_critics: int
-    """How many critics estimate the value of an action."""
     has_target_actor: bool
     """Whether an actor that follows slowly chooses the next actions."""
     num_followed: int | None = None
@@ -222,7 +220,6 @@ class BoxNetworks(Generic[ActorT]):
 
     @property
     def own_modules(self) -> list[FlatModule]:
-        """The modules of a user, and those of their targets."""
         return [*self._own.values(), *self._own_targets.values()]
 
     @property
@@ -244,7 +241,6 @@ class BoxNetworks(Generic[ActorT]):
         return made
 
     def follow(self, weights_P: Tensor, target_P: Tensor, share: float | Tensor) -> None:
-        """Move the targets towards the weights."""
         target_P.lerp_(weights_P[: len(target_P)], share)
         for prefix, follower in self._own_targets.items():
             follower.copy_buffers(self._own[prefix])
@@ -299,7 +295,6 @@ def _snapshot(weights: FlatWeights, own: Parts) -> dict[str, Tensor]:
 
 
 def _check_apart(*modules: nn.Module) -> None:
-    """Raise if two modules share parameters."""
     seen: set[int] = set()
     for module in modules:
         found = {id(parameter): name for name, parameter in module.named_parameters()}

@@ -161,7 +161,6 @@ class MemoryBranch(nn.Module):
         self._activation = activation_function(activation).recorded
 
     def encode(self, features_BI: Tensor) -> Tensor:
-        """Compute what the recurrent layer takes."""
         return through(self.torso, features_BI, self._activation)
 
     def recur(self, encoded_BI: Tensor, state_BS: Tensor) -> tuple[Tensor, Tensor]:

@@ -222,7 +222,6 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         """Do the updates of `learn`."""
 
     def _answered(self, updates: Updates[FoundT]) -> FoundT:
-        """Do updates with the network of this policy."""
         answer: Any = None
         # A loss that is not finite raises.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -487,7 +486,6 @@ def updates_of(
 
 
 def network_of(policy: ActorCriticPolicy[Any]) -> ActorCriticNetwork:
-    """Return the network of a policy."""
     return policy._net
 
 

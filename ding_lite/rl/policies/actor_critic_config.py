@@ -118,7 +118,6 @@ def make_network(
     random: TorchRandom,
     device: torch.device,
 ) -> tuple[ActorCriticNetwork, Distribution]:
-    """Make the network of an actor-critic, and the distribution of its actions."""
     space = spec.action_space
     num_means = math.prod(space.shape) if isinstance(space, Box) else 0
     net: ActorCriticNetwork
@@ -147,7 +146,6 @@ def make_network(
 def _make_described(
     spec: EnvSpec, config: ActorCriticConfig, *, num_means: int, trees: bool, device: torch.device
 ) -> ActorCriticNetwork:
-    """Make the network that the settings describe, all weights zero."""
     hidden, obs_shape = config.hidden, spec.input_shape
     convs: tuple[Conv, ...] = ()
     shape: dict[str, Any] = {

@@ -101,7 +101,6 @@ class BoxActions:
                 f"action: action, Box(-1, 1, shape))`: make_envs(..., wrappers=[...])."
             )
         self.size = int(np.prod(space.shape))
-        """The dimension of an action."""
         low_A, high_A = (x.astype(np.float64).ravel() for x in (space.low, space.high))
         self._shape = space.shape
         self._low_A, self._high_A = low_A.astype(np.float32), high_A.astype(np.float32)
@@ -151,7 +150,6 @@ def check_obs(obs: Array, spec: EnvSpec) -> None:
 
 
 def check_state_keys(state: Mapping[str, Any], expected: set[str], *, policy: str) -> None:
-    """Raise if a state is of another kind or version of policy."""
     missing, unknown = expected - state.keys(), state.keys() - expected
     if missing or unknown:
         hint = "".join(did_you_mean(str(key), expected) for key in sorted(unknown)[:1])

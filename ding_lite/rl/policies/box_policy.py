@@ -441,7 +441,6 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
 
 
 def check_no_parts(spec: EnvSpec, *, policy: str) -> None:
-    """Raise if parts of observations are images."""
     leaves = () if spec.packing is None else spec.packing.leaves
     images = [x.shape for x in leaves if x.is_image]
     if images:

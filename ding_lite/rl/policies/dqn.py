@@ -466,7 +466,6 @@ class DQN(OpenPolicy):
         follows: bool,
         skip: Tensor | None = None,
     ) -> None:
-        """Move weights along a gradient, and the target if it follows in this update."""
         if self.config.max_grad_norm is not None:
             clip_norm(grad_P, self.config.max_grad_norm)
         self._optimizer.step(grad_P, weights_P, skip=skip)

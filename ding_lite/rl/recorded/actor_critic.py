@@ -154,7 +154,6 @@ class Unroll:
     """Whether the episode ended with this step, so that the next one begins anew."""
 
     def take(self, envs_M: AnyArray) -> Unroll:
-        """Return the sequences of these environments."""
         return Unroll(self.state_NS[envs_M], self.ended_TN[:, envs_M])
 
 
@@ -183,7 +182,6 @@ class RecurrentActorCritic(RecordedActorCritic):
         return computable(outputs_ND), computable(value_N), computable(behind_NS)
 
     def unroll(self, obs: AnyArray, sequences: Unroll, *, is_training: bool = True) -> Unrolled:
-        """Go through all steps of some sequences."""
         self.flat.train(is_training)
         with torch.set_grad_enabled(is_training), self._drawing():
             return self._unroll(obs, sequences, is_training=is_training)

@@ -140,7 +140,6 @@ def action_gradient(action: Tensor, q: Tensor, grad: Tensor) -> Tensor:
 def made_actor(
     make: MakeModule, spec: EnvSpec, *, seed: int, num_outputs: int, device: torch.device
 ) -> nn.Module:
-    """Make a user's actor, and check it."""
     module = made_module(make, spec, seed=seed, name="actor").to(device)
     size = int(np.prod(spec.action_shape))
     inputs = [spec.unpack(sample_obs(spec, device=device))]
@@ -191,7 +190,6 @@ def check_range(actor: Callable[[Tensor], Tensor], spec: EnvSpec, *, device: tor
 
 
 def check_actions(action_BA: Tensor, spec: EnvSpec) -> None:
-    """Raise if an actor's actions are beyond -1 to 1."""
     largest = float(action_BA.abs().amax()) if action_BA.numel() else 0.0
     if largest > 1.0001:
         low, high = (getattr(spec.action_space, name) for name in ("low", "high"))
@@ -203,7 +201,6 @@ def check_actions(action_BA: Tensor, spec: EnvSpec) -> None:
 
 
 def joined(found: Any) -> Tensor:  # noqa: ANN401 - a tensor, or several
-    """Return the outputs of a module as one tensor."""
     return found if isinstance(found, Tensor) else torch.cat([*found], dim=-1)
 
 

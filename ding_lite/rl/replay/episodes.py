@@ -246,7 +246,6 @@ class EpisodeBuffer:
     def _keep(
         self, steps: list[tuple[Any, ...]], last_obs: NumpyArray, ends: tuple[Any, Any]
     ) -> None:
-        """Write an episode over the oldest ones."""
         length = len(steps)
         while self._episodes and self._next + length + 1 - self._episodes[0][0] > self.capacity:
             self._num_steps -= self._episodes.popleft()[1]

@@ -175,7 +175,6 @@ class Frames:
 
     @staticmethod
     def saved_shape_and_type(state: Mapping[str, Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Return the shape and type of the observations of a saved state."""
         first, *rest = state["frames"].shape[1:]
         return (first * (state["rows"].shape[1] // 2), *rest), state["frames"].dtype
 

@@ -112,7 +112,6 @@ class Minibatch:
         return len(self.target_B)
 
     def take(self, index_B: AnyArray) -> Minibatch:
-        """Return the env steps of these indices."""
         return Minibatch(
             self.obs[index_B],
             self.action[index_B],

@@ -64,7 +64,6 @@ class Storage:
 
     @staticmethod
     def bytes_for(layout: Layout, *, capacity: int, stack: int) -> int:
-        """Return the memory that it takes, in bytes."""
         parts = _Parts(layout)
         row_bytes = parts.record_type.itemsize + bytes_of({n: layout[n] for n in parts.wide})
         frames = 0
@@ -146,11 +145,9 @@ class DeviceStorage:
 
     @staticmethod
     def bytes_for(layout: Layout, *, capacity: int) -> int:
-        """Return the memory that it takes, in bytes."""
         return capacity * bytes_of(layout)
 
     def write(self, serial: int, values: tuple[Array, ...], count: int) -> int:
-        """Store transitions in the slots of their numbers, as `Storage.write` does."""
         start = serial % self._capacity
         before_end = min(count, self._capacity - start)
         for tensor, value in zip(self._tensors.values(), values, strict=True):
@@ -160,7 +157,6 @@ class DeviceStorage:
         return serial + count - self._capacity
 
     def gather(self, slot_B: npt.NDArray[np.int64]) -> dict[str, torch.Tensor]:
-        """Copy transitions out of their slots, a tensor for each field."""
         there_B = placed(slot_B, self._device)
         return {name: tensor.index_select(0, there_B) for name, tensor in self._tensors.items()}
 
@@ -197,7 +193,6 @@ def check_replay_fits(spec: EnvSpec, *, capacity: int) -> None:
 
 
 def layout_of_spec(spec: EnvSpec) -> Layout:
-    """Read the layout of an environment's transitions from its spec."""
     obs = (spec.obs_shape, np.dtype(spec.obs_dtype))
     return {
         "obs": obs,
@@ -229,7 +224,6 @@ def zeros(layout: Layout, *lead: int) -> dict[str, NumpyArray]:
 def check_shape(
     name: str, array: NumpyArray, expected: tuple[int, ...], holder: str, more: str = ""
 ) -> None:
-    """Raise unless an array has the shape that its holder keeps."""
     if array.shape != expected:
         raise ShapeError(f"`{name}` has shape {tuple(array.shape)}; {holder} {expected}{more}.")
 
@@ -244,7 +238,6 @@ def check_kind(name: str, array: NumpyArray, dtype: np.dtype[Any], holder: str) 
 
 
 def check_keys(state: Mapping[str, Any], expected: Mapping[str, Any], what: str) -> None:
-    """Raise unless a state has the keys of what it is to be loaded into."""
     if state.keys() != expected.keys():
         raise CheckpointError(
             f"This is no state of {what}: it has {sorted(state)}; {sorted(expected)} were expected."
@@ -301,7 +294,6 @@ def _own_field(name: object, given: Any) -> tuple[tuple[int, ...], np.dtype[Any]
 
 
 def take_own(given: Mapping[str, Array], expected: Layout) -> tuple[NumpyArray, ...]:
-    """Return the values of own fields in the order of their layout."""
     for name in given:
         if name not in expected:
             known = f"keeps {sorted(expected)} of yours" if expected else "keeps none of yours"

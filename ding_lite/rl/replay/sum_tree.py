@@ -141,7 +141,6 @@ class SumTree:
         self._note(high_slot)
 
     def clear(self) -> None:
-        """Set every value to 0."""
         self.write(0, self.capacity, 0.0)
         self._end = 0
         self._highest_slot = -1

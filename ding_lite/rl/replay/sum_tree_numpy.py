@@ -40,7 +40,6 @@ class TreeShape(NamedTuple):
 
     @classmethod
     def of(cls, capacity: int) -> TreeShape:
-        """Compute the shape for a number of leaves."""
         num_levels, width = 0, capacity
         while width > TOP_WIDTH:
             num_levels, width = num_levels + 1, -(-width // FAMILY)

@@ -30,7 +30,6 @@ def loss_and_metrics(found: Any, kind: str) -> tuple[Tensor, LossMetrics]:  # no
 
 
 def mean_loss(loss_B: Tensor, batch: Any, kind: str) -> Tensor:  # noqa: ANN401 - what `loss` takes
-    """Return the mean loss, weighted where a replay gives importance weights."""
     is_weighted = isinstance(batch, PrioritizedTransitions)
     if loss_B.dim() == 0 and not is_weighted:
         return loss_B

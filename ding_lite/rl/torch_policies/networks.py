@@ -20,11 +20,8 @@ class Follower:
         self.replace(network, copied(network))
 
     def replace(self, network: nn.Module, copy: nn.Module) -> None:
-        """Take another network, and a copy of it."""
         self.network = network
-        """The network."""
         self.module = copy.requires_grad_(False).eval()
-        """The copy."""
         self.flat = FlatModule(self.module, device=self._device, name="follow")
 
     def attach(self, networks: FlatModule) -> None:

@@ -215,7 +215,6 @@ def clip_norm(grad_P: Tensor, limit: float | None) -> Tensor | float:
 
 
 def check_names(tensors: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise unless tensors to load have these names and shapes."""
     for name in tensors:
         if name not in shapes:
             raise ShapeError(

@@ -64,7 +64,6 @@ class FlatModule:
             weights = FlatWeights({n: p.shape for n, p in parameters.items()}, device=device)
             memory = (weights, weights.zeros_like())
         self.weights = memory[0]
-        """The parameters, by name."""
         self.grads = memory[1]
         """Their gradients; autograd adds to them."""
         for key, parameter in parameters.items():
@@ -132,7 +131,6 @@ class FlatModule:
                 )
 
     def snapshot(self) -> dict[str, Tensor]:
-        """Copy parameters and buffers to the CPU."""
         self.check_bound()
         of_buffers = {n: b.to("cpu", copy=True) for n, b in self.buffers.items()}
         return {**self.weights.snapshot(), **of_buffers}
@@ -152,7 +150,6 @@ class FlatModule:
         return FlatModule(copied(self.module), device=self.weights.flat.device)
 
     def copy_buffers(self, leader: FlatModule) -> None:
-        """Copy the buffers of another module of the same kind."""
         if self._buffers:
             source = leader.buffers
             for name, buffer in self.buffers.items():
@@ -233,7 +230,6 @@ def copied(module: nn.Module) -> nn.Module:
 
 
 def check_parameters(module: nn.Module, *, name: str = "network") -> None:
-    """Raise unless the parameters of a module can lie in flat weights."""
     parameters = dict(module.named_parameters())
     if not parameters:
         raise ConfigError(

@@ -22,7 +22,6 @@ class Optimizer(Protocol):
     """Steps flat weights along their gradient."""
 
     lr: float
-    """The step size of the next update."""
 
     def step(
         self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None

@@ -117,6 +117,5 @@ def without_rays_handler() -> Iterator[None]:
 
 
 def shown(resources: Mapping[str, float]) -> str:
-    """Format the CPUs and GPUs of a cluster."""
     shown = [f"{name} {value:g}" for name, value in resources.items() if name in ("CPU", "GPU")]
     return ", ".join(shown) or "nothing"

@@ -134,7 +134,6 @@ class RayEngine:
         """Do nothing: this process is connected to Ray already."""
 
     def start(self, node: NodeRecord) -> None:
-        """Let Ray place the next incarnation of a node."""
         node_id = node.spec.node_id
         wanted = self._wanted[node_id]
         make = self._ray.remote(RayNode).options(max_concurrency=CALLS_AT_ONCE, **wanted)
@@ -265,7 +264,6 @@ class RayEngine:
 
 
 def _failed(error: Any, stage: Stage) -> Failed:
-    """Make the report of an error in `main`."""
     cause = getattr(error, "cause", None)
     cause = cause if isinstance(cause, BaseException) else error
     traceback = "" if isinstance(cause, DingLiteError) else str(error)

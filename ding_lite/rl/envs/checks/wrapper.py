@@ -59,7 +59,6 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset the environment; EnvError unless it returns an observation of its space."""
         with raising_env_errors(self.name, "reset"):
             how = {} if options is None else {"options": options}
             answer = self.env.reset(seed=seed, **how)
@@ -74,7 +73,6 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._checked_obs(obs, "reset"), info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:  # noqa: ANN401
-        """Step the environment; EnvError unless it returns what its spaces promise."""
         try:
             answer = self.env.step(action)
         except BaseException as error:

@@ -46,7 +46,6 @@ class PartsEncoder(nn.Module):
             for leaf, layers in zip(self._leaves, convs, strict=True)
         )
         self.num_outputs = sum(sizes)
-        """The length of the vector."""
 
     def forward(self, tree: Tree) -> Tensor:
         features = [
