@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 import numpy as np
@@ -15,11 +16,38 @@ from ding_lite.rl.batch import Array, FloatArray, NumpyArray
 from ding_lite.rl.host_or_device import floats, on
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.box_actors import within_bounds
-from ding_lite.rl.networks.conv import TorsoName
+from ding_lite.rl.networks.conv import Conv, TorsoName, images_of
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.settings import Settings, finite, one_of, positive, whole
+from ding_lite.settings import Settings, finite, inside, one_of, positive, whole
 
 _CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyConfig:
+    """The settings that all policies with a network of this package share."""
+
+    gamma: float = 0.99
+    """The discount of one env step. Higher looks further ahead: 1 / (1 - gamma) steps or so."""
+    hidden: tuple[int, ...] = (64, 64)
+    """The widths of the hidden layers. Wider ones fit more and cost more. Images pass through
+    convolutions first; a single layer of 128 to 512 is usual after them."""
+    torso: TorsoName = "auto"
+    """The convolutions for images: `nature` (84 x 84 pixels or so), `small` (up to about 30 x
+    30), `mlp` (none), or `auto`, which picks one by size."""
+    convs: tuple[Conv, ...] | None = None
+    """The convolutions for images, one by one, in place of those of `torso`; None leaves it. Of
+    several images in an observation each goes through some of its own, of these sizes."""
+    activation: Activation = "relu"
+    """The activation of hidden layers: `relu` is cheapest, `tanh` keeps values within bounds, and
+    `gelu`, `elu` and `silu` are smooth. Convolutions have `relu`."""
+    normalize_obs: bool = False
+    """Normalise each number of an observation to mean 0 and standard deviation 1. It helps where
+    their scales differ much; not for images, which are scaled anyway."""
+    seed: int = 0
+    """Draws the initial weights and the exploration."""
+
+    images = property(images_of)
 
 
 def limit_torch_threads() -> None:
@@ -39,6 +67,13 @@ def step_size(**named: float | None) -> list[str]:
     return positive(**given) or finite(**given)
 
 
+def common_faults(config: PolicyConfig) -> Iterator[list[str]]:
+    """Yield the faults of the settings that all policies have."""
+    yield inside(0.0, 1.0, gamma=config.gamma)
+    yield whole(0, seed=config.seed)
+    yield from network_faults(config)
+
+
 def network_faults(config: Any) -> Iterator[list[str]]:  # noqa: ANN401 - a config of a policy
     """Yield the faults of the settings that describe the network of a policy."""
     yield [] if config.hidden else ["`hidden` is empty; at least one width was expected"]
@@ -49,11 +84,7 @@ def network_faults(config: Any) -> Iterator[list[str]]:  # noqa: ANN401 - a conf
 
 
 def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
-    """Return the number of discrete actions.
-
-    Raises:
-        ConfigError: If the environment's actions are continuous.
-    """
+    """Return the number of discrete actions."""
     if spec.num_actions is None:
         several = isinstance(spec.action_space, MultiDiscrete | MultiBinary)
         advice = (
@@ -71,14 +102,7 @@ def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
 
 
 class BoxActions:
-    """Scales between a network's outputs, -1 to 1, and the actions of an environment.
-
-    Example:
-        >>> from ding_lite.rl import make_envs
-        >>> box = BoxActions(make_envs("Pendulum-v1", 1).spec, policy="DDPG")
-        >>> box.from_unit(np.array([[-1.0], [0.5]], dtype=np.float32)).tolist()
-        [[-2.0], [1.0]]
-    """
+    """Scales between a network's outputs, -1 to 1, and the actions of an environment."""
 
     def __init__(self, spec: EnvSpec, *, policy: str) -> None:
         space = spec.action_space
