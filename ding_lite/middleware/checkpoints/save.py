@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from ding_lite.distributed.accelerate import Processes
@@ -179,12 +178,7 @@ class _Checkpoint:
             if not getattr(part, "is_changed_by_saving", False):
                 yield name, part
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         if not self._saved and (error is None or _came_between_steps(error)):
             self._save()
 

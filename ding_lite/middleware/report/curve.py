@@ -6,7 +6,6 @@ import os
 from array import array
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -151,12 +150,7 @@ class Curve:
         if self._clock.now() - self._drawn_at >= self._redraw:
             self._draw()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         with ending("curve", (error,)):
             self._draw()
 

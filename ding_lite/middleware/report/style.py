@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ding_lite.errors import ConfigError
-from ding_lite.io.files import naming
+from ding_lite.io.files import naming, replacing
 from ding_lite.middleware.report.jsonl import file_path
 from ding_lite.middleware.report.log import spell
 
@@ -119,11 +119,10 @@ def add_legend(axes: Axes) -> None:
 
 def save_picture(figure: Figure, path: Path) -> None:
     """Draw to a file beside `path`, and put it in place when it is whole."""
-    unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
     with naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as unfinished:
         figure.savefig(unfinished)
-        unfinished.replace(path)
 
 
 def _spell_axis(value: float) -> str:

@@ -7,12 +7,12 @@ import fcntl
 import json
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import UnionType
 from typing import Any
 
 from ding_lite.errors import ConfigError
+from ding_lite.io.files import replacing
 from ding_lite.io.reading import read_json_object
 from ding_lite.io.signature import is_signed
 from ding_lite.rl.checkpoint.save_load import MANIFEST
@@ -121,13 +121,10 @@ def code_of(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def describe(directory: Path, description: Mapping[str, Any]) -> None:
     """Write what a run says about itself, whole or not at all."""
-    unfinished = directory / f".{CONFIG}.unfinished"
     try:
-        unfinished.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-        unfinished.replace(directory / CONFIG)
+        with replacing(directory / CONFIG) as unfinished:
+            unfinished.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        with suppress(OSError):
-            unfinished.unlink()
         raise ConfigError(
             f"The directory {directory} cannot be written to: {error.strerror}. Choose another "
             f"one with `--out`."

@@ -23,6 +23,7 @@ import numpy as np
 
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError, EnvError, MissingExtraError, pip_line
+from ding_lite.io.files import replacing
 from ding_lite.recipes.runs.directory import make_directory
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.making import EnvMaker, EnvWrapper
@@ -303,11 +304,10 @@ class GifFilm:
 
     def finish(self) -> None:
         first, *others = self._kept
-        unfinished = self._path.with_name(f".{self._path.name}.unfinished.gif")
-        first.save(
-            unfinished, save_all=True, append_images=others, duration=self._milliseconds, loop=0
-        )
-        unfinished.replace(self._path)
+        with replacing(self._path) as unfinished:
+            first.save(
+                unfinished, save_all=True, append_images=others, duration=self._milliseconds, loop=0
+            )
 
     def drop(self) -> None:
         self._kept.clear()
