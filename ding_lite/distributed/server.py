@@ -63,11 +63,7 @@ class Server:
         return node == self.router.node_id or node in self.router.peers
 
     def wait_for_node(self, node: int, until: Condition) -> bool:
-        """Wait for a node; return whether it is connected before `until()`.
-
-        Raises:
-            DeadlineExceeded: It has not been connected for too long.
-        """
+        """Wait for a node; return whether it is connected before `until()`."""
         deadline = Deadline.after(self.timeout)
         if not self.wait(lambda: self.is_connected(node), deadline, until):
             raise DeadlineExceeded(

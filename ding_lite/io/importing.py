@@ -42,9 +42,6 @@ def import_file(place: str) -> ModuleType:
     """Import a file as `python place` would, so that other processes find it by its name.
 
     Its folder becomes the first one in which Python looks for modules.
-
-    Raises:
-        ConfigError: There is no such file, its name has dots, or it is that of another module.
     """
     path = Path(place)
     if not os.path.isfile(path):  # unlike a Path, it takes any text

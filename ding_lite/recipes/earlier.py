@@ -90,11 +90,7 @@ class Earlier:
 
     @property
     def search(self) -> Search | None:
-        """The search space of an evolution; None where this is of none.
-
-        Raises:
-            ConfigError: It cannot be read.
-        """
+        """The search space of an evolution; None where this is of none."""
         if not self.searched:
             return None
         return Search(**{name: _parameter(name, text) for name, text in self.searched.items()})

@@ -196,11 +196,7 @@ class RolloutEvolutionConfig(EvolutionConfig):
 
 
 def recipe_of_several(recipe: Recipe[Any]) -> Recipe[Any]:
-    """Make of what is known of a policy's training what is known of a population's.
-
-    Raises:
-        ConfigError: It learns from sequences of episodes.
-    """
+    """Make of what is known of a policy's training what is known of a population's."""
     if issubclass(recipe.config, SequenceConfig):
         raise ConfigError(
             "`evolve` has one replay of transitions for all agents, and "

@@ -125,9 +125,6 @@ def play_each(
         episodes: How many each player plays.
         reset: Called after each env step with where an episode has ended, [N], for players with
             memory.
-
-    Raises:
-        ConfigError: If a player plays no episode.
     """
     if not episodes or min(episodes) < 1:
         raise ConfigError(

@@ -55,12 +55,7 @@ def number(value: Any) -> Number:  # noqa: ANN401 - an array or a tensor of one 
 
 
 def namespace(values: Any) -> Any:  # noqa: ANN401 - two modules with functions of the same names
-    """Return the module of functions for an array: `torch` for a tensor, else `numpy`.
-
-    Example:
-        >>> namespace(np.ones(1)).__name__, namespace(torch.ones(1)).__name__
-        ('numpy', 'torch')
-    """
+    """Return the module of functions for an array: `torch` for a tensor, else `numpy`."""
     return torch if isinstance(values, Tensor) else np
 
 

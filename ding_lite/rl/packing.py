@@ -324,12 +324,7 @@ def as_floats(obs: Tensor) -> Tensor: ...
 @overload
 def as_floats(obs: NumpyArray) -> FloatArray: ...
 def as_floats(obs: Tensor | NumpyArray) -> Tensor | NumpyArray:
-    """Scale bytes to 0 to 1; return floats unchanged.
-
-    Example:
-        >>> as_floats(np.array([0, 255], dtype=np.uint8)).tolist()
-        [0.0, 1.0]
-    """
+    """Scale bytes to 0 to 1; return floats unchanged."""
     if isinstance(obs, Tensor):
         return obs.float().mul_(_PER_BYTE) if obs.dtype == torch.uint8 else obs
     return obs.astype(np.float32) * np.float32(_PER_BYTE) if obs.dtype == np.uint8 else obs

@@ -22,14 +22,6 @@ class TorchRandom:
     """Replaces PyTorch's global generators by its own stream, as a context manager.
 
     Within itself it does nothing: the outermost block counts.
-
-    Example:
-        >>> first, second = TorchRandom(0, "a"), TorchRandom(0, "a")
-        >>> with first:
-        ...     number = torch.rand(1)
-        >>> with second:
-        ...     bool(number == torch.rand(1))
-        True
     """
 
     def __init__(self, seed: int, stream: str, *, device: str | torch.device = "cpu") -> None:

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
@@ -64,12 +64,7 @@ class DeferredSigint:
         self._is_deferring = True
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Raise KeyboardInterrupt if Ctrl-C has come meanwhile."""
         self._is_deferring = False
         is_pending, self._is_pending = self._is_pending, False

@@ -42,9 +42,6 @@ def load_state(ctx: Context, middleware: Mapping[str, Stateful], state: Mapping[
     """Restore a ctx and middleware from what `state_of` returned.
 
     Middleware with the attribute `optional_state` may have come or gone since.
-
-    Raises:
-        CheckpointError: The state is of a task with other middleware, or none at all.
     """
     if not {"total_step", "kept", "ctx", "middleware"} <= state.keys():
         raise CheckpointError(

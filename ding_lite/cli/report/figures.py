@@ -42,13 +42,7 @@ class Line(NamedTuple):
 
 
 def tag(name: str, /, *children: Element | str, **attributes: object) -> Element:
-    """Make an element; `class_` is the attribute class, and `aria_label` is aria-label.
-
-    Example:
-        >>> from xml.etree.ElementTree import tostring
-        >>> tostring(tag("p", "a < b ", tag("b", "&"), class_="note"), "unicode", "html")
-        '<p class="note">a &lt; b <b>&amp;</b></p>'
-    """
+    """Make an element; `class_` is the attribute class, and `aria_label` is aria-label."""
     texts = {key.rstrip("_").replace("_", "-"): _text(value) for key, value in attributes.items()}
     made = Element(name, texts)
     for child in children:
@@ -164,12 +158,7 @@ def _range(values: Sequence[NumpyArray], *, at_zero: bool) -> tuple[float, float
 
 
 def ticks(low: float, high: float, *, most: int) -> list[float]:
-    """Return the round numbers between two, at most so many and one.
-
-    Example:
-        >>> ticks(0.0, 520.0, most=5)
-        [0.0, 200.0, 400.0]
-    """
+    """Return the round numbers between two, at most so many and one."""
     step = 10.0 ** math.floor(math.log10((high - low) / most))
     step *= next(
         factor for factor in (1, 2, 2.5, 5, 10, 20) if (high - low) <= most * step * factor

@@ -80,12 +80,7 @@ class AddressBook:
 
 
 def checked(addresses: object, num_nodes: int) -> dict[int, str]:
-    """Return a received mapping of node ids to addresses, after validation.
-
-    Example:
-        >>> checked({1: "tcp://10.0.0.7:50515", 2: ""}, 3)
-        {1: 'tcp://10.0.0.7:50515', 2: ''}
-    """
+    """Return a received mapping of node ids to addresses, after validation."""
     if not isinstance(addresses, dict):
         raise ConfigError(f"{addresses!r:.80} was sent as addresses of nodes; a dict was expected.")
     for node, address in addresses.items():

@@ -67,11 +67,7 @@ class Key:
 
 
 def make_key(path: str | Path) -> Path:
-    """Write a new key, atomically, to a file that only its owner can read.
-
-    Raises:
-        ConfigError: The file exists already, or cannot be written.
-    """
+    """Write a new key, atomically, to a file that only its owner can read."""
     return save_key(path, secrets.token_bytes(SECRET_BYTES))
 
 

@@ -136,12 +136,7 @@ def _edge(pair: object, num_nodes: int) -> Edge:
 
 
 def fan_out(topology: Topology) -> int:
-    """Return the limit of the children of a hub; 0 where the topology is no tree.
-
-    Example:
-        >>> fan_out("tree"), fan_out("tree:4"), fan_out("star")
-        (8, 4, 0)
-    """
+    """Return the limit of the children of a hub; 0 where the topology is no tree."""
     if not isinstance(topology, str) or kind_of_topology(topology) != "tree":
         return 0
     _, _, children = topology.partition(":")
@@ -149,12 +144,7 @@ def fan_out(topology: Topology) -> int:
 
 
 def hub_of(node: int, fan_out: int) -> int:
-    """Return the hub of a node of a tree, other than the root.
-
-    Example:
-        >>> [hub_of(node, 2) for node in range(1, 7)]
-        [0, 0, 1, 1, 2, 2]
-    """
+    """Return the hub of a node of a tree, other than the root."""
     return (node - 1) // fan_out
 
 

@@ -25,14 +25,7 @@ class RoutingTable:
         """The hub of this node; None at the root."""
 
     def next_hop(self, node: int) -> int:
-        """Return the next hop to another node: the peer that leads to it or is it.
-
-        Example:
-            >>> spec = NodeSpec(node_id=1, num_nodes=9, labels=frozenset(), fan_out=2)
-            >>> table = RoutingTable(spec)
-            >>> [table.next_hop(node) for node in (0, 3, 7, 4, 6)]
-            [0, 3, 3, 4, 0]
-        """
+        """Return the next hop to another node: the peer that leads to it or is it."""
         child = node
         while child > self._me:  # a hub has a lower id than all nodes below it
             hub = hub_of(child, self._fan_out)

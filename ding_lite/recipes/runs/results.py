@@ -93,11 +93,7 @@ class Spread(NamedTuple):
 
 
 def find_results(patterns: Iterable[str]) -> list[Result]:
-    """Read all runs that are named: directories of runs, of several runs, or patterns of either.
-
-    Raises:
-        ConfigError: One names no run.
-    """
+    """Read all runs that are named: directories of runs, of several runs, or patterns of either."""
     found: dict[Path, Result] = {}
     for pattern in patterns:
         matched = sorted(map(Path, glob.glob(pattern))) or [Path(pattern)]

@@ -160,12 +160,7 @@ class _Watch(AbstractContextManager[None]):
 
 
 def seconds_by_stage(row: Mapping[str, Any], *, wall_s: float) -> dict[str, float]:
-    """Return the seconds of each stage from a row of metrics, and those of all others together.
-
-    Example:
-        >>> seconds_by_stage({"seconds/train": 6.0, "seconds/stop_at": 0.01}, wall_s=10.0)
-        {'train': 6.0, 'other': 4.0}
-    """
+    """Return the seconds of each stage from a row of metrics, and those of all others together."""
     told = {k.removeprefix(STAGE_SECONDS): v for k, v in row.items() if k.startswith(STAGE_SECONDS)}
     large = {
         name: round(s, 3)

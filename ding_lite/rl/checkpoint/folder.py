@@ -16,7 +16,6 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from ding_lite.errors import CheckpointError
@@ -52,12 +51,7 @@ class Folder:
             fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _close(self._fd)
 
     def manifest(self) -> bytes:

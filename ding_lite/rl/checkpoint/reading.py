@@ -74,11 +74,7 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_checkpoint(folder: Folder, encoded: bytes, only: KeySelection) -> Checkpoint:
-    """Read the checkpoint of a manifest.
-
-    Raises:
-        CheckpointError: It is damaged, or another version wrote it.
-    """
+    """Read the checkpoint of a manifest."""
     body = _read_manifest(folder, encoded)
     tensors = _read_tensors(folder, body)
     reading = _Reading(folder, tensors)

@@ -111,11 +111,7 @@ class FrameStack:
 
 
 def supported_obs_space(env_id: str, space: Space[Any]) -> ObsSpace:
-    """Return the space if its observations are supported.
-
-    Raises:
-        ConfigError: If a part of it is none of vectors, images and numbers of finitely many.
-    """
+    """Return the space if its observations are supported."""
     parts = list(leaf_spaces(space))
     for keys, part in parts:
         is_box = isinstance(part, Box) and 1 <= len(part.shape) <= 3
@@ -145,12 +141,7 @@ def supported_obs_space(env_id: str, space: Space[Any]) -> ObsSpace:
 def supported_action_space(
     env_id: str, space: Space[Any]
 ) -> Discrete | Box | MultiDiscrete | MultiBinary:
-    """Return the space if its actions are supported.
-
-    Raises:
-        ConfigError: If it is no Discrete, no MultiDiscrete or MultiBinary with one axis, and no Box
-            of floats with one axis.
-    """
+    """Return the space if its actions are supported."""
     if isinstance(space, Discrete):
         return space
     has_one_axis = isinstance(space, Space) and len(space.shape or ()) == 1

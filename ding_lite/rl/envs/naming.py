@@ -37,12 +37,7 @@ _REGISTERED_BY = {"ALE": ("ale_py", "atari"), "MinAtar": ("minatar.gym", "minata
 
 
 def find_env(name: str) -> Registration | Make:
-    """Find an environment by its name, in one of the forms above.
-
-    Raises:
-        ConfigError: If there is none of that name.
-        EnvError: If its module raises while it is imported.
-    """
+    """Find an environment by its name, in one of the forms above."""
     place, _, member = name.rpartition(":")
     if not place:
         return find_registered(name)

@@ -70,14 +70,7 @@ class Distribution(Protocol):
 
 
 class Categorical:
-    """The categorical distribution over discrete actions, by their logits.
-
-    Example:
-        >>> choice = Categorical(2)
-        >>> likely = choice.judge(np.zeros((1, 2), dtype=np.float32), np.array([1]))
-        >>> np.exp(likely.log_prob_B).tolist(), likely.entropy_B.round(3).tolist()
-        ([0.5], [0.6930000185966492])
-    """
+    """The categorical distribution over discrete actions, by their logits."""
 
     def __init__(self, num_actions: int) -> None:
         self.num_outputs = num_actions
@@ -122,14 +115,7 @@ class Categorical:
 
 
 class MultiCategorical:
-    """The product of categorical distributions, for several discrete choices at once.
-
-    Example:
-        >>> choices = MultiCategorical([2, 4])
-        >>> likely = choices.judge(np.zeros((1, 6), dtype=np.float32), np.array([[1, 3]]))
-        >>> np.exp(likely.log_prob_B).tolist()
-        [0.125]
-    """
+    """The product of categorical distributions, for several discrete choices at once."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.num_outputs = sum(sizes)
@@ -169,14 +155,7 @@ class MultiCategorical:
 
 
 class Bernoullis:
-    """The product of Bernoulli distributions, for several flags at once, by their logits.
-
-    Example:
-        >>> flags = Bernoullis(3)
-        >>> likely = flags.judge(np.zeros((1, 3), dtype=np.float32), np.array([[1, 0, 1]]))
-        >>> np.exp(likely.log_prob_B).tolist()
-        [0.125]
-    """
+    """The product of Bernoulli distributions, for several flags at once, by their logits."""
 
     def __init__(self, size: int) -> None:
         self.num_outputs = size

@@ -72,11 +72,6 @@ def epsilon_greedy(
 
     Two draws are taken from `rng` per action, whatever epsilon is, so that runs which differ only
     in epsilon stay comparable. Each row of `mask_NA` has a legal action.
-
-    Example:
-        >>> rng = np.random.default_rng(0)
-        >>> epsilon_greedy(np.array([1, 1, 1]), 0.0, num_actions=2, rng=rng)
-        array([1, 1, 1])
     """
     draws_2N = rng.random((2, len(greedy_N)))
     if mask_NA is None:

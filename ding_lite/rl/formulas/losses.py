@@ -12,12 +12,6 @@ def huber(error: AnyArray, weight: AnyArray = None) -> tuple[AnyArray, AnyArray]
     """Compute the Huber loss: half the square up to 1, linear beyond (Huber 1964).
 
     Return the loss of each error, times its weight if it has one, and its slope.
-
-    Example:
-        >>> import numpy as np
-        >>> loss, slope = huber(np.array([0.5, -3.0], dtype=np.float32))
-        >>> loss.tolist(), slope.tolist()
-        ([0.125, 2.5], [0.5, -1.0])
     """
     plain = error.clip(-1.0, 1.0)
     slope = plain if weight is None else plain * weight
@@ -25,14 +19,7 @@ def huber(error: AnyArray, weight: AnyArray = None) -> tuple[AnyArray, AnyArray]
 
 
 def squared(error: AnyArray, weight: AnyArray = None) -> tuple[AnyArray, AnyArray]:
-    """Compute the squared error and its slope, as `huber` does.
-
-    Example:
-        >>> import numpy as np
-        >>> loss, slope = squared(np.array([0.5, -3.0], dtype=np.float32))
-        >>> loss.tolist(), slope.tolist()
-        ([0.25, 9.0], [1.0, -6.0])
-    """
+    """Compute the squared error and its slope, as `huber` does."""
     weighted = error if weight is None else error * weight
     return weighted * error, 2.0 * weighted
 

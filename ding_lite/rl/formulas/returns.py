@@ -196,11 +196,6 @@ def bootstrapped_targets(
     A truncated transition is completed like any other: its episode would have gone on.
 
     Shapes: B transitions. Arrays, or tensors of one device.
-
-    Example:
-        >>> one = np.ones(2, dtype=np.float32)
-        >>> bootstrapped_targets(one, one > 1, np.array([1, 2]), 8 * one, gamma=0.5).tolist()
-        [5.0, 3.0]
     """
     xp = namespace(reward_B)
     power_B = xp.asarray(num_steps_B, dtype=xp.float32)

@@ -19,13 +19,7 @@ _CPU = torch.device("cpu")
 
 
 class Rows:
-    """The layout of the batches of G members in one.
-
-    Example:
-        >>> rows = Rows([2, 1], [0.99, 0.9])
-        >>> rows.mean(np.array([[1.0, 3.0], [5.0, 7.0]], dtype=np.float32)).tolist()
-        [2.0, 5.0]
-    """
+    """The layout of the batches of G members in one."""
 
     def __init__(
         self, sizes: Sequence[int], gammas: Sequence[float], device: torch.device = _CPU

@@ -84,11 +84,7 @@ class RunningNorm:
         return {name: as_tensor(array).to("cpu", copy=True) for name, array in arrays.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned.
-
-        Raises:
-            ShapeError: If it is of observations of another length.
-        """
+        """Load a state that `state_dict` returned."""
         mean_I, squares_I = (np.asarray(state[n]).astype(np.float64) for n in ("mean", "squares"))
         if mean_I.shape != self._mean_I.shape:
             raise ShapeError(

@@ -121,11 +121,7 @@ class RecordedCritics:
 
 
 def action_gradient(action: Tensor, q: Tensor, grad: Tensor) -> Tensor:
-    """Compute the gradient of actions, given that of the values of critics.
-
-    Raises:
-        ConfigError: If the values do not depend on the actions.
-    """
+    """Compute the gradient of actions, given that of the values of critics."""
     found = None
     if q.requires_grad:
         (found,) = torch.autograd.grad([q], [action], [grad], allow_unused=True)

@@ -179,11 +179,7 @@ class Frames:
         return (first * (state["rows"].shape[1] // 2), *rest), state["frames"].dtype
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned.
-
-        Raises:
-            CheckpointError: If the observations were stacked of other frames.
-        """
+        """Load a state that `state_dict` returned."""
         frames, used = state["frames"], min(state["next_number"], self._num_frames)
         if frames.shape != (used, *self._frames.shape[1:]):
             raise CheckpointError(

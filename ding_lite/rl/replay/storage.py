@@ -114,11 +114,7 @@ class Storage:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned.
-
-        Raises:
-            CheckpointError: If the shapes or types are others.
-        """
+        """Load a state that `state_dict` returned."""
         _check_layout(saved_layout(state), self.layout)
         for name, array in state["arrays"].items():
             self._arrays[name][: len(array)] = array

@@ -60,11 +60,7 @@ class Follower:
 
 
 def find_networks(policy: object, followers: Sequence[Follower]) -> nn.Module:
-    """Return a module that holds the modules and parameters among the attributes of a policy.
-
-    Raises:
-        ConfigError: If some are in a plain list or dict, where PyTorch does not find them either.
-    """
+    """Return a module that holds the modules and parameters among the attributes of a policy."""
     networks = nn.Module()
     copies = {follower.module for follower in followers}
     for name, value in vars(policy).items():

@@ -31,11 +31,7 @@ _NUM_FIRST_RUNS = 3
 
 
 def compiler_of(setting: Compile) -> Compiler | None:
-    """Return the compiler that a setting names; None for neither or a graph.
-
-    Raises:
-        ConfigError: It is another value.
-    """
+    """Return the compiler that a setting names; None for neither or a graph."""
     if setting in (None, False, "graph"):
         return None
     if setting in (True, "torch"):
@@ -133,11 +129,7 @@ class CudaRecorder:
         return found
 
     def record(self, run: Callable[[], Outputs]) -> tuple[Callable[[], object], Outputs]:
-        """Capture a function.
-
-        Raises:
-            ConfigError: It does what no graph can hold, such as waiting for the device.
-        """
+        """Capture a function."""
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, stream=self._stream):

@@ -27,13 +27,7 @@ _COPIES_THAT_LEARN = 4
 
 
 class FlatWeights:
-    """Named tensors that are views into one contiguous float32 tensor, in the order of `shapes`.
-
-    Example:
-        >>> weights = FlatWeights({"weight": (2, 3), "bias": (2,)})
-        >>> weights.flat.fill_(1.0).shape, weights["bias"]
-        (torch.Size([8]), tensor([1., 1.]))
-    """
+    """Named tensors that are views into one contiguous float32 tensor, in the order of `shapes`."""
 
     def __init__(
         self, shapes: Mapping[str, Sequence[int]], *, device: str | torch.device = "cpu"

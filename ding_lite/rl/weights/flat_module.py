@@ -38,12 +38,6 @@ class FlatModule:
     Raises:
         ConfigError: If a parameter is not float32, is not initialised, or shares its memory with
             another policy's.
-
-    Example:
-        >>> flat = FlatModule(nn.Linear(2, 1))
-        >>> _ = flat.weights.flat.fill_(1.0)
-        >>> flat.module(torch.ones(1, 2)).item(), list(flat.snapshot())
-        (3.0, ['weight', 'bias'])
     """
 
     def __init__(
@@ -174,11 +168,7 @@ def bind(module: nn.Module, weights: FlatWeights, grads: FlatWeights | None = No
 def made_module(
     make: MakeModule, spec: EnvSpec, *, seed: int, name: str = "network", copy: bool = False
 ) -> nn.Module:
-    """Return the module of a user: the one given, or the one that a function of the spec makes.
-
-    Raises:
-        ConfigError: If it is no module.
-    """
+    """Return the module of a user: the one given, or the one that a function of the spec makes."""
     if isinstance(make, nn.Module):
         return copied(make) if copy else make
     if not callable(make):

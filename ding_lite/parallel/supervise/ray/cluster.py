@@ -27,12 +27,7 @@ Resources = Mapping[str, Mapping[str, Any]]
 
 
 def wanted_by_nodes(labels: Sequence[frozenset[str]], resources: Resources) -> list[dict[str, Any]]:
-    """Return the resources of each node: those of all its labels, and one core by default.
-
-    Example:
-        >>> wanted_by_nodes([frozenset({"learner"}), frozenset()], {"learner": {"num_gpus": 1}})
-        [{'num_cpus': 1, 'num_gpus': 1}, {'num_cpus': 1}]
-    """
+    """Return the resources of each node: those of all its labels, and one core by default."""
     for pattern, wanted in resources.items():
         for name in set(wanted) - {*WANTED}:
             raise ConfigError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -31,12 +30,7 @@ class raising_env_errors:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         fault = None if error is None else fault_of(self._name, self._where, error)
         if fault is not None:
             raise fault from error
