@@ -224,14 +224,21 @@ def documented(of: str) -> Callable[[FunctionT], FunctionT]:
 
 def sentences_of(config: type) -> dict[str, str]:
     """Read the sentences below the fields of a dataclass, those that it inherits included."""
-    found = {}
+    found: dict[str, str] = {}
     for cls in reversed(config.__mro__[:-1]):
         [definition] = ast.parse(inspect.getsource(cls)).body
         if isinstance(definition, ast.ClassDef):
-            for one, text in zip(definition.body, definition.body[1:], strict=False):
-                if isinstance(one, ast.AnnAssign) and isinstance(text, ast.Expr):
-                    sentences = str(ast.literal_eval(text.value))
-                    found[ast.unparse(one.target)] = " ".join(sentences.split())
+            found |= sentences_below(definition)
+    return found
+
+
+def sentences_below(definition: ast.ClassDef) -> dict[str, str]:
+    """Read the sentences below what a class assigns, by its names."""
+    found = {}
+    for one, text in zip(definition.body, definition.body[1:], strict=False):
+        if isinstance(one, ast.AnnAssign | ast.Assign) and isinstance(text, ast.Expr):
+            target = one.target if isinstance(one, ast.AnnAssign) else one.targets[0]
+            found[ast.unparse(target)] = " ".join(str(ast.literal_eval(text.value)).split())
     return found
 
 
