@@ -89,8 +89,7 @@ class CancelScope:
 class Wait:
     """One blocked call, for the length of a `with` block; outside of a scope it never is over.
 
-    Args:
-        wake: Makes the blocked thread check `is_over` again.
+    `wake` makes the blocked thread check `is_over` again.
     """
 
     __slots__ = ("_scope", "is_over", "wake")

@@ -29,7 +29,6 @@ class Records:
         return cls in self._descriptions
 
     def add(self, cls: type, name: str) -> None:
-        """Register a dataclass under a name."""
         if not dataclasses.is_dataclass(cls):
             raise ConfigError(
                 f"`{cls.__qualname__}` is no dataclass, so what to send of it is unknown. "

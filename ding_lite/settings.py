@@ -358,7 +358,6 @@ def inside(low: float, high: float, **named: float) -> list[str]:
 
 
 def finite(**named: float) -> list[str]:
-    """Fault each value that is infinite or NaN."""
     return _faults(named, math.isfinite, "be finite")
 
 

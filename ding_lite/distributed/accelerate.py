@@ -346,7 +346,6 @@ class PreparedReplay:
         self._blocks = None
 
     def _turn(self, batch_size: int) -> None:
-        """Sample the next block, of so many rows."""
         if batch_size > len(self.replay):
             raise ConfigError(
                 f"`batch_size` is {batch_size}, but the replay holds {len(self.replay)} "

@@ -108,7 +108,6 @@ class Block:
         return self.num_batches - self._num_taken
 
     def take(self, beta: float) -> ShardedTransitions:
-        """Take the next batch, with importance weights of this beta."""
         first = self._num_taken * self.batch_size
         rows = slice(first, first + self.batch_size)
         self._num_taken += 1

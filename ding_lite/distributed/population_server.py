@@ -338,7 +338,6 @@ class PopulationServer:
         ]
 
     def _homeless(self) -> list[int]:
-        """Return the places that are lost and not yet taken over."""
         with self._changed:
             return self._lost()
 

@@ -96,7 +96,6 @@ class Shards:
 
     @property
     def at_hand(self) -> list[tuple[int, Shard]]:
-        """The shards that can be reached, with their ranks."""
         return [(rank, shard) for rank, shard in enumerate(self._shards) if shard.is_here]
 
     @property

@@ -147,7 +147,6 @@ def check_prioritized(replay: object, *, why: str) -> Prioritized:
 
 
 def give_back(replay: Prioritized, batch: object, output: Mapping[str, Any]) -> None:
-    """Make the errors that an update has found the priorities of its transitions."""
     if not isinstance(batch, PrioritizedTransitions):
         raise ConfigError(
             f"`ctx.train_data` is a {type(batch).__name__}, which says nothing of priorities: "

@@ -93,7 +93,6 @@ class EnvStepBudget:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the env steps of the newest generation and evaluation."""
         return {
             "eval_steps": self._eval_steps,
             "newest": self._newest,

@@ -36,7 +36,6 @@ class CollectRollout:
         self._episodes.report(ctx, self._envs)
 
     def state_dict(self) -> dict[str, Any]:
-        """Copy what was seen of the newest episodes, and the memory of the policy."""
         state = self._episodes.state_dict()
         return state if self._memory is None else {**state, "memory": self._memory.state_dict()}
 

@@ -190,7 +190,6 @@ def plan_evolution(
 
 
 def run_evolution(evolution: EvolvePlan) -> EvolveResult:
-    """Do what a plan says, and judge the best agent."""
     plan = evolution.plan
     plan.check_env()
     options, config = plan.options, evolution.config

@@ -266,7 +266,6 @@ def default_search(config: object) -> Search:
 
 
 def learns_by_ratio(search: Search) -> bool:
-    """Whether all agents learn equally often."""
     return LEARN_EVERY not in search.parameters
 
 

@@ -183,6 +183,5 @@ def _takes(make: Callable[..., Any], *args: object, **named: object) -> bool:
 def recipe_of(
     policy: Callable[..., Policy], policy_config: type[Any], from_rollouts: bool
 ) -> Recipe[Any]:
-    """Make the recipe of a policy that the table does not have."""
     config = OnPolicyConfig if from_rollouts else OffPolicyConfig
     return Recipe(policy=policy, policy_config=policy_config, config=config, learn=_LEARN[config])

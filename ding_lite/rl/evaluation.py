@@ -115,16 +115,9 @@ def play_each(
     """Play whole episodes of several players in the same environments, and return their returns.
 
     Each player plays a fixed number of episodes, and each episode that was begun counts, however
-    long it is. After an episode an environment takes the next one, of any player, so that
-    no environment waits before the last episodes are under way.
-
-    Args:
-        act: Chooses an action for each observation, [N, ...], given the index of the player of
-            each environment, [N].
-        envs: Environments to play in. Not those of a collector: they are reset.
-        episodes: How many each player plays.
-        reset: Called after each env step with where an episode has ended, [N], for players with
-            memory.
+    long it is. After an episode an environment takes the next one, of any player, so that no
+    environment waits before the last episodes are under way. `act` gets the index of the player of
+    each environment, [N], beside the observations; the environments are reset first.
     """
     if not episodes or min(episodes) < 1:
         raise ConfigError(

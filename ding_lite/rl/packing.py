@@ -181,7 +181,6 @@ class Packing:
         return packed
 
     def write_row(self, row: NumpyArray, raw: Tree) -> None:
-        """Write an observation of an environment into a row of packed ones, all but its mask."""
         for leaf, where in zip(self.leaves, self._slices, strict=True):
             part = leaf.encode(np.asarray(leaf.find(raw)))
             self._write(row[where], leaf, part)

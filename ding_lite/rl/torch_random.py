@@ -36,7 +36,6 @@ class TorchRandom:
         self.reseed(seed)
 
     def reseed(self, seed: int) -> None:
-        """Start the stream of another seed."""
         (word,) = spawn_seeds(seed, self._stream, count=1)
         self._own = [
             torch.Generator(g.device).manual_seed(word).get_state() for g in self._generators

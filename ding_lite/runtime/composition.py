@@ -39,7 +39,6 @@ class Use(NamedTuple):
     lock: bool
 
     def is_for(self, labels: AbstractSet[str]) -> bool:
-        """Whether a node with these labels runs it."""
         return self.patterns is None or matches(labels, self.patterns)
 
 
@@ -55,7 +54,6 @@ class Composition:
         self._throttle = Throttle(logger)
 
     def use(self, fn: Middleware, filter_labels: str | Iterable[str] | None, lock: bool) -> None:
-        """Append a middleware."""
         check_middleware(fn)
         patterns = None if filter_labels is None else check_patterns(filter_labels)
         self.uses.append(Use(fn, patterns, lock))
@@ -70,7 +68,6 @@ class Composition:
         self._wrappers.append(wrapper)
 
     def chain(self) -> list[Middleware]:
-        """Return the middleware that this node runs, wrapped and locked."""
         here = self._here()
         if self.uses and not here:
             patterns = sorted({p for use in self.uses for p in use.patterns or ()})

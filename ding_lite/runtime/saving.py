@@ -17,9 +17,7 @@ class Stateful(Protocol):
         """Return the state: dicts, lists, arrays and plain values."""
         ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state."""
-        ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 def _optional(middleware: Mapping[str, Stateful]) -> list[str]:

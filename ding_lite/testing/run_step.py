@@ -27,7 +27,6 @@ class StepRecord:
     """The metrics it wrote."""
 
     def __or__(self, other: StepRecord) -> StepRecord:
-        """Join what was recorded in two steps."""
         return StepRecord(
             self.reads | other.reads,
             self.writes | other.writes,

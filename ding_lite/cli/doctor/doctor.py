@@ -317,7 +317,6 @@ class _Meeting:
         )
 
     def look(self) -> Iterator[Finding]:
-        """Wait for what became of it."""
         try:
             out, error = self._process.communicate(timeout=MEETING_S)
         except subprocess.TimeoutExpired:

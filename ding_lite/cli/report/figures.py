@@ -36,7 +36,6 @@ class Line(NamedTuple):
     color: int = 0
 
     def tamed(self) -> Line:
-        """Return the line with numbers that can be drawn."""
         low, high = (None if side is None else _tame(side) for side in (self.low, self.high))
         return Line(self.label, _tame(self.x), _tame(self.y), low, high, self.color)
 

@@ -105,7 +105,6 @@ class Record:
 
     @property
     def pipeline(self) -> list[Stage]:
-        """Its middleware in order."""
         with suppress(OSError):
             text = read_file(self.directory / PIPELINE, most=_MOST_BYTES).decode(errors="replace")
             found = [_STAGE.fullmatch(line) for line in text.splitlines()[1:]]

@@ -183,7 +183,6 @@ class _Checkpoint:
             self._save()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next checkpoint says beside what it holds."""
         return {"eval_value": self._eval_value, **self._period.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -178,7 +178,6 @@ def share_generation(population: Population, processes: Processes, *, every: int
 
 
 def _check_same(population: Population, processes: Processes) -> None:
-    """Compare the population of all processes, but for its past lives and random numbers."""
     generation, agents = population.generation, population.state_dict()["agents"]
     for agent in agents:
         agent["policy"] = {name: part for name, part in agent["policy"].items() if name != "rng"}
@@ -187,7 +186,6 @@ def _check_same(population: Population, processes: Processes) -> None:
 
 
 def _explore_apart(population: Population, processes: Processes) -> None:
-    """Let the agents of each process draw random numbers of their own."""
     if processes.is_main:
         return
     for agent in population:

@@ -276,7 +276,6 @@ def _checked(middleware: Sequence[Middleware], agent: Agent) -> list[Middleware]
 
 
 def _visible(ctx: Context) -> dict[str, Any]:
-    """Return what the pipelines of agents see of the step's ctx."""
     return {key: value for key, value in dict.items(ctx) if key != "metrics"}
 
 

@@ -226,7 +226,6 @@ def _sum_up(series: Mapping[str, _Series], target: float | None) -> str:
 
 
 def _spell_stages(seconds: Mapping[str, float]) -> str:
-    """Tell the shares of the largest stages in a few words, and those of evaluations."""
     total = sum(seconds.values())
     largest = sorted(seconds, key=lambda name: -seconds[name])
     shown = {*largest[:_STAGES_SHOWN], *(n for n in largest if _is_of_evaluations(n))}

@@ -88,7 +88,6 @@ class RowFile(Reporter):
             file.write(json.dumps(finite) + "\n")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next rows depend on, and how long the file is."""
         has_file = self._path is not None and self._path.exists()
         return {
             **super().state_dict(),

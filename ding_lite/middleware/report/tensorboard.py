@@ -101,7 +101,6 @@ class _EventFile:
         self._write(x, summary=self._scalar_pb(name, value))
 
     def flush(self) -> None:
-        """Let all points reach the disk."""
         with naming(self._path):
             self._records.flush()
 

@@ -42,7 +42,6 @@ logger = logging.getLogger(__name__)
 
 
 def tcp_only(protocol: str | None) -> str:
-    """Return the protocol of an external launch."""
     if protocol not in (None, "tcp"):
         raise ConfigError(
             f"`protocol` (or DING_LITE_PROTOCOL) is {protocol!r}, but an external launch, and "

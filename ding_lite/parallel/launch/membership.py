@@ -287,7 +287,6 @@ class Registry:
             self._admit_next()
 
     def _send_roster(self, peer: int, gone: Mapping[int, str] | None = None) -> Future[Any]:
-        """Send the roster to a node, and record the address that it answers."""
         nodes = {node: member.as_tree() for node, member in self._members.items() if member.labels}
         answer = self._router.ask(peer, ROSTER, nodes, dict(gone or {}))
         answer.add_done_callback(partial(self._record_address, peer))

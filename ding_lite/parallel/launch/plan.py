@@ -135,7 +135,6 @@ class JobPlan:
 
     @property
     def edges(self) -> frozenset[Edge]:
-        """Pairs of connected nodes."""
         return cast(frozenset[Edge], self.topology)
 
     @property

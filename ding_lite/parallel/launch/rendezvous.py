@@ -80,7 +80,6 @@ class AddressBook:
 
 
 def checked(addresses: object, num_nodes: int) -> dict[int, str]:
-    """Return a received mapping of node ids to addresses, after validation."""
     if not isinstance(addresses, dict):
         raise ConfigError(f"{addresses!r:.80} was sent as addresses of nodes; a dict was expected.")
     for node, address in addresses.items():

@@ -255,7 +255,6 @@ def _make_locked(base: Path) -> tuple[Path, int]:
 
 
 def _sweep(base: Path) -> None:
-    """Remove the directories of jobs that were killed."""
     for path in base.glob(f"{_PREFIX}*"):
         with suppress(OSError):  # another job may sweep at the same time
             if path.stat().st_uid != os.getuid() or path.is_symlink():

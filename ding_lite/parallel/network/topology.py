@@ -144,7 +144,6 @@ def fan_out(topology: Topology) -> int:
 
 
 def hub_of(node: int, fan_out: int) -> int:
-    """Return the hub of a node of a tree, other than the root."""
     return (node - 1) // fan_out
 
 
@@ -153,5 +152,4 @@ def neighbours(edges: Iterable[Edge], node: int) -> frozenset[int]:
 
 
 def listeners(edges: Iterable[Edge]) -> frozenset[int]:
-    """Return the nodes that other nodes dial."""
     return frozenset(low for low, _ in edges)

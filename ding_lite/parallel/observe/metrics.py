@@ -115,7 +115,6 @@ class NodeMetrics:
 
     @property
     def unacknowledged(self) -> int:
-        """Events that wait for other nodes to acknowledge them."""
         return sum(peer.unacknowledged for peer in self.peers)
 
     @property

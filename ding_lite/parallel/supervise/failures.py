@@ -52,7 +52,6 @@ class Failure:
 
 
 def raised(spec: NodeSpec, said: Failed) -> Failure:
-    """Make the failure of a node that has reported its error."""
     message = f": {said.message}" if said.message else ""
     if said.kind == Terminated.__name__:
         what, traceback = f"was ended by SIGTERM while {said.stage}", ""

@@ -73,7 +73,6 @@ class Nodes(dict[int, NodeRecord]):
         return any(near.returned is not None for near in self.peers_of(node))
 
     def waits_for_lost_peer(self, node: NodeRecord) -> bool:
-        """Tell whether a starting node waits for a peer that was given up."""
         is_waiting = node.stage != RUNNING and node.returned is None and not node.is_over
         return is_waiting and any(near.was_given_up for near in self.peers_of(node))
 

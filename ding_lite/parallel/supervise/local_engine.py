@@ -137,7 +137,6 @@ class LocalEngine:
                 connection.send(command)
 
     def interrupt(self, signum: int) -> None:
-        """Pass a signal on to all nodes."""
         self._send(signal=signum)
 
     def end(self, grace: float) -> None:
@@ -159,7 +158,6 @@ class LocalEngine:
         )
 
     def close(self) -> None:
-        """Kill all remaining processes, wait for them, and remove the directory."""
         self._send(end=0.0)
         self._control.close()
         self._far_end.close()
@@ -186,7 +184,6 @@ class LocalEngine:
             socket.send_fds(self._control, [json.dumps(message).encode()], fds)
 
     def _read(self, child: _Child) -> Iterator[tuple[int, Report]]:
-        """Yield what a node has sent, and answer it."""
         connection, spec = child.connection, child.node.spec
         try:
             while connection is not None and connection.poll():

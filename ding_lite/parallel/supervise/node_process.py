@@ -308,7 +308,6 @@ def leaving(router: NodeRouter) -> Iterator[NodeRouter]:
 
 
 def _take_signals() -> None:
-    """Restore the signal handlers that the fork server has changed, and unblock signals."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

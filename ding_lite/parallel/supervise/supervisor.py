@@ -118,7 +118,6 @@ class Supervisor:
         return root_failure_error(failures) if failures else None
 
     def turn(self, signum: int | None) -> None:
-        """Wait for the next report, signal or deadline, and handle it."""
         if signum is not None and self._signal is None:
             self._signal = signum
             self._engine.interrupt(int(signum))

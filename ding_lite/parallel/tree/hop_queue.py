@@ -65,7 +65,6 @@ class HopQueue:
 
     @property
     def num_held(self) -> int:
-        """The number of items here, in flight or not."""
         return len(self._held)
 
     def keep(self, item: QueuedItem) -> Future[Any]:

@@ -43,7 +43,6 @@ class RoutingTable:
         return range(self._num_nodes)
 
     def matching(self, patterns: Iterable[str]) -> list[int]:
-        """Return all other nodes with matching labels."""
         patterns = tuple(patterns)
         found = self._matching.get(patterns)
         if found is None:

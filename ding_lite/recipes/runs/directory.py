@@ -132,7 +132,6 @@ def describe(directory: Path, description: Mapping[str, Any]) -> None:
 
 
 def has_checkpoint(directory: Path) -> bool:
-    """Return whether a run has saved anything yet."""
     return (directory / CHECKPOINT / MANIFEST).exists()
 
 

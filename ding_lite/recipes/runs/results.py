@@ -154,7 +154,6 @@ def spread_of(runs: Sequence[Result], metric: str) -> Spread:
 
 
 def title_of(groups: Sequence[RunGroup]) -> str:
-    """Name the facts that all runs have in common."""
     facts = [run.facts for group in groups for run in group.runs]
     programs = {str(fact["program"]) for fact in facts}
     envs = {short_name(str(fact.get("env"))) for fact in facts}

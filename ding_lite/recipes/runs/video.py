@@ -208,7 +208,6 @@ class Camera(gymnasium.Wrapper[Any, Any, Any, Any]):
         return result
 
     def close(self) -> None:
-        """Drop what is not finished."""
         if self._film is not None:
             self._film.drop()
             self._film = None

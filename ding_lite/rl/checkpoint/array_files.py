@@ -44,11 +44,7 @@ class ArrayWriter:
         self.written: set[Path] = set()
 
     def save(self, array: Array) -> dict[str, Any]:
-        """Write the parts without a file; return the entry for `load_rows`.
-
-        Raises:
-            OSError: The disk refuses.
-        """
+        """Write the parts without a file; return the entry for `load_rows`."""
         array = np.ascontiguousarray(array)
         row_bytes = max(1, array.nbytes // max(1, len(array)))
         step = max(1, PART_BYTES // row_bytes)
@@ -114,7 +110,6 @@ def _described(folder: Folder, entry: object) -> tuple[list[int], np.dtype[Any],
 
 
 def files_in(directory: Path) -> set[Path]:
-    """Return the files of large arrays that lie in a directory."""
     return set(directory.glob(f"{_PREFIX}*{_SUFFIX}"))
 
 

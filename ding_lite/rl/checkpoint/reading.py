@@ -74,7 +74,6 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_checkpoint(folder: Folder, encoded: bytes, only: KeySelection) -> Checkpoint:
-    """Read the checkpoint of a manifest."""
     body = _read_manifest(folder, encoded)
     tensors = _read_tensors(folder, body)
     reading = _Reading(folder, tensors)

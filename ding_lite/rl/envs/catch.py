@@ -66,7 +66,6 @@ class Catch(gymnasium.Env[NumpyArray, np.int64]):
         return self._picture(), reward, self._balls_left == 0, False, {}
 
     def render(self) -> NumpyArray | None:
-        """Render the image in colours, with enlarged pixels."""
         if self.render_mode is None:
             return None
         large = self._picture()[:, :, 0].repeat(_SCALE, axis=0).repeat(_SCALE, axis=1)

@@ -373,7 +373,6 @@ class Envs:
         self._begun[done] = self._num_steps
 
     def _forget_episodes(self, lost_N: BoolArray) -> None:
-        """Drop what is known of episodes that go no further."""
         self._returns[lost_N] = 0.0
         self._begun[lost_N] = self._num_steps
         if self.reward_norm is not None:

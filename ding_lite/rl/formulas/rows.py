@@ -72,6 +72,5 @@ class Rows:
         return values_GB @ self._ones / self._size_G  # a product takes half the time of a sum
 
     def per_size(self, slope_GB: AnyArray) -> AnyArray:
-        """Return the gradients of those means, 0 beyond a member's own rows."""
         grad_GB = slope_GB / self._size_G1
         return grad_GB if self._mask_GB is None else grad_GB * self._mask_GB

@@ -58,7 +58,6 @@ class ActivationFunction:
 def through(
     layers: Iterable[Callable[[ValueT], ValueT]], x: ValueT, function: Callable[[ValueT], ValueT]
 ) -> ValueT:
-    """Compute hidden layers, each with an activation function behind it."""
     for layer in layers:
         x = function(layer(x))
     return x
@@ -74,7 +73,6 @@ def input_of(outputs: Sequence[Tensor], layer: int, function: ActivationFunction
 
 
 def saved_of(outputs: Sequence[Tensor], layer: int, function: ActivationFunction) -> Tensor:
-    """Return what the backward of a layer's activation needs."""
     return outputs[function.stride * layer + 1]
 
 

@@ -191,14 +191,12 @@ def make_actor_critic(
     device: torch.device,
     **shape: Any,  # noqa: ANN401 - what both kinds take
 ) -> ActorCriticNetwork:
-    """Make the network for the observations and the device, all weights zero."""
     if convs or device.type != "cpu":
         return recorded_actor_critic(obs_shape, convs, hidden, device=device, **shape)
     return MLPActorCritic(math.prod(obs_shape), hidden, **shape)
 
 
 def recorded_actor_critic(*args: Any, device: torch.device, **shape: Any) -> RecordedActorCritic:  # noqa: ANN401
-    """Make the network with autograd, all weights zero, on any device."""
     return with_autograd(lambda: ActorCriticModule(*args, **shape), device=device)
 
 

@@ -137,7 +137,6 @@ class DeterministicActor(BoxActor):
         return raw_GBA.tanh_(), saved
 
     def backward(self, saved: Any, action_GBA: Tensor, grad_GBA: Tensor) -> None:  # noqa: ANN401
-        """Write the gradients of the weights, given that of the actions."""
         self._body.backward(saved, torch.ops.aten.tanh_backward(grad_GBA, action_GBA))
 
 

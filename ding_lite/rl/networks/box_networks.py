@@ -140,7 +140,6 @@ class BoxNetworks(Generic[ActorT]):
         )
 
     def _shapes(self, prefix: str) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the tensors of the critics, or of the actor."""
         shapes: Mapping[str, Sequence[int]]
         if prefix in self._modules:
             named = self._modules[prefix].named_parameters()
@@ -250,7 +249,6 @@ class BoxNetworks(Generic[ActorT]):
         return self._own.get("actor.") or self.weights.part("actor.")
 
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
-        """Copy all tensors, buffers of own modules among them."""
         return {
             "weights": _snapshot(self.weights, self._own),
             "target": _snapshot(self.target, self._own_targets),

@@ -196,7 +196,6 @@ def dueling(value: AnyArray, advantage: AnyArray) -> AnyArray:
 
 
 def _split(grad: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of v and of the advantages, given that of q."""
     value_grad = grad.sum(-1, keepdim=True)
     return value_grad, grad - value_grad / grad.shape[-1]
 

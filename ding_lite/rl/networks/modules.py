@@ -203,7 +203,6 @@ class MemoryActorCriticModule(nn.Module):
         """The length of the state of one environment: the actor's, then the critic's."""
 
     def encode(self, obs: Any) -> Tensor:  # noqa: ANN401 - what the encoder takes
-        """Compute what the memories take, that of the actor and that of the critic."""
         features_BI = self.encoder(obs)
         return torch.cat((self.actor.encode(features_BI), self.critic.encode(features_BI)), dim=1)
 

@@ -52,7 +52,6 @@ def with_norm(weights: Mapping[str, Tensor], norm: RunningNorm | None) -> dict[s
 def read_norm(
     weights: Mapping[str, Any], spec: EnvSpec, like: RunningNorm | None
 ) -> tuple[RunningNorm | None, dict[str, Any]]:
-    """Split weights into the statistics of observations and the network's weights."""
     of_norm = {name[5:]: value for name, value in weights.items() if name.startswith(_PREFIX)}
     if set(of_norm) != (_NAMES if like else set()):
         raise ShapeError(

@@ -495,7 +495,6 @@ def best_actions(policy: ActorCriticPolicy[Any], outputs_ND: FloatArray) -> Nump
 
 
 def within(spec: EnvSpec, action: NumpyArray) -> NumpyArray:
-    """Clip continuous actions to the bounds of the action space."""
     space = spec.action_space
     if not isinstance(space, Box):
         return action

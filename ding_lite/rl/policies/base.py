@@ -68,14 +68,12 @@ def step_size(**named: float | None) -> list[str]:
 
 
 def common_faults(config: PolicyConfig) -> Iterator[list[str]]:
-    """Yield the faults of the settings that all policies have."""
     yield inside(0.0, 1.0, gamma=config.gamma)
     yield whole(0, seed=config.seed)
     yield from network_faults(config)
 
 
 def network_faults(config: Any) -> Iterator[list[str]]:  # noqa: ANN401 - a config of a policy
-    """Yield the faults of the settings that describe the network of a policy."""
     yield [] if config.hidden else ["`hidden` is empty; at least one width was expected"]
     for width in config.hidden:
         yield whole(1, hidden=width)
@@ -84,7 +82,6 @@ def network_faults(config: Any) -> Iterator[list[str]]:  # noqa: ANN401 - a conf
 
 
 def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
-    """Return the number of discrete actions."""
     if spec.num_actions is None:
         several = isinstance(spec.action_space, MultiDiscrete | MultiBinary)
         advice = (

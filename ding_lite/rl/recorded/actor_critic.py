@@ -280,7 +280,6 @@ def make_own_actor_critic(
 
 
 def log_std_name(network: object) -> str:
-    """Return the name of the learned standard deviations among a network's weights."""
     is_own = isinstance(getattr(network, "module", None), OwnActorCritic)
     return _OWN_LOG_STD if is_own else LOG_STD
 

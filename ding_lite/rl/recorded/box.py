@@ -121,7 +121,6 @@ class RecordedCritics:
 
 
 def action_gradient(action: Tensor, q: Tensor, grad: Tensor) -> Tensor:
-    """Compute the gradient of actions, given that of the values of critics."""
     found = None
     if q.requires_grad:
         (found,) = torch.autograd.grad([q], [action], [grad], allow_unused=True)

@@ -134,7 +134,6 @@ def wrong_outputs(
     name: str,
     when: str = "",
 ) -> ShapeError:
-    """Make the error of a module with outputs of other shapes or types."""
     return ShapeError(
         f"`{name}` ({type(module).__name__}) returned {', '.join(map(_describe, outputs))} for "
         f"{_NUM_SAMPLES} observations of {spec.env_id}{when and ' '}{when}; {expectation} was "

@@ -94,7 +94,6 @@ class Storage:
         return max(oldest, self._frames.add(serial, obs, next_obs))
 
     def gather(self, slot_B: npt.NDArray[np.int64]) -> dict[str, NumpyArray]:
-        """Copy transitions out of their slots, an array for each field."""
         records_B = self._bytes.take(slot_B)
         taken = {}
         for name, shape, dtype, row_type, offset in self._columns:
@@ -259,11 +258,7 @@ def load_rows(arrays: Mapping[str, NumpyArray], saved: Mapping[str, Any], count:
 
 
 def layout_of_own(fields: OwnFields | None) -> Layout:
-    """Check the fields that a user adds, and return their layout.
-
-    Raises:
-        ConfigError: If one has no usable name, shape or dtype.
-    """
+    """Check the fields that a user adds, and return their layout."""
     return {name: _own_field(name, given) for name, given in (fields or {}).items()}
 
 

@@ -146,7 +146,6 @@ class SumTree:
         self._highest_slot = -1
 
     def _note(self, high_slot: int) -> None:
-        """Update the highest value, given the slot of the highest value just written."""
         if self._highest_slot >= 0:
             high = float(self._leaves[high_slot])
             if high >= self._highest:

@@ -138,7 +138,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         self._flatten()
 
     def _flatten(self) -> None:
-        """Move the weights of all networks into one tensor, with a new optimiser."""
         config, networks = self.config, find_networks(self, self._followers)
         self._flat = FlatModule(networks, device=self.device, name=type(self).__name__)
         for follower in self._followers:

@@ -129,7 +129,6 @@ class CudaRecorder:
         return found
 
     def record(self, run: Callable[[], Outputs]) -> tuple[Callable[[], object], Outputs]:
-        """Capture a function."""
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, stream=self._stream):

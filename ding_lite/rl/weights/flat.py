@@ -44,7 +44,6 @@ class FlatWeights:
         return self._views[name]
 
     def zeros_like(self) -> FlatWeights:
-        """Make other flat weights with the same names and shapes, all zero."""
         return FlatWeights(self.shapes, device=self.flat.device)
 
     def part(self, prefix: str) -> FlatWeights:
@@ -83,7 +82,6 @@ class FlatWeights:
         return self._views_of(self.flat.to("cpu", copy=True))
 
     def load(self, tensors: Mapping[str, Any]) -> None:
-        """Overwrite all tensors, or none of them when one does not fit."""
         check_names(tensors, self.shapes)
         for name, view in self._views.items():
             assign(view, tensors[name])

@@ -92,7 +92,6 @@ class FlatModule:
         return {name: owner[key].detach() for name, (owner, key) in self._buffers.items()}
 
     def train(self, is_training: bool) -> None:
-        """Switch Dropout and BatchNorm between learning and acting."""
         if not self._switches:  # a module of the user does it its own way
             self.module.train(is_training)
             return
@@ -130,7 +129,6 @@ class FlatModule:
         return {**self.weights.snapshot(), **of_buffers}
 
     def load(self, tensors: Mapping[str, Any]) -> None:
-        """Overwrite parameters and buffers, or nothing when one does not fit."""
         self.check_bound()
         buffers = self.buffers
         shapes = {name: tuple(buffer.shape) for name, buffer in buffers.items()}
@@ -151,7 +149,6 @@ class FlatModule:
 
 
 def acting(module: nn.Module) -> nn.Module:
-    """Switch Dropout and BatchNorm of a module to acting, and return it."""
     for part in module.modules():
         part.training = False
     return module

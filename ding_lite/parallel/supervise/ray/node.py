@@ -75,5 +75,4 @@ class RayNode:
                 obey(self._router, command)
 
     def leave(self) -> None:
-        """Remove the private directory, before the process is killed."""
         self._directory.remove()

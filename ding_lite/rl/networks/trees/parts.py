@@ -22,7 +22,6 @@ from ding_lite.rl.weights.flat_module import acting
 
 
 def encodes_images(spec: EnvSpec, torso: AnyTorso) -> bool:
-    """Return whether images among several parts go through convolutions."""
     packing = spec.packing
     has_convs = torso not in ("mlp", ())
     return bool(packing and packing.has_images and not packing.is_one_leaf and has_convs)
