@@ -32,7 +32,7 @@ class Member(Protocol):
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
-class Members(Protocol):
+class Members(Member, Protocol):
     """The population of a `PopulationServer`."""
 
     generation: int
@@ -40,10 +40,6 @@ class Members(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, place: int, /) -> Member: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
     def clone(self) -> Self: ...
 

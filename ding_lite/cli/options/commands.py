@@ -53,7 +53,7 @@ class Command:
     """Its arguments, for the first line of its help."""
     example: ClassVar[str]
     of_runs: ClassVar[str] = ""
-    """Whose options of a run it has: those of `train` or of `evolve`."""
+    """The command of which it has the options of a run: `train` or `evolve`."""
 
     @classmethod
     def does(cls) -> str:
