@@ -12,7 +12,7 @@ import importlib
 import logging
 from typing import TYPE_CHECKING
 
-from ding_lite.version import __version__
+from ding_lite.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from ding_lite.evolution.agent import Agent as Agent
@@ -23,19 +23,6 @@ if TYPE_CHECKING:
     from ding_lite.runtime.context import Context as Context
     from ding_lite.runtime.middleware import Middleware as Middleware, StepWrapper as StepWrapper
     from ding_lite.runtime.task import Task as Task
-
-__all__ = [
-    "Agent",
-    "Context",
-    "Middleware",
-    "Parallel",
-    "StepWrapper",
-    "Task",
-    "__version__",
-    "evolve",
-    "register",
-    "train",
-]
 
 _HOMES = {
     "Agent": "ding_lite.evolution.agent",
@@ -48,6 +35,7 @@ _HOMES = {
     "register": "ding_lite.records",
     "train": "ding_lite.recipes.training",
 }
+__all__ = ["__version__", *_HOMES]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import TracebackType
 
 from ding_lite.errors import StepCancelled
 
@@ -60,11 +59,7 @@ class CancelScope:
             self.is_cancelled = False
 
     def check(self) -> None:
-        """Refuse to begin anything more in a step that has failed.
-
-        Raises:
-            StepCancelled: It has.
-        """
+        """Raise StepCancelled in a step that has failed."""
         if self.is_cancelled:
             raise cancelled()
 
@@ -94,8 +89,7 @@ class CancelScope:
 class Wait:
     """One blocked call, for the length of a `with` block; outside of a scope it never is over.
 
-    Args:
-        wake: Makes the blocked thread check `is_over` again.
+    `wake` makes the blocked thread check `is_over` again.
     """
 
     __slots__ = ("_scope", "is_over", "wake")
@@ -111,12 +105,7 @@ class Wait:
             self._scope._add(self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._scope is not None:
             self._scope._remove(self)
 
@@ -138,6 +127,5 @@ def current_scope() -> CancelScope | None:
 
 
 def is_cancelled() -> bool:
-    """Whether this thread takes part in a step that has failed."""
     scope = _CURRENT.get()
     return scope is not None and scope.is_cancelled

@@ -62,7 +62,6 @@ class SystemClock:
         condition.wait(max(0.0, min(instant - self.now(), LOOK_UP_S)))
 
     def sleep(self, seconds: float) -> None:
-        """Block this thread for `seconds`."""
         time.sleep(seconds)
 
 
@@ -78,11 +77,7 @@ class Deadline:
 
     @classmethod
     def after(cls, timeout: float | None, clock: Clock = SYSTEM_CLOCK) -> Deadline:
-        """Make the deadline that lies `timeout` seconds ahead; `None` never comes.
-
-        Raises:
-            ConfigError: The timeout is NaN.
-        """
+        """Make the deadline that lies `timeout` seconds ahead; `None` never comes, NaN fails."""
         if timeout is not None and math.isnan(timeout):
             raise ConfigError("`timeout` is NaN; give seconds, or None to wait for ever.")
         return cls(clock, math.inf if timeout is None else clock.now() + timeout)
@@ -96,7 +91,6 @@ class Deadline:
 
     @property
     def expired(self) -> bool:
-        """Whether the instant has passed."""
         return self.expires_within(0.0)
 
     def expires_within(self, seconds: float) -> bool:

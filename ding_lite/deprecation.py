@@ -13,10 +13,6 @@ def renamed(module: str, **names: str) -> Callable[[str], Any]:
 
     An old name warns at each use, and stays for one release.
 
-    Args:
-        module: The module's `__name__`.
-        names: Old name to new name.
-
     Example:
         >>> __getattr__ = renamed("ding_lite.rl", Unroll="Rollout")
     """

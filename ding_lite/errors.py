@@ -151,27 +151,14 @@ class RemoteError(DingLiteError, RuntimeError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Suggest the known name closest to a mistyped one.
-
-    Returns:
-        A sentence to append to an error message, or an empty string when nothing is close.
-
-    Example:
-        >>> did_you_mean("learning_rte", ["gamma", "learning_rate"])
-        ' Did you mean "learning_rate"?'
-    """
+    """Suggest the known name closest to a mistyped one."""
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return f' Did you mean "{by_lower[close[0]]}"?' if close else ""
 
 
 def pip_line(extra: str) -> str:
-    """Return the command that installs an extra: of the clone, where this package runs from one.
-
-    Example:
-        >>> "[box2d]" in pip_line("box2d")
-        True
-    """
+    """Return the command that installs an extra: of the clone, where this package runs from one."""
     root = Path(__file__).resolve().parent.parent
     if not (root / "setup.cfg").exists():
         return f'pip install "ding-lite[{extra}]"'

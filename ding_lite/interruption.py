@@ -30,15 +30,9 @@ class Interruption:
     def __init__(self) -> None:
         self.signum: int | None = None
         self.at = 0.0
-        """The instant at which it came."""
 
     def raise_if_any(self) -> None:
-        """Raise the error of the signal, now that the step has ended.
-
-        Raises:
-            KeyboardInterrupt: It was SIGINT.
-            Terminated: It was SIGTERM.
-        """
+        """Raise KeyboardInterrupt or Terminated for the signal, now that the step has ended."""
         if self.signum == signal.SIGINT:
             raise KeyboardInterrupt
         if self.signum is not None:
@@ -58,7 +52,6 @@ _CURRENT: ContextVar[Interruption | None] = ContextVar("ding_lite_interruption",
 
 
 def is_interrupted() -> bool:
-    """Whether a signal has asked for the end of the run that this thread takes part in."""
     interruption = _CURRENT.get()
     return interruption is not None and interruption.signum is not None
 
@@ -68,16 +61,8 @@ def refuse_exit(
 ) -> NoReturn:
     """Raise an error for a user's function that has ended the program in the middle of a run.
 
-    Args:
-        error: What the function has raised.
-        subject: The function, as the beginning of a sentence.
-        kind: The class of the error.
-        advice: What the function is to do instead, as a sentence.
-
-    Raises:
-        DingLiteError: It was the function's own doing.
-        SystemExit: A signal's handler has raised it.
-        KeyboardInterrupt: Likewise.
+    `subject` names the function at the beginning of a sentence, `advice` is one. An exit that a
+    signal's handler has raised goes on as it is.
     """
     if is_of_a_signal(error):
         raise error

@@ -29,12 +29,6 @@ class Records:
         return cls in self._descriptions
 
     def add(self, cls: type, name: str) -> None:
-        """Register a dataclass under a name.
-
-        Raises:
-            ConfigError: It is no dataclass, cannot be built from its fields alone, or another
-                class has the name.
-        """
         if not dataclasses.is_dataclass(cls):
             raise ConfigError(
                 f"`{cls.__qualname__}` is no dataclass, so what to send of it is unknown. "
@@ -60,11 +54,7 @@ class Records:
         return self._descriptions[cls]
 
     def build(self, name: object, fields: dict[str, Any]) -> object:
-        """Build the record of a name from the values of its fields.
-
-        Raises:
-            CodecError: The name is unknown here, or the class refuses the values.
-        """
+        """Build the record of a name from the values of its fields."""
         if type(name) is not str:
             raise CodecError(f"A record has a {type(name).__name__} for a name.")
         cls = self._classes.get(name)

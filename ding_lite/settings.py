@@ -132,11 +132,7 @@ def kind_of_topology(name: str) -> str:
 
 
 def variables_set(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables that begin with `DING_LITE_` and are not empty, as they were typed.
-
-    Args:
-        environ: The environment variables; those of this process by default.
-    """
+    """Return the variables that begin with `DING_LITE_` and are not empty, as they were typed."""
     environ = os.environ if environ is None else environ
     ours = {name: environ[name].strip() for name in environ if name.startswith(PREFIX)}
     return {name: text for name, text in sorted(ours.items()) if text}
@@ -162,9 +158,6 @@ def state_home(environ: Mapping[str, str] | None = None) -> Path:
     """Return the directory for state that outlives the user's programs.
 
     That is `$XDG_STATE_HOME`, or `~/.local/state` where it is not set.
-
-    Args:
-        environ: The environment variables; those of this process by default.
     """
     environ = os.environ if environ is None else environ
     chosen = environ.get("XDG_STATE_HOME", "")
@@ -355,11 +348,7 @@ def _spell(hint: Any) -> str:
 
 
 def check_all(*faults: Iterable[str]) -> None:
-    """Raise one error that names all faults, a sentence each, or return when there are none.
-
-    Raises:
-        ConfigError: There is at least one fault.
-    """
+    """Raise one error that names all faults, a sentence each, or return when there are none."""
     sentences = [fault for group in faults for fault in group]
     if sentences:
         stopped = (s if s.endswith((".", "?")) else f"{s}." for s in sentences)
@@ -382,7 +371,6 @@ def inside(low: float, high: float, **named: float) -> list[str]:
 
 
 def finite(**named: float) -> list[str]:
-    """Fault each value that is infinite or NaN."""
     return _faults(named, math.isfinite, "be finite")
 
 

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, Protocol, TypeVar, get_origin
 
 import pytest
@@ -65,6 +65,26 @@ def test_a_public_module_names_what_it_offers_and_has_it(name: str) -> None:
         assert hasattr(module, public)
     if module.__spec__ and module.__spec__.submodule_search_locations:
         assert len(set(module.__all__)) == len(module.__all__)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_whatever_is_public_says_what_it_does(name: str) -> None:
+    module = importlib.import_module(name)
+    silent = []
+    for public in public_names(module):
+        value = getattr(module, public)
+        if not inspect.isclass(value) and not inspect.isfunction(value):
+            continue
+        members = [
+            attribute
+            for attribute, raw in inspect.getmembers_static(value)
+            if inspect.isclass(value)
+            and not attribute.startswith("_")
+            and isinstance(raw, property | cached_property | classmethod | FunctionType)
+        ]
+        found = {public: value, **{f"{public}.{one}": getattr(value, one) for one in members}}
+        silent += [one for one, thing in found.items() if not inspect.getdoc(thing)]
+    assert silent == []
 
 
 def test_a_description_has_all_that_a_caller_sees() -> None:

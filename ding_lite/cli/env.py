@@ -30,7 +30,6 @@ class Variable:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The cells of a line of the table."""
         value = self.value
         if isinstance(value, tuple):
             value = ",".join(map(str, value)) or None

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from ding_lite.cli.exit_codes import FAILED, INTERRUPTED, WRONG_USAGE
-from ding_lite.cli.options import arguments, learning, nodes
+from ding_lite.cli.options import arguments
+from ding_lite.cli.options.commands import COMMANDS
 from ding_lite.errors import (
     CheckpointError,
     ConfigError,
@@ -29,86 +30,11 @@ from ding_lite.errors import (
 from ding_lite.io.files import naming, why
 from ding_lite.version import __version__
 
-_COMMANDS = {
-    "train": (
-        "[options] POLICY ENV",
-        "train a policy until it solves an environment",
-        "dqn CartPole-v1 --set lr=1e-3 --seed 1",
-        learning.add_train,
-    ),
-    "evolve": (
-        "[options] POLICY ENV",
-        "evolve a population of policies that tune themselves",
-        "dqn CartPole-v1 --population 6 --search lr=1e-4:1e-2:log",
-        learning.add_evolve,
-    ),
-    "plot": (
-        "[options] RUN ...",
-        "draw the learning curves of runs, and print what they reached",
-        "runs/dqn/CartPole-v1/1 --out curves.png",
-        learning.add_plot,
-    ),
-    "report": (
-        "[options] RUN ...",
-        "write one HTML page about runs, or serve it while they go on",
-        "runs/dqn/CartPole-v1/* --out report.html",
-        learning.add_report,
-    ),
-    "runs": (
-        "[options] [FOLDER]",
-        "list the runs of a folder, with what they reached",
-        "--sort best",
-        learning.add_runs,
-    ),
-    "watch": (
-        "[options] RUN",
-        "play with a trained policy, in a window, into a video, or for its returns",
-        "runs/dqn/CartPole-v1/1 --record videos",
-        learning.add_watch,
-    ),
-    "export": (
-        "[options] RUN",
-        "write the network of a trained policy as ONNX or torch.export",
-        "runs/dqn/CartPole-v1/1 --out policy.onnx",
-        learning.add_export,
-    ),
-    "run": (
-        "[options] PROGRAM [-- ARGS ...]",
-        "run a function of a module or a file on several nodes",
-        "train.py:main --roles learner,collector*3 -- --seed 1",
-        nodes.add_run,
-    ),
-    "top": (
-        "[options] [JOB]",
-        "show what the nodes of your running jobs do, and renew it every second",
-        "--once",
-        nodes.add_top,
-    ),
-    "env": (
-        "[--json]",
-        "show every DING_LITE_* variable, its value, and where that comes from",
-        "--json",
-        nodes.add_env,
-    ),
-    "doctor": ("", "check that this machine has what ding_lite needs", "", None),
-    "keygen": (
-        "FILE",
-        "write a new key, which lets nodes of several machines trust each other",
-        "job.key",
-        nodes.add_keygen,
-    ),
-}
-"""The arguments, summary, example and options of each command."""
-COMMANDS = tuple(_COMMANDS)
-
 
 def main(words: Sequence[str] | None = None) -> int:
     """Do what the command line says; return the exit code.
 
     This is the one door for what goes wrong: what a user can mend ends in a sentence.
-
-    Args:
-        words: What was typed after `ding-lite`; that of this process by default.
     """
     _open_streams()
     name = "ding-lite"
@@ -231,14 +157,7 @@ def _do(options: argparse.Namespace) -> int:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Read the command line; a slip is told on standard error and ends the program.
-
-    Args:
-        words: What was typed after `ding-lite`.
-
-    Returns:
-        The options by name; `command` is one of COMMANDS, `args` what came after `--`.
-    """
+    """Read the command line; a slip is told on standard error and ends the program."""
     parser, of_command = make_parsers()
     words = list(words)
     split = words.index("--") if "--" in words else len(words)
@@ -265,19 +184,13 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 class Parser(argparse.ArgumentParser):
-    """One that says what to do about a slip.
-
-    Args:
-        prog: What the user types to get here.
-        example: A whole command line that works.
-    """
+    """One that says what to do about a slip."""
 
     def __init__(self, prog: str, *, example: str, description: str, usage: str) -> None:
         super().__init__(prog, description=description, usage=usage, allow_abbrev=False)
         self._example = example
 
     def error(self, message: str) -> NoReturn:
-        """Print the error, and exit with the code for wrong usage."""
         end = "" if message.endswith((".", "?")) else "."
         self.exit(
             WRONG_USAGE,
@@ -286,7 +199,6 @@ class Parser(argparse.ArgumentParser):
         )
 
     def refuse(self, word: str) -> NoReturn:
-        """Report an unknown word."""
         if not word.startswith("-"):
             hint = " What is meant for the program comes after `--`." if "run" in self.prog else ""
             self.error(f"found {arguments.show(word)}, where nothing more was expected.{hint}")
@@ -311,16 +223,15 @@ def make_parsers() -> tuple[Parser, dict[str, Parser]]:
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     of_command = {}
-    for name, (takes, does, example, add) in _COMMANDS.items():
-        prog = f"ding-lite {name}"
+    for name, command in COMMANDS.items():
+        prog, does = f"ding-lite {name}", command.does()
         of_command[name] = commands.add_parser(
             name,
-            help=does,
-            description=f"{does[0].upper()}{does[1:]}.",
-            usage=f"{prog} {takes}".rstrip(),
+            help=f"{does[0].lower()}{does[1:]}",
+            description=f"{does}.",
+            usage=f"{prog} {command.takes}".rstrip(),
             prog=prog,
-            example=f"{prog} {example}".rstrip(),
+            example=f"{prog} {command.example}".rstrip(),
         )
-        if add is not None:
-            add(of_command[name])
+        command.add_to(of_command[name])
     return parser, of_command

@@ -74,7 +74,6 @@ def plot_runs(patterns: Sequence[str], *, out: str, metric: str | None) -> int:
 
 
 def _choose_metric(results: Sequence[Result], wanted: str | None) -> str:
-    """Find a metric that all runs have."""
     names = {name: None for result in results for row in result.rows for name in row}
     candidates = ("eval_return", "return") if wanted is None else (wanted,)
     for name in candidates:

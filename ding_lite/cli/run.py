@@ -71,12 +71,6 @@ def summary(
 ) -> str:
     """Describe the result of a job that ended well, in one line.
 
-    Args:
-        results: What `main` returned, by node.
-        seconds: How long it took.
-        here: Which node of how many this process was, if it was one of several: of such a job it
-            knows its own result only.
-
     Example:
         >>> summary([4.0, None], seconds=2.06)
         'ding-lite: 2 nodes ended well after 2.1 s; main returned 4.0 on node 0, None on node 1'

@@ -16,13 +16,7 @@ _PLAIN_WIDTH = 100_000
 def print_table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], *, bold: Sequence[bool] = ()
 ) -> None:
-    """Print rows under their headings; on a terminal the last columns may take several lines.
-
-    Args:
-        headings: Of the columns.
-        rows: The cells of each line.
-        bold: Which rows stand out on a terminal.
-    """
+    """Print rows under their headings; on a terminal the last columns may take several lines."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -41,7 +35,6 @@ def print_table(
 
 
 def plain_lines(table: Table, width: int = _PLAIN_WIDTH) -> list[str]:
-    """Return the lines of a table without colours."""
     from rich.console import Console
 
     console = Console(file=io.StringIO(), width=width, color_system=None)

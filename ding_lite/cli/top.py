@@ -98,7 +98,6 @@ def _print_tables(jobs: list[RunningJob], name: str | None, *, once: bool, every
 
 
 def title(job: RunningJob) -> str:
-    """Name the job of a table, in a line."""
     here = [node for node in job.nodes if node.told is not None]
     nodes = "1 node" if job.num_nodes == 1 else f"{job.num_nodes} nodes"
     if len(here) < job.num_nodes:
@@ -108,7 +107,6 @@ def title(job: RunningJob) -> str:
 
 
 def plain_table(nodes: Sequence[Node], *, width: int) -> list[str]:
-    """Return the lines of a table that is not wider than `width` characters."""
     return plain_lines(_drawn(nodes, width), width + _GAP)
 
 

@@ -6,7 +6,7 @@
 import importlib
 from typing import TYPE_CHECKING
 
-from ding_lite.parallel.router.group import Group, World
+from ding_lite.parallel.router.group import Group as Group, World as World
 
 if TYPE_CHECKING:
     from ding_lite.distributed.accelerate import (
@@ -22,20 +22,6 @@ if TYPE_CHECKING:
     from ding_lite.distributed.population_server import PopulationServer as PopulationServer
     from ding_lite.distributed.sharded_replay import ShardedReplay as ShardedReplay
 
-__all__ = [
-    "GradientServer",
-    "Group",
-    "Model",
-    "ModelServer",
-    "PopulationServer",
-    "PreparedReplay",
-    "Processes",
-    "Receipt",
-    "ShardedReplay",
-    "ShardedTransitions",
-    "World",
-]
-
 _HOMES = {
     "GradientServer": "gradient_server",
     "Model": "model_server",
@@ -47,6 +33,7 @@ _HOMES = {
     "ShardedReplay": "sharded_replay",
     "ShardedTransitions": "blocks",
 }
+__all__ = ["Group", "World", *_HOMES]
 
 
 def __getattr__(name: str) -> object:

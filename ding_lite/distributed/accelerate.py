@@ -42,7 +42,6 @@ from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.settings import check_all, positive, process_environ, suggest_environ, whole
 
 BLOCK_BATCHES = 8
-"""Batches that a prepared replay samples at a time."""
 MAX_BROADCAST_BYTES = 1 << 30
 """The most bytes of a broadcast; a larger size in a header is refused."""
 _INLINE = 12
@@ -250,13 +249,9 @@ def _choose_interface(first: str) -> None:
 class SavedReplay(Replay, Protocol):
     """A replay that can be saved."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that an exact resume needs."""
-        ...
+    def state_dict(self) -> dict[str, Any]: ...
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned."""
-        ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
     def add(self, transitions: Transitions, **own: Array) -> None:
         """Add transitions, and the replay's own fields."""
@@ -351,7 +346,6 @@ class PreparedReplay:
         self._blocks = None
 
     def _turn(self, batch_size: int) -> None:
-        """Sample the next block, of so many rows."""
         if batch_size > len(self.replay):
             raise ConfigError(
                 f"`batch_size` is {batch_size}, but the replay holds {len(self.replay)} "

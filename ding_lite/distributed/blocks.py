@@ -72,11 +72,9 @@ class Block:
         own: Sequence[str] = (),
     ) -> None:
         self.batch_size = batch_size
-        """Transitions of a batch."""
         parts = [part for part in parts if len(part[1].drawn.serial)]
         sizes = [len(share.drawn.serial) for _, share in parts]
         self.num_batches = sum(sizes) // batch_size
-        """The initial number of batches."""
         self._num_taken = 0
         order = _deal(self.num_batches, batch_size, rng)
 
@@ -107,11 +105,9 @@ class Block:
         )[order]
 
     def __len__(self) -> int:
-        """Return the number of batches left."""
         return self.num_batches - self._num_taken
 
     def take(self, beta: float) -> ShardedTransitions:
-        """Take the next batch, with importance weights of this beta."""
         first = self._num_taken * self.batch_size
         rows = slice(first, first + self.batch_size)
         self._num_taken += 1
@@ -148,11 +144,9 @@ class Outbox:
         self._waiting: deque[tuple[ShardedTransitions, NumpyArray]] = deque()
 
     def __len__(self) -> int:
-        """Return the number of batches that they are of."""
         return len(self._waiting)
 
     def put(self, batch: ShardedTransitions, priority_B: NumpyArray) -> None:
-        """Add the new priorities of a batch."""
         self._waiting.append((batch, priority_B))
 
     def take(self) -> dict[int, list[Update]]:

@@ -38,33 +38,23 @@ from ding_lite.settings import check_all, positive, whole
 class Loads(Protocol):
     """An object that loads weights."""
 
-    def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Load weights."""
-        ...
+    def load_weights(self, weights: Mapping[str, Any]) -> None: ...
 
 
 class Improvable(Loads, Protocol):
     """A policy that applies gradients computed elsewhere."""
 
-    def apply_gradient(self, grad_P: Tensor, /) -> float:
-        """Apply a flat gradient."""
-        ...
+    def apply_gradient(self, grad_P: Tensor, /) -> float: ...
 
     def weights(self) -> dict[str, Tensor]:
         """Copy the weights, for acting and for computing gradients."""
         ...
 
-    def state_dict(self) -> dict[str, Any]:
-        """Copy everything that an exact resume needs."""
-        ...
+    def state_dict(self) -> dict[str, Any]: ...
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned."""
-        ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
-    def clone(self) -> Self:
-        """Make an independent policy in exactly this state."""
-        ...
+    def clone(self) -> Self: ...
 
 
 @register(name="ding_lite.Receipt")
@@ -89,10 +79,8 @@ class _PendingGradient:
     version: int
     answer: Future[Receipt | None]
     is_alone: bool = False
-    """Whether it is forwarded alone."""
 
     def goes_with(self, other: _PendingGradient) -> bool:
-        """Return whether it may be averaged with another one."""
         alike = self.incarnation == other.incarnation and self.grad_P.shape == other.grad_P.shape
         return alike and not (self.is_alone or other.is_alone)
 

@@ -21,17 +21,14 @@ class HalfPrecision:
     """
 
     def __init__(self) -> None:
-        """Start without buffers."""
         self._buffers: dict[str, Tensor] = {}
 
     def __call__(
         self, weights: Mapping[str, Tensor], *, but: tuple[str, ...] = ()
     ) -> dict[str, Tensor]:
-        """Return the tensors on the CPU, those of 32-bit numbers in half precision.
+        """Return the tensors on the CPU, 32-bit ones in half precision.
 
-        Args:
-            weights: Tensors by name, on any device.
-            but: Prefixes of the names of tensors that stay as they are.
+        Those with a prefix of `but` stay as they are.
         """
         return {
             name: tensor.cpu()

@@ -27,16 +27,12 @@ COUNTERS = ("env_step", "train_iter", "eval_steps")
 class Member(Protocol):
     """A member of a population."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """Copy everything that an exact resume needs."""
-        ...
+    def state_dict(self) -> dict[str, Any]: ...
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned."""
-        ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
-class Members(Protocol):
+class Members(Member, Protocol):
     """The population of a `PopulationServer`."""
 
     generation: int
@@ -45,17 +41,7 @@ class Members(Protocol):
 
     def __getitem__(self, place: int, /) -> Member: ...
 
-    def state_dict(self) -> dict[str, Any]:
-        """Copy everything that an exact resume needs."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned."""
-        ...
-
-    def clone(self) -> Self:
-        """Make an independent population in exactly this state."""
-        ...
+    def clone(self) -> Self: ...
 
 
 @dataclass
@@ -348,7 +334,6 @@ class PopulationServer:
         ]
 
     def _homeless(self) -> list[int]:
-        """Return the places that are lost and not yet taken over."""
         with self._changed:
             return self._lost()
 

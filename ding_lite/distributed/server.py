@@ -40,11 +40,9 @@ class Server:
 
     @property
     def is_owner(self) -> bool:
-        """Whether this node is the owner."""
         return self.router.node_id == self.owner
 
     def register(self, name: str, fn: Callable[..., Any], *, quick: bool = False) -> None:
-        """Answer calls of this name with `fn`."""
         self.router.register(f"{self._name}.{name}", fn, quick=quick)
 
     def renew(self) -> None:
@@ -65,11 +63,7 @@ class Server:
         return node == self.router.node_id or node in self.router.peers
 
     def wait_for_node(self, node: int, until: Condition) -> bool:
-        """Wait for a node; return whether it is connected before `until()`.
-
-        Raises:
-            DeadlineExceeded: It has not been connected for too long.
-        """
+        """Wait for a node; return whether it is connected before `until()`."""
         deadline = Deadline.after(self.timeout)
         if not self.wait(lambda: self.is_connected(node), deadline, until):
             raise DeadlineExceeded(
@@ -87,22 +81,11 @@ class Server:
     def call(
         self, node: int, name: str, *args: object, until: Condition, awaits_server: bool = True
     ) -> Any:  # noqa: ANN401 - as the handler answers
-        """Call a node, and wait for its answer.
+        """Call a node, and wait for its answer; None if it was lost, or `until` ended a wait.
 
-        Args:
-            node: The node.
-            name: The call.
-            *args: Its arguments.
-            until: Ends the wait for a lost node.
-            awaits_server: Whether to wait for a new process, which has yet to make its server; else
-                it counts as a lost one.
-
-        Returns:
-            The answer; None if the node was lost meanwhile, or `until` ended a wait.
-
-        Raises:
-            DeadlineExceeded: The node was not connected, or has not answered, in time.
-            RemoteError: Its handler has raised, or was not registered in time.
+        `until` ends the wait for a lost node. A new process, which has yet to make its server, is
+        waited for if `awaits_server`, and else counts as lost. DeadlineExceeded says that the node
+        was not connected, or has not answered, in time; RemoteError is its handler's.
         """
         deadline = Deadline.after(self.timeout)
         if self.wait_for_node(node, until):

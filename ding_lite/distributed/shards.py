@@ -40,7 +40,6 @@ class ShardAnswer:
     """The answer of a shard to a request."""
 
     incarnation: int
-    """The incarnation of the shard's process."""
     num_updated: int
     """How many of the new priorities were of transitions that it still holds."""
     drawn: Drawn
@@ -73,13 +72,7 @@ class Asked:
 
 
 class Shards:
-    """The shards of a replay, seen from one node.
-
-    Args:
-        group: The nodes of the shards, by rank.
-        name: The name of the call that each shard answers.
-        draw_own: Answers for this node's own shard.
-    """
+    """The shards of a replay, seen from one node."""
 
     def __init__(
         self, group: Group, name: str, draw_own: Callable[[int, Sequence[Update]], ShardAnswer]
@@ -99,12 +92,10 @@ class Shards:
 
     @property
     def all(self) -> list[tuple[int, Shard]]:
-        """All shards, with their ranks."""
         return [*enumerate(self._shards)]
 
     @property
     def at_hand(self) -> list[tuple[int, Shard]]:
-        """The shards that can be reached, with their ranks."""
         return [(rank, shard) for rank, shard in enumerate(self._shards) if shard.is_here]
 
     @property
@@ -121,9 +112,6 @@ class Shards:
         """Greet new and restarted shards, and update the known states.
 
         In an elastic job nodes that have joined have the next ranks.
-
-        Args:
-            wait: Whether to wait for the answers of newly connected shards.
         """
         self._greet()
         if wait:
@@ -159,14 +147,6 @@ class Shards:
 
         As in a sum tree the sum of all is cut into as many equal parts as there are draws, and
         each part is one draw of the shard in which a random point of it lies.
-
-        Args:
-            count: How many.
-            rng: Draws the points.
-            updates: New priorities, by the rank of the shard, which are set before it draws.
-
-        Raises:
-            PeerLost: No shard that can be reached holds transitions.
         """
         self.look()
         total_K = np.array([shard.total for shard in self._shards])
@@ -252,12 +232,10 @@ class Shards:
 
 
 def count_of(updates: Sequence[Update]) -> int:
-    """Count the priorities."""
     return sum(len(priority_B) for _, _, priority_B in updates)
 
 
 def _settle(answer: Future[Any], deadline: Deadline) -> None:
-    """Wait until a future is done, with a result or an error."""
     try:
         answer.exception(deadline.remaining)
     except FutureTimeout:

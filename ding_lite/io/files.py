@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 MOST_OF_A_PATH, MOST_OF_A_NAME = 4000, 240
 """Bytes; Linux takes 4,095 and 255, and files beside have longer names, such as `.x.unfinished`."""
@@ -34,12 +35,7 @@ def path_fault(text: str) -> str:
 
 
 def why(error: OSError) -> str:
-    """Return the system's reason for an error, with the file that it is about where it says so.
-
-    Example:
-        >>> why(OSError(28, "No space left on device", "runs/1/metrics.jsonl"))
-        'runs/1/metrics.jsonl: No space left on device'
-    """
+    """Return the system's reason for an error, with the file that it is about where it says so."""
     reason = error.strerror or str(error)
     return reason if error.filename is None else f"{os.fsdecode(error.filename)}: {reason}"
 
@@ -52,4 +48,18 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
     except OSError as error:
         if error.filename is None and error.errno is not None:
             error.filename = os.fspath(path)
+        raise
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a file beside `path`, which takes its place when the block has written it whole."""
+    unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
+    try:
+        with naming(path):
+            yield unfinished
+            unfinished.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
         raise

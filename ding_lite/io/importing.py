@@ -15,30 +15,16 @@ _MOST_SHOWN = 200
 
 
 def is_file(place: str) -> bool:
-    """Return whether a text names a file and no module.
-
-    Example:
-        >>> is_file("tasks/corridor.py"), is_file("tasks.corridor")
-        (True, False)
-    """
     return place.endswith(".py") or os.sep in place
 
 
 def import_place(place: str) -> ModuleType:
-    """Import a file, such as `path/to/file.py`, or a module, such as `package.module`.
-
-    Raises:
-        ConfigError: There is none of that name, or a file has the name of another module.
-    """
+    """Import a file, such as `path/to/file.py`, or a module, such as `package.module`."""
     return import_file(place) if is_file(place) else import_module(place)
 
 
 def find_member(place: str, name: str) -> Any:  # noqa: ANN401 - a class or a function
-    """Import a file or a module, and return a class or a function of it.
-
-    Raises:
-        ConfigError: There is none of that name.
-    """
+    """Import a file or a module, and return a class or a function of it."""
     module = import_place(place)
     found = getattr(module, name, None) if name.isidentifier() else None
     if not callable(found):
@@ -56,9 +42,6 @@ def import_file(place: str) -> ModuleType:
     """Import a file as `python place` would, so that other processes find it by its name.
 
     Its folder becomes the first one in which Python looks for modules.
-
-    Raises:
-        ConfigError: There is no such file, its name has dots, or it is that of another module.
     """
     path = Path(place)
     if not os.path.isfile(path):  # unlike a Path, it takes any text
@@ -80,11 +63,6 @@ def import_file(place: str) -> ModuleType:
 
 
 def import_module(place: str) -> ModuleType:
-    """Import a module by its name.
-
-    Raises:
-        ConfigError: The name is none, or there is no such module.
-    """
     if not all(part.isidentifier() for part in place.split(".")):
         raise ConfigError(
             f"{_shown(place)} is no name of a module, such as package.module. A file is named with "

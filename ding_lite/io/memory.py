@@ -48,13 +48,7 @@ def process_bytes() -> int:
 def check_fits(wanted_bytes: int, *, what: str, **option: object) -> None:
     """Refuse something that needs more memory than there is.
 
-    Args:
-        wanted_bytes: What it needs.
-        what: What it is: "A replay".
-        **option: The one setting that makes it large, by its name, with its value.
-
-    Raises:
-        ConfigError: If it is more; names the setting to lower, and what would fit.
+    `option` is the one setting that makes it large: the error names it, and what would fit.
     """
     available = available_bytes()
     if wanted_bytes <= available:

@@ -17,16 +17,10 @@ from typing import Any
 def read_file(
     path: str | os.PathLike[str], *, most: int, folder: int | None = None, follow: bool = True
 ) -> bytes:
-    """Read a regular file, as long as it was when it was opened.
+    """Read a regular file of at most `most` bytes, as long as it was when it was opened.
 
-    Args:
-        path: The file.
-        most: Bytes that it may have.
-        folder: The descriptor of the directory that a relative path is looked up in.
-        follow: Whether a symbolic link is followed.
-
-    Raises:
-        OSError: It is missing, larger, no regular file, or cannot be read.
+    `folder` is the descriptor of the directory that a relative path is looked up in. OSError says
+    that the file is missing, larger, no regular file, or cannot be read.
     """
     fd = open_file(path, folder=folder, follow=follow)
     with open(fd, "rb") as file:
@@ -41,11 +35,6 @@ def read_file(
 def open_file(
     path: str | os.PathLike[str], *, folder: int | None = None, follow: bool = True
 ) -> int:
-    """Return a descriptor of a regular file; see `read_file`.
-
-    Raises:
-        OSError: It is missing, no regular file, or cannot be read.
-    """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
         fd = os.open(path, flags, dir_fd=folder)
@@ -58,11 +47,7 @@ def open_file(
 
 
 def parse_json(content: bytes) -> Any:  # noqa: ANN401 - any tree of values
-    """Read JSON, however it is broken.
-
-    Raises:
-        ValueError: It is none, or nested too deeply.
-    """
+    """Read JSON, however it is broken; ValueError where it is none, or nested too deeply."""
     try:
         return json.loads(content)
     except RecursionError as error:
@@ -70,12 +55,7 @@ def parse_json(content: bytes) -> Any:  # noqa: ANN401 - any tree of values
 
 
 def read_json_object(path: Path, *, most: int) -> dict[str, Any]:
-    """Read a file that holds one JSON object.
-
-    Raises:
-        OSError: See `read_file`.
-        ValueError: It holds something else.
-    """
+    """Read a file that holds one JSON object; ValueError where it holds something else."""
     found = parse_json(read_file(path, most=most))
     if not isinstance(found, dict):
         raise ValueError(f"it holds a {type(found).__name__}, and no JSON object")

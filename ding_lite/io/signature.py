@@ -23,11 +23,7 @@ _KEY_BYTES = 32
 
 
 def sign(named: Mapping[str, Any]) -> str | None:
-    """Return the signature of plain values; None where this user's key cannot be kept.
-
-    Args:
-        named: Text, numbers, lists and dicts, as JSON has them.
-    """
+    """Return the signature of plain values; None where this user's key cannot be kept."""
     key = _key()
     if key is None:
         return None

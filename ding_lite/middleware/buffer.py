@@ -138,11 +138,6 @@ def update_priorities(replay: Prioritized) -> Middleware:
 
 
 def check_prioritized(replay: object, *, why: str) -> Prioritized:
-    """Return a replay that has priorities.
-
-    Raises:
-        ConfigError: It has none.
-    """
     if not isinstance(replay, Prioritized):
         raise ConfigError(
             f"`replay` is a {type(replay).__name__}, which has no priorities, but {why}. Give a "
@@ -152,11 +147,6 @@ def check_prioritized(replay: object, *, why: str) -> Prioritized:
 
 
 def give_back(replay: Prioritized, batch: object, output: Mapping[str, Any]) -> None:
-    """Make the errors that an update has found the priorities of its transitions.
-
-    Raises:
-        ConfigError: The batch has no priorities, or the policy does not say its errors.
-    """
     if not isinstance(batch, PrioritizedTransitions):
         raise ConfigError(
             f"`ctx.train_data` is a {type(batch).__name__}, which says nothing of priorities: "

@@ -14,11 +14,7 @@ from ding_lite.settings import check_all, whole
 
 
 def check_fits(policy: Policy, envs: Envs) -> None:
-    """Refuse a policy that was made for other envs.
-
-    Raises:
-        ConfigError: The two do not agree on observations or actions.
-    """
+    """Refuse a policy that was made for other observations or actions."""
     check_has(policy, "act", "policy")
     check_has(envs, "step", "envs")
     have, want = policy.spec, envs.spec
@@ -44,11 +40,6 @@ def _shown(spec: EnvSpec) -> str:
 
 
 def check_has(thing: object, method: str, role: str) -> None:
-    """Refuse an argument that cannot play its part.
-
-    Raises:
-        ConfigError: `thing` has no such method.
-    """
     if not callable(getattr(thing, method, None)):
         raise ConfigError(
             f"`{role}` is a {type(thing).__name__}, which has no `{method}` method; "
@@ -57,11 +48,7 @@ def check_has(thing: object, method: str, role: str) -> None:
 
 
 def check_schedule(schedule: object, name: str) -> None:
-    """Refuse a number where a schedule of the env step is meant.
-
-    Raises:
-        ConfigError: `schedule` is neither `None` nor callable.
-    """
+    """Refuse a schedule that is neither None nor callable."""
     if schedule is not None and not callable(schedule):
         raise ConfigError(
             f"`{name}` is {schedule!r}; a schedule was expected, a function of the env step. "
@@ -111,20 +98,14 @@ class Period:
         return self._seen // self._every > before // self._every
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the env steps of the newest step."""
         return {"seen_env_step": self._seen}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state."""
         self._seen = int(state.get("seen_env_step", 0))
 
 
 def number(name: str, value: SupportsFloat) -> float:
-    """Turn a metric into a float; this is where a tensor is waited for.
-
-    Raises:
-        ConfigError: The metric is no number.
-    """
+    """Turn a metric into a float, or refuse it; this is where a tensor is waited for."""
     try:
         return float(value)
     except (TypeError, ValueError) as error:
@@ -135,11 +116,6 @@ def number(name: str, value: SupportsFloat) -> float:
 
 
 def check_batch(batch_size: int, *, capacity: int) -> None:
-    """Refuse batches that the replay can never fill.
-
-    Raises:
-        ConfigError: It holds fewer transitions.
-    """
     if batch_size > capacity:
         raise ConfigError(
             f"`batch_size` is {batch_size:,}, the capacity of the replay {capacity:,}: a batch "

@@ -44,7 +44,6 @@ class EnvStepBudget:
     __name__ = "env_step_budget"
 
     def __init__(self, max_env_steps: int, *, every: int, longest: int | None) -> None:
-        """Start with nothing spent."""
         self.max_env_steps = max_env_steps
         self._every = every
         self._longest = longest
@@ -54,7 +53,6 @@ class EnvStepBudget:
         self._generation = 0
 
     def __call__(self, ctx: Context) -> None:
-        """Note what a generation and its evaluation took, and finish if there is no room."""
         now = int(ctx.get("eval_steps", 0))
         if now != self._eval_steps:
             self._newest, self._eval_steps = now - self._eval_steps, now
@@ -95,7 +93,6 @@ class EnvStepBudget:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the env steps of the newest generation and evaluation."""
         return {
             "eval_steps": self._eval_steps,
             "newest": self._newest,
@@ -104,7 +101,6 @@ class EnvStepBudget:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state."""
         self._eval_steps, self._newest = int(state["eval_steps"]), int(state["newest"])
         self._env_step, self._generation = int(state["env_step"]), int(state["generation"])
 

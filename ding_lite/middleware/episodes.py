@@ -19,7 +19,6 @@ class RecentEpisodes:
     """Remembers the newest episodes, and how many there were."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._router = current_router()
         self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT_EPISODES)
         self._count = 0
@@ -46,10 +45,8 @@ class RecentEpisodes:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Copy what is remembered."""
         return {"recent": list(self._recent), "episodes": self._count}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state."""
         self._recent = deque(map(tuple, state["recent"]), maxlen=RECENT_EPISODES)
         self._count = state["episodes"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, overload
 
@@ -145,16 +146,8 @@ eval_episodes, eval_return, eval_steps, fitness_mean)
         return here if processes is None else evaluate_together(here, processes, period, goal)
     _refuse({**of_agents, "processes": processes}, what)
     check_fits(what, envs)
-    return Evaluate(
-        what,
-        envs,
-        period=period,
-        goal=goal,
-        episodes=episodes,
-        confirm=confirm,
-        confirm_at=goal if confirm_at is None else min(goal, confirm_at),
-        share=share,
-    )
+    confirm_at = goal if confirm_at is None else min(goal, confirm_at)
+    return Evaluate(what, envs, period, goal, episodes, confirm, confirm_at, share)
 
 
 def _refuse(misplaced: Mapping[str, object], what: object) -> None:
@@ -164,40 +157,32 @@ def _refuse(misplaced: Mapping[str, object], what: object) -> None:
         )
 
 
+@dataclass(eq=False)
 class Evaluate:
     """The middleware that `evaluate` makes."""
 
     __name__ = "evaluate"
 
-    def __init__(
-        self,
-        policy: Policy,
-        envs: Envs,
-        *,
-        period: Period,
-        goal: float,
-        episodes: int,
-        confirm: int,
-        confirm_at: float,
-        share: float | None,
-    ) -> None:
-        """Start with nothing played."""
-        self._policy, self._envs = policy, envs
-        self._period, self._goal, self._share = period, goal, share
-        self._episodes, self._confirm, self._confirm_at = episodes, confirm, confirm_at
-        self._env_steps = 0
-        """Those of all evaluations."""
-        self._newest = 0.0
-        """The env steps of an episode in the newest evaluation; twice those of one that was cut."""
-        self._of_training: float | None = None
-        """The mean length of the newest episodes that were learned from."""
-        self._is_near = False
-        """Whether one of them has reached what is to be confirmed since the newest evaluation."""
-        self._final: tuple[int, float, int, int] | None = None
-        """The env step, mean return, env steps and episodes of an evaluation that ended the run."""
+    _policy: Policy
+    _envs: Envs
+    _period: Period
+    _goal: float
+    _episodes: int
+    _confirm: int
+    _confirm_at: float
+    _share: float | None
+    _env_steps: int = 0
+    """Those of all evaluations."""
+    _newest: float = 0.0
+    """The env steps of an episode in the newest evaluation; twice those of one that was cut."""
+    _of_training: float | None = None
+    """The mean length of the newest episodes that were learned from."""
+    _is_near: bool = False
+    """Whether one of them has reached what is to be confirmed since the newest evaluation."""
+    _final: tuple[int, float, int, int] | None = None
+    """The env step, mean return, env steps and episodes of an evaluation that ended the run."""
 
     def __call__(self, ctx: Context) -> None:
-        """Evaluate if this step is due, and if it is paid for."""
         self._of_training = ctx.metrics.get("episode_length", self._of_training)
         self._is_near |= ctx.metrics.get("episode_return", -math.inf) >= self._confirm_at
         if not self._period.is_due(ctx):
@@ -281,7 +266,6 @@ class Evaluate:
         return math.ceil(episodes / num_envs) * num_envs
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next evaluations depend on."""
         of_training = self._of_training
         return {
             "env_steps": self._env_steps,
@@ -293,7 +277,6 @@ class Evaluate:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state."""
         self._period.load_state_dict(state)
         self._env_steps, self._newest = int(state["env_steps"]), float(state["newest"])
         self._of_training = state["of_training"]

@@ -79,7 +79,6 @@ class _KeepBest:
         return {"best": self._best if math.isfinite(self._best) else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state: what was saved later is saved again, as it was."""
         self._best = -math.inf if state["best"] is None else float(state["best"])
 
 
@@ -89,7 +88,6 @@ class KeepBestAgent(_KeepBest):
     __name__ = "keep_best_agent"  # under which checkpoints have its state
 
     def __init__(self, population: Population, directory: Path) -> None:
-        """Begin with the best of a population that was not evaluated yet."""
         super().__init__(population[0].policy, directory)
         self.population = population
         self._agent: Agent | None = None
@@ -110,7 +108,6 @@ class KeepBestAgent(_KeepBest):
         return {"value": super().state_dict()["best"], "agent": agent}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state."""
         super().load_state_dict({"best": state["value"]})
         self._agent = None
         if state["agent"] is not None:
@@ -124,9 +121,6 @@ def save_evaluated(
     """Save a policy by itself, with what its evaluation in this step has returned.
 
     `known` is what `not_finite` has returned of it before it learned.
-
-    Raises:
-        NonFiniteError: The policy is broken, and was not saved.
     """
     state, train_iter = policy.state_dict(), ctx.get("train_iter", 0)
     check_finite(state, "policy", known=known, train_iter=train_iter, directory=directory)

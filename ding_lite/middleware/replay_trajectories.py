@@ -49,10 +49,8 @@ class _ReplayTrajectories:
             self._before = ctx.trajectories[: self._num]
 
     def state_dict(self) -> dict[str, Any]:
-        """Copy the trajectories to replay."""
         names = [field.name for field in fields(Rollout)]
         return {"before": [{name: getattr(one, name) for name in names} for one in self._before]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state."""
         self._before = [Rollout(**one) for one in state["before"]]

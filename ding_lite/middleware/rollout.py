@@ -17,18 +17,11 @@ from ding_lite.runtime.context import Context
 
 
 class CollectRollout:
-    """Acts `num_steps` times in each env, and puts one `Rollout` on the ctx.
-
-    Args:
-        policy: Explores.
-        envs: Go on where the step before left them.
-        num_steps: Env steps of each env.
-    """
+    """Acts `num_steps` times in each env, and puts one `Rollout` on the ctx."""
 
     __name__ = "collect"
 
     def __init__(self, policy: ActorCritic, envs: Envs, num_steps: int) -> None:
-        """Start with no episode."""
         self._envs = envs
         self._num_steps = num_steps
         self._episodes = RecentEpisodes()
@@ -37,19 +30,16 @@ class CollectRollout:
         self._seen_obs: NumpyArray | None = None
 
     def __call__(self, ctx: Context) -> None:
-        """Collect one rollout."""
         ctx.trajectories = [self._collect(version=ctx.get("weights_version", 0))]
         ctx.env_step = ctx.get("env_step", 0) + self._num_steps * self._envs.num_envs
         ctx.keep("env_step")
         self._episodes.report(ctx, self._envs)
 
     def state_dict(self) -> dict[str, Any]:
-        """Copy what was seen of the newest episodes, and the memory of the policy."""
         state = self._episodes.state_dict()
         return state if self._memory is None else {**state, "memory": self._memory.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state."""
         self._episodes.load_state_dict(state)
         self._memory = fitted(self._memory, self._policy, self._envs.num_envs)
         if self._memory is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ding_lite.clock import Deadline
@@ -172,45 +173,28 @@ def _learner(policy: Policy) -> Policy:
     return policy.policy if isinstance(policy, TakesTurns) else policy
 
 
+@dataclass(eq=False)
 class TrainAgent:
-    """Improves an agent from replay, by the settings that it has at the time.
-
-    Args:
-        agent: Learns.
-        replay: Sampled once an update.
-        batch_size: Transitions in an update; the agent's own setting if None.
-        updates: Updates in a step, of an agent that has no `learn_every`.
-        beta: As for `train`.
-        norm: Normalises rewards.
-    """
+    """Improves an agent from replay, by the settings that it has at the time."""
 
     __name__ = "train"
+    agent: TakesTurns
+    replay: Replay
+    batch_size: int | None
+    """Transitions in an update; the agent's own setting if None."""
+    updates: int
+    """Updates in a step, of an agent that has no `learn_every`."""
+    beta: Schedule | None
+    norm: RewardNorm | None = None
 
-    def __init__(
-        self,
-        agent: TakesTurns,
-        replay: Replay,
-        *,
-        batch_size: int | None,
-        updates: int,
-        beta: Schedule | None,
-        norm: RewardNorm | None = None,
-    ) -> None:
-        """Check what can be checked."""
-        self.agent = agent
-        self.replay = replay
-        self._batch_size = batch_size
-        self._updates = updates
-        self._beta = beta
-        self._norm = norm
-        self.shares = not isinstance(replay, Prioritized | FilledElsewhere)
+    def __post_init__(self) -> None:
+        self.shares = not isinstance(self.replay, Prioritized | FilledElsewhere)
         """Whether one sample may serve several agents."""
         self._size = self.size()
         self._train = self._updating()
         self._unless_the_job_ends = _unless_the_job_ends(lambda ctx: self._train(ctx))
 
     def __call__(self, ctx: Context) -> None:
-        """Do the updates of a step."""
         size = self.size()
         if size != self._size:  # the agent has changed
             self._size = size
@@ -219,46 +203,35 @@ class TrainAgent:
 
     def _updating(self) -> Middleware:
         return _updating(
-            self.agent, self.replay, self._size, self._beta, self.num_updates, self._norm
+            self.agent, self.replay, self._size, self.beta, self.num_updates, self.norm
         )
 
     def sample(self, count: int) -> Transitions:
         """Sample so many transitions, with rewards as they are learned from."""
         batch = self.replay.sample(count)
-        return batch if self._norm is None else self._norm(batch)
+        return batch if self.norm is None else self.norm(batch)
 
     def size(self) -> int:
-        """Return how many transitions an update takes now.
-
-        Raises:
-            ConfigError: It is out of range, or more than the replay can hold.
-        """
-        return _batch_size(self.agent, self.replay, self._batch_size)
+        """Return how many transitions an update takes now, as many as the replay can hold."""
+        return _batch_size(self.agent, self.replay, self.batch_size)
 
     def num_updates(self) -> int:
         """Return how many updates are due now; asked once a step."""
         due = self.agent.take_updates()
-        return self._updates if self.agent.learn_every is None else due
+        return self.updates if self.agent.learn_every is None else due
 
 
 class TrainFromRollouts:
-    """Improves a policy from the rollouts of a step.
-
-    Args:
-        policy: Learns.
-        norm: Normalises rewards.
-    """
+    """Improves a policy from the rollouts of a step."""
 
     __name__ = "train"
 
     def __init__(self, policy: ActorCritic, norm: RewardNorm | None) -> None:
-        """Keep both."""
         self.policy = policy
         self._norm = norm
         self._unless_the_job_ends = _unless_the_job_ends(self._train)
 
     def __call__(self, ctx: Context) -> None:
-        """Learn from the rollouts of a step."""
         self._unless_the_job_ends(ctx)
 
     def rollouts(self, ctx: Context) -> Sequence[Rollout]:

@@ -50,11 +50,7 @@ class Earlier:
 
     @property
     def report(self) -> tuple[str, ...]:
-        """The functions that the run has reported to.
-
-        Raises:
-            ConfigError: No program of this user has written them there.
-        """
+        """The functions that the run has reported to, if a program of this user has named them."""
         return saved_report(self.described)
 
     @property
@@ -64,11 +60,7 @@ class Earlier:
         return {**of_files, **self.settings}
 
     def complete(self, env: EnvMaker) -> EnvMaker:
-        """Return the maker of an environment with what it lacks of what stands here.
-
-        Raises:
-            ConfigError: A wrapper cannot be found again, or code of others would be imported.
-        """
+        """Return the maker of an environment with what it lacks of what stands here."""
         about = self.options
         if short_name(about.get("env") or env.env) != short_name(env.env):
             return env
@@ -98,11 +90,7 @@ class Earlier:
 
     @property
     def search(self) -> Search | None:
-        """The search space of an evolution; None where this is of none.
-
-        Raises:
-            ConfigError: It cannot be read.
-        """
+        """The search space of an evolution; None where this is of none."""
         if not self.searched:
             return None
         return Search(**{name: _parameter(name, text) for name, text in self.searched.items()})
@@ -114,11 +102,7 @@ def run_begun(directory: Path) -> Earlier:
 
 
 def read_config(path: Path) -> Earlier:
-    """Read settings and options from a TOML file, or from the `config.json` of a run.
-
-    Raises:
-        ConfigError: There is no such file, or it is neither.
-    """
+    """Read settings and options from a TOML file, or from the `config.json` of a run."""
     try:
         if path.suffix == ".json":
             return _of_run(path, read_description(path))

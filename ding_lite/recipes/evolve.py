@@ -77,12 +77,10 @@ class EvolvePlan:
 
     @property
     def config(self) -> EvolutionConfig:
-        """The settings of evolution."""
         return cast(EvolutionConfig, self.plan.config)
 
     @property
     def described(self) -> dict[str, Any]:
-        """All settings by name, and what is searched."""
         search = {name: repr(what) for name, what in self.search.parameters.items()}
         return {**self.plan.described, "search": search}
 
@@ -159,11 +157,6 @@ def plan_evolution(
     settings: Mapping[str, Any],
     choices: Choices,
 ) -> EvolvePlan:
-    """Put together what an evolution will do.
-
-    Raises:
-        ConfigError: A name is not known, or a value is out of range.
-    """
     if "population" in choices.given:
         settings = {**settings, "population": choices.given["population"]}
     maker = maker_of(env, choices)
@@ -197,7 +190,6 @@ def plan_evolution(
 
 
 def run_evolution(evolution: EvolvePlan) -> EvolveResult:
-    """Do what a plan says, and judge the best agent."""
     plan = evolution.plan
     plan.check_env()
     options, config = plan.options, evolution.config

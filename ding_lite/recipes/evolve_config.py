@@ -109,14 +109,12 @@ class EvolutionConfig(TrainConfig):
         )
 
     def tournament(self, seed: int) -> Tournament:
-        """Make the tournament."""
         [own] = spawn_seeds(seed, "evolve/tournament", count=1)
         return Tournament(
             size=self.tournament_size, elitism=self.elitism, window=self.window, seed=own
         )
 
     def mutation(self, search: Search, seed: int) -> Mutation:
-        """Make the mutation."""
         [own] = spawn_seeds(seed, "evolve/mutation", count=1)
         return Mutation(
             search,
@@ -132,11 +130,7 @@ class EvolutionConfig(TrainConfig):
         )
 
     def evaluation_limit(self, max_episode_steps: int | None) -> int | None:
-        """Return where an episode of an evaluation is cut; None where the environment ends it.
-
-        Args:
-            max_episode_steps: The environment's time limit.
-        """
+        """Return where an episode of an evaluation is cut; None where the environment ends it."""
         if self.eval_limit is not None:
             return self.eval_limit
         own = _MOST_OF_LEARNING * self.eval_every // (self.population * self.eval_episodes)
@@ -144,11 +138,9 @@ class EvolutionConfig(TrainConfig):
         return most if max_episode_steps is None or max_episode_steps > most else None
 
     def turn_steps(self, num_envs: int) -> int:
-        """Return the env steps of one agent in each step of the pipeline."""
         return num_envs
 
     def steps_per_update(self, num_envs: int) -> int:
-        """Return the env steps of all agents in each step of the pipeline."""
         return self.population * self.turn_steps(num_envs)
 
 
@@ -177,11 +169,9 @@ class ReplayEvolutionConfig(EvolutionConfig):
         )
 
     def turn_steps(self, num_envs: int) -> int:
-        """Return the env steps of one agent in each step of the pipeline."""
         return num_envs * math.ceil(self.turn / num_envs)
 
     def check_sizes(self, envs: Envs, policy: Policy) -> None:
-        """Refuse what the machine has too little memory for, before anything is begun."""
         check_replay_sizes(envs, policy, capacity=self.capacity)
         check_steps_fit(envs.spec, self.turn, turn=self.turn)
 
@@ -199,20 +189,14 @@ class RolloutEvolutionConfig(EvolutionConfig):
         check_all(whole(1, unroll=self.unroll))
 
     def turn_steps(self, num_envs: int) -> int:
-        """Return the env steps of one agent in each step of the pipeline."""
         return num_envs * self.unroll
 
     def check_sizes(self, envs: Envs, policy: Policy) -> None:
-        """Refuse what the machine has too little memory for, before anything is begun."""
         check_steps_fit(envs.spec, self.unroll * envs.num_envs, unroll=self.unroll)
 
 
 def recipe_of_several(recipe: Recipe[Any]) -> Recipe[Any]:
-    """Make of what is known of a policy's training what is known of a population's.
-
-    Raises:
-        ConfigError: It learns from sequences of episodes.
-    """
+    """Make of what is known of a policy's training what is known of a population's."""
     if issubclass(recipe.config, SequenceConfig):
         raise ConfigError(
             "`evolve` has one replay of transitions for all agents, and "
@@ -243,12 +227,7 @@ def recipe_of_several(recipe: Recipe[Any]) -> Recipe[Any]:
 def recipe_of_made(recipe: Recipe[Any], env: EnvMaker) -> Recipe[Any]:
     """Make the recipe of a population of policies like the one that a function makes.
 
-    Args:
-        recipe: That of the function. Each agent has a policy of its own by it, with other settings.
-        env: The environment.
-
-    Raises:
-        ConfigError: It makes no policy, or one without settings.
+    Each agent has a policy of its own by it, with other settings.
     """
     make = recipe.policy
     made = make(env.spec(), None)
@@ -287,7 +266,6 @@ def default_search(config: object) -> Search:
 
 
 def learns_by_ratio(search: Search) -> bool:
-    """Whether all agents learn equally often."""
     return LEARN_EVERY not in search.parameters
 
 

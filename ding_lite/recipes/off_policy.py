@@ -66,7 +66,6 @@ class OffPolicyConfig(SingleConfig):
         return _steps_per_update(self.update_ratio, num_envs)
 
     def check_sizes(self, envs: Envs, policy: Policy) -> None:
-        """Refuse what the machine has too little memory for, before anything is begun."""
         check_replay_sizes(envs, policy, capacity=self.capacity)
 
 
@@ -89,16 +88,11 @@ class SequenceConfig(SingleConfig):
         )
 
     def steps_per_update(self, num_envs: int) -> int:
-        """Return the env steps in each step of the pipeline: enough for an update."""
         return _steps_per_update(self.update_ratio, num_envs)
 
 
 def check_replay_sizes(envs: Envs, policy: Policy, *, capacity: int) -> None:
-    """Refuse a replay that is too large for the machine, or too small for the policy.
-
-    Raises:
-        ConfigError: Names the setting to change.
-    """
+    """Refuse a replay that is too large for the machine, or too small for the policy."""
     check_replay_fits(envs.spec, capacity=capacity)
     check_steps_fit(envs.spec, policy.n_step * envs.num_envs, n_step=policy.n_step)
     if isinstance(policy.config, BatchConfig):

@@ -30,11 +30,9 @@ class OnPolicyConfig(SingleConfig):
         check_all(whole(1, unroll=self.unroll))
 
     def steps_per_update(self, num_envs: int) -> int:
-        """Return the env steps in each step of the pipeline."""
         return num_envs * self.unroll
 
     def check_sizes(self, envs: Envs, policy: Policy) -> None:
-        """Refuse what the machine has too little memory for, before anything is begun."""
         check_steps_fit(envs.spec, self.unroll * envs.num_envs, unroll=self.unroll)
 
 

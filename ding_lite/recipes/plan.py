@@ -60,15 +60,7 @@ _ELSEWHERE = {
 
 
 class Choices:
-    """The options that were chosen for a run.
-
-    Args:
-        **given: Their values by name; None for those that were not chosen. Other names are left
-            out.
-
-    Raises:
-        ConfigError: A path is none, or middleware of the user are no list.
-    """
+    """The options that were chosen for a run, by name; those that are None were not."""
 
     def __init__(self, **given: Any) -> None:  # noqa: ANN401 - they have types of their own
         known = {*OF_ENVS, *PARTS, *NO_SETTINGS, "population"} - {"env"}
@@ -85,12 +77,10 @@ class Choices:
 
     @cached_property
     def in_file(self) -> Earlier:
-        """The settings and options of the file `config`."""
         return read_config(self.given["config"]) if "config" in self.given else Earlier()
 
     @cached_property
     def begun(self) -> Earlier:
-        """The settings and options that a resumed run was begun with."""
         out = self.given.get("out")
         return run_begun(out) if out and self.given.get("resume") else Earlier()
 
@@ -103,7 +93,6 @@ class RunPlan:
     recipe: Recipe[Any]
     options: Options
     vector: VectorEnv[Any, Any, Any] | None = None
-    """The vector environment to learn from, where one was given."""
     policy_config: Any
     config: TrainConfig
     sources: Mapping[str, str]
@@ -116,15 +105,10 @@ class RunPlan:
 
     @property
     def parts(self) -> dict[str, Any]:
-        """The parts of the policy that the user gives."""
         return _given_parts(vars(self.options))
 
     def make_policy(self, spec: EnvSpec) -> Policy:
-        """Make the policy.
-
-        Raises:
-            ConfigError: It does not take what was given.
-        """
+        """Make the policy; ConfigError where it does not take what was given."""
         more = {**self.parts, **self._computing}
         try:
             return self.recipe.policy(spec, self.policy_config, **more)
@@ -137,11 +121,7 @@ class RunPlan:
             ) from error
 
     def check_env(self) -> None:
-        """Refuse `atari` for other environments, which do not take the arguments of games.
-
-        Raises:
-            ConfigError: It is on, and the environment is no Atari game.
-        """
+        """Refuse `atari` for other environments, which do not take the arguments of games."""
         if self.config.atari:
             maker = EnvMaker.of(self.options.env)
             args = {name: maker.args[name] for name in maker.args if name not in ATARI_ARGS}
@@ -153,7 +133,6 @@ class RunPlan:
 
     @property
     def kind(self) -> str:
-        """The name of the policy's class or function."""
         return str(getattr(self.recipe.policy, "__name__", self.name))
 
     @property
@@ -200,7 +179,6 @@ class RunPlan:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The defaults of all settings that have one."""
         return {
             **default_values(self.recipe.policy_config),
             **default_values(self.recipe.config),
@@ -208,7 +186,6 @@ class RunPlan:
 
     @property
     def title(self) -> str:
-        """The title of the run in a picture."""
         return f"{self.kind} on {self.options.env}"
 
 
@@ -223,17 +200,6 @@ def make_plan(
     """Make the plan of a run.
 
     A run that goes on has the settings that it was begun with, but for those that are given.
-
-    Args:
-        policy: Its name, such as `dqn`, its class, or a function of the spec that makes it.
-        env: The environment, as `make_envs` takes it.
-        settings: Settings of the policy and of training that were given.
-        choices: The options that were.
-        recipe: How the policy is trained; what the table of policies says by default.
-
-    Raises:
-        ConfigError: A name is not known, a value is out of range, or there is no such policy,
-            environment or function to report to.
     """
     maker, vector = maker_of(env, choices), env if isinstance(env, VectorEnv) else None
     recipe = find_recipe(policy, maker.spec) if recipe is None else recipe
@@ -311,10 +277,6 @@ def maker_of(env: EnvLike, choices: Choices) -> EnvMaker:
 
     Its arguments, wrappers and imports that are not given are those of the file of settings, or
     those that the run was begun with.
-
-    Raises:
-        ConfigError: It is a vector environment of which no others can be made, or which takes no
-            arguments any more; or they are of another type.
     """
     about: dict[str, Any] = {n: choices.given[n] for n in OF_ENVS if choices.given.get(n)}
     if not isinstance(env, VectorEnv):
@@ -374,11 +336,7 @@ def _values(config: Any) -> dict[str, Any]:  # noqa: ANN401 - a dataclass of any
 
 
 def checked_settings(settings: object) -> Mapping[str, Any]:
-    """Return settings that were given as one value; without them an empty mapping.
-
-    Raises:
-        ConfigError: They are no mapping.
-    """
+    """Return settings that were given as one value; without them an empty mapping."""
     if settings is None:
         return {}
     if not isinstance(settings, Mapping):

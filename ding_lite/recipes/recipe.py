@@ -98,10 +98,7 @@ class TrainConfig:
     def within(self, max_env_steps: int, num_envs: int, *, agents: int = 1) -> Self:
         """Return the same with blocks of env steps that fit a run which is shorter than they are.
 
-        Args:
-            max_env_steps: All that the run may make.
-            num_envs: The environments.
-            agents: How many make a block each before the run may end.
+        So many `agents` make a block each before the run may end.
         """
         room = max_env_steps // agents
         most = {"warmup": max_env_steps // 2, "unroll": room // num_envs, "turn": room}
@@ -113,11 +110,7 @@ class TrainConfig:
         return num_envs
 
     def check_sizes(self, envs: Envs, policy: Policy) -> None:
-        """Refuse settings that need more memory than the machine has.
-
-        Raises:
-            ConfigError: Names the setting to lower.
-        """
+        """Refuse settings that need more memory than the machine has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +133,6 @@ class SingleConfig(TrainConfig):
 
     @property
     def num_eval_episodes(self) -> int:
-        """The greedy episodes of an evaluation."""
         usual = EVAL_EPISODES if self.eval_share is None else EVAL_EPISODES_WITHIN_SHARE
         return usual if self.eval_episodes is None else self.eval_episodes
 
@@ -155,11 +147,7 @@ class SingleConfig(TrainConfig):
         return min(self.num_eval_episodes, max(1, num_envs // ENVS_FOR_ONE_OF_EVALUATIONS))
 
     def running_share(self, max_episode_steps: int | None) -> float | None:
-        """Return the part of `eval_share` for the time before the verdict: half where that has one.
-
-        Args:
-            max_episode_steps: The time limit of an episode.
-        """
+        """Return the `eval_share` for the time before the verdict: half where that has a part."""
         has_own = verdict_is_short(max_episode_steps)
         return self.eval_share and self.eval_share / (1 if has_own else 2)
 

@@ -78,15 +78,9 @@ RECIPES: dict[str, Recipe[Any]] = {
 def find_recipe(policy: object, spec: Callable[[], EnvSpec]) -> Recipe[Any]:
     """Find or make the recipe of a policy.
 
-    Args:
-        policy: Its name, such as `dqn`; `path/to/file.py:MyPolicy` or `module:MyPolicy`; a class of
-            this package, a subclass of one, which has its settings, or a `TorchPolicy`; or a
-            function of the spec that makes a policy.
-        spec: Makes the spec of the environments, for such a function: what it makes says whether
-            it learns from replay or from rollouts.
-
-    Raises:
-        ConfigError: There is none of that name, or the function makes no policy.
+    The policy is a name, such as `dqn`; `path/to/file.py:MyPolicy` or `module:MyPolicy`; a class of
+    this package, a subclass of one, which has its settings, or a `TorchPolicy`; or a function of
+    the spec, and what it makes says whether it learns from replay or from rollouts.
     """
     if isinstance(policy, str):
         recipe = RECIPES.get(policy.lower())
@@ -149,15 +143,8 @@ def _recipe_of_function(make: Callable[..., Any], spec: Callable[[], EnvSpec]) -
 def made_by(make: Callable[..., Any], spec: EnvSpec, seed: int = 0, **parts: object) -> Policy:
     """Make a policy by a function of the user.
 
-    Args:
-        make: Makes it of the spec, and of a `seed` if it takes one.
-        spec: The environments'.
-        seed: Of the run. Where the function does not take it, modules that it makes begin with it,
-            and so does what the policy draws, unless its settings have a seed of their own.
-        **parts: What was given of the policy beside that.
-
-    Raises:
-        ConfigError: A part was given, or the function takes no spec, or makes no policy.
+    Where the function takes no `seed`, modules that it makes begin with it, and so does what the
+    policy draws, unless its settings have a seed of their own.
     """
     if parts:
         raise ConfigError(
@@ -196,6 +183,5 @@ def _takes(make: Callable[..., Any], *args: object, **named: object) -> bool:
 def recipe_of(
     policy: Callable[..., Policy], policy_config: type[Any], from_rollouts: bool
 ) -> Recipe[Any]:
-    """Make the recipe of a policy that the table does not have."""
     config = OnPolicyConfig if from_rollouts else OffPolicyConfig
     return Recipe(policy=policy, policy_config=policy_config, config=config, learn=_LEARN[config])

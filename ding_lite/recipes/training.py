@@ -102,7 +102,6 @@ def train(  # noqa: PLR0913, D417 - all of a run; all but three by name, and few
 
 
 def run_plan(plan: RunPlan) -> TrainResult:
-    """Carry out a plan, and judge the trained policy."""
     plan.check_env()
     options, config = plan.options, cast(SingleConfig, plan.config)
     stack = config.frame_stack

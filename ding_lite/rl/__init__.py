@@ -12,14 +12,7 @@ from ding_lite.rl.batch import (
 from ding_lite.rl.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.vector import Envs, Episode, make_envs
 from ding_lite.rl.evaluation import mean_return
-from ding_lite.rl.formulas.advantages import (
-    Advantages,
-    TensorAdvantages,
-    gae,
-    gae_on_device,
-    vtrace,
-    vtrace_on_device,
-)
+from ding_lite.rl.formulas.advantages import Advantages, gae, vtrace
 from ding_lite.rl.formulas.exploration import epsilon_ladder
 from ding_lite.rl.formulas.returns import NStep
 from ding_lite.rl.formulas.schedules import Schedule, constant, exponential, linear
@@ -82,7 +75,6 @@ __all__ = [
     "Sequences",
     "Step",
     "TD3Config",
-    "TensorAdvantages",
     "TensorRollout",
     "TorchPolicy",
     "TorchPolicyConfig",
@@ -92,14 +84,18 @@ __all__ = [
     "epsilon_ladder",
     "exponential",
     "gae",
-    "gae_on_device",
     "linear",
     "load_checkpoint",
     "make_envs",
     "mean_return",
     "save_checkpoint",
     "vtrace",
-    "vtrace_on_device",
 ]
 
-__getattr__ = renamed(__name__, Unroll="Rollout")
+__getattr__ = renamed(
+    __name__,
+    TensorAdvantages="Advantages",
+    Unroll="Rollout",
+    gae_on_device="gae",
+    vtrace_on_device="vtrace",
+)

@@ -54,17 +54,9 @@ def play(
     episodes: int | None = None,
     max_env_steps: int | None = None,
 ) -> Played:
-    """Play whole episodes without exploring, average their returns, and count the env steps.
+    """Play as `mean_return` does, and count the env steps too.
 
-    Args:
-        policy: As `mean_return` takes it.
-        envs: Likewise.
-        episodes: Likewise.
-        max_env_steps: Where playing ends at the latest, rounded up to a step of all environments;
-            it is not limited by default.
-
-    Raises:
-        ConfigError: As of `mean_return`.
+    Playing ends at `max_env_steps` at the latest, rounded up to a step of all environments.
     """
     most = math.inf if max_env_steps is None else max_env_steps
     episodes = envs.num_envs if episodes is None else episodes
@@ -108,7 +100,6 @@ class PlayedByEach:
 
     @property
     def mean_returns(self) -> tuple[float, ...]:
-        """The mean of each player's returns."""
         return tuple(sum(own) / len(own) for own in self.returns)
 
 
@@ -122,19 +113,9 @@ def play_each(
     """Play whole episodes of several players in the same environments, and return their returns.
 
     Each player plays a fixed number of episodes, and each episode that was begun counts, however
-    long it is. After an episode an environment takes the next one, of any player, so that
-    no environment waits before the last episodes are under way.
-
-    Args:
-        act: Chooses an action for each observation, [N, ...], given the index of the player of
-            each environment, [N].
-        envs: Environments to play in. Not those of a collector: they are reset.
-        episodes: How many each player plays.
-        reset: Called after each env step with where an episode has ended, [N], for players with
-            memory.
-
-    Raises:
-        ConfigError: If a player plays no episode.
+    long it is. After an episode an environment takes the next one, of any player, so that no
+    environment waits before the last episodes are under way. `act` gets the index of the player of
+    each environment, [N], beside the observations; the environments are reset first.
     """
     if not episodes or min(episodes) < 1:
         raise ConfigError(
@@ -170,5 +151,4 @@ def is_below(goal: float, returns: Sequence[float]) -> bool:
 
 
 def _next(waiting: list[int]) -> int:
-    """Return the player of the next episode; -1 if no episode is left."""
     return waiting.pop() if waiting else -1

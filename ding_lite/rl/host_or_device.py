@@ -30,16 +30,11 @@ Number: TypeAlias = Any
 
 
 def is_host(device: torch.device) -> bool:
-    """Return whether what a device holds is computed on as arrays."""
     return device == _CPU  # takes a third of the time of a look at its `type`
 
 
 def usable_device(device: str | torch.device) -> torch.device:
-    """Return a device of this machine.
-
-    Raises:
-        ConfigError: If there is none of that name here.
-    """
+    """Return a device of this machine; ConfigError if there is none of that name here."""
     try:
         return torch.zeros(0, device=device).device
     except (RuntimeError, AssertionError, TypeError) as error:  # each of its own
@@ -60,17 +55,11 @@ def number(value: Any) -> Number:  # noqa: ANN401 - an array or a tensor of one 
 
 
 def namespace(values: Any) -> Any:  # noqa: ANN401 - two modules with functions of the same names
-    """Return the module of functions for an array: `torch` for a tensor, else `numpy`.
-
-    Example:
-        >>> namespace(np.ones(1)).__name__, namespace(torch.ones(1)).__name__
-        ('numpy', 'torch')
-    """
+    """Return the module of functions for an array: `torch` for a tensor, else `numpy`."""
     return torch if isinstance(values, Tensor) else np
 
 
 def floats(values: AnyArray) -> AnyArray:
-    """Return numbers or flags as float32."""
     xp = namespace(values)
     return xp.asarray(values, dtype=xp.float32)
 
@@ -92,12 +81,7 @@ def computable(tensor: Tensor) -> AnyArray:
 def on(device: torch.device, values: Array) -> AnyArray:
     """Return values as formulas compute on them with the outputs of a network on a device.
 
-    Args:
-        device: Of the network.
-        values: An array, or a tensor on any device.
-
-    Returns:
-        An array on a CPU, else a tensor there. The host does not wait for a copy to the device.
+    An array on a CPU, else a tensor there: the host does not wait for a copy to the device.
     """
     if is_host(device):
         return to_numpy(values)
@@ -118,18 +102,11 @@ def as_tensor(values: Array) -> Tensor:
 
 
 def guard(loss: Number, check: Callable[[float], None]) -> Tensor | None:
-    """Let no update follow from a loss that is not finite.
+    """Let no update follow from a loss that is not finite: `check` raises if it is not.
 
-    Args:
-        loss: A number on a CPU, or a tensor of one number on a device.
-        check: Raises if a loss is not finite.
-
-    Returns:
-        None on a CPU. On a device, which the host does not wait for, 1.0 if the optimiser is to
-        skip its step, else 0.0, as `FlatAdam.step(skip=...)` takes it.
-
-    Raises:
-        NonFiniteError: From `check`, on a CPU. On a device the metrics raise it when they are read.
+    Return None on a CPU. On a device, which the host does not wait for, return 1.0 if the optimiser
+    is to skip its step, else 0.0, as `FlatAdam.step(skip=...)` takes it; there the metrics raise
+    the error when they are read.
     """
     if isinstance(loss, Tensor):
         return (~torch.isfinite(loss)).float()
@@ -144,10 +121,8 @@ def metrics_of(
 ) -> Metrics:
     """Return metrics: plain numbers and arrays on a CPU, else what fetches them when read.
 
-    Args:
-        values: Numbers, arrays and tensors by name; `loss` among them.
-        check: Raises if a loss is not finite; called with a loss that was fetched.
-        **checks: Likewise for further losses by name.
+    `check` gets the `loss` that was fetched, and `checks` further losses by name; they raise if one
+    is not finite.
     """
     if Tensor in map(type, values.values()):
         return DeviceMetrics(values, check, **checks)
@@ -157,10 +132,7 @@ def metrics_of(
 class DeviceMetrics(Mapping[str, float | NumpyArray]):
     """Metrics on a device. The first value that is read fetches all, in one copy each of a size.
 
-    Args:
-        values: Tensors and numbers by name; `loss` among them.
-        check: Called with the loss when it is fetched.
-        **checks: Likewise for further losses by name.
+    The checks are those of `metrics_of`.
     """
 
     def __init__(
@@ -174,11 +146,7 @@ class DeviceMetrics(Mapping[str, float | NumpyArray]):
         self._fetched: dict[str, float | NumpyArray] | None = None
 
     def __getitem__(self, name: str) -> float | NumpyArray:
-        """Return a metric.
-
-        Raises:
-            NonFiniteError: A loss was NaN or infinite. The update was not done.
-        """
+        """Return a metric; NonFiniteError where a loss was not finite, and the update not done."""
         if name not in self._values:
             raise KeyError(name)
         if self._fetched is None:

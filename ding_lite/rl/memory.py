@@ -42,7 +42,6 @@ class Memory:
         """The states before the next env step, [N, S]. Written in place: copy it to keep it."""
 
     def __len__(self) -> int:
-        """Return the number of environments."""
         return len(self.state)
 
     def reset(self, done: BoolArray | None = None) -> None:

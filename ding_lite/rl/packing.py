@@ -39,7 +39,6 @@ class Leaf:
     keys: Keys
     """The keys that lead to it, from the outermost one."""
     space: LeafSpace
-    """Its space."""
 
     @property
     def name(self) -> str:
@@ -60,12 +59,10 @@ class Leaf:
 
     @property
     def raw_shape(self) -> tuple[int, ...]:
-        """Its shape as the environment gives it."""
         return self.space.shape or ()
 
     @property
     def size(self) -> int:
-        """How many numbers it has."""
         return math.prod(self.shape)
 
     @property
@@ -85,7 +82,6 @@ class Leaf:
         return not isinstance(self.space, Box)
 
     def find(self, tree: Tree) -> Any:  # noqa: ANN401 - of any type
-        """Return the part of an observation."""
         for key in self.keys:
             tree = tree[key]
         return tree
@@ -128,10 +124,6 @@ class Packing:
     A packed observation is float32 if no part is of bytes. Else it is bytes: parts of bytes and of
     zeros and ones have one for each number, all others four.
 
-    Args:
-        space: The observation space.
-        num_masked: The length of an action mask; 0 without one.
-
     Example:
         >>> space = Dict(at=Discrete(3), speed=Box(-1.0, 1.0, (2,)))
         >>> packing = Packing(space)
@@ -155,7 +147,6 @@ class Packing:
         self.border = int(ends[-1])
         """Where the action mask begins."""
         self.shape = (self.border + num_masked,)
-        """The shape of a packed observation."""
         self.num_inputs = sum(leaf.size for leaf in self.leaves)
         """The length of the vector of all parts, `joined`."""
         self.has_images = any(leaf.is_image for leaf in self.leaves)
@@ -163,18 +154,10 @@ class Packing:
         """Whether the observation is no tree: only a mask comes with it."""
 
     def pack(self, tree: Tree, *, action_mask: Array | None = None) -> NumpyArray:
-        """Pack a batch of observations.
+        """Pack a batch of observations, [N, D].
 
-        Args:
-            tree: Each part [N, ...], either as the environment gives it or as `unpack` returns it;
-                arrays or tensors.
-            action_mask: [N, A]; without one all actions are legal.
-
-        Returns:
-            [N, D].
-
-        Raises:
-            ShapeError: A part is missing or is not of its space.
+        Each part is [N, ...], either as the environment gives it or as `unpack` returns it; without
+        a mask, [N, A], all actions are legal.
         """
         parts = [self._encoded(leaf, tree) for leaf in self.leaves]
         count = len(parts[0])
@@ -198,20 +181,15 @@ class Packing:
         return packed
 
     def write_row(self, row: NumpyArray, raw: Tree) -> None:
-        """Write an observation of an environment into a row of packed ones, all but its mask."""
         for leaf, where in zip(self.leaves, self._slices, strict=True):
             part = leaf.encode(np.asarray(leaf.find(raw)))
             self._write(row[where], leaf, part)
 
     def unpack(self, packed: ArrayT) -> Tree:
-        """Take packed observations apart.
+        """Take packed observations, [..., D], apart.
 
-        Args:
-            packed: [..., D], an array or a tensor.
-
-        Returns:
-            A tree of [..., *shape]: numbers one-hot, images with channels first. Its arrays may
-            share memory with what was packed.
+        Return a tree of [..., *shape]: numbers one-hot, images with channels first. Its arrays may
+        share memory with what was packed.
         """
         parts = iter(self.parts(packed))
         return _rebuilt(self.space, parts)
@@ -246,8 +224,7 @@ class Packing:
     def first_infinite(self, packed: NumpyArray) -> tuple[int, Leaf, NumpyArray] | None:
         """Find a number that is NaN or infinite in packed observations, [N, D].
 
-        Returns:
-            The row, the part, and what it holds there; None where all are finite.
+        Return the row, the part, and what it holds there; None where all are finite.
         """
         if not self.is_bytes and np.count_nonzero(np.isfinite(packed)) == packed.size:
             return None
@@ -346,12 +323,7 @@ def as_floats(obs: Tensor) -> Tensor: ...
 @overload
 def as_floats(obs: NumpyArray) -> FloatArray: ...
 def as_floats(obs: Tensor | NumpyArray) -> Tensor | NumpyArray:
-    """Scale bytes to 0 to 1; return floats unchanged.
-
-    Example:
-        >>> as_floats(np.array([0, 255], dtype=np.uint8)).tolist()
-        [0.0, 1.0]
-    """
+    """Scale bytes to 0 to 1; return floats unchanged."""
     if isinstance(obs, Tensor):
         return obs.float().mul_(_PER_BYTE) if obs.dtype == torch.uint8 else obs
     return obs.astype(np.float32) * np.float32(_PER_BYTE) if obs.dtype == np.uint8 else obs

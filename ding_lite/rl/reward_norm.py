@@ -21,10 +21,6 @@ class RewardNorm:
     gymnasium's `NormalizeReward`. The mean stays, so that signs do. Rewards are kept as they were
     and divided when they are learned from: all of a batch by the same number, however old.
 
-    Args:
-        num_envs: How many environments there are.
-        gamma: The discount of one env step.
-
     Example:
         >>> norm = RewardNorm(2, gamma=0.5)
         >>> for _ in range(2):
@@ -35,7 +31,6 @@ class RewardNorm:
 
     def __init__(self, num_envs: int, *, gamma: float) -> None:
         self.gamma = gamma
-        """The discount of one env step."""
         self._sum_N = np.zeros(num_envs)
         self._sums = RunningNorm(1)
 
@@ -45,12 +40,6 @@ class RewardNorm:
         return float(self._sums.scale_I[0])
 
     def update(self, reward_N: FloatArray, done_N: BoolArray) -> None:
-        """Update the statistics with the rewards of an env step.
-
-        Args:
-            reward_N: One for each environment.
-            done_N: Where an episode has ended.
-        """
         self._sum_N = self.gamma * self._sum_N + reward_N
         self._sums.update(self._sum_N[:, None])
         self.restart(done_N)
@@ -65,10 +54,8 @@ class RewardNorm:
         return scaled
 
     def state_dict(self) -> dict[str, Any]:
-        """Copy the statistics and the sums."""
         return {"sums": self._sums.state_dict(), "sum": self._sum_N.copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned."""
         self._sums.load_state_dict(state["sums"])
         self._sum_N[:] = state["sum"]

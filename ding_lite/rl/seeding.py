@@ -21,13 +21,7 @@ _MASK = (1 << 64) - 1
 def make_rng(seed: int | np.integer[Any], stream: str) -> np.random.Generator:
     """Make the generator of one part of a run.
 
-    Args:
-        seed: The user's seed, 0 or more.
-        stream: The name of the part. Parts with one seed and different streams draw independent
-            numbers.
-
-    Raises:
-        ConfigError: If the seed is no whole number or below 0.
+    Parts with one seed and different streams draw independent numbers.
 
     Example:
         >>> float(make_rng(0, "replay").random()) == float(make_rng(0, "replay").random())
@@ -72,11 +66,7 @@ def state_words(state: Mapping[str, Any]) -> npt.NDArray[np.uint64]:
 
 
 def set_rng_state(rng: np.random.Generator, words: npt.ArrayLike) -> None:
-    """Load a state that `rng_state` returned.
-
-    Raises:
-        CheckpointError: If the words are no such state.
-    """
+    """Load a state that `rng_state` returned; CheckpointError if the words are no such state."""
     array = np.asarray(words)
     if array.shape != (6,) or array.dtype != np.uint64:
         raise CheckpointError(

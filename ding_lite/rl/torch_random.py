@@ -22,19 +22,6 @@ class TorchRandom:
     """Replaces PyTorch's global generators by its own stream, as a context manager.
 
     Within itself it does nothing: the outermost block counts.
-
-    Args:
-        seed: The user's seed.
-        stream: The name of the part that draws.
-        device: Where it draws, beside the CPU.
-
-    Example:
-        >>> first, second = TorchRandom(0, "a"), TorchRandom(0, "a")
-        >>> with first:
-        ...     number = torch.rand(1)
-        >>> with second:
-        ...     bool(number == torch.rand(1))
-        True
     """
 
     def __init__(self, seed: int, stream: str, *, device: str | torch.device = "cpu") -> None:
@@ -49,14 +36,12 @@ class TorchRandom:
         self.reseed(seed)
 
     def reseed(self, seed: int) -> None:
-        """Start the stream of another seed."""
         (word,) = spawn_seeds(seed, self._stream, count=1)
         self._own = [
             torch.Generator(g.device).manual_seed(word).get_state() for g in self._generators
         ]
 
     def __enter__(self) -> None:
-        """Continue the stream."""
         self._depth += 1
         if self._depth > 1:
             return
@@ -65,7 +50,6 @@ class TorchRandom:
             generator.set_state(state)
 
     def __exit__(self, *_: object) -> None:
-        """Restore the global generators."""
         self._depth -= 1
         if self._depth:
             return
@@ -74,17 +58,12 @@ class TorchRandom:
             generator.set_state(state)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Copy the place in the stream."""
         return {
             g.device.type: own.clone() for g, own in zip(self._generators, self._own, strict=True)
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned; a stream of another device starts anew there.
-
-        Raises:
-            CheckpointError: If it is no such state.
-        """
+        """Load a state that `state_dict` returned; a stream of another device starts anew there."""
         for index, generator in enumerate(self._generators):
             words = state.get(generator.device.type)
             if words is None:

@@ -39,7 +39,6 @@ class Use(NamedTuple):
     lock: bool
 
     def is_for(self, labels: AbstractSet[str]) -> bool:
-        """Whether a node with these labels runs it."""
         return self.patterns is None or matches(labels, self.patterns)
 
 
@@ -55,22 +54,12 @@ class Composition:
         self._throttle = Throttle(logger)
 
     def use(self, fn: Middleware, filter_labels: str | Iterable[str] | None, lock: bool) -> None:
-        """Append a middleware.
-
-        Raises:
-            MiddlewareError: It is no middleware.
-            LabelError: A pattern could match no label.
-        """
         check_middleware(fn)
         patterns = None if filter_labels is None else check_patterns(filter_labels)
         self.uses.append(Use(fn, patterns, lock))
 
     def wrap(self, wrapper: StepWrapper) -> None:
-        """Wrap every middleware; a later wrapper goes around the earlier ones.
-
-        Raises:
-            MiddlewareError: It cannot be called.
-        """
+        """Wrap every middleware; a later wrapper goes around the earlier ones."""
         if isinstance(wrapper, type) or not callable(wrapper):
             raise MiddlewareError(
                 f"A step wrapper is a callable that takes a middleware and returns one, "
@@ -79,11 +68,6 @@ class Composition:
         self._wrappers.append(wrapper)
 
     def chain(self) -> list[Middleware]:
-        """Return the middleware that this node runs, wrapped and locked.
-
-        Raises:
-            LabelError: There are middleware, and this node runs none of them.
-        """
         here = self._here()
         if self.uses and not here:
             patterns = sorted({p for use in self.uses for p in use.patterns or ()})

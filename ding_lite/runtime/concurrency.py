@@ -82,15 +82,10 @@ class LoopThread:
         on_done: Callable[[asyncio.Task[Any]], None],
         variables: Variables | None = None,
     ) -> Callable[[], None]:
-        """Start a coroutine; `on_done` is called on the loop's thread when it has ended.
+        """Start a coroutine; `on_done` is called on the loop's thread with its task.
 
-        Args:
-            coroutine: What runs.
-            on_done: Gets its task.
-            variables: The context variables that it sees; those of this thread by default.
-
-        Returns:
-            A function that asks it to end early; `on_done` still follows.
+        `variables` are the context variables that it sees; those of this thread by default. Return
+        a function that asks it to end early; `on_done` still follows.
         """
         loop = self._start()
         tasks: list[asyncio.Task[Any]] = []
@@ -161,7 +156,6 @@ class Workers:
         self._threads: list[threading.Thread] = []
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Run a job on the next free thread."""
         if not self._threads:
             self._start()
         self._jobs.put(job)
@@ -196,9 +190,8 @@ class MiddlewareOutcome(NamedTuple):
 class Executor:
     """The worker threads and the loop of one task, and how middleware run on them.
 
-    Args:
-        num_threads: How many plain functions of a concurrent step run at a time.
-        scope: What ends the waits of a step that has failed.
+    So many plain functions of a concurrent step run at a time; `scope` ends the waits of one that
+    has failed.
     """
 
     def __init__(self, num_threads: int, scope: CancelScope) -> None:
@@ -214,13 +207,9 @@ class Executor:
     def settle(self, out: Any) -> OpenGenerator | None:
         """Finish the way in of a middleware, given what calling it returned.
 
-        A coroutine is run to its end, a generator to its `yield`.
-
-        Returns:
-            The generator to resume on the way out, where there is one.
-
-        Raises:
-            MiddlewareError: A coroutine drives another one through the task.
+        A coroutine is run to its end, a generator to its `yield`; return the generator to resume on
+        the way out, where there is one. A coroutine that drives another one through the task is
+        refused.
         """
         if isinstance(out, GeneratorType):
             return _to_yield(out)
@@ -240,11 +229,7 @@ class Executor:
         return StepBarrier(self, ctx)
 
     def resumable(self, result: Any) -> OpenGenerator | None:
-        """Wrap an asynchronous generator at its `yield` as an ordinary one.
-
-        Args:
-            result: What its way in has returned; anything else than a generator has no way out.
-        """
+        """Wrap an asynchronous generator at its `yield` as an ordinary one; else return None."""
         if not isinstance(result, _AtYield):
             return None
         inner = result.inner
@@ -290,9 +275,8 @@ class StepBarrier:
     def wait(self, wakeup: Wakeup | None = None) -> list[MiddlewareOutcome]:
         """Wait until all have ended; where one fails, the waits of the others end with it.
 
-        Returns:
-            One outcome each, in the order in which they were started; at the end one more for
-            each exception that the wakeup raised meanwhile.
+        Return one outcome each, in the order in which they were started; at the end one more for
+        each exception that the wakeup raised meanwhile.
         """
         ended: dict[int, MiddlewareOutcome] = {}
         extra: list[MiddlewareOutcome] = []

@@ -49,7 +49,6 @@ class Latch:
         """Ends the waits of a concurrent step that fails."""
         self.is_set = False
         self.set_by = 0
-        """The thread that set the latch."""
         self.may_leave: Callable[[], bool] = lambda: False
         """Whether the job goes on when this node's run ends: it has joined a running job."""
         self._job_has_ended = False
@@ -57,11 +56,7 @@ class Latch:
         self._listeners: list[tuple[Callable[[], None], bool]] = []
 
     def set(self, *, only_here: bool = False) -> None:
-        """End the job; does nothing the second time.
-
-        Args:
-            only_here: End the task of this node, which leaves; the job goes on without it.
-        """
+        """End the job, or only the task of this node, which leaves; do nothing the second time."""
         with self._lock:
             is_first = not self.is_set
             ends_job = not only_here and not self._job_has_ended
@@ -79,16 +74,13 @@ class Latch:
         self.set(only_here=self.may_leave())
 
     def listen(self, fn: Callable[[], None], *, of_job: bool = False) -> None:
-        """Call `fn()`, on the thread that sets the latch, each time it gets set.
+        """Call `fn()`, on the thread that sets the latch, each time it gets set, in order.
 
-        Args:
-            fn: What to call; listeners are called in the order in which they were given.
-            of_job: Only when the job ends, and not this node's part in it alone.
+        If `of_job`, only when the job ends, and not this node's part in it alone.
         """
         self._listeners.append((fn, of_job))
 
     def rearm(self) -> None:
-        """Prepare a further run."""
         self.is_set = self._job_has_ended = False
 
     @property
@@ -286,9 +278,6 @@ class Lineage:
     """Makes the contexts of a task, one a step.
 
     All of them share what they keep and their latch.
-
-    Args:
-        first: The first context.
     """
 
     def __init__(self, first: Context) -> None:
@@ -330,7 +319,6 @@ def _restore(items: dict[str, Any], kept: Iterable[str], finish: bool) -> Contex
 
 
 def is_key(name: str) -> bool:
-    """Return whether a ctx may hold a key."""
     return name[:1] != "_" and (name not in _GUARDED or name == "total_step")
 
 

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
@@ -38,10 +38,8 @@ class DeferredSigint:
     """A SIGINT handler that defers Ctrl-C to the end of a block: `with deferred_sigint: ...`.
 
     Everywhere else on the main thread it raises KeyboardInterrupt at once, as Python does by
-    itself. Entering costs next to nothing, whereas to set a handler takes microseconds.
-
-    Args:
-        hurry: Called when Ctrl-C comes within such a block, by a signal's handler.
+    itself. Entering costs next to nothing, whereas to set a handler takes microseconds. `hurry` is
+    called by the signal's handler when Ctrl-C comes within such a block.
     """
 
     def __init__(self, hurry: Callable[[], None] = lambda: None) -> None:
@@ -52,7 +50,6 @@ class DeferredSigint:
         """Whether it is the handler of SIGINT, so that the main thread may rely on it."""
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
-        """Take a signal."""
         if not self._is_deferring:
             signal.default_int_handler(signum, frame)
         self._is_pending = True
@@ -60,7 +57,6 @@ class DeferredSigint:
 
     @property
     def is_pending(self) -> bool:
-        """Whether Ctrl-C was pressed in the block."""
         return self._is_pending
 
     def __enter__(self) -> Self:
@@ -68,17 +64,8 @@ class DeferredSigint:
         self._is_deferring = True
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Raise the deferred KeyboardInterrupt, if any.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C has come meanwhile.
-        """
+    def __exit__(self, *_: object) -> None:
+        """Raise KeyboardInterrupt if Ctrl-C has come meanwhile."""
         self._is_deferring = False
         is_pending, self._is_pending = self._is_pending, False
         if is_pending:
@@ -107,13 +94,9 @@ def interruptible(
 ) -> Iterator[Interruption]:
     """Call `end(signum)` at the first signal instead of raising, for the length of a `with` block.
 
-    Signals that the program already handles are left alone, and so is everything on a thread
-    that is not the main one, where no handler can be set.
-
-    Args:
-        end: What to call, on a thread of its own.
-        clock: What tells a repeated signal from a second one.
-        announce: Whether to say that the run ends after this step; not where it ends at once.
+    Signals that the program already handles are left alone, and so is everything on a thread that
+    is not the main one, where no handler can be set. `end` runs on a thread of its own; `announce`
+    says that the run ends after this step.
     """
     interruption = Interruption()
     respond = partial(_announce, end=end) if announce else end

@@ -35,10 +35,9 @@ from ding_lite.runtime.middleware import (
 class Onion:
     """The open generators of a step, which wait for the way out.
 
-    Args:
-        messages: Events are delivered after each generator that has been resumed.
-        note: Called with an exception and the name of the middleware that raised it (None
-            where that is not known); adds notes for the user, and returns the error to raise.
+    Events are delivered after each generator that has been resumed. `note` gets an exception and
+    the name of the middleware that raised it (None where that is not known), and returns the error
+    to raise, with notes for the user.
     """
 
     def __init__(
@@ -93,11 +92,8 @@ class Onion:
 class Pipeline:
     """A chain of middleware and the context that passes through it.
 
-    Args:
-        ctx: The context of the first step.
-        executor: Where coroutines and concurrent functions run.
-        messages: Events are delivered between two middleware; the ctx is published behind a step.
-        place: Says where this is, for the note on an exception: node and labels.
+    Events are delivered between two middleware; the ctx is published behind a step. `place` says
+    where this is, for the note on an exception: node and labels.
     """
 
     def __init__(
@@ -127,10 +123,6 @@ class Pipeline:
         The way out of the last step sees `ctx.finish` from its beginning, so that whatever
         closes there knows. Where another thread or node sets the latch while a way out is
         already being taken, there is one more step, for that reason.
-
-        Args:
-            num_steps: The last step is this many steps ahead; `None` sets no limit.
-            concurrent: Whether the middleware of a step run at the same time.
         """
         ctx, opened, latch = self.ctx, self._onion.opened, latch_of(self.ctx)
         messages, settle = self._messages, self._executor.settle
@@ -217,11 +209,9 @@ class Pipeline:
         self._messages.deliver()
 
     def leave(self) -> None:
-        """Resume all open generators, the last one in first."""
         self._onion.leave()
 
     def renew(self) -> None:
-        """Begin the next ctx."""
         self.ctx = self._lineage.next_of(self.ctx)
 
     def abandon(self, error: BaseException) -> None:
@@ -238,7 +228,6 @@ class Pipeline:
         pass_barrier(barrier, self._onion, self._messages, self._when)
 
     def _name_of(self, fn: Middleware | None) -> str | None:
-        """Return the name under which a middleware stands in the chain."""
         return None if fn is None else self._names[self.chain.index(fn)]
 
     def _note(self, error: BaseException, name: str | None) -> BaseException:
@@ -270,14 +259,8 @@ def pass_barrier(
 ) -> None:
     """Wait at the barrier of a concurrent step, and raise the errors of its middleware.
 
-    Args:
-        barrier: The middleware under way.
-        onion: Gets the generators that are now open.
-        wakeup: What this thread also does while it waits.
-        when: Says which step this is, for the note on each exception.
-
-    Raises:
-        BaseException: What one middleware raised; a group of them where several did.
+    Several errors are a group. `onion` gets the generators that are now open; `when` says which
+    step this is, for the note on each exception.
     """
     errors = []
     for outcome in barrier.wait(wakeup):
@@ -317,9 +300,7 @@ def serial(middleware: Sequence[Middleware], executor: Executor) -> Middleware:
 def parallel(middleware: Sequence[Middleware], executor: Executor) -> Middleware:
     """Compose middleware into one that runs them at the same time and waits for all.
 
-    Args:
-        middleware: What runs.
-        executor: Threads of its own: borrowed ones could all be waiting for this very middleware.
+    It has threads of its own: borrowed ones could all be waiting for this very middleware.
     """
 
     def gather(ctx: Context) -> Iterator[None]:

@@ -17,9 +17,7 @@ class Stateful(Protocol):
         """Return the state: dicts, lists, arrays and plain values."""
         ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state."""
-        ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 def _optional(middleware: Mapping[str, Stateful]) -> list[str]:
@@ -42,9 +40,6 @@ def load_state(ctx: Context, middleware: Mapping[str, Stateful], state: Mapping[
     """Restore a ctx and middleware from what `state_of` returned.
 
     Middleware with the attribute `optional_state` may have come or gone since.
-
-    Raises:
-        CheckpointError: The state is of a task with other middleware, or none at all.
     """
     if not {"total_step", "kept", "ctx", "middleware"} <= state.keys():
         raise CheckpointError(

@@ -6,7 +6,6 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
@@ -448,12 +447,7 @@ class Task:
         self._entered = True
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         self._entered = False
         self._close_all(error)
 

@@ -22,11 +22,7 @@ BEST_NUMBER = 0.5
 
 
 class Probe(gymnasium.Env[NumpyArray, Any]):
-    """One number to see; `play` says what an action earns and whether the episode ends.
-
-    Args:
-        continuous: Whether an action is a number instead of a choice.
-    """
+    """One number to see; `play` says what an action earns and whether the episode ends."""
 
     observation_space: Space[Any] = Box(-10.0, 10.0, (1,), dtype=np.float32)
     action_space: Space[Any] = Discrete(2)
@@ -34,7 +30,6 @@ class Probe(gymnasium.Env[NumpyArray, Any]):
     """The number that an observation shows."""
 
     def __init__(self, *, continuous: bool = False) -> None:
-        """Choose the kind of actions."""
         self._is_continuous = continuous
         if continuous:
             self.action_space = Box(-1.0, 1.0, (1,), dtype=np.float32)
@@ -42,7 +37,6 @@ class Probe(gymnasium.Env[NumpyArray, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NumpyArray, dict[str, Any]]:
-        """Begin an episode."""
         super().reset(seed=seed)
         self.now = self.first()
         return self.see(), {}
@@ -51,7 +45,6 @@ class Probe(gymnasium.Env[NumpyArray, Any]):
         self,
         action: Any,  # noqa: ANN401 - a number or an array of one
     ) -> tuple[NumpyArray, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Act once."""
         number = float(action[0]) if self._is_continuous else float(action)
         reward, terminated = self.play(number)
         return self.see(), reward, terminated, False, {}
@@ -64,11 +57,9 @@ class Probe(gymnasium.Env[NumpyArray, Any]):
         raise NotImplementedError(f"{type(self).__name__} defines neither `play` nor `step`.")
 
     def see(self) -> NumpyArray:
-        """Say what is seen."""
         return np.array([self.now], dtype=np.float32)
 
     def first(self) -> float:
-        """Say what is seen first."""
         return 0.0
 
 
@@ -76,7 +67,6 @@ class OneReward(Probe):
     """Every episode is one step long and earns 1: all values are 1."""
 
     def play(self, action: float) -> tuple[float, bool]:
-        """Earn 1, and end."""
         return 1.0, True
 
 
@@ -84,11 +74,9 @@ class RewardIsObs(Probe):
     """One step that earns what was seen, -1 or 1: a value is the observation."""
 
     def first(self) -> float:
-        """Draw what is seen."""
         return float(self.np_random.choice([-1.0, 1.0]))
 
     def play(self, action: float) -> tuple[float, bool]:
-        """Earn what was seen, and end."""
         return self.now, True
 
 
@@ -96,7 +84,6 @@ class LateReward(Probe):
     """Two steps, 0 then 1, and a reward of 1 at the end: the first value is gamma."""
 
     def play(self, action: float) -> tuple[float, bool]:
-        """Go on once, then earn 1 and end."""
         self.now += 1.0
         return (1.0, True) if self.now == 2.0 else (0.0, False)
 
@@ -105,7 +92,6 @@ class RightAction(Probe):
     """One step: action 1 earns 1 and action 0 loses 1; of numbers, 0.5 earns most."""
 
     def play(self, action: float) -> tuple[float, bool]:
-        """Earn what the action is worth, and end."""
         return _worth(action, 1.0, is_continuous=self._is_continuous), True
 
 
@@ -113,7 +99,6 @@ class RightActionForObs(RewardIsObs):
     """As `RightAction`, but where -1 is seen it is the other way round."""
 
     def play(self, action: float) -> tuple[float, bool]:
-        """Earn what the action is worth here, and end."""
         return _worth(action, self.now, is_continuous=self._is_continuous), True
 
 
@@ -126,13 +111,11 @@ class Recall(RewardIsObs):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NumpyArray, dict[str, Any]]:
-        """Begin an episode."""
         self._steps = 0
         self._sign = 0.0
         return super().reset(seed=seed, options=options)
 
     def play(self, action: float) -> tuple[float, bool]:
-        """Earn what the last action is worth for what was seen first."""
         self._sign = self._sign or self.now
         self._steps += 1
         self.now = 0.0
@@ -145,19 +128,13 @@ class Endless(Probe):
     """Each step earns 1 for ever; only a time limit of 4 cuts it off: values are 1/(1-gamma)."""
 
     def play(self, action: float) -> tuple[float, bool]:
-        """Earn 1."""
         return 1.0, False
 
 
 class AsImage(gymnasium.ObservationWrapper[NumpyArray, Any, NumpyArray]):
-    """Shows the number as the brightness of an image of bytes, 10 x 10 pixels, channels last.
-
-    Args:
-        env: A probe.
-    """
+    """Shows the number as the brightness of an image of bytes, 10 x 10 pixels, channels last."""
 
     def __init__(self, env: gymnasium.Env[NumpyArray, Any]) -> None:
-        """Take over the probe."""
         super().__init__(env)
         self.observation_space = Box(0, 255, (10, 10, 1), dtype=np.uint8)
 

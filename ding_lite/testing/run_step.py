@@ -27,7 +27,6 @@ class StepRecord:
     """The metrics it wrote."""
 
     def __or__(self, other: StepRecord) -> StepRecord:
-        """Join what was recorded in two steps."""
         return StepRecord(
             self.reads | other.reads,
             self.writes | other.writes,
@@ -89,7 +88,6 @@ class _RecordingContext(Context):
         self["metrics"] = _RecordingMetrics(metrics, self._note_metrics)
 
     def listen(self, listening: bool) -> None:
-        """Begin or end to note."""
         object.__setattr__(self, "_listening", listening)
 
     def _note_read(self, key: str) -> None:
@@ -134,7 +132,6 @@ class _RecordingContext(Context):
 
     @property
     def finish(self) -> bool:
-        """Whether this is the job's last step."""
         self._note_read("finish")
         return bool(super().get("finish"))
 

@@ -33,10 +33,8 @@ from ding_lite.rl import (
     TD3Config,
     Transitions,
     gae,
-    gae_on_device,
     make_envs,
     vtrace,
-    vtrace_on_device,
 )
 from tests.bench import continuous_peers
 from tests.bench.bench_dqn_update import PlainDQN, random_batch
@@ -100,8 +98,8 @@ def formulas(shape: tuple[int, int]) -> list[Row]:
     there = [torch.from_numpy(column).cuda() for column in columns]
     rows = []
     for name, ours, loop, on_cpu, first in (
-        ("GAE", partial(gae_on_device, gae_lambda=0.95), loop_gae, gae_of_95, 1),
-        ("V-trace", vtrace_on_device, loop_vtrace, vtrace, 0),
+        ("GAE", partial(gae, gae_lambda=0.95), loop_gae, gae_of_95, 1),
+        ("V-trace", vtrace, loop_vtrace, vtrace, 0),
     ):
         on_gpu = until_done(partial(ours, *there[first:]))
         for short, baseline, words, target in (

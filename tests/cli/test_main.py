@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ding_lite.cli.main import COMMANDS, Parser, main, make_parsers
+from ding_lite.cli.main import Parser, main, make_parsers
+from ding_lite.cli.options.commands import COMMANDS
 from tests.cli.calls import ROOT, call, environment
 
 PAGE = ROOT / "docs" / "reference" / "command-line.md"
@@ -31,7 +32,7 @@ def options_of(parser: Parser) -> list[argparse.Action]:
 
 def test_every_command_and_option_has_a_help_text() -> None:
     whole, of_command = make_parsers()
-    assert tuple(of_command) == COMMANDS
+    assert tuple(of_command) == tuple(COMMANDS)
     for parser in parsers():
         assert parser.description
         for action in options_of(parser):

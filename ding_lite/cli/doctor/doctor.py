@@ -61,11 +61,7 @@ class Finding:
 
 
 def examine() -> int:
-    """Look at everything, and print a line about each.
-
-    Returns:
-        The exit code: 1 where something must be mended before ding_lite can work.
-    """
+    """Look at everything, print a line about each, and return the exit code."""
     levels = []
     meeting = _Meeting()
     for look in (
@@ -321,7 +317,6 @@ class _Meeting:
         )
 
     def look(self) -> Iterator[Finding]:
-        """Wait for what became of it."""
         try:
             out, error = self._process.communicate(timeout=MEETING_S)
         except subprocess.TimeoutExpired:

@@ -32,7 +32,6 @@ _SEARCHED = (
 )
 
 Roles: TypeAlias = tuple[tuple[str, ...], ...]
-"""The roles of each node."""
 Topology: TypeAlias = str | tuple[tuple[int, int], ...]
 """One of TOPOLOGIES, `tree:4` or the like, or the pairs of connected nodes."""
 
@@ -54,26 +53,19 @@ def whole_number(low: int, high: int = MOST) -> Callable[[str], int]:
 
 
 def show(word: str) -> str:
-    """Spell what was typed, shortened where it is long.
-
-    Example:
-        >>> show("9" * 500)
-        "'999999999999999999999999999999...' (500 characters)"
-    """
+    """Spell what was typed, shortened where it is long."""
     if len(word) <= _MOST_SHOWN:
         return repr(word)
     return f"{word[: _MOST_SHOWN // 2] + '...'!r} ({len(word)} characters)"
 
 
 def path(word: str) -> str:
-    """Read the path of a file or a directory, which need not be there."""
     if fault := path_fault(word):
         raise argparse.ArgumentTypeError(f"found {show(word)}; {fault}")
     return word
 
 
 def one_of(choices: Sequence[str]) -> Callable[[str], str]:
-    """Return what reads one of several words."""
 
     def read(word: str) -> str:
         if word not in choices:
@@ -87,7 +79,6 @@ def one_of(choices: Sequence[str]) -> Callable[[str], str]:
 
 
 def seconds(word: str) -> float:
-    """Read a number of seconds above 0."""
     return _seconds(word, "")
 
 
@@ -109,12 +100,6 @@ def _seconds(word: str, or_else: str) -> float:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Read names that are separated by commas.
-
-    Example:
-        >>> names("gpu, fast")
-        ('gpu', 'fast')
-    """
     found = tuple(name.strip() for name in text.split(","))
     if not all(found):
         raise argparse.ArgumentTypeError(
@@ -153,12 +138,6 @@ def topology(text: str) -> Topology:
 
 
 def ports(text: str) -> int | tuple[int, ...]:
-    """Read one port, or that of each node.
-
-    Example:
-        >>> ports("50515"), ports("7000,7001")
-        (50515, (7000, 7001))
-    """
     words = [word.strip() for word in text.split(",")]
     digits = all(word.isascii() and word.isdigit() and len(word) < 6 for word in words)
     if not digits or not all(0 < int(word) < 65_536 for word in words):
@@ -193,12 +172,6 @@ def roles(text: str) -> Roles:
 
 
 def number(word: str) -> float:
-    """Read a number.
-
-    Example:
-        >>> number("-110")
-        -110.0
-    """
     try:
         value = float(word)
     except ValueError:
@@ -233,7 +206,6 @@ class Pairs(argparse.Action):
     """Collect assignments in a dict; the last one of a name counts."""
 
     def __call__(self, parser: object, namespace: object, pair: Any, *_: object) -> None:  # noqa: ANN401
-        """Add a pair that `assignment` has read."""
         setattr(namespace, self.dest, {**(getattr(namespace, self.dest) or {}), pair[0]: pair[1]})
 
 

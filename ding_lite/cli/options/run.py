@@ -176,14 +176,7 @@ OF_ENVS, PARTS, NO_SETTINGS = (
 def add_options(
     parser: argparse.ArgumentParser, *, of: str, given: Mapping[str, Any] | None = None
 ) -> None:
-    """Add the options of a command or a program.
-
-    Args:
-        parser: What they are added to.
-        of: The command, `train` or `evolve`, or `program`.
-        given: What a program has unless something else is chosen. It has the options named here
-            beside those that all programs have.
-    """
+    """Add the options of a command, or those of a program, which `given` names with defaults."""
     given = given or {}
     for one in fields(RunOptions):
         name, typed = one.name, dict(one.metadata["typed"])
@@ -231,14 +224,21 @@ def documented(of: str) -> Callable[[FunctionT], FunctionT]:
 
 def sentences_of(config: type) -> dict[str, str]:
     """Read the sentences below the fields of a dataclass, those that it inherits included."""
-    found = {}
+    found: dict[str, str] = {}
     for cls in reversed(config.__mro__[:-1]):
         [definition] = ast.parse(inspect.getsource(cls)).body
         if isinstance(definition, ast.ClassDef):
-            for one, text in zip(definition.body, definition.body[1:], strict=False):
-                if isinstance(one, ast.AnnAssign) and isinstance(text, ast.Expr):
-                    sentences = str(ast.literal_eval(text.value))
-                    found[ast.unparse(one.target)] = " ".join(sentences.split())
+            found |= sentences_below(definition)
+    return found
+
+
+def sentences_below(definition: ast.ClassDef) -> dict[str, str]:
+    """Read the sentences below what a class assigns, by its names."""
+    found = {}
+    for one, text in zip(definition.body, definition.body[1:], strict=False):
+        if isinstance(one, ast.AnnAssign | ast.Assign) and isinstance(text, ast.Expr):
+            target = one.target if isinstance(one, ast.AnnAssign) else one.targets[0]
+            found[ast.unparse(target)] = " ".join(str(ast.literal_eval(text.value)).split())
     return found
 
 

@@ -36,19 +36,12 @@ class Line(NamedTuple):
     color: int = 0
 
     def tamed(self) -> Line:
-        """Return the line with numbers that can be drawn."""
         low, high = (None if side is None else _tame(side) for side in (self.low, self.high))
         return Line(self.label, _tame(self.x), _tame(self.y), low, high, self.color)
 
 
 def tag(name: str, /, *children: Element | str, **attributes: object) -> Element:
-    """Make an element; `class_` is the attribute class, and `aria_label` is aria-label.
-
-    Example:
-        >>> from xml.etree.ElementTree import tostring
-        >>> tostring(tag("p", "a < b ", tag("b", "&"), class_="note"), "unicode", "html")
-        '<p class="note">a &lt; b <b>&amp;</b></p>'
-    """
+    """Make an element; `class_` is the attribute class, and `aria_label` is aria-label."""
     texts = {key.rstrip("_").replace("_", "-"): _text(value) for key, value in attributes.items()}
     made = Element(name, texts)
     for child in children:
@@ -66,7 +59,6 @@ def _text(value: object) -> str:
 
 
 def figure(title: str, *content: Element | str, note: str = "") -> Element:
-    """Make a card with a title, and a remark below it."""
     below = [tag("p", note, class_="note")] if note else []
     return tag("figure", tag("figcaption", title), *content, *below)
 
@@ -165,12 +157,7 @@ def _range(values: Sequence[NumpyArray], *, at_zero: bool) -> tuple[float, float
 
 
 def ticks(low: float, high: float, *, most: int) -> list[float]:
-    """Return the round numbers between two, at most so many and one.
-
-    Example:
-        >>> ticks(0.0, 520.0, most=5)
-        [0.0, 200.0, 400.0]
-    """
+    """Return the round numbers between two, at most so many and one."""
     step = 10.0 ** math.floor(math.log10((high - low) / most))
     step *= next(
         factor for factor in (1, 2, 2.5, 5, 10, 20) if (high - low) <= most * step * factor

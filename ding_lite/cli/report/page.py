@@ -48,12 +48,10 @@ class Group:
 
     @property
     def name(self) -> str:
-        """The label, with the number of seeds."""
         return self.label if len(self.runs) == 1 else f"{self.label} ({len(self.runs)} seeds)"
 
     @property
     def best(self) -> Record:
-        """The run with the best evaluation, or return."""
         return max(self.runs, key=_best)
 
     def line(self, metric: str) -> Line | None:
@@ -73,13 +71,7 @@ def _best(run: Record) -> float:
 
 
 def page(results: Sequence[Result], films: Films, *, refresh: int | None = None) -> bytes:
-    """Write the page of some runs.
-
-    Args:
-        results: The runs.
-        films: Videos by the directory of the run.
-        refresh: Seconds after which a browser asks again.
-    """
+    """Write the page of some runs; a browser asks again after `refresh` seconds."""
     groups = grouped(results)
     title = title_of(group_results(results))
     sections = [_summary(groups), _curves(groups), _films(groups, films), _stages(groups)]
@@ -99,7 +91,6 @@ def page(results: Sequence[Result], films: Films, *, refresh: int | None = None)
 def document(
     title: str, below: str, sections: Iterable[Element], *, refresh: int | None = None
 ) -> bytes:
-    """Write a whole HTML file."""
     again = [] if refresh is None else [tag("meta", http_equiv="refresh", content=refresh)]
     head = tag(
         "head",
@@ -146,7 +137,6 @@ def _table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Element 
 
 
 def _legend(labels: Iterable[str]) -> Element:
-    """Name the curves of all charts, in the order of their colours."""
     swatches = [tag("span", class_=f"swatch c{k}") for k in range(NUM_COLORS)]
     items = [tag("li", swatch, label) for swatch, label in zip(cycle(swatches), labels)]
     return tag("ul", *items, class_="legend")
@@ -363,7 +353,6 @@ def _settings(groups: Sequence[Group]) -> Element:
 
 
 def _told(run: Record) -> dict[str, str]:
-    """Return the options, settings and versions of a run as texts."""
     told: dict[str, str] = {}
     for section in ("options", "config", "versions"):
         named = run.result.description.get(section) or {}

@@ -53,11 +53,6 @@ class Record:
     result: Result
 
     def __post_init__(self) -> None:
-        """Refuse what is no run.
-
-        Raises:
-            ConfigError: It names no program.
-        """
         if not isinstance(self.result.description.get("example"), str):
             raise ConfigError(
                 f"{self.directory / CONFIG} names no program (`example`), so that it is of no run. "
@@ -66,7 +61,6 @@ class Record:
 
     @property
     def directory(self) -> Path:
-        """The directory of the run."""
         return self.result.directory
 
     @cached_property
@@ -78,7 +72,6 @@ class Record:
 
     @property
     def last(self) -> dict[str, Any]:
-        """The last row of metrics."""
         return self.result.rows[-1] if self.result.rows else {}
 
     @property
@@ -105,7 +98,6 @@ class Record:
 
     @property
     def stages(self) -> dict[str, float]:
-        """The seconds of each stage."""
         told = self.verdict.get("seconds")
         if not isinstance(told, dict):
             told = seconds_by_stage(self.last, wall_s=self.last.get("wall_s", 0.0))
@@ -113,7 +105,6 @@ class Record:
 
     @property
     def pipeline(self) -> list[Stage]:
-        """Its middleware in order."""
         with suppress(OSError):
             text = read_file(self.directory / PIPELINE, most=_MOST_BYTES).decode(errors="replace")
             found = [_STAGE.fullmatch(line) for line in text.splitlines()[1:]]
@@ -173,7 +164,6 @@ def _without(words: Sequence[str], option: str, flag: str) -> Iterator[str]:
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects of a file, one a line."""
     with suppress(OSError):
         for line in read_file(file, most=_MOST_BYTES).splitlines():
             with suppress(ValueError):

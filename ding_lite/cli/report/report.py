@@ -6,7 +6,6 @@ import argparse
 import tempfile
 from base64 import b64encode
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
@@ -16,7 +15,7 @@ from ding_lite.cli.report.page import document, grouped, page
 from ding_lite.cli.report.records import Record
 from ding_lite.cli.report.server import Server
 from ding_lite.errors import ConfigError, DingLiteError
-from ding_lite.io.files import naming
+from ding_lite.io.files import replacing
 from ding_lite.io.importing import look_here
 from ding_lite.log import configure
 from ding_lite.middleware.report.jsonl import file_path
@@ -46,14 +45,10 @@ def report_runs(options: argparse.Namespace) -> int:
     results = find_results(options.runs)
     films = {} if options.no_video else _films(results, trust=options.trust)
     content = page(results, films)
-    unfinished = path.with_name(f".{path.name}.unfinished")
     try:
-        with naming(path):
+        with replacing(path) as unfinished:
             unfinished.write_bytes(content)
-            unfinished.replace(path)
     except OSError as error:
-        with suppress(OSError):
-            unfinished.unlink()
         raise ConfigError(
             f"The report {path} cannot be written: {error.strerror}. Name another one with `--out`."
         ) from error

@@ -20,11 +20,7 @@ from ding_lite.rl.envs.naming import short_name
 
 
 def list_runs(folder: str, *, sort: str, as_json: bool) -> int:
-    """Print a table of runs, and a sentence for each directory that is damaged; return the code.
-
-    Raises:
-        ConfigError: There is no run.
-    """
+    """Print a table of runs, and a sentence for each directory that is damaged; return the code."""
     configure("warning")
     rows: list[dict[str, Any]] = []
     for directory in runs_in(Path(folder)) if Path(folder).is_dir() else ():

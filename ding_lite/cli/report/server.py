@@ -20,15 +20,7 @@ _NAMES = (HOST, "localhost")
 
 
 class Server(ThreadingHTTPServer):
-    """Serves what a function returns, at `/` alone.
-
-    Args:
-        make: Returns the page.
-        port: Where to listen; 0 takes a free port.
-
-    Raises:
-        ConfigError: The port is taken.
-    """
+    """Serves what `make()` returns, at `/` alone, on a port that must be free; 0 takes any."""
 
     daemon_threads = True
 
@@ -49,7 +41,6 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The address of the page."""
         return f"http://{HOST}:{self.server_port}/"
 
     @property

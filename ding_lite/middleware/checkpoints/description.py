@@ -68,13 +68,9 @@ def describe_alone(policy: object) -> dict[str, Any]:
 
 
 def described_policy(meta: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """Find the policy among what a checkpoint's `meta` describes.
+    """Find the policy among what a checkpoint's `meta` describes, and its name.
 
-    Returns:
-        The name it was saved by, None where it was saved alone, and what it is.
-
-    Raises:
-        CheckpointError: There is none.
+    That is None where it was saved alone.
     """
     alone, parts = meta.get(POLICY), described_parts(meta)
     if isinstance(alone, dict) and isinstance(alone.get("kind"), str):
@@ -115,14 +111,12 @@ def _plain(value: object) -> object:
 
 
 def _plain_tree(value: object) -> object:
-    """Return a tree of settings as a checkpoint can hold it."""
     if isinstance(value, Mapping):
         return {str(key): _plain_tree(item) for key, item in value.items()}
     return [_plain_tree(item) for item in value] if isinstance(value, list) else _plain(value)
 
 
 def usual_settings(part: object) -> dict[str, Any]:
-    """Return the defaults of a part's settings."""
     config = getattr(part, "config", None)
     values = default_values(type(config)) if dataclasses.is_dataclass(config) else {}
     return {name: _plain(value) for name, value in values.items()}

@@ -23,15 +23,7 @@ def check_finite(
 ) -> None:
     """Refuse to save a policy that is broken.
 
-    Args:
-        state: Its state.
-        name: Its name in the error.
-        known: What `not_finite` has returned of it before it learned.
-        train_iter: The updates that it has made.
-        directory: Of the last good checkpoint.
-
-    Raises:
-        NonFiniteError: A number of it has become NaN or infinite.
+    `known` is what `not_finite` returned before it learned.
     """
     for path in not_finite(state):
         if path not in known:

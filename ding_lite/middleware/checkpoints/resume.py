@@ -100,11 +100,7 @@ def _step_of(place: Path) -> int | None:
 
 @contextmanager
 def fitting(name: str, directory: str | os.PathLike[str]) -> Iterator[None]:
-    """Name the part and the directory when a saved state does not fit the part.
-
-    Raises:
-        CheckpointError: It does not; also where its values are none that this package saves.
-    """
+    """Name the part and the directory when a saved state does not fit the part."""
     try:
         yield
     except (CheckpointError, ShapeError) as error:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from ding_lite.distributed.accelerate import Processes
@@ -113,11 +112,7 @@ def _policies_of(parts: Policy | Mapping[str, object]) -> dict[str, Stateful]:
 
 
 def stateful(part: object, name: str) -> Stateful:
-    """Return a part that can be saved; refuse another one.
-
-    Raises:
-        ConfigError: It has no `state_dict` and `load_state_dict`.
-    """
+    """Return a part that can be saved; refuse one without `state_dict` and `load_state_dict`."""
     if not isinstance(part, Stateful):
         raise ConfigError(
             f"`{name}` is a {type(part).__name__}, which cannot be saved: it has no `state_dict` "
@@ -183,21 +178,14 @@ class _Checkpoint:
             if not getattr(part, "is_changed_by_saving", False):
                 yield name, part
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         if not self._saved and (error is None or _came_between_steps(error)):
             self._save()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next checkpoint says beside what it holds."""
         return {"eval_value": self._eval_value, **self._period.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state."""
         self._eval_value = state["eval_value"]
         self._period.load_state_dict(state)
 
@@ -245,7 +233,6 @@ class _CheckpointTogether(_Checkpoint):
         return {**super().state_dict(), "turn": self._turn, "processes": self._processes.size}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state."""
         if state["processes"] != self._processes.size:
             raise CheckpointError(
                 f"{state['processes']} processes have saved this, and {self._processes.size} are "
@@ -266,7 +253,6 @@ class _CheckpointTogether(_Checkpoint):
 
 
 def place_of(directory: Path, rank: int, turn: int) -> Path:
-    """Return where a process saves."""
     return directory if rank == 0 else directory.with_name(f"{directory.name}-{rank}-{turn}")
 
 

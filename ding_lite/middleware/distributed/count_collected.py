@@ -72,7 +72,6 @@ class _CountCollected:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Count on from there."""
         self._before = _Ledger(state["env_step"], state["episodes"])
 
 
@@ -93,7 +92,6 @@ class _Ledger:
         return self._before["episodes"] + self._done["episodes"]
 
     def note(self, values: Mapping[str, Any]) -> None:
-        """Add its newest values."""
         collected = {"env_step": values.get(ENV_STEP, 0), "episodes": 0} | values.get(COLLECTED, {})
         self.means = {name: collected[name] for name in _MEANS if name in collected}
         for name in self._done:

@@ -7,9 +7,10 @@ whichever of them is faster, and both stop waiting when the job ends.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
-from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError, LabelError, did_you_mean
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.labels import check_patterns, matches
@@ -59,51 +60,42 @@ def send(
     return _Send(current_router(), key, check_patterns(to), in_flight, timeout)
 
 
+@dataclass(eq=False)
 class _Send:
     __name__ = "send"
 
-    def __init__(
-        self,
-        router: Router,
-        key: str,
-        to: tuple[str, ...],
-        in_flight: int,
-        timeout: float | None,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        self._router = router
-        self._key = key
-        self._to = to
-        self._in_flight = in_flight
-        self._timeout = timeout
-        self._clock = clock
-        self._has_checked = False
+    router: Router
+    key: str
+    to: tuple[str, ...]
+    in_flight: int
+    timeout: float | None
+    has_checked: bool = False
 
     def __call__(self, ctx: Context) -> None:
-        if not self._has_checked:
-            _check_receivers(self._router, self._to)
-            self._has_checked = True
-        value = ctx[self._key]
+        if not self.has_checked:
+            _check_receivers(self.router, self.to)
+            self.has_checked = True
+        value = ctx[self.key]
         items = value if isinstance(value, list) else [value]
-        del ctx[self._key]
+        del ctx[self.key]
 
-        in_flight = self._in_flight
-        if is_alone(self._router):
+        in_flight = self.in_flight
+        if is_alone(self.router):
             # The receiver is this node, further down: it can make no room while we wait here.
             in_flight = max(in_flight, 2 * len(items))
-        began = self._clock.now()
+        began = SYSTEM_CLOCK.now()
         for item in items:
-            is_sent = self._router.send(
-                self._key,
+            is_sent = self.router.send(
+                self.key,
                 item,
-                to=self._to,
+                to=self.to,
                 in_flight=in_flight,
-                timeout=self._timeout,
+                timeout=self.timeout,
                 until=lambda: ctx.finish,
             )
             if not is_sent:
                 break
-        ctx.metrics["send_wait_s"] = self._clock.now() - began
+        ctx.metrics["send_wait_s"] = SYSTEM_CLOCK.now() - began
 
 
 def receive(
@@ -146,56 +138,47 @@ def receive(
     return _Receive(current_router(), stream, at_least, most, timeout)
 
 
+@dataclass(eq=False)
 class _Receive:
     __name__ = "receive"
 
-    def __init__(
-        self,
-        router: Router,
-        stream: str,
-        at_least: int,
-        at_most: int,
-        timeout: float | None,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        self._router = router
-        self._stream = stream
-        self._at_least = at_least
-        self._at_most = at_most
-        self._timeout = timeout
-        self._clock = clock
-        self._taken: list[Any] = []
-        self._hears_itself = False
+    router: Router
+    stream: str
+    at_least: int
+    at_most: int
+    timeout: float | None
+    taken: list[Any] = field(default_factory=list)
+    hears_itself: bool = False
 
     def __call__(self, ctx: Context) -> None:
-        began, taken = self._clock.now(), self._taken
-        while len(taken) < self._at_least and (item := self._next(ctx)) is not None:
+        began, taken = SYSTEM_CLOCK.now(), self.taken
+        while len(taken) < self.at_least and (item := self._next(ctx)) is not None:
             self._keep(item)
-        while len(taken) < self._at_most and (item := self._at_hand()) is not None:
+        while len(taken) < self.at_most and (item := self._at_hand()) is not None:
             self._keep(item)
 
-        is_enough = len(taken) >= self._at_least or ctx.finish
-        ctx[self._stream] = taken if is_enough else []
+        is_enough = len(taken) >= self.at_least or ctx.finish
+        ctx[self.stream] = taken if is_enough else []
         if is_enough:
-            self._taken = []
+            self.taken = []
             ctx.metrics["received"] = len(taken)
             self._report_staleness(ctx, taken)
-        ctx.metrics["receive_wait_s"] = self._clock.now() - began
+        ctx.metrics["receive_wait_s"] = SYSTEM_CLOCK.now() - began
 
     def _next(self, ctx: Context) -> Item | None:
         item = self._at_hand()
         if item is not None:
             return item
-        if self._hears_itself and is_alone(self._router):
+        if self.hears_itself and is_alone(self.router):
             return None
-        return self._router.receive(self._stream, timeout=self._timeout, until=lambda: ctx.finish)
+        return self.router.receive(self.stream, timeout=self.timeout, until=lambda: ctx.finish)
 
     def _at_hand(self) -> Item | None:
-        return self._router.receive(self._stream, timeout=None, until=lambda: True)
+        return self.router.receive(self.stream, timeout=None, until=lambda: True)
 
     def _keep(self, item: Item) -> None:
-        self._hears_itself |= item.node_id == self._router.node_id
-        self._taken.append(item.value)
+        self.hears_itself |= item.node_id == self.router.node_id
+        self.taken.append(item.value)
 
     @staticmethod
     def _report_staleness(ctx: Context, taken: list[Any]) -> None:

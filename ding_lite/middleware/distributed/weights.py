@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from ding_lite.distributed.model_server import ModelServer, Number
@@ -77,11 +78,9 @@ class _Publish:
         """Leave what was published where it is."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of the newest version."""
         return {"version": self._version}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on counting from there."""
         self._version = int(state["version"])
 
     def _publish(self) -> None:
@@ -132,30 +131,22 @@ def fetch_weights(
     return _Fetch(current_router(), policy, every, max_staleness, wait_for_new, timeout)
 
 
+@dataclass(eq=False)
 class _Fetch:
     __name__ = "fetch_weights"
 
-    def __init__(
-        self,
-        router: Router,
-        policy: Policy,
-        every: int,
-        max_staleness: int | None,
-        wait_for_new: bool,
-        timeout: float | None,
-    ) -> None:
-        self._router = router
-        self._server = ModelServer(name=SERVER)
-        self._policy = policy
-        self._every = every
-        self._max_staleness = max_staleness
-        self._wait_for_new = wait_for_new
-        self._timeout = timeout
+    router: Router
+    policy: Policy
+    every: int
+    max_staleness: int | None
+    wait_for_new: bool
+    timeout: float | None
+    server: ModelServer = field(default_factory=lambda: ModelServer(name=SERVER))
 
     def __call__(self, ctx: Context) -> None:
-        server = self._server
-        looks = ctx.total_step % self._every == 0
-        if looks and self._wait_for_new and not is_alone(self._router):
+        server = self.server
+        looks = ctx.total_step % self.every == 0
+        if looks and self.wait_for_new and not is_alone(self.router):
             self._wait_until_new(ctx)
         if server.announced is None:
             ctx.setdefault("weights_version", 0)
@@ -165,44 +156,44 @@ class _Fetch:
             if self._is_too_old(server.arrived):
                 self._wait_until_young(ctx)
             if server.arrived != server.fetched and (model := server.fetch()) is not None:
-                self._policy.load_weights(model.weights)
+                self.policy.load_weights(model.weights)
         if server.fetched is not None:
             ctx.weights_version = server.fetched.version
             ctx.keep("weights_version")
             ctx.metrics["weights_behind"] = server.num_behind(server.fetched) or 0
 
     def _wait_until_new(self, ctx: Context) -> None:
-        server = self._server
+        server = self.server
         if not server.wait_for(
             lambda: server.arrived != server.fetched,
-            timeout=self._timeout,
+            timeout=self.timeout,
             until=lambda: ctx.finish,
         ):
             raise DeadlineExceeded(
                 f"No version of the weights newer than {_name_of(server.fetched)} has arrived "
-                f"within {self._timeout:g} s. Use `publish_weights` on the node that trains, or "
+                f"within {self.timeout:g} s. Use `publish_weights` on the node that trains, or "
                 f"raise `timeout`."
             )
 
     def _wait_until_young(self, ctx: Context) -> None:
-        server = self._server
+        server = self.server
         if not server.wait_for(
             lambda: not self._is_too_old(server.arrived),
-            timeout=self._timeout,
+            timeout=self.timeout,
             until=lambda: ctx.finish,
         ):
             raise DeadlineExceeded(
                 f"Version {_name_of(server.announced)} of the weights was announced, and only "
-                f"{_name_of(server.arrived)} has come within {self._timeout:g} s; "
-                f"`max_staleness` is {self._max_staleness}. Publish less often "
+                f"{_name_of(server.arrived)} has come within {self.timeout:g} s; "
+                f"`max_staleness` is {self.max_staleness}. Publish less often "
                 f"(`publish_weights(every=...)`), or allow them to be older."
             )
 
     def _is_too_old(self, number: Number | None) -> bool:
-        if self._max_staleness is None:
+        if self.max_staleness is None:
             return False
-        behind = self._server.num_behind(number)
-        return behind is None or behind > self._max_staleness
+        behind = self.server.num_behind(number)
+        return behind is None or behind > self.max_staleness
 
 
 def _name_of(number: Number | None) -> str:

@@ -81,11 +81,9 @@ class _AverageAgents:
             ctx.finish = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how far all have come."""
         return {"env_step": self._env_step, "has_begun": self._has_begun}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Count on from there."""
         self._env_step = int(state["env_step"])
         self._has_begun = bool(state["has_begun"])
 
@@ -105,14 +103,7 @@ class _AverageAgents:
 def evaluate_together(
     here: EvaluatePopulation, processes: Processes, period: Period, goal: float
 ) -> Middleware:
-    """Judge the agents by what all processes have seen of them.
-
-    Args:
-        here: Plays on this process, and knows no goal.
-        processes: All of them.
-        period: The same as there, in steps of the pipeline.
-        goal: The mean return of the best agent at which `ctx.finish` is set.
-    """
+    """Judge the agents by what all processes have seen of them; `here` plays, and knows no goal."""
     check_has(processes, "gather", "processes")
     population, envs, confirm = here.population, here.envs, here.confirm
     of_each_env = math.ceil(confirm / (processes.size * envs.num_envs))
@@ -187,7 +178,6 @@ def share_generation(population: Population, processes: Processes, *, every: int
 
 
 def _check_same(population: Population, processes: Processes) -> None:
-    """Compare the population of all processes, but for its past lives and random numbers."""
     generation, agents = population.generation, population.state_dict()["agents"]
     for agent in agents:
         agent["policy"] = {name: part for name, part in agent["policy"].items() if name != "rng"}
@@ -196,7 +186,6 @@ def _check_same(population: Population, processes: Processes) -> None:
 
 
 def _explore_apart(population: Population, processes: Processes) -> None:
-    """Let the agents of each process draw random numbers of their own."""
     if processes.is_main:
         return
     for agent in population:

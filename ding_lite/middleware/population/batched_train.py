@@ -20,10 +20,8 @@ def together(
     """Return what does the updates of one step for agents that can learn at once.
 
     It gets the context of each agent, and counters, of which `train_iter` counts on, and returns
-    which agents are done; the others are left to learn alone.
-
-    Args:
-        trains: The same middleware of each agent; None is returned unless `train` has made all.
+    which agents are done; the others are left to learn alone. It is None unless `train` has
+    made all of them.
     """
     from_replay = [fn for fn in trains if isinstance(fn, TrainAgent)]
     if len(from_replay) == len(trains):
@@ -34,19 +32,13 @@ def together(
 
 
 class RolloutsTogether:
-    """Trains those of some agents at once from their rollouts that can be.
-
-    Args:
-        trains: What `train` has made, one for each agent.
-    """
+    """Trains those of some agents at once from their rollouts that can be."""
 
     def __init__(self, trains: Sequence[TrainFromRollouts]) -> None:
-        """Begin without memory for any."""
         self._trains = trains
         self._stacks: dict[Hashable, Stack[Any]] = {}
 
     def __call__(self, contexts: Sequence[Context], counters: dict[str, int]) -> set[int]:
-        """Do the updates of a step; return which agents are done."""
         groups: dict[Hashable, list[tuple[int, Agent, Sequence[Rollout]]]] = {}
         for index, (train, ctx) in enumerate(zip(self._trains, contexts, strict=True)):
             agent, rollouts = cast(Agent, train.policy), train.rollouts(ctx)
@@ -70,27 +62,14 @@ class RolloutsTogether:
 
 
 class TrainTogether:
-    """Trains those of some agents at once from one replay that can be.
-
-    Args:
-        trains: What `train` has made, one for each agent.
-    """
+    """Trains those of some agents at once from one replay that can be."""
 
     def __init__(self, trains: Sequence[TrainAgent]) -> None:
-        """Begin without memory for any."""
         self._trains = trains
         self._stacks: dict[Hashable, Stack[Any]] = {}
 
     def __call__(self, contexts: Sequence[Context], counters: dict[str, int]) -> set[int]:
-        """Do the updates of a step.
-
-        Args:
-            contexts: That of each agent.
-            counters: `train_iter` counts on.
-
-        Returns:
-            Which agents are done; the others are left to learn alone.
-        """
+        """Do the updates of a step; return which agents are done, the others learn alone."""
         done: set[int] = set()
         stacks = {}
         for key, members in self._groups(contexts).items():

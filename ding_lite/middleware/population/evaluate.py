@@ -42,7 +42,6 @@ class EvaluatePopulation:
     optional_state = True
 
     def __call__(self, ctx: Context) -> None:
-        """Evaluate if this step is due."""
         ctx.setdefault("eval_steps", 0)
         ctx.keep("eval_steps")
         if not self.period.is_due(ctx):
@@ -87,25 +86,19 @@ class EvaluatePopulation:
         return returns
 
     def state_dict(self) -> dict[str, Any]:
-        """Return when the next evaluation is due."""
         return self.period.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state."""
         self.period.load_state_dict(state)
 
 
 def longest_evaluation(envs: Envs, episodes: int) -> int | None:
-    """Return the env steps that so many episodes take if all last as long as the limit allows.
-
-    None where there is no limit.
-    """
+    """Return the env steps of so many episodes of full length; None where nothing limits them."""
     limit = envs.spec.max_episode_steps
     return None if limit is None else math.ceil(episodes / envs.num_envs) * envs.num_envs * limit
 
 
 def _has_left(ctx: Context, max_env_steps: int | None, most: int | None) -> bool:
-    """Whether so many env steps may still be made."""
     if max_env_steps is None:
         return True
     return bool(ctx.get("env_step", 0) + ctx.eval_steps + (most or 0) <= max_env_steps)

@@ -14,7 +14,7 @@ from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.population import Life, Population
 from ding_lite.evolution.tournament import Tournament
-from ding_lite.io.files import naming
+from ding_lite.io.files import replacing
 from ding_lite.middleware.checks import Period, check_has
 from ding_lite.middleware.population.batched_train import together
 from ding_lite.middleware.report.jsonl import file_path
@@ -112,11 +112,9 @@ class _ForEach:
         return _way_out(onion) if onion.opened else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the agents' pipelines keep from step to step."""
         return {"kept": [dict(kept) for kept in self._kept], "sums": [*map(dict, self._sums)]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state."""
         self._kept = [dict(kept) for kept in state["kept"]]
         self._sums = [dict(sums) for sums in state["sums"]]
 
@@ -198,45 +196,37 @@ def evolve(
     period = Period(every, every_env_steps)
     mutation.check(population[0].policy)
     path = None if lineage is None else file_path(lineage)
-    return _Evolve(population, tournament, mutation, period=period, lineage=path)
+    return _Evolve(population, tournament, mutation, period, path)
 
 
+@dataclasses.dataclass(eq=False)
 class _Evolve:
     __name__ = "evolve"
 
-    def __init__(
-        self,
-        population: Population,
-        tournament: Tournament,
-        mutation: Mutation,
-        *,
-        period: Period,
-        lineage: Path | None,
-    ) -> None:
-        self._population = population
-        self._tournament = tournament
-        self._mutation = mutation
-        self._period = period
-        self._lineage = lineage
+    population: Population
+    tournament: Tournament
+    mutation: Mutation
+    period: Period
+    lineage: Path | None
 
     def __call__(self, ctx: Context) -> None:
-        ctx.generation = self._population.generation
+        ctx.generation = self.population.generation
         ctx.keep("generation", "fitness")
-        if not self._period.is_due(ctx):
+        if not self.period.is_due(ctx):
             return
 
         if not ctx.finish:
-            self._population.evolve(self._tournament, self._mutation)
-        lives = self._population.lives
-        newest = lives[-len(self._population) :] if not ctx.finish else self._population.lives_now()
+            self.population.evolve(self.tournament, self.mutation)
+        lives = self.population.lives
+        newest = lives[-len(self.population) :] if not ctx.finish else self.population.lives_now()
         ctx.fitness = [life.fitness for life in newest]
-        ctx.generation = self._population.generation
-        ctx.metrics["generation"] = self._population.generation
+        ctx.generation = self.population.generation
+        ctx.metrics["generation"] = self.population.generation
         self._write()
 
     def __enter__(self) -> None:
-        if self._lineage is not None:
-            self._lineage.parent.mkdir(parents=True, exist_ok=True)
+        if self.lineage is not None:
+            self.lineage.parent.mkdir(parents=True, exist_ok=True)
         self._write()
 
     def __exit__(self, *error: object) -> None:
@@ -245,26 +235,23 @@ class _Evolve:
     def state_dict(self) -> dict[str, Any]:
         """Return where the random generators are; the population is saved by itself."""
         return {
-            "tournament": self._tournament.state_dict(),
-            "mutation": self._mutation.state_dict(),
-            **self._period.state_dict(),
+            "tournament": self.tournament.state_dict(),
+            "mutation": self.mutation.state_dict(),
+            **self.period.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state."""
-        self._period.load_state_dict(state)
-        self._tournament.load_state_dict(state["tournament"])
-        self._mutation.load_state_dict(state["mutation"])
+        self.period.load_state_dict(state)
+        self.tournament.load_state_dict(state["tournament"])
+        self.mutation.load_state_dict(state["mutation"])
 
     def _write(self) -> None:
         """Write the whole lineage anew: so it is right after a resume, too, and never half."""
-        if self._lineage is None:
+        if self.lineage is None:
             return
-        lives = [*self._population.lives, *self._population.lives_now()]
-        unfinished = self._lineage.with_name(f".{self._lineage.name}.unfinished")
-        with naming(unfinished):
+        lives = [*self.population.lives, *self.population.lives_now()]
+        with replacing(self.lineage) as unfinished:
             unfinished.write_text("".join(map(_line, lives)), encoding="utf-8")
-        unfinished.replace(self._lineage)
 
 
 def _line(life: Life) -> str:
@@ -289,7 +276,6 @@ def _checked(middleware: Sequence[Middleware], agent: Agent) -> list[Middleware]
 
 
 def _visible(ctx: Context) -> dict[str, Any]:
-    """Return what the pipelines of agents see of the step's ctx."""
     return {key: value for key, value in dict.items(ctx) if key != "metrics"}
 
 

@@ -6,7 +6,6 @@ import os
 from array import array
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -40,7 +39,6 @@ FloatArray = npt.NDArray[np.float64]
 
 _RETURNS = ("episode_return", "return", "eval_return")
 _BELOW = {"loss": "loss", "steps_per_s": "env steps a second", "memory_mb": "memory, MB"}
-"""Small curves, and what they are called."""
 _STAGES_SHOWN, _EVALUATE = 4, ("evaluate", "verdict")
 _FEW = 200
 """Points of a small curve; where there are more, each is the mean of its neighbours."""
@@ -92,11 +90,9 @@ class _Series:
         self._y.append(y)
 
     def state(self) -> dict[str, FloatArray]:
-        """Copy the points for a checkpoint."""
         return {"x": np.array(self._x), "y": np.array(self._y)}
 
     def load(self, state: Mapping[str, FloatArray]) -> None:
-        """Take over what `state` has returned."""
         self._x = array("d", state["x"].tobytes())
         self._y = array("d", state["y"].tobytes())
 
@@ -127,7 +123,6 @@ class Curve:
     def __init__(
         self, path: Path, target: float | None, title: str, redraw: float, clock: Clock
     ) -> None:
-        """Start with no point."""
         self._path = path
         self._target = target
         self._title = title
@@ -138,12 +133,10 @@ class Curve:
         self._seconds: dict[str, float] = {}
 
     def __enter__(self) -> Self:
-        """Begin a run."""
         self._drawn_at = self._clock.now()
         return self
 
     def __call__(self, ctx: Context) -> None:
-        """Add the points of a step, and draw where it is time."""
         metrics = ctx.metrics
         # A loss may still live on a device, and to ask for it waits: so not in every step.
         is_time = "episode_return" in metrics or "memory_mb" in metrics
@@ -157,13 +150,7 @@ class Curve:
         if self._clock.now() - self._drawn_at >= self._redraw:
             self._draw()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Draw for the last time."""
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         with ending("curve", (error,)):
             self._draw()
 
@@ -173,11 +160,9 @@ class Curve:
         self._draw()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all points."""
         return {name: series.state() for name, series in self._series.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state."""
         for name, series in self._series.items():
             series.load(state[name])
 
@@ -231,7 +216,6 @@ def _draw_series(axes: Axes, series: Mapping[str, _Series]) -> None:
 
 
 def _sum_up(series: Mapping[str, _Series], target: float | None) -> str:
-    """Describe the end of the run in a few words."""
     name = "eval_return" if len(series["eval_return"]) else "return"
     x, y = series[name].points()
     if not len(y):
@@ -242,7 +226,6 @@ def _sum_up(series: Mapping[str, _Series], target: float | None) -> str:
 
 
 def _spell_stages(seconds: Mapping[str, float]) -> str:
-    """Tell the shares of the largest stages in a few words, and those of evaluations."""
     total = sum(seconds.values())
     largest = sorted(seconds, key=lambda name: -seconds[name])
     shown = {*largest[:_STAGES_SHOWN], *(n for n in largest if _is_of_evaluations(n))}

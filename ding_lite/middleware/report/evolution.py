@@ -36,16 +36,9 @@ def draw_lives(
     title: str,
     target: float | None = None,
 ) -> list[Path]:
-    """Draw the pictures of a population from the end of its first generation on.
+    """Draw fitness.png, hyperparameters.png and family.png into a directory; return those drawn.
 
-    Args:
-        lives: What became of each agent in each generation, `Population.lives`.
-        directory: Where `fitness.png`, `hyperparameters.png` and `family.png` go.
-        title: What stands above them.
-        target: The return to reach, drawn as a line.
-
-    Returns:
-        The pictures; none before the first evaluation.
+    There are none before the end of the first generation.
     """
     if not any(life.fitness is not None for life in lives):
         return []
@@ -106,7 +99,6 @@ def _draw_hyperparameters(lives: Sequence[Life], path: Path, *, title: str) -> N
 
 
 def _draw_values(axes: Axes, generations: dict[int, list[Life]], name: str) -> None:
-    """Draw one value of all agents; the best of each generation stands out."""
     all_values = [life.hyperparameters[name] for lives in generations.values() for life in lives]
     for number, lives in generations.items():
         best = max(lives, key=lambda life: life.fitness or 0.0)

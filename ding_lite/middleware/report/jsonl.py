@@ -82,7 +82,6 @@ class RowFile(Reporter):
         super().__call__(ctx)
 
     def write(self, metrics: dict[str, float], env_step: int) -> None:
-        """Append a row."""
         self._append(metrics)
 
     def _append(self, metrics: Mapping[str, Any]) -> None:
@@ -95,7 +94,6 @@ class RowFile(Reporter):
             file.write(json.dumps(finite) + "\n")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next rows depend on, and how long the file is."""
         has_file = self._path is not None and self._path.exists()
         return {
             **super().state_dict(),
@@ -114,11 +112,6 @@ class RowFile(Reporter):
 
 
 def file_path(path: str | os.PathLike[str]) -> Path:
-    """Refuse a directory where a file is meant.
-
-    Raises:
-        ConfigError: `path` is a directory.
-    """
     file = Path(path)
     if file.is_dir():
         raise ConfigError(f"{file} is a directory; the path of a file was expected.")

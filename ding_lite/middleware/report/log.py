@@ -101,7 +101,6 @@ def _width(column: str) -> int:
 
 
 def _words(column: str) -> list[str]:
-    """Split a column's name in two, for the two lines of the heading."""
     first, _, second = column.partition("_")
     return [first, second] if second else ["", first]
 

@@ -68,7 +68,6 @@ class _Rate:
             self._marks.append((self._clock.now(), env_step))
 
     def update(self, env_step: int) -> float:
-        """Return the rate up to here."""
         now = self._clock.now()
         self._marks.append((now, env_step))
         while len(self._marks) > 2 and now - self._marks[1][0] >= _RATE_SECONDS:

@@ -24,15 +24,15 @@ class RunLike(Protocol):
     """A run, as `ding_lite.recipes.Run` is one: where its reports go, and what they say of it."""
 
     @property
-    def directory(self) -> Path: ...  # noqa: D102
+    def directory(self) -> Path: ...
     @property
-    def title(self) -> str: ...  # noqa: D102
+    def title(self) -> str: ...
     @property
-    def goal(self) -> float | None: ...  # noqa: D102
+    def goal(self) -> float | None: ...
     @property
-    def max_env_steps(self) -> int: ...  # noqa: D102
+    def max_env_steps(self) -> int: ...
     @property
-    def quiet(self) -> bool: ...  # noqa: D102
+    def quiet(self) -> bool: ...
 
 
 def report(

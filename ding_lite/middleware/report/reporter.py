@@ -21,11 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class Reporter(ABC):
-    """The base of middleware that write metrics now and then, and when the run ends.
-
-    Args:
-        period: From one report to the next.
-    """
+    """The base of middleware that write metrics now and then, and when the run ends."""
 
     optional_state = True  # loggers may change from one run to its resume
     only_fresh = False
@@ -48,7 +44,6 @@ class Reporter(ABC):
         return self
 
     def __call__(self, ctx: Context) -> None:
-        """Remember the metrics of a step, and report where that is due."""
         self._newest.update(ctx.metrics)
         self._fresh.update(ctx.metrics)
         self._has_env_step = "env_step" in ctx
@@ -73,7 +68,6 @@ class Reporter(ABC):
         """Release what `__enter__` has taken, once the last report is written."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next reports depend on."""
         kept = {name: number(name, v) for name, v in self._newest.items() if not is_measured(name)}
         return {
             "metrics": {
@@ -88,7 +82,6 @@ class Reporter(ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state."""
         self._period.load_state_dict(state)
         metrics = state["metrics"]
         self._newest = dict(zip(metrics["names"], metrics["values"].tolist(), strict=True))
@@ -124,11 +117,7 @@ def ending(name: str, error: tuple[object, ...]) -> Iterator[None]:
 
 
 def import_logger(package: str, extra: str) -> Any:  # noqa: ANN401 - a module
-    """Import the package of a logger when a run first needs it.
-
-    Raises:
-        MissingExtraError: It is not installed.
-    """
+    """Import the package of a logger when a run first needs it; refuse to go on without."""
     try:
         return importlib.import_module(package)
     except ImportError as error:

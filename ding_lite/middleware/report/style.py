@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ding_lite.errors import ConfigError
-from ding_lite.io.files import naming
+from ding_lite.io.files import naming, replacing
 from ding_lite.middleware.report.jsonl import file_path
 from ding_lite.middleware.report.log import spell
 
@@ -17,18 +17,12 @@ if TYPE_CHECKING:
 
 INK, GREY, BLUE, ORANGE, GREEN = "#1f2933", "#7b8794", "#2f6fde", "#e8590c", "#2b8a3e"
 COLORS = (BLUE, ORANGE, GREEN, "#9c36b5", "#c92a2a", "#0c8599", "#a6740a", "#5c677d")
-"""Colours of several curves in one picture."""
 _LEFT = 0.022
 _HEIGHT, _HEIGHT_BELOW = 4.5, 1.6
 """The sizes of a picture, and of the small ones below it, in inches."""
 
 
 def picture_path(path: str | os.PathLike[str]) -> Path:
-    """Refuse what can be no picture.
-
-    Raises:
-        ConfigError: The kind is unknown, or it is a directory.
-    """
     file = file_path(path)
     if file.suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(
@@ -56,7 +50,6 @@ def begin_picture(*, num_below: int = 0) -> tuple[Figure, Axes, list[Axes]]:
 
 
 def dress_small(axes: Axes, *, title: str) -> None:
-    """Label a small picture, once its curve is drawn."""
     dress(axes, y_label="")
     axes.set_xlabel("")
     axes.tick_params(labelsize=8, pad=3)
@@ -67,7 +60,6 @@ def dress_small(axes: Axes, *, title: str) -> None:
 
 
 def dress(axes: Axes, *, y_label: str) -> None:
-    """Label the axes, once the curves are drawn."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.set_xlabel("env steps", fontsize=11, color=INK, labelpad=6)
@@ -87,7 +79,6 @@ def dress(axes: Axes, *, y_label: str) -> None:
 
 
 def draw_target(axes: Axes, target: float) -> None:
-    """Draw the return to reach as a line, and make room for it."""
     low, high = axes.get_ylim()
     room = 0.09 * (max(high, target) - min(low, target))
     axes.set_ylim(min(low, target - room), max(high, target + room))
@@ -128,11 +119,10 @@ def add_legend(axes: Axes) -> None:
 
 def save_picture(figure: Figure, path: Path) -> None:
     """Draw to a file beside `path`, and put it in place when it is whole."""
-    unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
     with naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as unfinished:
         figure.savefig(unfinished)
-        unfinished.replace(path)
 
 
 def _spell_axis(value: float) -> str:

@@ -67,7 +67,6 @@ class _TensorBoard(Reporter):
         self._file.flush()  # for those that look at a run while it goes on
 
     def close(self, *, failed: bool) -> None:
-        """Write what is left."""
         file, self._file = self._file, None
         if file is not None:
             file.close()
@@ -99,16 +98,13 @@ class _EventFile:
         self._write(begin, session_log=start)
 
     def add(self, name: str, value: float, x: int) -> None:
-        """Write one point."""
         self._write(x, summary=self._scalar_pb(name, value))
 
     def flush(self) -> None:
-        """Let all points reach the disk."""
         with naming(self._path):
             self._records.flush()
 
     def close(self) -> None:
-        """Write what is left."""
         with naming(self._path):
             self._records.close()
 

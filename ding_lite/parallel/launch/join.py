@@ -42,7 +42,6 @@ logger = logging.getLogger(__name__)
 
 
 def tcp_only(protocol: str | None) -> str:
-    """Return the protocol of an external launch."""
     if protocol not in (None, "tcp"):
         raise ConfigError(
             f"`protocol` (or DING_LITE_PROTOCOL) is {protocol!r}, but an external launch, and "
@@ -54,11 +53,7 @@ def tcp_only(protocol: str | None) -> str:
 def node_of_environment(plan: JobPlan, settings: Settings, attach_to: Sequence[str]) -> NodeSpec:
     """Return the spec of the node that the environment describes.
 
-    Args:
-        plan: The whole job, equal on every node; without ports, which are unknown.
-        settings: The settings of the environment.
-        attach_to: The address of node 0, or those of all peers with a lower id, in the order of
-            their ids.
+    `attach_to` has the address of node 0, or those of all peers with a lower id, in that order.
     """
     num_nodes, node_id = plan.num_nodes, settings.node_id
     if node_id is None:
@@ -202,7 +197,6 @@ def node_of_launcher(plan: JobPlan, place: Placement) -> NodeSpec:
     inside = LOOPBACK if plan.address in (None, *ALL_INTERFACES) else plan.address
 
     def address_of(peer: int) -> str:
-        """Return the address of a node; "" where its host is unknown."""
         host = inside if place.on_one_machine else place.hosts.get(peer, "")
         return host and str(Address("tcp", host, ports[peer]))
 

@@ -85,7 +85,6 @@ class Parallel:
     """
 
     def __new__(cls) -> Router:  # type: ignore[misc]
-        """Return this node's router."""
         return current_router()
 
     @staticmethod

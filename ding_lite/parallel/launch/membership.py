@@ -57,7 +57,6 @@ class JobMember:
     """The address that others dial; "" where no node dials it."""
 
     def as_tree(self) -> list[Any]:
-        """Return the form that is sent."""
         return [sorted(self.labels), self.address]
 
 
@@ -240,7 +239,6 @@ class Registry:
     # -- members -----------------------------------------------------------------------------
 
     def note(self, peer: int, is_there: bool) -> None:
-        """Record that a node has connected or disconnected."""
         if is_there:
             self._seen.add(peer)
             labels = self._router.labels_of(peer)
@@ -271,7 +269,6 @@ class Registry:
             self._remove(node, "node_lost")
 
     def receive_roster(self, asker: int, *said: Any) -> Any:
-        """Refuse a roster from another node."""
         raise ConfigError(f"Node {asker} sent a roster to node 0, which keeps the registry.")
 
     def wait_complete(self, deadline: Deadline) -> None:
@@ -290,7 +287,6 @@ class Registry:
             self._admit_next()
 
     def _send_roster(self, peer: int, gone: Mapping[int, str] | None = None) -> Future[Any]:
-        """Send the roster to a node, and record the address that it answers."""
         nodes = {node: member.as_tree() for node, member in self._members.items() if member.labels}
         answer = self._router.ask(peer, ROSTER, nodes, dict(gone or {}))
         answer.add_done_callback(partial(self._record_address, peer))
@@ -383,7 +379,6 @@ class Roster:
         """Do nothing: the deadlines are kept by node 0."""
 
     def wait_complete(self, deadline: Deadline) -> None:
-        """Wait until the roster has the minimum of nodes."""
         changed = self._router.links.changed
         with changed:
             if deadline.wait(changed, lambda: not self._missing()):
@@ -401,14 +396,12 @@ class Roster:
 
 
 def _names(said: Any) -> list[str]:
-    """Validate received names."""
     if not isinstance(said, list | tuple | set):
         raise ConfigError(f"{said!r:.80} was sent as labels; a list of names was expected.")
     return [*said]
 
 
 def read_roster(nodes: Any) -> dict[int, tuple[frozenset[str], str]]:
-    """Validate a received roster."""
     found: dict[int, tuple[frozenset[str], str]] = {}
     for node, place in nodes.items() if isinstance(nodes, dict) else [(None, nodes)]:
         match place:

@@ -135,7 +135,6 @@ class JobPlan:
 
     @property
     def edges(self) -> frozenset[Edge]:
-        """Pairs of connected nodes."""
         return cast(frozenset[Edge], self.topology)
 
     @property
@@ -144,7 +143,6 @@ class JobPlan:
         return tuple(self.ports) if isinstance(self.ports, Sequence) else ()
 
     def growth(self, *, first_id: int) -> Growth | None:
-        """Return the growth of an elastic job, else None."""
         if not self.elastic:
             return None
         return Growth(self.kind, self.num_nodes if self.kind == "mesh" else first_id)
@@ -204,7 +202,6 @@ class JobPlan:
         )
 
     def labels_of_nodes(self, *, distributed: bool = True) -> list[frozenset[str]]:
-        """Return the labels of each node."""
         extra = check_labels(self.labels or ()) | check_labels(self.settings.labels)
         return [
             node_labels(node_id, distributed=distributed, roles=roles, extra=extra)

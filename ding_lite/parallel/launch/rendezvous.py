@@ -49,13 +49,8 @@ class AddressBook:
     def announce(self, peer: int, address: object, wanted: object) -> Future[dict[int, str]]:
         """Record the address of a node; answer when there are new addresses for it.
 
-        Args:
-            peer: The node, authenticated by its link.
-            address: Its listening address; "" where no node dials it.
-            wanted: The nodes that it dials, each with the last known address; "" for none.
-
-        Returns:
-            The changed addresses of those nodes, as soon as there is one.
+        `wanted` has the nodes that it dials, each with the last known address ("" for none); the
+        answer has those that have changed, as soon as there is one.
         """
         known = checked(wanted, self._num_nodes)
         if address != "":
@@ -85,12 +80,6 @@ class AddressBook:
 
 
 def checked(addresses: object, num_nodes: int) -> dict[int, str]:
-    """Return a received mapping of node ids to addresses, after validation.
-
-    Example:
-        >>> checked({1: "tcp://10.0.0.7:50515", 2: ""}, 3)
-        {1: 'tcp://10.0.0.7:50515', 2: ''}
-    """
     if not isinstance(addresses, dict):
         raise ConfigError(f"{addresses!r:.80} was sent as addresses of nodes; a dict was expected.")
     for node, address in addresses.items():
@@ -116,8 +105,7 @@ def _can_be_dialled(text: str) -> bool:
 class AddressFollower:
     """Announce a node to node 0, and dial its peers at the addresses that node 0 sends.
 
-    Args:
-        spec: The node's place. A peer with an empty address in `dials` is asked for.
+    A peer with an empty address in `spec.dials` is asked for.
     """
 
     def __init__(self, spec: NodeSpec) -> None:

@@ -93,7 +93,6 @@ def _parse_tcp(text: str, rest: str) -> Address:
 
 
 def check_ipc_path(path: str | Path) -> None:
-    """Refuse a path that is too long for a socket file."""
     length = len(os.fsencode(path))
     if length > MAX_IPC_PATH:
         raise ConfigError(
@@ -180,7 +179,6 @@ class PrivateDirectory:
         """The descriptor of the lock; each process that has it keeps the directory alive."""
 
     def socket_of(self, node_id: int) -> Address:
-        """Return the address where a node listens."""
         return Address("ipc", str(self.path / f"node-{node_id}"))
 
     def remove(self) -> None:
@@ -193,7 +191,6 @@ class PrivateDirectory:
 
 
 def live_directories(folders: Iterable[Path] | None = None) -> list[Path]:
-    """Return the private directories of this user's running jobs on this machine."""
     found = []
     for folder in dict.fromkeys(_usual_folders() if folders is None else folders):
         for path in sorted(folder.glob(f"{_PREFIX}*")):
@@ -258,7 +255,6 @@ def _make_locked(base: Path) -> tuple[Path, int]:
 
 
 def _sweep(base: Path) -> None:
-    """Remove the directories of jobs that were killed."""
     for path in base.glob(f"{_PREFIX}*"):
         with suppress(OSError):  # another job may sweep at the same time
             if path.stat().st_uid != os.getuid() or path.is_symlink():

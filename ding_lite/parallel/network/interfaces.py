@@ -30,10 +30,6 @@ def interface_towards(there: Address) -> str:
 def reachable_at(listens: str | None, towards: str | None) -> str:
     """Return the address at which other nodes reach a listener of this machine.
 
-    Args:
-        listens: The address at which this node listens, if any.
-        towards: The address of another node.
-
     Example:
         >>> reachable_at("tcp://0.0.0.0:50516", "tcp://127.0.0.1:50515")
         'tcp://127.0.0.1:50516'
@@ -57,12 +53,6 @@ def interface_beyond(host: str) -> str | None:
 
 
 def name_of_interface(number: str) -> str | None:
-    """Return the name of the interface with this address; None without one.
-
-    Example:
-        >>> name_of_interface("127.0.0.1")
-        'lo'
-    """
     wanted = ipaddress.ip_address(number)
     if wanted.version == 6:
         return _name_of_six(wanted.packed.hex())

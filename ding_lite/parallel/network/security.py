@@ -50,11 +50,9 @@ class Key:
         return "Key(...)"  # a secret must not end in a log
 
     def of_listener(self, node_id: int) -> bytes:
-        """Return the CURVE secret key with which a node listens."""
         return self._derive(_SERVER, node_id)
 
     def of_dialler(self, node_id: int) -> bytes:
-        """Return the CURVE secret key with which a node dials."""
         return self._derive(_CLIENT, node_id)
 
     def _derive(self, purpose: bytes, node_id: int) -> bytes:
@@ -69,11 +67,7 @@ class Key:
 
 
 def make_key(path: str | Path) -> Path:
-    """Write a new key, atomically, to a file that only its owner can read.
-
-    Raises:
-        ConfigError: The file exists already, or cannot be written.
-    """
+    """Write a new key, atomically, to a file that only its owner can read."""
     return save_key(path, secrets.token_bytes(SECRET_BYTES))
 
 
@@ -104,7 +98,6 @@ def save_key(path: str | Path, secret: bytes) -> Path:
 
 
 def load_key(path: str | Path) -> Key:
-    """Read a key from its file."""
     try:
         # Not blocking: a pipe in place of the file must not hang the job.
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

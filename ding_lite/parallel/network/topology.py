@@ -56,7 +56,6 @@ class NodeSpec:
     """The place of a node in a job."""
 
     node_id: int
-    """Its number, from 0."""
     num_nodes: int
     """How many nodes the job has; 0 until a peer has reported it."""
     labels: frozenset[str]
@@ -88,7 +87,6 @@ class NodeSpec:
     has_joined: bool = False
     """Whether the node has joined a running elastic job, and may leave without ending it."""
     job: str = ""
-    """The unique name of the job; "" without one."""
     directory: str | None = None
     """The private directory of the job, for the node's metrics; None writes none."""
     began: float | None = None
@@ -97,11 +95,6 @@ class NodeSpec:
 
 def edges(topology: Topology, num_nodes: int) -> frozenset[Edge]:
     """Return the edges of a topology.
-
-    Args:
-        topology: `star` (all to node 0), `mesh` (each to each), `tree` (each to its hub, and the
-            first of them to node 0), `alone` (no edges), or pairs of node ids.
-        num_nodes: How many nodes there are.
 
     Example:
         >>> sorted(edges("star", 4))
@@ -143,12 +136,7 @@ def _edge(pair: object, num_nodes: int) -> Edge:
 
 
 def fan_out(topology: Topology) -> int:
-    """Return the limit of the children of a hub; 0 where the topology is no tree.
-
-    Example:
-        >>> fan_out("tree"), fan_out("tree:4"), fan_out("star")
-        (8, 4, 0)
-    """
+    """Return the limit of the children of a hub; 0 where the topology is no tree."""
     if not isinstance(topology, str) or kind_of_topology(topology) != "tree":
         return 0
     _, _, children = topology.partition(":")
@@ -156,30 +144,12 @@ def fan_out(topology: Topology) -> int:
 
 
 def hub_of(node: int, fan_out: int) -> int:
-    """Return the hub of a node of a tree, other than the root.
-
-    Example:
-        >>> [hub_of(node, 2) for node in range(1, 7)]
-        [0, 0, 1, 1, 2, 2]
-    """
     return (node - 1) // fan_out
 
 
 def neighbours(edges: Iterable[Edge], node: int) -> frozenset[int]:
-    """Return the nodes that a node is connected to.
-
-    Example:
-        >>> sorted(neighbours([(0, 1), (1, 2)], 1))
-        [0, 2]
-    """
     return frozenset(sum(edge) - node for edge in edges if node in edge)
 
 
 def listeners(edges: Iterable[Edge]) -> frozenset[int]:
-    """Return the nodes that other nodes dial.
-
-    Example:
-        >>> sorted(listeners([(0, 1), (1, 2)]))
-        [0, 1]
-    """
     return frozenset(low for low, _ in edges)

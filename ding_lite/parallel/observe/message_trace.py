@@ -43,19 +43,16 @@ class MessageTrace(Traced):
                 tracer.arrow("s", "event", key, where, at_ns)
 
     def published(self, began_ns: int, peers: Iterable[int]) -> None:
-        """Draw a publication of ctx values to nodes."""
         if (tracer := self._since(began_ns)) is not None:
             where = tracer.slice("publish ctx", began_ns)
             self._published.update(dict.fromkeys(peers, (where, where.ended_ns)))
 
     def state_sent(self, peer: int, number: int) -> None:
-        """Draw the message with the values published last."""
         published, tracer = self._published.pop(peer, None), self.tracer
         if tracer is not None and published is not None:
             tracer.arrow("s", "ctx", arrow_key("ctx", self._me, peer, number), *published)
 
     def asked(self, name: str, began_ns: int, number: int) -> None:
-        """Draw a call."""
         tracer = self._since(began_ns)
         if tracer is not None and not name.startswith(SERVICES):
             where = tracer.slice(f"call {name}", began_ns)
@@ -63,7 +60,6 @@ class MessageTrace(Traced):
             self._asked.add(number)
 
     def item_sent(self, stream: str, began_ns: int, number: int, at_ns: int) -> None:
-        """Draw an item of a stream, which may have waited for room."""
         tracer = self._since(began_ns)
         if tracer is not None and number:
             where = tracer.slice(f"send {stream}", began_ns)
@@ -81,7 +77,6 @@ class MessageTrace(Traced):
         return TracedEvent(came.event, tracer, key)
 
     def state_came(self, peer: int, number: int, began_ns: int) -> None:
-        """Draw a received ctx message."""
         if (tracer := self._since(began_ns)) is not None:
             key = arrow_key("ctx", self._process_of(peer), self._node_id, number)
             where = tracer.slice(f"ctx from node {peer}", began_ns)
@@ -98,7 +93,6 @@ class MessageTrace(Traced):
             tracer.arrow("s", "answer", key, where, where.ended_ns)
 
     def answer_came(self, peer: int, reply: ReplyArrived, began_ns: int) -> None:
-        """Draw the answer to a call that was drawn."""
         is_drawn = reply.number in self._asked
         self._asked.discard(reply.number)
         tracer = self._since(began_ns)

@@ -55,7 +55,6 @@ class Counts:
     items_out: int | float = 0
 
     def rate(self, before: Counts, seconds: float) -> Counts:
-        """Return the counts per second since earlier ones."""
         rates = {}
         for name in self.__dataclass_fields__:
             now, then = getattr(self, name), getattr(before, name)
@@ -116,7 +115,6 @@ class NodeMetrics:
 
     @property
     def unacknowledged(self) -> int:
-        """Events that wait for other nodes to acknowledge them."""
         return sum(peer.unacknowledged for peer in self.peers)
 
     @property
@@ -137,7 +135,6 @@ class MetricsFile:
         self._fd = os.open(directory / f"{PREFIX}{node_id}", flags, 0o600)
 
     def write(self, metrics: NodeMetrics) -> None:
-        """Replace the record."""
         body = _ENCODER.encode(metrics)
         os.pwrite(self._fd, _HEAD.pack(len(body), zlib.crc32(body)) + body, 0)
 

@@ -39,13 +39,8 @@ _WORTH_SHOWING = ("ding_lite.middleware", "ding_lite.testing")
 class Reporter:
     """Writes a node's metrics, once a second.
 
-    Args:
-        spec: The node's place.
-        links: Its links.
-        inbox: Its inbox, with its task.
-        waiting: Returns how many items of streams were sent, how many wait for the task, and how
-            many calls wait for an answer.
-        clock: Measures the seconds.
+    `waiting` returns how many items of streams were sent, how many wait for the task, and how many
+    calls wait for an answer.
     """
 
     def __init__(
@@ -90,7 +85,6 @@ class Reporter:
             self._file = None
 
     def look(self, now: float, state: State | None = None) -> NodeMetrics:
-        """Make a record."""
         with self._links.changed:
             sessions = list(self._links.sessions.values())
             traffic = {

@@ -31,13 +31,9 @@ class Engine(Protocol):
     forwards_signals: bool
     """Whether a signal to the launcher is raised in `main` as well."""
 
-    def open(self) -> None:
-        """Prepare to start nodes."""
-        ...
+    def open(self) -> None: ...
 
-    def start(self, node: NodeRecord) -> None:
-        """Start the incarnation of a node that its spec names."""
-        ...
+    def start(self, node: NodeRecord) -> None: ...
 
     def wait(self, timeout: float | None) -> Sequence[tuple[int, Report]]:
         """Wait for reports or `wake`; return all reports that have come, by node id.
@@ -57,9 +53,7 @@ class Engine(Protocol):
         """Send a command to a node, unless it has ended."""
         ...
 
-    def interrupt(self, signum: int) -> None:
-        """End all nodes in order at the request of a signal."""
-        ...
+    def interrupt(self, signum: int) -> None: ...
 
     def end(self, grace: float) -> None:
         """End all nodes in order, and kill those that have not ended in so many seconds."""
@@ -69,9 +63,7 @@ class Engine(Protocol):
         """Kill a node; it is reported as any other exit."""
         ...
 
-    def startup_error(self, late: Sequence[NodeRecord], ready: Sequence[int]) -> Exception:
-        """Make the error of a job with nodes that were not ready in time."""
-        ...
+    def startup_error(self, late: Sequence[NodeRecord], ready: Sequence[int]) -> Exception: ...
 
     def close(self) -> None:
         """Kill all remaining nodes, and release all resources; safe at any time."""

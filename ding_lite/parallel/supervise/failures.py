@@ -44,7 +44,6 @@ class Failure:
 
     @property
     def as_cause(self) -> BaseException:
-        """The error, or a substitute for it."""
         error = self.error
         if error is None:
             error = NodeFailed(f"{self.kind or 'Node'}: {self.what}", node_id=self.spec.node_id)
@@ -53,7 +52,6 @@ class Failure:
 
 
 def raised(spec: NodeSpec, said: Failed) -> Failure:
-    """Make the failure of a node that has reported its error."""
     message = f": {said.message}" if said.message else ""
     if said.kind == Terminated.__name__:
         what, traceback = f"was ended by SIGTERM while {said.stage}", ""
@@ -78,7 +76,6 @@ def crashed(spec: NodeSpec, stage: Stage, said: Exited) -> Failure:
 
 
 def root_failure_error(failures: Sequence[Failure]) -> Exception:
-    """Choose the root failure and return the error to raise for it."""
     suspects = [failures[0], *(f for f in failures[1:] if not f.was_asked_for)]
     # The cause of a lost peer may be reported later than the loss.
     own = [failure for failure in suspects if not isinstance(failure.error, PeerLost)]

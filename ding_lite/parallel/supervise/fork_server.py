@@ -53,7 +53,6 @@ class ForkServerSpec:
     preload: tuple[str, ...]
 
     def as_json(self) -> str:
-        """Return the JSON form for the command line."""
         return json.dumps(asdict(self))
 
     def command(self, sys_path: Iterable[str]) -> list[str]:

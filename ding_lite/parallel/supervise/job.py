@@ -31,7 +31,6 @@ class Job:
     max_retries: int = 0
 
     def work(self, spec: NodeSpec) -> Work:
-        """Return the task of a node."""
         return Work(spec, self.make_router, self.main, self.args, self.kwargs)
 
 
@@ -61,7 +60,6 @@ class NodeRecord:
 
     @property
     def has_deadline(self) -> bool:
-        """Whether `deadline` applies to the current state."""
         if self.is_over or self.start_at is not None:
             return False
         return self.stage != RUNNING or self.has_ended_main or self.was_broken_off
@@ -75,7 +73,6 @@ class Nodes(dict[int, NodeRecord]):
         return any(near.returned is not None for near in self.peers_of(node))
 
     def waits_for_lost_peer(self, node: NodeRecord) -> bool:
-        """Tell whether a starting node waits for a peer that was given up."""
         is_waiting = node.stage != RUNNING and node.returned is None and not node.is_over
         return is_waiting and any(near.was_given_up for near in self.peers_of(node))
 
@@ -98,5 +95,4 @@ class Nodes(dict[int, NodeRecord]):
         return has_lost_peer
 
     def peers_of(self, node: NodeRecord) -> list[NodeRecord]:
-        """Return the peers of a node."""
         return [self[near] for near in node.spec.peers]

@@ -100,7 +100,6 @@ class LocalEngine:
         self._far_end.close()
 
     def start(self, node: NodeRecord) -> None:
-        """Start the incarnation of a node that its spec names."""
         node_id = node.spec.node_id
         ours, theirs = multiprocessing.Pipe()
         self._children[node_id] = _Child(node, ours)
@@ -109,7 +108,6 @@ class LocalEngine:
             self._send(theirs.fileno(), start=node_id)
 
     def wait(self, timeout: float | None) -> Sequence[tuple[int, Report]]:
-        """Wait for reports or `wake`; return all reports that have come, by node id."""
         lines = {c.connection: c for c in self._children.values() if c.connection is not None}
         sources: list[Any] = [self._wake_r, self._control, *lines]
         ready = wait(sources, timeout)
@@ -128,28 +126,23 @@ class LocalEngine:
         return reports
 
     def wake(self) -> None:
-        """Make `wait` return soon; safe from any thread, and at any time."""
         with self._wake_lock:
             if not self._is_closed:
                 os.write(self._wake_w, b"w")
 
     def tell(self, node_id: int, command: Command) -> None:
-        """Send a command to a node, unless it has ended."""
         connection = self._children[node_id].connection
         if connection is not None:
             with suppress(OSError):  # it has died; the fork server will report it
                 connection.send(command)
 
     def interrupt(self, signum: int) -> None:
-        """Pass a signal on to all nodes."""
         self._send(signal=signum)
 
     def end(self, grace: float) -> None:
-        """End all nodes in order, and kill those that have not ended in so many seconds."""
         self._send(end=grace)
 
     def kill(self, node_id: int) -> None:
-        """Kill a node with all that it has started."""
         child = self._children[node_id]
         child.is_doomed = True
         if child.pid is not None:
@@ -157,7 +150,6 @@ class LocalEngine:
                 os.killpg(child.pid, signal.SIGKILL)
 
     def startup_error(self, late: Sequence[NodeRecord], ready: Sequence[int]) -> Exception:
-        """Make the error of a job with nodes that were not ready in time."""
         listed = "; ".join(f"node {node.spec.node_id} was still {node.stage}" for node in late)
         return DeadlineExceeded(
             f"Not all nodes were ready within {late[0].spec.startup_timeout:g} s: {listed}. Ready "
@@ -166,7 +158,6 @@ class LocalEngine:
         )
 
     def close(self) -> None:
-        """Kill all remaining processes, wait for them, and remove the directory."""
         self._send(end=0.0)
         self._control.close()
         self._far_end.close()
@@ -193,7 +184,6 @@ class LocalEngine:
             socket.send_fds(self._control, [json.dumps(message).encode()], fds)
 
     def _read(self, child: _Child) -> Iterator[tuple[int, Report]]:
-        """Yield what a node has sent, and answer it."""
         connection, spec = child.connection, child.node.spec
         try:
             while connection is not None and connection.poll():
@@ -268,7 +258,6 @@ def _receive_error(connection: Connection[Any, Any]) -> BaseException | None:
 
 
 def exited(code: int, pid: int | None) -> Exited:
-    """Make the report of a process from its exit code."""
     if code >= 0:
         return Exited(f"(process {pid}) ended with exit code {code}", ", without an error")
     try:

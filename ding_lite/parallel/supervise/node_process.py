@@ -127,7 +127,6 @@ Command: TypeAlias = Finish | Ended | Moved
 
 
 def obey(router: NodeRouter, command: Command) -> None:
-    """Carry out a command of the launcher."""
     match command:
         case Ended(node_id, incarnation):
             router.links.note_ended(node_id, incarnation)
@@ -140,12 +139,8 @@ def obey(router: NodeRouter, command: Command) -> None:
 class NodeProcess(ForkProcess):
     """The process of one incarnation of a node.
 
-    Args:
-        node_id: Which node.
-        connection: To the launcher.
-        life_fd: A pipe that closes when the launcher ends in any way.
-        directory: The job's directory; deleted if launcher and fork server are gone.
-        foreign_fds: Descriptors of the fork server to close.
+    `life_fd` is a pipe that closes when the launcher ends in any way; `directory` is the job's,
+    deleted if launcher and fork server are gone; `foreign_fds` are the fork server's, to be closed.
     """
 
     def __init__(
@@ -315,7 +310,6 @@ def leaving(router: NodeRouter) -> Iterator[NodeRouter]:
 
 
 def _take_signals() -> None:
-    """Restore the signal handlers that the fork server has changed, and unblock signals."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -92,23 +92,19 @@ class Supervisor:
         self._give_up_at: Deadline | None = None
 
     def start(self) -> None:
-        """Start all nodes."""
         for node in self._nodes.values():
             self._start(node)
 
     @property
     def is_over(self) -> bool:
-        """Whether every node has ended for good."""
         return all(node.is_over for node in self._nodes.values())
 
     @property
     def has_all_results(self) -> bool:
-        """Whether `main` has returned on every node."""
         return all(node.returned is not None for node in self._nodes.values())
 
     @property
     def results(self) -> list[Any]:
-        """The results of `main`, by node."""
         return [node.returned.result for node in self._nodes.values() if node.returned is not None]
 
     @property
@@ -122,7 +118,6 @@ class Supervisor:
         return root_failure_error(failures) if failures else None
 
     def turn(self, signum: int | None) -> None:
-        """Wait for the next report, signal or deadline, and handle it."""
         if signum is not None and self._signal is None:
             self._signal = signum
             self._engine.interrupt(int(signum))
@@ -297,7 +292,6 @@ class Supervisor:
         self._engine.kill(node.spec.node_id)
 
     def _end_all(self) -> None:
-        """End all nodes, with a grace period."""
         if self._give_up_at is None:
             self._give_up_at = Deadline.after(END_GRACE_S + ENGINE_GRACE_S)
             self._engine.end(END_GRACE_S)

@@ -22,19 +22,13 @@ class Origin(NamedTuple):
     """The identity of an event: its origin and a sequence number."""
 
     node: int
-    """The node that has emitted it."""
     incarnation: int
-    """The incarnation of that node."""
     number: int
     """The sequence number of the event on its first link."""
 
 
 class EventFlow:
-    """Relays events to peers.
-
-    Args:
-        links: The links to the peers.
-    """
+    """Relays events to peers."""
 
     def __init__(self, links: Links) -> None:
         self._links = links
@@ -54,14 +48,7 @@ class EventFlow:
         return True
 
     def pass_on(self, event: Encoded, number: int, *, source: int, hops: Iterable[int]) -> None:
-        """Queue an event for peers.
-
-        Args:
-            event: The encoded event.
-            number: Its sequence number on the link of the source.
-            source: The peer from which it has arrived.
-            hops: The peers to which to relay it.
-        """
+        """Queue an event for peers; `number` is that of the link of its `source`."""
         with self._links.changed:
             for hop in hops:
                 session = self._links.sessions[hop]

@@ -28,13 +28,11 @@ class QueuedItem:
 
     item_id: ItemId
     to: int
-    """The receiving node."""
     stream: str
     credits: int
     """The most items of this stream in flight from here to that node."""
     body: Any
     taken: Future[Any] = field(default_factory=Future)
-    """Gets the outcome."""
     place: int = 0
     """The arrival number at this node."""
 
@@ -51,10 +49,8 @@ class _Queue:
 class HopQueue:
     """Queue the items that a node relays.
 
-    Args:
-        send: Sends an item to its next hop. The future gets the outcome; None if the next hop
-            was lost before it answered.
-        is_there: Tells whether the next hop to a node is connected.
+    `send(item)` returns the future of the outcome; None if the next hop was lost before it
+    answered. `is_there` tells whether the next hop to a node is connected.
     """
 
     def __init__(
@@ -69,7 +65,6 @@ class HopQueue:
 
     @property
     def num_held(self) -> int:
-        """The number of items here, in flight or not."""
         return len(self._held)
 
     def keep(self, item: QueuedItem) -> Future[Any]:

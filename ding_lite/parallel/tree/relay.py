@@ -66,16 +66,7 @@ _ADDRESSED_KEY = msgspec.json.Decoder(tuple[int, list[str] | None, str])
 
 
 class Relay(Relaying):
-    """Route messages of a node in a tree, and relay those of other nodes.
-
-    Args:
-        spec: The place of this node.
-        links: Its links.
-        calls: Makes and answers calls.
-        streams: Streams of which to send items.
-        outbox: Keeps the values of other nodes until they are sent.
-        clock: Measures timeouts.
-    """
+    """Route messages of a node in a tree, and relay those of other nodes."""
 
     def __init__(
         self,
@@ -192,11 +183,7 @@ class Relay(Relaying):
         return self._sender(peer, origin), to, key
 
     def _sender(self, peer: int, origin: object) -> int:
-        """Return the claimed sender of a relayed message, if it is behind that peer.
-
-        Raises:
-            CodecError: It is not behind that peer.
-        """
+        """Return the sender that a relayed message claims, if it is behind that peer."""
         is_other = origin in self._table.nodes and origin != self._spec.node_id
         if isinstance(origin, int) and is_other and self._table.next_hop(origin) == peer:
             return origin
@@ -291,7 +278,6 @@ class Relay(Relaying):
         return outcome
 
     def _next_hop(self, node: int) -> int | None:
-        """Return the next hop to a node; None where there is no such node."""
         hop = self._table.next_hop(node) if node in self._table.nodes else None
         return hop if hop in self._links.sessions else None
 

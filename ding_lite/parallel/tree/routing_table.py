@@ -12,11 +12,7 @@ MAX_PATTERNS = 1_000
 
 
 class RoutingTable:
-    """The routes of one node of a tree: to each child's branch, and to the parent for the rest.
-
-    Args:
-        spec: The place of the node.
-    """
+    """The routes of one node of a tree: to each child's branch, and to the parent for the rest."""
 
     def __init__(self, spec: NodeSpec) -> None:
         self._me = spec.node_id
@@ -25,19 +21,11 @@ class RoutingTable:
         self._peers = spec.peers
         self._matching: dict[tuple[str, ...], list[int]] = {}
         self.labels = dict(enumerate(spec.world)) or {spec.node_id: spec.labels}
-        """The known labels of the nodes."""
         self.parent = None if spec.node_id == HUB else hub_of(spec.node_id, spec.fan_out)
         """The hub of this node; None at the root."""
 
     def next_hop(self, node: int) -> int:
-        """Return the next hop to another node: the peer that leads to it or is it.
-
-        Example:
-            >>> spec = NodeSpec(node_id=1, num_nodes=9, labels=frozenset(), fan_out=2)
-            >>> table = RoutingTable(spec)
-            >>> [table.next_hop(node) for node in (0, 3, 7, 4, 6)]
-            [0, 3, 3, 4, 0]
-        """
+        """Return the next hop to another node: the peer that leads to it or is it."""
         child = node
         while child > self._me:  # a hub has a lower id than all nodes below it
             hub = hub_of(child, self._fan_out)
@@ -47,17 +35,14 @@ class RoutingTable:
         return HUB if self.parent is None else self.parent
 
     def learn(self, node: int, labels: frozenset[str]) -> None:
-        """Record the labels of a node."""
         self.labels[node] = labels
         self._matching.clear()
 
     @property
     def nodes(self) -> range:
-        """The nodes of the job."""
         return range(self._num_nodes)
 
     def matching(self, patterns: Iterable[str]) -> list[int]:
-        """Return all other nodes with matching labels."""
         patterns = tuple(patterns)
         found = self._matching.get(patterns)
         if found is None:

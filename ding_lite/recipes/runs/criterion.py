@@ -32,7 +32,6 @@ class Criterion:
     """
 
     def __init__(self, options: Options, *, margin: float = 0.0) -> None:
-        """Begin with no episode."""
         self.eval_target = options.target + margin if options.criterion == "greedy" else None
         """The return of an evaluation that ends the run; None where evaluations do not end it."""
         self._router = current_router()

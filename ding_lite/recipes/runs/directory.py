@@ -7,12 +7,12 @@ import fcntl
 import json
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import UnionType
 from typing import Any
 
 from ding_lite.errors import ConfigError
+from ding_lite.io.files import replacing
 from ding_lite.io.reading import read_json_object
 from ding_lite.io.signature import is_signed
 from ding_lite.rl.checkpoint.save_load import MANIFEST
@@ -21,7 +21,6 @@ CONFIG, METRICS, CHECKPOINT, CURVE = "config.json", "metrics.jsonl", "checkpoint
 PIPELINE, NODES, RESULT = "pipeline.txt", "nodes.jsonl", "result.json"
 """The pipeline as `Task.draw` prints it, the counts of the nodes over time, and the last line."""
 BEST = "best"
-"""The folder of the policy with the best evaluation."""
 EVENTS = "events.out.tfevents.*"
 _MOST_SHOWN = 120
 _MOST_BYTES = 16 << 20
@@ -51,11 +50,7 @@ def make_next(parent: Path) -> Path:
 
 
 def make_directory(directory: Path) -> None:
-    """Make a directory unless it is there.
-
-    Raises:
-        ConfigError: It cannot be made; says why.
-    """
+    """Make a directory unless it is there, or say why it cannot be made."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -79,9 +74,6 @@ def saved_description(directory: Path) -> dict[str, Any] | None:
     """Read what a run has written about itself; None where there is no run.
 
     A run that was killed while it wrote that, before it had done anything, is none.
-
-    Raises:
-        ConfigError: It cannot be read, though the run has saved a checkpoint.
     """
     try:
         return read_description(directory / CONFIG)
@@ -100,11 +92,6 @@ def saved_description(directory: Path) -> dict[str, Any] | None:
 
 
 def saved_report(description: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the functions that a run has reported to, `path/to/file.py:name`.
-
-    Raises:
-        ConfigError: No program of this user has written them there, and they would be imported.
-    """
     names = (description.get("options") or {}).get("report") or []
     if names and not is_signed({"report": names}, description.get("report_signature")):
         raise ConfigError(
@@ -115,12 +102,7 @@ def saved_report(description: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def read_description(file: Path) -> dict[str, Any]:
-    """Read the `config.json` of a run.
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError: It is none.
-    """
+    """Read the `config.json` of a run; OSError or ValueError where there is none."""
     described = read_json_object(file, most=_MOST_BYTES)
     for name in ("options", "config", "versions"):
         if not isinstance(described.get(name), dict | None):
@@ -138,18 +120,11 @@ def code_of(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe(directory: Path, description: Mapping[str, Any]) -> None:
-    """Write what a run says about itself, whole or not at all.
-
-    Raises:
-        ConfigError: The directory cannot be written to; says why.
-    """
-    unfinished = directory / f".{CONFIG}.unfinished"
+    """Write what a run says about itself, whole or not at all."""
     try:
-        unfinished.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-        unfinished.replace(directory / CONFIG)
+        with replacing(directory / CONFIG) as unfinished:
+            unfinished.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        with suppress(OSError):
-            unfinished.unlink()
         raise ConfigError(
             f"The directory {directory} cannot be written to: {error.strerror}. Choose another "
             f"one with `--out`."
@@ -157,12 +132,10 @@ def describe(directory: Path, description: Mapping[str, Any]) -> None:
 
 
 def has_checkpoint(directory: Path) -> bool:
-    """Return whether a run has saved anything yet."""
     return (directory / CHECKPOINT / MANIFEST).exists()
 
 
 def has_best(directory: Path) -> bool:
-    """Return whether a run has kept the policy of its best evaluation."""
     return (directory / BEST / MANIFEST).exists()
 
 
@@ -175,14 +148,7 @@ def begin_anew(directory: Path) -> None:
 
 
 class Lock:
-    """Keeps other processes out of a run's directory, for as long as this one lives.
-
-    Args:
-        directory: Of the run.
-
-    Raises:
-        ConfigError: Another process works on the run.
-    """
+    """Keeps other processes out of a run's directory, for as long as this one lives."""
 
     def __init__(self, directory: Path) -> None:
         self._descriptor = os.open(directory, os.O_RDONLY)
@@ -198,7 +164,6 @@ class Lock:
             pass
 
     def release(self) -> None:
-        """Release the lock."""
         os.close(self._descriptor)
 
 

@@ -111,11 +111,6 @@ def describe_inputs(policy: Policy) -> str:
 
 
 def check_onnx() -> None:
-    """Raise unless ONNX files can be written.
-
-    Raises:
-        MissingExtraError: If a package is not installed.
-    """
     try:
         for name in ("onnx", "onnxscript"):
             importlib.import_module(name)

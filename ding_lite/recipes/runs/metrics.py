@@ -13,12 +13,7 @@ _MOST_BYTES = 1 << 30
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
-    """Read all rows of a metrics file; half a line at its end, of a run that was killed, is none.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ConfigError: A line is damaged.
-    """
+    """Read all rows of a metrics file; half a line at its end, of a killed run, is none."""
     rows = []
     try:
         lines = read_file(file, most=_MOST_BYTES).split(b"\n")

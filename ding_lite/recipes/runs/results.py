@@ -40,12 +40,10 @@ class Result:
 
     @property
     def seed(self) -> int | None:
-        """The seed of all random numbers."""
         return self._options.get("seed")
 
     @property
     def target(self) -> float | None:
-        """The mean return that counts as solved."""
         return self._options.get("target")
 
     @cached_property
@@ -59,11 +57,9 @@ class Result:
         }
 
     def has(self, metric: str) -> bool:
-        """Whether any row tells it."""
         return any(row.get(metric) is not None for row in self.rows)
 
     def points(self, metric: str) -> tuple[NumpyArray, NumpyArray]:
-        """Return env steps, and the metric there."""
         when = "eval_env_step" if metric == "eval_return" else "env_step"
         told = {
             _number(row, when, "env_step"): row[metric]  # rows repeat the newest evaluation
@@ -97,11 +93,7 @@ class Spread(NamedTuple):
 
 
 def find_results(patterns: Iterable[str]) -> list[Result]:
-    """Read all runs that are named: directories of runs, of several runs, or patterns of either.
-
-    Raises:
-        ConfigError: One names no run.
-    """
+    """Read all runs that are named: directories of runs, of several runs, or patterns of either."""
     found: dict[Path, Result] = {}
     for pattern in patterns:
         matched = sorted(map(Path, glob.glob(pattern))) or [Path(pattern)]
@@ -162,7 +154,6 @@ def spread_of(runs: Sequence[Result], metric: str) -> Spread:
 
 
 def title_of(groups: Sequence[RunGroup]) -> str:
-    """Name the facts that all runs have in common."""
     facts = [run.facts for group in groups for run in group.runs]
     programs = {str(fact["program"]) for fact in facts}
     envs = {short_name(str(fact.get("env"))) for fact in facts}
@@ -195,11 +186,7 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def read_result(directory: Path) -> Result:
-    """Read a run.
-
-    Raises:
-        ConfigError: It is none, or damaged.
-    """
+    """Read a run; ConfigError where it is none, or damaged."""
     description = saved_description(directory)
     if description is None:
         raise ConfigError(_no_run(str(directory)))

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
@@ -100,12 +100,7 @@ class Run:
         self._started = self._clock.now()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         self._release()
         if isinstance(error, KeyboardInterrupt | SystemExit):
             where = "nothing was saved yet."
@@ -320,7 +315,6 @@ class Run:
         return int(min(max(left / length, 1), JUDGED_EPISODES)), max(left, _AT_LEAST)
 
     def _reaches(self, played: Played) -> bool:
-        """Return whether the episodes that have ended reached the target."""
         return played.mean_return >= self.options.target
 
     def _play(self, policy: Policy, episodes: int, most: int | None = None) -> Played:

@@ -33,11 +33,6 @@ class StageSeconds:
 
     Its `wrap` is a step wrapper; itself it is a middleware, and stands before the reports: what
     these take before the first step and after the last one is the stage `report`.
-
-    Args:
-        every: Steps of the pipeline from one report to the next.
-        clock: What seconds are counted on.
-        recorder: What else is recorded at those times.
     """
 
     __name__ = "stage_seconds"
@@ -96,7 +91,6 @@ class StageSeconds:
         return now
 
     def end(self, name: str, began: float) -> None:
-        """Add the seconds that a middleware has taken."""
         self._left_at = self._clock.now()
         self._add(name, self._left_at - began)
 
@@ -104,11 +98,9 @@ class StageSeconds:
         self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the seconds so far."""
         return {"seconds": dict(self._seconds)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state."""
         self._seconds.clear()
         self._seconds.update(state["seconds"])
 
@@ -119,11 +111,6 @@ class Recorder:
     The counts of the nodes on this machine come from the records that they write once a second, so
     that nothing is sent. A line is added after a second at first, and later after a hundredth of
     what the job has taken: a day has some thousand of them.
-
-    Args:
-        directory: Of the run.
-        draw: Returns the pipeline; its text is written when the task begins.
-        clock: What seconds are counted on.
     """
 
     def __init__(self, directory: Path, draw: Callable[[], object], clock: Clock) -> None:
@@ -133,7 +120,6 @@ class Recorder:
         self._due = self._clock.now() + _PERIOD_S
 
     def begin(self) -> None:
-        """Write the pipeline."""
         file = self._directory / PIPELINE
         with naming(file):
             file.write_text(f"{self._draw()}\n", encoding="utf-8")
@@ -174,16 +160,7 @@ class _Watch(AbstractContextManager[None]):
 
 
 def seconds_by_stage(row: Mapping[str, Any], *, wall_s: float) -> dict[str, float]:
-    """Return the seconds of each stage from a row of metrics, and those of all others together.
-
-    Args:
-        row: The last row of a run.
-        wall_s: The seconds of the whole run.
-
-    Example:
-        >>> seconds_by_stage({"seconds/train": 6.0, "seconds/stop_at": 0.01}, wall_s=10.0)
-        {'train': 6.0, 'other': 4.0}
-    """
+    """Return the seconds of each stage from a row of metrics, and those of all others together."""
     told = {k.removeprefix(STAGE_SECONDS): v for k, v in row.items() if k.startswith(STAGE_SECONDS)}
     large = {
         name: round(s, 3)

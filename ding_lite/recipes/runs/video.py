@@ -23,6 +23,7 @@ import numpy as np
 
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError, EnvError, MissingExtraError, pip_line
+from ding_lite.io.files import replacing
 from ding_lite.recipes.runs.directory import make_directory
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.making import EnvMaker, EnvWrapper
@@ -49,11 +50,7 @@ def play(
     render_mode: str | None = None,
     wrappers: Sequence[EnvWrapper] = (),
 ) -> Iterator[Episode]:
-    """Play greedy episodes one after the other, and yield each when it has ended.
-
-    Raises:
-        MissingExtraError: The environment needs a package to be drawn that is not installed.
-    """
+    """Play greedy episodes one after the other, and yield each when it has ended."""
     spec = policy.spec
     drawn = {} if render_mode is None else {"render_mode": render_mode}
     played = 0
@@ -144,11 +141,7 @@ def play_and_film(
 
 
 def check_render_mode(spec: EnvSpec, mode: str) -> None:
-    """Refuse an environment that cannot be drawn in some way.
-
-    Raises:
-        ConfigError: It does not know that `render_mode`.
-    """
+    """Refuse an environment that cannot be drawn in some way."""
     with EnvMaker.of(spec.maker or spec.env_id)() as env:
         modes = list(env.metadata.get("render_modes") or ())
     if mode not in modes:
@@ -173,11 +166,8 @@ class Film(Protocol):
 class Camera(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Films each episode of an environment; one that is left early leaves no video.
 
-    Args:
-        env: Draws itself as `rgb_array`.
-        begin_film: Called with the pictures a second when an episode takes its first step.
-        deadline: When episodes are cut, in seconds of the system's clock.
-        max_steps: The env steps after which one is cut.
+    `begin_film` is called with the pictures a second when an episode takes its first step.
+    `deadline`, in seconds of the system's clock, and `max_steps` cut episodes.
     """
 
     def __init__(
@@ -188,7 +178,6 @@ class Camera(gymnasium.Wrapper[Any, Any, Any, Any]):
         deadline: float = math.inf,
         max_steps: float = math.inf,
     ) -> None:
-        """Film nothing yet."""
         super().__init__(env)
         self._begin_film = begin_film
         self._deadline = deadline
@@ -198,7 +187,6 @@ class Camera(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._film: Film | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:  # noqa: ANN401 - of the environment
-        """Begin an episode; the film of the one before ends."""
         result = super().reset(seed=seed, options=options)
         self._steps = 0
         if self._film is not None:
@@ -208,7 +196,6 @@ class Camera(gymnasium.Wrapper[Any, Any, Any, Any]):
         return result
 
     def step(self, action: Any) -> Any:  # noqa: ANN401 - of the environment
-        """Act, and take a picture."""
         result = super().step(action)
         self._steps += 1
         if self._film is None:
@@ -221,7 +208,6 @@ class Camera(gymnasium.Wrapper[Any, Any, Any, Any]):
         return result
 
     def close(self) -> None:
-        """Drop what is not finished."""
         if self._film is not None:
             self._film.drop()
             self._film = None
@@ -249,13 +235,7 @@ def find_ffmpeg() -> str | None:
 
 
 class Mp4Film:
-    """A .mp4, which ffmpeg writes while the episode is played.
-
-    Args:
-        path: Of the video.
-        fps: Pictures a second.
-        ffmpeg: The program.
-    """
+    """A .mp4, which ffmpeg writes while the episode is played."""
 
     def __init__(self, path: Path, *, fps: float, ffmpeg: str) -> None:
         """Start nothing yet: the size is that of the first picture."""
@@ -266,7 +246,6 @@ class Mp4Film:
         self._process: subprocess.Popen[bytes] | None = None
 
     def add(self, picture: NumpyArray) -> None:
-        """Hand on the next picture."""
         if self._process is None:
             height, width, _ = picture.shape
             self._process = subprocess.Popen(
@@ -285,11 +264,7 @@ class Mp4Film:
                 self._process.stdin.write(picture.data)
 
     def finish(self) -> None:
-        """Wait for ffmpeg.
-
-        Raises:
-            ConfigError: It has failed.
-        """
+        """Wait for ffmpeg; ConfigError where it has failed."""
         if self._process is not None:
             _, said = self._process.communicate()
             if self._process.returncode:
@@ -301,7 +276,6 @@ class Mp4Film:
             self._unfinished.replace(self._path)
 
     def drop(self) -> None:
-        """End ffmpeg, and remove its file."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
@@ -309,15 +283,9 @@ class Mp4Film:
 
 
 class GifFilm:
-    """A .gif, which is written when the episode has ended.
-
-    Args:
-        path: Of the video.
-        fps: Pictures a second that come; so many that no more than 25 are kept.
-    """
+    """A .gif, which is written when the episode has ended; no more than 25 pictures a second."""
 
     def __init__(self, path: Path, *, fps: float) -> None:
-        """Keep nothing yet."""
         self._path = path
         self._stride = max(1, round(fps / _GIF_FPS))
         self._milliseconds = 1000.0 * self._stride / fps
@@ -334,16 +302,13 @@ class GifFilm:
         self._count += 1
 
     def finish(self) -> None:
-        """Write what was kept."""
         first, *others = self._kept
-        unfinished = self._path.with_name(f".{self._path.name}.unfinished.gif")
-        first.save(
-            unfinished, save_all=True, append_images=others, duration=self._milliseconds, loop=0
-        )
-        unfinished.replace(self._path)
+        with replacing(self._path) as unfinished:
+            first.save(
+                unfinished, save_all=True, append_images=others, duration=self._milliseconds, loop=0
+            )
 
     def drop(self) -> None:
-        """Forget what was kept."""
         self._kept.clear()
 
 

@@ -33,12 +33,7 @@ _MAX_NDIM = 32
 
 
 class ArrayWriter:
-    """Writes the large arrays of one checkpoint.
-
-    Args:
-        directory: The directory of the files.
-        write: Writes a file atomically.
-    """
+    """Writes the large arrays of one checkpoint; `write` writes a file atomically."""
 
     def __init__(self, directory: Path, write: Callable[[Path, memoryview], None]) -> None:
         self._directory = directory
@@ -47,14 +42,9 @@ class ArrayWriter:
         self.used: set[Path] = set()
         """The files that the checkpoint consists of."""
         self.written: set[Path] = set()
-        """The files that this save has written."""
 
     def save(self, array: Array) -> dict[str, Any]:
-        """Write the parts without a file; return the entry for `load_rows`.
-
-        Raises:
-            OSError: The disk refuses.
-        """
+        """Write the parts without a file; return the entry for `load_rows`."""
         array = np.ascontiguousarray(array)
         row_bytes = max(1, array.nbytes // max(1, len(array)))
         step = max(1, PART_BYTES // row_bytes)
@@ -73,15 +63,9 @@ class ArrayWriter:
 
 
 def load_rows(folder: Folder, entry: object, *, most: int) -> Array:
-    """Read an array that `ArrayWriter.save` wrote.
+    """Read an array that `ArrayWriter.save` wrote, of at most so many bytes.
 
-    Args:
-        folder: The folder of its files.
-        entry: The entry that `ArrayWriter.save` returned.
-        most: The most bytes that the array may have.
-
-    Raises:
-        CheckpointError: A file is missing or has changed, or the entry is invalid.
+    CheckpointError says that a file is missing or has changed, or that the entry is invalid.
     """
     shape, dtype, names = _described(folder, entry)
     nbytes = math.prod(shape) * dtype.itemsize  # Python's integers: no product overflows
@@ -126,7 +110,6 @@ def _described(folder: Folder, entry: object) -> tuple[list[int], np.dtype[Any],
 
 
 def files_in(directory: Path) -> set[Path]:
-    """Return the files of large arrays that lie in a directory."""
     return set(directory.glob(f"{_PREFIX}*{_SUFFIX}"))
 
 

@@ -16,7 +16,6 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from ding_lite.errors import CheckpointError
@@ -31,14 +30,7 @@ _FILES = re.compile(r"(tensors-[0-9]{8,19}\.safetensors|rows-[0-9a-f]{40}\.bin)"
 
 
 class Folder:
-    """A checkpoint's directory, open for reading.
-
-    Args:
-        path: The directory.
-
-    Raises:
-        CheckpointError: It cannot be opened.
-    """
+    """A checkpoint's directory, open for reading; CheckpointError where it cannot be opened."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -59,20 +51,11 @@ class Folder:
             fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _close(self._fd)
 
     def manifest(self) -> bytes:
-        """Read the manifest.
-
-        Raises:
-            CheckpointError: It is missing, or cannot be read.
-        """
+        """Read the manifest; CheckpointError where it is missing, or cannot be read."""
         with self._explained(MANIFEST):
             return read_file(MANIFEST, most=MANIFEST_BYTES, folder=self._fd)
 
@@ -86,11 +69,7 @@ class Folder:
             return read_file(_checked(name), most=most, folder=self._fd, follow=False)
 
     def read_into(self, name: object, target: memoryview) -> int:
-        """Read a file that the manifest names into memory; return how many bytes it has.
-
-        Raises:
-            CheckpointError: See `read`; or the file is longer than the memory.
-        """
+        """Read a file that the manifest names into memory; return its size in bytes."""
         with self._explained(name):
             fd = open_file(_checked(name), folder=self._fd, follow=False)
             with open(fd, "rb", buffering=0) as file:
@@ -103,16 +82,11 @@ class Folder:
                 return done
 
     def size(self, name: object) -> int:
-        """Return the size of a file that the manifest names, in bytes.
-
-        Raises:
-            CheckpointError: See `read`.
-        """
+        """Return the size of a file that the manifest names, in bytes."""
         with self._explained(name):
             return os.stat(_checked(name), dir_fd=self._fd, follow_symlinks=False).st_size
 
     def damaged(self, what: str) -> CheckpointError:
-        """Return the error for a damaged checkpoint."""
         return CheckpointError(
             f"The checkpoint in {self.path} is damaged: {what}. Take another one, or a copy of it."
         )

@@ -74,11 +74,6 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_checkpoint(folder: Folder, encoded: bytes, only: KeySelection) -> Checkpoint:
-    """Read the checkpoint of a manifest.
-
-    Raises:
-        CheckpointError: It is damaged, or another version wrote it.
-    """
     body = _read_manifest(folder, encoded)
     tensors = _read_tensors(folder, body)
     reading = _Reading(folder, tensors)
@@ -136,7 +131,6 @@ class _Reading:
         self._room = available_bytes()
 
     def restore(self, value: Tree, depth: int) -> Tree:
-        """Restore a value from its JSON form."""
         if not isinstance(value, dict | list):
             return value
         if depth > MAX_DEPTH + 2:  # the deepest leaf may be tagged itself, even twice

@@ -112,15 +112,7 @@ def save_checkpoint(
 
 
 def check_saveable(state: Tree, name: str) -> None:
-    """Raise unless a checkpoint can hold a tree; nothing is written.
-
-    Args:
-        state: What `save_checkpoint` is to save.
-        name: Its name in the error.
-
-    Raises:
-        CheckpointError: If a value cannot be saved.
-    """
+    """Raise unless a checkpoint can hold a tree; nothing is written."""
     _Tree(None).plain(state, name)
 
 

@@ -21,10 +21,6 @@ def play_atari(env: Env) -> Env:
     A game begins with up to 30 steps that do nothing. The preprocessing is that of Mnih et al.
     (2015), "Human-level control through deep reinforcement learning". Sticky actions are those of
     the game's own arguments.
-
-    Raises:
-        ConfigError: If it is no game of the Arcade Learning Environment.
-        MissingExtraError: If a package is missing.
     """
     check_is_game(env)
     try:
@@ -36,11 +32,7 @@ def play_atari(env: Env) -> Env:
 
 
 def check_is_game(env: Env) -> None:
-    """Raise unless an environment is a game of the Arcade Learning Environment.
-
-    Raises:
-        ConfigError: If it is none.
-    """
+    """Raise unless an environment is a game of the Arcade Learning Environment."""
     if not hasattr(env.unwrapped, "ale"):
         raise ConfigError(
             f"`atari` is on, but {type(env.unwrapped).__name__} is no Atari game. Leave it off, or "
@@ -53,9 +45,6 @@ class EndAtLifeLoss(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     A step that loses a life, but not the game, returns True for `terminated` and `truncated` both:
     so `Envs` tells it from the end of a game.
-
-    Args:
-        env: The game; `env.unwrapped.ale.lives()` counts its lives.
     """
 
     def __init__(self, env: Env) -> None:
@@ -73,7 +62,6 @@ class EndAtLifeLoss(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._newest
 
     def step(self, action: Any) -> Any:  # noqa: ANN401 - of the game
-        """Act, and look whether a life was lost."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         self._newest = obs, info
         lives = self._count()

@@ -28,11 +28,6 @@ class Catch(gymnasium.Env[NumpyArray, np.int64]):
     needs two (`frame_stack=2`). Actions: 0 left, 1 stay, 2 right. A caught ball has a reward of 1,
     a missed one of -1; the next one starts at once. After `balls` of them the episode ends, so the
     best return is `balls`.
-
-    Args:
-        size: The side of the picture, in pixels.
-        balls: Balls of an episode.
-        render_mode: `rgb_array` renders it enlarged.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012 - as gymnasium's
@@ -49,7 +44,6 @@ class Catch(gymnasium.Env[NumpyArray, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NumpyArray, dict[str, Any]]:
-        """Start an episode with the paddle in the middle."""
         super().reset(seed=seed)
         self._balls_left = self._balls
         self._paddle = self._size // 2
@@ -57,7 +51,6 @@ class Catch(gymnasium.Env[NumpyArray, np.int64]):
         return self._picture(), {}
 
     def step(self, action: np.int64 | int) -> tuple[NumpyArray, float, bool, bool, dict[str, Any]]:
-        """Move the paddle, then the ball."""
         self._paddle = min(max(self._paddle + int(action) - 1, 1), self._size - 2)
         self._row += 1
         self._column += self._drift
@@ -73,7 +66,6 @@ class Catch(gymnasium.Env[NumpyArray, np.int64]):
         return self._picture(), reward, self._balls_left == 0, False, {}
 
     def render(self) -> NumpyArray | None:
-        """Render the image in colours, with enlarged pixels."""
         if self.render_mode is None:
             return None
         large = self._picture()[:, :, 0].repeat(_SCALE, axis=0).repeat(_SCALE, axis=1)
@@ -94,6 +86,5 @@ class Catch(gymnasium.Env[NumpyArray, np.int64]):
 
 
 def register_catch() -> None:
-    """Register the environment with gymnasium, once."""
     if CATCH_ID not in gymnasium.registry:
         gymnasium.register(CATCH_ID, entry_point=f"{__name__}:Catch")

@@ -48,14 +48,7 @@ def choose(
     num_envs: int,
     make_source: Callable[[str], Source],
 ) -> EnvsMode:
-    """Find the fastest mode of stepping environments, and log it.
-
-    Args:
-        maker: Makes one of them.
-        env: One of them, to be thrown away afterwards.
-        num_envs: How many are to be stepped.
-        make_source: Makes them in a mode.
-    """
+    """Find the fastest mode of stepping environments, and log it."""
     kind = maker.native_kind()
     if kind == "theirs":  # its episodes are others: what a run is must not hang on a measurement
         choice = ChosenMode("native", "there is a program that steps all of them at once")
@@ -92,15 +85,7 @@ def choose_mode(
     native: Source | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> ChosenMode:
-    """Measure environments and choose the fastest mode.
-
-    Args:
-        env: One of them, to be thrown away afterwards.
-        num_envs: How many are to be stepped.
-        num_cores: Processor cores that may be used.
-        native: All of them as one array program, to be thrown away too; None if there is none.
-        clock: Measures env steps.
-    """
+    """Measure environments and choose the fastest mode; `env` and `native` are thrown away then."""
     if num_envs == 1:
         return ChosenMode("sync", "there is only one")
     if num_cores == 1 and native is None:
@@ -178,13 +163,8 @@ def _median_seconds(
     """Take steps, and return their median seconds.
 
     On a busy machine some steps are interrupted by other processes; the median hardly changes by
-    that.
-
-    Args:
-        act: Chooses an action, and returns a function that takes that step and returns whether an
-            episode ended.
-        begin_again: Called when an episode has ended.
-        clock: Measures the steps.
+    that. `act` chooses an action, and returns a function that takes that step and returns whether
+    an episode ended.
     """
     if act()():  # the first one may still prepare something
         begin_again()
@@ -200,14 +180,7 @@ def _median_seconds(
 
 
 def make_source_of(maker: EnvMaker, mode: str, *, spec: EnvSpec, seeds: list[int]) -> Source:
-    """Make the source of environments in a mode.
-
-    Args:
-        maker: Makes one of them.
-        mode: `native`, `sync` or `async`.
-        spec: The spec of the environments.
-        seeds: One for each environment.
-    """
+    """Make the source of environments in a mode: `native`, `sync` or `async`."""
     if mode == "async":
         workers = min(len(seeds), max(2, num_cores()))
         return WorkerSource(maker, spec=spec, seeds=seeds, num_workers=workers)

@@ -22,11 +22,7 @@ WriteRow: TypeAlias = Callable[[NumpyArray, Any], None]
 
 
 class Form:
-    """Writes the observations of a space into a batch.
-
-    Args:
-        spec: The environment's.
-    """
+    """Writes the observations of a space into a batch."""
 
     def __init__(self, spec: EnvSpec) -> None:
         self.frame_shape = spec.frame_shape
@@ -44,7 +40,6 @@ class Form:
         """Write an environment's observation into a row of `empty`."""
 
     def empty(self, num_rows: int) -> NumpyArray:
-        """Allocate a batch of observations, [N, ...]."""
         return np.empty((num_rows, *self.frame_shape), dtype=self.dtype)
 
     def batch(self, raw_N: NumpyArray) -> NumpyArray:
@@ -68,7 +63,6 @@ class Form:
             np.concatenate(raws, out=rows.reshape(self._joined_shape), casting="unsafe")
 
     def write_masks(self, rows: NumpyArray, mask: NumpyArray) -> None:
-        """Write action masks, [..., A], into rows of `empty`."""
         rows[..., self.frame_shape[0] - mask.shape[-1] :] = mask
 
     def _choose_write_row(self) -> WriteRow:
@@ -94,10 +88,7 @@ class Form:
 class FrameStack:
     """Stacks the newest observations of each environment, the oldest first.
 
-    Args:
-        num_frames: How many; at the beginning of an episode the first one is repeated.
-        spec: The environment's.
-        num_envs: How many environments.
+    At the beginning of an episode the first one is repeated.
     """
 
     def __init__(self, num_frames: int, spec: EnvSpec, num_envs: int) -> None:
@@ -112,12 +103,7 @@ class FrameStack:
         return self.stacks
 
     def restart(self, done_N: BoolArray, frames: NumpyArray) -> NumpyArray:
-        """Restart the stacks of the mask; return the new stacks, freshly allocated.
-
-        Args:
-            done_N: The environments in which episodes begin.
-            frames: The first frames there, one for each True of the mask.
-        """
+        """Restart the stacks of the mask with these first frames; return fresh new stacks."""
         self.stacks = self.stacks.copy()
         repeats = (1, self._num_frames) + (1,) * (frames.ndim - 2)
         self.stacks[done_N] = np.tile(frames, repeats)
@@ -125,11 +111,7 @@ class FrameStack:
 
 
 def supported_obs_space(env_id: str, space: Space[Any]) -> ObsSpace:
-    """Return the space if its observations are supported.
-
-    Raises:
-        ConfigError: If a part of it is none of vectors, images and numbers of finitely many.
-    """
+    """Return the space if its observations are supported."""
     parts = list(leaf_spaces(space))
     for keys, part in parts:
         is_box = isinstance(part, Box) and 1 <= len(part.shape) <= 3
@@ -159,12 +141,7 @@ def supported_obs_space(env_id: str, space: Space[Any]) -> ObsSpace:
 def supported_action_space(
     env_id: str, space: Space[Any]
 ) -> Discrete | Box | MultiDiscrete | MultiBinary:
-    """Return the space if its actions are supported.
-
-    Raises:
-        ConfigError: If it is no Discrete, no MultiDiscrete or MultiBinary with one axis, and no Box
-            of floats with one axis.
-    """
+    """Return the space if its actions are supported."""
     if isinstance(space, Discrete):
         return space
     has_one_axis = isinstance(space, Space) and len(space.shape or ()) == 1

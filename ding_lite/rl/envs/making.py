@@ -83,11 +83,7 @@ class EnvMaker:
         wrappers: Sequence[EnvWrapper] = (),
         imports: Sequence[str] = (),
     ) -> EnvMaker:
-        """Return the maker of an environment; with another maker, what it has and this beside.
-
-        Raises:
-            ConfigError: If `env` is neither a name nor a class or function.
-        """
+        """Return the maker of an environment; with another maker, what it has and this beside."""
         _check_list("wrappers", wrappers, callable, "functions around each environment")
         _check_list("imports", imports, _is_text, "names of modules and files")
         args = {} if args is None else args
@@ -125,7 +121,6 @@ class EnvMaker:
 
     @cached_property
     def name(self) -> str:
-        """Its name in messages and directories."""
         if isinstance(self.env, str) and self.registered is not None:
             return self.registered.id
         return short_name(self.env)
@@ -150,7 +145,6 @@ class EnvMaker:
         return state
 
     def __str__(self) -> str:
-        """Return the name of the environment."""
         return self.name
 
     @property
@@ -171,15 +165,7 @@ class EnvMaker:
 
     @classmethod
     def from_description(cls, about: Mapping[str, Any], *, name: str) -> EnvMaker:
-        """Return the maker that `described` has described.
-
-        Args:
-            about: What it returned.
-            name: The environment's name in messages.
-
-        Raises:
-            ConfigError: If a part of it cannot be found by a name, or is not there any more.
-        """
+        """Return the maker that `described` has described, if all parts are found."""
         wrappers = about.get("wrappers", ())
         if about["env"] is None or None in wrappers:
             what = "The environment" if about["env"] is None else "A wrapper of the environment"
@@ -271,7 +257,6 @@ class EnvMaker:
         return None if self.registered is None else self.registered.reward_threshold
 
     def time_limit(self, env: Any) -> int | None:  # noqa: ANN401 - an environment, or several
-        """Return the time limit of an environment that it has made, in env steps."""
         own = self.registered or getattr(env, "spec", None)
         limit = self.args.get("max_episode_steps", getattr(own, "max_episode_steps", None))
         try:
@@ -283,7 +268,6 @@ class EnvMaker:
             ) from error
 
     def spec(self, *, frame_stack: int = 1) -> EnvSpec:
-        """Make one environment, and return its spec."""
         env = self(num_envs=1) if self.takes_num_envs else self()
         try:
             return self.spec_of(env, frame_stack=frame_stack)
@@ -383,8 +367,7 @@ def _tells_legal_actions(env: Any, spec: EnvSpec) -> bool:  # noqa: ANN401
 def maker_again(vector: VectorEnv[Any, Any, Any]) -> EnvMaker | None:
     """Return the maker of environments as those of a vector that gymnasium has made.
 
-    Returns:
-        None if it tells no id of the registry, or has wrappers of its own.
+    None if it tells no id of the registry, or has wrappers of its own.
     """
     spec = _registered_spec(vector)
     if spec is None or spec.id not in gymnasium.registry or spec.kwargs.get("wrappers"):

@@ -37,16 +37,7 @@ _REGISTERED_BY = {"ALE": ("ale_py", "atari"), "MinAtar": ("minatar.gym", "minata
 
 
 def find_env(name: str) -> Registration | Make:
-    """Find an environment by its name.
-
-    Args:
-        name: An id of gymnasium's registry, `module:Env-v0`, `path/to/file.py:MyEnv` or
-            `module:MyEnv`.
-
-    Raises:
-        ConfigError: If there is none of that name.
-        EnvError: If its module raises while it is imported.
-    """
+    """Find an environment by its name, in one of the forms above."""
     place, _, member = name.rpartition(":")
     if not place:
         return find_registered(name)
@@ -67,12 +58,6 @@ def find_env(name: str) -> Registration | Make:
 
 
 def import_env_module(place: str) -> ModuleType:
-    """Import the module or file of an environment.
-
-    Raises:
-        ConfigError: If there is none.
-        EnvError: If it raises.
-    """
     try:
         return import_place(place)
     except DingLiteError:
@@ -85,12 +70,6 @@ def import_env_module(place: str) -> ModuleType:
 
 
 def find_registered(env_id: str) -> Registration:
-    """Look an environment up in gymnasium's registry.
-
-    Raises:
-        ConfigError: If there is none of that name.
-        MissingExtraError: If the package that registers it is not installed.
-    """
     _register_package(env_id)
     try:
         return gymnasium.spec(env_id)
@@ -161,11 +140,7 @@ def described(made: object) -> dict[str, Any] | None:
 
 
 def undescribed(about: Mapping[str, Any]) -> Make:
-    """Return the function that `described` has described.
-
-    Raises:
-        ConfigError: If it is not found.
-    """
+    """Return the function that `described` has described; ConfigError if it is not found."""
     found = find_env(about["name"])
     if isinstance(found, Registration):
         raise ConfigError(f"{about['name']} is an environment; a function was expected.")

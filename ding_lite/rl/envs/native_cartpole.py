@@ -29,13 +29,7 @@ _DRAWN_AHEAD = 16
 
 
 class NativeCartPole:
-    """CartPoles that are stepped together.
-
-    Args:
-        seeds: One for each environment.
-        max_episode_steps: The time limit, in env steps; None for no limit.
-        settings: Of the environment, as gymnasium's CartPole takes them.
-    """
+    """CartPoles that are stepped together."""
 
     def __init__(
         self,

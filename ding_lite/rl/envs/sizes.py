@@ -20,14 +20,7 @@ _BYTES_OF_OBJECTS = 4096
 def check_envs_fit(spec: EnvSpec, num_envs: int, *, mode: str, **option: int) -> None:
     """Raise if environments, or their stacks of frames, do not fit into memory.
 
-    Args:
-        spec: The spec of the environments.
-        num_envs: How many.
-        mode: How they are stepped.
-        **option: The setting of their number, by its name; `num_envs` unless given.
-
-    Raises:
-        ConfigError: If there is too little.
+    `option` is the setting of their number, by its name; `num_envs` unless given.
     """
     frame_bytes = _bytes_of(spec.frame_shape, np.dtype(spec.obs_dtype))
     beside = _BYTES_BESIDE + (0 if mode == "native" else _BYTES_OF_OBJECTS)
@@ -41,13 +34,7 @@ def check_envs_fit(spec: EnvSpec, num_envs: int, *, mode: str, **option: int) ->
 def check_steps_fit(spec: EnvSpec, num_steps: int, **option: int) -> None:
     """Raise if the env steps to collect at a time do not fit into memory.
 
-    Args:
-        spec: The environment's.
-        num_steps: How many, of all environments together.
-        **option: The setting of their number, by its name, with its value.
-
-    Raises:
-        ConfigError: If there is too little.
+    `option` is the setting of their number, by its name, with its value.
     """
     of_obs = _bytes_of(spec.obs_shape, np.dtype(spec.obs_dtype))
     of_action = _bytes_of(spec.action_shape, np.dtype(spec.action_dtype))

@@ -70,11 +70,7 @@ class Source(Protocol):
 class EnvLoop:
     """Steps plain environments one after the other, and writes the results into given arrays.
 
-    Args:
-        envs: The environments.
-        seeds: One for each environment.
-        spec: The spec of the environments.
-        first_index: The number of the first one among all, for messages.
+    `first_index` is the number of the first one among all, for messages.
     """
 
     def __init__(
@@ -95,7 +91,6 @@ class EnvLoop:
         self._log_begins = 0
 
     def reset(self, frames: NumpyArray) -> None:
-        """Reset all environments."""
         for index in range(len(self._envs)):
             self._reset_one(index, frames[index])
 
@@ -107,7 +102,6 @@ class EnvLoop:
         terminated: BoolArray,
         truncated: BoolArray,
     ) -> None:
-        """Step each environment once."""
         self._note(action)
         actions = self._action_form.of_each(action)
         raws = []
@@ -161,7 +155,6 @@ class EnvLoop:
         self._log = log
 
     def close(self) -> None:
-        """Close all environments."""
         close_all(self._envs)
 
     def _reset_one(self, index: int, frame: NumpyArray) -> None:
@@ -188,11 +181,7 @@ class EnvLoop:
 
 
 class ActionForm:
-    """Turns actions into those that environments take.
-
-    Args:
-        spec: The spec of the environments.
-    """
+    """Turns actions into those that environments take."""
 
     def __init__(self, spec: EnvSpec) -> None:
         space = spec.action_space
@@ -210,7 +199,6 @@ class ActionForm:
         return action if self._dtype is None else action.astype(self._dtype)
 
     def of_each(self, action: NumpyArray) -> list[Any]:
-        """Return the action of each environment."""
         own = self.of_all(action)
         return own.tolist() if self._is_number else list(own)
 
@@ -231,13 +219,7 @@ def _origin(env: CheckedEnv, seed: int | None) -> History:
 
 
 class SyncSource:
-    """An `EnvLoop` in this process.
-
-    Args:
-        loop: The environments.
-        spec: The spec of the environments.
-        num_envs: How many.
-    """
+    """An `EnvLoop` in this process."""
 
     def __init__(self, loop: EnvLoop, *, spec: EnvSpec, num_envs: int) -> None:
         self._loop = loop
@@ -281,14 +263,6 @@ class NativeVector:
     that leaves resets to its user (DISABLED): with `reset_mask`. Such a reset returns the first
     observations of all environments, or, as EnvPool's do, of those that were reset. One that resets
     itself at once (SAME_STEP) tells the true last observations as `final_obs`.
-
-    Args:
-        env: The vector environment.
-        seed: Of its random numbers.
-        spec: The spec of its environments.
-
-    Raises:
-        ConfigError: If it tells no autoreset mode.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *, seed: int, spec: EnvSpec) -> None:
@@ -383,14 +357,7 @@ class NativeVector:
         *,
         matters_N: BoolArray,
     ) -> NumpyArray:
-        """Return frames, with action masks where there are any.
-
-        Args:
-            raw: What the environments show.
-            info: What they tell.
-            where: The method that has returned both.
-            matters_N: Where an action follows, so that one must be legal.
-        """
+        """Return frames, and action masks if there are any; legal ones where `matters_N`."""
         frames = self._form.batch(self._checked_obs(raw, where, num=len(matters_N)))
         if self._spec.has_action_mask:
             masks = check_masks(self._name, info, spec=self._spec, matters_N=matters_N)

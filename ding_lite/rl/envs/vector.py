@@ -15,7 +15,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Any, Self, get_args
 
 import numpy as np
@@ -279,12 +278,7 @@ class Envs:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _begin(self, done_N: BoolArray, frames: NumpyArray, obs: NumpyArray) -> NumpyArray:
@@ -379,7 +373,6 @@ class Envs:
         self._begun[done] = self._num_steps
 
     def _forget_episodes(self, lost_N: BoolArray) -> None:
-        """Drop what is known of episodes that go no further."""
         self._returns[lost_N] = 0.0
         self._begun[lost_N] = self._num_steps
         if self.reward_norm is not None:
@@ -484,7 +477,6 @@ def make_envs(  # noqa: PLR0913 - all but two by name, and few at a time
 
 
 def _count(maker: EnvMaker, first: object, num_envs: int | None, mode: EnvsMode) -> int:
-    """Return the number of environments."""
     if not isinstance(first, VectorEnv):
         if num_envs is None:
             raise ConfigError(

@@ -90,13 +90,6 @@ class _Assignment:
 class WorkerSource:
     """Steps N environments in worker processes.
 
-    Args:
-        make_env: Makes one of them; it is pickled and called in another process.
-        spec: The spec of the environments.
-        seeds: One for each environment.
-        num_workers: How many processes.
-        clock: Measures the time limit of closing.
-
     Raises:
         ConfigError: If `make_env` cannot be sent to another process, or this process may not
             start any.
@@ -143,7 +136,6 @@ class WorkerSource:
 
     @property
     def pids(self) -> list[int]:
-        """The ids of the processes."""
         return [worker.pid for worker in self._workers]
 
     def reset(self) -> NumpyArray:
@@ -376,5 +368,4 @@ def _view(memory: Any, spec: EnvSpec, num_envs: int) -> _Arrays:  # noqa: ANN401
 
 
 def num_cores() -> int:
-    """Count the processor cores that this process may use."""
     return len(os.sched_getaffinity(0))

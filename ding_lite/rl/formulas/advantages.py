@@ -5,10 +5,11 @@ Each estimate has a slow, obvious reference in `tests/rl/reference.py`.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import torch
@@ -24,42 +25,50 @@ HIGHEST_LOG = 80.0
 _TINY = float(np.finfo(np.float32).tiny)
 
 
-@dataclass(frozen=True, slots=True)
-class Advantages:
-    """Advantages and value targets of T steps in B environments."""
-
-    advantage_TB: FloatArray
-    """The advantage of each action, for the policy gradient."""
-    target_TB: FloatArray
-    """The expected return from each observation; the regression target of the value."""
+ArrayT = TypeVar("ArrayT", FloatArray, Tensor)
+EstimateT = TypeVar("EstimateT", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
-class TensorAdvantages:
-    """Advantages and value targets of T steps in B environments, as tensors."""
+class Advantages(Generic[ArrayT]):
+    """Advantages and value targets of T steps in B environments, arrays or tensors."""
 
-    advantage_TB: Tensor
+    advantage_TB: ArrayT
     """The advantage of each action, for the policy gradient."""
-    target_TB: Tensor
+    target_TB: ArrayT
     """The expected return from each observation; the regression target of the value."""
 
 
+def _without_gradient(estimate: EstimateT) -> EstimateT:
+    without: Any = torch.no_grad()(estimate)
+
+    @functools.wraps(estimate)
+    def run(*given_TB: AnyArray, **more: Any) -> Any:  # noqa: ANN401 - of any estimate
+        # Arrays have no gradient, and to switch it off takes longer than a short sum.
+        is_tensor = any(isinstance(each, Tensor) for each in (*given_TB[:1], *more.values()))
+        return (without if is_tensor else estimate)(*given_TB, **more)
+
+    return cast(EstimateT, run)
+
+
+@_without_gradient
 def gae(
-    discount_TB: FloatArray,
-    reward_TB: FloatArray,
-    value_TB: FloatArray,
-    next_value_TB: FloatArray,
-    truncated_TB: BoolArray,
+    discount_TB: ArrayT,
+    reward_TB: ArrayT,
+    value_TB: ArrayT,
+    next_value_TB: ArrayT,
+    truncated_TB: BoolArray | Tensor,
     *,
     gae_lambda: float,
-) -> Advantages:
+) -> Advantages[ArrayT]:
     """Compute generalised advantage estimates (Schulman et al. 2016, equation 16).
 
     Each is a weighted mean of the estimates by 1, 2, 3 ... rewards and then a value. No sum
     crosses the end of an episode: a terminated one is followed by 0, a truncated one by the value
     of its last observation.
 
-    Shapes: T steps, B environments; float32.
+    Shapes: T steps, B environments; float32. Arrays, or tensors of one device, where it computes
+    in far fewer calls than a loop over time; no gradient flows through them.
 
     Args:
         discount_TB: gamma, and 0 where the step terminated. Not 0 where it was truncated.
@@ -87,40 +96,18 @@ def gae(
     return Advantages(advantage_TB, advantage_TB + value_TB)
 
 
-def gae_on_device(
-    discount_TB: Tensor,
-    reward_TB: Tensor,
-    value_TB: Tensor,
-    next_value_TB: Tensor,
-    truncated_TB: Tensor,
-    *,
-    gae_lambda: float,
-) -> TensorAdvantages:
-    """Compute generalised advantage estimates, as `gae` does, on the tensors' device.
-
-    Arguments and errors are those of `gae`: float32, and bool for `truncated_TB`, all on one
-    device. No gradient flows through the values.
-
-    Example:
-        >>> one, no = torch.ones(2, 1), torch.zeros(2, 1, dtype=torch.bool)
-        >>> gae_on_device(0.5 * one, one, 0 * one, 0 * one, no, gae_lambda=1.0).advantage_TB.T
-        tensor([[1.5000, 1.0000]])
-    """
-    given = (discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
-    return _on_tensors(gae, *given, gae_lambda=gae_lambda)
-
-
+@_without_gradient
 def vtrace(
-    log_rho_TB: FloatArray,
-    discount_TB: FloatArray,
-    reward_TB: FloatArray,
-    value_TB: FloatArray,
-    next_value_TB: FloatArray,
-    truncated_TB: BoolArray,
+    log_rho_TB: ArrayT,
+    discount_TB: ArrayT,
+    reward_TB: ArrayT,
+    value_TB: ArrayT,
+    next_value_TB: ArrayT,
+    truncated_TB: BoolArray | Tensor,
     *,
     rho_clip: float = 1.0,
     c_clip: float = 1.0,
-) -> Advantages:
+) -> Advantages[ArrayT]:
     """Compute V-trace targets: value targets for data that older weights have collected.
 
     Espeholt et al. 2018 (IMPALA), equation 1. The importance ratio of each step is cut at
@@ -128,7 +115,7 @@ def vtrace(
     back in time). With equal policies the targets are n-step returns up to the end of the data. At
     the end of an episode it is as with `gae`.
 
-    Shapes: T steps, B environments; float32.
+    Shapes: T steps, B environments; float32. Arrays, or tensors of one device, as with `gae`.
 
     Args:
         log_rho_TB: log pi(a|x) - log mu(a|x), learner minus collector.
@@ -166,39 +153,6 @@ def vtrace(
     next_target_TB = next_value_TB + next_correction_TB
     advantage_TB = rho_TB * _errors(discount_TB, reward_TB, value_TB, next_target_TB)
     return Advantages(advantage_TB, correction_TB + value_TB)
-
-
-def vtrace_on_device(
-    log_rho_TB: Tensor,
-    discount_TB: Tensor,
-    reward_TB: Tensor,
-    value_TB: Tensor,
-    next_value_TB: Tensor,
-    truncated_TB: Tensor,
-    *,
-    rho_clip: float = 1.0,
-    c_clip: float = 1.0,
-) -> TensorAdvantages:
-    """Compute V-trace targets, as `vtrace` does, on the tensors' device.
-
-    Arguments and errors are those of `vtrace`: float32, and bool for `truncated_TB`, all on one
-    device. No gradient flows through the values.
-
-    Example:
-        >>> one, no = torch.ones(2, 1), torch.zeros(2, 1, dtype=torch.bool)
-        >>> vtrace_on_device(0 * one, 0.5 * one, one, 0 * one, 0 * one, no).target_TB.T
-        tensor([[1.5000, 1.0000]])
-    """
-    given = (log_rho_TB, discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
-    return _on_tensors(vtrace, *given, rho_clip=rho_clip, c_clip=c_clip)
-
-
-@torch.no_grad()
-def _on_tensors(
-    estimate: Callable[..., Any], *given_TB: Tensor, **settings: float
-) -> TensorAdvantages:
-    found = estimate(*given_TB, **settings)
-    return TensorAdvantages(found.advantage_TB, found.target_TB)
 
 
 def _errors(
@@ -259,12 +213,7 @@ def _check_shapes(*given_TB: AnyArray) -> None:
 
 
 def normalized(advantage_B: AnyArray) -> AnyArray:
-    """Normalise advantages to mean 0 and standard deviation 1.
-
-    Example:
-        >>> normalized(np.array([1.0, 3.0], dtype=np.float32)).round(4).tolist()
-        [-1.0, 1.0]
-    """
+    """Normalise advantages to mean 0 and standard deviation 1."""
     centred_B = advantage_B - number(advantage_B.sum()) / len(advantage_B)
     spread = (number(centred_B @ centred_B) / len(centred_B)) ** 0.5
     centred_B /= spread + 1e-8
@@ -277,16 +226,6 @@ def normalized_by_rho(advantage_B: AnyArray, rho_B: AnyArray) -> AnyArray:
     Mean and deviation are those of the plain advantages, weighted by the ratios: so actions that
     the policy would not take any more keep a gradient of 0. With the plain mean subtracted they
     would count as good ones whenever the others are bad.
-
-    Args:
-        advantage_B: rho times the advantage of each env step.
-        rho_B: The ratios, at least 0.
-
-    Example:
-        >>> rho_B = np.array([1.0, 1.0, 0.0], dtype=np.float32)
-        >>> normed_B = normalized_by_rho(rho_B * np.array([1.0, 3.0, 9.0], np.float32), rho_B)
-        >>> normed_B.round().astype(int).tolist()
-        [-1, 1, 0]
     """
     total = number(rho_B.sum().clip(1e-8, None))
     error_B = unweighted(advantage_B, rho_B) - number(advantage_B.sum()) / total

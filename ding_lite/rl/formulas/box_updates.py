@@ -80,16 +80,10 @@ def update_critics(
     next_value_GB: AnyArray,
     weight_GB: AnyArray | None = None,
 ) -> CriticsUpdate:
-    """Write the gradient of the mean squared errors of all critics.
+    """Write the gradient of the mean squared errors of all critics, which have one target each.
 
-    Args:
-        critics: They have one target each.
-        rows: The layout of the batch.
-        batch: Its transitions, those of the first member first.
-        obs: Its observations, as the critics take them.
-        action_GBA: Its actions, from -1 to 1.
-        next_value_GB: The estimated values of its next observations.
-        weight_GB: The importance weights of the transitions; 1 if None.
+    The rows of `batch` are those of the first member first, its actions from -1 to 1; weights are 1
+    if None.
     """
     q, saved = critics.forward_saving(obs, action_GBA)
     q_EGB = computable(q)
@@ -120,11 +114,6 @@ def deterministic_values(
     """Estimate the values of next observations, [G, B], as DDPG and TD3 do.
 
     The lowest Q'_i(x', mu'(x') + noise) of the critics (DDPG, equation 5; TD3, algorithm 1).
-
-    Args:
-        networks: Those of all members.
-        next_obs: The next observations, as the networks take them.
-        noise_GBA: Smooths the values over actions; none if None.
     """
     action_GBA = networks.target_actor.forward(next_obs)
     if noise_GBA is not None:
@@ -137,13 +126,7 @@ def improve_deterministic(
 ) -> dict[str, AnyArray]:
     """Write the gradient of the mean of -Q(x, mu(x)) for the actor (DDPG, equation 6).
 
-    Args:
-        networks: Those of all members.
-        rows: The layout of the batch.
-        obs: Its observations, as the networks take them.
-
-    Returns:
-        `actor_loss`, [G].
+    Return `actor_loss`, [G].
     """
     action_GBA, saved = networks.actor.forward_saving(obs)
     q, judged = networks.judges.judge(obs, action_GBA)
@@ -159,11 +142,8 @@ class Temperature:
     """The weight of the entropy of each member."""
 
     log_alpha_G1: Tensor
-    """Its logarithm."""
     grad_G1: Tensor
-    """Takes the gradient of that."""
     target_entropy_G: AnyArray
-    """The entropy that it holds."""
     learns_G: AnyArray
     """1 where it learns, else 0."""
 
@@ -176,11 +156,6 @@ def soft_values(
     """Estimate the values of next observations, [G, B], as SAC does.
 
     The lowest Q'_i(x', a') - alpha log pi(a'|x') of the critics, a' drawn (equation 3).
-
-    Args:
-        networks: Those of all members.
-        next_obs: The next observations, as the networks take them.
-        noise_GBA: Draws the next actions.
     """
     drawn = networks.actor.sample(next_obs, noise_GBA)
     q_EGB = networks.target_critics.forward(next_obs, as_tensor(drawn.action_GBA))
@@ -197,15 +172,7 @@ def improve_soft(
 ) -> dict[str, AnyArray]:
     """Write the gradients of SAC's actor (equation 7) and of the temperature (equation 18).
 
-    Args:
-        networks: Those of all members.
-        rows: The layout of the batch.
-        obs: Its observations, as the networks take them.
-        noise_GBA: Draws the actions.
-        temperature: The weight of the entropy.
-
-    Returns:
-        `actor_loss`, `alpha` and `entropy`, [G] each.
+    Return `actor_loss`, `alpha` and `entropy`, [G] each.
     """
     drawn, saved = networks.actor.sample_saving(obs, noise_GBA)
     q, judged = networks.judges.judge(obs, as_tensor(drawn.action_GBA))

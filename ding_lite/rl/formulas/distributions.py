@@ -44,14 +44,12 @@ class Likelihood:
     entropy_B: AnyArray
     """The entropy of each action's distribution, in nats."""
     saved: tuple[Any, ...]
-    """The values that `backward` needs."""
 
 
 class Distribution(Protocol):
     """Maps a network's outputs to actions, and their gradient to that of the outputs."""
 
     num_outputs: int
-    """The number of network outputs for each observation."""
 
     def best(self, outputs_ND: FloatArray) -> NumpyArray:
         """Return the likeliest actions, within the bounds of the space."""
@@ -72,17 +70,7 @@ class Distribution(Protocol):
 
 
 class Categorical:
-    """The categorical distribution over discrete actions, by their logits.
-
-    Args:
-        num_actions: How many there are.
-
-    Example:
-        >>> choice = Categorical(2)
-        >>> likely = choice.judge(np.zeros((1, 2), dtype=np.float32), np.array([1]))
-        >>> np.exp(likely.log_prob_B).tolist(), likely.entropy_B.round(3).tolist()
-        ([0.5], [0.6930000185966492])
-    """
+    """The categorical distribution over discrete actions, by their logits."""
 
     def __init__(self, num_actions: int) -> None:
         self.num_outputs = num_actions
@@ -127,17 +115,7 @@ class Categorical:
 
 
 class MultiCategorical:
-    """The product of categorical distributions, for several discrete choices at once.
-
-    Args:
-        sizes: How many actions each choice has.
-
-    Example:
-        >>> choices = MultiCategorical([2, 4])
-        >>> likely = choices.judge(np.zeros((1, 6), dtype=np.float32), np.array([[1, 3]]))
-        >>> np.exp(likely.log_prob_B).tolist()
-        [0.125]
-    """
+    """The product of categorical distributions, for several discrete choices at once."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.num_outputs = sum(sizes)
@@ -177,17 +155,7 @@ class MultiCategorical:
 
 
 class Bernoullis:
-    """The product of Bernoulli distributions, for several flags at once, by their logits.
-
-    Args:
-        size: How many flags there are.
-
-    Example:
-        >>> flags = Bernoullis(3)
-        >>> likely = flags.judge(np.zeros((1, 3), dtype=np.float32), np.array([[1, 0, 1]]))
-        >>> np.exp(likely.log_prob_B).tolist()
-        [0.125]
-    """
+    """The product of Bernoulli distributions, for several flags at once, by their logits."""
 
     def __init__(self, size: int) -> None:
         self.num_outputs = size
@@ -222,10 +190,6 @@ class BoxUnits:
     """The units of a box of actions: 0 is its middle, 1 its upper and -1 its lower bound.
 
     Where there is no bound, units are those of the environment.
-
-    Args:
-        space: The action space.
-        device: Of the outputs and actions to learn from.
     """
 
     def __init__(self, space: Box, *, device: torch.device = CPU) -> None:
@@ -245,7 +209,6 @@ class BoxUnits:
         self._unit_there: AnyArray = on(device, self.unit_D)
 
     def clipped(self, mean_ND: FloatArray) -> NumpyArray:
-        """Return the actions of means in these units, within the bounds."""
         action_ND = self.middle_D + self.unit_D * mean_ND
         return np.clip(action_ND, self.low, self.high).reshape(-1, *self.shape)
 
@@ -259,10 +222,8 @@ class BoxUnits:
 class Gaussian(BoxUnits):
     """The diagonal normal distribution: a network's mean, and a learned standard deviation.
 
-    Args:
-        space: The action space.
-        log_std_D: The logarithms of the standard deviations, in the units of the space.
-        grad_D: Takes their gradient.
+    `log_std_D` are the logarithms of the deviations, in units of the space; `grad_D` takes their
+    gradient.
     """
 
     def __init__(self, space: Box, log_std_D: Tensor, grad_D: Tensor) -> None:
@@ -315,7 +276,6 @@ def make_distribution(spec: EnvSpec) -> Distribution:
 
 
 def num_outputs(spec: EnvSpec) -> int:
-    """Return how many network outputs the action distribution takes."""
     return spec.num_choices or math.prod(spec.action_shape)
 
 
@@ -324,10 +284,6 @@ def legal_logits(logit_ND: AnyArray, mask_ND: AnyArray | None) -> AnyArray:
 
     Their gradient is 0 then, and they add nothing to the entropy (Huang and Ontanon 2022,
     arXiv:2006.14171).
-
-    Args:
-        logit_ND: [N, D].
-        mask_ND: Which actions are legal, [N, D] bool; all if None.
     """
     if mask_ND is None:
         return logit_ND

@@ -15,14 +15,10 @@ from ding_lite.settings import at_least, check_all, inside, positive
 class Ranked(Protocol):
     """Nodes with ranks, such as a `Group`."""
 
-    def __len__(self) -> int:
-        """Return the number of nodes."""
-        ...
+    def __len__(self) -> int: ...
 
     @property
-    def rank(self) -> int:
-        """The rank of this node, from 0."""
-        ...
+    def rank(self) -> int: ...
 
 
 def epsilon_ladder(
@@ -72,20 +68,10 @@ def epsilon_greedy(
     rng: np.random.Generator,
     mask_NA: BoolArray | None = None,
 ) -> npt.NDArray[np.int64]:
-    """Replace each action, with probability epsilon, by one drawn from all actions.
+    """Replace each action, with probability epsilon, by one drawn from all legal ones.
 
-    Args:
-        greedy_N: The actions of the highest value.
-        epsilon: 0 keeps them all, 1 replaces them all. The greedy one may be drawn again.
-        num_actions: Actions are 0 to `num_actions - 1`.
-        rng: Two draws are taken from it per action, whatever epsilon is, so that runs which
-            differ only in epsilon stay comparable.
-        mask_NA: Which actions are legal, at least one of each row; all if None.
-
-    Example:
-        >>> rng = np.random.default_rng(0)
-        >>> epsilon_greedy(np.array([1, 1, 1]), 0.0, num_actions=2, rng=rng)
-        array([1, 1, 1])
+    Two draws are taken from `rng` per action, whatever epsilon is, so that runs which differ only
+    in epsilon stay comparable. Each row of `mask_NA` has a legal action.
     """
     draws_2N = rng.random((2, len(greedy_N)))
     if mask_NA is None:
@@ -102,10 +88,8 @@ def add_noise(
 ) -> FloatArray:
     """Add normal noise to actions, and clip them to -1 to 1.
 
-    Args:
-        best_NA: The actions of the policy, from -1 to 1.
-        noise: The standard deviation: one for all, or one for each of the N.
-        rng: A draw is taken from it for each number, whatever the noise is.
+    `noise` is the standard deviation, one for all or one for each of the N. A draw is taken from
+    `rng` for each number, whatever it is.
 
     Example:
         >>> rng = np.random.default_rng(0)

@@ -11,18 +11,7 @@ from ding_lite.rl.host_or_device import AnyArray
 def huber(error: AnyArray, weight: AnyArray = None) -> tuple[AnyArray, AnyArray]:
     """Compute the Huber loss: half the square up to 1, linear beyond (Huber 1964).
 
-    Args:
-        error: The errors, of any shape: an array or a tensor.
-        weight: The weight of each error's loss; 1 without them.
-
-    Returns:
-        The loss of each error, and its slope.
-
-    Example:
-        >>> import numpy as np
-        >>> loss, slope = huber(np.array([0.5, -3.0], dtype=np.float32))
-        >>> loss.tolist(), slope.tolist()
-        ([0.125, 2.5], [0.5, -1.0])
+    Return the loss of each error, times its weight if it has one, and its slope.
     """
     plain = error.clip(-1.0, 1.0)
     slope = plain if weight is None else plain * weight
@@ -30,21 +19,7 @@ def huber(error: AnyArray, weight: AnyArray = None) -> tuple[AnyArray, AnyArray]
 
 
 def squared(error: AnyArray, weight: AnyArray = None) -> tuple[AnyArray, AnyArray]:
-    """Compute the squared error.
-
-    Args:
-        error: The errors, of any shape: an array or a tensor.
-        weight: The weight of each error's loss; 1 without them.
-
-    Returns:
-        The loss of each error, and its slope.
-
-    Example:
-        >>> import numpy as np
-        >>> loss, slope = squared(np.array([0.5, -3.0], dtype=np.float32))
-        >>> loss.tolist(), slope.tolist()
-        ([0.25, 9.0], [1.0, -6.0])
-    """
+    """Compute the squared error and its slope, as `huber` does."""
     weighted = error if weight is None else error * weight
     return weighted * error, 2.0 * weighted
 
@@ -52,4 +27,3 @@ def squared(error: AnyArray, weight: AnyArray = None) -> tuple[AnyArray, AnyArra
 Loss = Callable[..., tuple[AnyArray, AnyArray]]
 """Maps errors and weights to the loss of each error and its slope."""
 LOSSES: Mapping[str, Loss] = MappingProxyType({"huber": huber, "mse": squared})
-"""The losses by name."""

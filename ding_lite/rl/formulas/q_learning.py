@@ -60,15 +60,6 @@ def evaluate(
     That is the value of the action that ranks highest. Double Q-learning ranks by the online
     network and values by the target network (van Hasselt et al. 2016, arXiv:1509.06461); otherwise
     both are the target network.
-
-    Args:
-        online: The network that learns.
-        target: The network that follows it.
-        rows: The layout of the batch.
-        obs: As the networks take them.
-        next_obs: Those behind, x'.
-        is_double: Whether the online network ranks.
-        mask_GBA: Which actions are legal in x'; all if None.
     """
     shape = (rows.count, rows.largest, -1)
     rank_GBA = value_GBA = computable(target.forward(next_obs)).reshape(shape)
@@ -102,14 +93,7 @@ def td_error(
     q_GB: AnyArray,
     next_q_GB: AnyArray,
 ) -> AnyArray:
-    """Return values minus their targets, [G, B].
-
-    Args:
-        rows: The layout of the batch.
-        batch: Its transitions, those of the first member first.
-        q_GB: The value of each action taken.
-        next_q_GB: The value of `batch.next_obs`.
-    """
+    """Return values minus their targets, [G, B]."""
     target_GB = bootstrapped_targets(
         rows.fold(batch.reward),
         rows.fold(batch.terminated),
@@ -128,16 +112,7 @@ def q_gradient(
     loss: Loss,
     weight_GB: AnyArray = None,
 ) -> QGradient:
-    """Compute the gradient of the mean loss of the errors.
-
-    Args:
-        rows: The layout of the batch.
-        batch: Its transitions, those of the first member first.
-        q_GBA: The values of the actions in `batch.obs`.
-        next_q_GB: The value of `batch.next_obs`.
-        loss: Of an error.
-        weight_GB: The importance weights of the transitions; 1 if None.
-    """
+    """Compute the gradient of the mean loss of the errors; weights are 1 if None."""
     action_GB = rows.fold(batch.action)
     q_GB = rows.pick(q_GBA, action_GB)
     error_GB = td_error(rows, batch, q_GB, next_q_GB)

@@ -64,9 +64,6 @@ class NStep:
         """Add the next step of each environment; return the transitions that it completes.
 
         They are ordered oldest first; there are none while all episodes are younger than n.
-
-        Raises:
-            ShapeError: If the step is of another number of environments.
         """
         if len(step) != self._num_envs:
             raise ShapeError(
@@ -199,22 +196,6 @@ def bootstrapped_targets(
     A truncated transition is completed like any other: its episode would have gone on.
 
     Shapes: B transitions. Arrays, or tensors of one device.
-
-    Args:
-        reward_B: The discounted sum of the rewards of a transition.
-        terminated_B: Whether the episode ended for good there.
-        num_steps_B: How many env steps the transition spans.
-        next_value_B: The estimated value of the observation it leads to.
-        gamma: The discount of one env step; where the others have several rows, one for each
-            row, [..., 1].
-
-    Returns:
-        The targets to regress values on, [B] float32.
-
-    Example:
-        >>> one = np.ones(2, dtype=np.float32)
-        >>> bootstrapped_targets(one, one > 1, np.array([1, 2]), 8 * one, gamma=0.5).tolist()
-        [5.0, 3.0]
     """
     xp = namespace(reward_B)
     power_B = xp.asarray(num_steps_B, dtype=xp.float32)

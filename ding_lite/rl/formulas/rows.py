@@ -19,18 +19,7 @@ _CPU = torch.device("cpu")
 
 
 class Rows:
-    """The layout of the batches of G members in one.
-
-    Args:
-        sizes: The batch size of each member.
-        gammas: The discount of each.
-        device: Of the values that it computes on; arrays on a CPU, else tensors.
-
-    Example:
-        >>> rows = Rows([2, 1], [0.99, 0.9])
-        >>> rows.mean(np.array([[1.0, 3.0], [5.0, 7.0]], dtype=np.float32)).tolist()
-        [2.0, 5.0]
-    """
+    """The layout of the batches of G members in one."""
 
     def __init__(
         self, sizes: Sequence[int], gammas: Sequence[float], device: torch.device = _CPU
@@ -42,7 +31,6 @@ class Rows:
         size_G1 = np.array(sizes, dtype=np.float32)[:, None]
         column_1B = np.arange(self.largest)[None]
         self.gamma_G1: AnyArray = on(device, np.array(gammas, dtype=np.float32)[:, None])
-        """The discount of each member."""
         self._all: AnyArray = on(device, np.arange(self.num_rows))
         self._size_G1: AnyArray = on(device, size_G1)
         self._size_G: AnyArray = self._size_G1[:, 0]
@@ -59,7 +47,6 @@ class Rows:
 
     @property
     def num_rows(self) -> int:
-        """The rows of all members together."""
         return self.count * self.largest
 
     def fold(self, values: Array) -> AnyArray:
@@ -85,6 +72,5 @@ class Rows:
         return values_GB @ self._ones / self._size_G  # a product takes half the time of a sum
 
     def per_size(self, slope_GB: AnyArray) -> AnyArray:
-        """Return the gradients of those means, 0 beyond a member's own rows."""
         grad_GB = slope_GB / self._size_G1
         return grad_GB if self._mask_GB is None else grad_GB * self._mask_GB

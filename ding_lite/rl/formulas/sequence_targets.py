@@ -18,22 +18,14 @@ def sequence_targets(
     gamma: float,
     n_step: int,
 ) -> Tensor:
-    """Compute the targets of n steps within sequences.
+    """Compute the targets of n steps within sequences, [B, T].
 
     The target of step t is r_t + ... + gamma^(m-1) r_(t+m-1) + gamma^m value_(t+m), without the
     last term where the episode terminated. m is n, or less at the end of the sequence or the
     episode (Sutton and Barto 2018, section 7.1).
 
-    Args:
-        reward_BT: The rewards, [B, T].
-        terminated_BT: Where the episode ended for good, [B, T].
-        mask_BT: Which steps exist, [B, T]: the first ones of each sequence.
-        value_BT1: The value of each observation and of the last one, [B, T + 1].
-        gamma: The discount of one env step.
-        n_step: The most rewards that are summed.
-
-    Returns:
-        [B, T]; any number where a step does not exist.
+    `value_BT1` has the value of each observation and of the last one. Where `mask_BT` is not set no
+    step exists, and the target is any number.
     """
     size, num_steps = reward_BT.shape
     time_T = torch.arange(num_steps, device=reward_BT.device)
@@ -55,7 +47,6 @@ def rescaled(value: Tensor) -> Tensor:
 
 
 def unscaled(value: Tensor) -> Tensor:
-    """Return the inverse of `rescaled`."""
     e = RESCALE_EPSILON
     root = (1.0 + 4.0 * e * (value.abs() + 1.0 + e)).sqrt()
     return value.sign() * (((root - 1.0) / (2.0 * e)).square() - 1.0)

@@ -18,17 +18,6 @@ class StateGaussian(BoxUnits):
     """The diagonal normal distribution with means and log standard deviations from a network.
 
     The outputs are the D means, then the D logarithms, in the units of the action space.
-
-    Args:
-        space: The action space.
-        device: Of the outputs and actions to learn from.
-
-    Example:
-        >>> from gymnasium.spaces import Box
-        >>> noise = StateGaussian(Box(-1.0, 1.0, (1,)))
-        >>> outputs = np.array([[0.0, -20.0], [0.5, -20.0]], dtype=np.float32)
-        >>> noise.draw(outputs, np.random.default_rng(0))[0].round(3).tolist()
-        [[0.0], [0.5]]
     """
 
     def __init__(self, space: Box, *, device: torch.device = CPU) -> None:

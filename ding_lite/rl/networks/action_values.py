@@ -29,12 +29,14 @@ class Critics(Protocol):
 
     def forward(self, obs: Tensor, action_GBA: Tensor, /) -> Tensor:
         """Compute the values, [E, G, B]; nothing is recorded."""
+        return self.forward_saving(obs, action_GBA)[0]
 
     def forward_saving(self, obs: Tensor, action_GBA: Tensor, /) -> tuple[Tensor, Any]:
         """Compute the values, and return what `backward` needs."""
 
     def judge(self, obs: Tensor, action_GBA: Tensor, /) -> tuple[Tensor, Any]:
         """Compute the values, and return what `backward_action` needs."""
+        return self.forward_saving(obs, action_GBA)
 
     def backward(self, saved: Any, grad_EGB: Tensor, /) -> None:  # noqa: ANN401 - each its own
         """Write the gradients of the weights, given those of the values."""
@@ -43,12 +45,8 @@ class Critics(Protocol):
         """Compute the gradient of the action, [G, B, A]; the weights get none."""
 
 
-class ActionValues:
-    """E networks of one policy, of one size, with a single output each.
-
-    Args:
-        first: Only so many of the networks, from the first on; all if None.
-    """
+class ActionValues(Critics):
+    """E networks of one policy, of one size, with a single output each."""
 
     def __init__(
         self,
@@ -71,17 +69,10 @@ class ActionValues:
     def shapes(
         num_networks: int, num_inputs: int, num_actions: int, hidden: Sequence[int]
     ) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the tensors of such networks, by name."""
         sizes = (num_inputs + num_actions, *hidden)
         *names, head = map(str, range(len(sizes)))
         shapes = mlp_shapes(names, Linear.shapes(head, sizes[-1], 1), sizes)
         return {name: (num_networks, *shape) for name, shape in shapes.items()}
-
-    def forward(self, obs: Tensor, action_1BA: Tensor) -> Tensor:
-        return self.forward_saving(obs, action_1BA)[0]
-
-    def judge(self, obs: Tensor, action_1BA: Tensor) -> tuple[Tensor, list[Tensor]]:
-        return self.forward_saving(obs, action_1BA)
 
     def forward_saving(self, obs: Tensor, action_1BA: Tensor) -> tuple[Tensor, list[Tensor]]:
         x_BI = torch.cat((self._see(obs), action_1BA[0]), dim=1)
@@ -97,17 +88,11 @@ class ActionValues:
         return grad_EBA.sum(0, keepdim=True)
 
 
-class CriticsOfMembers:
+class CriticsOfMembers(Critics):
     """E networks of each of G policies, with a single output each."""
 
     def __init__(self, networks: Sequence[MLP], *, num_actions: int) -> None:
         self._networks, self._num_actions = networks, num_actions
-
-    def forward(self, obs_GBI: Tensor, action_GBA: Tensor) -> Tensor:
-        return self.forward_saving(obs_GBI, action_GBA)[0]
-
-    def judge(self, obs_GBI: Tensor, action_GBA: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
-        return self.forward_saving(obs_GBI, action_GBA)
 
     def forward_saving(
         self, obs_GBI: Tensor, action_GBA: Tensor

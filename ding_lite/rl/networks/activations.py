@@ -20,7 +20,6 @@ from ding_lite.rl.batch import FloatArray
 from ding_lite.rl.host_or_device import is_host
 
 Activation: TypeAlias = Literal["relu", "tanh", "gelu", "elu", "silu"]
-"""The activation function of hidden layers."""
 
 ValueT = TypeVar("ValueT")
 
@@ -32,7 +31,6 @@ class ActivationFunction:
     """One activation function."""
 
     recorded: Callable[[Tensor], Tensor]
-    """The function as autograd records it."""
     forward: Callable[[Tensor], Tensor]
     """The function; it overwrites its input unless `saves_input`."""
     forward_numpy: Callable[[FloatArray], FloatArray]
@@ -60,14 +58,12 @@ class ActivationFunction:
 def through(
     layers: Iterable[Callable[[ValueT], ValueT]], x: ValueT, function: Callable[[ValueT], ValueT]
 ) -> ValueT:
-    """Compute hidden layers, each with an activation function behind it."""
     for layer in layers:
         x = function(layer(x))
     return x
 
 
 def activation_function(name: Activation) -> ActivationFunction:
-    """Return the function of a name."""
     return _FUNCTIONS[name]
 
 
@@ -77,7 +73,6 @@ def input_of(outputs: Sequence[Tensor], layer: int, function: ActivationFunction
 
 
 def saved_of(outputs: Sequence[Tensor], layer: int, function: ActivationFunction) -> Tensor:
-    """Return what the backward of a layer's activation needs."""
     return outputs[function.stride * layer + 1]
 
 

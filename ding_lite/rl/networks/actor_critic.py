@@ -176,7 +176,6 @@ class MLPActorCritic:
 
 
 def actor_critic_shapes(sizes: Sequence[int], num_outputs: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors of two separate MLPs, by name."""
     shapes: dict[str, tuple[int, ...]] = {}
     for name, width in (("actor", num_outputs), ("critic", 1)):
         head = Linear.shapes(f"{name}.head", sizes[-1], width)
@@ -192,14 +191,12 @@ def make_actor_critic(
     device: torch.device,
     **shape: Any,  # noqa: ANN401 - what both kinds take
 ) -> ActorCriticNetwork:
-    """Make the network for the observations and the device, all weights zero."""
     if convs or device.type != "cpu":
         return recorded_actor_critic(obs_shape, convs, hidden, device=device, **shape)
     return MLPActorCritic(math.prod(obs_shape), hidden, **shape)
 
 
 def recorded_actor_critic(*args: Any, device: torch.device, **shape: Any) -> RecordedActorCritic:  # noqa: ANN401
-    """Make the network with autograd, all weights zero, on any device."""
     return with_autograd(lambda: ActorCriticModule(*args, **shape), device=device)
 
 

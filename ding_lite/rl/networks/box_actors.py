@@ -63,11 +63,7 @@ class MembersBody(MLPOutputs):
 
 
 class MLPBody(MembersBody):
-    """Hidden layers and a linear output layer of one policy.
-
-    Args:
-        sizes: The length of an observation, then the widths of the hidden layers.
-    """
+    """Hidden layers and a linear output layer of one policy."""
 
     def __init__(
         self,
@@ -87,7 +83,6 @@ class MLPBody(MembersBody):
 
     @staticmethod
     def shapes(sizes: Sequence[int], num_outputs: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the tensors of such a body."""
         head = Linear.shapes("head", sizes[-1], num_outputs)
         return mlp_shapes(names_of("torso", len(sizes) - 1), head, sizes)
 
@@ -129,7 +124,6 @@ class DeterministicActor(BoxActor):
     outputs_per_action = 1
 
     def act(self, obs: NumpyArray) -> FloatArray:
-        """Compute the actions of few or many observations, as an array."""
         raw = self._body.look(obs)
         return np.tanh(raw, out=raw)
 
@@ -143,7 +137,6 @@ class DeterministicActor(BoxActor):
         return raw_GBA.tanh_(), saved
 
     def backward(self, saved: Any, action_GBA: Tensor, grad_GBA: Tensor) -> None:  # noqa: ANN401
-        """Write the gradients of the weights, given that of the actions."""
         self._body.backward(saved, torch.ops.aten.tanh_backward(grad_GBA, action_GBA))
 
 
@@ -249,7 +242,6 @@ class SquashedGaussianActor(BoxActor):
         return action_NA
 
     def sample(self, obs: Tensor, noise_GBA: Tensor) -> Sample:
-        """Sample an action for each observation."""
         return squash(self._body.forward(obs), noise_GBA)
 
     def sample_saving(self, obs: Tensor, noise_GBA: Tensor) -> tuple[Sample, Any]:
@@ -270,11 +262,7 @@ def within_bounds(
 
 
 class GreedyActor(nn.Module):
-    """An actor from observations to the best actions in the units of the environment.
-
-    Args:
-        network: Gives actions from -1 to 1, or the means before a tanh and further numbers.
-    """
+    """An actor from observations to the best actions in the units of the environment."""
 
     def __init__(self, network: nn.Module, spec: EnvSpec, *, squashes: bool) -> None:
         super().__init__()
@@ -289,7 +277,6 @@ class GreedyActor(nn.Module):
         self._squashes = squashes
 
     def forward(self, obs: Tree) -> Tensor:
-        """Compute the actions, [B, ...]."""
         found = self.network(obs)
         unit_BA: Tensor = found if isinstance(found, Tensor) else found[0]
         unit_BA = unit_BA[:, : len(self.low)]

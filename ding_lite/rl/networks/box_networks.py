@@ -46,9 +46,7 @@ class BoxForm(Generic[ActorT]):
     """The networks that an algorithm has."""
 
     actor_type: type[ActorT]
-    """The kind of actor."""
     num_critics: int
-    """How many critics estimate the value of an action."""
     has_target_actor: bool
     """Whether an actor that follows slowly chooses the next actions."""
     num_followed: int | None = None
@@ -62,10 +60,6 @@ class BoxNetworks(Generic[ActorT]):
 
     All weights lie in one flat tensor: the critics', the actor's, then further ones. Those of the
     targets lie in the same order.
-
-    Raises:
-        ConfigError: If a user's module cannot be used.
-        ShapeError: If its outputs have another shape.
     """
 
     def __init__(
@@ -146,7 +140,6 @@ class BoxNetworks(Generic[ActorT]):
         )
 
     def _shapes(self, prefix: str) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the tensors of the critics, or of the actor."""
         shapes: Mapping[str, Sequence[int]]
         if prefix in self._modules:
             named = self._modules[prefix].named_parameters()
@@ -226,7 +219,6 @@ class BoxNetworks(Generic[ActorT]):
 
     @property
     def own_modules(self) -> list[FlatModule]:
-        """The modules of a user, and those of their targets."""
         return [*self._own.values(), *self._own_targets.values()]
 
     @property
@@ -248,29 +240,22 @@ class BoxNetworks(Generic[ActorT]):
         return made
 
     def follow(self, weights_P: Tensor, target_P: Tensor, share: float | Tensor) -> None:
-        """Move the targets towards the weights."""
         target_P.lerp_(weights_P[: len(target_P)], share)
         for prefix, follower in self._own_targets.items():
             follower.copy_buffers(self._own[prefix])
 
     @property
     def acting(self) -> FlatModule | FlatWeights:
-        """The tensors of the actor."""
         return self._own.get("actor.") or self.weights.part("actor.")
 
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
-        """Copy all tensors, buffers of own modules among them."""
         return {
             "weights": _snapshot(self.weights, self._own),
             "target": _snapshot(self.target, self._own_targets),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned.
-
-        Raises:
-            ShapeError: If it is of networks of another size. Nothing is changed then.
-        """
+        """Load a state that `state_dict` returned; nothing is changed where it does not fit."""
         pairs = (
             (self.weights, self._own, state["weights"]),
             (self.target, self._own_targets, state["target"]),
@@ -308,7 +293,6 @@ def _snapshot(weights: FlatWeights, own: Parts) -> dict[str, Tensor]:
 
 
 def _check_apart(*modules: nn.Module) -> None:
-    """Raise if two modules share parameters."""
     seen: set[int] = set()
     for module in modules:
         found = {id(parameter): name for name, parameter in module.named_parameters()}

@@ -51,11 +51,7 @@ def images_of(config: Any) -> AnyTorso:  # noqa: ANN401 - a config with both set
 
 
 def torso_for(torso: AnyTorso, obs_shape: Sequence[int], *, env_id: str) -> tuple[Conv, ...]:
-    """Choose the convolutions for observations; none for an MLP.
-
-    Raises:
-        ConfigError: If there are no images, or they are too small.
-    """
+    """Choose the convolutions for observations; none for an MLP."""
     is_image = len(obs_shape) == 3
     if not isinstance(torso, str):
         if torso and not (is_image and num_features(obs_shape, torso)):
@@ -80,12 +76,7 @@ def torso_for(torso: AnyTorso, obs_shape: Sequence[int], *, env_id: str) -> tupl
 
 
 def num_features(obs_shape: Sequence[int], convs: Sequence[Conv]) -> int:
-    """Return how many numbers convolutions make of an image; 0 where it is too small.
-
-    Example:
-        >>> num_features((4, 84, 84), CONVS["nature"])
-        3136
-    """
+    """Return how many numbers convolutions make of an image; 0 where it is too small."""
     channels, *sides = obs_shape
     for conv in convs:
         sides = [

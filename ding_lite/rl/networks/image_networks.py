@@ -34,7 +34,6 @@ class ImageActor(Torso):
         self._squashes = squashes
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Compute the outputs."""
         raw_BO: Tensor = self.head(self.features(obs))
         return raw_BO.tanh() if self._squashes else raw_BO
 
@@ -42,8 +41,7 @@ class ImageActor(Torso):
 class ImageCritics(nn.Module):
     """Several critics on shared convolutions, [B, C, H, W] and [B, A] -> [B, E].
 
-    Args:
-        hidden: The widths of the hidden layers. The first is shared; the action is added behind it.
+    The first hidden layer is shared; the action is added behind it.
     """
 
     def __init__(
@@ -65,6 +63,5 @@ class ImageCritics(nn.Module):
         )
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Compute the values of each critic."""
         x_BI = torch.cat((self.encoder(obs), action), dim=1)
         return torch.cat([critic(x_BI) for critic in self.critics], dim=1)

@@ -18,7 +18,6 @@ _CPU = torch.device("cpu")
 
 
 def normed(obs_BI: AnyArray, shift_I: AnyArray, scale_I: AnyArray, limit: float) -> AnyArray:
-    """Shift and scale each number of observations, and clip what comes out."""
     normed_BI = (as_floats(obs_BI) - shift_I) * scale_I
     return namespace(normed_BI).clip(normed_BI, -limit, limit)
 
@@ -51,7 +50,6 @@ class RunningNorm:
         device: torch.device = _CPU,
     ) -> None:
         self.clip = float(clip)
-        """The bound of normalised numbers."""
         # A device of Apple's has no float64.
         self.device = _CPU if device.type == "mps" else device
         self._only_I = on(self.device, np.ones(size, np.bool_) if only_I is None else only_I)
@@ -68,7 +66,6 @@ class RunningNorm:
         return normed(obs_BI, *self._shift_and_scale(obs_BI), self.clip)
 
     def update(self, obs_BI: Array) -> None:
-        """Update the statistics with more observations."""
         seen_BI = as_floats(on(self.device, obs_BI))
         xp = namespace(seen_BI)
         batch_BI = xp.asarray(seen_BI, dtype=xp.float64)
@@ -82,17 +79,12 @@ class RunningNorm:
         self._derive()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Copy the statistics."""
         count = np.array(self._count)
         arrays = {"mean": self._mean_I, "squares": self._squares_I, "count": count}
         return {name: as_tensor(array).to("cpu", copy=True) for name, array in arrays.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned.
-
-        Raises:
-            ShapeError: If it is of observations of another length.
-        """
+        """Load a state that `state_dict` returned."""
         mean_I, squares_I = (np.asarray(state[n]).astype(np.float64) for n in ("mean", "squares"))
         if mean_I.shape != self._mean_I.shape:
             raise ShapeError(

@@ -33,7 +33,6 @@ from ding_lite.rl.weights.flat import FlatWeights
 ONE_THREAD_PRODUCTS = 2**18
 """The most multiplications of two matrices for which numpy starts no threads."""
 Shapes = dict[str, tuple[int, ...]]
-"""The shapes of tensors by name."""
 
 
 class Members(Protocol):
@@ -50,7 +49,6 @@ class OneMember:
         self._weights = weights
 
     def __getitem__(self, name: str, /) -> Tensor:
-        """Return the tensor of a name, [1, ...]."""
         return self._weights[name].unsqueeze(0)
 
 
@@ -89,7 +87,6 @@ class Linear:
 
     @staticmethod
     def shapes(name: str, num_inputs: int, num_outputs: int) -> Shapes:
-        """Return the shapes of the tensors of one member's layer."""
         return {f"{name}.weight": (num_outputs, num_inputs), f"{name}.bias": (num_outputs,)}
 
     def forward(self, x: Tensor) -> Tensor:
@@ -103,7 +100,6 @@ class Linear:
         return y_NO
 
     def backward(self, x: Tensor, grad: Tensor) -> None:
-        """Write the gradients of weight and bias, given that of y."""
         if not self._is_host:
             torch.sum(grad, -2, out=self._bias_grad)
             self._product(grad.mT, x, out=self._weight_grad)
@@ -150,9 +146,6 @@ class DuelingHead:
 
     The first half of the features is for v, the second for the advantages, so that each has a last
     hidden layer of its own.
-
-    Args:
-        first: Only so many of the members, from the first on; all if None.
     """
 
     def __init__(self, weights: Members, grads: Members, *, first: int | None = None) -> None:
@@ -162,7 +155,6 @@ class DuelingHead:
 
     @staticmethod
     def shapes(num_features: int, num_actions: int) -> Shapes:
-        """Return the shapes of the tensors of one member's head."""
         half = num_features // 2
         return Linear.shapes("head.value", half, 1) | Linear.shapes(
             "head.advantage", half, num_actions
@@ -204,17 +196,12 @@ def dueling(value: AnyArray, advantage: AnyArray) -> AnyArray:
 
 
 def _split(grad: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of v and of the advantages, given that of q."""
     value_grad = grad.sum(-1, keepdim=True)
     return value_grad, grad - value_grad / grad.shape[-1]
 
 
 class MLP:
-    """Fully connected layers with an activation after each, and a head.
-
-    Args:
-        first: Only so many of the members, from the first on; all if None.
-    """
+    """Fully connected layers with an activation after each, and a head."""
 
     def __init__(
         self,
@@ -250,7 +237,6 @@ class MLP:
         return self._head.forward_numpy(features_NI)
 
     def backward(self, outputs: Sequence[Tensor], grad: Tensor) -> None:
-        """Write the gradients of all layers."""
         self._head.backward(self._input(outputs, len(self._hidden)), grad)
         if self._hidden:
             grad = self._head.backward_input(grad)
@@ -302,12 +288,10 @@ class MLPOutputs:
         return of_first[-1], of_first, both[second]
 
     def backward(self, saved: Sequence[Tensor], grad: Tensor) -> None:
-        """Write the gradients of the weights, given that of the outputs."""
         self._layers.backward(saved, grad)
 
 
 def mlp_shapes(hidden: Sequence[str], head: Shapes, sizes: Sequence[int]) -> Shapes:
-    """Return the shapes of the tensors of one member's MLP."""
     shapes: Shapes = {}
     for name, (num_inputs, num_outputs) in zip(hidden, pairwise(sizes), strict=True):
         shapes |= Linear.shapes(name, num_inputs, num_outputs)
@@ -315,10 +299,4 @@ def mlp_shapes(hidden: Sequence[str], head: Shapes, sizes: Sequence[int]) -> Sha
 
 
 def names_of(prefix: str, count: int) -> list[str]:
-    """Return the prefixes of the names of so many hidden layers.
-
-    Example:
-        >>> names_of("torso", 2)
-        ['torso.0', 'torso.1']
-    """
     return [f"{prefix}.{layer}" for layer in range(count)]

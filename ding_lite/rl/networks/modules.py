@@ -52,7 +52,6 @@ class Torso(nn.Module):
         self._activation = activation_function(activation).recorded
 
     def forward(self, obs: Tensor) -> Any:  # noqa: ANN401 - of a subclass: more than one tensor
-        """Compute the features."""
         return self.features(obs)
 
     def features(self, obs: Tensor) -> Tensor:
@@ -62,11 +61,7 @@ class Torso(nn.Module):
 
 
 class QModule(Torso):
-    """A value per action: q(x, .), [B, ...] -> [B, A].
-
-    Args:
-        hidden: The widths of the hidden layers; of a dueling network the last one is split in two.
-    """
+    """A value per action: q(x, .), [B, ...] -> [B, A]; a dueling network splits its last layer."""
 
     def __init__(
         self,
@@ -88,7 +83,6 @@ class QModule(Torso):
             self.head = nn.Linear(hidden[-1], num_actions)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Compute the values, [B, A]."""
         features_BI = self.features(obs)
         if not isinstance(self.head, nn.ModuleDict):
             values_BA: Tensor = self.head(features_BI)
@@ -109,7 +103,6 @@ class Branch(nn.Module):
         self._activation = activation_function(activation).recorded
 
     def forward(self, features_BI: Tensor) -> Tensor:
-        """Compute the outputs, [B, O]."""
         *hidden, head = self.children()
         outputs_BO: Tensor = head(through(hidden, features_BI, self._activation))
         return outputs_BO
@@ -168,7 +161,6 @@ class MemoryBranch(nn.Module):
         self._activation = activation_function(activation).recorded
 
     def encode(self, features_BI: Tensor) -> Tensor:
-        """Compute what the recurrent layer takes."""
         return through(self.torso, features_BI, self._activation)
 
     def recur(self, encoded_BI: Tensor, state_BS: Tensor) -> tuple[Tensor, Tensor]:
@@ -184,9 +176,6 @@ class MemoryActorCriticModule(nn.Module):
     """An actor and a critic with memory, each with one of its own, on one encoder.
 
     With one memory under both heads the loss of the critic, the larger one, would dominate it.
-
-    Args:
-        sizes: The number of features, then the widths of the hidden layers of each branch.
     """
 
     def __init__(
@@ -214,7 +203,6 @@ class MemoryActorCriticModule(nn.Module):
         """The length of the state of one environment: the actor's, then the critic's."""
 
     def encode(self, obs: Any) -> Tensor:  # noqa: ANN401 - what the encoder takes
-        """Compute what the memories take, that of the actor and that of the critic."""
         features_BI = self.encoder(obs)
         return torch.cat((self.actor.encode(features_BI), self.critic.encode(features_BI)), dim=1)
 

@@ -21,11 +21,7 @@ _NAMES = {"mean", "squares", "count"}
 def make_norm(
     spec: EnvSpec, *, normalize_obs: bool, device: torch.device = _CPU
 ) -> RunningNorm | None:
-    """Make the normalisation of observations, or None without `normalize_obs`.
-
-    Raises:
-        ConfigError: `normalize_obs` is set for images, or a part of observations is of bytes.
-    """
+    """Make the normalisation of observations, or None without `normalize_obs`."""
     if not normalize_obs:
         return None
     if spec.is_image:
@@ -56,11 +52,6 @@ def with_norm(weights: Mapping[str, Tensor], norm: RunningNorm | None) -> dict[s
 def read_norm(
     weights: Mapping[str, Any], spec: EnvSpec, like: RunningNorm | None
 ) -> tuple[RunningNorm | None, dict[str, Any]]:
-    """Split weights into the statistics of observations and the network's weights.
-
-    Raises:
-        ShapeError: Statistics are missing or unexpected, or of observations of another length.
-    """
     of_norm = {name[5:]: value for name, value in weights.items() if name.startswith(_PREFIX)}
     if set(of_norm) != (_NAMES if like else set()):
         raise ShapeError(

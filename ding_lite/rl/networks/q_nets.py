@@ -68,11 +68,7 @@ class QNetwork(Values, Protocol):
 
 
 class MLPQNetwork(MLPOutputs):
-    """An MLP for vectors; images are flattened.
-
-    Args:
-        dueling: Whether the last hidden layer and the head are split in two.
-    """
+    """An MLP for vectors; images are flattened."""
 
     def __init__(
         self,
@@ -172,12 +168,7 @@ def recorded_q_networks(
     random: TorchRandom,
     device: str | torch.device,
 ) -> tuple[QNetwork, QNetwork]:
-    """Make the network of a user's module, and the target network of its copy.
-
-    Raises:
-        ConfigError: If it cannot be used.
-        ShapeError: If its outputs have another shape.
-    """
+    """Make the network of a user's module, and the target network of its copy."""
     module.to(device)
     seen = spec.unpack(sample_obs(spec, device=device))
     check_outputs(module, [seen], [(num_actions,)], spec=spec)
@@ -190,10 +181,7 @@ def recorded_q_networks(
 def draw_weights(weights: FlatWeights, rng: np.random.Generator, *, first_input: int = 1) -> None:
     """Initialise weights as PyTorch's layers do: uniform within 1 / sqrt(inputs of a unit).
 
-    Args:
-        weights: Of layers.
-        rng: Draws them.
-        first_input: The first dimension of a weight that is of its inputs; 2 behind members.
+    `first_input` is the first dimension of a weight that is of its inputs; 2 behind members.
     """
     for name, shape in weights.shapes.items():
         weight_shape = weights.shapes[name.rpartition(".")[0] + ".weight"]

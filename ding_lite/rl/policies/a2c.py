@@ -88,7 +88,6 @@ class A2C(ActorCriticPolicy[A2CConfig]):
         return self._net.grads.flat.clone(), self._metrics(values)
 
     def _compute(self, rollout: Rollout) -> Updates[dict[str, Number]]:
-        """Write the gradient of the loss; return the metrics."""
         config = self.config
         outputs_BD, value_B, saved = yield Forward(merged(rollout.obs), self._unroll_of(rollout))
         value_TN = value_B.reshape(rollout.reward.shape)

@@ -228,7 +228,6 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         """Do the updates of `learn`."""
 
     def _answered(self, updates: Updates[FoundT]) -> FoundT:
-        """Do updates with the network of this policy."""
         answer: Any = None
         # A loss that is not finite raises.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -459,11 +458,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         log_prob_grad_B: AnyArray,
         value_error_B: AnyArray,
     ) -> Updates[dict[str, Number]]:
-        """Add the losses of the critic and the entropy to the actor's, and backpropagate.
-
-        Returns:
-            The metrics.
-        """
+        """Add the losses of the critic and the entropy, backpropagate, and return metrics."""
         size, config = len(value_error_B), self.config
         value_loss = number(value_error_B @ value_error_B) / size
         entropy = number(likely.entropy_B.sum()) / size
@@ -496,7 +491,6 @@ def updates_of(
 
 
 def network_of(policy: ActorCriticPolicy[Any]) -> ActorCriticNetwork:
-    """Return the network of a policy."""
     return policy._net
 
 
@@ -506,7 +500,6 @@ def best_actions(policy: ActorCriticPolicy[Any], outputs_ND: FloatArray) -> Nump
 
 
 def within(spec: EnvSpec, action: NumpyArray) -> NumpyArray:
-    """Clip continuous actions to the bounds of the action space."""
     space = spec.action_space
     if not isinstance(space, Box):
         return action

@@ -27,10 +27,10 @@ from ding_lite.rl.networks.actor_critic import (
     make_actor_critic,
     with_autograd,
 )
-from ding_lite.rl.networks.conv import Conv, TorsoName, images_of, torso_for
+from ding_lite.rl.networks.conv import Conv, torso_for
 from ding_lite.rl.networks.modules import MemoryActorCriticModule, MemoryKind, Torso
 from ding_lite.rl.networks.trees.parts import PartsActorCriticModule, PartsEncoder
-from ding_lite.rl.policies.base import network_faults, step_size
+from ding_lite.rl.policies.base import PolicyConfig, common_faults, step_size
 from ding_lite.rl.recorded.actor_critic import LOG_STD, log_std_name, make_own_actor_critic
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
@@ -39,7 +39,7 @@ from ding_lite.settings import at_least, check_all, finite, inside, one_of, posi
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActorCriticConfig:
+class ActorCriticConfig(PolicyConfig):
     """The settings that A2C, PPO and IMPALA share."""
 
     lr: float = 1e-3
@@ -50,8 +50,6 @@ class ActorCriticConfig:
     steps settle what was learned; None keeps `lr`."""
     lr_updates: int = 10_000
     """The updates of that fall; those of the whole run are usual."""
-    gamma: float = 0.99
-    """The discount of one env step. Higher looks further ahead: 1 / (1 - gamma) steps or so."""
     hidden: tuple[int, ...] = (64, 64)
     """The widths of the hidden layers. Wider ones fit more and cost more. For vectors actor and
     critic have their own; for images they share these and the convolutions before them."""
@@ -61,15 +59,6 @@ class ActorCriticConfig:
     image_activation: Activation = "relu"
     """The activation of the hidden layers behind the convolutions of an image, in its place. Those
     behind several parts of an observation have `activation`."""
-    torso: TorsoName = "auto"
-    """The convolutions for images: `nature` (84 x 84 pixels or so), `small` (up to about 30 x
-    30), `mlp` (none), or `auto`, which picks one by size."""
-    convs: tuple[Conv, ...] | None = None
-    """The convolutions for images, one by one, in place of those of `torso`; None leaves it. Of
-    several images in an observation each goes through some of its own, of these sizes."""
-    normalize_obs: bool = False
-    """Normalise each number of an observation to mean 0 and standard deviation 1. It helps where
-    their scales differ much; not for images, which are scaled anyway."""
     value_coef: float = 0.5
     """The weight of the critic's loss. It matters where actor and critic share layers, and for
     `max_grad_norm`; 0.25 to 1 are usual."""
@@ -85,18 +74,13 @@ class ActorCriticConfig:
     log_std_start: float = 0.0
     """For continuous actions: the logarithm of the initial standard deviation, in units of half
     the range of the action space. -1 to 0 are usual."""
-    seed: int = 0
-    """Draws the initial weights and the actions."""
-
-    images = property(images_of)
 
     def __post_init__(self) -> None:
         check_all(
             step_size(lr=self.lr, lr_end=self.lr_end),
             positive(gamma=self.gamma),
             whole(1, lr_updates=self.lr_updates),
-            inside(0.0, 1.0, gamma=self.gamma),
-            *network_faults(self),
+            *common_faults(self),
             one_of(get_args(Activation), image_activation=self.image_activation),
             at_least(0.0, value_coef=self.value_coef, entropy_coef=self.entropy_coef),
             finite(value_coef=self.value_coef, entropy_coef=self.entropy_coef),
@@ -104,7 +88,6 @@ class ActorCriticConfig:
             whole(1, memory_size=self.memory_size),
             [] if self.max_grad_norm is None else positive(max_grad_norm=self.max_grad_norm),
             inside(-20.0, 5.0, log_std_start=self.log_std_start),
-            whole(0, seed=self.seed),
         )
 
 
@@ -118,12 +101,6 @@ def make_network(
     random: TorchRandom,
     device: torch.device,
 ) -> tuple[ActorCriticNetwork, Distribution]:
-    """Make the network of an actor-critic, and the distribution of its actions.
-
-    Raises:
-        ConfigError: If a user's module cannot be used.
-        ShapeError: If its outputs have other shapes.
-    """
     space = spec.action_space
     num_means = math.prod(space.shape) if isinstance(space, Box) else 0
     net: ActorCriticNetwork
@@ -152,7 +129,6 @@ def make_network(
 def _make_described(
     spec: EnvSpec, config: ActorCriticConfig, *, num_means: int, trees: bool, device: torch.device
 ) -> ActorCriticNetwork:
-    """Make the network that the settings describe, all weights zero."""
     hidden, obs_shape = config.hidden, spec.input_shape
     convs: tuple[Conv, ...] = ()
     shape: dict[str, Any] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 import numpy as np
@@ -15,11 +16,38 @@ from ding_lite.rl.batch import Array, FloatArray, NumpyArray
 from ding_lite.rl.host_or_device import floats, on
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.box_actors import within_bounds
-from ding_lite.rl.networks.conv import TorsoName
+from ding_lite.rl.networks.conv import Conv, TorsoName, images_of
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.settings import finite, one_of, positive, whole
+from ding_lite.settings import finite, inside, one_of, positive, whole
 
 _CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyConfig:
+    """The settings that all policies with a network of this package share."""
+
+    gamma: float = 0.99
+    """The discount of one env step. Higher looks further ahead: 1 / (1 - gamma) steps or so."""
+    hidden: tuple[int, ...] = (64, 64)
+    """The widths of the hidden layers. Wider ones fit more and cost more. Images pass through
+    convolutions first; a single layer of 128 to 512 is usual after them."""
+    torso: TorsoName = "auto"
+    """The convolutions for images: `nature` (84 x 84 pixels or so), `small` (up to about 30 x
+    30), `mlp` (none), or `auto`, which picks one by size."""
+    convs: tuple[Conv, ...] | None = None
+    """The convolutions for images, one by one, in place of those of `torso`; None leaves it. Of
+    several images in an observation each goes through some of its own, of these sizes."""
+    activation: Activation = "relu"
+    """The activation of hidden layers: `relu` is cheapest, `tanh` keeps values within bounds, and
+    `gelu`, `elu` and `silu` are smooth. Convolutions have `relu`."""
+    normalize_obs: bool = False
+    """Normalise each number of an observation to mean 0 and standard deviation 1. It helps where
+    their scales differ much; not for images, which are scaled anyway."""
+    seed: int = 0
+    """Draws the initial weights and the exploration."""
+
+    images = property(images_of)
 
 
 def step_size(**named: float | None) -> list[str]:
@@ -28,8 +56,13 @@ def step_size(**named: float | None) -> list[str]:
     return positive(**given) or finite(**given)
 
 
+def common_faults(config: PolicyConfig) -> Iterator[list[str]]:
+    yield inside(0.0, 1.0, gamma=config.gamma)
+    yield whole(0, seed=config.seed)
+    yield from network_faults(config)
+
+
 def network_faults(config: Any) -> Iterator[list[str]]:  # noqa: ANN401 - a config of a policy
-    """Yield the faults of the settings that describe the network of a policy."""
     yield [] if config.hidden else ["`hidden` is empty; at least one width was expected"]
     for width in config.hidden:
         yield whole(1, hidden=width)
@@ -38,11 +71,6 @@ def network_faults(config: Any) -> Iterator[list[str]]:  # noqa: ANN401 - a conf
 
 
 def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
-    """Return the number of discrete actions.
-
-    Raises:
-        ConfigError: If the environment's actions are continuous.
-    """
     if spec.num_actions is None:
         several = isinstance(spec.action_space, MultiDiscrete | MultiBinary)
         advice = (
@@ -60,17 +88,7 @@ def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
 
 
 class BoxActions:
-    """Scales between a network's outputs, -1 to 1, and the actions of an environment.
-
-    Raises:
-        ConfigError: If actions are discrete, or unbounded.
-
-    Example:
-        >>> from ding_lite.rl import make_envs
-        >>> box = BoxActions(make_envs("Pendulum-v1", 1).spec, policy="DDPG")
-        >>> box.from_unit(np.array([[-1.0], [0.5]], dtype=np.float32)).tolist()
-        [[-2.0], [1.0]]
-    """
+    """Scales between a network's outputs, -1 to 1, and the actions of an environment."""
 
     def __init__(self, spec: EnvSpec, *, policy: str) -> None:
         space = spec.action_space
@@ -93,7 +111,6 @@ class BoxActions:
                 f"action: action, Box(-1, 1, shape))`: make_envs(..., wrappers=[...])."
             )
         self.size = int(np.prod(space.shape))
-        """The dimension of an action."""
         low_A, high_A = (x.astype(np.float64).ravel() for x in (space.low, space.high))
         self._shape = space.shape
         self._low_A, self._high_A = low_A.astype(np.float32), high_A.astype(np.float32)
@@ -121,23 +138,14 @@ class BoxActions:
 
 
 def packed(obs: Any, spec: EnvSpec) -> NumpyArray:  # noqa: ANN401 - a tree, or an array
-    """Return observations as one array: a tree of them is packed, an array is returned as it is.
-
-    Raises:
-        ShapeError: If a part of a tree is not of the observation space.
-    """
+    """Return observations as one array: a tree of them is packed, an array is returned as it is."""
     if obs.__class__ is np.ndarray:  # the usual case; an isinstance takes its time
         return cast(NumpyArray, obs)
     return spec.pack(obs) if isinstance(obs, Mapping | tuple) else obs
 
 
 def check_obs(obs: Array, spec: EnvSpec) -> None:
-    """Raise unless observations have the shape [N, ...] and the type of the spec.
-
-    Raises:
-        ShapeError: If the shape is not [N, ...] with the spec's shape behind the N, or they are
-            floats where the spec says bytes, which may be scaled already or not.
-    """
+    """Raise unless observations have the shape [N, ...] and the type of the spec."""
     if obs.shape[1:] != spec.obs_shape:
         hint = "" if spec.packing is None else " Packed: `spec.pack` makes them of their parts."
         raise ShapeError(
@@ -152,11 +160,6 @@ def check_obs(obs: Array, spec: EnvSpec) -> None:
 
 
 def check_state_keys(state: Mapping[str, Any], expected: set[str], *, policy: str) -> None:
-    """Raise if a state is of another kind or version of policy.
-
-    Raises:
-        CheckpointError: If a key is missing or unknown.
-    """
     missing, unknown = expected - state.keys(), state.keys() - expected
     if missing or unknown:
         hint = "".join(did_you_mean(str(key), expected) for key in sorted(unknown)[:1])

@@ -35,16 +35,15 @@ from ding_lite.rl.host_or_device import (
     on,
     placed,
 )
-from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.box_actors import BoxActor
 from ding_lite.rl.networks.box_networks import BoxForm, BoxNetworks
-from ding_lite.rl.networks.conv import Conv, TorsoName, images_of
 from ding_lite.rl.networks.observation_norm import make_norm, read_norm, with_norm
 from ding_lite.rl.networks.trees.parts import for_inference
 from ding_lite.rl.policies.base import (
     BoxActions,
+    PolicyConfig,
     check_obs,
-    network_faults,
+    common_faults,
     packed,
     step_size,
 )
@@ -60,15 +59,13 @@ from ding_lite.settings import check_all, inside, positive, whole
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoxPolicyConfig:
+class BoxPolicyConfig(PolicyConfig):
     """The settings that DDPG, TD3 and SAC share."""
 
     actor_lr: float = 1e-3
     """Adam's step size for the actor. Higher learns faster, too high gets stuck; 1e-4 to 3e-3."""
     critic_lr: float = 1e-3
     """Adam's step size for the critics; usually that of the actor or a few times as much."""
-    gamma: float = 0.99
-    """The discount of one env step. Higher looks further ahead: 1 / (1 - gamma) steps or so."""
     n_step: int = 1
     """How many rewards are summed before bootstrapping; 1, or 3 to 5 with many collectors and a
     prioritized replay."""
@@ -76,35 +73,18 @@ class BoxPolicyConfig:
     """The widths of the hidden layers of the actor and of each critic. Two of 256 are usual for
     robots; smaller ones are faster and do for small tasks. Images pass through convolutions first;
     those of the critics, and the first layer, are shared by them."""
-    torso: TorsoName = "auto"
-    """The convolutions for images: `nature` (84 x 84 pixels or so), `small` (up to about 30 x
-    30), `mlp` (none), or `auto`, which picks one by size."""
-    convs: tuple[Conv, ...] | None = None
-    """The convolutions for images, one by one, in place of those of `torso`; None leaves it."""
-    activation: Activation = "relu"
-    """The activation of the hidden layers of the actor and of each critic: `relu` is cheapest,
-    `tanh` keeps values within bounds, and `gelu`, `elu` and `silu` are smooth."""
     batch_size: int = 128
     """The transitions of one update. More are steadier and slower; 64 to 256."""
     target_tau: float = 0.01
     """The share of the weights in each update of the target weights. Higher follows faster and
     less steadily; 0.001 to 0.02 are usual."""
-    normalize_obs: bool = False
-    """Normalise each number of an observation to mean 0 and standard deviation 1. It helps where
-    their scales differ much; not for images, which are scaled anyway."""
-    seed: int = 0
-    """Draws the initial weights and the exploration noise."""
-
-    images = property(images_of)
 
     def __post_init__(self) -> None:
         check_all(
             step_size(actor_lr=self.actor_lr, critic_lr=self.critic_lr),
-            inside(0.0, 1.0, gamma=self.gamma),
             whole(1, n_step=self.n_step, batch_size=self.batch_size),
-            *network_faults(self),
+            *common_faults(self),
             inside(0.0, 1.0, target_tau=self.target_tau) + positive(target_tau=self.target_tau),
-            whole(0, seed=self.seed),
         )
 
 
@@ -132,6 +112,30 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         device: str | torch.device = "cpu",
         compile: Compile = None,
     ) -> None:
+        """Initialise the weights.
+
+        Args:
+            spec: The spec of the environments, `envs.spec`.
+            config: The settings.
+            actor: An actor of one's own in place of the one that the config describes: a module,
+                or a function of the spec that makes one. What it returns depends on the policy.
+            critic: A critic of one's own likewise. It maps observations and actions from -1 to 1,
+                [B, A], to the value of each, [B] or [B, 1]. Where there are two critics, a function
+                is called for each; a module is copied, and the layers of the copy are initialised
+                anew; or one module gives the values of both, [B, 2].
+            optimizer: An optimiser in place of Adam, such as `torch.optim.RMSprop`: a function of
+                the parameters, called for the critics and for the actor. If it takes `lr`, it gets
+                the config's.
+            device: The device of learning, as PyTorch names it.
+            compile: `"torch"` compiles networks of one's own for updates, by `torch.compile`; a
+                function such as `partial(torch.compile, mode="max-autotune")` by that.
+
+        Raises:
+            ConfigError: If actions are discrete or unbounded, or parts of observations are images
+                and there are no networks for them; if a network or the optimiser cannot be used, or
+                actions of an actor are out of bounds.
+            ShapeError: If the outputs of a network have another shape.
+        """
         config = config or self._config_type()
         super().__init__(
             spec,
@@ -441,11 +445,6 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
 
 
 def check_no_parts(spec: EnvSpec, *, policy: str) -> None:
-    """Raise if parts of observations are images.
-
-    Raises:
-        ConfigError: If they are.
-    """
     leaves = () if spec.packing is None else spec.packing.leaves
     images = [x.shape for x in leaves if x.is_image]
     if images:

@@ -46,27 +46,9 @@ class DDPGConfig(BoxPolicyConfig):
 class DDPG(BoxPolicy[DeterministicActor, DDPGConfig]):
     """Off-policy deterministic actor-critic for box actions.
 
-    Args:
-        spec: The spec of the environments, `envs.spec`.
-        config: The settings.
-        actor: An actor of one's own in place of the one that the config describes: a module, or a
-            function of the spec that makes one. It maps observations, [B, ...], to actions from
-            -1 to 1, [B, A], as a last `torch.tanh` gives them; the policy scales them to the
-            bounds of the environment. The target actor is a copy.
-        critic: A critic of one's own likewise. It maps observations and actions from -1 to 1,
-            [B, A], to the value of each, [B] or [B, 1].
-        optimizer: An optimiser in place of Adam, such as `torch.optim.RMSprop`: a function of the
-            parameters, called for the critics and for the actor. If it takes `lr`, it gets the
-            config's.
-        device: The device of learning, as PyTorch names it.
-        compile: `"torch"` compiles networks of one's own for updates, by `torch.compile`; a
-            function such as `partial(torch.compile, mode="max-autotune")` by that.
-
-    Raises:
-        ConfigError: If actions are discrete or unbounded, or parts of observations are images and
-            there are no networks for them; if a network or the optimiser cannot be used, or actions
-            of the actor are beyond -1 to 1, also while it learns.
-        ShapeError: If the outputs of a network have another shape.
+    An actor of one's own maps observations, [B, ...], to actions from -1 to 1, [B, A], as a last
+    `torch.tanh` gives them, also while it learns; the policy scales them to the bounds of the
+    environment. The target actor is a copy.
 
     Example:
         >>> from ding_lite.rl import make_envs

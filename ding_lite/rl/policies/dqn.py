@@ -40,8 +40,7 @@ from ding_lite.rl.host_or_device import (
     on,
     placed,
 )
-from ding_lite.rl.networks.activations import Activation
-from ding_lite.rl.networks.conv import Conv, TorsoName, images_of, torso_for
+from ding_lite.rl.networks.conv import torso_for
 from ding_lite.rl.networks.observation_norm import make_norm
 from ding_lite.rl.networks.q_nets import (
     QNetwork,
@@ -52,9 +51,10 @@ from ding_lite.rl.networks.q_nets import (
 from ding_lite.rl.networks.trees.parts import PartsQModule, encodes_images, for_inference
 from ding_lite.rl.packing import ArrayT
 from ding_lite.rl.policies.base import (
+    PolicyConfig,
     check_obs,
+    common_faults,
     discrete_actions,
-    network_faults,
     packed,
     step_size,
 )
@@ -75,7 +75,7 @@ _COLUMNS = ("action", "reward", "terminated", "num_steps", "weight")
 
 @suggests
 @dataclass(frozen=True, kw_only=True)
-class DQNConfig:
+class DQNConfig(PolicyConfig):
     """Settings of DQN. The defaults suit small tasks such as CartPole."""
 
     lr: float = 2e-3
@@ -87,31 +87,14 @@ class DQNConfig:
     lr_updates: int = 50_000
     """The updates of that fall, in a straight line. The count of updates is saved, so that a
     resumed run goes on with exactly the step size that it would have had."""
-    gamma: float = 0.99
-    """The discount of one env step. Higher looks further ahead: 1 / (1 - gamma) steps or so."""
     n_step: int = 3
     """How many rewards are summed before bootstrapping; 1 to 5 are usual."""
-    hidden: tuple[int, ...] = (64, 64)
-    """The widths of the hidden layers. Wider ones fit more and cost more. Images pass through
-    convolutions first; a single layer of 128 to 512 is usual after them."""
-    torso: TorsoName = "auto"
-    """The convolutions for images: `nature` (84 x 84 pixels or so), `small` (up to about 30 x
-    30), `mlp` (none), or `auto`, which picks one by size."""
-    convs: tuple[Conv, ...] | None = None
-    """The convolutions for images, one by one, in place of those of `torso`; None leaves it. Of
-    several images in an observation each goes through some of its own, of these sizes."""
-    activation: Activation = "relu"
-    """The activation of hidden layers: `relu` is cheapest, `tanh` keeps values within bounds, and
-    `gelu`, `elu` and `silu` are smooth. Convolutions have `relu`."""
     double: bool = True
     """Choose the next action by the online network and value it by the target network: values are
     overestimated less."""
     dueling: bool = False
     """Estimate the value of an observation and the advantage of each action apart. It helps where
     many actions have much the same value."""
-    normalize_obs: bool = False
-    """Normalise each number of an observation to mean 0 and standard deviation 1. It helps where
-    their scales differ much; not for images, which are scaled anyway."""
     batch_size: int = 128
     """The transitions of one update. More are steadier and slower; 32 to 512."""
     loss: Literal["huber", "mse"] = "huber"
@@ -131,24 +114,18 @@ class DQNConfig:
     returns; too low, and a good policy forgets the states that it no longer visits."""
     epsilon_steps: int = 5_000
     """The env steps in which the share of random actions falls, in a straight line."""
-    seed: int = 0
-    """Draws the initial weights and the random actions."""
-
-    images = property(images_of)
 
     def __post_init__(self) -> None:
         check_all(
             step_size(lr=self.lr, lr_end=self.lr_end),
-            inside(0.0, 1.0, gamma=self.gamma),
             whole(1, n_step=self.n_step, batch_size=self.batch_size),
-            *network_faults(self),
+            *common_faults(self),
             one_of(("huber", "mse"), loss=self.loss),
             inside(0.0, 1.0, target_tau=self.target_tau) + positive(target_tau=self.target_tau),
             whole(1, target_every=self.target_every, lr_updates=self.lr_updates),
             [] if self.max_grad_norm is None else positive(max_grad_norm=self.max_grad_norm),
             inside(0.0, 1.0, epsilon_start=self.epsilon_start, epsilon_end=self.epsilon_end),
             whole(1, epsilon_steps=self.epsilon_steps),
-            whole(0, seed=self.seed),
         )
 
 
@@ -466,7 +443,6 @@ class DQN(OpenPolicy):
         follows: bool,
         skip: Tensor | None = None,
     ) -> None:
-        """Move weights along a gradient, and the target if it follows in this update."""
         if self.config.max_grad_norm is not None:
             clip_norm(grad_P, self.config.max_grad_norm)
         self._optimizer.step(grad_P, weights_P, skip=skip)

@@ -162,7 +162,6 @@ class IMPALA(ActorCriticPolicy[IMPALAConfig]):
         return values
 
     def _compute(self, rows: Minibatch, forward: _Outputs) -> Updates[dict[str, Number]]:
-        """Write the gradient of the loss; return the metrics."""
         config, clip, size = self.config, self.config.clip, len(rows)
         outputs_BD, value_B, saved = forward
         xp = namespace(value_B)

@@ -163,7 +163,6 @@ class PPO(ActorCriticPolicy[PPOConfig]):
             yield from rows.split(self.config.batch_size, self._rng)
 
     def _compute(self, rows: Minibatch) -> Updates[dict[str, Number]]:
-        """Write the gradient of the loss; return the metrics."""
         config, size = self.config, len(rows)
         outputs_BD, value_B, saved = yield Forward(rows.obs, rows.unroll)
         advantage_B = rows.advantage_B

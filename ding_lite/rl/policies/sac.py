@@ -53,29 +53,10 @@ class SACConfig(BoxPolicyConfig):
 class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
     """Off-policy maximum-entropy actor-critic for box actions.
 
-    Args:
-        spec: The spec of the environments, `envs.spec`.
-        config: The settings.
-        actor: An actor of one's own in place of the one that the config describes: a module, or a
-            function of the spec that makes one. It maps observations, [B, ...], to means and
-            logarithms of standard deviations of a Gaussian, side by side as [B, 2A] or as a tuple
-            of two [B, A]. The policy applies the tanh, and scales actions to the bounds of the
-            environment. Beyond -20 to 2 the logarithms are clipped.
-        critic: A critic of one's own likewise. It maps observations and actions from -1 to 1,
-            [B, A], to the value of each, [B] or [B, 1]. A function is called for each of the two
-            critics; a module is copied, and the layers of the copy are initialised anew; or one
-            module gives the values of both, [B, 2].
-        optimizer: An optimiser in place of Adam, such as `torch.optim.RMSprop`: a function of the
-            parameters, called for the critics and for the actor. If it takes `lr`, it gets the
-            config's.
-        device: The device of learning, as PyTorch names it.
-        compile: `"torch"` compiles networks of one's own for updates, by `torch.compile`; a
-            function such as `partial(torch.compile, mode="max-autotune")` by that.
-
-    Raises:
-        ConfigError: If actions are discrete or unbounded, or parts of observations are images and
-            there are no networks for them; if a network or the optimiser cannot be used.
-        ShapeError: If the outputs of a network have another shape.
+    An actor of one's own maps observations, [B, ...], to means and logarithms of standard
+    deviations of a Gaussian, side by side as [B, 2A] or as a tuple of two [B, A]. The policy
+    applies the tanh, and scales actions to the bounds of the environment. Beyond -20 to 2 the
+    logarithms are clipped.
 
     Example:
         >>> from ding_lite.rl import make_envs

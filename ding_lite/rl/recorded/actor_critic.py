@@ -154,7 +154,6 @@ class Unroll:
     """Whether the episode ended with this step, so that the next one begins anew."""
 
     def take(self, envs_M: AnyArray) -> Unroll:
-        """Return the sequences of these environments."""
         return Unroll(self.state_NS[envs_M], self.ended_TN[:, envs_M])
 
 
@@ -183,7 +182,6 @@ class RecurrentActorCritic(RecordedActorCritic):
         return computable(outputs_ND), computable(value_N), computable(behind_NS)
 
     def unroll(self, obs: AnyArray, sequences: Unroll, *, is_training: bool = True) -> Unrolled:
-        """Go through all steps of some sequences."""
         self.flat.train(is_training)
         with torch.set_grad_enabled(is_training), self._drawing():
             return self._unroll(obs, sequences, is_training=is_training)
@@ -238,15 +236,7 @@ def make_own_actor_critic(
     random: TorchRandom,
     device: str | torch.device,
 ) -> tuple[RecordedActorCritic, bool]:
-    """Make the network of a user's modules.
-
-    Returns:
-        The network, and whether it returns log-stds of its own.
-
-    Raises:
-        ConfigError: If the parts do not go together, or a module cannot be used.
-        ShapeError: If its outputs have other shapes.
-    """
+    """Make the network of a user's modules; return also whether it has log-stds of its own."""
     _check_parts(parts)
     made = {
         name: made_module(make, spec, seed=seed, name=name).to(device)
@@ -290,7 +280,6 @@ def make_own_actor_critic(
 
 
 def log_std_name(network: object) -> str:
-    """Return the name of the learned standard deviations among a network's weights."""
     is_own = isinstance(getattr(network, "module", None), OwnActorCritic)
     return _OWN_LOG_STD if is_own else LOG_STD
 

@@ -41,8 +41,7 @@ _NUM_PROBES = 64
 class RecordedActor:
     """A module that maps observations to the numbers of a distribution, or to actions.
 
-    Args:
-        flat: The module. Several outputs, [B, A] each, count as one, side by side.
+    Several outputs, [B, A] each, count as one, side by side.
     """
 
     def __init__(self, flat: FlatModule, spec: EnvSpec) -> None:
@@ -84,11 +83,7 @@ class CriticList(nn.ModuleList):
 
 
 class RecordedCritics:
-    """Modules that estimate the return of an action.
-
-    Args:
-        first: Only so many of them, from the first on; all if None.
-    """
+    """Modules that estimate the return of an action."""
 
     def __init__(self, flat: FlatModule, spec: EnvSpec, *, first: int | None = None) -> None:
         self._flat = flat
@@ -126,11 +121,6 @@ class RecordedCritics:
 
 
 def action_gradient(action: Tensor, q: Tensor, grad: Tensor) -> Tensor:
-    """Compute the gradient of actions, given that of the values of critics.
-
-    Raises:
-        ConfigError: If the values do not depend on the actions.
-    """
     found = None
     if q.requires_grad:
         (found,) = torch.autograd.grad([q], [action], [grad], allow_unused=True)
@@ -145,12 +135,6 @@ def action_gradient(action: Tensor, q: Tensor, grad: Tensor) -> Tensor:
 def made_actor(
     make: MakeModule, spec: EnvSpec, *, seed: int, num_outputs: int, device: torch.device
 ) -> nn.Module:
-    """Make a user's actor, and check it.
-
-    Raises:
-        ConfigError: If it cannot be used.
-        ShapeError: If its outputs have another shape.
-    """
     module = made_module(make, spec, seed=seed, name="actor").to(device)
     size = int(np.prod(spec.action_shape))
     inputs = [spec.unpack(sample_obs(spec, device=device))]
@@ -171,18 +155,9 @@ def made_critics(
 ) -> CriticList:
     """Make a user's critics, and check them.
 
-    Args:
-        make: A module, or a function of the spec, which is called for each critic. A module that
-            gives the values of all critics stands for all. One that gives a single value is
-            copied, and the layers of the copy are initialised anew: equal critics would stay equal.
-        spec: The environments'.
-        seed: Of their weights.
-        num_critics: How many there are.
-        device: Their device.
-
-    Raises:
-        ConfigError: If they cannot be used, or are equal.
-        ShapeError: If their outputs have another shape.
+    A function of the spec is called for each critic. A module that gives the values of all critics
+    stands for all; one that gives a single value is copied, and the layers of the copy are
+    initialised anew: equal critics would stay equal.
     """
     seeds = spawn_seeds(seed, "critic", count=num_critics)
     modules = [made_module(make, spec, seed=seeds[0], name="critic").to(device)]
@@ -210,7 +185,6 @@ def check_range(actor: Callable[[Tensor], Tensor], spec: EnvSpec, *, device: tor
 
 
 def check_actions(action_BA: Tensor, spec: EnvSpec) -> None:
-    """Raise if an actor's actions are beyond -1 to 1."""
     largest = float(action_BA.abs().amax()) if action_BA.numel() else 0.0
     if largest > 1.0001:
         low, high = (getattr(spec.action_space, name) for name in ("low", "high"))
@@ -222,7 +196,6 @@ def check_actions(action_BA: Tensor, spec: EnvSpec) -> None:
 
 
 def joined(found: Any) -> Tensor:  # noqa: ANN401 - a tensor, or several
-    """Return the outputs of a module as one tensor."""
     return found if isinstance(found, Tensor) else torch.cat([*found], dim=-1)
 
 

@@ -30,21 +30,9 @@ def check_outputs(
 ) -> Any:  # noqa: ANN401 - what the module returns
     """Run a module once, and raise unless its outputs have the shapes of a policy.
 
-    Args:
-        module: It is run as for acting, and draws from PyTorch's global generator.
-        inputs: Its arguments, such as `sample_obs(spec)`.
-        expected: The shape of each output without the batch's axis. One output may be returned as
-            it is, several as a tuple. A list has the shapes of which an output may have any.
-        spec: The environments', for errors.
-        name: The argument that gave the module, for errors.
-        num_states: How many outputs, at the end, are states, which need no gradient.
-
-    Returns:
-        What the module returned.
-
-    Raises:
-        ConfigError: If the module does not take such inputs, or cannot be learned or copied.
-        ShapeError: If the outputs have other shapes or types.
+    `expected` has the shape of each output without the batch's axis; a list has those of which an
+    output may have any. One output may be returned as it is, several as a tuple. The last
+    `num_states` are states, which need no gradient. Return what the module returned.
     """
     found = run_once(module, inputs, spec=spec, name=name)
     outputs = found if isinstance(found, tuple | list) else (found,)
@@ -67,12 +55,7 @@ def check_outputs(
 
 
 def run_once(module: nn.Module, inputs: Sequence[Any], *, spec: EnvSpec, name: str) -> Any:  # noqa: ANN401 - what the module returns
-    """Run a module once as for acting; nothing of it changes, nor PyTorch's global generator.
-
-    Raises:
-        ConfigError: If the module does not take such inputs, changes them, or its parameters
-            cannot be learned.
-    """
+    """Run a module once as for acting; nothing of it changes, nor PyTorch's global generator."""
     check_parameters(module, name=name)
     was_training = module.training
     module.eval()
@@ -92,12 +75,7 @@ def check_learning(
     name: str,
     num_learned: int = 0,
 ) -> None:
-    """Run a copy of a module as for an update; raise unless it can be learned, and copied then.
-
-    Raises:
-        ConfigError: If it cannot.
-        ShapeError: If its outputs have other shapes while it learns.
-    """
+    """Run a copy of a module as for an update; raise unless it can be learned, and copied then."""
     copy = copied(module).train()
     with torch.enable_grad(), warnings.catch_warnings(action="ignore"):
         found = _run(copy, inputs, spec=spec, name=name)
@@ -156,7 +134,6 @@ def wrong_outputs(
     name: str,
     when: str = "",
 ) -> ShapeError:
-    """Make the error of a module with outputs of other shapes or types."""
     return ShapeError(
         f"`{name}` ({type(module).__name__}) returned {', '.join(map(_describe, outputs))} for "
         f"{_NUM_SAMPLES} observations of {spec.env_id}{when and ' '}{when}; {expectation} was "

@@ -23,9 +23,7 @@ from ding_lite.rl.weights.flat_module import FlatModule
 class RecordedQNetwork:
     """A module that maps observations to a value per action, as a `QNetwork`.
 
-    Args:
-        random: The stream that the module draws from; None for one that draws nothing.
-        see: Makes of packed observations what the module takes; None for the observations.
+    `see` makes of packed observations what the module takes; None for the observations.
     """
 
     def __init__(

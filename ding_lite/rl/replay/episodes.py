@@ -119,7 +119,6 @@ class EpisodeBuffer:
         return len(self._episodes)
 
     def __len__(self) -> int:
-        """Count the env steps of the finished episodes."""
         return self._num_steps
 
     def add(self, step: Step | Transitions, *, state: Array | None = None, **own: Array) -> None:
@@ -249,7 +248,6 @@ class EpisodeBuffer:
     def _keep(
         self, steps: list[tuple[Any, ...]], last_obs: NumpyArray, ends: tuple[Any, Any]
     ) -> None:
-        """Write an episode over the oldest ones."""
         length = len(steps)
         while self._episodes and self._next + length + 1 - self._episodes[0][0] > self.capacity:
             self._num_steps -= self._episodes.popleft()[1]

@@ -37,12 +37,8 @@ more; and a frame that is recognised after a while holds its place for as long."
 class Frames:
     """The observations of a replay's transitions.
 
-    Args:
-        obs_shape: Of one observation; its first axis has the frames, the oldest first.
-        dtype: Of its numbers.
-        stack: How many frames an observation has. With 1 an observation that is `next_obs` of one
-            transition and `obs` of another is still kept once.
-        capacity: How many transitions.
+    The first axis of `obs_shape` has the frames, the oldest first. With a `stack` of 1 an
+    observation that is `next_obs` of one transition and `obs` of another is still kept once.
     """
 
     def __init__(
@@ -85,15 +81,9 @@ class Frames:
         return frames + capacity * 2 * stack * np.dtype(np.int32).itemsize
 
     def add(self, serial: int, obs: NumpyArray, next_obs: NumpyArray) -> int:
-        """Store the observations of transitions with consecutive numbers.
+        """Store the observations of transitions with consecutive numbers, from `serial` on.
 
-        Args:
-            serial: The number of the first one, which decides on the slots.
-            obs: [B, ...].
-            next_obs: [B, ...].
-
-        Returns:
-            The number of the oldest transition that still has all of its frames.
+        Return the number of the oldest transition that still has all of its frames.
         """
         oldest = 0
         for start in range(0, len(obs), self._at_once):
@@ -185,16 +175,11 @@ class Frames:
 
     @staticmethod
     def saved_shape_and_type(state: Mapping[str, Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Return the shape and type of the observations of a saved state."""
         first, *rest = state["frames"].shape[1:]
         return (first * (state["rows"].shape[1] // 2), *rest), state["frames"].dtype
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned.
-
-        Raises:
-            CheckpointError: If the observations were stacked of other frames.
-        """
+        """Load a state that `state_dict` returned."""
         frames, used = state["frames"], min(state["next_number"], self._num_frames)
         if frames.shape != (used, *self._frames.shape[1:]):
             raise CheckpointError(

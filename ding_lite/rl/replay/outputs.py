@@ -22,14 +22,7 @@ MOST_KEPT = 8
 
 
 class Outputs:
-    """Gathers rows of arrays into memory that it reuses.
-
-    Example:
-        >>> outputs = Outputs()
-        >>> outputs.take(np.arange(6).reshape(3, 2), np.array([2, 0]))
-        array([[4, 5],
-               [0, 1]])
-    """
+    """Gathers rows of arrays into memory that it reuses."""
 
     def __init__(self) -> None:
         self._arrays: list[NumpyArray] = [np.empty(0)]

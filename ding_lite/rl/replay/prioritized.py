@@ -289,10 +289,6 @@ def importance_weights(chance_B: npt.NDArray[np.float64], beta: float) -> npt.ND
 
     They are divided by the batch's highest. The least likely transition of the whole replay is
     hardly ever drawn, and one with an error of 0 would bring all other weights close to 0.
-
-    Args:
-        chance_B: How likely each was to be drawn, or anything in proportion to that, above 0.
-        beta: 0 leaves all weights at 1, 1 corrects fully.
     """
     ratio_B: npt.NDArray[np.float32] = chance_B.astype(np.float32)
     ratio_B /= ratio_B.min()
@@ -300,13 +296,7 @@ def importance_weights(chance_B: npt.NDArray[np.float64], beta: float) -> npt.ND
 
 
 def checked_priorities(priority_B: NumpyArray, count: int) -> npt.NDArray[np.float32]:
-    """Return priorities of that many transitions in single precision.
-
-    Raises:
-        ShapeError: If there are not as many.
-        NonFiniteError: If one of them is NaN or infinite.
-        ConfigError: If one of them is below 0.
-    """
+    """Return priorities of that many transitions in single precision, finite and not below 0."""
     _check_count(priority_B, count)
     with np.errstate(over="ignore"):  # to infinity, which is refused
         single_B: npt.NDArray[np.float32] = priority_B.astype(np.float32, copy=False)

@@ -99,7 +99,6 @@ class RolloutBuffer:
         return self._time == self.num_steps
 
     def __len__(self) -> int:
-        """Count the env steps of this round, of all environments together."""
         return self._time * self.num_envs
 
     def add(self, step: Step, *, value: Array, log_prob: Array) -> None:

@@ -20,17 +20,8 @@ from ding_lite.rl.spec import EnvSpec
 def join_rollouts(rollouts: Sequence[Rollout], spec: EnvSpec, *, state_size: int = 0) -> Rollout:
     """Join rollouts of the same length along the axis of environments.
 
-    Args:
-        rollouts: At least one. They may come from other nodes, so their shapes are checked.
-        spec: The spec of their environments.
-        state_size: The length of the recurrent state of one environment; 0 without memory.
-
-    Returns:
-        One rollout of all environments. Its version is the oldest among them.
-
-    Raises:
-        ConfigError: If there is no rollout.
-        ShapeError: If one is not of such environments, or their lengths differ.
+    They may come from other nodes, so their shapes are checked. The version of the result is the
+    oldest among them.
     """
     if not rollouts:
         raise ConfigError("There is no rollout to learn from; at least one was expected.")
@@ -93,13 +84,7 @@ def unseen_obs(rollout: Rollout) -> AnyArray:
 
 
 def next_values(rollout: Rollout, value_TN: AnyArray, unseen_M: AnyArray) -> AnyArray:
-    """Return the values of the next observations; any number where it terminated.
-
-    Args:
-        rollout: The steps.
-        value_TN: The values of the observations.
-        unseen_M: The values of `unseen_obs`.
-    """
+    """Return the values of the next observations; any number where it terminated."""
     num_envs = rollout.num_envs
     next_value_TN = namespace(value_TN).empty_like(value_TN)
     next_value_TN[:-1] = value_TN[1:]
@@ -127,7 +112,6 @@ class Minibatch:
         return len(self.target_B)
 
     def take(self, index_B: AnyArray) -> Minibatch:
-        """Return the env steps of these indices."""
         return Minibatch(
             self.obs[index_B],
             self.action[index_B],

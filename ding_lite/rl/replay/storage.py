@@ -40,13 +40,7 @@ _OBSERVATIONS = ("obs", "next_obs")
 
 
 class Storage:
-    """The transitions of a replay, by slot.
-
-    Args:
-        layout: The fields of a transition.
-        capacity: How many there are.
-        stack: How many frames an image observation has.
-    """
+    """The transitions of a replay, by slot."""
 
     def __init__(self, layout: Layout, *, capacity: int, stack: int) -> None:
         self.layout = layout
@@ -70,7 +64,6 @@ class Storage:
 
     @staticmethod
     def bytes_for(layout: Layout, *, capacity: int, stack: int) -> int:
-        """Return the memory that it takes, in bytes."""
         parts = _Parts(layout)
         row_bytes = parts.record_type.itemsize + bytes_of({n: layout[n] for n in parts.wide})
         frames = 0
@@ -79,15 +72,9 @@ class Storage:
         return capacity * row_bytes + frames
 
     def write(self, serial: int, values: tuple[NumpyArray, ...], count: int) -> int:
-        """Store transitions in the slots of their numbers.
+        """Store transitions in the slots of their numbers, from `serial` on.
 
-        Args:
-            serial: The number of the first one.
-            values: By field, in the order of the layout.
-            count: How many there are.
-
-        Returns:
-            The number of the oldest transition that is still whole.
+        Return the number of the oldest transition that is still whole.
         """
         start = serial % self._capacity
         stop = start + count
@@ -107,7 +94,6 @@ class Storage:
         return max(oldest, self._frames.add(serial, obs, next_obs))
 
     def gather(self, slot_B: npt.NDArray[np.int64]) -> dict[str, NumpyArray]:
-        """Copy transitions out of their slots, an array for each field."""
         records_B = self._bytes.take(slot_B)
         taken = {}
         for name, shape, dtype, row_type, offset in self._columns:
@@ -127,11 +113,7 @@ class Storage:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned.
-
-        Raises:
-            CheckpointError: If the shapes or types are others.
-        """
+        """Load a state that `state_dict` returned."""
         _check_layout(saved_layout(state), self.layout)
         for name, array in state["arrays"].items():
             self._arrays[name][: len(array)] = array
@@ -143,11 +125,6 @@ class DeviceStorage:
     """The transitions of a replay, by slot, in the memory of a device such as a GPU.
 
     Every field is a tensor of its own. Images are kept whole, and not frame by frame.
-
-    Args:
-        layout: The fields of a transition.
-        capacity: How many there are.
-        device: Theirs.
     """
 
     def __init__(self, layout: Layout, *, capacity: int, device: torch.device) -> None:
@@ -163,11 +140,9 @@ class DeviceStorage:
 
     @staticmethod
     def bytes_for(layout: Layout, *, capacity: int) -> int:
-        """Return the memory that it takes, in bytes."""
         return capacity * bytes_of(layout)
 
     def write(self, serial: int, values: tuple[Array, ...], count: int) -> int:
-        """Store transitions in the slots of their numbers, as `Storage.write` does."""
         start = serial % self._capacity
         before_end = min(count, self._capacity - start)
         for tensor, value in zip(self._tensors.values(), values, strict=True):
@@ -177,7 +152,6 @@ class DeviceStorage:
         return serial + count - self._capacity
 
     def gather(self, slot_B: npt.NDArray[np.int64]) -> dict[str, torch.Tensor]:
-        """Copy transitions out of their slots, a tensor for each field."""
         there_B = placed(slot_B, self._device)
         return {name: tensor.index_select(0, there_B) for name, tensor in self._tensors.items()}
 
@@ -187,11 +161,7 @@ class DeviceStorage:
         return {"arrays": arrays, "frames": None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict`, here or of a `Storage` of vectors, returned.
-
-        Raises:
-            CheckpointError: If the shapes or types are others.
-        """
+        """Load a state that `state_dict`, here or of a `Storage` of vectors, returned."""
         _check_layout(saved_layout(state), self.layout)
         for name, array in state["arrays"].items():
             self._tensors[name][: len(array)] = placed(np.asarray(array), self._device)
@@ -212,17 +182,12 @@ class _Parts:
 
 
 def check_replay_fits(spec: EnvSpec, *, capacity: int) -> None:
-    """Raise if a replay needs more memory than the machine has.
-
-    Raises:
-        ConfigError: If there is too little.
-    """
+    """Raise if a replay needs more memory than the machine has."""
     needed = Storage.bytes_for(layout_of_spec(spec), capacity=capacity, stack=spec.frame_stack)
     check_fits(needed, what=f"A replay for {spec.env_id}", capacity=capacity)
 
 
 def layout_of_spec(spec: EnvSpec) -> Layout:
-    """Read the layout of an environment's transitions from its spec."""
     obs = (spec.obs_shape, np.dtype(spec.obs_dtype))
     return {
         "obs": obs,
@@ -254,21 +219,12 @@ def zeros(layout: Layout, *lead: int) -> dict[str, NumpyArray]:
 def check_shape(
     name: str, array: NumpyArray, expected: tuple[int, ...], holder: str, more: str = ""
 ) -> None:
-    """Raise unless an array has the shape that its holder keeps.
-
-    Raises:
-        ShapeError: If it has another one.
-    """
     if array.shape != expected:
         raise ShapeError(f"`{name}` has shape {tuple(array.shape)}; {holder} {expected}{more}.")
 
 
 def check_kind(name: str, array: NumpyArray, dtype: np.dtype[Any], holder: str) -> None:
-    """Raise unless numbers of this kind can be kept.
-
-    Raises:
-        ShapeError: If they cannot, as fractions in whole numbers.
-    """
+    """Raise unless numbers of this kind can be kept."""
     if not np.can_cast(array.dtype, dtype, "same_kind"):
         raise ShapeError(
             f"`{name}` is an array of {array.dtype}; {holder} keeps {dtype}, which cannot hold "
@@ -277,11 +233,6 @@ def check_kind(name: str, array: NumpyArray, dtype: np.dtype[Any], holder: str) 
 
 
 def check_keys(state: Mapping[str, Any], expected: Mapping[str, Any], what: str) -> None:
-    """Raise unless a state has the keys of what it is to be loaded into.
-
-    Raises:
-        CheckpointError: If it has others.
-    """
     if state.keys() != expected.keys():
         raise CheckpointError(
             f"This is no state of {what}: it has {sorted(state)}; {sorted(expected)} were expected."
@@ -289,11 +240,7 @@ def check_keys(state: Mapping[str, Any], expected: Mapping[str, Any], what: str)
 
 
 def load_rows(arrays: Mapping[str, NumpyArray], saved: Mapping[str, Any], count: int) -> None:
-    """Load the first `count` rows of each array; nothing is changed if one does not fit.
-
-    Raises:
-        CheckpointError: If the names or shapes are others.
-    """
+    """Load the first `count` rows of each array; nothing is changed if one does not fit."""
     if saved.keys() != arrays.keys():
         raise CheckpointError(
             f"The saved buffer keeps {sorted(saved)}; {sorted(arrays)} was expected. Make one with "
@@ -311,11 +258,7 @@ def load_rows(arrays: Mapping[str, NumpyArray], saved: Mapping[str, Any], count:
 
 
 def layout_of_own(fields: OwnFields | None) -> Layout:
-    """Check the fields that a user adds, and return their layout.
-
-    Raises:
-        ConfigError: If one has no usable name, shape or dtype.
-    """
+    """Check the fields that a user adds, and return their layout."""
     return {name: _own_field(name, given) for name, given in (fields or {}).items()}
 
 
@@ -342,12 +285,6 @@ def _own_field(name: object, given: Any) -> tuple[tuple[int, ...], np.dtype[Any]
 
 
 def take_own(given: Mapping[str, Array], expected: Layout) -> tuple[NumpyArray, ...]:
-    """Return the values of own fields in the order of their layout.
-
-    Raises:
-        ConfigError: If one is missing or unknown.
-        ShapeError: If one is no array.
-    """
     for name in given:
         if name not in expected:
             known = f"keeps {sorted(expected)} of yours" if expected else "keeps none of yours"

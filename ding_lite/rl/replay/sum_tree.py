@@ -29,14 +29,6 @@ from ding_lite.settings import check_all, whole
 class SumTree:
     """Values by slot, and fast sums of them. Every value is 0 at first.
 
-    Args:
-        capacity: How many slots.
-        fast: Whether to use numba: None where it is installed, True insists on it.
-
-    Raises:
-        ConfigError: If the capacity is below 1.
-        MissingExtraError: If numba is insisted on and not installed.
-
     Example:
         >>> tree = SumTree(4)
         >>> tree.write(0, 4, np.array([1.0, 0.0, 3.0, 4.0]))
@@ -80,12 +72,10 @@ class SumTree:
 
     @property
     def total(self) -> float:
-        """The sum of all values."""
         return float(self._sum_up()[-1])
 
     @property
     def highest(self) -> float:
-        """The highest value."""
         if self._highest_slot < 0:
             if not self._end:
                 return 0.0
@@ -94,18 +84,10 @@ class SumTree:
         return self._highest
 
     def draw(self, uniform_B: Float64Array) -> tuple[Int64Array, Float64Array]:
-        """Draw slots in proportion to their values.
+        """Draw slots in proportion to their values; ConfigError if every value is 0.
 
-        The sum of all values is cut into B equal parts, and each gives one slot.
-
-        Args:
-            uniform_B: The position of each draw in its part, from 0 to below 1.
-
-        Returns:
-            The slots in ascending order, and their values, which are above 0; both [B].
-
-        Raises:
-            ConfigError: If every value is 0.
+        The sum of all values is cut into B equal parts, and each gives one slot, at `uniform_B` of
+        it, from 0 to below 1. Slots are in ascending order, and their values above 0.
         """
         slot_B, value_B = self._walks.draw(uniform_B, self._sum_up())
         if np.count_nonzero(value_B) < len(value_B):
@@ -133,18 +115,8 @@ class SumTree:
         """Set the values of serials, where serial n lies in slot n % capacity.
 
         Each value becomes (amount + offset) ** power, which must be above 0. If a serial is given
-        twice, its last amount counts.
-
-        Args:
-            serial_B: Serials. Those before `first` or from `end` on are left out.
-            amount_B: 0 or more each.
-            offset: Added to each amount.
-            power: The exponent.
-            first: The oldest serial that is held.
-            end: The serial after the newest one, at most the capacity from `first`.
-
-        Returns:
-            How many values were set; -1, without a change, if an amount is below 0 or not finite.
+        twice, its last amount counts; those before `first` or from `end` on are left out. Return
+        how many values were set; -1, without a change, if an amount is below 0 or not finite.
         """
         value_B = np.absolute(amount_B)  # no power is taken of what is then refused
         value_B += offset
@@ -169,13 +141,11 @@ class SumTree:
         self._note(high_slot)
 
     def clear(self) -> None:
-        """Set every value to 0."""
         self.write(0, self.capacity, 0.0)
         self._end = 0
         self._highest_slot = -1
 
     def _note(self, high_slot: int) -> None:
-        """Update the highest value, given the slot of the highest value just written."""
         if self._highest_slot >= 0:
             high = float(self._leaves[high_slot])
             if high >= self._highest:

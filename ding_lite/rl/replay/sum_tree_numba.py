@@ -19,12 +19,7 @@ FnT = TypeVar("FnT", bound=Callable[..., object])
 
 
 class NumbaWalks:
-    """Finds slots and updates sums, as `NumpyWalks` does.
-
-    Args:
-        shape: The layout of the tree.
-        sums: The sum of each node.
-    """
+    """Finds slots and updates sums, as `NumpyWalks` does."""
 
     def __init__(self, shape: TreeShape, sums: Float64Array) -> None:
         self._shape = tuple(shape)  # to read a named one numba takes as long as for 30 leaves
@@ -33,7 +28,6 @@ class NumbaWalks:
     def draw(
         self, uniform_B: Float64Array, sums_before: Float64Array
     ) -> tuple[Int64Array, Float64Array]:
-        """Find leaves and their values; see `NumpyWalks.draw`."""
         return _draw(self._sum, self._shape, uniform_B, sums_before)
 
     def update(
@@ -43,11 +37,9 @@ class NumbaWalks:
         value_B: Float32Array,
         ring: tuple[int, int, int],
     ) -> tuple[int, int]:
-        """Set values; see `NumpyWalks.update`."""
         return _update(self._sum, self._shape, serial_B, amount_B, value_B, ring)
 
     def sum_above(self, first: int, last: int) -> None:
-        """Update the sums above some leaves; see `NumpyWalks.sum_above`."""
         _sum_above(self._sum, self._shape, first, last)
 
 

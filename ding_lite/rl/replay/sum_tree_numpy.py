@@ -40,7 +40,6 @@ class TreeShape(NamedTuple):
 
     @classmethod
     def of(cls, capacity: int) -> TreeShape:
-        """Compute the shape for a number of leaves."""
         num_levels, width = 0, capacity
         while width > TOP_WIDTH:
             num_levels, width = num_levels + 1, -(-width // FAMILY)
@@ -60,12 +59,7 @@ class TreeShape(NamedTuple):
 
 
 class NumpyWalks:
-    """Finds slots and updates sums.
-
-    Args:
-        shape: The layout of the tree.
-        sums: The sum of each node.
-    """
+    """Finds slots and updates sums."""
 
     def __init__(self, shape: TreeShape, sums: Float64Array) -> None:
         self._shape = shape
@@ -79,12 +73,7 @@ class NumpyWalks:
     def draw(
         self, uniform_B: Float64Array, sums_before: Float64Array
     ) -> tuple[Int64Array, Float64Array]:
-        """Find the leaves that the B draws fall on, and their values.
-
-        Args:
-            uniform_B: The position of each draw in its part, from 0 to below 1.
-            sums_before: The sum before each node of the topmost level, and the sum of all.
-        """
+        """Find the leaves that the B draws fall on, and their values; see `SumTree.draw`."""
         scratch = self._scratch_for(len(uniform_B))
         rest_B = uniform_B + scratch.part_B
         rest_B *= sums_before[-1] / len(uniform_B)

@@ -25,7 +25,6 @@ class Attributes:
         }
 
     def changed(self) -> dict[str, Any]:
-        """Copy those that have changed."""
         now = {name: getattr(self._policy, name, None) for name in self._built}
         return {n: _copied(v) for n, v in now.items() if not _is_same(v, self._built[n])}
 

@@ -15,11 +15,7 @@ LossMetrics: TypeAlias = Mapping[str, Tensor | float]
 
 
 def loss_and_metrics(found: Any, kind: str) -> tuple[Tensor, LossMetrics]:  # noqa: ANN401 - of a user
-    """Return the loss and the metrics that `loss` of a kind of policy has found.
-
-    Raises:
-        ShapeError: It has found something else.
-    """
+    """Return the loss and the metrics that `loss` of a kind of policy has found."""
     match found:
         case [Tensor() as loss_B, Mapping() as metrics]:
             return loss_B, metrics
@@ -30,11 +26,6 @@ def loss_and_metrics(found: Any, kind: str) -> tuple[Tensor, LossMetrics]:  # no
 
 
 def mean_loss(loss_B: Tensor, batch: Any, kind: str) -> Tensor:  # noqa: ANN401 - what `loss` takes
-    """Return the mean loss, weighted where a replay gives importance weights.
-
-    Raises:
-        ShapeError: There is no loss of each transition.
-    """
     is_weighted = isinstance(batch, PrioritizedTransitions)
     if loss_B.dim() == 0 and not is_weighted:
         return loss_B
@@ -48,12 +39,7 @@ def mean_loss(loss_B: Tensor, batch: Any, kind: str) -> Tensor:  # noqa: ANN401 
 
 
 def read_metrics(metrics: LossMetrics, batch: Any, kind: str) -> dict[str, Any]:  # noqa: ANN401
-    """Return metrics without their graph; those on another device stay there.
-
-    Raises:
-        ConfigError: The replay has priorities, and no `td_error` is among them.
-        ShapeError: One is no single number.
-    """
+    """Return metrics without their graph; those on another device stay there."""
     found: dict[str, Any] = {}
     is_weighted = isinstance(batch, PrioritizedTransitions)
     for name, value in metrics.items():

@@ -13,30 +13,19 @@ from ding_lite.rl.weights.flat_module import FlatModule, copied
 
 
 class Follower:
-    """A copy of a network that follows it.
-
-    Args:
-        tau: The share of its weights in each update of the copy.
-    """
+    """A copy of a network that follows it, by `tau` of its weights in each update."""
 
     def __init__(self, network: nn.Module, *, tau: float, every: int, device: torch.device) -> None:
         self._tau, self._every, self._device = tau, every, device
         self.replace(network, copied(network))
 
     def replace(self, network: nn.Module, copy: nn.Module) -> None:
-        """Take another network, and a copy of it."""
         self.network = network
-        """The network."""
         self.module = copy.requires_grad_(False).eval()
-        """The copy."""
         self.flat = FlatModule(self.module, device=self._device, name="follow")
 
     def attach(self, networks: FlatModule) -> None:
-        """Find the network within the flat weights of a policy.
-
-        Raises:
-            ConfigError: If it is not there.
-        """
+        """Find the network within the flat weights of a policy; ConfigError if it is not there."""
         names = [name for name, m in networks.module.named_modules() if m is self.network]
         try:
             leader = networks.weights.part(f"{names[0]}.") if names else None
@@ -71,11 +60,7 @@ class Follower:
 
 
 def find_networks(policy: object, followers: Sequence[Follower]) -> nn.Module:
-    """Return a module that holds the modules and parameters among the attributes of a policy.
-
-    Raises:
-        ConfigError: If some are in a plain list or dict, where PyTorch does not find them either.
-    """
+    """Return a module that holds the modules and parameters among the attributes of a policy."""
     networks = nn.Module()
     copies = {follower.module for follower in followers}
     for name, value in vars(policy).items():

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ding_lite.errors import ShapeError
 from ding_lite.rl.batch import FloatArray, NumpyArray, Rollout
-from ding_lite.rl.formulas.advantages import TensorAdvantages, gae_on_device
+from ding_lite.rl.formulas.advantages import Advantages, gae
 from ding_lite.rl.host_or_device import Metrics
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.policies.actor_critic import within
@@ -68,7 +68,7 @@ class TensorRollout:
 
     def advantages(
         self, value_TN: Tensor, next_value_TN: Tensor, *, gamma: float, gae_lambda: float
-    ) -> TensorAdvantages:
+    ) -> Advantages[Tensor]:
         """Compute advantages and value targets (Schulman et al. 2016, arXiv:1506.02438).
 
         Args:
@@ -77,7 +77,7 @@ class TensorRollout:
             gamma: The discount of one env step.
             gae_lambda: 0 relies on the values, 1 on the rewards.
         """
-        return gae_on_device(
+        return gae(
             gamma * ~self.terminated,
             self.reward,
             value_TN,

@@ -138,7 +138,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         self._flatten()
 
     def _flatten(self) -> None:
-        """Move the weights of all networks into one tensor, with a new optimiser."""
         config, networks = self.config, find_networks(self, self._followers)
         self._flat = FlatModule(networks, device=self.device, name=type(self).__name__)
         for follower in self._followers:
@@ -440,7 +439,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         return chosen[0] if len(chosen) == 1 else tuple(chosen)
 
     def _inputs(self, obs: NumpyArray) -> Any:  # noqa: ANN401 - a tensor, or a tree of them
-        """Return observations as `choose` takes them."""
         obs = packed(obs, self.spec)
         check_obs(obs, self.spec)
         return self._seen(as_tensor(np.asarray(obs, dtype=self.spec.obs_dtype)).to(self.device))
@@ -490,7 +488,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         return placed(value if isinstance(value, Tensor) else np.asarray(value), self.device)
 
     def _write_gradient(self, batch: Any) -> dict[str, Any]:  # noqa: ANN401 - what `loss` takes
-        """Write the gradient of the loss; return the metrics."""
         self._flat.train(True)
         self._flat.zero_grad()
         if self._compiler is not None and self._compiled_loss is None:

@@ -31,11 +31,7 @@ _NUM_FIRST_RUNS = 3
 
 
 def compiler_of(setting: Compile) -> Compiler | None:
-    """Return the compiler that a setting names; None for neither or a graph.
-
-    Raises:
-        ConfigError: It is another value.
-    """
+    """Return the compiler that a setting names; None for neither or a graph."""
     if setting in (None, False, "graph"):
         return None
     if setting in (True, "torch"):
@@ -65,9 +61,6 @@ class CapturedUpdate:
     """Runs an update as a graph that is recorded once for each shape of its inputs.
 
     The first runs of a shape are updates like any others, so that nothing has to be undone.
-
-    Args:
-        update: Computes metrics from inputs, and changes weights in place. It takes `form`, too.
     """
 
     def __init__(
@@ -77,11 +70,7 @@ class CapturedUpdate:
         self._graphs: dict[Hashable, _Graph] = {}
 
     def __call__(self, inputs: Inputs, **form: Hashable) -> Outputs:
-        """Run the update.
-
-        Returns:
-            What the update returned, in memory of its own.
-        """
+        """Run the update; return its outputs in memory of their own."""
         tensors = {name: placed(v, self._device) for name, v in inputs.items() if v is not None}
         shapes = tuple((name, each.shape, each.dtype) for name, each in tensors.items())
         key = (shapes, tuple(form.items()))  # it holds on to what the graph reads of the form
@@ -140,11 +129,6 @@ class CudaRecorder:
         return found
 
     def record(self, run: Callable[[], Outputs]) -> tuple[Callable[[], object], Outputs]:
-        """Capture a function.
-
-        Raises:
-            ConfigError: It does what no graph can hold, such as waiting for the device.
-        """
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, stream=self._stream):

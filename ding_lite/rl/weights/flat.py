@@ -27,19 +27,7 @@ _COPIES_THAT_LEARN = 4
 
 
 class FlatWeights:
-    """Named tensors that are views into one contiguous float32 tensor.
-
-    Args:
-        shapes: The shape of each tensor by name. The order is the order in memory.
-
-    Raises:
-        ConfigError: If the machine has too little memory for weights that learn.
-
-    Example:
-        >>> weights = FlatWeights({"weight": (2, 3), "bias": (2,)})
-        >>> weights.flat.fill_(1.0).shape, weights["bias"]
-        (torch.Size([8]), tensor([1., 1.]))
-    """
+    """Named tensors that are views into one contiguous float32 tensor, in the order of `shapes`."""
 
     def __init__(
         self, shapes: Mapping[str, Sequence[int]], *, device: str | torch.device = "cpu"
@@ -56,16 +44,12 @@ class FlatWeights:
         return self._views[name]
 
     def zeros_like(self) -> FlatWeights:
-        """Make other flat weights with the same names and shapes, all zero."""
         return FlatWeights(self.shapes, device=self.flat.device)
 
     def part(self, prefix: str) -> FlatWeights:
         """Return the tensors of a prefix as flat weights in the same memory.
 
         Their names are without the prefix.
-
-        Raises:
-            ShapeError: If there are no such tensors, or others lie between them.
 
         Example:
             >>> whole = FlatWeights({"actor.bias": (2,), "critic.bias": (3,)})
@@ -98,11 +82,6 @@ class FlatWeights:
         return self._views_of(self.flat.to("cpu", copy=True))
 
     def load(self, tensors: Mapping[str, Any]) -> None:
-        """Overwrite all tensors, or none of them when one does not fit.
-
-        Raises:
-            ShapeError: If a name is missing or unknown, or a shape differs.
-        """
         check_names(tensors, self.shapes)
         for name, view in self._views.items():
             assign(view, tensors[name])
@@ -120,13 +99,9 @@ class FlatWeights:
 class FlatAdam:
     """Adam (Kingma and Ba 2015, algorithm 1) on flat weights: one fused call per update.
 
-    The arithmetic is that of `torch.optim.Adam`. Its overhead in Python would take several times
-    as long as the update of a small network.
-
-    Args:
-        lr: The step size. Higher learns faster, too high diverges; 1e-4 to 1e-3 are usual.
-        betas: How slowly the means of the gradient and of its square move.
-        captured: Whether graphs of a device hold its steps, so that the step size lies there, too.
+    The arithmetic is that of `torch.optim.Adam`. Its overhead in Python would take several times as
+    long as the update of a small network. If `captured`, graphs of a device hold its steps, so that
+    the step size lies there, too.
     """
 
     def __init__(
@@ -163,13 +138,10 @@ class FlatAdam:
     def step(
         self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None
     ) -> None:
-        """Do one update along a gradient, [P].
+        """Do one update along a gradient, [P]; of `weights_P` instead of its own if given.
 
-        Args:
-            grad_P: It is left as it is.
-            weights_P: The numbers to improve instead of its own, such as a copy of them.
-            skip: A tensor of one number: with 1.0 nothing changes, with 0.0 the update is done.
-                The host need not know which.
+        `skip` is a tensor of one number: with 1.0 nothing changes, with 0.0 the update is done. The
+        host need not know which.
         """
         if self._num_updates_1 is not None and skip is None:
             self._num_updates_1[0] += 1.0
@@ -193,7 +165,6 @@ class FlatAdam:
         )
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Copy the two means and the number of updates."""
         return {
             "mean": self._mean_P.clone(),
             "square": self._square_P.clone(),
@@ -201,11 +172,7 @@ class FlatAdam:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned.
-
-        Raises:
-            ShapeError: If it is of other weights.
-        """
+        """Load a state that `state_dict` returned; ShapeError if it is of other weights."""
         ours = {"mean": self._mean_P, "square": self._square_P, "num_updates": self._num_updates}
         for name, tensor in ours.items():
             found = tuple(np.shape(state[name])) if name in state else None
@@ -221,8 +188,7 @@ class FlatAdam:
 def clip_norm(grad_P: Tensor, limit: float | None) -> Tensor | float:
     """Shorten a gradient in place to a norm, and return the norm that it had.
 
-    Returns:
-        A number on a CPU; on a device a tensor, for which the host does not wait.
+    A number on a CPU; on a device a tensor, for which the host does not wait.
 
     Example:
         >>> grad_P = torch.tensor([3.0, 4.0])
@@ -241,7 +207,6 @@ def clip_norm(grad_P: Tensor, limit: float | None) -> Tensor | float:
 
 
 def check_names(tensors: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise unless tensors to load have these names and shapes."""
     for name in tensors:
         if name not in shapes:
             raise ShapeError(

@@ -38,12 +38,6 @@ class FlatModule:
     Raises:
         ConfigError: If a parameter is not float32, is not initialised, or shares its memory with
             another policy's.
-
-    Example:
-        >>> flat = FlatModule(nn.Linear(2, 1))
-        >>> _ = flat.weights.flat.fill_(1.0)
-        >>> flat.module(torch.ones(1, 2)).item(), list(flat.snapshot())
-        (3.0, ['weight', 'bias'])
     """
 
     def __init__(
@@ -64,7 +58,6 @@ class FlatModule:
             weights = FlatWeights({n: p.shape for n, p in parameters.items()}, device=device)
             memory = (weights, weights.zeros_like())
         self.weights = memory[0]
-        """The parameters, by name."""
         self.grads = memory[1]
         """Their gradients; autograd adds to them."""
         for key, parameter in parameters.items():
@@ -99,7 +92,6 @@ class FlatModule:
         return {name: owner[key].detach() for name, (owner, key) in self._buffers.items()}
 
     def train(self, is_training: bool) -> None:
-        """Switch Dropout and BatchNorm between learning and acting."""
         if not self._switches:  # a module of the user does it its own way
             self.module.train(is_training)
             return
@@ -111,9 +103,6 @@ class FlatModule:
 
         The first and the last parameter tell whether a user has dropped the gradients, which are
         bound again then, or moved the parameters.
-
-        Raises:
-            ConfigError: If parameters were moved out of the flat weights.
         """
         for parameter, address, grad in self._ends:
             if parameter.data_ptr() != address:
@@ -135,17 +124,11 @@ class FlatModule:
                 )
 
     def snapshot(self) -> dict[str, Tensor]:
-        """Copy parameters and buffers to the CPU."""
         self.check_bound()
         of_buffers = {n: b.to("cpu", copy=True) for n, b in self.buffers.items()}
         return {**self.weights.snapshot(), **of_buffers}
 
     def load(self, tensors: Mapping[str, Any]) -> None:
-        """Overwrite parameters and buffers, or nothing when one does not fit.
-
-        Raises:
-            ShapeError: If a name is missing or unknown, or a shape differs.
-        """
         self.check_bound()
         buffers = self.buffers
         shapes = {name: tuple(buffer.shape) for name, buffer in buffers.items()}
@@ -159,7 +142,6 @@ class FlatModule:
         return FlatModule(copied(self.module), device=self.weights.flat.device)
 
     def copy_buffers(self, leader: FlatModule) -> None:
-        """Copy the buffers of another module of the same kind."""
         if self._buffers:
             source = leader.buffers
             for name, buffer in self.buffers.items():
@@ -167,7 +149,6 @@ class FlatModule:
 
 
 def acting(module: nn.Module) -> nn.Module:
-    """Switch Dropout and BatchNorm of a module to acting, and return it."""
     for part in module.modules():
         part.training = False
     return module
@@ -184,11 +165,7 @@ def bind(module: nn.Module, weights: FlatWeights, grads: FlatWeights | None = No
 def made_module(
     make: MakeModule, spec: EnvSpec, *, seed: int, name: str = "network", copy: bool = False
 ) -> nn.Module:
-    """Return the module of a user: the one given, or the one that a function of the spec makes.
-
-    Raises:
-        ConfigError: If it is no module.
-    """
+    """Return the module of a user: the one given, or the one that a function of the spec makes."""
     if isinstance(make, nn.Module):
         return copied(make) if copy else make
     if not callable(make):
@@ -227,11 +204,7 @@ def seeded(seed: int, stream: str) -> Iterator[None]:
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """Copy a module.
-
-    Raises:
-        ConfigError: If it cannot be copied.
-    """
+    """Copy a module; ConfigError if it cannot be copied."""
     try:
         return copy.deepcopy(module)
     except (RuntimeError, TypeError) as error:
@@ -244,7 +217,6 @@ def copied(module: nn.Module) -> nn.Module:
 
 
 def check_parameters(module: nn.Module, *, name: str = "network") -> None:
-    """Raise unless the parameters of a module can lie in flat weights."""
     parameters = dict(module.named_parameters())
     if not parameters:
         raise ConfigError(

@@ -22,7 +22,6 @@ class Optimizer(Protocol):
     """Steps flat weights along their gradient."""
 
     lr: float
-    """The step size of the next update."""
 
     def step(
         self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None
@@ -47,18 +46,6 @@ class TorchOptimizer:
             `torch.optim` do, it gets the step size of the policy's config, and its schedule;
             otherwise its step size is its own. Groups of parameters keep the ratio of theirs to it.
         parameters: Those that learn; the gradient of each is a view into `grad_P`.
-
-    Raises:
-        ConfigError: If it makes no optimiser of these parameters, or one that needs more than a
-            gradient, or that does not take the step size that is to fall.
-
-    Example:
-        >>> layer, grad_P = nn.Linear(1, 1, bias=False), torch.ones(1)
-        >>> layer.weight.grad = grad_P.view(1, 1)
-        >>> before = layer.weight.item()
-        >>> TorchOptimizer(torch.optim.SGD, [layer.weight], grad_P, lr=0.5).step(grad_P)
-        >>> round(before - layer.weight.item(), 3)
-        0.5
     """
 
     def __init__(
@@ -142,11 +129,7 @@ class TorchOptimizer:
         return {"state": of_parameters, "param_groups": groups}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned.
-
-        Raises:
-            CheckpointError: If it is of another optimiser, or of other parameters.
-        """
+        """Load a state that `state_dict` returned."""
         own = self._optimizer.state_dict()["param_groups"]
         try:
             groups = [
@@ -176,11 +159,7 @@ def make_optimizer(
     eps: float = 1e-8,
     captured: bool = False,
 ) -> Optimizer:
-    """Make the optimiser of a policy: Adam, unless the user gives another.
-
-    Raises:
-        ConfigError: If the user's cannot be used.
-    """
+    """Make the optimiser of a policy: Adam, unless the user gives another."""
     if make is None:
         return FlatAdam(weights_P, lr=lr, eps=eps, captured=captured)
     if not callable(make):

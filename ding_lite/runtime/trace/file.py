@@ -33,13 +33,6 @@ class TraceFile:
 
     It is begun anew unless another process writes it at the moment, or it was begun after
     `since_ns`: then it is of the same job, and is appended to.
-
-    Args:
-        path: The file; its folders are made.
-        since_ns: When the job began.
-
-    Raises:
-        OSError: It cannot be written.
     """
 
     def __init__(self, path: Path, since_ns: int) -> None:
@@ -47,11 +40,7 @@ class TraceFile:
         self._fd = _enter(path, since_ns)
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Append a record.
-
-        Raises:
-            OSError: There is no room.
-        """
+        """Append a record; OSError where there is no room."""
         os.write(self._fd, b",\n" + json.dumps(record).encode())
 
     def close(self) -> None:

@@ -32,14 +32,10 @@ class Tracer(Protocol):
         ...
 
     def arrow(self, turn: Turn, kind: str, key: str, where: Slice, at_ns: int) -> None:
-        """Draw one end of an arrow, within a slice that has been drawn.
+        """Draw one end of an arrow, or what lies between, within a slice that has been drawn.
 
-        Args:
-            turn: Which end, or what lies between them.
-            kind: What the arrow stands for: `event`, `ctx`, `item`, `call`, `answer`.
-            key: The same for both ends of an arrow, and no other of its kind.
-            where: The slice.
-            at_ns: When; taken to be within the slice.
+        `kind` is `event`, `ctx`, `item`, `call` or `answer`; both ends of an arrow, and no other of
+        its kind, have the same `key`.
         """
         ...
 
@@ -59,7 +55,6 @@ class TracedEvent(str):
     key: str
 
     def __new__(cls, event: str, tracer: Tracer, key: str) -> Self:
-        """Make a name that is equal to `event`."""
         name = super().__new__(cls, event)
         name.tracer, name.key = tracer, key
         return name
@@ -86,10 +81,8 @@ def draw_wait(event: str, began_ns: int) -> None:
 class Traced:
     """The tracer of a node's messages, if there is one.
 
-    Args:
-        began_ns: When its job began, on the machine's monotonic clock; None of a node that is
-            alone.
-        shares_process: Whether other nodes of the job are threads of the same process.
+    `began_ns` is when its job began, on the machine's monotonic clock; None of a node that is
+    alone. `shares_process` tells whether other nodes of the job are threads of the same process.
     """
 
     def __init__(self, began_ns: int | None = None, *, shares_process: bool = False) -> None:

@@ -33,11 +33,7 @@ _OWN_ROWS = 2**31
 
 
 class Timeline:
-    """Draws what a node does, and its messages, into a file.
-
-    Args:
-        path: The file.
-    """
+    """Draws what a node does, and its messages, into a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -50,11 +46,7 @@ class Timeline:
         self._lock = threading.Lock()
 
     def open(self, router: Router) -> None:
-        """Begin to draw a node.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Begin to draw a node; OSError where the file cannot be written."""
         traced = router.traced
         since_ns = self._made_ns if traced.began_ns is None else traced.began_ns
         with self._lock:
@@ -82,12 +74,8 @@ class Timeline:
     ) -> None:
         """Draw a slice of this thread; does nothing while the time line is not open.
 
-        Args:
-            name: What the slice is called.
-            step: The step it belongs to, if any.
-            began_ns: On the machine's monotonic clock.
-            ended_ns: Likewise.
-            row: From 1 on, one of the thread's further rows.
+        Instants are on the machine's monotonic clock; a `row` from 1 on is one of the thread's
+        further.
         """
         if self._file is None:
             return
@@ -99,13 +87,11 @@ class Timeline:
             self._write({**slice_, "pid": os.getpid(), "tid": tid})
 
     def slice(self, name: str, began_ns: int) -> Slice:
-        """Draw what this thread has done from then until now."""
         drawn = Slice(threading.get_native_id(), began_ns, monotonic_ns())
         self.record(name, None, began_ns, drawn.ended_ns)
         return drawn
 
     def arrow(self, turn: Turn, kind: str, key: str, where: Slice, at_ns: int) -> None:
-        """Draw one end of an arrow, within a slice that has been drawn."""
         margin = _SHORTEST_NS // 4
         last = max(where.ended_ns, where.began_ns + _SHORTEST_NS) - margin
         at_ns = min(max(at_ns, where.began_ns + margin), last)

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ding_lite.errors import ConfigError, ShapeError
-from ding_lite.rl import gae, gae_on_device, vtrace, vtrace_on_device
+from ding_lite.rl import gae, vtrace
 from ding_lite.rl.formulas.advantages import normalized, normalized_by_rho, unweighted
 from tests.rl import reference
 
@@ -89,9 +89,9 @@ def test_on_device_formulas_agree_with_those_of_numpy(device, data, clips):
     rho_clip, c_clip = clips
     log_rho, *rest = (torch.from_numpy(column).to(device) for column in data)
     for found, expected in (
-        (gae_on_device(*rest, gae_lambda=0.95), gae(*data[1:], gae_lambda=0.95)),
+        (gae(*rest, gae_lambda=0.95), gae(*data[1:], gae_lambda=0.95)),
         (
-            vtrace_on_device(log_rho, *rest, rho_clip=rho_clip, c_clip=c_clip),
+            vtrace(log_rho, *rest, rho_clip=rho_clip, c_clip=c_clip),
             vtrace(*data, rho_clip=rho_clip, c_clip=c_clip),
         ),
     ):
@@ -105,7 +105,7 @@ def test_on_device_formulas_agree_with_those_of_numpy(device, data, clips):
 
 def test_on_device_sums_reach_over_many_steps():
     one, no = torch.ones(1_000, 1), torch.zeros(1_000, 1, dtype=torch.bool)
-    found = gae_on_device(one, one, 0 * one, 0 * one, no, gae_lambda=1.0)
+    found = gae(one, one, 0 * one, 0 * one, no, gae_lambda=1.0)
     assert found.target_TB[:, 0].tolist() == list(range(1_000, 0, -1))
 
 
@@ -135,9 +135,9 @@ def test_advantages_refuse_inputs_of_different_shapes():
     one = column([1.0, 1.0])
     row, no = torch.ones(1, 2), torch.zeros(2, 1, dtype=torch.bool)
     with pytest.raises(ShapeError, match=r"\(1, 2\), \(1, 2\), \(1, 2\), \(1, 2\), \(2, 1\)"):
-        gae_on_device(row, row, row, row, no, gae_lambda=0.5)
+        gae(row, row, row, row, no, gae_lambda=0.5)
     with pytest.raises(ConfigError, match=r"`rho_clip` is 0.5; it must be at least 1.0"):
-        vtrace_on_device(row, row, row, row, row, row > 1, rho_clip=0.5)
+        vtrace(row, row, row, row, row, row > 1, rho_clip=0.5)
     with pytest.raises(ShapeError, match=r"shapes \(2, 1\), \(2, 1\), \(2, 1\), \(1, 1\)"):
         gae(one, one, one, one[:1], flags([0, 0]), gae_lambda=0.5)
     with pytest.raises(ShapeError, match=r"one shape \(steps, environments\)"):

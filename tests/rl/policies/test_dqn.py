@@ -470,7 +470,7 @@ def test_a_mistyped_setting_gets_a_suggestion():
         DQNConfig(hiden=1)  # type: ignore[call-arg]
     message = str(caught.value)
     assert message.startswith('Unknown key "hiden". Did you mean "hidden"? The keys of DQNConfig')
-    assert "lr, lr_end, lr_updates, gamma, n_step, hidden, torso," in message
+    assert "gamma, hidden, torso, convs, activation," in message
 
 
 def test_all_wrong_settings_are_named_at_once():

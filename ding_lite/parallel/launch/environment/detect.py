@@ -27,10 +27,7 @@ def detect(environ: Mapping[str, str]) -> Placement | None:
 def placement_of(settings: Settings, environ: Mapping[str, str]) -> Placement | None:
     """Return the placement by a launcher, unless the settings take precedence.
 
-    Args:
-        settings: The `DING_LITE_*` variables. A node id with a number of nodes, an engine, or an
-            address to attach to each disable the detection.
-        environ: All environment variables.
+    A node id with a number of nodes, an engine, or an address to attach to each do so.
     """
     is_whole = settings.node_id is not None and settings.num_nodes is not None
     if is_whole or settings.engine is not None or settings.attach_to:

@@ -13,7 +13,6 @@ from ding_lite.parallel.launch.environment.base import Placement, master, names_
 
 
 def detect(environ: Mapping[str, str]) -> Placement | None:
-    """Return the placement by an indexed job, or None."""
     node_id = number(environ, "JOB_COMPLETION_INDEX")
     num_nodes = number(environ, "DING_LITE_NUM_NODES")
     if node_id is None or num_nodes is None:

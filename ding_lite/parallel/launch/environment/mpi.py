@@ -17,7 +17,6 @@ _JOBS = "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"
 
 
 def detect(environ: Mapping[str, str]) -> Placement | None:
-    """Return the placement by mpirun, or None."""
     for of_rank, of_size, of_local_size, of_local_rank in (_OPEN_MPI, _MPICH):
         node_id, num_nodes = number(environ, of_rank), number(environ, of_size)
         if node_id is None or num_nodes is None or _is_from_srun(environ, of_size, num_nodes):

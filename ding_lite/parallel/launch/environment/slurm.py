@@ -20,7 +20,6 @@ _AT_TOP_COMMAS = re.compile(r",(?![^\[]*\])")
 
 
 def detect(environ: Mapping[str, str]) -> Placement | None:
-    """Return the placement by srun, or None."""
     node_id, num_nodes = number(environ, "SLURM_PROCID"), number(environ, "SLURM_STEP_NUM_TASKS")
     step = environ.get("SLURM_STEP_ID")
     if step is None or node_id is None or num_nodes is None:
@@ -72,12 +71,7 @@ def _numbers(spans: str, whole: str) -> Iterator[str]:
 
 
 def expand_counts(text: str) -> list[int]:
-    """Expand a SLURM list of task counts, one for each machine.
-
-    Example:
-        >>> expand_counts("2(x3),1")
-        [2, 2, 2, 1]
-    """
+    """Expand a SLURM list of task counts, one for each machine."""
     counts: list[int] = []
     for part in filter(None, text.split(",")):
         found = _COUNT.fullmatch(part.strip())
@@ -89,11 +83,6 @@ def expand_counts(text: str) -> list[int]:
 
 def hosts_of_tasks(machines: Sequence[str], counts: Sequence[int], how: str) -> list[str]:
     """Return the machine of each task, by rank, as far as it is known.
-
-    Args:
-        machines: In the order of SLURM.
-        counts: The number of tasks of each machine.
-        how: The distribution; its part before a colon maps tasks to machines.
 
     Example:
         >>> hosts_of_tasks(["a", "b"], [2, 1], "block")

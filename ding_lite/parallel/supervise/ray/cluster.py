@@ -27,12 +27,7 @@ Resources = Mapping[str, Mapping[str, Any]]
 
 
 def wanted_by_nodes(labels: Sequence[frozenset[str]], resources: Resources) -> list[dict[str, Any]]:
-    """Return the resources of each node: those of all its labels, and one core by default.
-
-    Example:
-        >>> wanted_by_nodes([frozenset({"learner"}), frozenset()], {"learner": {"num_gpus": 1}})
-        [{'num_cpus': 1, 'num_gpus': 1}, {'num_cpus': 1}]
-    """
+    """Return the resources of each node: those of all its labels, and one core by default."""
     for pattern, wanted in resources.items():
         for name in set(wanted) - {*WANTED}:
             raise ConfigError(
@@ -56,7 +51,6 @@ def wanted_by_nodes(labels: Sequence[frozenset[str]], resources: Resources) -> l
 
 
 def load_ray() -> ModuleType:
-    """Import Ray."""
     try:
         return importlib.import_module("ray")
     except ImportError as error:
@@ -118,6 +112,5 @@ def without_rays_handler() -> Iterator[None]:
 
 
 def shown(resources: Mapping[str, float]) -> str:
-    """Format the CPUs and GPUs of a cluster."""
     shown = [f"{name} {value:g}" for name, value in resources.items() if name in ("CPU", "GPU")]
     return ", ".join(shown) or "nothing"

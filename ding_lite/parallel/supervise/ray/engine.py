@@ -134,7 +134,6 @@ class RayEngine:
         """Do nothing: this process is connected to Ray already."""
 
     def start(self, node: NodeRecord) -> None:
-        """Let Ray place the next incarnation of a node."""
         node_id = node.spec.node_id
         wanted = self._wanted[node_id]
         make = self._ray.remote(RayNode).options(max_concurrency=CALLS_AT_ONCE, **wanted)
@@ -142,7 +141,6 @@ class RayEngine:
         self._ask(actor, actor.handle.place.remote(self._head))
 
     def wait(self, timeout: float | None) -> Sequence[tuple[int, Report]]:
-        """Wait for reports or `wake`; return all reports that have come, by node id."""
         with suppress(Empty):
             if not self._reports:
                 limits = [s for s in (timeout, self._kill_at.remaining) if s is not None]
@@ -157,7 +155,6 @@ class RayEngine:
         return reports
 
     def wake(self) -> None:
-        """Make `wait` return soon; safe from any thread, and at any time."""
         self._answers.put(None)
 
     def tell(self, node_id: int, command: Command) -> None:
@@ -175,18 +172,15 @@ class RayEngine:
                 self.kill(node_id)
 
     def end(self, grace: float) -> None:
-        """End all nodes in order, and kill those that have not ended in so many seconds."""
         self.interrupt(signal.SIGTERM)
         self._kill_at = Deadline.after(grace)
 
     def kill(self, node_id: int) -> None:
-        """Kill the actor of a node."""
         actor = self._actors[node_id]
         if not actor.has_ended:
             self._drop(actor, Exited("(an actor of Ray) was killed", signum=signal.SIGTERM))
 
     def startup_error(self, late: Sequence[NodeRecord], ready: Sequence[int]) -> Exception:
-        """Make the error of a job with nodes that Ray has not placed in time."""
         names = [n.spec.node_id for n in late if not self._actors[n.spec.node_id].address]
         wishes = "; ".join(f"node {name} asks for {dict(self._wanted[name])}" for name in names)
         return DeadlineExceeded(
@@ -270,7 +264,6 @@ class RayEngine:
 
 
 def _failed(error: Any, stage: Stage) -> Failed:
-    """Make the report of an error in `main`."""
     cause = getattr(error, "cause", None)
     cause = cause if isinstance(cause, BaseException) else error
     traceback = "" if isinstance(cause, DingLiteError) else str(error)

@@ -45,11 +45,7 @@ class RayNode:
         return str(Address("tcp", own, free))
 
     def run(self, work: Work, secret: bytes) -> object:
-        """Connect, run `main` and return its result.
-
-        Raises:
-            Exception: The error of `main`; the node then leaves without a good-bye.
-        """
+        """Connect, run `main` and return its result; on an error leave without a good-bye."""
         key_file = self._directory.path / "job.key"
         save_key(key_file, secret)
         directory = str(self._directory.path)
@@ -79,5 +75,4 @@ class RayNode:
                 obey(self._router, command)
 
     def leave(self) -> None:
-        """Remove the private directory, before the process is killed."""
         self._directory.remove()

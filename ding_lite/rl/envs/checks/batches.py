@@ -23,15 +23,7 @@ def check_batch(
 ) -> NumpyArray:
     """Check an array that a vector environment returned, and return it.
 
-    Args:
-        name: The environment's name in messages.
-        what: The array's name in messages.
-        value: The array.
-        shape: The expected shape.
-        kinds: The expected kinds of dtype, as numpy abbreviates them.
-
-    Raises:
-        EnvError: If it has another shape or dtype.
+    `kinds` are the expected kinds of dtype, as numpy abbreviates them.
     """
     with raising_env_errors(name, "step"):
         array = np.asarray(value)
@@ -48,15 +40,7 @@ def check_masks(
 ) -> NumpyArray:
     """Check the action masks of a vector environment, and return them, [N, A] bool.
 
-    Args:
-        name: The environment's name in messages.
-        info: What it told.
-        spec: The spec of its environments.
-        matters_N: Where an action follows; elsewhere a mask without a legal action becomes one
-            with all actions.
-
-    Raises:
-        EnvError: If there are none, or one that matters has no legal action.
+    Where no action follows (`matters_N`) a mask without a legal action becomes one with all.
     """
     shape = (len(matters_N), spec.num_choices)
     found = check_batch(name, "action_mask", info.get("action_mask"), shape=shape, kinds="biu")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -23,10 +22,6 @@ class raising_env_errors:
     """Converts exceptions of a user's code into an `EnvError` that names the environment.
 
     This is a class because `contextlib.contextmanager` lets a StopIteration through.
-
-    Args:
-        name: The environment's name in messages.
-        where: The method that is called.
     """
 
     def __init__(self, name: str, where: str) -> None:
@@ -35,12 +30,7 @@ class raising_env_errors:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         fault = None if error is None else fault_of(self._name, self._where, error)
         if fault is not None:
             raise fault from error
@@ -49,9 +39,7 @@ class raising_env_errors:
 def fault_of(name: str, where: str, error: BaseException) -> EnvError | None:
     """Return the error for an exception that an environment raised in a method.
 
-    Returns:
-        None if it is no fault of the environment: it has been told already, or a signal has raised
-        it outside a run.
+    None if it has been told already, or a signal has raised it outside a run.
     """
     if isinstance(error, DingLiteError) or not isinstance(error, (*RAISED, KeyboardInterrupt)):
         return None
@@ -86,11 +74,7 @@ def close_all(envs: Iterable[Env | VectorEnv[Any, Any, Any]]) -> None:
 
 
 def obs_and_info(name: str, answer: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401
-    """Take apart what a `reset` has returned.
-
-    Raises:
-        EnvError: If it is not two values, of which the second one is a dict.
-    """
+    """Take apart what a `reset` has returned: two values, the second one a dict."""
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise EnvError(
             f"{name} returned {shown(answer)} from `reset`; two values were expected: obs, info. "
@@ -102,11 +86,7 @@ def obs_and_info(name: str, answer: Any) -> tuple[Any, dict[str, Any]]:  # noqa:
 
 
 def five_values(name: str, answer: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:  # noqa: ANN401
-    """Return what a `step` has returned.
-
-    Raises:
-        EnvError: If it is not five values, of which the last one is a dict.
-    """
+    """Return what a `step` has returned: five values, the last one a dict."""
     if answer.__class__ is not tuple or len(answer) != 5:
         found = f"{len(answer)} values" if isinstance(answer, tuple) else shown(answer)
         raise EnvError(wrong_count(name, found))

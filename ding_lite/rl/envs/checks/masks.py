@@ -13,7 +13,6 @@ from ding_lite.rl.spec import EnvSpec
 
 
 def choice_sizes(spec: EnvSpec) -> list[int]:
-    """Return how many choices each number of an action has."""
     space = spec.action_space
     if isinstance(space, MultiBinary):
         return [2]

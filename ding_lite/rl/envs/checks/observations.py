@@ -24,10 +24,6 @@ class ObsCheck:
 
     Values of the type of the space pass by one comparison; the first ones of `reset` and of `step`
     are compared with the bounds too.
-
-    Args:
-        name: The environment's name in messages.
-        spec: The spec of the environment.
     """
 
     def __init__(self, name: str, spec: EnvSpec) -> None:
@@ -44,13 +40,7 @@ class ObsCheck:
     def __call__(self, obs: Any, where: str, *, num: int | None = None) -> Any:  # noqa: ANN401
         """Return an observation, converted if it is a single array or number.
 
-        Args:
-            obs: The observation, or the tree of its parts.
-            where: The method that has returned it.
-            num: Of how many environments it is; None for one that is not of a vector.
-
-        Raises:
-            EnvError: If it is not of the space.
+        `num` is of how many environments it is; None for one that is not of a vector.
         """
         lead = () if num is None else (num,)
         if is_first := where in self._new:

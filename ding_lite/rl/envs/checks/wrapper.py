@@ -40,13 +40,7 @@ _FLOATS, _FLAGS = {float, np.float32, np.float64, int}, {bool, np.bool_}
 
 
 class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Checks all that an environment returns against its spaces.
-
-    Args:
-        env: The environment.
-        index: Its number among those that are stepped together, for messages.
-        spec: The spec of the environment.
-    """
+    """Checks all that an environment returns against its spaces."""
 
     def __init__(self, env: Env, *, index: int, spec: EnvSpec) -> None:
         super().__init__(env)
@@ -65,12 +59,6 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset the environment.
-
-        Raises:
-            EnvError: If the environment raises, or returns something else than an observation of
-                its space and a dict.
-        """
         with raising_env_errors(self.name, "reset"):
             how = {} if options is None else {"options": options}
             answer = self.env.reset(seed=seed, **how)
@@ -85,12 +73,6 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._checked_obs(obs, "reset"), info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:  # noqa: ANN401
-        """Step the environment.
-
-        Raises:
-            EnvError: If the environment raises, or returns something else than an observation of
-                its space, a number, two flags and a dict.
-        """
         try:
             answer = self.env.step(action)
         except BaseException as error:
@@ -116,11 +98,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, reward, terminated, truncated, info
 
     def close(self) -> None:
-        """Close the environment.
-
-        Raises:
-            EnvError: If it raises.
-        """
+        """Close the environment; EnvError if it raises."""
         with raising_env_errors(self.name, "close"):
             self.env.close()
 

@@ -22,7 +22,6 @@ from ding_lite.rl.weights.flat_module import acting
 
 
 def encodes_images(spec: EnvSpec, torso: AnyTorso) -> bool:
-    """Return whether images among several parts go through convolutions."""
     packing = spec.packing
     has_convs = torso not in ("mlp", ())
     return bool(packing and packing.has_images and not packing.is_one_leaf and has_convs)
@@ -46,10 +45,8 @@ class PartsEncoder(nn.Module):
             for leaf, layers in zip(self._leaves, convs, strict=True)
         )
         self.num_outputs = sum(sizes)
-        """The length of the vector."""
 
     def forward(self, tree: Tree) -> Tensor:
-        """Compute the vector, [B, I], of a tree of observations."""
         features = [
             layers(as_floats(leaf.find(tree))).flatten(1)
             for leaf, layers in zip(self._leaves, self.conv, strict=True)
@@ -72,7 +69,6 @@ class PartsQModule(QModule):
         self.encoder = encoder
 
     def forward(self, tree: Tree) -> Tensor:
-        """Compute the values, [B, A], of a tree of observations."""
         return super().forward(self.encoder(tree))
 
 
@@ -92,18 +88,13 @@ class PartsActorCriticModule(ActorCriticModule):
         super().__init__((encoder.num_outputs,), (), hidden, encoder=encoder, **shape)
 
     def forward(self, tree: Tree) -> tuple[Tensor, Tensor]:
-        """Compute the actor's outputs, [B, D], and the values, [B], of a tree of observations."""
         return super().forward(self.encoder(tree))
 
 
 def for_inference(
     network: nn.Module, spec: EnvSpec, norm: RunningNorm | None, *, sees_trees: bool
 ) -> nn.Module:
-    """Put before a network what a policy does with observations, as a plain module.
-
-    Returns:
-        A module of observations as the environment gives them, without Dropout.
-    """
+    """Put before a network what a policy does with observations, as a module without Dropout."""
     if norm is None and (sees_trees or spec.packing is None):
         return acting(network)
     if spec.packing is None:
@@ -127,7 +118,6 @@ class FromTree(Normalized):
         self._leaves, self._is_one_leaf = packing.leaves, packing.is_one_leaf
 
     def forward(self, tree: Tree, state: Tensor | None = None) -> Any:  # noqa: ANN401 - what the network returns
-        """Compute what the network computes; one with memory takes its states, too."""
         if self._is_one_leaf and self.clip is None:
             return self.network(tree) if state is None else self.network(tree, state)
         parts = [as_floats(leaf.find(tree)).flatten(1) for leaf in self._leaves]

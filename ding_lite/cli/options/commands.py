@@ -1,0 +1,281 @@
+"""The commands of `ding-lite`, and what each takes: the help stands below, as a string.
+
+It stands apart from what they do, which imports far more than `--help` has time for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import functools
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ding_lite.cli.options.arguments import (
+    EXPORT_FORMATS,
+    PROTOCOLS,
+    SORTED_BY,
+    TOPOLOGIES,
+    Pairs,
+    assignment,
+    names,
+    one_of,
+    path,
+    ports,
+    roles,
+    searched,
+    seconds,
+    seconds_or_none,
+    topology,
+    whole_number,
+)
+from ding_lite.cli.options.run import add_options, sentences_below
+
+_WORDS = {
+    "policies": "dqn, ddpg, td3, sac, a2c, ppo, impala",
+    "columns": ", ".join(SORTED_BY),
+    "trust": "import the code that the run names, also if it is not one of yours on this machine",
+}
+
+
+class Argument(dict[str, Any]):
+    """An argument, as the keywords of `add_argument`."""
+
+
+class Option(Argument):
+    """An argument that has a name with dashes."""
+
+
+class Command:
+    """One command; the first line of its docstring is what it does."""
+
+    takes: ClassVar[str]
+    """Its arguments, for the first line of its help."""
+    example: ClassVar[str]
+    of_runs: ClassVar[str] = ""
+    """The command of which it has the options of a run: `train` or `evolve`."""
+
+    @classmethod
+    def does(cls) -> str:
+        """Return what it does, as a sentence without its full stop."""
+        return _help()[cls.__name__]["does"]
+
+    @classmethod
+    def add_to(cls, parser: argparse.ArgumentParser) -> None:
+        words = {**_WORDS, "verb": getattr(cls, "verb", "")}
+        for owner in reversed(cls.__mro__[:-2]):
+            for name, typed in vars(owner).items():
+                if isinstance(typed, Argument):
+                    flag = f"--{name.replace('_', '-')}" if isinstance(typed, Option) else name
+                    text = _help()[owner.__name__][name].format_map(words)
+                    parser.add_argument(flag, **typed, help=text)
+        if cls.of_runs:
+            add_options(parser, of=cls.of_runs)
+
+
+@functools.cache
+def _help() -> dict[str, dict[str, str]]:
+    classes = ast.parse(Path(__file__).read_text("utf-8")).body
+    return {
+        one.name: {"does": (ast.get_docstring(one) or "").rstrip("."), **sentences_below(one)}
+        for one in classes
+        if isinstance(one, ast.ClassDef)
+    }
+
+
+class Train(Command):
+    """Train a policy until it solves an environment."""
+
+    takes, example = "[options] POLICY ENV", "dqn CartPole-v1 --set lr=1e-3 --seed 1"
+    of_runs = "train"
+    policy = Argument(metavar="POLICY")
+    """what to train: {policies}, r2d2"""
+    set = Option(type=assignment, action=Pairs, default={}, metavar="KEY=VALUE")
+    """a setting of the policy or of training, such as lr=3e-4 or hidden=64,64; may be given
+    several times (default: a preset for the environment, if there is one)"""
+    settings = Option(action="store_true")
+    """show all settings, their values, and where those come from, and begin no run"""
+
+
+class Evolve(Command):
+    """Evolve a population of policies that tune themselves."""
+
+    takes = "[options] POLICY ENV"
+    example = "dqn CartPole-v1 --population 6 --search lr=1e-4:1e-2:log"
+    of_runs = "evolve"
+    policy = Argument(metavar="POLICY")
+    """what to evolve: {policies}"""
+    search = Option(type=searched, action="append", metavar="KEY=LOW:HIGH")
+    """a setting in which agents differ: lr=1e-4:1e-2:log, batch_size=8:64, loss=huber|mse; may be
+    given several times (default: step sizes and batch sizes)"""
+    set = Option(type=assignment, action=Pairs, default={}, metavar="KEY=VALUE")
+    """a setting of the policy or of evolution that all agents share, such as gamma=0.98 or
+    mutation_sd=0.2; may be given several times"""
+    settings = Option(action="store_true")
+    """show all settings, their values, and where those come from, and begin no run"""
+
+
+class _OfRuns(Command):
+    """A command that looks at runs."""
+
+    runs = Argument(type=path, nargs="+", metavar="RUN")
+    """the directory of a run, or a pattern of several: 'runs/dqn/CartPole-v1/*'"""
+
+
+class Plot(_OfRuns):
+    """Draw the learning curves of runs, and print what they reached."""
+
+    takes, example = "[options] RUN ...", "runs/dqn/CartPole-v1/1 --out curves.png"
+    out = Option(type=path, default="plot.png", metavar="FILE")
+    """the picture: .png, .svg or .pdf (default: plot.png)"""
+    metric = Option(metavar="NAME")
+    """what to draw (default: eval_return where all runs have it, else return)"""
+
+
+class Report(_OfRuns):
+    """Write one HTML page about runs, or serve it while they go on."""
+
+    takes, example = "[options] RUN ...", "runs/dqn/CartPole-v1/* --out report.html"
+    out = Option(type=path, default="report.html", metavar="FILE")
+    """the page, which opens without a server (default: report.html)"""
+    no_video = Option(action="store_true")
+    """play no episode of the best policy for a video"""
+    trust = Option(action="store_true")
+    """{trust}"""
+    live = Option(action="store_true")
+    """write nothing, and serve the page on this machine alone while the runs go on, without a
+    video, until Ctrl-C"""
+    port = Option(type=whole_number(0, 65_535), metavar="N")
+    """with --live, the port to listen on (default: 0, any that is free)"""
+
+
+class Runs(Command):
+    """List the runs of a folder, with what they reached."""
+
+    takes, example = "[options] [FOLDER]", "--sort best"
+    folder = Argument(type=path, nargs="?", default="runs", metavar="FOLDER")
+    """the directory with runs in it, at any depth (default: runs)"""
+    sort = Option(type=one_of(SORTED_BY), default="when", metavar="KEY")
+    """what to sort by, numbers and times from the largest on: {columns} (default: when)"""
+    json = Option(action="store_true")
+    """show one JSON object, and end"""
+
+
+class _OfRun(Command):
+    """A command that loads the policy of a run."""
+
+    run = Argument(type=path, metavar="RUN")
+    """the directory of a run, or of a checkpoint"""
+    trust = Option(action="store_true")
+    """{trust}"""
+    last = Option(action="store_true")
+    """{verb} the newest weights of a run (default: those of its best evaluation)"""
+
+
+class Watch(_OfRun):
+    """Play with a trained policy, in a window, into a video, or for its returns."""
+
+    takes, example = "[options] RUN", "runs/dqn/CartPole-v1/1 --record videos"
+    verb = "play with"
+    episodes = Option(type=whole_number(1), default=5, metavar="N")
+    """how many episodes to play (default: 5)"""
+    seed = Option(type=whole_number(0), default=0, metavar="N")
+    """decides how the episodes begin (default: 0)"""
+    record = Option(type=path, metavar="DIR")
+    """write a video of each episode there, without a window: .mp4 where ffmpeg is installed, else
+    .gif"""
+
+
+class Export(_OfRun):
+    """Write the network of a trained policy as ONNX or torch.export."""
+
+    takes, example = "[options] RUN", "runs/dqn/CartPole-v1/1 --out policy.onnx"
+    verb = "write"
+    format = Option(type=one_of(EXPORT_FORMATS), metavar="{" + ",".join(EXPORT_FORMATS) + "}")
+    """onnx for ONNX runtimes, torch for torch.export.load (default: what the end of the file's
+    name says, else onnx)"""
+    out = Option(type=path, metavar="FILE")
+    """the file to write (default: policy.onnx or policy.pt2)"""
+
+
+class Run(Command):
+    """Run a function of a module or a file on several nodes."""
+
+    takes = "[options] PROGRAM [-- ARGS ...]"
+    example = "train.py:main --roles learner,collector*3 -- --seed 1"
+    program = Argument(metavar="PROGRAM")
+    """package.module:main, or path/to/file.py:main; what comes after `--` stands in sys.argv, and
+    is passed to a main that takes positional arguments"""
+    nodes = Option(type=whole_number(1), metavar="N")
+    """how many nodes; 1 runs in this process (default: one for each of the roles, else 1)"""
+    topology = Option(type=topology, metavar="{" + ",".join(TOPOLOGIES) + ",0-1...}")
+    """the connections: all to node 0, each to each, each to one of few hubs, none, or pairs:
+    0-1,1-2 (default: DING_LITE_TOPOLOGY, else mesh)"""
+    roles = Option(type=roles, metavar="ROLES")
+    """the role of each node in turn: learner,collector*3; `+` gives one node several:
+    learner+collector (default: DING_LITE_ROLES, else none)"""
+    labels = Option(type=names, metavar="LABELS")
+    """labels of all nodes beside those that they have anyway: gpu,fast (added to those of
+    DING_LITE_LABELS)"""
+    protocol = Option(type=one_of(PROTOCOLS), metavar="{" + ",".join(PROTOCOLS) + "}")
+    """how nodes talk (default: DING_LITE_PROTOCOL, else ipc)"""
+    address = Option(metavar="HOST")
+    """with tcp, the interface to listen on (default: DING_LITE_ADDRESS, else 127.0.0.1)"""
+    ports = Option(type=ports, metavar="PORTS")
+    """with tcp, the port of node 0, from which the others count on, or that of each: 7000,7001
+    (default: DING_LITE_PORTS, else free ones)"""
+    key_file = Option(type=path, metavar="FILE")
+    """with tcp, the key that all nodes share, from `ding-lite keygen` (default:
+    DING_LITE_KEY_FILE, else one of this user's, for this machine only)"""
+    auto_recover = Option(action="store_true")
+    """start a failed node again; without it a failure ends the job"""
+    max_retries = Option(type=whole_number(0), metavar="N")
+    """with --auto-recover, how often each node is started again (default: 3)"""
+    startup_timeout = Option(type=seconds_or_none, default=60.0, metavar="SECONDS")
+    """within which all nodes must be connected; `none` waits for ever (default: 60)"""
+
+
+class Top(Command):
+    """Show what the nodes of your running jobs do, and renew it every second."""
+
+    takes, example = "[options] [JOB]", "--once"
+    job = Argument(metavar="JOB", nargs="?")
+    """which job: its name as the table shows it, the beginning of that, or the process id of a
+    node (default: all)"""
+    once = Option(action="store_true")
+    """show one table, and end"""
+    json = Option(action="store_true")
+    """show one JSON object with all that is known, and end"""
+    every = Option(type=seconds, default=1.0, metavar="SECONDS")
+    """how long a table stands; the nodes tell something new once a second (default: 1)"""
+
+
+class Env(Command):
+    """Show every DING_LITE_* variable, its value, and where that comes from."""
+
+    takes, example = "[--json]", "--json"
+    json = Option(action="store_true")
+    """as JSON, a list with one object a variable"""
+
+
+class Doctor(Command):
+    """Check that this machine has what ding_lite needs."""
+
+    takes, example = "", ""
+
+
+class Keygen(Command):
+    """Write a new key, which lets nodes of several machines trust each other."""
+
+    takes, example = "FILE", "job.key"
+    file = Argument(type=path, metavar="FILE")
+    """the file to write; it must not exist yet"""
+
+
+COMMANDS: dict[str, type[Command]] = {
+    command.__name__.lower(): command
+    for command in (
+        *(Train, Evolve, Plot, Report, Runs, Watch, Export),
+        *(Run, Top, Env, Doctor, Keygen),
+    )
+}
