@@ -91,7 +91,7 @@ class Reporter:
 
     def look(self, now: float, state: State | None = None) -> NodeMetrics:
         """Make a record."""
-        with self._links.changed:
+        with self._links.lock:
             sessions = list(self._links.sessions.values())
             traffic = {
                 "events_out": sum(s.events.num_sent for s in sessions),

@@ -163,6 +163,9 @@ class Transport(Protocol):
     def wake_pump(self) -> None:
         """Make the pumping thread check `ready` again; safe from any thread and at any time."""
 
+    def end_pump(self) -> None:
+        """Make the pumping thread return, or the next one if none pumps now; safe likewise."""
+
     def close(self) -> None:
         """Send the messages that were taken, within a second, and end the thread.
 

@@ -62,7 +62,7 @@ class EventFlow:
             source: The peer from which it has arrived.
             hops: The peers to which to relay it.
         """
-        with self._links.changed:
+        with self._links.lock:
             for hop in hops:
                 session = self._links.sessions[hop]
                 if not session.has_left:
@@ -72,7 +72,7 @@ class EventFlow:
 
     def forget(self, source: int) -> None:
         """Forget the numbers of a restarted peer; its events are still relayed."""
-        with self._links.changed:
+        with self._links.lock:
             for key in [key for key in self._under_way if key[0] == source]:
                 del self._under_way[key]
 
