@@ -159,7 +159,7 @@ class Links:
         try:
             for peer, link in self._table.of_peers.items():
                 session = self.sessions[peer]
-                if (to is not None and peer != to) or not session.has_waiting:
+                if to is not None and peer != to:
                     continue
                 message, is_done = None, False
                 try:
@@ -170,7 +170,7 @@ class Links:
                 finally:
                     if not is_done:  # or it may be, if this is an interrupt
                         session.events.retransmit()
-                    if not is_done or message is None:
+                    if not is_done or (message is None and session.has_waiting):
                         self.wake()
         finally:
             self._is_flushing = False

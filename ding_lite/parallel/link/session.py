@@ -43,6 +43,7 @@ ACK_S = 0.01
 """Seconds after which events are acknowledged, if no other message has done so."""
 BULK_BYTES = 64 * 2**10
 """Calls and answers from this size on go by the lane for bulk."""
+_NONE_HELD = 2**64  # beyond every number of an event
 _UNORDERED = (Kind.STATE, Kind.CALL, Kind.REPLY)
 """Kinds that may arrive late, from before a greeting: they acknowledge nothing."""
 
@@ -82,7 +83,7 @@ class Session:
         self._me = me
         self._sent_at = 0.0
         self._last_seen = 0  # the number of the peer's last event
-        self._held_from = math.inf  # the first event that is not to be acknowledged yet
+        self._held_from = _NONE_HELD  # the first event that is not to be acknowledged yet
         self.ack_at = math.inf
         """When events are acknowledged at the latest; inf where none are to be."""
         self._is_urgent = False
@@ -121,13 +122,13 @@ class Session:
 
     def release(self, up_to: int | None) -> None:
         """Acknowledge events that were held back, up to this number, soon; None for all."""
-        held_from = math.inf if up_to is None else up_to
+        held_from = _NONE_HELD if up_to is None else up_to
         if held_from > self._held_from:
             self._held_from, self.ack_at = held_from, 0.0
 
     @property
     def _acknowledged(self) -> int:
-        return int(min(self._last_seen, self._held_from - 1))
+        return min(self._last_seen, self._held_from - 1)
 
     def urge(self) -> None:
         """Ask the peer to acknowledge its events at once."""
@@ -189,7 +190,7 @@ class Session:
             self.former_incarnations.add(self.peer.incarnation)
             self.events.post_lasting()
         if is_new:
-            self._last_seen, self._held_from = body["first_kept"] - 1, math.inf
+            self._last_seen, self._held_from = body["first_kept"] - 1, _NONE_HELD
             self.state.renew()
         if body["seen_epoch"] == self._me.incarnation:
             self.events.acknowledge(body["seen"])
@@ -434,8 +435,8 @@ class Session:
             dst=self.peer_id,
             incarnation=self._me.incarnation,
             seq=seq,
-            # It may be of an earlier incarnation else.
-            ack=self._acknowledged if knows_peer else 0,
+            # It may be of an earlier incarnation else; as `_acknowledged`.
+            ack=min(self._last_seen, self._held_from - 1) if knows_peer else 0,
             meta=meta if body is None else body.meta,
             buffers=tuple(buffers if body is None else body.buffers),
         )

@@ -63,7 +63,8 @@ class Sockets:
         self._leader_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._leader_fd, select.EPOLLIN)
         self._is_leader_woken = False
-        self._is_led = False
+        self.is_led = False
+        """Whether another thread has taken over."""
         self.is_lent = False
         """Whether the sockets stay with the threads that take over, one turn after the other."""
         self._given_back_at = -math.inf
@@ -115,7 +116,8 @@ class Sockets:
     def _note_unread(self, socket: Socket) -> None:
         """Note that there is something to read, which the descriptor may not show."""
         self.unread.add(socket)
-        if threading.get_ident() != self.reader:
+        will_look = self.is_lent and not self.is_led  # within `GRACE_S`
+        if not will_look and threading.get_ident() != self.reader:
             self.wake()
 
     def wake(self) -> None:
@@ -136,7 +138,7 @@ class Sockets:
         seconds = 0.0 if self.unread else min(max(0.0, seconds), longest)
         signs = self._own_epoll.poll(seconds, _AT_ONCE)
         has_come = any(fd != self._wake_fd for fd, _ in signs)
-        if self.is_lent and not self._is_led:
+        if self.is_lent and not self.is_led:
             if SYSTEM_CLOCK.now() - self._given_back_at >= GRACE_S:
                 self.is_lent = False
                 self._own_epoll.modify(self._epoll.fileno(), select.EPOLLIN)
@@ -146,7 +148,7 @@ class Sockets:
 
     def take_over(self, now: float) -> None:
         """Make `wait` ignore the sockets until `give_back`."""
-        self._is_led = True
+        self.is_led = True
         if not self.is_lent:
             self._own_epoll.modify(self._epoll.fileno(), 0)
             if now - self._given_back_at < GRACE_S:
@@ -162,7 +164,7 @@ class Sockets:
         """Make `wait` watch the sockets again, soon."""
         if self._is_leader_woken:
             self._clear_leader_wakeup()
-        self._given_back_at, self._is_led = now, False
+        self._given_back_at, self.is_led = now, False
         if not self.is_lent:
             self._own_epoll.modify(self._epoll.fileno(), select.EPOLLIN)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import zmq
 
-from ding_lite.parallel.transport.zeromq.sockets import Socket, Sockets
+from ding_lite.parallel.transport.zeromq.sockets import GRACE_S, Socket, Sockets
 
 
 @pytest.fixture
@@ -160,6 +160,25 @@ def test_messages_go_to_the_leader_and_then_to_either_thread(pair) -> None:
     sockets.give_back(0.0)
     assert wait(sockets, 10.0) == [socket]
     assert take(sockets, socket, socket.recv) == b"second"
+
+
+def test_sockets_stay_with_a_thread_that_takes_over_again_soon(pair) -> None:
+    sockets, socket, other = pair
+    read_all(sockets, socket)
+    for now in (0.0, GRACE_S, GRACE_S):
+        assert not sockets.is_lent
+        sockets.take_over(now)
+        sockets.give_back(now)
+    assert sockets.is_lent
+    other.send(b"asked")
+    while socket not in wait(sockets, 1_000.0):  # it looks after a while, and not at once
+        pass
+    wait(sockets, 0.0)
+    assert not sockets.is_lent
+    assert take(sockets, socket, socket.recv) == b"asked"
+    read_all(sockets, socket)
+    other.send(b"asked again")
+    assert wait(sockets, 1_000.0) == [socket]
 
 
 def test_wake_leader_ends_one_wait_of_the_leader_and_no_other(pair) -> None:
