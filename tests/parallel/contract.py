@@ -636,7 +636,7 @@ class TransportContract:
         assert not hub.rejected
 
     def test_pumping_ends_when_it_is_told_to_even_before_it_begins(self, bench: Bench) -> None:
-        _, leaf = bench.pair()
+        _, leaf, _, _ = bench.both()
         leaf.transport.end_pump()
         leaf.transport.pump(lambda: False, FOREVER_S)
         pumping = threading.Thread(target=lambda: leaf.transport.pump(lambda: False, FOREVER_S))

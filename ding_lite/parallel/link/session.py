@@ -85,7 +85,7 @@ class Session:
         self._last_seen = 0  # the number of the peer's last event
         self._held_from = _NONE_HELD  # the first event that is not to be acknowledged yet
         self.ack_at = math.inf
-        """When events are acknowledged at the latest; inf where none are to be."""
+        """When events are acknowledged at the latest; inf if all are."""
         self._is_urgent = False
         self._credit_due = 0  # the number of the state message for which to send it; 0 for none
 

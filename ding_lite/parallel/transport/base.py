@@ -164,7 +164,7 @@ class Transport(Protocol):
         """Make the pumping thread check `ready` again; safe from any thread and at any time."""
 
     def end_pump(self) -> None:
-        """Make the pumping thread return, or the next one if none pumps now; safe likewise."""
+        """Make the thread that pumps return, or else the next one to do so; safe likewise."""
 
     def close(self) -> None:
         """Send the messages that were taken, within a second, and end the thread.

@@ -157,7 +157,7 @@ class _Writer(Packing):
 
     __slots__ = ()
     plain: ClassVar[frozenset[type]] = _PLAIN
-    """Types whose values are left to msgspec."""
+    """Types that are left to msgspec."""
 
     def node(self, value: Any, depth: int) -> Any:
         kind = type(value)
