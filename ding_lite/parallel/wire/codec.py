@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from enum import Enum
+from itertools import chain
 from typing import Any, ClassVar, TypeAlias
 
 import msgspec
@@ -161,6 +162,8 @@ class _Writer(Packing):
 
     def node(self, value: Any, depth: int) -> Any:
         kind = type(value)
+        if kind is list:  # copied at once: other threads may write to it
+            return [Tag.LIST, *self.nodes([*value], None, depth)]
         if kind in self.plain:
             return value
         write = _WRITERS.get(kind) or _writer_of(value)
@@ -183,7 +186,9 @@ class _Writer(Packing):
         try:
             for value in values:  # as `node` does, which most values would pay for
                 kind = type(value)
-                if kind not in plain and (kind is not bytes or len(value) >= OWN_BUFFER_BYTES):
+                if kind is tuple:
+                    value = [Tag.TUPLE, *self.nodes(value, None, depth + 1)]
+                elif kind not in plain and (kind is not bytes or len(value) >= OWN_BUFFER_BYTES):
                     value = (_WRITERS.get(kind) or _writer_of(value))(self, value, depth + 1)
                 found.append(value)
         except Exception as error:  # noqa: BLE001 - likewise
@@ -194,17 +199,15 @@ class _Writer(Packing):
 
     def pairs(self, value: Mapping[Any, Any], depth: int) -> list[Any]:
         value = dict(value)  # at once: other threads may write to it
-        keys, values = list(value), list(value.values())
-        if not SCALARS.issuperset(map(type, keys)):
-            key = next(key for key in keys if type(key) not in SCALARS)
+        if not SCALARS.issuperset(map(type, value)):
+            key = next(key for key in value if type(key) not in SCALARS)
             raise Unsendable(
                 f"a dict with the key {shorten(key)}, a {type(key).__name__}",
                 "The key of a dict that travels is a str, int, float, bool, bytes or None.",
             )
-        both = [None] * (2 * len(keys))
-        both[::2] = keys if self.plain else [self.node(key, depth) for key in keys]
-        both[1::2] = self.nodes(values, keys, depth)
-        return both
+        values = self.nodes([*value.values()], value, depth)
+        keys = value if self.plain else [self.node(key, depth) for key in value]
+        return [*chain.from_iterable(zip(keys, values, strict=True))]
 
 
 _Write = Callable[[_Writer, Any, int], Any]
@@ -281,8 +284,7 @@ _WRITERS: dict[type, _Write] = {
     int: _write_int,
     str: _write_str,
     bytes: _write_bytes,
-    # Copied at once: other threads may write to the list.
-    list: lambda writer, value, depth: [Tag.LIST, *writer.nodes([*value], None, depth)],
+    list: _Writer.node,
     tuple: lambda writer, value, depth: [Tag.TUPLE, *writer.nodes(value, None, depth)],
     **dict.fromkeys(
         (dict, OrderedDict),
