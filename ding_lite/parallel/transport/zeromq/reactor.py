@@ -81,7 +81,7 @@ class Reactor(ABC):
                 look_at = now + wait_s
         finally:
             self._leader, self._ends_pump = 0, False
-            self._sockets.give_back(now)
+            self._sockets.give_back()
             is_late = look_at < self._own_thread_at and not self._sockets.is_lent
             if self._sockets.unread or is_late:
                 self._sockets.wake()

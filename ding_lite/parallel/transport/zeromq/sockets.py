@@ -35,7 +35,7 @@ from ding_lite.parallel.transport.base import Frame
 Socket: TypeAlias = "zmq.Socket[bytes]"
 
 GRACE_S = 0.002
-"""Seconds for which sockets may stay with a thread that has given them back."""
+"""Seconds within which a thread that takes over again has a conversation."""
 _LONGEST_WAIT_S = 3_600.0
 _AT_ONCE = 64
 _COPY_BELOW = 64 * 1024
@@ -67,7 +67,7 @@ class Sockets:
         """Whether another thread has taken over."""
         self.is_lent = False
         """Whether the sockets stay with the threads that take over, one turn after the other."""
-        self._given_back_at = -math.inf
+        self._taken_at = -math.inf
         # Re-entrant: a signal may come while the main thread holds it, and its handler may wake.
         self._wake_lock = threading.RLock()
         self._is_closed = False
@@ -138,20 +138,22 @@ class Sockets:
         seconds = 0.0 if self.unread else min(max(0.0, seconds), longest)
         signs = self._own_epoll.poll(seconds, _AT_ONCE)
         has_come = any(fd != self._wake_fd for fd, _ in signs)
-        if self.is_lent and not self.is_led:
-            if SYSTEM_CLOCK.now() - self._given_back_at >= GRACE_S:
-                self.is_lent = False
-                self._own_epoll.modify(self._epoll.fileno(), select.EPOLLIN)
-            has_come = True
+        if self.is_lent:
+            if SYSTEM_CLOCK.now() - self._taken_at >= GRACE_S:
+                self.is_lent = False  # before the next line, so that `give_back` may rely on it
+                if not self.is_led:
+                    self._own_epoll.modify(self._epoll.fileno(), select.EPOLLIN)
+            has_come = has_come or not self.is_led
         if has_come:
             self._note(self._epoll.poll(0.0, _AT_ONCE))
 
     def take_over(self, now: float) -> None:
         """Make `wait` ignore the sockets until `give_back`."""
         self.is_led = True
+        is_soon, self._taken_at = now - self._taken_at < GRACE_S, now
         if not self.is_lent:
             self._own_epoll.modify(self._epoll.fileno(), 0)
-            if now - self._given_back_at < GRACE_S:
+            if is_soon:
                 self.is_lent = True
                 self.wake()
 
@@ -160,11 +162,11 @@ class Sockets:
         if signs:
             self._note(signs)
 
-    def give_back(self, now: float) -> None:
+    def give_back(self) -> None:
         """Make `wait` watch the sockets again, soon."""
         if self._is_leader_woken:
             self._clear_leader_wakeup()
-        self._given_back_at, self.is_led = now, False
+        self.is_led = False
         if not self.is_lent:
             self._own_epoll.modify(self._epoll.fileno(), select.EPOLLIN)
 

@@ -157,7 +157,7 @@ def test_messages_go_to_the_leader_and_then_to_either_thread(pair) -> None:
 
     other.send(b"second")
     assert select.select([int(socket.fd)], [], [], 10.0)[0]
-    sockets.give_back(0.0)
+    sockets.give_back()
     assert wait(sockets, 10.0) == [socket]
     assert take(sockets, socket, socket.recv) == b"second"
 
@@ -165,19 +165,33 @@ def test_messages_go_to_the_leader_and_then_to_either_thread(pair) -> None:
 def test_sockets_stay_with_a_thread_that_takes_over_again_soon(pair) -> None:
     sockets, socket, other = pair
     read_all(sockets, socket)
-    for now in (0.0, GRACE_S, GRACE_S):
+    for now in (0.0, GRACE_S, 1.5 * GRACE_S):
         assert not sockets.is_lent
         sockets.take_over(now)
-        sockets.give_back(now)
+        sockets.give_back()
     assert sockets.is_lent
     other.send(b"asked")
     while socket not in wait(sockets, 1_000.0):  # it looks after a while, and not at once
         pass
-    wait(sockets, 0.0)
     assert not sockets.is_lent
     assert take(sockets, socket, socket.recv) == b"asked"
     read_all(sockets, socket)
     other.send(b"asked again")
+    assert wait(sockets, 1_000.0) == [socket]
+
+
+def test_sockets_of_a_thread_that_waits_long_are_not_looked_after_meanwhile(pair) -> None:
+    sockets, socket, other = pair
+    read_all(sockets, socket)
+    for now in (0.0, 0.5 * GRACE_S):
+        sockets.take_over(now)
+    assert sockets.is_lent
+    assert wait(sockets, 1_000.0) == []  # which the turn that came so soon has woken
+    assert not sockets.is_lent
+    other.send(b"asked")
+    assert select.select([int(socket.fd)], [], [], 10.0)[0]
+    assert wait(sockets, 0.0) == []
+    sockets.give_back()
     assert wait(sockets, 1_000.0) == [socket]
 
 
@@ -192,7 +206,7 @@ def test_wake_leader_ends_one_wait_of_the_leader_and_no_other(pair) -> None:
     assert wait(sockets, 1_000.0) == []
     sockets.wake_leader()
     sockets.wake_leader()
-    sockets.give_back(0.0)
+    sockets.give_back()
     assert wait(sockets, 0.0) == []
     sockets.take_over(0.0)
     sockets.wait_as_leader(0.0)
