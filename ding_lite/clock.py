@@ -49,9 +49,8 @@ LOOK_UP_S = 0.5
 class SystemClock:
     """The machine's monotonic clock."""
 
-    def now(self) -> float:
-        """Return seconds since some fixed instant; never goes back."""
-        return time.monotonic()
+    now = staticmethod(time.monotonic)
+    """Return seconds since some fixed instant; never goes back."""
 
     def wait(self, condition: threading.Condition, instant: float) -> None:
         """Wait on a held condition until it is notified or the clock shows `instant`.
@@ -66,6 +65,27 @@ class SystemClock:
 
 
 SYSTEM_CLOCK = SystemClock()
+
+
+class QuietCondition(threading.Condition):
+    """A condition that costs nothing to notify while no thread waits."""
+
+    def __init__(self, lock: threading.RLock | None = None) -> None:
+        super().__init__(lock)
+        self._num_waiting = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until notified, with the lock held, or until the timeout."""
+        self._num_waiting += 1
+        try:
+            return super().wait(timeout)
+        finally:
+            self._num_waiting -= 1
+
+    def notify_all(self) -> None:
+        """Wake all waiting threads, with the lock held."""
+        if self._num_waiting:
+            super().notify_all()
 
 
 @dataclass(frozen=True)

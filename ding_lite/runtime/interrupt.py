@@ -44,30 +44,28 @@ class DeferredSigint:
 
     def __init__(self, hurry: Callable[[], None] = lambda: None) -> None:
         self._hurry = hurry
-        self._is_deferring = False
-        self._is_pending = False
-        self.is_installed = False
-        """Whether it is the handler of SIGINT, so that the main thread may rely on it."""
+        self.is_deferring = False
+        """Whether the main thread is in the block."""
+        self.is_pending = False
+        """Whether Ctrl-C was pressed in the block."""
+        self.thread: int | None = None
+        """The main thread, which may rely on it, while it is the handler of SIGINT."""
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
-        if not self._is_deferring:
+        if not self.is_deferring:
             signal.default_int_handler(signum, frame)
-        self._is_pending = True
+        self.is_pending = True
         self._hurry()
-
-    @property
-    def is_pending(self) -> bool:
-        return self._is_pending
 
     def __enter__(self) -> Self:
         """Defer Ctrl-C from now on; on the main thread, and not within another such block."""
-        self._is_deferring = True
+        self.is_deferring = True
         return self
 
     def __exit__(self, *_: object) -> None:
         """Raise KeyboardInterrupt if Ctrl-C has come meanwhile."""
-        self._is_deferring = False
-        is_pending, self._is_pending = self._is_pending, False
+        self.is_deferring = False
+        is_pending, self.is_pending = self.is_pending, False
         if is_pending:
             raise KeyboardInterrupt
 
@@ -79,11 +77,11 @@ class DeferredSigint:
             yield
             return
         signal.signal(signal.SIGINT, self)
-        self.is_installed = True
+        self.thread = threading.get_ident()
         try:
             yield
         finally:
-            self.is_installed = False
+            self.thread = None
             if signal.getsignal(signal.SIGINT) is self:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -20,8 +20,8 @@ from ding_lite.parallel.wire.messages import (
     Kind,
     read_batch,
     read_call,
-    read_event,
     read_greeting,
+    read_named,
     read_reply,
     read_state,
 )
@@ -48,7 +48,7 @@ def messages(_folder: Path) -> Iterator[Attempt]:
         envelope = Envelope.from_frames(frames)
         if envelope.kind is Kind.EVENT:
             metas = read_batch(envelope)
-            return [read_event(decode(meta, envelope.buffers), 1) for meta in metas]
+            return [read_named(decode(meta, envelope.buffers), "An event") for meta in metas]
         if envelope.kind in GREETINGS:
             return read_greeting(decode(envelope.meta, envelope.buffers), 1)
         if envelope.kind in READERS:

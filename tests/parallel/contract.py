@@ -635,6 +635,16 @@ class TransportContract:
         assert not hub.transport.is_calling
         assert not hub.rejected
 
+    def test_pumping_ends_when_it_is_told_to_even_before_it_begins(self, bench: Bench) -> None:
+        _, leaf, _, _ = bench.both()
+        leaf.transport.end_pump()
+        leaf.transport.pump(lambda: False, FOREVER_S)
+        pumping = threading.Thread(target=lambda: leaf.transport.pump(lambda: False, FOREVER_S))
+        pumping.start()
+        leaf.transport.end_pump()
+        pumping.join(10.0)
+        assert not pumping.is_alive()
+
     def test_pumping_ends_when_the_transport_closes(self, bench: Bench) -> None:
         hub, leaf, _, _ = bench.both()
         pumping = threading.Thread(target=lambda: leaf.transport.pump(lambda: False, FOREVER_S))

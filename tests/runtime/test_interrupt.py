@@ -226,7 +226,7 @@ def test_deferred_sigint_raises_ctrl_c_at_the_end_of_its_block_and_elsewhere_at_
             log.append("done")
 
     with deferred.installed():
-        states = [deferred.is_installed]
+        states = [deferred.thread]
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
                 be_patient()
@@ -236,7 +236,7 @@ def test_deferred_sigint_raises_ctrl_c_at_the_end_of_its_block_and_elsewhere_at_
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert log == ["hurry", "done", "hurry", "done", "quiet"]
-    assert [*states, deferred.is_installed] == [True, False]
+    assert [*states, deferred.thread] == [threading.get_ident(), None]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -251,7 +251,7 @@ def test_deferred_sigint_gives_way_to_the_run_of_a_task_and_to_a_programs_own_ha
     before = signal.signal(signal.SIGINT, lambda signum, frame: seen.append(signum))
     try:
         with deferred.installed():
-            assert not deferred.is_installed
+            assert deferred.thread is None
             signal.raise_signal(signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)
@@ -264,7 +264,7 @@ def test_deferred_sigint_is_not_for_other_threads() -> None:
 
     def run() -> None:
         with deferred.installed():
-            installed.append(deferred.is_installed)
+            installed.append(deferred.thread is not None)
 
     thread = threading.Thread(target=run)
     thread.start()

@@ -337,7 +337,7 @@ class Roster:
             if type(node) is int and self._known.pop(node, None) is not None:
                 self._gone.add(node)
                 self._dismiss(node, str(event))
-        with self._router.links.changed:
+        with self._router.links.lock:
             self._has_roster = True
             self._router.links.changed.notify_all()
         towards = self._spec.dials.get(HUB) or self._spec.desk

@@ -53,11 +53,6 @@ class Drain:
         """Whether `cancel` was called."""
         self._has_warned = False
 
-    @property
-    def is_under_way(self) -> bool:
-        """Whether the node is leaving."""
-        return self._began_at is not None
-
     def begin(self, *, good_bye: bool, linger: float, has_more: Callable[[], bool]) -> None:
         """Begin to leave.
 

@@ -54,19 +54,16 @@ class LinkTable:
         """The link of each peer that has one."""
         self._transport = transport
         self._sessions = sessions
-        self._peers: dict[Link, int] = {}
+        self.peers: dict[Link, int] = {}
+        """The peer that each link is bound to."""
         self._sent_once: set[tuple[int, Link, Kind]] = set()
-
-    def peer_of(self, link: Link) -> int | None:
-        """Return the peer that a link is bound to."""
-        return self._peers.get(link)
 
     def bind(self, link: Link, peer: int) -> None:
         """Bind a peer to a link, and forget the one before it."""
         self._unlink(peer)
         self._sent_once -= {sent for sent in self._sent_once if sent[0] == peer}
         self.of_peers[peer] = link
-        self._peers[link] = peer
+        self.peers[link] = peer
 
     def unbind(self, peer: int) -> None:
         """Note that a peer's link has broken."""
@@ -75,7 +72,7 @@ class LinkTable:
 
     def _unlink(self, peer: int) -> None:
         if (old := self.of_peers.pop(peer, None)) is not None:
-            del self._peers[old]
+            del self.peers[old]
             self._transport.forget(old)
 
     def send(self, link: Link, envelope: Envelope) -> bool:
@@ -229,7 +226,7 @@ class Handshake:
             session.close_link()  # it lacks what was under way, or was restarted
             self._table.send(link, session.greeting(Kind.HELLO))
             return was_open
-        if self._table.peer_of(link) == envelope.src and not session.is_open:
+        if self._table.peers.get(link) == envelope.src and not session.is_open:
             body = body[:_LONGEST_REASON]
             if session.peer is not None and envelope.seq not in (0, self._spec.incarnation):
                 self._isolation.note_refused(envelope.src, body)
@@ -241,7 +238,7 @@ class Handshake:
 
     def take_foreign(self, link: Link, version: int) -> None:
         """End the wait for an answer on both sides where the two have different versions."""
-        peer = self._table.peer_of(link)
+        peer = self._table.peers.get(link)
         if peer is None:
             self.refuse(link, 0, "")
         elif not self._sessions[peer].is_open:

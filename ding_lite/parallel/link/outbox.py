@@ -35,11 +35,11 @@ class SentEvents:
     def __init__(self) -> None:
         self.last_posted = 0
         """The number of the last event."""
-        self.waiting: deque[tuple[int, Encoded]] = deque()
-        """Events to be sent, with their numbers."""
-        self.on_acknowledged: Callable[[int], object] = lambda number: None
+        self.waiting: deque[tuple[int, Encoded, int]] = deque()
+        """Events to be sent, with their numbers and bytes."""
+        self.on_acknowledged: Callable[[int], object] | None = None
         """Called with the number of the last acknowledged event; of the last, if the peer left."""
-        self._unacked: deque[tuple[int, Encoded]] = deque()
+        self._unacked: deque[tuple[int, Encoded, int]] = deque()
         self._lasting: list[Encoded] = []
         self._nbytes = 0
 
@@ -74,8 +74,9 @@ class SentEvents:
         if lasting:
             self._lasting.append(event)
         self.last_posted += 1
-        self.waiting.append((self.last_posted, event))
-        self._nbytes += event.nbytes
+        nbytes = event.nbytes if event.buffers else len(event.meta)
+        self.waiting.append((self.last_posted, event, nbytes))
+        self._nbytes += nbytes
         return self.last_posted
 
     def post_lasting(self) -> None:
@@ -85,12 +86,12 @@ class SentEvents:
 
     def acknowledge(self, seen: int) -> None:
         """Drop the events up to this number."""
-        before = self._nbytes
+        before = len(self._unacked) + len(self.waiting)
         while self._unacked and self._unacked[0][0] <= seen:
-            self._nbytes -= self._unacked.popleft()[1].nbytes
+            self._nbytes -= self._unacked.popleft()[2]
         while self.waiting and self.waiting[0][0] <= seen:  # seen before the link broke
-            self._nbytes -= self.waiting.popleft()[1].nbytes
-        if self._nbytes < before:
+            self._nbytes -= self.waiting.popleft()[2]
+        if self.on_acknowledged and len(self._unacked) + len(self.waiting) < before:
             self.on_acknowledged(seen)
 
     def retransmit(self) -> None:
@@ -98,10 +99,13 @@ class SentEvents:
         self.waiting.extendleft(reversed(self._unacked))
         self._unacked.clear()
 
-    @property
-    def is_single(self) -> bool:
-        """Whether one small event waits alone: with others under way it would go in their batch."""
-        return len(self.waiting) == 1 and not self._unacked and not self.waiting[0][1].buffers
+    def take_single(self) -> tuple[int, bytes] | None:
+        """Take the one small event that waits alone: with others under way it joins their batch."""
+        if self._unacked or self.waiting[0][1].buffers:
+            return None
+        self._unacked.append(self.waiting.popleft())
+        number, event, _ = self._unacked[0]
+        return number, pack_batch([event.meta])
 
     def next_batch(self) -> tuple[int, bytes, Sequence[memoryview]]:
         """Take a batch of small events from the queue, or one that has buffers of its own.
@@ -109,7 +113,7 @@ class SentEvents:
         Returns:
             The number of the first, the batch, and the buffers.
         """
-        first, encoded = self.waiting[0]
+        first, encoded, _ = self.waiting[0]
         if encoded.buffers:
             self._unacked.append(self.waiting.popleft())
             return first, pack_batch([encoded.meta]), encoded.buffers

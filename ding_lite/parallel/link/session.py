@@ -21,6 +21,7 @@ from ding_lite.parallel.wire.messages import (
     Arrival,
     Dropped,
     Envelope,
+    EventArrived,
     Identity,
     Joined,
     Kind,
@@ -28,8 +29,8 @@ from ding_lite.parallel.wire.messages import (
     StateArrived,
     read_batch,
     read_call,
-    read_event,
     read_greeting,
+    read_named,
     read_reply,
     read_state,
 )
@@ -42,6 +43,7 @@ ACK_S = 0.01
 """Seconds after which events are acknowledged, if no other message has done so."""
 BULK_BYTES = 64 * 2**10
 """Calls and answers from this size on go by the lane for bulk."""
+_NONE_HELD = 2**64  # beyond every number of an event
 _UNORDERED = (Kind.STATE, Kind.CALL, Kind.REPLY)
 """Kinds that may arrive late, from before a greeting: they acknowledge nothing."""
 
@@ -81,8 +83,9 @@ class Session:
         self._me = me
         self._sent_at = 0.0
         self._last_seen = 0  # the number of the peer's last event
-        self._held_from = math.inf  # the first event that is not to be acknowledged yet
-        self._ack_at = math.inf  # at the latest; inf owes none
+        self._held_from = _NONE_HELD  # the first event that is not to be acknowledged yet
+        self.ack_at = math.inf
+        """When events are acknowledged at the latest; inf if all are."""
         self._is_urgent = False
         self._credit_due = 0  # the number of the state message for which to send it; 0 for none
 
@@ -90,7 +93,8 @@ class Session:
         self._num_calls_out = 0
         self._num_calls_in = 0
         self._calls_at_bye: int | None = None
-        self._peer_has_greeted = False
+        self.peer_has_greeted = False
+        """Whether the peer is known to have the greeting of this node."""
 
     # -- to be sent ------------------------------------------------------
 
@@ -118,13 +122,13 @@ class Session:
 
     def release(self, up_to: int | None) -> None:
         """Acknowledge events that were held back, up to this number, soon; None for all."""
-        held_from = math.inf if up_to is None else up_to
+        held_from = _NONE_HELD if up_to is None else up_to
         if held_from > self._held_from:
-            self._held_from, self._ack_at = held_from, 0.0
+            self._held_from, self.ack_at = held_from, 0.0
 
     @property
     def _acknowledged(self) -> int:
-        return int(min(self._last_seen, self._held_from - 1))
+        return min(self._last_seen, self._held_from - 1)
 
     def urge(self) -> None:
         """Ask the peer to acknowledge its events at once."""
@@ -186,16 +190,16 @@ class Session:
             self.former_incarnations.add(self.peer.incarnation)
             self.events.post_lasting()
         if is_new:
-            self._last_seen, self._held_from = body["first_kept"] - 1, math.inf
+            self._last_seen, self._held_from = body["first_kept"] - 1, _NONE_HELD
             self.state.renew()
         if body["seen_epoch"] == self._me.incarnation:
             self.events.acknowledge(body["seen"])
 
         self.peer, self.is_open, self.has_left = peer, True, False
         self.received_at = now
-        self._peer_has_greeted = envelope.kind is Kind.WELCOME
-        if self._peer_has_greeted:
-            self._ack_at = now  # it waits for a message before it sends bulk
+        self.peer_has_greeted = envelope.kind is Kind.WELCOME
+        if self.peer_has_greeted:
+            self.ack_at = now  # it waits for a message before it sends bulk
         return [Joined(peer, is_new)]
 
     def _check_counts(self, body: Mapping[str, Any], *, is_new: bool) -> None:
@@ -224,11 +228,11 @@ class Session:
     def _link_broke(self) -> None:
         self.events.retransmit()
         self.state.retransmit()
-        self._ack_at, self._credit_due = math.inf, 0
+        self.ack_at, self._credit_due = math.inf, 0
         self._calls.clear()
         self._num_calls_out = self._num_calls_in = 0
         self._calls_at_bye = None
-        self._peer_has_greeted = self.awaits_ack = False
+        self.peer_has_greeted = self.awaits_ack = False
 
     # -- received -------------------------------------------------------------------
 
@@ -247,12 +251,12 @@ class Session:
             )
         self.received_at = now
         if envelope.kind not in _UNORDERED:
-            self._peer_has_greeted = True
+            self.peer_has_greeted = True
             self.events.acknowledge(envelope.ack)
 
         if envelope.kind is Kind.EVENT:
-            self._ack_at = min(self._ack_at, now + ACK_S)
-            return [*self._take_events(envelope)]
+            self.ack_at = min(self.ack_at, now + ACK_S)
+            return self._take_events(envelope)
         if envelope.kind is Kind.STATE:
             return [self._take_state(envelope, now)]
         if envelope.kind in (Kind.CALL, Kind.REPLY):
@@ -262,28 +266,31 @@ class Session:
         if envelope.kind is Kind.CREDIT:
             return [*self.state.take_credit(envelope)]
         elif envelope.kind is Kind.PING:
-            if self._ack_at < math.inf:
-                self._ack_at = now  # the peer may be waiting for that
+            if self.ack_at < math.inf:
+                self.ack_at = now  # the peer may be waiting for that
         elif envelope.kind is Kind.BYE:
             self._calls_at_bye = envelope.seq
             return self._leave_if_complete()
         return []
 
-    def _take_events(self, envelope: Envelope) -> Iterator[Arrival]:
+    def _take_events(self, envelope: Envelope) -> list[Arrival]:
         """Read a batch of events; those that have come before are dropped."""
+        arrivals: list[Arrival] = []
         for seq, meta in enumerate(read_batch(envelope), start=envelope.seq):
             if seq != self._last_seen + 1:
                 # A connection that broke and came back may lose events before either end has
                 # noticed; the greeting that follows makes the peer send them again.
                 reason = f"Event {seq} of node {self.peer_id} came after {self._last_seen}."
-                yield Dropped(reason, is_fault=False)
+                arrivals.append(Dropped(reason, is_fault=False))
                 continue
             self._last_seen = seq
             try:
-                yield read_event(decode(meta, envelope.buffers), seq)
+                named = read_named(decode(meta, envelope.buffers), "An event")
+                arrivals.append(EventArrived(*named, seq))
                 self.num_events_in += 1
             except CodecError as error:  # the others of its batch are still good
-                yield Dropped(f"Event {seq} of node {self.peer_id}: {error}")
+                arrivals.append(Dropped(f"Event {seq} of node {self.peer_id}: {error}"))
+        return arrivals
 
     def _take_state(self, envelope: Envelope, now: float) -> StateArrived:
         """Read values; credit for those that are only announced is due once they are read."""
@@ -303,7 +310,8 @@ class Session:
             return []
         self.has_left, self.is_open = True, False
         self.awaits_ack = True
-        self.events.on_acknowledged(self.events.last_posted)
+        if self.events.on_acknowledged is not None:
+            self.events.on_acknowledged(self.events.last_posted)
         return [Left()]
 
     def _take_late(self, envelope: Envelope) -> list[Arrival]:
@@ -337,17 +345,17 @@ class Session:
             yield Lane.CONTROL, self._next_events(now)
         while self._calls:
             is_bulky = self._calls[0].payload_bytes >= BULK_BYTES
-            if is_bulky and not self._peer_has_greeted:
+            if is_bulky and not self.peer_has_greeted:
                 break
             self._num_calls_out += 1
             yield (Lane.BULK if is_bulky else Lane.CONTROL), self._calls.popleft()
-        if self.state.is_due and self._peer_has_greeted:
+        if self.state.is_due and self.peer_has_greeted:
             seq, body = self.state.next_message(shares_memory=self._shares_memory)
             yield Lane.BULK, self._envelope(Kind.STATE, seq=seq, body=body, now=now)
         if seq := self._credit_due:
             self._credit_due = 0
             yield Lane.CONTROL, self._envelope(Kind.CREDIT, seq=seq, now=now)
-        if now >= self._ack_at and not self._is_urgent:
+        if now >= self.ack_at and not self._is_urgent:
             yield Lane.CONTROL, self._envelope(Kind.ACK, now=now)
         elif self._is_urgent or now - self._sent_at >= HEARTBEAT_S:
             self._is_urgent = False
@@ -358,7 +366,10 @@ class Session:
         if not self.is_open or len(self.events.waiting) + len(self._calls) != 1:
             return None
         if self.events.waiting:
-            return self._next_events(now) if self.events.is_single else None
+            single = self.events.take_single()
+            if single is None:
+                return None
+            return self._envelope(Kind.EVENT, seq=single[0], meta=single[1], now=now)
         if self._calls[0].payload_bytes >= BULK_BYTES:
             return None
         self._num_calls_out += 1
@@ -372,7 +383,7 @@ class Session:
             return 0.0
         beat_s = HEARTBEAT_S - (now - self._sent_at)
         silent_s = SILENCE_S - (now - self.received_at)
-        return max(0.0, min(self._ack_at - now, beat_s, silent_s))
+        return max(0.0, min(self.ack_at - now, beat_s, silent_s))
 
     @property
     def _has_more(self) -> bool:
@@ -380,8 +391,8 @@ class Session:
         if self.events.waiting or self._credit_due or self._is_urgent:
             return True
         if self._calls:
-            return self._peer_has_greeted or self._calls[0].payload_bytes < BULK_BYTES
-        return self.state.is_due and self._peer_has_greeted
+            return self.peer_has_greeted or self._calls[0].payload_bytes < BULK_BYTES
+        return self.state.is_due and self.peer_has_greeted
 
     def ping(self) -> Envelope:
         """Make a heartbeat."""
@@ -416,7 +427,7 @@ class Session:
         if now is not None:
             self._sent_at = now
         if kind not in _UNORDERED and kind is not Kind.CREDIT:
-            self._ack_at = math.inf
+            self.ack_at = math.inf
         knows_peer = self.is_open and kind not in _UNORDERED
         return Envelope(
             kind=kind,
@@ -424,8 +435,8 @@ class Session:
             dst=self.peer_id,
             incarnation=self._me.incarnation,
             seq=seq,
-            # It may be of an earlier incarnation else.
-            ack=self._acknowledged if knows_peer else 0,
+            # It may be of an earlier incarnation else; as `_acknowledged`.
+            ack=min(self._last_seen, self._held_from - 1) if knows_peer else 0,
             meta=meta if body is None else body.meta,
             buffers=tuple(buffers if body is None else body.buffers),
         )

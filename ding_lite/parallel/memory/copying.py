@@ -10,8 +10,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-SHARED_FROM = 8 * 2**20
-"""Bytes from which on a second thread copies half; starting it takes as long as copying 1 MiB."""
+SHARED_FROM = 32 * 2**20
+"""Bytes from which on a second thread copies half; to start it and to wait for it takes as long as
+copying 1 MiB on an idle machine, and several beside other work."""
 
 _Bytes: TypeAlias = npt.NDArray[np.uint8]
 _Buffer: TypeAlias = memoryview | _Bytes

@@ -85,7 +85,7 @@ class Reporter:
             self._file = None
 
     def look(self, now: float, state: State | None = None) -> NodeMetrics:
-        with self._links.changed:
+        with self._links.lock:
             sessions = list(self._links.sessions.values())
             traffic = {
                 "events_out": sum(s.events.num_sent for s in sessions),

@@ -89,7 +89,7 @@ class Calls:
             return self.onward(node, request)
         began_ns = self._traced.now()
         number, answer = self.pending.begin(node)
-        with self._links.changed:
+        with self._links.lock:
             session = self._links.sessions.get(node)
             if session is not None and session.is_open:
                 session.call(number, request)
@@ -191,7 +191,7 @@ class Calls:
         return handler(*args, **kwargs)
 
     def _reply(self, peer: int, number: int, body: Encoded) -> None:
-        with self._links.changed:
+        with self._links.lock:
             session = self._links.sessions.get(peer)
             if session is not None:  # else the node has left meanwhile
                 session.reply(number, body)

@@ -70,7 +70,7 @@ class JobView(Router):
     def world(self) -> tuple[frozenset[str], ...]:
         if self._spec.world and not self._roster:
             return self._spec.world
-        with self.links.changed:
+        with self.links.lock:
             known = [s.peer for s in self.links.sessions.values() if s.peer is not None]
         of_node = {} if self._relay is None else self._relay.labels
         of_node |= {self._spec.node_id: self._spec.labels}

@@ -107,7 +107,7 @@ class NodeRouter(JobView):
         self.links.on_state_sent = self.traced.state_sent
         self.links.on_unknown_node = self._adopt
         self.links.on_cut_off = self._note_cut_off
-        self.deferred_sigint = DeferredSigint(self._transport.wake_pump)
+        self.deferred_sigint = DeferredSigint(self._transport.end_pump)
         """Defers Ctrl-C while the main thread pumps messages."""
 
         self._calls = Calls(spec.node_id, self.links, self.traced, clock, self)
@@ -163,9 +163,9 @@ class NodeRouter(JobView):
             return
         if event == FINISH:
             self.links.settle()
-        began_ns, sent = self.traced.now(), []
+        began_ns, sent = 0 if self.traced.tracer is None else self.traced.now(), []
         encoded = encode_event(event, args, kwargs)
-        with self.links.changed:
+        with self.links.lock:
             if event == FINISH:
                 self._lasting.append(encoded)
             for peer, session in [*self.links.sessions.items()]:
@@ -192,13 +192,13 @@ class NodeRouter(JobView):
 
     def pump(self, ready: Callable[[], bool], timeout: float | None) -> None:
         seconds = math.inf if timeout is None else timeout
-        if self._transport.is_calling:
-            return
-        if threading.current_thread() is not threading.main_thread():
+        deferred = self.deferred_sigint
+        if threading.get_ident() == deferred.thread:
+            if not deferred.is_deferring:  # else it pumps already
+                with deferred:
+                    self._transport.pump(ready, seconds)
+        elif threading.current_thread() is not threading.main_thread():
             self._transport.pump(ready, seconds)
-        elif self.deferred_sigint.is_installed:
-            with self.deferred_sigint as deferred:
-                self._transport.pump(lambda: deferred.is_pending or ready(), seconds)
 
     def wake_pump(self) -> None:
         self._transport.wake_pump()
@@ -256,7 +256,7 @@ class NodeRouter(JobView):
     # -- arrivals, on the thread that reads messages ------------------------------------------
 
     def _deliver(self, peer: int, arrival: Arrival) -> None:
-        began_ns = self.traced.now()
+        began_ns = 0 if self.traced.tracer is None else self.traced.now()
         if isinstance(arrival, EventArrived):
             sender, came = peer, arrival
             if self._relay is not None:

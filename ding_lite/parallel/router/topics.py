@@ -130,7 +130,7 @@ class Topics:
         began_ns, peers, relay = self._traced.now(), [], self._relay
         if relay is not None:
             slots = relay.addressed(slots, patterns)
-        with self._links.changed:
+        with self._links.lock:
             if self._keeps_offers:
                 self._offered |= {key: (patterns, slot) for key, slot in slots.items()}
             for peer, session in self._links.sessions.items():
@@ -146,7 +146,7 @@ class Topics:
 
     def offer_newest(self, peer: int, labels: frozenset[str]) -> None:
         """Offer earlier values to a node that has just joined."""
-        with self._links.changed:
+        with self._links.lock:
             offered = self._offered.items()
             slots = {k: v for k, (to, v) in offered if to is None or matches(labels, to)}
             if (session := self._links.sessions.get(peer)) is not None:
@@ -173,7 +173,7 @@ class Topics:
             self._deliver(peer, values)
         finally:
             if owes_credit:
-                with self._links.changed:
+                with self._links.lock:
                     if (session := self._links.sessions.get(peer)) is not None:
                         session.credit(owes_credit)
                 self._links.wake()

@@ -163,6 +163,9 @@ class Transport(Protocol):
     def wake_pump(self) -> None:
         """Make the pumping thread check `ready` again; safe from any thread and at any time."""
 
+    def end_pump(self) -> None:
+        """Make the thread that pumps return, or else the next one to do so; safe likewise."""
+
     def close(self) -> None:
         """Send the messages that were taken, within a second, and end the thread.
 

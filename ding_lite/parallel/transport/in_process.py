@@ -285,6 +285,9 @@ class InprocTransport(Transport):
     def wake_pump(self) -> None:
         pass
 
+    def end_pump(self) -> None:
+        pass
+
     def close(self) -> None:
         with self._network._lock:
             if self._is_closing:

@@ -49,7 +49,7 @@ class EventFlow:
 
     def pass_on(self, event: Encoded, number: int, *, source: int, hops: Iterable[int]) -> None:
         """Queue an event for peers; `number` is that of the link of its `source`."""
-        with self._links.changed:
+        with self._links.lock:
             for hop in hops:
                 session = self._links.sessions[hop]
                 if not session.has_left:
@@ -59,7 +59,7 @@ class EventFlow:
 
     def forget(self, source: int) -> None:
         """Forget the numbers of a restarted peer; its events are still relayed."""
-        with self._links.changed:
+        with self._links.lock:
             for key in [key for key in self._under_way if key[0] == source]:
                 del self._under_way[key]
 

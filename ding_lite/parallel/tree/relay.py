@@ -114,7 +114,7 @@ class Relay(Relaying):
     def _publish_labels(self) -> None:
         """Send the labels of this node to all nodes, which do not have them in their specs."""
         slots = self._outbox.fill({_LABELS: sorted(self._spec.labels)})
-        with self._links.changed:
+        with self._links.lock:
             for session in self._links.sessions.values():
                 session.state.offer(self.addressed(slots, ["*"]))
 
@@ -158,7 +158,7 @@ class Relay(Relaying):
                 onward.setdefault(hops, {})[name] = value
         for hops, passed in onward.items():
             slots = self._outbox.fill(passed)
-            with self._links.changed:
+            with self._links.lock:
                 for hop in hops:
                     self._links.sessions[hop].state.offer(slots)
         if onward:
@@ -269,7 +269,7 @@ class Relay(Relaying):
                 lambda answer: outcome.set_result(self._outcome(answer, hop, is_last=hop == to))
             )
 
-        with self._links.changed:
+        with self._links.lock:
             is_early = self._links.sessions[hop].peer is None
             if is_early:  # children may be ready before the parent is
                 self._early[hop].append(send)
@@ -354,7 +354,7 @@ class Relay(Relaying):
         if parent is None:
             return
         sessions = self._links.sessions
-        with self._links.changed:
+        with self._links.lock:
             Deadline.after(None, self._clock).wait(
                 self._links.changed,
                 lambda: (

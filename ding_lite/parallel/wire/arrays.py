@@ -63,10 +63,12 @@ def unreadable(error: Exception) -> Unsendable:
 class Packing:
     """The buffers of a message that is being written; `borrow` refers to large arrays, uncopied."""
 
-    __slots__ = ("_nbytes", "borrow", "num_arrays", "own", "packed")
+    __slots__ = ("_nbytes", "borrow", "least_bytes", "num_arrays", "own", "packed")
 
     def __init__(self, borrow: bool) -> None:
         self._nbytes = 0
+        self.least_bytes = 0
+        """Bytes that the meta has at least."""
         self.borrow = borrow
         self.own: list[memoryview] = []
         self.packed: list[bytes] = []
@@ -125,13 +127,6 @@ class Packing:
                 f"one of {self._nbytes} bytes of arrays in its message",
                 f"A message holds {MAX_PAYLOAD_BYTES}: send it in parts.",
             )
-
-    def packed_bytes(self) -> int:
-        return sum(map(len, self.packed))
-
-    def buffers(self) -> list[memoryview]:
-        packed = b"".join(self.packed)
-        return [memoryview(packed), *self.own] if packed else self.own
 
 
 class Unpacking:

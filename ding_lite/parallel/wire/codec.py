@@ -14,7 +14,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from enum import Enum
-from typing import Any, TypeAlias
+from itertools import chain
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 import numpy as np
@@ -106,10 +107,12 @@ def encode(tree: Any, *, borrow: bool = False, name: str = "value", room: int = 
     writer = _Writer(borrow)
     try:
         node = writer.node(tree, 1)
-        meta = _ENCODER.encode((writer.packed_bytes(), node))
+        packed = b"".join(writer.packed)
+        meta = _ENCODER.encode((len(packed), node))
         if len(meta) > MAX_META_BYTES - room:
             raise _too_large(len(meta), room)
-        return Encoded(meta, writer.buffers(), writer.num_arrays)
+        buffers = [memoryview(packed), *writer.own] if packed else writer.own
+        return Encoded(meta, buffers, writer.num_arrays)
     except Exception as error:  # noqa: BLE001 - what a foreign object raises may be anything
         is_leaf = isinstance(error, OverflowError | UnicodeEncodeError)  # msgspec says not which
         refusal = _find(tree) if is_leaf else unreadable(error)
@@ -142,7 +145,8 @@ def decode(meta: bytes | memoryview, buffers: Sequence[memoryview]) -> Any:
         return node
     reader = _Reader(buffers, packed_bytes)
     tree = reader.value(node, 1)
-    reader.finish()
+    if buffers or packed_bytes:
+        reader.finish()
     return tree
 
 
@@ -152,15 +156,14 @@ _PLAIN = frozenset({type(None), bool, int, float, str})
 class _Writer(Packing):
     """Encodes values into nodes for msgspec, and collects the buffers."""
 
-    __slots__ = ("least_bytes", "plain")
-
-    def __init__(self, borrow: bool, plain: frozenset[type] = _PLAIN) -> None:
-        super().__init__(borrow)
-        self.plain = plain
-        self.least_bytes = 0
+    __slots__ = ()
+    plain: ClassVar[frozenset[type]] = _PLAIN
+    """Types that are left to msgspec."""
 
     def node(self, value: Any, depth: int) -> Any:
         kind = type(value)
+        if kind is list:  # copied at once: other threads may write to it
+            return [Tag.LIST, *self.nodes([*value], None, depth)]
         if kind in self.plain:
             return value
         write = _WRITERS.get(kind) or _writer_of(value)
@@ -168,15 +171,26 @@ class _Writer(Packing):
 
     def nodes(self, values: Sequence[Any], keys: Iterable[Any] | None, depth: int) -> Sequence[Any]:
         """Encode the values of a container; `keys` name them in errors."""
+        if depth > MAX_DEPTH:
+            raise Unsendable(
+                f"the {depth}th container within a container",
+                f"At most {MAX_DEPTH} may be nested, and a container must not hold itself.",
+            )
         self.least_bytes += 1 + len(values)
         if self.least_bytes > MAX_META_BYTES:  # a list may hold another one any number of times
             raise _too_large(self.least_bytes, 0)
-        if self.plain.issuperset(map(type, values)):
+        plain = self.plain
+        if plain.issuperset(map(type, values)):
             return values
-        plain, found = self.plain, []
+        found: list[Any] = []
         try:
-            for value in values:
-                found.append(value if type(value) in plain else self.node(value, depth))
+            for value in values:  # as `node` does, which most values would pay for
+                kind = type(value)
+                if kind is tuple:
+                    value = [Tag.TUPLE, *self.nodes(value, None, depth + 1)]
+                elif kind not in plain and (kind is not bytes or len(value) >= OWN_BUFFER_BYTES):
+                    value = (_WRITERS.get(kind) or _writer_of(value))(self, value, depth + 1)
+                found.append(value)
         except Exception as error:  # noqa: BLE001 - likewise
             refusal = unreadable(error)
             refusal.path.append(len(found) if keys is None else list(keys)[len(found)])
@@ -184,49 +198,43 @@ class _Writer(Packing):
         return found
 
     def pairs(self, value: Mapping[Any, Any], depth: int) -> list[Any]:
-        if not value:
-            return []
         value = dict(value)  # at once: other threads may write to it
-        keys, values = list(value), list(value.values())
-        for key in keys:
-            if type(key) not in SCALARS:
-                raise Unsendable(
-                    f"a dict with the key {shorten(key)}, a {type(key).__name__}",
-                    "The key of a dict that travels is a str, int, float, bool, bytes or None.",
-                )
-        both = [None] * (2 * len(keys))
-        both[::2] = keys if self.plain else [self.node(key, depth) for key in keys]
-        both[1::2] = self.nodes(values, keys, depth)
-        return both
+        if not SCALARS.issuperset(map(type, value)):
+            key = next(key for key in value if type(key) not in SCALARS)
+            raise Unsendable(
+                f"a dict with the key {shorten(key)}, a {type(key).__name__}",
+                "The key of a dict that travels is a str, int, float, bool, bytes or None.",
+            )
+        values = self.nodes([*value.values()], value, depth)
+        keys = value if self.plain else [self.node(key, depth) for key in value]
+        return [*chain.from_iterable(zip(keys, values, strict=True))]
 
 
 _Write = Callable[[_Writer, Any, int], Any]
 
 
-def _deeper(depth: int) -> int:
-    if depth > MAX_DEPTH:
-        raise Unsendable(
-            f"the {depth}th container within a container",
-            f"At most {MAX_DEPTH} may be nested, and a container must not hold itself.",
-        )
-    return depth + 1
+class _CheckingWriter(_Writer):
+    """Checks every leaf, to find the value that msgspec has refused."""
+
+    __slots__ = ()
+    plain = frozenset()
 
 
 def _write_set(writer: _Writer, value: set[Any], depth: int) -> list[Any]:
     items = [*value]
-    return [Tag.SET, *writer.nodes(items, items, _deeper(depth))]
+    return [Tag.SET, *writer.nodes(items, items, depth)]
 
 
 def _write_context(writer: _Writer, value: Context, depth: int) -> list[Any]:
     kept = writer.nodes(value.kept, None, depth)
-    pairs = writer.pairs(value, _deeper(depth))
+    pairs = writer.pairs(value, depth)
     return [Tag.CONTEXT, value.finish is True, len(kept), *kept, *pairs]
 
 
 def _write_record(writer: _Writer, value: Any, depth: int) -> list[Any]:
     name, names = RECORDS.description(type(value))
     fields = {name: getattr(value, name) for name in names}
-    return [Tag.RECORD, name, *writer.pairs(fields, _deeper(depth))]
+    return [Tag.RECORD, name, *writer.pairs(fields, depth)]
 
 
 def _write_bytes(writer: _Writer, value: bytes, _depth: int) -> bytes | list[Any]:
@@ -276,12 +284,11 @@ _WRITERS: dict[type, _Write] = {
     int: _write_int,
     str: _write_str,
     bytes: _write_bytes,
-    # Copied at once: other threads may write to the list.
-    list: lambda writer, value, depth: [Tag.LIST, *writer.nodes([*value], None, _deeper(depth))],
-    tuple: lambda writer, value, depth: [Tag.TUPLE, *writer.nodes(value, None, _deeper(depth))],
+    list: _Writer.node,
+    tuple: lambda writer, value, depth: [Tag.TUPLE, *writer.nodes(value, None, depth)],
     **dict.fromkeys(
         (dict, OrderedDict),
-        lambda writer, value, depth: [Tag.DICT, *writer.pairs(value, _deeper(depth))],
+        lambda writer, value, depth: [Tag.DICT, *writer.pairs(value, depth)],
     ),
     set: _write_set,
     **dict.fromkeys((np.ndarray, np.memmap), _write_array),
@@ -330,9 +337,8 @@ def _too_large(size: int, room: int) -> Unsendable:
 
 
 def _find(tree: Any) -> Unsendable:
-    """Find the value that msgspec has refused, by encoding again with every leaf checked."""
     try:
-        _Writer(True, frozenset()).node(tree, 1)
+        _CheckingWriter(True).node(tree, 1)
     except Exception as error:  # noqa: BLE001 - it is the caller's to raise
         return unreadable(error)
     return Unsendable("a tree that has changed meanwhile", "Send a copy.")
@@ -356,7 +362,11 @@ class _Reader(Unpacking):
         tag = node[0]
         if type(tag) is not int or not 0 <= tag < len(_READERS):
             raise CodecError(f"{shorten(tag)} is no tag; they go from 0 to {len(_READERS) - 1}.")
-        return _READERS[tag](self, node, depth)
+        read = _READERS[tag]
+        if read is not None:
+            return read(self, node, depth)
+        items = self.values(node[1:], depth)
+        return tuple(items) if tag else items
 
     def values(self, nodes: Node, depth: int) -> list[Value]:
         if depth > MAX_DEPTH + 1:
@@ -451,9 +461,9 @@ def _of_length(node: Node, length: int) -> Node:
 
 
 # In the order of their tags.
-_READERS: tuple[_Read, ...] = (
-    lambda reader, node, depth: reader.values(node[1:], depth),
-    lambda reader, node, depth: tuple(reader.values(node[1:], depth)),
+_READERS: tuple[_Read | None, ...] = (
+    None,  # lists and tuples, most of all: without a call more
+    None,
     lambda reader, node, depth: reader.pairs(node[1:], depth),
     _read_set,
     _read_bytes,

@@ -8,7 +8,7 @@ agree. All that is decoded comes from outside: what is malformed raises `CodecEr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
@@ -85,7 +85,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     def frames(self) -> list[bytes | memoryview]:
         header = _HEADER.pack(
             MAGIC, VERSION, self.kind, 0, self.src, self.dst, self.incarnation, self.seq, self.ack,
-            len(self.buffers), len(self.meta), self.payload_bytes,
+            len(self.buffers), len(self.meta), self.payload_bytes if self.buffers else 0,
         )  # fmt: skip
         return [header + self.meta, *self.buffers]
 
@@ -147,8 +147,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(list[bytes])
 
 
-def pack_batch(metas: Sequence[bytes]) -> bytes:
-    return _ENCODER.encode(metas)
+pack_batch: Callable[[Sequence[bytes]], bytes] = _ENCODER.encode
 
 
 def unpack_batch(meta: bytes) -> list[bytes]:
@@ -275,10 +274,6 @@ def read_batch(envelope: Envelope) -> list[bytes]:
     if len(metas) > 1 and envelope.buffers:
         raise CodecError("A batch of events has no buffers; an event with buffers stands alone.")
     return metas
-
-
-def read_event(body: Any, number: int) -> EventArrived:
-    return EventArrived(*read_named(body, "An event"), number)
 
 
 def read_call(envelope: Envelope) -> CallArrived:

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import methodcaller
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from ding_lite.errors import MiddlewareError
@@ -120,17 +121,14 @@ class Inbox:
 
     def put_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
         """Take an event from a node."""
-        with self._lock:
-            self._events.append((event, lambda to: to.receive_event(node_id, event, args, kwargs)))
-            message = self._begin()
-        self._deliver(message)
+        take = methodcaller("receive_event", node_id, event, args, kwargs)
+        self._events.append((event, take))
+        self._deliver()
 
     def put_failure(self, error: Exception) -> None:
         """End the task with an error, in the place of the end of the job."""
-        with self._lock:
-            self._events.append((FINISH, partial(_hand_over_failure, error)))
-            message = self._begin()
-        self._deliver(message)
+        self._events.append((FINISH, partial(_hand_over_failure, error)))
+        self._deliver()
 
     def put_state(self, node_id: int, values: Mapping[str, Any]) -> None:
         """Take the values of topics from a node; they replace older ones."""
@@ -142,8 +140,7 @@ class Inbox:
                     self._topics.setdefault(node_id, {})[topic] = value
             for subscription in self._subscriptions:
                 subscription.put(node_id, values)
-            message = self._begin()
-        self._deliver(message)
+        self._deliver()
 
     def subscribe(self, *topics: str) -> Subscription:
         """Subscribe to topics; values of a ctx that were delivered before are not included."""
@@ -177,8 +174,7 @@ class Inbox:
                 if (end := self._end) is not None:
                     self._end = None
                     self._events.appendleft((FINISH, partial(_hand_over_to, receiver, end)))
-            message = self._begin()
-        self._deliver(message)
+        self._deliver()
 
         def leave() -> None:
             with self._lock:
@@ -187,24 +183,24 @@ class Inbox:
 
         return leave
 
-    def _begin(self) -> _Message | None:
-        """Take the first message to deliver unless another thread delivers; with the lock held."""
-        if self._audience or not self._receivers:
-            return None
-        message = self._next()
-        self._audience = () if message is None else tuple(self._receivers)
-        return message
-
-    def _deliver(self, message: _Message | None) -> None:
+    def _deliver(self) -> None:
         """Deliver queued messages in order, without a lock held while a receiver runs.
 
         A receiver may answer at once, and two nodes that answer each other must not wait for
         each other's lock. So one thread at a time delivers, and it takes along what others add.
         """
         errors: list[BaseException] = []
-        while message is not None:
-            is_delivered = False
-            try:
+        is_delivering = False
+        try:
+            while True:
+                with self._lock:
+                    if is_delivering:
+                        self._audience, is_delivering = (), False
+                    if self._audience or not (self._receivers and (self._events or self._ctx)):
+                        break
+                    if (message := self._next()) is None:
+                        break
+                    self._audience, is_delivering = tuple(self._receivers), True
                 for receiver in self._audience:
                     try:
                         message(receiver)
@@ -212,11 +208,10 @@ class Inbox:
                         if is_for_program(error):
                             raise
                         errors.append(error)
-                is_delivered = True
-            finally:
+        finally:
+            if is_delivering:  # a signal ends it
                 with self._lock:
                     self._audience = ()
-                    message = self._begin() if is_delivered else None
 
         if len(errors) > 1:
             raise BaseExceptionGroup(f"{len(errors)} messages were not taken", errors)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from ding_lite.clock import Clock, Deadline
+from ding_lite.clock import Clock, Deadline, QuietCondition
 from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, did_you_mean
 from ding_lite.runtime.context import LOCAL_KEYS, Context, Latch, ParallelContext
 from ding_lite.runtime.messaging.inbox import FINISH, Progress
@@ -59,8 +59,9 @@ class Messages:
         self._clock = clock
         self._listeners: dict[str, list[tuple[Listener, bool]]] = {}
         self._waiting: dict[str, list[list[tuple[Emission, str]]]] = {}
-        self._notify: Callable[[], None] = lambda: None
-        self._posted = threading.Condition()
+        self._notify: Callable[[], None] | None = None
+        self._lock = threading.RLock()
+        self._posted = QuietCondition(self._lock)
         self._delivering = False
         self._shares: list[tuple[tuple[str, ...], tuple[str, ...] | None]] = []
         self._leave: Callable[[], None] | None = None
@@ -147,17 +148,21 @@ class Messages:
             self.router.emit(event, *args, **kwargs)
         if not only_remote:
             self._post(event, Emission(args, kwargs))
-            self.deliver()
+            if self.pending:
+                self.deliver()
 
     def _post(self, event: str, emission: Emission) -> None:
         """Queue an event and wake the threads that wait for it; safe from any thread."""
-        with self._posted:
+        if not (self._listeners.get(event) or self._waiting.get(event)):
+            return
+        with self._lock:
             if self._listeners.get(event):
                 self.pending.append((event, emission))
             for box in self._waiting.get(event, []):
                 box.append((emission, event))
             self._posted.notify_all()
-        self._notify()
+        if self._notify is not None:
+            self._notify()
         self.router.wake_pump()
 
     @contextmanager
@@ -200,7 +205,8 @@ class Messages:
                 raise
             raise raised from error
         finally:
-            draw_listener(event, began_ns)
+            if type(event) is not str:
+                draw_listener(event, began_ns)
 
     def wait_for(self, event: str, timeout: float | None) -> Emission | None:
         """Block until an event of this name is emitted, delivering others meanwhile.
@@ -216,19 +222,20 @@ class Messages:
         began_ns = time.monotonic_ns()
         deadline = Deadline.after(timeout, self._clock)
         deliverable = threading.get_ident() == self.owner and not self._delivering
-        latch = self._latch
+        latch, step = self._latch, self._latch.step
 
-        def ready() -> bool:
-            return bool(box) or latch.ends_waits or (deliverable and bool(self.pending))
+        def ready() -> bool:  # asked several times for each message
+            has_come = box or (deliverable and self.pending)
+            return bool(has_come) or latch.is_set or step.is_cancelled
 
-        with self._posted:
+        with self._lock:
             self._waiting.setdefault(event, []).append(box)
         try:
             while True:
                 self.router.pump(ready, deadline.remaining)
                 awake = ready()
                 if not awake:
-                    with self._posted:
+                    with self._lock:
                         awake = deadline.wait(self._posted, ready)
                 if deliverable:
                     self.deliver()
@@ -236,7 +243,7 @@ class Messages:
                     emission, said = box[0]
                     draw_wait(said, began_ns)
                     return emission
-                if latch.ends_waits:
+                if latch.is_set or step.is_cancelled:
                     return None
                 if not awake:
                     raise DeadlineExceeded(
@@ -244,7 +251,7 @@ class Messages:
                         f"node, thread or listener, or give `wait_for` a longer timeout."
                     )
         finally:
-            with self._posted:
+            with self._lock:
                 self._waiting[event].remove(box)
 
     def _announce_end(self) -> None:
@@ -255,7 +262,7 @@ class Messages:
     def _wake_waits(self) -> None:
         """Wake all blocked calls: the job ends, or their step has failed."""
         self.router.wake()
-        with self._posted:
+        with self._lock:
             self._posted.notify_all()
         self.router.wake_pump()
         self.parallel_ctx.wake()

@@ -31,7 +31,9 @@ def test_much_is_copied_by_two_threads_and_little_by_one(monkeypatch: pytest.Mon
     monkeypatch.setattr(
         threading.Thread, "start", lambda thread: (started.append(thread.name), start(thread))
     )
-    little, much = (np.ones(size, np.uint8) for size in (copying.SHARED_FROM - 1, 2**24))
+    little, much = (
+        np.ones(size, np.uint8) for size in (copying.SHARED_FROM - 1, copying.SHARED_FROM)
+    )
     copy_all([(np.zeros_like(little), little)])
     assert not started
     copy_all([(np.zeros_like(much), much)])

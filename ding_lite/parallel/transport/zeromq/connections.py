@@ -77,7 +77,8 @@ class Connections:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self._max_total_bytes = max_total_bytes or memory // 2
         self._open: dict[int, _Connection] = {}
-        self._of_routes: dict[bytes, int] = {}
+        self.of_routes: dict[bytes, int] = {}
+        """The descriptors of the links and lanes that have brought a message, or were dialled."""
         self._fresh: set[int] = set()
         self._settled: set[int] = set()
         self._has_drained = False
@@ -101,11 +102,11 @@ class Connections:
     def _assign(
         self, fd: int, known: _Connection, route: bytes | None, owner: int | None = None
     ) -> None:
-        if known.route is not None and self._of_routes.get(known.route) == fd:
-            del self._of_routes[known.route]
+        if known.route is not None and self.of_routes.get(known.route) == fd:
+            del self.of_routes[known.route]
         known.route = route
         if route is not None:
-            known.owner, self._of_routes[route] = owner, fd
+            known.owner, self.of_routes[route] = owner, fd
 
     def closed(self, fd: int) -> None:
         known = self._open.pop(fd, None)
@@ -126,7 +127,7 @@ class Connections:
     ) -> None:
         """Note a message that was read; its descriptor is -1 if this node has dialled."""
         if fd < 0:
-            fd = self._of_routes.get(route, -1)
+            fd = self.of_routes.get(route, -1)
         known = self._open.get(fd)
         if known is None:  # ZeroMQ has not reported it yet
             self.opened(fd)
@@ -139,7 +140,7 @@ class Connections:
         self._fresh.add(fd)
 
     def brought_at(self, route: bytes) -> float:
-        known = self._open.get(self._of_routes.get(route, -1))
+        known = self._open.get(self.of_routes.get(route, -1))
         return 0.0 if known is None else known.received_at
 
     def drained(self) -> None:
@@ -149,7 +150,7 @@ class Connections:
         self._fresh.clear()
 
     def cut(self, route: bytes) -> None:
-        fd = self._of_routes.get(route, -1)
+        fd = self.of_routes.get(route, -1)
         if fd in self._open:
             self._shut_down(fd)
 

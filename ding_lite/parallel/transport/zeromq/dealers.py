@@ -64,6 +64,8 @@ class Dealers:
     address: str
     link: Link = field(default_factory=lambda: Link(b"d" + os.urandom(12)))
     sockets: dict[Lane, zmq.Socket[bytes]] = field(default_factory=dict)
+    is_there: bool = False
+    """Whether both sockets are connected."""
     _up: set[Lane] = field(default_factory=set)
     _was_there: bool = False
     _is_refused: bool = False
@@ -79,10 +81,6 @@ class Dealers:
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
         socket.connect(self.address)
         self.sockets[lane] = socket
-
-    @property
-    def is_there(self) -> bool:
-        return len(self._up) == len(Lane)
 
     def note_opened(self, lane: Lane, fd: int) -> None:
         self._close_copy(lane)
@@ -105,12 +103,13 @@ class Dealers:
         if lane in self._up:
             return False
         self._up.add(lane)
+        self.is_there = len(self._up) == len(Lane)
         self._was_there = self._was_there or self.is_there
         return self.is_there
 
     def note_down(self, lane: Lane) -> bool:
         self._close_copy(lane)
-        was_there = self.is_there
+        was_there, self.is_there = self.is_there, False
         self._up.discard(lane)
         return was_there
 

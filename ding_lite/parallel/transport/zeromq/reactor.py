@@ -26,6 +26,7 @@ class Reactor(ABC):
         self._iterating = threading.Lock()
         self._leading = threading.Lock()
         self._leader = 0
+        self._ends_pump = False
         self._own_thread_at = -math.inf
         """When the own thread serves again by itself, at the latest; read by the leader."""
         self._is_stopped = True
@@ -65,27 +66,34 @@ class Reactor(ABC):
         self._iterate(is_last=True)
 
     def pump(self, ready: Callable[[], bool], seconds: float) -> None:
+        me = threading.get_ident()
+        if self._sockets.reader == me or not self._leading.acquire(blocking=False):
+            return
         now = SYSTEM_CLOCK.now()
         until, look_at = now + seconds, math.inf
-        if self._is_stopped or self.is_calling or not self._leading.acquire(blocking=False):
-            return
         try:
-            self._leader = threading.get_ident()
-            self._sockets.take_over()
-            while not (ready() or self._is_stopped or now >= until):
+            self._leader = me
+            self._sockets.take_over(now)
+            while not (self._ends_pump or self._is_stopped or ready() or now >= until):
                 self._sockets.wait_as_leader(min(look_at, until, now + LOOK_UP_S) - now)
                 wait_s = self._iterate()
                 now = SYSTEM_CLOCK.now()
                 look_at = now + wait_s
         finally:
-            self._leader = 0
+            self._leader, self._ends_pump = 0, False
             self._sockets.give_back()
-            if self._sockets.unread or look_at < self._own_thread_at:
+            is_late = look_at < self._own_thread_at and not self._sockets.is_lent
+            if self._sockets.unread or is_late:
                 self._sockets.wake()
             self._leading.release()
 
     def wake_pump(self) -> None:
-        if self._leader and not self.is_calling:
+        if self._leader and self._sockets.reader != threading.get_ident():
+            self._sockets.wake_leader()
+
+    def end_pump(self) -> None:
+        self._ends_pump = True
+        if self._leader:
             self._sockets.wake_leader()
 
     def _stop(self) -> None:

@@ -10,31 +10,38 @@ socket is asked for what it has seen, and that is passed on to a reader.
 
 One thread always waits, and another one may take over for a while (`zeromq.reactor`). So all
 descriptors are in one epoll, on which the other thread waits directly, and the first one through a
-second epoll, in which the first can be switched off and on by one call.
+second epoll, in which the first can be switched off and on by one call. A thread that takes over
+again soon, as in a conversation of two nodes, does not even need that: between two of its turns the
+sockets stay its own, or the answer to what it sends would find the first thread, which would take
+the interpreter from it. The first thread then looks after each `GRACE_S`.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 import zmq
+from zmq.backend import Socket as BaseSocket, zmq_poll
 
+from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.parallel.transport.base import Frame
 
 Socket: TypeAlias = "zmq.Socket[bytes]"
 
+GRACE_S = 0.002
+"""Seconds within which a thread that takes over again has a conversation."""
 _LONGEST_WAIT_S = 3_600.0
 _AT_ONCE = 64
 _COPY_BELOW = 64 * 1024
 # As integers: pyzmq's enums cost as much as a call of ZeroMQ itself.
 _LAST = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
-_EVENTS = int(zmq.EVENTS)
 _READABLE = int(zmq.POLLIN)
 
 
@@ -49,13 +56,18 @@ class Sockets:
         self._own_epoll.register(self._epoll.fileno(), select.EPOLLIN)
         self._of_fds: dict[int, Socket] = {}
         self.unread: set[Socket] = set()
-        """The sockets that may have something to read."""
+        """The sockets that may have something to read; `wait` waits for the others."""
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # Each write is an edge: it need not be read.
         self._own_epoll.register(self._wake_fd, select.EPOLLIN | select.EPOLLET)
         self._leader_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._leader_fd, select.EPOLLIN)
         self._is_leader_woken = False
+        self.is_led = False
+        """Whether another thread has taken over."""
+        self.is_lent = False
+        """Whether the sockets stay with the threads that take over, one turn after the other."""
+        self._taken_at = -math.inf
         # Re-entrant: a signal may come while the main thread holds it, and its handler may wake.
         self._wake_lock = threading.RLock()
         self._is_closed = False
@@ -87,7 +99,8 @@ class Sockets:
                 for frames in messages:
                     _send(socket, frames)
             finally:  # a failed send may have consumed the event as well
-                self._look(socket)
+                if zmq_poll([(socket, _READABLE)], 0):
+                    self._note_unread(socket)
 
     @contextmanager
     def using(self, *sockets: Socket) -> Iterator[None]:
@@ -97,14 +110,15 @@ class Sockets:
                 yield
             finally:
                 for socket in sockets:
-                    self._look(socket)
+                    if self.is_readable(socket):
+                        self._note_unread(socket)
 
-    def _look(self, socket: Socket) -> None:
-        """Note whether there is something to read, which the descriptor may not show."""
-        if self.is_readable(socket):
-            self.unread.add(socket)
-            if threading.get_ident() != self.reader:
-                self.wake()
+    def _note_unread(self, socket: Socket) -> None:
+        """Note that there is something to read, which the descriptor may not show."""
+        self.unread.add(socket)
+        will_look = self.is_lent and not self.is_led  # within `GRACE_S`
+        if not will_look and threading.get_ident() != self.reader:
+            self.wake()
 
     def wake(self) -> None:
         with self._wake_lock:
@@ -120,26 +134,41 @@ class Sockets:
     # -- from the thread that reads ----------------------------------------------------------
 
     def wait(self, seconds: float) -> None:
-        for fd, _ in self._own_epoll.poll(self._longest(seconds), _AT_ONCE):
-            if fd != self._wake_fd:
-                self._note(self._epoll.poll(0.0, _AT_ONCE))
+        longest = GRACE_S if self.is_lent else _LONGEST_WAIT_S
+        seconds = 0.0 if self.unread else min(max(0.0, seconds), longest)
+        signs = self._own_epoll.poll(seconds, _AT_ONCE)
+        has_come = any(fd != self._wake_fd for fd, _ in signs)
+        if self.is_lent:
+            if SYSTEM_CLOCK.now() - self._taken_at >= GRACE_S:
+                self.is_lent = False  # before the next line, so that `give_back` may rely on it
+                if not self.is_led:
+                    self._own_epoll.modify(self._epoll.fileno(), select.EPOLLIN)
+            has_come = has_come or not self.is_led
+        if has_come:
+            self._note(self._epoll.poll(0.0, _AT_ONCE))
 
-    def take_over(self) -> None:
+    def take_over(self, now: float) -> None:
         """Make `wait` ignore the sockets until `give_back`."""
-        self._own_epoll.modify(self._epoll.fileno(), 0)
+        self.is_led = True
+        is_soon, self._taken_at = now - self._taken_at < GRACE_S, now
+        if not self.is_lent:
+            self._own_epoll.modify(self._epoll.fileno(), 0)
+            if is_soon:
+                self.is_lent = True
+                self.wake()
 
     def wait_as_leader(self, seconds: float) -> None:
-        self._note(self._epoll.poll(self._longest(seconds), _AT_ONCE))
+        signs = self._epoll.poll(0.0 if self.unread else max(0.0, seconds), _AT_ONCE)
+        if signs:
+            self._note(signs)
 
     def give_back(self) -> None:
-        """Make `wait` watch the sockets again."""
+        """Make `wait` watch the sockets again, soon."""
         if self._is_leader_woken:
             self._clear_leader_wakeup()
-        self._own_epoll.modify(self._epoll.fileno(), select.EPOLLIN)
-
-    def _longest(self, seconds: float) -> float:
-        """Return how long to wait: not at all with unread sockets."""
-        return 0.0 if self.unread else min(max(0.0, seconds), _LONGEST_WAIT_S)
+        self.is_led = False
+        if not self.is_lent:
+            self._own_epoll.modify(self._epoll.fileno(), select.EPOLLIN)
 
     def _note(self, signs: list[tuple[int, int]]) -> None:
         with self.lock:
@@ -157,11 +186,8 @@ class Sockets:
 
     def is_readable(self, socket: Socket) -> bool:
         """Tell whether there is a message; with `lock` held."""
-        return bool(int(socket.getsockopt(_EVENTS)) & _READABLE)
-
-    def note_read(self, socket: Socket) -> None:
-        """Take a socket out of `unread`, so that `wait` waits for it; with `lock` held."""
-        self.unread.discard(socket)
+        # In half the time of `getsockopt`, which looks each option up in an enum.
+        return bool(zmq_poll([(socket, _READABLE)], 0))
 
     def close(self) -> None:
         with self._wake_lock:
@@ -172,12 +198,17 @@ class Sockets:
             os.close(self._leader_fd)
 
 
+_send_frame: Callable[[Socket, Frame, int, bool], object] = cast(
+    Any, BaseSocket
+).send  # without a method of pyzmq around it that only passes on
+
+
 def _send(socket: Socket, frames: Sequence[Frame]) -> None:
     left = len(frames)
     try:
         for frame in frames:
             left -= 1
-            socket.send(frame, _MORE if left else _LAST, len(frame) < _COPY_BELOW)
+            _send_frame(socket, frame, _MORE if left else _LAST, len(frame) < _COPY_BELOW)
     except zmq.ZMQError:  # of the first frame: the others cannot fail
         raise
     except BaseException:  # an interrupt: the next message must not become a part of this one

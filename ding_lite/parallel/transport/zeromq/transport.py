@@ -77,7 +77,6 @@ _EVENTS_FOR_S = 0.02
 """Seconds for which events of connections may keep messages waiting."""
 _DOUBT_EVERY_S = 0.02
 _NOW = int(zmq.NOBLOCK)
-_HAS_MORE = int(zmq.RCVMORE)
 _DESCRIPTOR = int(zmq.SRCFD)
 _NOT_THERE = (zmq.EAGAIN, zmq.EHOSTUNREACH, zmq.ENOTSOCK)
 _WHY_NOT = {
@@ -90,15 +89,15 @@ _OWNED = b"@"
 """Stands in a link's name before the node that it is proved to belong to."""
 
 
-class _Message(NamedTuple):
+class _Source(NamedTuple):
+    """The origin of what comes on a dialled socket, or of one message of a listening one."""
+
     link: Link | None
     """None for a routing id that no node has."""
     lane: Lane
-    frames: list[Frame]
-    num_frames: int
-    """How many there were: those beyond the limit are dropped."""
     route: bytes
-    fd: int
+    owner: int | None
+    fd: int = -1
 
 
 class _Others:
@@ -154,7 +153,7 @@ class ZeroMQTransport(Reactor, Transport):
         self._router: zmq.Socket[bytes] | None = None
         self._is_guarded = False
         self._dealers: dict[Link, Dealers] = {}
-        self._messages: dict[Socket, tuple[Link | None, Lane]] = {}
+        self._messages: dict[Socket, _Source | None] = {}
         self._monitors: dict[Socket, tuple[Link | None, Lane]] = {}
         self._connections = Connections() if connections is None else connections
         self._unauthenticated: UnauthenticatedConnections | None = None
@@ -232,7 +231,8 @@ class ZeroMQTransport(Reactor, Transport):
             socket.setsockopt(zmq.IPV6, 1)
         monitor = socket.get_monitor_socket(WATCHED)
         self._monitors[monitor] = link, lane
-        self._messages[socket] = link, lane
+        owner = None if link is None else self._dealers[link].node_id
+        self._messages[socket] = None if link is None else _Source(link, lane, link + lane, owner)
         self._sockets.add(socket)
         self._sockets.add(monitor)
         return socket
@@ -259,7 +259,9 @@ class ZeroMQTransport(Reactor, Transport):
             route = [self._route(link, lane)]
         else:
             return False
-        if sum([memoryview(frame).nbytes for frame in frames]) <= CHUNK_ABOVE:
+        is_single = len(frames) == 1 and type(frames[0]) is bytes
+        nbytes = len(frames[0]) if is_single else sum([memoryview(part).nbytes for part in frames])
+        if nbytes <= CHUNK_ABOVE:
             messages = [[*route, *frames]]
         else:
             self._num_streams += 1
@@ -328,20 +330,21 @@ class ZeroMQTransport(Reactor, Transport):
         dealers.close()
         del self._dealers[dealers.link]
         with self._sockets.lock:
-            for known in self._messages, self._monitors:
-                for socket in [each for each, (at, _) in known.items() if at == dealers.link]:
-                    del known[socket]
-                    self._sockets.remove(socket)
-                    if known is self._messages:
-                        socket.disable_monitor()
-                    socket.close(linger=0)
+            for socket in dealers.sockets.values():
+                del self._messages[socket]
+                self._sockets.remove(socket)
+                socket.disable_monitor()
+                socket.close(linger=0)
+            for monitor in [each for each, (at, _) in self._monitors.items() if at == dealers.link]:
+                del self._monitors[monitor]
+                self._sockets.remove(monitor)
+                monitor.close(linger=0)
 
     def _tick(self) -> float:
-        return min([sink.on_tick() for sink in self._sinks])
-
-    def _sink_of(self, link: Link | None) -> Sink:
-        is_other = link is not None and self._other_ids and self.owner(link) in self._other_ids
-        return self._sinks[-1 if is_other else 0]
+        wait_s = math.inf
+        for sink in self._sinks:
+            wait_s = min(wait_s, sink.on_tick())
+        return wait_s
 
     def _route(self, link: Link, lane: Lane) -> bytes:
         is_incoming = self._is_guarded and link not in self._dealers
@@ -350,13 +353,18 @@ class ZeroMQTransport(Reactor, Transport):
     def _serve(self, found: Sequence[Socket]) -> float:
         """Run one iteration: hand messages on, and let the sink send."""
         try:
-            are_drained = [self._read(each) for each in found if each in self._messages]
-            for socket in found:  # messages before the events of their connections
+            is_drained, others = True, []
+            for socket in found:
+                if socket in self._messages:
+                    is_drained = self._read(socket) and is_drained
+                else:
+                    others.append(socket)
+            for socket in others:  # messages before the events of their connections
                 if socket in self._monitors:
                     self._watch(socket)
                 elif self._doorkeeper is not None and socket is self._doorkeeper.socket:
                     self._admit(self._doorkeeper)
-            if all(are_drained):
+            if is_drained and self._connections.num_tcp:
                 self._connections.drained()
             self._wants_tick = False
             wait_s = self._tick()
@@ -379,14 +387,16 @@ class ZeroMQTransport(Reactor, Transport):
         left = _READ_AT_ONCE
         message = self._take(socket, read, look=False)
         while message is not None:
-            one = message
-            owner = None if one.link is None else self.owner(one.link)
-            nbytes = sum(map(len, one.frames))
-            self._connections.brought(one.route, one.num_frames, nbytes, fd=one.fd, owner=owner)
-            left -= _BULK_COUNTS if one.lane is Lane.BULK else 1
+            source, frames, num_frames = message
+            nbytes = sum(map(len, frames))
+            if self._connections.num_tcp or source.route not in self._connections.of_routes:
+                self._connections.brought(
+                    source.route, num_frames, nbytes, fd=source.fd, owner=source.owner
+                )
+            left -= _BULK_COUNTS if source.lane is Lane.BULK else 1
             if left > 0:
                 message = self._take(socket, read)
-            self._hand_on(one, owner)
+            self._hand_on(source, frames, num_frames)
             if left <= 0:  # it is the other sockets' turn
                 return False
         return True
@@ -403,56 +413,57 @@ class ZeroMQTransport(Reactor, Transport):
                     return read()
                 except zmq.Again:
                     pass
-            self._sockets.note_read(socket)
+            self._sockets.unread.discard(socket)
             return None
 
-    def _receive(self, socket: Any) -> _Message:
-        link, lane = self._messages[socket]
-        fd = -1
-        if link is None:
-            first = socket.recv(_NOW, copy=False)
-            route, fd = first.bytes, int(first.get(_DESCRIPTOR))
-            lane = _LANES.get(route[-1:], Lane.CONTROL)
-            if route[-1:] in _LANES:
-                owner = _OWNED + str(owner_of(first)).encode() if self._is_guarded else b""
-                link = Link(route[:-1] + owner)
-        else:
-            route = link + lane
-        num_frames, has_more = 0, True
-        frames: list[Frame] = []
-        while has_more:
-            frame: Frame
-            if lane is Lane.BULK:
-                part = socket.recv(_NOW, copy=False)
-                frame, has_more = part.buffer, part.more
-            else:  # small, and then a copy is cheaper than an object that shares it
-                frame, has_more = socket.recv(_NOW), socket.getsockopt(_HAS_MORE)
+    def _receive(self, socket: Any) -> tuple[_Source, list[Frame], int]:
+        """Return a message with its source, and the number of its frames, surplus ones included."""
+        source = self._messages[socket]
+        if source is None:
+            source = self._source_of(socket.recv(_NOW, copy=False))
+        part = socket.recv(_NOW, copy=False)
+        num_frames, is_bulky = 1, source.lane is Lane.BULK
+        # What is small is copied, so that it does not keep a buffer of ZeroMQ's.
+        frames: list[Frame] = [part.buffer if is_bulky else part.bytes]
+        while part.more:
+            part = socket.recv(_NOW, copy=False)
             num_frames += 1
             if num_frames <= MAX_FRAMES:
-                frames.append(frame)
-        return _Message(link, lane, frames, num_frames, route, fd)
+                frames.append(part.buffer if is_bulky else part.bytes)
+        return source, frames, num_frames
 
-    def _hand_on(self, message: _Message, owner: int | None) -> None:
-        link, frames = message.link, message.frames
+    def _source_of(self, first: Any) -> _Source:
+        """Return the origin of a message by its first frame, which a listening socket adds."""
+        route, fd = first.bytes, int(first.get(_DESCRIPTOR))
+        lane = _LANES.get(route[-1:])
+        if lane is None:
+            return _Source(None, Lane.CONTROL, route, None, fd)
+        if not self._is_guarded:
+            return _Source(Link(route[:-1]), lane, route, None, fd)
+        owner = owner_of(first)
+        return _Source(Link(route[:-1] + _OWNED + b"%d" % owner), lane, route, owner, fd)
+
+    def _hand_on(self, source: _Source, frames: list[Frame], num_frames: int) -> None:
+        link = source.link
+        is_other = source.owner is not None and source.owner in self._other_ids
+        sink = self._sinks[-1 if is_other else 0]
         try:
             if link is None:
-                self._connections.cut(message.route)
+                self._connections.cut(source.route)
                 raise CodecError("A message is of neither lane.")
-            if message.num_frames > MAX_FRAMES:
-                raise CodecError(
-                    f"A message has {message.num_frames} frames; the limit is {MAX_FRAMES}."
-                )
+            if num_frames > MAX_FRAMES:
+                raise CodecError(f"A message has {num_frames} frames; the limit is {MAX_FRAMES}.")
             if len(frames[0]) == HEAD_BYTES and is_chunk(frames):
                 num_given_up = self._assembler.num_given_up
-                whole = self._assembler.take(link, message.lane, frames, owner=owner)
+                whole = self._assembler.take(link, source.lane, frames, owner=source.owner)
                 if self._assembler.num_given_up > num_given_up:
                     self._sinks[0].on_rejected("A large message did not come to its end.")
                 if whole is None:
                     return
                 frames = whole
-            self._sink_of(link).on_message(link, frames)
+            sink.on_message(link, frames)
         except CodecError as error:
-            self._sink_of(link).on_rejected(str(error), link)
+            sink.on_rejected(str(error), link)
         except BaseException as error:  # noqa: BLE001 - the thread serves all peers
             self._complain(error)
 

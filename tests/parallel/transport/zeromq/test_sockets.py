@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import zmq
 
-from ding_lite.parallel.transport.zeromq.sockets import Socket, Sockets
+from ding_lite.parallel.transport.zeromq.sockets import GRACE_S, Socket, Sockets
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def take(sockets: Sockets, socket: Socket, read: Callable[[], Any]) -> Any:
     with sockets.lock:
         if sockets.is_readable(socket):
             return read()
-        sockets.note_read(socket)
+        sockets.unread.discard(socket)
         return None
 
 
@@ -71,7 +71,7 @@ def test_a_message_that_an_interrupt_has_cut_off_does_not_swallow_the_next(pair,
         return whole_send(self, frame, *args)
 
     whole_send = zmq.Socket.send
-    monkeypatch.setattr(zmq.Socket, "send", send)
+    monkeypatch.setattr("ding_lite.parallel.transport.zeromq.sockets._send_frame", send)
     with pytest.raises(KeyboardInterrupt):
         sockets.send(socket, [[b"route", b"interrupt", b"body"]])
     sockets.send(socket, [[b"route", b"head", b"body"]])
@@ -146,7 +146,7 @@ def test_waking_ends_the_wait_and_is_not_lost_before_it(pair) -> None:
 def test_messages_go_to_the_leader_and_then_to_either_thread(pair) -> None:
     sockets, socket, other = pair
     read_all(sockets, socket)
-    sockets.take_over()
+    sockets.take_over(0.0)
     other.send(b"first")
     assert select.select([int(socket.fd)], [], [], 10.0)[0]
     assert wait(sockets, 0.0) == []
@@ -162,11 +162,44 @@ def test_messages_go_to_the_leader_and_then_to_either_thread(pair) -> None:
     assert take(sockets, socket, socket.recv) == b"second"
 
 
+def test_sockets_stay_with_a_thread_that_takes_over_again_soon(pair) -> None:
+    sockets, socket, other = pair
+    read_all(sockets, socket)
+    for now in (0.0, GRACE_S, 1.5 * GRACE_S):
+        assert not sockets.is_lent
+        sockets.take_over(now)
+        sockets.give_back()
+    assert sockets.is_lent
+    other.send(b"asked")
+    while socket not in wait(sockets, 1_000.0):  # it looks after a while, and not at once
+        pass
+    assert not sockets.is_lent
+    assert take(sockets, socket, socket.recv) == b"asked"
+    read_all(sockets, socket)
+    other.send(b"asked again")
+    assert wait(sockets, 1_000.0) == [socket]
+
+
+def test_sockets_of_a_thread_that_waits_long_are_not_looked_after_meanwhile(pair) -> None:
+    sockets, socket, other = pair
+    read_all(sockets, socket)
+    for now in (0.0, 0.5 * GRACE_S):
+        sockets.take_over(now)
+    assert sockets.is_lent
+    assert wait(sockets, 1_000.0) == []  # which the turn that came so soon has woken
+    assert not sockets.is_lent
+    other.send(b"asked")
+    assert select.select([int(socket.fd)], [], [], 10.0)[0]
+    assert wait(sockets, 0.0) == []
+    sockets.give_back()
+    assert wait(sockets, 1_000.0) == [socket]
+
+
 def test_wake_leader_ends_one_wait_of_the_leader_and_no_other(pair) -> None:
     sockets, socket, _ = pair
     read_all(sockets, socket)
     sockets.wake_leader()
-    sockets.take_over()
+    sockets.take_over(0.0)
     sockets.wait_as_leader(1_000.0)  # it was not lost before
     sockets.wake()
     sockets.wait_as_leader(0.0)  # which is for the other one
@@ -175,7 +208,7 @@ def test_wake_leader_ends_one_wait_of_the_leader_and_no_other(pair) -> None:
     sockets.wake_leader()
     sockets.give_back()
     assert wait(sockets, 0.0) == []
-    sockets.take_over()
+    sockets.take_over(0.0)
     sockets.wait_as_leader(0.0)
     assert not sockets._is_leader_woken
 
