@@ -10,6 +10,7 @@ What is asked and answered is one JSON object a line, on standard input and outp
 from __future__ import annotations
 
 import builtins
+import gc
 import importlib
 import json
 import os
@@ -18,6 +19,7 @@ import select
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,7 +32,9 @@ MEMORY_BYTES = 8 << 30
 """Address space of a child. What slips through a check ends with MemoryError, and disturbs
 nothing else on the machine."""
 MOST_SAID = 100_000
-PRELOADED = (
+STRICT = ["error", "ignore:builtin type:DeprecationWarning"]
+"""Box2D warns while Python loads it, and Python crashes where that is an error."""
+COMMANDS = (
     *(
         f"ding_lite.cli.{name}"
         for name in ("env", "evolve", "export", "keygen", "plot", "run", "top", "watch")
@@ -40,6 +44,16 @@ PRELOADED = (
     *("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
     *("rich.live", "tensorboard.summary.writer.event_file_writer"),
 )
+"""The modules of the command line."""
+PROGRAMS = (
+    *("ding_lite.distributed", "ding_lite.evolution", "ding_lite.middleware", "ding_lite.recipes"),
+    *("ding_lite.testing", "matplotlib.backends.backend_agg"),
+    "tensorboard.summary.writer.event_file_writer",
+)
+"""The modules of programs that learn. The fork server of such a program imports those of ding_lite
+once more, so these are not the ones of the command line as well."""
+RUNTIME = ("ding_lite", "ding_lite.parallel")
+"""The modules of programs that do not learn: without PyTorch, so that no fork server has it."""
 
 
 class Said(NamedTuple):
@@ -55,9 +69,9 @@ class Said(NamedTuple):
 class Warm:
     """The caller's side of the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, preload: Sequence[str]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.warm"],
+            [sys.executable, "-m", "tests.warm", *preload],
             cwd=ROOT,
             env=environment(OMP_NUM_THREADS="1"),
             stdin=subprocess.PIPE,
@@ -98,14 +112,30 @@ class Warm:
             out=out,
         )
 
-    def run(self, script: Path, *, seconds: float) -> Said:
-        """Run a script in a child, from its own folder, until the child and its exit handlers end.
+    def run(
+        self,
+        script: Path,
+        *words: str,
+        seconds: float,
+        folder: Path | None = None,
+        strict: bool = False,
+    ) -> Said:
+        """Run a script in a child, until the child and its exit handlers end.
 
         Args:
             script: The path of the script.
+            words: Its arguments.
             seconds: After which it is killed, and counts as hanging.
+            folder: Where it runs; by default in its own folder.
+            strict: Whether a warning is an error.
         """
-        return self._ask(script=str(script), folder=str(script.parent), seconds=seconds)
+        return self._ask(
+            script=str(script),
+            words=[*words],
+            folder=str(folder or script.parent),
+            seconds=seconds,
+            strict=strict,
+        )
 
     def _ask(self, **asked: object) -> Said:
         stdin, stdout = self._process.stdin, self._process.stdout
@@ -121,9 +151,9 @@ class Warm:
 
 
 @contextmanager
-def warm() -> Iterator[Warm]:
+def warm(preload: Sequence[str]) -> Iterator[Warm]:
     """Start the process, and end it."""
-    process = Warm()
+    process = Warm(preload)
     try:
         yield process
     finally:
@@ -132,8 +162,11 @@ def warm() -> Iterator[Warm]:
 
 def serve() -> None:
     """Answer what is asked until standard input ends."""
-    for name in PRELOADED:
+    gc.disable()
+    for name in sys.argv[1:]:
         importlib.import_module(name)
+    gc.freeze()  # a collection in a child would copy the pages that it shares with this process
+    gc.enable()
 
     # A child must not read what is meant for this process, nor write among the answers.
     asking, answering = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
@@ -155,7 +188,7 @@ def _answer(asked: Mapping[str, Any]) -> Said:
         os.setpgid(0, 0)
         os.chdir(folder)
         if "script" in asked:
-            _be_the_script(Path(asked["script"]), out, err)
+            _be_the_script(asked, out, err)
         else:
             _be_the_command(asked, out, err)
     watched = os.pidfd_open(pid)
@@ -170,13 +203,18 @@ def _answer(asked: Mapping[str, Any]) -> Said:
     return Said(code, _read(out), _read(err), seconds)
 
 
-def _be_the_script(script: Path, out: IO[bytes], err: IO[bytes]) -> NoReturn:
+def _be_the_script(asked: Mapping[str, Any], out: IO[bytes], err: IO[bytes]) -> NoReturn:
     """Do what `python SCRIPT` does, and leave as Python does."""
+    script = Path(asked["script"])
     os.environ["PYTHONPATH"] = str(ROOT)
     os.environ["MPLBACKEND"] = "Agg"
     os.dup2(out.fileno(), 1)
     os.dup2(err.fileno(), 2)
-    sys.argv = [str(script)]
+    if asked["strict"]:
+        sys.warnoptions[:] = STRICT  # of the nodes as well
+        warnings._processoptions(STRICT)  # type: ignore[attr-defined]
+    sys.argv = [str(script), *asked["words"]]
+    sys.orig_argv = [sys.executable, *sys.argv]
     sys.path.insert(0, str(script.parent))
     main = ModuleType("__main__")
     main.__dict__.update(__file__=str(script), __builtins__=builtins)
