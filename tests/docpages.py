@@ -16,11 +16,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.warm import PROGRAMS, RUNTIME, Said, Warm, warm
+from tests.warm import Warm
 
 ROOT = Path(__file__).resolve().parent.parent
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>```+)(?P<info>[^`\n]*)$")
@@ -29,30 +28,6 @@ _LINK = re.compile(
 )
 _HEADING = re.compile(r"^#+\s+(?P<title>.+?)\s*#*$")
 _MARK = "\x1e"
-_LEARNS = re.compile(
-    r"\b(torch|middleware|rl_utils)\b|ding_lite\.(rl|evolution|distributed|recipes|testing)\b"
-    r"|import .*\b(train|evolve|load_policy)\b"
-)
-"""In a program that imports PyTorch, if only by what it imports."""
-
-
-class Processes:
-    """Start programs quickly: those that learn from one process, and all others from another."""
-
-    def __init__(self, learning: Warm, others: Warm) -> None:
-        self._learning = learning
-        self._others = others
-
-    def run(self, script: Path, *, seconds: float) -> Said:
-        process = self._learning if _LEARNS.search(script.read_text()) else self._others
-        return process.run(script, seconds=seconds)
-
-
-@contextmanager
-def processes() -> Iterator[Processes]:
-    """Start the two processes, and end them."""
-    with warm(PROGRAMS) as learning, warm(RUNTIME) as others:
-        yield Processes(learning, others)
 
 
 @dataclass(frozen=True)
@@ -113,7 +88,7 @@ def program(running: Iterable[Block]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def faults_of_page(page: Path, folder: Path, process: Processes, *, seconds: float) -> list[str]:
+def faults_of_page(page: Path, folder: Path, process: Warm, *, seconds: float) -> list[str]:
     """Run the programs of a page in a folder; return the faults of the page.
 
     Args:
@@ -135,7 +110,7 @@ def faults_of_page(page: Path, folder: Path, process: Processes, *, seconds: flo
 
 
 def _faults_of_program(
-    page: Path, running: list[Block], folder: Path, process: Processes, seconds: float
+    page: Path, running: list[Block], folder: Path, process: Warm, seconds: float
 ) -> Iterator[str]:
     script = folder / "program.py"  # a name of its own could hide a package that it is about
     script.write_text(program(running))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docpages import Processes, blocks, faults_of_page, processes, program
+from tests.docpages import blocks, faults_of_page, program
+from tests.warm import PROGRAMS, Warm, warm
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -17,16 +18,16 @@ SECONDS_PER_PAGE = 120.0
 
 
 @pytest.fixture(scope="module")
-def process() -> Iterator[Processes]:
-    """Return what starts programs quickly."""
-    with processes() as found:
-        yield found
+def process() -> Iterator[Warm]:
+    """Return a process that starts programs quickly."""
+    with warm(PROGRAMS) as process:
+        yield process
 
 
 @pytest.mark.deadline(SECONDS_PER_PAGE)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_programs_and_links_of_a_page_are_right(
-    process: Processes, page: Path, tmp_path: Path
+    process: Warm, page: Path, tmp_path: Path
 ) -> None:
     faults = faults_of_page(page, tmp_path, process, seconds=SECONDS_PER_PAGE)
     assert not faults, "\n".join(faults)
@@ -74,7 +75,7 @@ undefined(x)
 """
 
 
-def test_a_good_page_passes(process: Processes, tmp_path: Path) -> None:
+def test_a_good_page_passes(process: Warm, tmp_path: Path) -> None:
     assert faults(process, tmp_path, GOOD) == []
 
 
@@ -98,7 +99,7 @@ def test_a_good_page_passes(process: Processes, tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_page_fails(
-    process: Processes, tmp_path: Path, was: str, becomes: str, complaint: str
+    process: Warm, tmp_path: Path, was: str, becomes: str, complaint: str
 ) -> None:
     assert was in GOOD
     seconds = 5.0 if "time.sleep" in becomes else 60.0
@@ -106,13 +107,13 @@ def test_a_wrong_page_fails(
     assert complaint in fault
 
 
-def test_a_traceback_points_into_the_page(process: Processes, tmp_path: Path) -> None:
+def test_a_traceback_points_into_the_page(process: Warm, tmp_path: Path) -> None:
     (fault,) = faults(process, tmp_path, GOOD.replace("print(x)", "print(1 / 0)"))
     assert "line 8, in <module>" in fault
 
 
 def test_pages_run_in_their_own_folder_and_without_settings(
-    process: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    process: Warm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DING_LITE_LABELS", "learner")
     text = "```python\nimport os\nprint(sorted(os.listdir()), 'DING_LITE_LABELS' in os.environ)\n"
@@ -138,7 +139,7 @@ print(x)
 """
 
 
-def test_a_block_may_be_a_program_by_itself(process: Processes, tmp_path: Path) -> None:
+def test_a_block_may_be_a_program_by_itself(process: Warm, tmp_path: Path) -> None:
     assert faults(process, tmp_path, ALONE) == []
 
 
@@ -151,13 +152,13 @@ def test_a_block_may_be_a_program_by_itself(process: Processes, tmp_path: Path) 
     ],
 )
 def test_a_wrong_block_by_itself_is_found(
-    process: Processes, tmp_path: Path, was: str, becomes: str, complaint: str
+    process: Warm, tmp_path: Path, was: str, becomes: str, complaint: str
 ) -> None:
     (fault,) = faults(process, tmp_path, ALONE.replace(was, becomes))
     assert complaint in fault
 
 
-def test_a_page_may_start_nodes_which_import_it(process: Processes, tmp_path: Path) -> None:
+def test_a_page_may_start_nodes_which_import_it(process: Warm, tmp_path: Path) -> None:
     text = """
 ```python
 from ding_lite import Parallel
@@ -187,7 +188,7 @@ def test_blocks_know_their_line_and_program_keeps_it() -> None:
     assert program(blocks(GOOD)).splitlines()[6] == "x = 1 + 1"
 
 
-def faults(process: Processes, folder: Path, text: str, *, seconds: float = 60.0) -> list[str]:
+def faults(process: Warm, folder: Path, text: str, *, seconds: float = 60.0) -> list[str]:
     """Write a page, and a second one that it links to, and check it."""
     (folder / "page.md").write_text(text)
     (folder / "other.md").write_text("# Its title\n")

@@ -70,6 +70,14 @@ NODES = {
     "impala_cartpole": 3,
 }
 """The number of nodes of each example with several."""
+FILES = {
+    "dqn_cartpole": {
+        *("config.json", "metrics.jsonl", "checkpoint", "curve.png", "events"),
+        *("pipeline.txt", "result.json"),
+    }
+}
+FILES["evaluate_elsewhere"] = FILES["dqn_cartpole"] | {"nodes.jsonl"}
+"""All files of a run, of one process and of several."""
 
 
 SECONDS = 110.0
@@ -147,7 +155,14 @@ def test_an_example_ends_with_its_result(example: Path, process: Warm, tmp_path:
     assert sum(result["seconds"].values()) > 0.9 * result["wall_s"]
     assert result["solved"] == (result["eval_return"] >= TARGETS.get(example.stem, 475.0))
     assert result["nodes"] == NODES.get(example.stem, 1)
-    assert (tmp_path / "runs" / example.stem / "1" / "config.json").exists()
+    run = tmp_path / "runs" / example.stem / "1"
+    left = {path.name.partition(".out.")[0] for path in run.iterdir()}
+    assert left >= {"config.json", "result.json"}
+    assert left == FILES.get(example.stem, left)
+    if example.stem in FILES:
+        assert (run / "curve.png").read_bytes().startswith(b"\x89PNG")
+        assert f"curve        {run.relative_to(tmp_path)}/curve.png" in said.err
+        assert "Try next: " in said.err
     assert running_in(tmp_path) == []
 
 
@@ -161,22 +176,6 @@ def test_one_learner_learns_from_one_collector(name: str, process: Warm, tmp_pat
     assert said.code == 0, said.err
     assert json.loads(said.out)["train_iter"] > 0
     assert running_in(tmp_path) == []
-
-
-@pytest.mark.procs
-@pytest.mark.parametrize("name", ["dqn_cartpole", "evaluate_elsewhere"])
-def test_a_run_writes_all_its_files(name: str, process: Warm, tmp_path: Path) -> None:
-    said = finished(
-        process, ROOT / "examples" / f"{name}.py", "--smoke", "--out", "here", cwd=tmp_path
-    )
-
-    left = {path.name.partition(".out.")[0] for path in (tmp_path / "here").iterdir()}
-    files = {"config.json", "metrics.jsonl", "checkpoint", "curve.png", "events"}
-    files |= {"pipeline.txt", "result.json"}
-    assert left == (files if name == "dqn_cartpole" else files | {"nodes.jsonl"})
-    assert (tmp_path / "here" / "curve.png").read_bytes().startswith(b"\x89PNG")
-    assert "curve        here/curve.png" in said.err
-    assert "Try next: " in said.err
 
 
 @pytest.mark.procs

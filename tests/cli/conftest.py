@@ -18,7 +18,7 @@ def _fonts() -> None:
     open_fonts()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def process() -> Iterator[Warm]:
     """Return a process that calls `ding-lite` quickly."""
     with warm(COMMANDS) as process:
