@@ -287,8 +287,8 @@ def _be_the_fork_server(asked: Mapping[str, Any], fds: Sequence[int], *, strict:
 
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    held = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 1_000) for fd in fds]
-    os.closerange(3, 1_000)
+    held = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 500) for fd in fds]
+    os.closerange(3, 500)
     for fd, number in zip(held, asked["fds"], strict=False):  # the last one tells of the end
         os.dup2(fd, number)
         os.close(fd)
