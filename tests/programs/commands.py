@@ -1,4 +1,4 @@
-"""Functions that `ding-lite run` is asked to run."""
+"""Functions that `ding-lite run` starts."""
 
 import os
 import sys

@@ -1,6 +1,6 @@
 """Stand for a fork server that tests.warm has forked: ask for it, and end when it ends.
 
-Its process has imported all that the nodes need, so none of it is imported once more.
+Its process has imported all that the nodes need, so they import nothing once more.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Read a checkpoint whose array has one dtype after another."""
+"""Read a checkpoint with one dtype of its array after another."""
 
 import sys
 from pathlib import Path
