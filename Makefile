@@ -9,10 +9,12 @@ ARGS ?=
 # Tests that start processes wait for them, so one more than there are cores is faster.
 WORKERS ?= $(shell n=$$(nproc); echo $$(( n < 8 ? n + 1 : 8 )))
 export PYTHONUNBUFFERED := 1
+# The tests start hundreds of processes, and each would compile the package once more.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-fast test-slow lint type format examples docs bench \
+.PHONY: help install demo test all-tests test-fast test-slow lint type format examples docs bench \
         bench-gpu bench-peers bench-compare results check clean dist wheel site site-check \
         recordings release
 
@@ -26,7 +28,11 @@ install: $(VENV)/.installed ## Set up the virtual environment with all that test
 demo: $(VENV)/.runtime ## Watch a DQN solve CartPole-v1 on two nodes; leaves its curve under runs/
 	@$(PY) examples/evaluate_elsewhere.py $(ARGS)
 
-test: lint type ## Lint, types, all tests, the docs' programs, a smoke run of every example
+test: lint ## Lint, types, all tests, the docs' programs, a smoke run of every example
+	@$(MAKE) --no-print-directory --jobs 2 type all-tests
+
+# Checking types keeps one core busy for a minute, so the tests run meanwhile.
+all-tests:
 	@echo "Running tests, docs and examples, $(WORKERS) files at a time..."
 	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 

@@ -51,6 +51,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 hypothesis.settings.register_profile("ding_lite", database=None, derandomize=True, deadline=None)
 hypothesis.settings.load_profile("ding_lite")
 
+# Importing 300 files of tests makes little garbage, and every look for it is at a larger heap.
+gc.disable()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that accepts a change of the public names."""
@@ -147,6 +150,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         else:
             for item in on_gpu:
                 item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+
+
+def pytest_collection_finish() -> None:
+    """Leave all that has been imported out of every later search for garbage."""
+    gc.freeze()
+    gc.enable()
 
 
 @contextmanager

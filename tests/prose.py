@@ -7,6 +7,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,13 +77,18 @@ def riddles(file: Path) -> Iterator[Place]:
     """Find docstrings of public modules and classes that begin with a question word."""
     if file.suffix != ".py":
         return
-    tree = ast.parse(file.read_text())
-    for node in ast.walk(tree):
+    for node in ast.walk(_parsed(file.read_text())):
         if isinstance(node, ast.Module | ast.ClassDef) and not _is_private(node, file):
             first = (ast.get_docstring(node) or "").split("\n")[0]
             if _RIDDLE.match(first):
                 line = node.body[0].lineno
                 yield Place(file.relative_to(ROOT).as_posix(), line, first)
+
+
+@lru_cache(maxsize=1)
+def _parsed(source: str) -> ast.Module:
+    """Parse a file once for both rules."""
+    return ast.parse(source)
 
 
 def _is_private(node: ast.Module | ast.ClassDef, file: Path) -> bool:
@@ -98,7 +104,7 @@ def _page(source: str, path: str) -> Iterator[Text]:
 
 def _python(source: str, path: str) -> Iterator[Text]:
     """Yield docstrings, comments, names of tests, and the messages of the package."""
-    tree = ast.parse(source)
+    tree = _parsed(source)
     lines = source.splitlines()
     prose = set()
     for node in ast.walk(tree):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.docpages import blocks, faults_of_page, program
-from tests.warm import Warm, warm
+from tests.warm import PROGRAMS, Warm, warm
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -20,7 +20,7 @@ SECONDS_PER_PAGE = 120.0
 @pytest.fixture(scope="module")
 def process() -> Iterator[Warm]:
     """Return a process that starts programs quickly."""
-    with warm() as process:
+    with warm(PROGRAMS) as process:
         yield process
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ import torch
 from ding_lite import Context, Task
 from ding_lite.recipes.runs.run import _JUDGE_SEED
 from ding_lite.rl import DQN, DQNConfig, load_checkpoint, make_envs, mean_return
+from tests.warm import PROGRAMS, STRICT, Said, Warm, warm
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
@@ -68,17 +70,36 @@ NODES = {
     "impala_cartpole": 3,
 }
 """The number of nodes of each example with several."""
+FILES = {
+    "dqn_cartpole": {
+        *("config.json", "metrics.jsonl", "checkpoint", "curve.png", "events"),
+        *("pipeline.txt", "result.json"),
+    }
+}
+FILES["evaluate_elsewhere"] = FILES["dqn_cartpole"] | {"nodes.jsonl"}
+"""All files of a run, of one process and of several."""
 
 
-# Box2D warns while Python loads it, and Python crashes where that is an error.
-WARNINGS = ["-W", "error", "-W", "ignore:builtin type:DeprecationWarning"]
+SECONDS = 110.0
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[Warm]:
+    """Return a process that starts examples quickly."""
+    with warm(PROGRAMS) as process:
+        yield process
+
+
+def finished(process: Warm, example: Path, *arguments: str, cwd: Path) -> Said:
+    """Run an example to its end, in a folder of its own."""
+    return process.run(example, *arguments, seconds=SECONDS, folder=cwd, strict=True)
 
 
 @contextmanager
 def started(example: Path, *arguments: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
     """Start an example in a folder of its own, and end it in any case."""
     process = subprocess.Popen(
-        [sys.executable, *WARNINGS, str(example), *arguments],
+        [sys.executable, *chain(*(("-W", each) for each in STRICT)), str(example), *arguments],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
@@ -114,16 +135,15 @@ def saved_in_checkpoint(example: Path, folder: Path) -> DQN:
 
 @pytest.mark.procs
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_ends_with_its_result(example: Path, tmp_path: Path) -> None:
-    with started(example, "--smoke", "--seed", "7", cwd=tmp_path) as process:
-        out, err = process.communicate()
+def test_an_example_ends_with_its_result(example: Path, process: Warm, tmp_path: Path) -> None:
+    said = finished(process, example, "--smoke", "--seed", "7", cwd=tmp_path)
 
     if ENVS.get(example.stem) == "LunarLander-v3" and find_spec("Box2D") is None:
-        assert process.returncode == 2, err
-        assert f"pip install -e '{ROOT}[box2d]'" in err
+        assert said.code == 2, said.err
+        assert f"pip install -e '{ROOT}[box2d]'" in said.err
         return
-    assert process.returncode == 0, err
-    result = json.loads(out.splitlines()[-1])
+    assert said.code == 0, said.err
+    result = json.loads(said.out.splitlines()[-1])
     assert list(result) == KEYS
     assert (result["example"], result["env"], result["seed"]) == (
         example.stem,
@@ -135,7 +155,14 @@ def test_an_example_ends_with_its_result(example: Path, tmp_path: Path) -> None:
     assert sum(result["seconds"].values()) > 0.9 * result["wall_s"]
     assert result["solved"] == (result["eval_return"] >= TARGETS.get(example.stem, 475.0))
     assert result["nodes"] == NODES.get(example.stem, 1)
-    assert (tmp_path / "runs" / example.stem / "1" / "config.json").exists()
+    run = tmp_path / "runs" / example.stem / "1"
+    left = {path.name.partition(".out.")[0] for path in run.iterdir()}
+    assert left >= {"config.json", "result.json"}
+    assert left == FILES.get(example.stem, left)
+    if example.stem in FILES:
+        assert (run / "curve.png").read_bytes().startswith(b"\x89PNG")
+        assert f"curve        {run.relative_to(tmp_path)}/curve.png" in said.err
+        assert "Try next: " in said.err
     assert running_in(tmp_path) == []
 
 
@@ -143,43 +170,26 @@ def test_an_example_ends_with_its_result(example: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["apex_dqn_cartpole", pytest.param("apex_ddpg_pendulum", marks=pytest.mark.slow)]
 )
-def test_one_learner_learns_from_one_collector(name: str, tmp_path: Path) -> None:
+def test_one_learner_learns_from_one_collector(name: str, process: Warm, tmp_path: Path) -> None:
     example = ROOT / "examples" / f"{name}.py"
-    with started(example, "--smoke", "--nodes", "2", cwd=tmp_path) as process:
-        out, err = process.communicate()
-    assert process.returncode == 0, err
-    assert json.loads(out)["train_iter"] > 0
+    said = finished(process, example, "--smoke", "--nodes", "2", cwd=tmp_path)
+    assert said.code == 0, said.err
+    assert json.loads(said.out)["train_iter"] > 0
     assert running_in(tmp_path) == []
 
 
 @pytest.mark.procs
-@pytest.mark.parametrize("name", ["dqn_cartpole", "evaluate_elsewhere"])
-def test_a_run_writes_all_its_files(name: str, tmp_path: Path) -> None:
-    with started(
-        ROOT / "examples" / f"{name}.py", "--smoke", "--out", "here", cwd=tmp_path
-    ) as process:
-        _, err = process.communicate()
-
-    left = {path.name.partition(".out.")[0] for path in (tmp_path / "here").iterdir()}
-    files = {"config.json", "metrics.jsonl", "checkpoint", "curve.png", "events"}
-    files |= {"pipeline.txt", "result.json"}
-    assert left == (files if name == "dqn_cartpole" else files | {"nodes.jsonl"})
-    assert (tmp_path / "here" / "curve.png").read_bytes().startswith(b"\x89PNG")
-    assert "curve        here/curve.png" in err
-    assert "Try next: " in err
-
-
-@pytest.mark.procs
 @pytest.mark.parametrize("nodes", ["1", pytest.param("2", marks=pytest.mark.slow), "3"])
-def test_weights_evaluated_on_another_node_are_shown_and_saved(nodes: str, tmp_path: Path) -> None:
+def test_weights_evaluated_on_another_node_are_shown_and_saved(
+    nodes: str, process: Warm, tmp_path: Path
+) -> None:
     example = ROOT / "examples" / "evaluate_elsewhere.py"
     arguments = ("--nodes", nodes, "--target", "100", "--out", "here")
-    with started(example, *arguments, cwd=tmp_path) as process:
-        out, err = process.communicate()
+    said = finished(process, example, *arguments, cwd=tmp_path)
 
-    assert process.returncode == 0, err
-    assert out.count("\n") == 1
-    result = json.loads(out)
+    assert said.code == 0, said.err
+    assert said.out.count("\n") == 1
+    result = json.loads(said.out)
     assert result["nodes"] == int(nodes)
     assert result["env_steps"] < 50_000
     last = json.loads((tmp_path / "here" / "metrics.jsonl").read_text().splitlines()[-1])
@@ -250,74 +260,73 @@ def weights_in(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.procs
 def test_a_killed_and_resumed_run_has_the_weights_of_an_uninterrupted_one(
-    tmp_path: Path,
+    process: Warm, tmp_path: Path
 ) -> None:
     example = ROOT / "examples" / "dqn_cartpole.py"
     options = ("--seed", "5", "--target", "1000", "--max-env-steps", "3000")
-    with started(example, *options, "--out", "whole", cwd=tmp_path) as process:
-        out, err = process.communicate()
-    assert process.returncode == 0, err
+    whole = finished(process, example, *options, "--out", "whole", cwd=tmp_path)
+    assert whole.code == 0, whole.err
 
-    with started(example, *options, "--out", "killed", cwd=tmp_path) as process:
+    with started(example, *options, "--out", "killed", cwd=tmp_path) as killed:
         metrics = tmp_path / "killed" / "metrics.jsonl"
         while not metrics.exists() or metrics.read_bytes().count(b"\n") < 12:  # of 15
             with suppress(subprocess.TimeoutExpired):
-                pytest.fail(f"It ended by itself, with {process.wait(0.01)}.")
-        process.kill()
-    with started(example, "--resume", "--out", "killed", cwd=tmp_path) as process:
-        again, err = process.communicate()
-    assert process.returncode == 0, err
-    assert "The run in killed goes on at 2,000 env steps." in err
+                pytest.fail(f"It ended by itself, with {killed.wait(0.01)}.")
+        killed.kill()
+    again = finished(process, example, "--resume", "--out", "killed", cwd=tmp_path)
+    assert again.code == 0, again.err
+    assert "The run in killed goes on at 2,000 env steps." in again.err
 
     assert weights_in(tmp_path / "killed") == weights_in(tmp_path / "whole")
     times = {"wall_s": 0.0, "seconds": {}}
-    assert json.loads(again) | times == json.loads(out) | times
+    assert json.loads(again.out) | times == json.loads(whole.out) | times
 
 
 @pytest.mark.procs
-def test_a_resumed_learner_works_with_its_evaluator_on_another_node(tmp_path: Path) -> None:
+def test_a_resumed_learner_works_with_its_evaluator_on_another_node(
+    process: Warm, tmp_path: Path
+) -> None:
     example = ROOT / "examples" / "evaluate_elsewhere.py"
     for steps in ("600", "1200"):
         options = ("--target", "1000", "--max-env-steps", steps, "--out", "here", "--resume")
-        with started(example, *options, cwd=tmp_path) as process:
-            out, err = process.communicate()
-        assert process.returncode == 0, err
-        assert json.loads(out)["env_steps"] == int(steps)
-    assert "The run in here goes on at 600 env steps." in err
-    with started(example, "--out", "here", "--resume", cwd=tmp_path) as process:
-        out, err = process.communicate()
-    assert process.returncode == 0, err
-    assert "The run in here had reached its end at 1,200 env steps." in err
-    assert json.loads(out)["env_steps"] == 1_200
+        said = finished(process, example, *options, cwd=tmp_path)
+        assert said.code == 0, said.err
+        assert json.loads(said.out)["env_steps"] == int(steps)
+    assert "The run in here goes on at 600 env steps." in said.err
+    said = finished(process, example, "--out", "here", "--resume", cwd=tmp_path)
+    assert said.code == 0, said.err
+    assert "The run in here had reached its end at 1,200 env steps." in said.err
+    assert json.loads(said.out)["env_steps"] == 1_200
     assert running_in(tmp_path) == []
 
 
 @pytest.mark.procs
-def test_a_program_of_several_nodes_accepts_the_criterion_of_the_tutorial(tmp_path: Path) -> None:
+def test_a_program_of_several_nodes_accepts_the_criterion_of_the_tutorial(
+    process: Warm, tmp_path: Path
+) -> None:
     example = ROOT / "examples" / "impala_cartpole.py"
     options = ("--criterion", "seed", "--smoke", "--nodes", "1")
-    with started(example, *options, cwd=tmp_path) as process:
-        out, err = process.communicate()
-    assert process.returncode == 0, err
-    result = json.loads(out)
+    said = finished(process, example, *options, cwd=tmp_path)
+    assert said.code == 0, said.err
+    result = json.loads(said.out)
     assert list(result) == [*KEYS, "criterion", "episodes_per_collector"]
     assert (result["env"], result["criterion"]) == ("CartPole-v0", "seed")
     assert (result["solved"], result["episodes_per_collector"]) == (False, None)
 
 
 @pytest.mark.procs
-def test_agents_resume_with_the_weights_and_the_optimiser_of_their_server(tmp_path: Path) -> None:
+def test_agents_resume_with_the_weights_and_the_optimiser_of_their_server(
+    process: Warm, tmp_path: Path
+) -> None:
     example = ROOT / "examples" / "a3c_cartpole.py"
-    with started(example, "--smoke", "--nodes", "2", "--out", "here", cwd=tmp_path) as process:
-        out, err = process.communicate()
-    assert process.returncode == 0, err
-    first = json.loads(out)
+    said = finished(process, example, "--smoke", "--nodes", "2", "--out", "here", cwd=tmp_path)
+    assert said.code == 0, said.err
+    first = json.loads(said.out)
     longer = ("--max-env-steps", str(first["env_steps"] + 2_000))
-    with started(example, "--resume", "--out", "here", *longer, cwd=tmp_path) as process:
-        out, err = process.communicate()
-    assert process.returncode == 0, err
-    assert f"The run in here goes on at {first['env_steps']:,} env steps." in err
-    assert json.loads(out)["train_iter"] > first["train_iter"]
+    said = finished(process, example, "--resume", "--out", "here", *longer, cwd=tmp_path)
+    assert said.code == 0, said.err
+    assert f"The run in here goes on at {first['env_steps']:,} env steps." in said.err
+    assert json.loads(said.out)["train_iter"] > first["train_iter"]
     server = load_checkpoint(tmp_path / "here" / "checkpoint", only=["server"]).state["server"]
     assert server["policy"]["train_iter"] == server["version"] == server["num_applied"]
     assert running_in(tmp_path) == []

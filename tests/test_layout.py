@@ -9,8 +9,6 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
-
 from tests.architecture import PACKAGE, House, Module, floor_of
 
 TESTS = Path(__file__).resolve().parent
@@ -40,11 +38,6 @@ def place_of(module: Module) -> str:
     folder, _, file = module.path.rpartition("/")
     room = ["ground"] if floor_of(module.name) == "ground" or not folder else []
     return "/".join([*room, *filter(None, [folder]), f"test_{file}"])
-
-
-def plain_modules() -> list[Module]:
-    """Return all modules but `__init__` and `__main__`."""
-    return [module for module in house() if not module.path.endswith("__.py")]
 
 
 def public_names(module: Module) -> set[str]:
@@ -78,41 +71,43 @@ def imports(module: Module, other: Module) -> bool:
     return other.name in names or f'"{other.name}"' in module.source
 
 
-MODULES = {module.path.removesuffix(".py"): module for module in plain_modules()}
+@cache
+def modules() -> dict[str, Module]:
+    """Return all modules but `__init__` and `__main__`, by path without its ending."""
+    plain = (module for module in house() if not module.path.endswith("__.py"))
+    return {module.path.removesuffix(".py"): module for module in plain}
 
 
-@pytest.mark.parametrize("path", MODULES)
-def test_a_module_has_a_test_of_its_name_or_is_listed(path: str) -> None:
-    place = place_of(MODULES[path])
-    has_test = (TESTS / place).is_file()
-    count = [listed for _, listed in LISTED].count(path)
-    assert has_test + count > 0, f"tests/{place} does not exist, and layout.toml lists no other."
-    assert has_test + count == 1, f"{path} has tests/{place} and is listed, or is listed twice."
+def test_a_module_has_a_test_of_its_name_or_is_listed_and_not_both() -> None:
+    listed = [path for _, path in LISTED]
+    counts = {
+        f"tests/{place_of(module)}": listed.count(path) + (TESTS / place_of(module)).is_file()
+        for path, module in modules().items()
+    }
+    assert [place for place, count in counts.items() if count == 0] == []
+    assert [place for place, count in counts.items() if count > 1] == []
 
 
-@pytest.mark.parametrize(("test", "path"), LISTED)
-def test_what_is_listed_exists(test: str, path: str) -> None:
-    assert path in MODULES
-    assert (TESTS / test).is_file()
+def test_what_is_listed_exists() -> None:
+    assert {path for _, path in LISTED} <= modules().keys()
+    assert [test for test, _ in LISTED if not (TESTS / test).is_file()] == []
 
 
-@pytest.mark.parametrize(("test", "path"), COVERS)
-def test_a_listed_test_uses_the_module(test: str, path: str) -> None:
-    assert uses(test, MODULES[path])
+def test_a_listed_test_uses_the_module() -> None:
+    assert [pair for pair in COVERS if not uses(pair[0], modules()[pair[1]])] == []
 
 
-@pytest.mark.parametrize(("test", "chain"), REACHES)
-def test_a_chain_of_imports_leads_from_the_listed_test_to_the_module(
-    test: str, chain: list[str]
-) -> None:
-    first, *_, last = modules = [MODULES[path] for path in chain]
-    assert uses(test, first)
-    assert all(imports(one, next_one) for one, next_one in pairwise(modules))
-    assert not uses(test, last), "The test uses the module itself: list it under `covers`."
+def test_a_chain_of_imports_leads_from_the_listed_test_to_the_module() -> None:
+    for test, paths in REACHES:
+        chain = [modules()[path] for path in paths]
+        assert uses(test, chain[0]), (test, paths)
+        assert all(imports(one, next_one) for one, next_one in pairwise(chain)), (test, paths)
+        # It would stand under `covers` if the test used the module itself.
+        assert not uses(test, chain[-1]), (test, paths)
 
 
 def test_a_test_beside_those_of_modules_has_the_name_of_one_or_is_a_topic() -> None:
-    own = {place_of(module) for module in MODULES.values()}
+    own = {place_of(module) for module in modules().values()}
     folders = {module.path.rpartition("/")[0] for module in house()} - {"", "io"}
     others = {
         f"{folder}/{file.name}"

@@ -32,10 +32,27 @@ class Refusal(NamedTuple):
     text: str
 
 
+WRONG_MARKS = """\
+a: int = 1  # error: assignment
+b: int = "1"
+c: int = "1"  # error: arg-type
+d: int = "1"  # error: assignment: variable has type "str"
+e: int = "1"  # error: assignment: variable has type "int"
+"""
+
+
 @pytest.fixture(scope="module")
-def found() -> list[Refusal]:
+def wrongly_marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a file with marks that do not say what mypy says."""
+    file = tmp_path_factory.mktemp("marks") / "wrongly_marked.py"
+    file.write_text(WRONG_MARKS)
+    return file
+
+
+@pytest.fixture(scope="module")
+def found(wrongly_marked: Path) -> list[Refusal]:
     """Check all files at once: mypy takes most of its time to start."""
-    return refusals(FILES)
+    return refusals([*FILES, wrongly_marked])
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -44,20 +61,12 @@ def test_mypy_refuses_exactly_the_marked_lines(found: list[Refusal], file: Path)
     assert not said, "\n".join(said)
 
 
-def test_a_wrong_mark_is_caught(tmp_path: Path) -> None:
-    file = tmp_path / "program.py"
-    file.write_text(
-        "a: int = 1  # error: assignment\n"
-        'b: int = "1"\n'
-        'c: int = "1"  # error: arg-type\n'
-        'd: int = "1"  # error: assignment: variable has type "str"\n'
-        'e: int = "1"  # error: assignment: variable has type "int"\n'
-    )
-    first, second, third, fourth = complaints(file, refusals([file]))
-    assert first.startswith("program.py:1: should be refused")
-    assert second.startswith("program.py:2: is refused")
-    assert third.startswith("program.py:3: refused with [assignment]")
-    assert fourth.startswith("program.py:4: refused with [assignment]")
+def test_a_wrong_mark_is_caught(found: list[Refusal], wrongly_marked: Path) -> None:
+    first, second, third, fourth = complaints(wrongly_marked, found)
+    assert first.startswith("wrongly_marked.py:1: should be refused")
+    assert second.startswith("wrongly_marked.py:2: is refused")
+    assert third.startswith("wrongly_marked.py:3: refused with [assignment]")
+    assert fourth.startswith("wrongly_marked.py:4: refused with [assignment]")
 
 
 def refusals(files: list[Path]) -> list[Refusal]:

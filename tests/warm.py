@@ -10,15 +10,21 @@ What is asked and answered is one JSON object a line, on standard input and outp
 from __future__ import annotations
 
 import builtins
+import ctypes
+import fcntl
+import gc
 import importlib
 import json
 import os
 import resource
 import select
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
@@ -30,7 +36,11 @@ MEMORY_BYTES = 8 << 30
 """Address space of a child. What slips through a check ends with MemoryError, and disturbs
 nothing else on the machine."""
 MOST_SAID = 100_000
-PRELOADED = (
+CLONE_NEWNS, CLONE_NEWUSER, MS_RDONLY = 0x00020000, 0x10000000, 1
+"""As the headers of Linux spell them."""
+STRICT = ["error", "ignore:builtin type:DeprecationWarning"]
+"""Box2D warns while Python loads it, and Python crashes where that is an error."""
+COMMANDS = (
     *(
         f"ding_lite.cli.{name}"
         for name in ("env", "evolve", "export", "keygen", "plot", "run", "top", "watch")
@@ -40,6 +50,13 @@ PRELOADED = (
     *("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
     *("rich.live", "tensorboard.summary.writer.event_file_writer"),
 )
+"""The modules of the command line."""
+PROGRAMS = (
+    *("ding_lite.distributed", "ding_lite.evolution", "ding_lite.middleware", "ding_lite.recipes"),
+    *("ding_lite.testing", "matplotlib.backends.backend_agg"),
+    "tensorboard.summary.writer.event_file_writer",
+)
+"""The modules of programs that learn."""
 
 
 class Said(NamedTuple):
@@ -55,9 +72,9 @@ class Said(NamedTuple):
 class Warm:
     """The caller's side of the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, preload: Sequence[str]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.warm"],
+            [sys.executable, "-m", "tests.warm", *preload],
             cwd=ROOT,
             env=environment(OMP_NUM_THREADS="1"),
             stdin=subprocess.PIPE,
@@ -75,6 +92,7 @@ class Warm:
         variables: Mapping[str, str] | None = None,
         closed: Sequence[int] = (),
         out: str | None = None,
+        disk: str | None = None,
     ) -> Said:
         """Run a command line in a child.
 
@@ -87,6 +105,7 @@ class Warm:
             closed: Standard streams that the child does not have.
             out: A file that takes the place of standard output; `|` is a pipe without a
                 reader.
+            disk: The options of a file system that is mounted at the folder for this child alone.
         """
         return self._ask(
             words=[*words],
@@ -96,16 +115,39 @@ class Warm:
             variables={**(variables or {})},
             closed=[*closed],
             out=out,
+            disk=disk,
         )
 
-    def run(self, script: Path, *, seconds: float) -> Said:
-        """Run a script in a child, from its own folder, until the child and its exit handlers end.
+    def run(
+        self,
+        script: Path,
+        *words: str,
+        seconds: float,
+        folder: Path | None = None,
+        strict: bool = False,
+        joined: bool = False,
+        variables: Mapping[str, str] | None = None,
+    ) -> Said:
+        """Run a script in a child, until the child and its exit handlers end.
 
         Args:
             script: The path of the script.
+            words: Its arguments.
             seconds: After which it is killed, and counts as hanging.
+            folder: Where it runs; by default in its own folder.
+            strict: Whether a warning is an error.
+            joined: Whether errors are part of the output, in order.
+            variables: Environment variables.
         """
-        return self._ask(script=str(script), folder=str(script.parent), seconds=seconds)
+        return self._ask(
+            script=str(script),
+            words=[*words],
+            folder=str(folder or script.parent),
+            seconds=seconds,
+            strict=strict,
+            joined=joined,
+            variables={**(variables or {})},
+        )
 
     def _ask(self, **asked: object) -> Said:
         stdin, stdout = self._process.stdin, self._process.stdout
@@ -121,9 +163,9 @@ class Warm:
 
 
 @contextmanager
-def warm() -> Iterator[Warm]:
+def warm(preload: Sequence[str]) -> Iterator[Warm]:
     """Start the process, and end it."""
-    process = Warm()
+    process = Warm(preload)
     try:
         yield process
     finally:
@@ -132,8 +174,11 @@ def warm() -> Iterator[Warm]:
 
 def serve() -> None:
     """Answer what is asked until standard input ends."""
-    for name in PRELOADED:
+    gc.disable()
+    for name in sys.argv[1:]:
         importlib.import_module(name)
+    gc.freeze()  # a collection in a child would copy the pages that it shares with this process
+    gc.enable()
 
     # A child must not read what is meant for this process, nor write among the answers.
     asking, answering = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
@@ -155,7 +200,8 @@ def _answer(asked: Mapping[str, Any]) -> Said:
         os.setpgid(0, 0)
         os.chdir(folder)
         if "script" in asked:
-            _be_the_script(Path(asked["script"]), out, err)
+            _fork_fork_servers(strict=asked["strict"])
+            _be_the_script(asked, out, err)
         else:
             _be_the_command(asked, out, err)
     watched = os.pidfd_open(pid)
@@ -170,13 +216,17 @@ def _answer(asked: Mapping[str, Any]) -> Said:
     return Said(code, _read(out), _read(err), seconds)
 
 
-def _be_the_script(script: Path, out: IO[bytes], err: IO[bytes]) -> NoReturn:
+def _be_the_script(asked: Mapping[str, Any], out: IO[bytes], err: IO[bytes]) -> NoReturn:
     """Do what `python SCRIPT` does, and leave as Python does."""
-    os.environ["PYTHONPATH"] = str(ROOT)
-    os.environ["MPLBACKEND"] = "Agg"
+    script = Path(asked["script"])
+    os.environ.update(asked["variables"], PYTHONPATH=str(ROOT), MPLBACKEND="Agg")
+    tempfile.tempdir = None  # or what it was in the process that has forked this one
     os.dup2(out.fileno(), 1)
-    os.dup2(err.fileno(), 2)
-    sys.argv = [str(script)]
+    os.dup2(1 if asked["joined"] else err.fileno(), 2)
+    if asked["strict"]:
+        _be_strict()
+    sys.argv = [str(script), *asked["words"]]
+    sys.orig_argv = [sys.executable, *sys.argv]
     sys.path.insert(0, str(script.parent))
     main = ModuleType("__main__")
     main.__dict__.update(__file__=str(script), __builtins__=builtins)
@@ -185,10 +235,80 @@ def _be_the_script(script: Path, out: IO[bytes], err: IO[bytes]) -> NoReturn:
     sys.exit()
 
 
+def _be_strict() -> None:
+    sys.warnoptions[:] = STRICT
+    warnings._processoptions(STRICT)  # type: ignore[attr-defined]
+
+
+def _fork_fork_servers(*, strict: bool) -> None:
+    """Let the fork servers that this process starts be forks of what it is now.
+
+    They, their nodes and what passes between them are real. Only their interpreter is not started,
+    and imports nothing. `tests/procs` starts it, as users do.
+    """
+    from ding_lite.parallel.supervise.fork_server import ForkServerSpec
+
+    address = f"ding_lite-tests-{os.getpid()}"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(f"\0{address}")
+    listener.listen()
+    program = str(ROOT / "tests" / "programs" / "forked_server.py")
+
+    def command(self: ForkServerSpec, sys_path: Iterable[str]) -> list[str]:
+        words = [address, json.dumps([*sys_path]), self.as_json()]
+        return [sys.executable, "-ISE", program, *words]
+
+    launcher = os.getpid()
+    if os.fork() == 0:
+        _be_the_template(listener, launcher, strict=strict)
+    listener.close()
+    ForkServerSpec.command = command  # type: ignore[method-assign]
+
+
+def _be_the_template(listener: socket.socket, launcher: int, *, strict: bool) -> NoReturn:
+    """Fork a fork server whenever one is asked for, until the launcher ends."""
+    os.setpgid(0, 0)
+    os.chdir("/")
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    watched: list[Any] = [listener, os.pidfd_open(launcher)]
+    while listener in select.select(watched, [], [])[0]:
+        asking, _ = listener.accept()
+        packet, fds, _, _ = socket.recv_fds(asking, 1 << 20, 64)
+        if os.fork() == 0:
+            listener.detach()
+            _be_the_fork_server(json.loads(packet), [*fds, asking.detach()], strict=strict)
+        for fd in (*fds, asking.detach()):
+            os.close(fd)
+    os._exit(0)
+
+
+def _be_the_fork_server(asked: Mapping[str, Any], fds: Sequence[int], *, strict: bool) -> NoReturn:
+    from ding_lite.parallel.supervise.fork_server import run_fork_server
+
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    held = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 500) for fd in fds]
+    os.closerange(3, 500)
+    for fd, number in zip(held, asked["fds"], strict=False):  # the last one tells of the end
+        os.dup2(fd, number)
+        os.close(fd)
+    os.environ.clear()
+    os.environ.update(asked["environ"])
+    os.chdir(asked["cwd"])
+    if strict:
+        _be_strict()
+    sys.path[:] = asked["sys_path"]
+    sys.argv = ["-c", asked["spec"]]
+    run_fork_server()
+    os._exit(1)  # it does not return
+
+
 def _be_the_command(asked: Mapping[str, Any], out: IO[bytes], err: IO[bytes]) -> NoReturn:
     code = 99
     try:
         os.environ.update(asked["variables"])
+        if asked["disk"] is not None:
+            _mount(asked["folder"], asked["disk"])
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if asked["file_bytes"] is not None:
@@ -211,6 +331,23 @@ def _be_the_command(asked: Mapping[str, Any], out: IO[bytes], err: IO[bytes]) ->
         code = _run(asked["words"])
     finally:
         os._exit(code)
+
+
+def _mount(folder: str, options: str) -> None:
+    """Do what `unshare --map-root-user --mount` and `mount -t tmpfs` do."""
+    system, ids = ctypes.CDLL(None, use_errno=True), (os.getuid(), os.getgid())
+    if system.unshare(CLONE_NEWUSER | CLONE_NEWNS):
+        raise OSError(ctypes.get_errno(), "unshare")
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"0 {ids[0]} 1"),
+        ("gid_map", f"0 {ids[1]} 1"),
+    ):
+        Path("/proc/self", name).write_text(text)
+    flags, data = (MS_RDONLY, "") if options == "ro" else (0, options)
+    if system.mount(b"none", folder.encode(), b"tmpfs", flags, data.encode()):
+        raise OSError(ctypes.get_errno(), "mount")
+    os.chdir(folder)
 
 
 def _output(name: str | None, usual: IO[bytes]) -> int:
@@ -247,8 +384,6 @@ def _run(words: list[str]) -> int:
 
 
 def _unnamed_file() -> IO[bytes]:
-    import tempfile
-
     return tempfile.TemporaryFile()
 
 

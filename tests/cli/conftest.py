@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.calls import PROGRAM
 from tests.fonts import open_fonts
-from tests.warm import Warm, warm
+from tests.warm import COMMANDS, Warm, warm
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -18,10 +18,10 @@ def _fonts() -> None:
     open_fonts()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def process() -> Iterator[Warm]:
     """Return a process that calls `ding-lite` quickly."""
-    with warm() as process:
+    with warm(COMMANDS) as process:
         yield process
 
 

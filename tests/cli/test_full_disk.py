@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.calls import MODULE, environment
 from tests.cli.slips import TRAIN, words_of
+from tests.warm import Said, Warm
 
 pytestmark = pytest.mark.procs
 SLOW = pytest.mark.slow
 LONG = f"{TRAIN} --max-env-steps 2000 --target 1000 --set checkpoint_every=64 --set log_every=8"
 
 
-def on_a_disk_of_its_own(folder: Path, options: str, line: str) -> subprocess.CompletedProcess[str]:
+def on_a_disk_of_its_own(process: Warm, folder: Path, options: str, line: str) -> Said:
     """Type a line in `disk`, a file system that is mounted with options for this one process."""
     (folder / "disk").mkdir()
-    words = [sys.executable, *MODULE, *words_of(line)]
-    script = f'mount -t tmpfs -o {options} none disk && cd disk && exec "$@"'
-    return subprocess.run(
-        ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh", *words],
-        cwd=folder,
-        env=environment(OMP_NUM_THREADS="1", TMPDIR="/tmp"),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
+    return process.call(words_of(line), folder / "disk", disk=options, seconds=60.0)
 
 
 @pytest.mark.parametrize(
@@ -40,26 +29,26 @@ def on_a_disk_of_its_own(folder: Path, options: str, line: str) -> subprocess.Co
         ("keygen job.key", "The key file job.key cannot be written: Read-only file system."),
     ],
 )
-def test_a_read_only_disk_is_reported_before_the_run_begins(tmp_path, line, said) -> None:
-    done = on_a_disk_of_its_own(tmp_path, "ro", line)
-    assert done.returncode == 2, done.stderr
-    assert f"ding-lite {line.split()[0]}: {said}" in done.stderr
-    assert "Traceback" not in done.stderr, done.stderr
+def test_a_read_only_disk_is_reported_before_the_run_begins(process, tmp_path, line, said) -> None:
+    done = on_a_disk_of_its_own(process, tmp_path, "ro", line)
+    assert done.code == 2, done.err
+    assert f"ding-lite {line.split()[0]}: {said}" in done.err
+    assert "Traceback" not in done.err, done.err
 
 
-def test_a_disk_without_room_for_a_run_is_reported_before_it_begins(tmp_path: Path) -> None:
-    done = on_a_disk_of_its_own(tmp_path, "size=4k,nr_inodes=2", f"{TRAIN} --out run")
-    assert done.returncode == 2, done.stderr
-    assert "The directory run cannot be written to: No space left on device." in done.stderr
-    assert "Traceback" not in done.stderr, done.stderr
+def test_a_disk_without_room_for_a_run_is_reported_before_it_begins(process, tmp_path) -> None:
+    done = on_a_disk_of_its_own(process, tmp_path, "size=4k,nr_inodes=2", f"{TRAIN} --out run")
+    assert done.code == 2, done.err
+    assert "The directory run cannot be written to: No space left on device." in done.err
+    assert "Traceback" not in done.err, done.err
 
 
 @pytest.mark.parametrize("kilobytes", [*(pytest.param(k, marks=SLOW) for k in (16, 80)), 40])
-def test_a_disk_that_fills_up_ends_the_run_with_one_sentence(tmp_path, kilobytes) -> None:
-    done = on_a_disk_of_its_own(tmp_path, f"size={kilobytes}k", f"{LONG} --out run")
-    assert done.returncode == 1, done.stderr
-    assert "Traceback" not in done.stderr, done.stderr
-    last = done.stderr.splitlines()[-1]
+def test_a_disk_that_fills_up_ends_the_run_with_one_sentence(process, tmp_path, kilobytes) -> None:
+    done = on_a_disk_of_its_own(process, tmp_path, f"size={kilobytes}k", f"{LONG} --out run")
+    assert done.code == 1, done.err
+    assert "Traceback" not in done.err, done.err
+    last = done.err.splitlines()[-1]
     assert last.startswith("ding-lite train: ")
     assert "No space left on device" in last
     assert "run/" in last

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING
+
 import pytest
 import zmq
+
+from ding_lite.parallel.transport.in_process import InprocTransport
+from ding_lite.testing import Cluster
+
+if TYPE_CHECKING:
+    from ding_lite.parallel.transport.base import Link
+    from tests.parallel.contract import End
 
 pytest.register_assert_rewrite("tests.parallel.contract")
 
@@ -19,3 +30,24 @@ def _zero_copy() -> None:
         two.connect("inproc://zero-copy")
         one.send(bytes(zmq.COPY_THRESHOLD + 1), copy=False)
         two.recv()
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """Return a star of three nodes, of which node 1 answers calls."""
+    with Cluster(3, "star") as cluster:
+        cluster.routers[1].register("double", lambda number: 2 * number)
+        yield cluster
+
+
+@pytest.fixture
+def rogue(cluster: Cluster) -> Iterator[tuple[End, Link]]:
+    """Take the place of node 2."""
+    from tests.parallel.contract import End  # once its asserts are rewritten
+
+    cluster.network.remove(2)
+    with closing(InprocTransport(cluster.network, 2)) as transport:
+        transport.dial(0, "inproc://0")
+        end = End(transport).start()
+        end.wait(lambda: bool(end.ups))
+        yield end, end.ups[0][0]

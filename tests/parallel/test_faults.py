@@ -3,35 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
 
 import pytest
 
 from ding_lite.parallel.link.faults import MAX_FAULTS
 from ding_lite.parallel.transport.base import Lane, Link
-from ding_lite.parallel.transport.in_process import InprocTransport
 from ding_lite.testing import Cluster
 from tests.parallel.contract import End
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(3, "star") as cluster:
-        cluster.routers[1].register("double", lambda number: 2 * number)
-        yield cluster
-
-
-@pytest.fixture
-def rogue(cluster: Cluster) -> Iterator[tuple[End, Link]]:
-    """Take the place of node 2."""
-    cluster.network.remove(2)
-    with ExitStack() as stack:
-        transport = stack.enter_context(closing(InprocTransport(cluster.network, 2)))
-        transport.dial(0, "inproc://0")
-        end = End(transport).start()
-        end.wait(lambda: bool(end.ups))
-        yield end, end.ups[0][0]
 
 
 def send_rubbish(end: End, link: Link, count: int) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -15,7 +15,6 @@ from ding_lite.errors import CodecError, PeerLost
 from ding_lite.parallel.link.session import Session
 from ding_lite.parallel.transport.base import Lane, Link
 from ding_lite.parallel.transport.chunks import split
-from ding_lite.parallel.transport.in_process import InprocTransport
 from ding_lite.parallel.wire.codec import encode
 from ding_lite.parallel.wire.messages import Envelope, Identity, Kind, pack_batch
 from ding_lite.testing import Cluster
@@ -98,24 +97,6 @@ def test_a_handshake_with_an_impossible_number_affects_no_other_node(
 
 
 # -- dropped messages are counted ----------------------------------------------------------------
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(3, "star") as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def rogue(cluster: Cluster) -> Iterator[tuple[End, Link]]:
-    """Take the place of node 2."""
-    cluster.network.remove(2)
-    with ExitStack() as stack:
-        transport = stack.enter_context(closing(InprocTransport(cluster.network, 2)))
-        transport.dial(0, "inproc://0")
-        end = End(transport).start()
-        end.wait(lambda: bool(end.ups))
-        yield end, end.ups[0][0]
 
 
 def said(kind: Kind, body: Any = None, **more: Any) -> list[Any]:

@@ -15,10 +15,12 @@ from ding_lite.parallel.supervise.job import Job
 from ding_lite.parallel.supervise.local_engine import LocalEngine
 from ding_lite.parallel.supervise.supervisor import run_job
 from tests.procs import mains
-from tests.procs.programs import short_folder
+from tests.procs.programs import command_of, short_folder
 from tests.procs.shells import Desk, Type
+from tests.warm import PROGRAMS, Warm, warm
 
 RunJob = Callable[..., list[Any]]
+RunForked = Callable[..., tuple[int | None, str]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -39,6 +41,30 @@ def type_line(folder: Path) -> Iterator[Type]:
     """Return what types a line into a shell of its own; all of them end with the test."""
     with ExitStack() as stack:
         yield Desk(folder, stack).type_line
+
+
+@pytest.fixture(scope="session")
+def _forks() -> Iterator[Warm]:
+    with warm(PROGRAMS) as process:
+        yield process
+
+
+@pytest.fixture
+def run_forked(_forks: Warm, folder: Path) -> RunForked:
+    """Return what runs a program of `tests/programs` to its end, without a start of Python.
+
+    For programs that learn: the imports of two processes would take longer than all the rest.
+    """
+
+    def run_forked(name: str, **given: Any) -> tuple[int | None, str]:
+        script, word = command_of(name, **given)
+        own = {"TMPDIR": str(folder)}
+        said = _forks.run(
+            Path(script), word, folder=folder, seconds=100.0, joined=True, variables=own
+        )
+        return said.code, said.out
+
+    return run_forked
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.procs.programs import Job, run_job
+from tests.procs.conftest import RunForked
+from tests.procs.programs import Job
 
 SLOW = pytest.mark.slow
 
@@ -23,10 +24,10 @@ SLOW = pytest.mark.slow
     ],
 )
 def test_two_learners_improve_one_policy_from_the_shards_of_two_collectors(
-    folder: Path, policy: str, batch_size: int
+    run_forked: RunForked, policy: str, batch_size: int
 ) -> None:
     given = {"policy": policy, "batch_size": batch_size, "ends_at": 60, "runner": {}}
-    code, said = run_job(folder, "apex", **given)
+    code, said = run_forked("apex", **given)
     assert code == 0, said
     first, second, *collectors = literal_eval(said.splitlines()[-1])
     # The other learner may have begun an update more, which it gives up as the first one has left.

@@ -8,20 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.procs.programs import Job, run_job
+from tests.procs.conftest import RunForked
+from tests.procs.programs import Job
 
 
-def test_learners_take_the_step_that_one_would_take_with_all_their_batches(folder: Path) -> None:
-    assert run_job(folder, "data_parallel", averages=False) == (0, "True True\n")
+def test_learners_take_the_step_that_one_would_take_with_all_their_batches(
+    run_forked: RunForked,
+) -> None:
+    assert run_forked("data_parallel", averages=False) == (0, "True True\n")
 
 
-def test_small_and_large_gradients_are_averaged(folder: Path) -> None:
+def test_small_and_large_gradients_are_averaged(run_forked: RunForked) -> None:
     said = "[[5.5, 5.5], [5.5, 5.5]]\n"
-    assert run_job(folder, "data_parallel", averages=True) == (0, said)
+    assert run_forked("data_parallel", averages=True) == (0, said)
 
 
-def test_a_learner_that_waits_for_another_which_has_left_ends_with_the_job(folder: Path) -> None:
-    code, said = run_job(folder, "learners", ends="always")
+def test_a_learner_that_waits_for_another_which_has_left_ends_with_the_job(
+    run_forked: RunForked,
+) -> None:
+    code, said = run_forked("learners", ends="always")
     assert (code, said.splitlines()[-1]) == (0, "ended None"), said
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
-from tests.procs.programs import Job, run_job, wait_until_gone
+from tests.procs.conftest import RunForked
+from tests.procs.programs import Job, wait_until_gone
 
 
 def program(fault: str | None, mode: str, *, resumes: bool = False) -> dict[str, Any]:
@@ -31,10 +32,10 @@ def whole_steps(mode: str) -> int:
     return 5 if mode == "sync" else 10  # two processes of one environment each
 
 
-def goes_on(folder: Path, mode: str) -> None:
+def goes_on(folder: Path, mode: str, run_forked: RunForked) -> None:
     """Resume the run; its environments begin new episodes, and nothing else is lost."""
     (folder / "resumed").touch()
-    code, said = run_job(folder, **program(None, mode, resumes=True))
+    code, said = run_forked(**program(None, mode, resumes=True))
     whole = whole_steps(mode)
     assert code == 0, said
     assert f"resumed at {whole - 1} {8 * whole} {whole} {whole - 1}\n" in said, said
@@ -50,7 +51,9 @@ def goes_on(folder: Path, mode: str) -> None:
         pytest.param("is stopped", marks=pytest.mark.slow),
     ],
 )
-def test_ctrl_c_while_an_environment_of_another_process_hangs_saves_the_whole_steps(folder, fault):
+def test_ctrl_c_while_an_environment_of_another_process_hangs_saves_the_whole_steps(
+    folder, fault, run_forked
+):
     with Job(folder, **program(fault, "async")) as running:
         pid = int(running.line("at ")[1])
         os.kill(running.pid, signal.SIGINT)
@@ -60,7 +63,7 @@ def test_ctrl_c_while_an_environment_of_another_process_hangs_saves_the_whole_st
         wait_until_gone(pid)
     assert saved(folder) == {"total_step": 9, "env_step": 80, "train_iter": 10}
     if fault == "hangs":
-        goes_on(folder, "async")
+        goes_on(folder, "async", run_forked)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +87,9 @@ def test_environments_that_end_with_ctrl_c_do_not_lose_the_whole_steps(folder, f
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_second_ctrl_c_in_an_environment_saves_the_whole_steps_too(folder, mode) -> None:
+def test_a_second_ctrl_c_in_an_environment_saves_the_whole_steps_too(
+    folder, mode, run_forked
+) -> None:
     with Job(folder, **program("hangs", mode)) as running:
         running.line("at ")
         if mode == "async":
@@ -97,7 +102,7 @@ def test_a_second_ctrl_c_in_an_environment_saves_the_whole_steps_too(folder, mod
     whole = whole_steps(mode)
     assert saved(folder) == {"total_step": whole - 1, "env_step": 8 * whole, "train_iter": whole}
     if mode == "sync":
-        goes_on(folder, mode)
+        goes_on(folder, mode, run_forked)
 
 
 @pytest.mark.parametrize(
@@ -107,8 +112,10 @@ def test_a_second_ctrl_c_in_an_environment_saves_the_whole_steps_too(folder, mod
         ("async", "is interrupted", "raised KeyboardInterrupt in `step`"),
     ],
 )
-def test_an_environment_that_exits_ends_the_run_with_an_error(folder, mode, fault, told) -> None:
-    code, said = run_job(folder, **program(fault, mode))
+def test_an_environment_that_exits_ends_the_run_with_an_error(
+    folder, mode, fault, told, run_forked
+) -> None:
+    code, said = run_forked(**program(fault, mode))
     assert code == 1
     assert f"of probe/Wanders-v0 {told}" in said
     assert "EnvError" in said
@@ -116,7 +123,9 @@ def test_an_environment_that_exits_ends_the_run_with_an_error(folder, mode, faul
 
 
 @pytest.mark.slow
-def test_a_process_of_environments_that_ends_with_code_0_ends_the_run_with_an_error(folder) -> None:
-    code, said = run_job(folder, **program("dies", "async"))
+def test_a_process_of_environments_that_ends_with_code_0_ends_the_run_with_an_error(
+    run_forked,
+) -> None:
+    code, said = run_forked(**program("dies", "async"))
     assert code == 1
     assert "of probe/Wanders-v0 has ended with exit code 0" in said

@@ -8,33 +8,9 @@ from pathlib import Path
 import pytest
 
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
-from tests.procs.programs import Program, run
+from tests.procs.programs import Job, command_of, run_job
 from tests.procs.terminals import CTRL_C, Terminal
 
-SPEAKING = """
-def main():
-    logging.getLogger("ding_lite.test").info("main runs")
-
-ding_lite.log.configure()
-logging.getLogger("ding_lite.test").info("imported")
-if __name__ == "__main__":
-    runner = Parallel.runner({}, roles=["learner", {{"collector", "evaluator"}}][:{}])
-    logging.getLogger("ding_lite.test").info("not yet")
-    runner(main)
-    logging.getLogger("ding_lite.test").info("over")
-"""
-WAITING = """
-def main():
-    with Task() as task:
-        def step(ctx):
-            say("up", task.router.node_id, os.getpid())
-            task.wait_for("the end")
-            say("after", task.router.node_id, ctx.finish)
-        task.use(step).run()
-
-if __name__ == "__main__":
-    Parallel.runner({})(main)
-"""
 HINT = "Ctrl-C: the run ends after this step; once more ends it at once"
 
 
@@ -47,7 +23,7 @@ def speakers(said: str) -> set[tuple[str, ...]]:
 
 
 def test_the_lines_of_nodes_of_a_launcher_name_the_node(folder: Path) -> None:
-    code, said = run(folder, SPEAKING.format(2, 2))
+    code, said = run_job(folder, "speaking", roles=["learner", ["collector", "evaluator"]])
     assert code == 0
     assert speakers(said) == {
         ("node 0", "imported"),
@@ -60,17 +36,7 @@ def test_the_lines_of_nodes_of_a_launcher_name_the_node(folder: Path) -> None:
 
 
 def test_a_launcher_prints_one_line_for_all_its_nodes(folder: Path) -> None:
-    source = """
-def main(file):
-    if not os.path.exists(file):
-        open(file, "w").close()
-        os.abort()
-
-if __name__ == "__main__":
-    ding_lite.log.configure()
-    Parallel.runner(2, "alone", auto_recover=True)(main, "once")
-"""
-    code, said = run(folder, source)
+    code, said = run_job(folder, "killed_once")
     assert code == 0
     assert re.search(
         r"launcher \| parallel.supervise.supervisor \| warning: node . .* was killed by", said
@@ -78,7 +44,7 @@ if __name__ == "__main__":
 
 
 def test_one_node_in_this_process_has_its_role_in_its_name(folder: Path) -> None:
-    code, said = run(folder, SPEAKING.format(1, 1))
+    code, said = run_job(folder, "speaking", roles=["learner"])
     assert code == 0
     assert ("node 0 learner", "main runs") in speakers(said)
 
@@ -86,21 +52,12 @@ def test_one_node_in_this_process_has_its_role_in_its_name(folder: Path) -> None
 def test_the_lines_of_nodes_started_by_hand_name_the_node(folder, monkeypatch) -> None:
     [port] = free_ports(LOOPBACK, 1)
     monkeypatch.setenv("XDG_STATE_HOME", str(folder))
-    source = """
-def main():
-    logging.getLogger("ding_lite.test").info("main runs")
-
-if __name__ == "__main__":
-    os.environ |= dict(word.split("=") for word in sys.argv[1:])
-    ding_lite.log.configure()
-    Parallel.runner(2)(main)
-"""
-    ours = ["DING_LITE_NUM_NODES=2", "DING_LITE_NODE_ID=0", f"DING_LITE_PORTS={port}"]
-    theirs = ["DING_LITE_NUM_NODES=2", "DING_LITE_NODE_ID=1", "DING_LITE_LABELS=collector"]
-    theirs += [f"DING_LITE_ATTACH_TO=tcp://{LOOPBACK}:{port}"]
+    ours = {"DING_LITE_NUM_NODES": "2", "DING_LITE_NODE_ID": "0", "DING_LITE_PORTS": str(port)}
+    theirs = {"DING_LITE_NUM_NODES": "2", "DING_LITE_NODE_ID": "1", "DING_LITE_LABELS": "collector"}
+    theirs["DING_LITE_ATTACH_TO"] = f"tcp://{LOOPBACK}:{port}"
     with (
-        Program(folder, source, "program.py", *ours) as one,
-        Program(folder, source, "program.py", *theirs) as other,
+        Job(folder, "speaking_by_hand", environ=ours) as one,
+        Job(folder, "speaking_by_hand", environ=theirs) as other,
     ):
         assert speakers(one.end()[1]) == {("node 0", "main runs")}
         assert speakers(other.end()[1]) == {("node 1 collector", "main runs")}
@@ -111,7 +68,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_ctrl_c_at_a_terminal_is_answered_once_whatever_the_number_of_nodes(folder, nodes) -> None:
-    with Terminal(folder, WAITING.format(nodes)) as terminal:
+    with Terminal(folder, "", *command_of("waiting", nodes=nodes, log=False)) as terminal:
         terminal.wait_for("up ", times=nodes)
         terminal.type(CTRL_C)
         code, shown = terminal.end()
@@ -123,7 +80,7 @@ def test_ctrl_c_at_a_terminal_is_answered_once_whatever_the_number_of_nodes(fold
 
 
 def test_a_program_with_log_lines_gets_the_message_as_one_of_them(folder: Path) -> None:
-    with Terminal(folder, "ding_lite.log.configure()\n" + WAITING.format(1)) as terminal:
+    with Terminal(folder, "", *command_of("waiting", nodes=1, log=True)) as terminal:
         terminal.wait_for("up ")
         terminal.type(CTRL_C)
         code, shown = terminal.end()
@@ -133,7 +90,7 @@ def test_a_program_with_log_lines_gets_the_message_as_one_of_them(folder: Path) 
 
 
 def test_without_a_terminal_nothing_is_printed(folder: Path) -> None:
-    with Program(folder, WAITING.format(1)) as program:
+    with Job(folder, "waiting", nodes=1, log=False) as program:
         program.line("up ")
         program.process.send_signal(2)
         code, said = program.end()

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from tests.procs.programs import run_job
+from tests.procs.conftest import RunForked
 
 
-def test_collectors_act_by_the_published_network_and_its_running_means(folder: Path) -> None:
-    code, said = run_job(folder, "own_network", what="publish")
+def test_collectors_act_by_the_published_network_and_its_running_means(
+    run_forked: RunForked,
+) -> None:
+    code, said = run_forked("own_network", what="publish")
     assert code == 0, said
     assert said.splitlines()[-1] == "True True True", said
 
 
-def test_two_learners_of_a_users_network_stay_equal(folder: Path) -> None:
-    code, said = run_job(folder, "own_network", what="learn together")
+def test_two_learners_of_a_users_network_stay_equal(run_forked: RunForked) -> None:
+    code, said = run_forked("own_network", what="learn together")
     assert code == 0, said
     assert said.splitlines()[-1] == "10 True", said

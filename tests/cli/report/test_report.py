@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import resource
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +16,10 @@ from ding_lite.cli.report.records import Record, rates
 from ding_lite.recipes.runs import video
 from ding_lite.recipes.runs.directory import Lock
 from ding_lite.recipes.runs.results import read_result
-from tests.cli.calls import ROOT, environment
+from tests.cli.calls import ROOT
 from tests.cli.report.pages import Page
 from tests.recipes.runs.test_results import leave
+from tests.warm import Warm
 
 pytestmark = pytest.mark.usefixtures("_here")
 EVIL = "<script>alert('1')</script>&\"<b>"
@@ -230,12 +229,11 @@ def test_an_axis_has_a_few_round_numbers(low: float, high: float) -> None:
 
 
 @pytest.mark.procs
-def test_nodes_and_their_messages_are_recorded_and_drawn(tmp_path: Path) -> None:
+def test_nodes_and_their_messages_are_recorded_and_drawn(process: Warm, tmp_path: Path) -> None:
     example = ROOT / "examples" / "impala_cartpole.py"
     words = ["--max-env-steps", "12000", "--target", "1000", "--out", "here"]
-    subprocess.run(
-        [sys.executable, str(example), *words], env=environment(), check=True, capture_output=True
-    )
+    said = process.run(example, *words, seconds=100.0, folder=tmp_path)
+    assert said.code == 0, said.err
     page = written("here", "--no-video")
     assert "Nodes and their messages" in page.texts
     assert {"node 0 (learner)", "node 1 (collector)", "node 2 (collector)"} <= set(page.texts)

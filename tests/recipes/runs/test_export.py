@@ -85,8 +85,9 @@ POLICIES: dict[str, Any] = {
     "rainbow": lambda: Rainbow(CARTPOLE),
     "discrete_sac": lambda: DiscreteSAC(CARTPOLE),
 }
-OFTEN = ("dqn", "own network", "image", "sac")
-"""Those of which each test run writes an ONNX file, which takes seconds."""
+OFTEN = ("own network", "image", "sac")
+"""Those of which each test run writes an ONNX file, which takes seconds; another program reads one
+of a DQN."""
 RUN = {
     "torch": """
 import sys, numpy, torch
@@ -256,7 +257,7 @@ def test_states_of_actor_critics_come_in_and_go_out(
 @pytest.mark.parametrize(
     "kind", [PPO, *(pytest.param(other, marks=pytest.mark.slow) for other in (A2C, IMPALA))]
 )
-@pytest.mark.parametrize("spec", [CARTPOLE, SCREEN, ARM])
+@pytest.mark.parametrize("spec", [pytest.param(CARTPOLE, marks=pytest.mark.slow), SCREEN, ARM])
 def test_actor_critics_return_action_parameters_and_values(
     kind: Any, spec: EnvSpec, tmp_path: Path
 ) -> None:

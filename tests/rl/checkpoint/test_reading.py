@@ -133,32 +133,13 @@ def test_a_mutated_byte_is_detected(saved: Path) -> None:
             load_checkpoint(saved)
 
 
-HOSTILE = """
-import json, sys, zlib
-from pathlib import Path
-from ding_lite.errors import CheckpointError
-from ding_lite.rl.checkpoint.save_load import load_checkpoint
-from tests.rl.checkpoint.test_reading import body_of, write
-
-folder = Path(sys.argv[1])
-body = body_of(folder)
-for code in sys.argv[2:]:
-    body["state"]["large"]["$rows"]["dtype"] = code
-    write(folder, body)
-    try:
-        array = load_checkpoint(folder).state["large"]
-        print(code, "read:", array.dtype, array[:3])
-    except CheckpointError:
-        print(code, "refused")
-"""
-
-
 def test_a_dtype_that_is_not_of_numbers_is_refused_before_numpy_sees_it(saved: Path) -> None:
     codes = [
         *("|O8", "|O", "O", "object", "<M8[s]", "<m8[ns]", "|V8", "<U2", "|S8", "<c8", "<f16"),
         *("f8,i8", "(2,)<i4", "i8", "<i8 ", "=i8", "int64", "", "<", "<b1", "<i3", "<f3"),
     ]
-    command = [sys.executable, "-c", HOSTILE, str(saved), *codes]  # in a process that may crash
+    program = "tests.programs.hostile_dtypes"  # a process that may crash
+    command = [sys.executable, "-m", program, str(saved), *codes]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.splitlines()

@@ -249,7 +249,7 @@ def test_another_version_is_named(tmp_path):
         ({"policy": {"fn": print}}, "`state.policy.fn` is a builtin_function_or_method"),
         ({"names": np.array(["a"])}, "`state.names` is an array of <U1"),
         ({"x": {b"k": 2}}, "`state.x` has the key b'k'; texts, numbers"),
-        ({"x": torch.eye(2, device="meta")}, "`state.x` is a tensor of torch.float32 without"),
+        ({"x": torch.zeros(2, device="meta")}, "`state.x` is a tensor of torch.float32 without"),
         ({"x": {(print,)}}, "`state.x` has the key"),
         ({"x": torch.eye(2).to_sparse()}, "`state.x` is a tensor of torch.float32 and torch.spar"),
     ],

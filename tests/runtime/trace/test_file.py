@@ -15,28 +15,11 @@ import pytest
 
 from ding_lite.runtime.trace.file import TraceFile
 
-WRITER = """
-import os, sys
-from pathlib import Path
-from ding_lite.runtime.trace.file import TraceFile
-
-path, since_ns, name, times, count = sys.argv[1:]
-for time in range(int(times)):
-    file = TraceFile(Path(path), int(since_ns))
-    for number in range(int(count)):
-        file.write({"by": name, "time": time, "number": number, "filler": "x" * (number % 300)})
-    file.close()
-if count == "0":  # one that is killed while it has the file
-    file = TraceFile(Path(path), int(since_ns))
-    file.write({"by": name})
-    os.write(1, b"open\\n")
-    sys.stdin.read()
-"""
-
 
 def writer(path: Path, since_ns: int, name: str, times: int, count: int) -> subprocess.Popen[str]:
+    words = map(str, (path, since_ns, name, times, count))
     return subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path), str(since_ns), name, str(times), str(count)],
+        [sys.executable, "-m", "tests.programs.trace_writer", *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
