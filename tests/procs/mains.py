@@ -112,7 +112,7 @@ def arguments(*args: Any, **kwargs: Any) -> Any:
 
 
 def whereabouts() -> Any:
-    return os.getcwd(), sys.argv, os.environ.get("DING_LITE_TEST"), os.getpid(), os.getpgid(0)
+    return os.getcwd(), sys.argv, os.environ.get("TEST_OF_NODES"), os.getpid(), os.getpgid(0)
 
 
 def random_numbers() -> Any:

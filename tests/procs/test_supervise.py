@@ -35,7 +35,7 @@ def test_nodes_have_this_directory_environment_and_arguments_and_groups_of_their
     run_nodes: RunJob, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("DING_LITE_TEST", "here")
+    monkeypatch.setenv("TEST_OF_NODES", "here")
     results = run_nodes(mains.whereabouts)
     assert [result[:3] for result in results] == [(str(folder), sys.argv, "here")] * 2
     assert all(pid == group for *_, pid, group in results)
