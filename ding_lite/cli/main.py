@@ -157,7 +157,7 @@ def _do(options: argparse.Namespace) -> int:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Read the command line; a slip is told on standard error and ends the program."""
+    """Parse the command line; print an error and exit on a mistake."""
     parser, of_command = make_parsers()
     words = list(words)
     split = words.index("--") if "--" in words else len(words)
@@ -184,7 +184,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 class Parser(argparse.ArgumentParser):
-    """One that says what to do about a slip."""
+    """An argument parser with errors that say what to do."""
 
     def __init__(self, prog: str, *, example: str, description: str, usage: str) -> None:
         super().__init__(prog, description=description, usage=usage, allow_abbrev=False)

@@ -1,6 +1,6 @@
-"""The commands of `ding-lite`, and what each takes: the help stands below, as a string.
+"""The commands of `ding-lite` with their arguments; the string below each one is its help.
 
-It stands apart from what they do, which imports far more than `--help` has time for.
+The functions of the commands are elsewhere: they import far more than `--help` has time for.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def together(
 
 
 class RolloutsTogether:
-    """Trains those of some agents at once from their rollouts that can be."""
+    """Trains agents from their rollouts, those that can be batched as one computation."""
 
     def __init__(self, trains: Sequence[TrainFromRollouts]) -> None:
         self._trains = trains
@@ -62,7 +62,7 @@ class RolloutsTogether:
 
 
 class TrainTogether:
-    """Trains those of some agents at once from one replay that can be."""
+    """Trains agents from one replay, those that can be batched as one computation."""
 
     def __init__(self, trains: Sequence[TrainAgent]) -> None:
         self._trains = trains
