@@ -8,13 +8,14 @@ houses that break them.
 from __future__ import annotations
 
 import ast
+import gc
 import io
 import re
 import sys
 import tokenize
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -89,6 +90,7 @@ MAX_MODULES = 12
 NUMBER_OF_TYPE_IGNORES = 6
 """At most that many in ding_lite/; it may only fall."""
 
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _MUTABLE_MAKERS = {"list", "dict", "set", "bytearray", "defaultdict", "deque", "OrderedDict"}
 _MUTATORS = {
     *("append", "add", "update", "setdefault", "pop", "popitem", "clear", "extend", "insert"),
@@ -146,6 +148,11 @@ class Module:
         return floor_of(self.name)
 
     @cached_property
+    def nodes(self) -> list[tuple[ast.AST, bool]]:
+        """All nodes but for contexts, and whether each runs when the module is loaded."""
+        return [*_walk(self.tree)]
+
+    @cached_property
     def imports(self) -> list[Import]:
         """All imports, wherever they hide."""
         return list(_imports(self))
@@ -153,9 +160,9 @@ class Module:
     @cached_property
     def uses(self) -> list[tuple[int, str]]:
         """Line and full dotted name of all that is imported, or named through an import."""
-        local = {alias: full for _, alias, full in _aliases(self.tree)}
+        local = {alias: full for _, alias, full in _aliases(self)}
         found = [(item.line, item.dotted) for item in self.imports]
-        for node in ast.walk(self.tree):
+        for node, _ in self.nodes:
             if isinstance(node, ast.Attribute) and (full := _dotted(node, local)):
                 found.append((node.lineno, full))
         return found
@@ -173,6 +180,20 @@ class House:
         files = sorted(root.rglob("*.py"))
         modules = [Module(file.relative_to(root).as_posix(), file.read_text()) for file in files]
         return cls({module.name: module for module in modules})
+
+    @classmethod
+    @cache
+    def real(cls) -> House:
+        """Parse ding_lite once, without a search for garbage among so many new objects."""
+        gc.disable()
+        try:
+            house = cls.read(Path(__file__).resolve().parent.parent / PACKAGE)
+            for module in house:
+                _ = module.nodes
+            gc.freeze()
+        finally:
+            gc.enable()
+        return house
 
     def __iter__(self) -> Iterator[Module]:
         return iter(self.modules.values())
@@ -258,7 +279,7 @@ def single_owners(house: House) -> Iterator[Fault]:
 def no_unpickling_of_arrays(house: House) -> Iterator[Fault]:
     """`allow_pickle` stays off."""
     for module in house:
-        for node in ast.walk(module.tree):
+        for node, _ in module.nodes:
             match node:
                 case ast.keyword(arg="allow_pickle", value=ast.Constant(value=False)):
                     pass
@@ -279,7 +300,7 @@ def no_torch_at_import(house: House) -> Iterator[Fault]:
 def bans(house: House) -> Iterator[Fault]:
     """No print outside cli/, no assert, eval, exec or `global` anywhere."""
     for module in house:
-        for node in ast.walk(module.tree):
+        for node, _ in module.nodes:
             if isinstance(node, ast.Assert):
                 yield Fault(module.path, node.lineno, "`assert` is for tests; raise an error")
             elif isinstance(node, ast.Global):
@@ -300,7 +321,7 @@ def no_mutable_globals(house: House) -> Iterator[Fault]:
             if name != name.upper() and name != "__all__":
                 what = f"`{name}` is mutable and global; a table's name is in capitals"
                 yield Fault(module.path, node.lineno, what)
-        for name, line in _mutations(module.tree):
+        for name, line in _mutations(module):
             if name in tables:
                 yield Fault(module.path, line, f"`{name}` is a global table, and changed here")
 
@@ -309,6 +330,8 @@ def type_ignores_have_codes(house: House) -> Iterator[Fault]:
     """`# type: ignore` names what it ignores, and there are few."""
     count = 0
     for module in house:
+        if not re.search(r"type:\s*ignore", module.source):
+            continue
         for token in tokenize.generate_tokens(io.StringIO(module.source).readline):
             if token.type != tokenize.COMMENT or not re.search(r"type:\s*ignore", token.string):
                 continue
@@ -420,7 +443,7 @@ def _circles(of: dict[str, set[str]]) -> list[list[str]]:
 
 def _imports(module: Module) -> Iterator[Import]:
     package = module.name if module.path.endswith("__init__.py") else module.name.rpartition(".")[0]
-    for node, on_load in _walk(module.tree, True):
+    for node, on_load in module.nodes:
         match node:
             case ast.Import():
                 yield from (Import(node.lineno, a.name, None, on_load) for a in node.names)
@@ -438,20 +461,23 @@ def _imports(module: Module) -> Iterator[Import]:
                 yield Import(node.lineno, name, None, on_load)
 
 
-def _walk(node: ast.AST, on_load: bool) -> Iterator[tuple[ast.AST, bool]]:
+def _walk(tree: ast.Module) -> Iterator[tuple[ast.AST, bool]]:
     """Walk a tree, telling for each node whether it runs when the module is loaded."""
-    yield node, on_load
-    for child in ast.iter_child_nodes(node):
-        inside = on_load and not isinstance(
-            child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-        )
+    left: list[tuple[ast.AST, bool]] = [(tree, True)]
+    while left:
+        node, on_load = left.pop()
+        yield node, on_load
+        lazy: list[ast.stmt] = []
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            inside = inside and child not in node.body
-        yield from _walk(child, inside)
+            lazy = node.body
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, ast.expr_context):
+                is_function = isinstance(child, _FUNCTIONS)
+                left.append((child, on_load and not is_function and child not in lazy))
 
 
-def _aliases(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
-    for node in ast.walk(tree):
+def _aliases(module: Module) -> Iterator[tuple[int, str, str]]:
+    for node, _ in module.nodes:
         if isinstance(node, ast.Import):
             for a in node.names:
                 first = a.name.split(".")[0]
@@ -492,9 +518,9 @@ def _mutable_globals(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
             yield from ((name, node) for name in names)
 
 
-def _mutations(tree: ast.Module) -> Iterator[tuple[str, int]]:
+def _mutations(module: Module) -> Iterator[tuple[str, int]]:
     """Names that functions change in place: `x[k] = v`, `del x[k]`, `x.append(v)`, `x |= y`."""
-    for node, on_load in _walk(tree, True):
+    for node, on_load in module.nodes:
         if on_load:
             continue
         match node:

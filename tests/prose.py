@@ -7,7 +7,6 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +23,8 @@ _BANNED = re.compile(
     rf"|(?:^|[.!?:]\s+|\"\"\")None\s+(?:of|else|{_BE})\b"
 )
 """With a capital, `None` is a value unless it begins a sentence."""
+_SUSPECT = re.compile(rf"{_PERSONS}|\b[Nn]o\s+one\s+[a-z]|\b[Nn]one\s+(?:of|else|{_VERB})")
+"""Finds all that `_BANNED` finds, and more, in a text on one line without underscores."""
 _RIDDLE = re.compile(r"(?:Who\w*|What\w*|Where\w*|How|When|Whether)\b")
 _CODE_SPAN = re.compile(r"``[^`]*``|`[^`]*`")
 _FENCED = re.compile(r"^( *)(```+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
@@ -64,6 +65,8 @@ def banned_words(file: Path) -> Iterator[Place]:
     """Find pronouns for persons, and `none` as a subject."""
     path = file.relative_to(ROOT).as_posix()
     source = file.read_text()
+    if not _SUSPECT.search(re.sub(r"\s*\n[\s#]*|_", " ", source)):
+        return
     is_page = file.suffix == ".md"
     for text in _page(source, path) if is_page else _python(source, path):
         plain = _CODE_SPAN.sub(lambda code: re.sub(r"[^\n]", "`", code[0]), text.text)
@@ -77,18 +80,15 @@ def riddles(file: Path) -> Iterator[Place]:
     """Find docstrings of public modules and classes that begin with a question word."""
     if file.suffix != ".py":
         return
-    for node in ast.walk(_parsed(file.read_text())):
+    source = file.read_text()
+    if not re.search(rf"[\"']\s*{_RIDDLE.pattern}", source):
+        return
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef) and not _is_private(node, file):
             first = (ast.get_docstring(node) or "").split("\n")[0]
             if _RIDDLE.match(first):
                 line = node.body[0].lineno
                 yield Place(file.relative_to(ROOT).as_posix(), line, first)
-
-
-@lru_cache(maxsize=1)
-def _parsed(source: str) -> ast.Module:
-    """Parse a file once for both rules."""
-    return ast.parse(source)
 
 
 def _is_private(node: ast.Module | ast.ClassDef, file: Path) -> bool:
@@ -104,7 +104,7 @@ def _page(source: str, path: str) -> Iterator[Text]:
 
 def _python(source: str, path: str) -> Iterator[Text]:
     """Yield docstrings, comments, names of tests, and the messages of the package."""
-    tree = _parsed(source)
+    tree = ast.parse(source)
     lines = source.splitlines()
     prose = set()
     for node in ast.walk(tree):

@@ -22,12 +22,6 @@ LISTED = [*COVERS, *[(test, chain[-1]) for test, chain in REACHES]]
 
 
 @cache
-def house() -> House:
-    """Parse the package once."""
-    return House.read(TESTS.parent / PACKAGE)
-
-
-@cache
 def parsed(test: str) -> Module:
     """Parse a test file."""
     return Module(test, (TESTS / test).read_text())
@@ -56,7 +50,7 @@ def uses(test: str, module: Module) -> bool:
     """Tell whether a test names a module, or a name of it that a package hands on."""
     if re.search(rf"\b{re.escape(module.name)}\b", parsed(test).source):
         return True
-    packages = {each.name for each in house() if each.path.endswith("__init__.py")}
+    packages = {each.name for each in House.real() if each.path.endswith("__init__.py")}
     public = public_names(module)
     for _, full in parsed(test).uses:
         front, _, name = full.rpartition(".")
@@ -67,14 +61,14 @@ def uses(test: str, module: Module) -> bool:
 
 def imports(module: Module, other: Module) -> bool:
     """Tell whether a module imports another one, or starts it by its name."""
-    names = {house().target(item) for item in module.imports}
+    names = {House.real().target(item) for item in module.imports}
     return other.name in names or f'"{other.name}"' in module.source
 
 
 @cache
 def modules() -> dict[str, Module]:
     """Return all modules but `__init__` and `__main__`, by path without its ending."""
-    plain = (module for module in house() if not module.path.endswith("__.py"))
+    plain = (module for module in House.real() if not module.path.endswith("__.py"))
     return {module.path.removesuffix(".py"): module for module in plain}
 
 
@@ -108,7 +102,7 @@ def test_a_chain_of_imports_leads_from_the_listed_test_to_the_module() -> None:
 
 def test_a_test_beside_those_of_modules_has_the_name_of_one_or_is_a_topic() -> None:
     own = {place_of(module) for module in modules().values()}
-    folders = {module.path.rpartition("/")[0] for module in house()} - {"", "io"}
+    folders = {module.path.rpartition("/")[0] for module in House.real()} - {"", "io"}
     others = {
         f"{folder}/{file.name}"
         for folder in {*folders, "ground", "ground/io"}
@@ -121,6 +115,6 @@ def test_a_test_beside_those_of_modules_has_the_name_of_one_or_is_a_topic() -> N
 
 
 def test_every_folder_with_modules_is_a_package_that_the_wheel_has() -> None:
-    folders = {module.path.rpartition("/")[0] for module in house()}
+    folders = {module.path.rpartition("/")[0] for module in House.real()}
     lacking = [at for at in folders if not (TESTS.parent / PACKAGE / at / "__init__.py").is_file()]
     assert lacking == []
