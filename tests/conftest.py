@@ -48,7 +48,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # No example database in the checkout, the same examples on every run, and no clock: the deadline
 # above holds for the test as a whole.
-hypothesis.settings.register_profile("ding_lite", database=None, derandomize=True, deadline=None)
+# Forty examples find what a formula gets wrong; a test of rarer cases says how many it takes.
+hypothesis.settings.register_profile(
+    "ding_lite", database=None, derandomize=True, deadline=None, max_examples=40
+)
 hypothesis.settings.load_profile("ding_lite")
 
 # Importing 300 files of tests makes little garbage, and every look for it is at a larger heap.

@@ -102,7 +102,7 @@ def _target_says(policy: DDPG | SAC, obs: FloatArray, action: FloatArray) -> lis
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4)
 @given(
     hidden=st.lists(st.integers(2, 40), min_size=1, max_size=3).map(tuple),
     seed=st.integers(0, 10_000),
@@ -296,11 +296,11 @@ def test_each_kind_is_as_frequent_as_its_probability() -> None:
     agent.searched = ("lr",)
     odds = {"none": 2.0, "architecture": 1.0, "weights": 0.5, "hyperparameters": 0.5}
     mutation = Mutation(Search(lr=log_uniform(1e-4, 1e-2)), **{**ONLY, **odds}, max_nodes=100_000)
-    said = Counter(mutation.mutate(agent).split()[0] for _ in range(400))
+    said = Counter(mutation.mutate(agent).split()[0] for _ in range(200))
     shares = {"none": 0.5, "hidden": 0.25, "weights": 0.125, "lr": 0.125}
     assert said.keys() == shares.keys()
     for name, share in shares.items():
-        assert said[name] / 400 == pytest.approx(share, abs=0.06)
+        assert said[name] / 200 == pytest.approx(share, abs=0.08)
 
 
 def test_the_same_seed_mutates_the_same_and_a_saved_one_goes_on() -> None:

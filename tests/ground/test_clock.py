@@ -18,18 +18,12 @@ from ding_lite.testing.clock import ManualClock
 # -- the machine's clock ---------------------------------------------------------------------
 
 
-def test_the_system_clock_is_a_clock_that_never_goes_back() -> None:
+def test_the_system_clock_is_the_monotonic_one_and_sleeps_as_long_as_it_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock: Clock = SYSTEM_CLOCK
-    instants = [clock.now() for _ in range(100)]
-    assert instants == sorted(instants)
-
-
-def test_the_system_clock_reads_the_monotonic_clock() -> None:
     before = time.monotonic()
-    assert before <= SystemClock().now() <= time.monotonic()
-
-
-def test_the_system_clock_sleeps_as_long_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert before <= clock.now() <= time.monotonic()
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     SystemClock().sleep(2.5)
@@ -54,48 +48,35 @@ def test_a_wait_on_the_system_clock_ends_when_the_condition_is_notified() -> Non
     assert said == ["now"]
 
 
-@pytest.mark.parametrize("instant", [math.inf, 1e10])
-def test_a_long_wait_looks_up_for_a_signal_that_came_just_before_it(instant: float) -> None:
+def test_a_long_wait_looks_up_for_a_signal_that_came_just_before_it() -> None:
     condition = threading.Condition()  # no thread will notify it
     with condition:
-        SYSTEM_CLOCK.wait(condition, instant)
-
-
-def test_a_wait_of_no_time_on_the_system_clock_ends_at_once() -> None:
-    condition = threading.Condition()
-    with condition:
-        SYSTEM_CLOCK.wait(condition, SYSTEM_CLOCK.now())
+        for instant in (math.inf, 1e10, SYSTEM_CLOCK.now()):
+            SYSTEM_CLOCK.wait(condition, instant)
 
 
 # -- deadlines -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("timeout", [None, float("inf")])
-def test_a_deadline_without_a_timeout_never_comes(clock, timeout) -> None:
-    deadline = Deadline.after(timeout, clock)
+def test_a_deadline_without_a_timeout_never_comes_and_one_of_no_time_has_come(
+    clock: ManualClock,
+) -> None:
+    for timeout in (0, 0.0, -1.0, float("-inf")):
+        deadline = Deadline.after(timeout, clock)
+        assert deadline.expired
+        assert deadline.remaining == 0.0
+    endless = [Deadline.after(timeout, clock) for timeout in (None, float("inf"))]
     clock.advance(1e300)
-    assert not deadline.expired
-    assert deadline.remaining is None
+    for deadline in endless:
+        assert not deadline.expired
+        assert deadline.remaining is None
 
 
-@pytest.mark.parametrize("timeout", [0, 0.0, -1.0, float("-inf")])
-def test_a_deadline_of_no_time_has_come_already(clock: ManualClock, timeout: float) -> None:
-    deadline = Deadline.after(timeout, clock)
-    assert deadline.expired
-    assert deadline.remaining == 0.0
-
-
-def test_a_deadline_that_is_no_instant_is_refused(clock: ManualClock) -> None:
+def test_a_deadline_is_an_instant_on_a_clock_and_cannot_be_moved(clock: ManualClock) -> None:
     with pytest.raises(ConfigError, match="`timeout` is NaN"):
         Deadline.after(float("nan"), clock)
-
-
-def test_a_deadline_is_on_the_machines_clock_unless_another_is_given() -> None:
-    assert Deadline.after(1.0).clock is SYSTEM_CLOCK
-
-
-def test_a_deadline_cannot_be_moved(clock: ManualClock) -> None:
-    deadline = Deadline.after(1.0, clock)
+    deadline = Deadline.after(1.0)
+    assert deadline.clock is SYSTEM_CLOCK
     with pytest.raises(dataclasses.FrozenInstanceError):
         deadline.instant = 5.0  # type: ignore[misc]
 
@@ -126,15 +107,10 @@ def wait_in_a_thread(
     return thread, outcome
 
 
-def test_what_is_ready_needs_no_waiting_even_behind_the_deadline(clock: ManualClock) -> None:
+def test_behind_the_deadline_a_wait_looks_once(clock: ManualClock) -> None:
     condition = threading.Condition()
     with condition:
         assert Deadline.after(-1.0, clock).wait(condition, lambda: True)
-
-
-def test_a_wait_behind_the_deadline_ends_at_once(clock: ManualClock) -> None:
-    condition = threading.Condition()
-    with condition:
         assert not Deadline.after(0.0, clock).wait(condition, lambda: False)
 
 

@@ -54,26 +54,12 @@ def count(tree: Any) -> int:
 
 
 @given(TREES)
-def test_every_path_leads_to_its_leaf(tree: Any) -> None:
-    for path, leaf in leaves(tree):
+def test_every_leaf_is_yielded_once_with_the_path_that_leads_to_it(tree: Any) -> None:
+    found = [*leaves(tree)]
+    assert len(found) == len({repr(path) for path, _ in found}) == count(tree)
+    for path, leaf in found:
         assert follow(tree, path) is leaf
-
-
-@given(TREES)
-def test_every_leaf_is_yielded_exactly_once(tree: Any) -> None:
-    paths = [path for path, _ in leaves(tree)]
-    assert len(paths) == len({repr(path) for path in paths}) == count(tree)
-
-
-@given(TREES)
-def test_what_has_leaves_is_none_itself(tree: Any) -> None:
-    for _, leaf in leaves(tree):
         assert not (isinstance(leaf, dict | list | tuple) and leaf)
-
-
-@given(TREES)
-def test_the_name_of_a_path_is_the_python_that_reads_the_leaf(tree: Any) -> None:
-    for path, leaf in leaves(tree):
         assert eval(path_name(path, root="tree"), {"tree": tree}) is leaf
 
 
@@ -109,29 +95,18 @@ def test_leaves_are_looked_up_only_as_far_as_they_are_asked_for() -> None:
 
 
 @given(TREES)
-def test_mapping_to_the_same_leaves_builds_the_same_tree(tree: Any) -> None:
-    assert spelled(map_leaves(lambda leaf: leaf, tree)) == spelled(tree)
+def test_mapping_changes_each_leaf_once_in_order_and_nothing_else(tree: Any) -> None:
+    before, seen = copy.deepcopy(tree), list[Any]()
 
+    def change(leaf: Any) -> str:
+        seen.append(leaf)
+        return f"leaf {leaf!r}"
 
-@given(TREES)
-def test_mapping_changes_the_leaves_and_not_their_paths(tree: Any) -> None:
-    mapped = map_leaves(lambda leaf: f"leaf {leaf!r}", tree)
+    mapped = map_leaves(change, tree)
     expected = [(path, f"leaf {leaf!r}") for path, leaf in leaves(tree)]
     assert spelled(list(leaves(mapped))) == spelled(expected)
-
-
-@given(TREES)
-def test_mapping_leaves_its_input_alone(tree: Any) -> None:
-    before = copy.deepcopy(tree)
-    map_leaves(lambda leaf: 0, tree)
-    assert spelled(tree) == spelled(before)
-
-
-@given(TREES)
-def test_mapping_calls_the_function_once_a_leaf_in_their_order(tree: Any) -> None:
-    seen: list[Any] = []
-    map_leaves(seen.append, tree)
     assert [repr(leaf) for leaf in seen] == [repr(leaf) for _, leaf in leaves(tree)]
+    assert spelled(tree) == spelled(before) == spelled(map_leaves(lambda leaf: leaf, tree))
 
 
 def test_a_named_tuple_stays_one() -> None:

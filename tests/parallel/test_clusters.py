@@ -33,7 +33,7 @@ from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster, ManualClock
 
-NUM_SEEDS = int(os.environ.get("CHAOS_SEEDS", "4"))
+NUM_SEEDS = int(os.environ.get("CHAOS_SEEDS", "2"))
 RING = [(0, 1), (1, 2), (2, 3), (0, 3)]
 TOPOLOGIES: dict[str, tuple[int, Topology]] = {
     "pair": (2, "mesh"),

@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,7 @@ UNSENDABLE: dict[str, Any] = {
     "surrogate in a record": Lying(1, "\udfff"),
     "holding itself": holding_itself(),
     "deep": nested(100_000),
-    "doubled": doubled(15) * 100,
+    "doubled": doubled(15) * 40,
     "dates": np.array(["2020-01-01"], "M8[D]"),
     "objects": np.array([Rude()], object),
     "texts": np.array(["a"]),
@@ -167,11 +168,12 @@ SENDABLE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", UNSENDABLE)
-@pytest.mark.parametrize("wrap", [lambda v: v, lambda v: {"a": [1, (v, 2)]}, lambda v: Lying(1, v)])
-def test_values_that_cannot_be_encoded_raise_at_the_sender(name: str, wrap: Any) -> None:
-    with pytest.raises(CodecError) as caught:
-        encode(wrap(UNSENDABLE[name]))
-    assert len(str(caught.value)) < 1_000
+def test_values_that_cannot_be_encoded_raise_at_the_sender(name: str) -> None:
+    value = UNSENDABLE[name]
+    for wrapped in (value, {"a": [1, (value, 2)]}, Lying(1, value)):
+        with pytest.raises(CodecError) as caught:
+            encode(wrapped)
+        assert len(str(caught.value)) < 1_000
 
 
 @pytest.mark.parametrize("name", SENDABLE)
@@ -241,7 +243,7 @@ def within(value: Any, depth: int) -> Any:
     return value
 
 
-@settings(max_examples=1_000, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(trees)
 def test_any_value_arrives_unchanged_or_raises_at_the_sender(tree: Any) -> None:
     tree = put_in(tree)
@@ -270,7 +272,7 @@ def test_a_concurrently_changed_value_arrives_as_one_of_its_states() -> None:
     thread = threading.Thread(target=change)
     thread.start()
     try:
-        for _ in range(3_000):
+        for _ in range(1_000):
             try:
                 encoded = encode(tree)
             except CodecError:  # it has seen that the value changes
@@ -305,37 +307,33 @@ def test_a_ctx_value_that_cannot_be_encoded_is_left_out_with_one_warning(
     assert len(stays) == len(values)
 
 
-@pytest.mark.parametrize("name", QUICK)
-def test_an_argument_that_cannot_be_encoded_raises_at_the_caller(start: Start, name: str) -> None:
+def test_a_name_or_an_argument_that_cannot_be_encoded_raises_at_the_caller(start: Start) -> None:
     routers = start(2)
     ears = Ears(routers[1])
-    value = UNSENDABLE[name]
     routers[1].register("take", lambda *args, **kwargs: None)
-    for give in (
-        lambda: routers[0].emit("said", value),
-        lambda: routers[0].emit("said", named=value),
-        lambda: routers[0].call(1, "take", value),
-        lambda: routers[0].send("items", value, to="node.1"),
-    ):
+    gives: list[Callable[[Any], object]] = [
+        lambda value: routers[0].emit("said", value),
+        lambda value: routers[0].emit("said", named=value),
+        lambda value: routers[0].call(1, "take", value),
+        lambda value: routers[0].send("items", value, to="node.1"),
+    ]
+    for name in QUICK:
+        for give in gives:
+            with pytest.raises(CodecError):
+                give(UNSENDABLE[name])
+    names: list[Any] = ["\ud800", 5, None, MyStr("said")]
+    for name in names:
         with pytest.raises(CodecError):
-            give()
+            routers[0].emit(name)
+        with pytest.raises(CodecError):
+            routers[0].call(1, name)
     routers[0].emit("said", 1)
     ears.wait(lambda: bool(ears.events))
     assert ears.events == [(0, "said", (1,))]
     assert routers[1].num_rejected == 0
 
 
-@pytest.mark.parametrize("event", ["\ud800", 5, None, MyStr("said")])
-def test_a_name_that_cannot_be_encoded_raises(start: Start, event: Any) -> None:
-    routers = start(2)
-    with pytest.raises(CodecError):
-        routers[0].emit(event)
-    with pytest.raises(CodecError):
-        routers[0].call(1, event)
-    assert routers[1].num_rejected == 0
-
-
-@pytest.mark.parametrize("size", [200_000, 600_000, MAX_META_BYTES - 1_100])
+@pytest.mark.parametrize("size", [200_000, MAX_META_BYTES - 1_100])
 def test_many_large_text_events_arrive(start: Start, size: int) -> None:
     routers = start(2)
     ears = Ears(routers[1])

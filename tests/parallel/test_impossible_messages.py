@@ -45,14 +45,14 @@ def session() -> Session:
     return Session(Identity(0, 7, 3, frozenset({"node.0"})), 2)
 
 
-@pytest.mark.parametrize("changes", IMPOSSIBLE, ids=lambda changes: repr(changes)[:60])
-def test_an_impossible_handshake_is_refused_without_effect(changes: dict[str, Any]) -> None:
+def test_an_impossible_handshake_is_refused_without_effect() -> None:
     here = session()
-    with pytest.raises(CodecError) as caught:
-        here.greet(hello(**changes), 0.0)
-    assert len(str(caught.value)) < 500
-    assert not here.is_open
-    assert here.peer is None
+    for changes in IMPOSSIBLE:
+        with pytest.raises(CodecError) as caught:
+            here.greet(hello(**changes), 0.0)
+        assert len(str(caught.value)) < 500
+        assert not here.is_open, changes
+        assert here.peer is None
     here.greet(hello(), 0.0)
     for envelope in here.greeting(Kind.WELCOME), here.ping():
         envelope.frames()  # every number in them fits its place
@@ -81,17 +81,16 @@ def test_an_acknowledgement_of_unsent_events_is_refused() -> None:
     assert here.events.num_unacknowledged == 0
 
 
-@pytest.mark.parametrize("first_kept", [0, -5, 2**64 - 1])
 def test_a_handshake_with_an_impossible_number_affects_no_other_node(
-    job: Job, first_kept: int, caplog: pytest.LogCaptureFixture
+    job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
     context: zmq.Context[Any] = zmq.Context()
     with context, ExitStack() as stack:
         lanes = [stack.enter_context(as_node_2(context, job, lane)) for lane in Lane]
-        before = job.hub.num_rejected
-        lanes[0].send_multipart(hello(first_kept=first_kept).frames())
-        wait_until(lambda: job.hub.num_rejected > before)
-        for _ in range(5):
+        for first_kept in (0, -5, 2**64 - 1):
+            before = job.hub.num_rejected
+            lanes[0].send_multipart(hello(first_kept=first_kept).frames())
+            wait_until(lambda before=before: job.hub.num_rejected > before)  # type: ignore[misc]
             job.goes_on()
     assert "could not be handled" not in caplog.text
 
@@ -135,9 +134,8 @@ DROPPED: dict[str, Callable[[], list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", DROPPED)
 def test_every_dropped_message_is_counted(
-    cluster: Cluster, rogue: tuple[End, Link], name: str, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, rogue: tuple[End, Link], caplog: pytest.LogCaptureFixture
 ) -> None:
     end, link = rogue
     hub = cluster.routers[0]
@@ -145,24 +143,19 @@ def test_every_dropped_message_is_counted(
     def send(frames: list[Any]) -> None:
         end.do(lambda: end.transport.send(link, Lane.CONTROL, frames))
 
+    before = hub.num_rejected
+    send(said(Kind.PING))  # before a handshake
+    wait_until(lambda: hub.num_rejected == before + 1)
     send(said(Kind.HELLO, GREETING))
     send(event(1))
     wait_until(lambda: 2 in hub.peers)
-    before = hub.num_rejected
     with caplog.at_level(logging.WARNING):
-        send(DROPPED[name]())
-        wait_until(lambda: hub.num_rejected == before + 1)
+        for name, message in DROPPED.items():
+            before = hub.num_rejected
+            send(message())
+            wait_until(lambda before=before: hub.num_rejected == before + 1, name)  # type: ignore[misc]
+            assert hub.peers == (1, 2), name
     assert "could not be handled" not in caplog.text
-    assert 2 in hub.peers
-    assert 1 in hub.peers
-
-
-def test_messages_before_a_handshake_are_counted(cluster: Cluster, rogue: tuple[End, Link]) -> None:
-    end, link = rogue
-    hub = cluster.routers[0]
-    before = hub.num_rejected
-    end.do(lambda: end.transport.send(link, Lane.CONTROL, said(Kind.PING)))
-    wait_until(lambda: hub.num_rejected == before + 1)
 
 
 def test_an_incomplete_large_message_is_counted(job: Job) -> None:

@@ -85,19 +85,19 @@ def test_a_cut_is_detected_on_both_sides_and_recovers(job: Job, reset: bool) -> 
     job.work_goes_on()
 
 
-def test_20_000_events_arrive_once_and_in_order_across_random_cuts(job: Job) -> None:
+def test_6_000_events_arrive_once_and_in_order_across_random_cuts(job: Job) -> None:
     chance = random.Random(1)
-    for number in range(20_000):
-        if number % 500 == 0:
+    for number in range(6_000):
+        if number % 150 == 0:
             way, num_bytes = chance.choice((UP, DOWN)), chance.randrange(4_000)
             job.wire.cut_after(num_bytes, way, reset=chance.random() < 0.5)
         for node in (job.leaf, job.hub):
             node.emit("n", number, bytes(chance.randrange(100)))
-        if number % 500 == 499:
+        if number % 150 == 149:
             job.wire.wait_for_cut()
     for ears in (job.hub_ears, job.leaf_ears):
-        ears.wait(lambda ears=ears: len(numbers(ears)) >= 20_000)  # type: ignore[misc]
-        assert numbers(ears) == list(range(20_000))
+        ears.wait(lambda ears=ears: len(numbers(ears)) >= 6_000)  # type: ignore[misc]
+        assert numbers(ears) == list(range(6_000))
     assert job.wire.num_connections > 40
 
 

@@ -28,7 +28,7 @@ from ding_lite.parallel.wire.messages import HEADER_BYTES, Envelope, Kind
 from tests.parallel.golden_frames import FOLDER, read_frames
 from tests.parallel.tcp import Ears, hub_spec, leaf_spec
 
-NUM_MUTANTS = int(os.environ.get("FUZZ_MESSAGES", "20000"))
+NUM_MUTANTS = int(os.environ.get("FUZZ_MESSAGES", "6000"))
 MEGABYTE = 2**20
 FRAME = b"\x01\xff" + bytes(255)
 """A part of a message, with more to come."""
@@ -92,11 +92,11 @@ def flood(connection: socket.socket, part: bytes, total: int) -> None:
             connection.sendall(part)
 
 
-def wait_until(ready: Callable[[], bool], seconds: float = 10.0) -> None:
+def wait_until(ready: Callable[[], bool], what: str = "", seconds: float = 10.0) -> None:
     """Poll until a condition holds; there is no notification for it."""
     deadline = monotonic() + seconds
     while not ready():
-        assert monotonic() < deadline
+        assert monotonic() < deadline, what
         os.sched_yield()
 
 
@@ -287,7 +287,7 @@ def test_a_peer_that_sends_garbage_affects_no_other_node(
         job.ears.wait(lambda: job.of_leaf() == list(range(job.sent)), 60.0)
         job.leaf.publish_ctx({"train_iter": 7})
         job.ears.wait(lambda: job.ears.ctx.get(1, {}).get("train_iter") == 7)
-        wait_until(lambda: job.hub.num_rejected >= NUM_MUTANTS // 10, 30.0)
+        wait_until(lambda: job.hub.num_rejected >= NUM_MUTANTS // 10, seconds=30.0)
         found = {node_id for node_id, _, _ in job.ears.events}
         assert found == {1, 2}  # some of it was right, so the rest was near to it
     assert 1 in job.hub.peers

@@ -1,4 +1,4 @@
-"""A hundred thousand broken messages: each is decoded or refused, within little memory.
+"""Thousands of broken messages: each is decoded or refused, within little memory.
 
 FUZZ_MUTANTS=10000000 in the environment tries more; each has a seed of its own, which a failure
 names.
@@ -24,7 +24,7 @@ from ding_lite.parallel.wire.codec import MAX_META_BYTES, decode
 from ding_lite.parallel.wire.messages import HEADER_BYTES, Envelope, Kind, pack_batch
 from tests.parallel.golden_frames import FOLDER, MESSAGES, read_frames, read_message
 
-NUM_MUTANTS = int(os.environ.get("FUZZ_MUTANTS", "100000"))
+NUM_MUTANTS = int(os.environ.get("FUZZ_MUTANTS", "20000"))
 MIB = 2**20
 KIND_AT = 5
 NASTY: list[Any] = [
@@ -176,7 +176,7 @@ def test_every_broken_message_is_decoded_or_refused(golden: list[Frames]) -> Non
     fates = Counter(refusal(mutant(seed, golden), seed) for seed in range(NUM_MUTANTS))
 
     # The mutants reach every corner: some get through, and nearly every check refuses some.
-    if NUM_MUTANTS >= 100_000:
+    if NUM_MUTANTS >= 20_000:
         assert fates[None] > NUM_MUTANTS // 10
         assert len(fates) > 30, sorted(map(str, fates))
 
@@ -210,22 +210,8 @@ def refusal(frames: Frames, seed: int) -> tuple[str, int] | None:
     return None
 
 
-@pytest.mark.parametrize(
-    "unit",
-    [
-        b"\x90",
-        b"\x80",
-        b"\xc0",
-        b"\xa0",
-        b"\xc4\x00",
-        b"\x91\x00",
-        b"\x91\x90",
-        b"\x94\x06\xa2f4\xc2\x00",
-        b"\xdd\x00\x0f\xff\xff",
-        b"\xd6\xff\x00\x00\x00\x00",
-    ],
-    ids=bytes.hex,
-)
+# Empty maps, lists in lists, and arrays: those that take most memory for a byte.
+@pytest.mark.parametrize("unit", [b"\x80", b"\x91\x90", b"\x94\x06\xa2f4\xc2\x00"], ids=bytes.hex)
 def test_decoding_a_meta_uses_at_most_a_hundred_times_its_size(unit: bytes) -> None:
     count = (MAX_META_BYTES - 7) // len(unit)
     bomb = b"\x92\x00\xdd" + struct.pack(">I", count) + unit * count

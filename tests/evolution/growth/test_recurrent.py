@@ -90,7 +90,7 @@ def test_shrunken_networks_go_on_learning(kind: str) -> None:
     agent = make(kind)
     shrink = Mutation(**GROW, remove_prob=1.0, new_layer_prob=0.3)
     before = num_weights(agent)
-    for seed in range(8):
+    for seed in range(5):
         shrink.mutate(agent)
         agent.learn([rollout_of(agent, seed)])
     assert num_weights(agent) < before

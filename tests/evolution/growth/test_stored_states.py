@@ -27,17 +27,14 @@ GROW: dict[str, Any] = {
     **{"none": 0.0, "architecture": 1.0, "weights": 0.0, "hyperparameters": 0.0},
     **{"num_nodes": (1, 3), "min_nodes": 1, "max_layers": 5},
 }
+Learned = tuple[Agent, EpisodeBuffer]
 SMALL = R2D2Config(hidden=(6,), memory_size=5, batch_size=8, sequence_length=6, burn_in=3)
 
 
-@pytest.fixture(params=["lstm", "gru"])
-def config(request: pytest.FixtureRequest) -> R2D2Config:
-    return replace(SMALL, memory=request.param)
-
-
-def learned(spec: EnvSpec, config: R2D2Config) -> tuple[Agent, EpisodeBuffer]:
+@pytest.fixture(scope="module", params=["lstm", "gru"])
+def trained(spec: EnvSpec, request: pytest.FixtureRequest) -> Learned:
     """Make an agent that has learned a little, and the episodes that it has learned from."""
-    agent = Agent(R2D2(spec, config))
+    agent = Agent(R2D2(spec, replace(SMALL, memory=request.param)))
     state_size = agent.policy.state_size  # type: ignore[attr-defined]
     with make_envs("CartPole-v1", 4, mode="sync") as envs, Task() as task:
         episodes = EpisodeBuffer(spec, capacity=2_000, num_envs=4, state_size=state_size)
@@ -46,6 +43,13 @@ def learned(spec: EnvSpec, config: R2D2Config) -> tuple[Agent, EpisodeBuffer]:
         task.use(mw.train(agent, episodes))
         task.run(max_step=40)
     return agent, episodes
+
+
+@pytest.fixture
+def learned(trained: Learned) -> Learned:
+    """Return a copy of the agent, which a test may change."""
+    agent, episodes = trained
+    return agent.clone(), episodes
 
 
 def sample(episodes: EpisodeBuffer) -> Sequences:
@@ -66,8 +70,8 @@ def grown_until(agent: Agent, what: str, **settings: Any) -> str:
     return told
 
 
-def test_growth_preserves_the_loss_of_stored_sequences(spec: EnvSpec, config: R2D2Config) -> None:
-    agent, episodes = learned(spec, config)
+def test_growth_preserves_the_loss_of_stored_sequences(learned: Learned) -> None:
+    agent, episodes = learned
     batch = sample(episodes)
     assert np.abs(np.asarray(batch.state)).max() > 0.01
     before, told = loss_and_values(agent, batch), []
@@ -80,8 +84,8 @@ def test_growth_preserves_the_loss_of_stored_sequences(spec: EnvSpec, config: R2
     assert agent.learn(batch)["loss"] == pytest.approx(before[0], abs=1e-4)
 
 
-def test_the_values_of_a_sequence_stay_while_it_acts(spec: EnvSpec, config: R2D2Config) -> None:
-    agent, _ = learned(spec, config)
+def test_the_values_of_a_sequence_stay_while_it_acts(learned: Learned) -> None:
+    agent, _ = learned
     obs = torch.from_numpy(np.random.default_rng(1).normal(size=(8, 6, 4)).astype(np.float32))
 
     def values() -> list[torch.Tensor]:
@@ -97,8 +101,8 @@ def test_the_values_of_a_sequence_stay_while_it_acts(spec: EnvSpec, config: R2D2
     torch.testing.assert_close(values(), before, atol=1e-5, rtol=0.0)
 
 
-def test_units_that_were_added_are_removed_again(spec: EnvSpec, config: R2D2Config) -> None:
-    agent, episodes = learned(spec, config)
+def test_units_that_were_added_are_removed_again(learned: Learned) -> None:
+    agent, episodes = learned
     batch = sample(episodes)
     before = loss_and_values(agent, batch)
     settings = {"new_layer_prob": 0.0, "num_nodes": (2,)}
@@ -107,10 +111,8 @@ def test_units_that_were_added_are_removed_again(spec: EnvSpec, config: R2D2Conf
     assert loss_and_values(agent, batch) == pytest.approx(before, abs=1e-5)
 
 
-def test_a_wider_state_begins_with_that_of_the_narrower_layer(
-    spec: EnvSpec, config: R2D2Config
-) -> None:
-    agent, _ = learned(spec, config)
+def test_a_wider_state_begins_with_that_of_the_narrower_layer(learned: Learned) -> None:
+    agent, _ = learned
     policy: Any = agent.policy
     obs = np.random.default_rng(2).normal(size=(5, 3, 4)).astype(np.float32)
 
@@ -127,8 +129,8 @@ def test_a_wider_state_begins_with_that_of_the_narrower_layer(
     np.testing.assert_allclose(after[:, : before.shape[1]], before, atol=1e-6)
 
 
-def test_a_shrunken_network_learns_from_wider_states(spec: EnvSpec, config: R2D2Config) -> None:
-    agent, episodes = learned(spec, config)
+def test_a_shrunken_network_learns_from_wider_states(learned: Learned) -> None:
+    agent, episodes = learned
     grown_until(agent, "memory", remove_prob=1.0, new_layer_prob=0.0)
     assert agent.config.memory_size < 5
     assert np.isfinite(agent.learn(sample(episodes))["loss"])

@@ -46,7 +46,7 @@ def test_where_no_thread_can_start_one_copies_all(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    source = np.arange(2**24, dtype=np.uint32).view(np.uint8)
+    source = np.arange(copying.SHARED_FROM // 4, dtype=np.uint32).view(np.uint8)
     place = np.zeros_like(source)
     copy_all([(place, source)])
     np.testing.assert_array_equal(place, source)

@@ -109,8 +109,7 @@ def tree(num_nodes: int = 7, topology: str = "tree:2") -> Iterator[Job]:
             cluster.network.heal()
 
 
-@pytest.mark.parametrize("size", [0, 4 * KILOBYTE])
-@pytest.mark.parametrize("is_cut", [False, True])
+@pytest.mark.parametrize(("size", "is_cut"), [(0, False), (4 * KILOBYTE, True)])
 def test_a_sender_blocks_for_a_hung_node_behind_a_hub(size: int, is_cut: bool) -> None:
     with tree() as job:
         if is_cut:
@@ -209,7 +208,7 @@ def test_calls_items_and_finish_pass_a_branch_with_blocked_events() -> None:
         emitting.result(15.0)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_events_arrive_once_and_in_order_over_broken_and_stalled_links(seed: int) -> None:
     rng = random.Random(seed)
     links = [(0, 1), (0, 2), (1, 3), (1, 4), (2, 5), (2, 6)]
@@ -234,7 +233,7 @@ def test_events_arrive_once_and_in_order_over_broken_and_stalled_links(seed: int
             )
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_events_arrive_once_and_in_order_when_hubs_are_killed(seed: int) -> None:
     rng = random.Random(seed)
     with tree() as job:
