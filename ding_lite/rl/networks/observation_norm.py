@@ -53,11 +53,14 @@ def read_norm(
     weights: Mapping[str, Any], spec: EnvSpec, like: RunningNorm | None
 ) -> tuple[RunningNorm | None, dict[str, Any]]:
     of_norm = {name[5:]: value for name, value in weights.items() if name.startswith(_PREFIX)}
-    if set(of_norm) != (_NAMES if like else set()):
+    if bool(of_norm) != (like is not None):
         raise ShapeError(
             f"The weights to load are of a policy with `normalize_obs` {'on' if of_norm else 'off'}"
             f", and this one has it {'on' if like else 'off'}. Make both alike."
         )
+    if of_norm and of_norm.keys() != _NAMES:
+        odd = [_PREFIX + name for name in sorted(_NAMES ^ of_norm.keys())]
+        raise ShapeError(f"Of the weights to load, {odd} is missing or is none of this policy.")
     norm = like and make_norm(spec, normalize_obs=True, device=like.device)
     if norm is not None:
         norm.load_state_dict(of_norm)

@@ -249,6 +249,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         """
         rows = Rows.of_one(len(batch), self.config.gamma, self.device)
         if self._norm is not None:
+            check_obs(batch.obs, self.spec)
             self._norm.update(batch.obs)
         obs, next_obs, action_1BA = self._tensors_of(batch)
         weight_1B = rows.fold(batch.weight) if isinstance(batch, PrioritizedTransitions) else None

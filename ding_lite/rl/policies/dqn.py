@@ -399,6 +399,7 @@ class DQN(OpenPolicy):
 
     def _observations(self, batch: Transitions, *, learning: bool = True) -> tuple[Tensor, Tensor]:
         if self._norm is not None and learning:
+            check_obs(batch.obs, self.spec)
             self._norm.update(batch.obs)
         obs, next_obs = (self._seen(each) for each in (batch.obs, batch.next_obs))
         return obs, next_obs

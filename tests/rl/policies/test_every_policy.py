@@ -1,0 +1,344 @@
+"""What holds for every policy: the built-in ones, and those with networks of a user."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete
+from torch import nn
+
+from ding_lite.errors import CheckpointError, NonFiniteError, ShapeError
+from ding_lite.rl import (
+    A2C,
+    DDPG,
+    DQN,
+    IMPALA,
+    PPO,
+    R2D2,
+    SAC,
+    TD3,
+    A2CConfig,
+    DDPGConfig,
+    DQNConfig,
+    EnvSpec,
+    IMPALAConfig,
+    Policy,
+    PPOConfig,
+    R2D2Config,
+    SACConfig,
+    Sequences,
+    TD3Config,
+    TorchPolicy,
+    TorchPolicyConfig,
+    TorchRolloutPolicy,
+    Transitions,
+)
+from tests.rl.rollouts import draw_actions, draw_obs, draw_rollout
+
+VECTOR = Box(-1.0, 1.0, (4,))
+SCREEN = Box(0, 255, (10, 10, 3), dtype=np.uint8)
+CHOICE = EnvSpec(env_id="choice", obs_space=VECTOR, action_space=Discrete(2))
+ARM = EnvSpec(env_id="arm", obs_space=VECTOR, action_space=Box(-2.0, 2.0, (2,)))
+PICTURES = replace(ARM, obs_space=SCREEN)
+PARTS = replace(CHOICE, obs_space=Dict(camera=SCREEN, speed=VECTOR))
+
+
+def layers(num_inputs: int, num_outputs: int) -> nn.Module:
+    """Make a network that learns otherwise than it acts."""
+    hidden = nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.5)
+    return nn.Sequential(nn.Linear(num_inputs, 8), *hidden, nn.Linear(8, num_outputs), nn.Tanh())
+
+
+class ActorCritic(nn.Module):
+    def __init__(self, _spec: EnvSpec) -> None:
+        super().__init__()
+        self.layers = layers(4, 3)
+
+    def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = self.layers(obs)
+        return found[:, :2], found[:, 2]
+
+
+class Remembers(nn.Module):
+    """With values of its own, an actor-critic; without, the values of R2D2."""
+
+    state_size = 3
+
+    def __init__(self, *, has_value: bool) -> None:
+        super().__init__()
+        self.layers, self.has_value = layers(4 + 3, 3), has_value
+
+    def forward(self, obs: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = self.layers(torch.cat((obs, state), 1))
+        outputs = (found[:, :2], found[:, 2]) if self.has_value else (found[:, :2],)
+        return *outputs, 0.5 * state + found
+
+
+class Critic(nn.Module):
+    def __init__(self, _spec: EnvSpec) -> None:
+        super().__init__()
+        self.layers = layers(4 + 2, 1)
+
+    def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        values: torch.Tensor = self.layers(torch.cat((obs, action), 1))
+        return values
+
+
+class Plain(TorchPolicy[TorchPolicyConfig]):
+    def build(self) -> None:
+        self.net = layers(4, 2)
+        self.target = self.follow(self.net, tau=0.5, every=3)
+
+    def choose(self, obs: Any, explore: bool) -> Any:
+        values = self.net(obs)
+        return (values + torch.randn_like(values) if explore else values).argmax(-1)
+
+    def loss(self, batch: Any) -> Any:
+        found = self.net(batch.obs).gather(1, batch.action[:, None])[:, 0]
+        return (found - batch.reward - self.target(batch.next_obs).amax(1)) ** 2, {}
+
+
+class PlainRollout(TorchRolloutPolicy[TorchPolicyConfig]):
+    def build(self) -> None:
+        self.net = layers(4, 2)
+
+    def choose(self, obs: Any, explore: bool) -> Any:
+        found = self.net(obs)
+        return found.argmax(-1), found[:, 0]
+
+    def batches(self, rollout: Any) -> Any:
+        yield rollout
+
+    def loss(self, batch: Any) -> Any:
+        found = self.net(batch.obs.flatten(0, 1)).mean(1)
+        return (found - batch.reward.flatten()).square().mean(), {}
+
+
+def of(num_outputs: int) -> Any:
+    return lambda spec: layers(4, num_outputs)
+
+
+Kind = tuple[Any, EnvSpec, Any, dict[str, Any]]
+FALLS: dict[str, Any] = {"lr_end": 1e-4, "lr_updates": 15}
+NORM: dict[str, Any] = {"normalize_obs": True}
+SMALL: dict[str, Any] = {"hidden": (8, 6)}
+RMS: dict[str, Any] = {"optimizer": torch.optim.RMSprop}
+BUILT_IN: dict[str, Kind] = {
+    "dqn": (DQN, CHOICE, DQNConfig(**SMALL, target_every=3, target_tau=0.5), {}),
+    "dueling dqn": (DQN, CHOICE, DQNConfig(**SMALL, **NORM, **FALLS, dueling=True), {}),
+    "ddpg": (DDPG, ARM, DDPGConfig(**SMALL), {}),
+    "td3 normalized": (TD3, ARM, TD3Config(**SMALL, **NORM), {}),
+    "sac": (SAC, ARM, SACConfig(**SMALL), {}),
+    "sac of images": (SAC, PICTURES, SACConfig(**SMALL), {}),
+    "a2c": (A2C, CHOICE, A2CConfig(**SMALL, **FALLS), {}),
+    "ppo": (PPO, CHOICE, PPOConfig(**SMALL, **NORM, batch_size=7, epochs=2), {}),
+    "ppo of parts": (PPO, PARTS, PPOConfig(**SMALL, epochs=2), {}),
+    "impala of numbers": (IMPALA, ARM, IMPALAConfig(**SMALL, **NORM), {}),
+    "a2c memory": (A2C, CHOICE, A2CConfig(**SMALL, memory="gru", memory_size=5), {}),
+    "r2d2": (R2D2, CHOICE, R2D2Config(**SMALL, **NORM, memory_size=5), {}),
+}
+OF_USERS: dict[str, Kind] = {
+    "own dqn": (DQN, CHOICE, DQNConfig(), {"network": of(2), **RMS}),
+    "own normalized dqn": (DQN, CHOICE, DQNConfig(**NORM), {"network": of(2)}),
+    "own ppo": (PPO, CHOICE, PPOConfig(epochs=2), {"network": ActorCritic, **RMS}),
+    "own a2c": (A2C, CHOICE, A2CConfig(), {"actor": of(2), "critic": of(1)}),
+    "own memory": (
+        IMPALA,
+        CHOICE,
+        IMPALAConfig(),
+        {"network": lambda _: Remembers(has_value=True)},
+    ),
+    "own ddpg": (DDPG, ARM, DDPGConfig(), {"actor": of(2), "critic": Critic, **RMS}),
+    "own td3": (TD3, ARM, TD3Config(**NORM), {"actor": of(2), "critic": Critic}),
+    "own sac": (SAC, ARM, SACConfig(), {"actor": of(4), "critic": Critic, **RMS}),
+    "own r2d2": (R2D2, CHOICE, R2D2Config(), {"network": lambda _: Remembers(has_value=False)}),
+    "own algorithm": (Plain, CHOICE, TorchPolicyConfig(**NORM), RMS),
+    "own algorithm of rollouts": (PlainRollout, CHOICE, TorchPolicyConfig(), {}),
+}
+KINDS = BUILT_IN | OF_USERS
+EVERY_POLICY = pytest.mark.parametrize("name", KINDS)
+
+
+def make(name: str, *, seed: int = 0, **more: Any) -> Any:
+    policy, spec, config, parts = KINDS[name]
+    return policy(spec, replace(config, seed=seed), **parts, **more)
+
+
+def lesson(policy: Any, seed: int) -> Any:
+    """Draw what a policy learns from."""
+    rng, spec = np.random.default_rng(seed), policy.spec
+    state_size = getattr(policy, "state_size", 0)
+    if isinstance(policy, A2C | PPO | IMPALA | PlainRollout):
+        rollout = draw_rollout(seed, spec)
+        state = np.full((rollout.num_envs, state_size), 0.1, np.float32)
+        return [replace(rollout, state=state) if state_size else rollout]
+    shape = (4, 5) if isinstance(policy, R2D2) else (16,)
+    action, reward = draw_actions(rng, spec, shape), rng.normal(size=shape).astype(np.float32)
+    ends, no = rng.random(shape) < 0.3, np.zeros(shape, np.bool_)
+    if isinstance(policy, R2D2):
+        state, obs = np.zeros((4, state_size), np.float32), draw_obs(rng, spec, (4, 6))
+        return Sequences(obs, action, reward, no, no, ~no, burn_in=2, state=state)
+    obs, next_obs = draw_obs(rng, spec, shape), draw_obs(rng, spec, shape)
+    return Transitions(obs, action, reward, next_obs, ends, no, np.ones(shape, np.int32))
+
+
+def act(policy: Any, obs: Any = None, **more: Any) -> Any:
+    if obs is None:
+        obs = draw_obs(np.random.default_rng(5), policy.spec, (9,))
+    if getattr(policy, "state_size", 0):
+        more["memory"] = policy.make_memory(len(obs))
+    return policy.act(obs, **more)
+
+
+def check_equal(first: Any, second: Any) -> None:
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+@EVERY_POLICY
+def test_a_clone_and_a_resumed_policy_go_on_exactly(name: str) -> None:
+    policy, resumed = make(name), make(name, seed=9)
+    for seed in range(4):
+        act(policy)
+        policy.learn(lesson(policy, seed))
+    resumed.load_state_dict(policy.state_dict())
+    clone = policy.clone()
+
+    def go_on(one: Any) -> Any:
+        torch.rand(7)  # the global generator is of no importance
+        return [(act(one).tolist(), dict(one.learn(lesson(one, seed)))) for seed in range(4, 7)]
+
+    assert go_on(policy) == go_on(resumed) == go_on(clone)
+    check_equal(policy.state_dict(), resumed.state_dict())
+    check_equal(policy.state_dict(), clone.state_dict())
+    assert isinstance(policy, Policy)
+    assert policy.env_step == 7 * 9
+
+
+@EVERY_POLICY
+def test_published_weights_reach_a_collector_and_stay_as_they_are(name: str) -> None:
+    learner, collector = make(name), make(name, seed=1)
+    for seed in range(2):
+        learner.learn(lesson(learner, seed))
+    published = learner.weights()
+    arrays = {name: tensor.numpy().copy() for name, tensor in published.items()}
+    before = collector.weights()
+    missing = dict([*arrays.items()][:-1])
+    with pytest.raises(ShapeError, match="is missing"):
+        collector.load_weights(missing)
+    has_norm = "norm.count" in arrays
+    other = {name: array for name, array in arrays.items() if not name.startswith("norm.")}
+    other |= {} if has_norm else {"norm.count": np.ones(())}
+    here, there = ("on", "off") if has_norm else ("off", "on")
+    with pytest.raises(ShapeError, match=f"`normalize_obs` {there}, and this one has it {here}"):
+        collector.load_weights(other)
+    check_equal(collector.weights(), before)
+    collector.load_weights(arrays)
+    check_equal(collector.weights(), published)
+    np.testing.assert_array_equal(act(collector, explore=False), act(learner, explore=False))
+    for seed in range(2, 4):
+        learner.learn(lesson(learner, seed))
+    check_equal(published, {name: torch.from_numpy(array) for name, array in arrays.items()})
+    assert any(
+        not torch.equal(tensor, published[name]) for name, tensor in learner.weights().items()
+    )
+
+
+@EVERY_POLICY
+def test_the_state_of_another_policy_is_refused_and_changes_nothing(name: str) -> None:
+    policy = make(name)
+    before = policy.state_dict()
+    missing = {key: value for key, value in before.items() if key != "train_iter"}
+    for state in (missing, {**before, "more": 1}, make("a2c").state_dict()):
+        if state.keys() != before.keys():
+            with pytest.raises(CheckpointError, match=rf"no state of a {type(policy).__name__}"):
+                policy.load_state_dict(state)
+    if name in BUILT_IN:
+        other = type(policy)(policy.spec, replace(policy.config, hidden=(8, 5)))
+        with pytest.raises(ShapeError, match="same sizes"):
+            policy.load_state_dict(other.state_dict())
+    check_equal(policy.state_dict(), before)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("poison", [math.nan, 3e38])
+def test_a_loss_that_is_not_finite_raises_and_changes_no_weights(
+    name: str, poison: float, recwarn: pytest.WarningsRecorder
+) -> None:
+    policy = make(name)
+    policy.learn(lesson(policy, 0))
+    before = policy.weights()
+    poisoned = lesson(policy, 1)
+    reward = (poisoned[0] if isinstance(poisoned, list) else poisoned).reward
+    reward[:] = -poison
+    reward[1] = poison
+    with pytest.raises(NonFiniteError, match=type(policy).__name__):
+        policy.learn(poisoned)
+    for key, tensor in policy.weights().items():
+        if not key.startswith("norm."):
+            check_equal(tensor, before[key])
+    assert math.isfinite(policy.learn(lesson(policy, 2))["loss"])
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+@EVERY_POLICY
+def test_observations_of_another_environment_are_refused(name: str) -> None:
+    policy = make(name)
+    obs = draw_obs(np.random.default_rng(0), policy.spec, (9,))
+    for wrong in (obs[:, :2], obs[0]):
+        with pytest.raises(ShapeError, match=rf"`obs` has shape .* {policy.spec.env_id}"):
+            act(policy, wrong)
+    drawn = lesson(policy, 0)
+    one = drawn[0] if isinstance(drawn, list) else drawn
+    wrong = replace(one, obs=one.obs[..., :2])
+    before = policy.state_dict()
+    with pytest.raises(ShapeError):
+        policy.learn([wrong] if isinstance(drawn, list) else wrong)
+    check_equal(policy.state_dict(), before)
+
+
+@pytest.mark.parametrize("name", [*BUILT_IN, "own a2c", "own memory", "own r2d2"])
+def test_an_update_on_a_device_copies_nothing_to_the_host(name: str) -> None:
+    """The device `meta` holds no data: what copies some to the host raises.
+
+    Optimizers of PyTorch read their counts there.
+    """
+    policy = make(name, device="meta")
+    metrics = policy.learn(lesson(policy, 1))
+    assert policy.train_iter > 0
+    with pytest.raises(NotImplementedError, match=r"meta|no data"):
+        metrics["loss"]
+
+
+@pytest.mark.parametrize("name", OF_USERS)
+def test_a_module_is_for_inference_after_an_update_and_learning_goes_on_as_before(
+    name: str,
+) -> None:
+    policy, untouched = make(name), make(name)
+    states = (torch.ones(1, 3),) if getattr(policy, "state_size", 0) else ()
+    one = (torch.full((1, 4), 0.3), *states)
+    for seed in range(3):
+        for each in (policy, untouched):
+            each.learn(lesson(each, seed))
+        before = policy.state_dict()
+        modules = [policy.module, *[policy.target_module for _ in "1" if isinstance(policy, DQN)]]
+        for module in modules:
+            assert not any(part.training for part in module.modules())
+            torch.manual_seed(0)
+            check_equal(module(*one), module(*one))
+        check_equal(policy.state_dict(), before)
+    check_equal(policy.state_dict(), untouched.state_dict())
+
+
+def test_a_mode_that_the_user_has_set_does_not_last_through_an_update() -> None:
+    """The network is a part of what learns here, and may be in another mode than the whole."""
+    policy, untouched = make("own algorithm"), make("own algorithm")
+    for seed in range(2):
+        for each in (policy, untouched):
+            each.learn(lesson(each, seed))
+        policy.net.eval()
+    check_equal(policy.state_dict(), untouched.state_dict())
