@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from ding_lite.errors import ShapeError
 from ding_lite.rl import EnvSpec
@@ -90,7 +90,6 @@ def assert_same(one, other):
         np.testing.assert_array_equal(one, other)
 
 
-@settings(deadline=None)
 @given(SPACES, st.integers(0, 2**20), st.integers(1, 4))
 def test_what_was_packed_comes_apart_as_it_was(space, seed, count):
     space.seed(seed)
@@ -111,7 +110,6 @@ def test_what_was_packed_comes_apart_as_it_was(space, seed, count):
     np.testing.assert_array_equal(rows, packed)
 
 
-@settings(deadline=None)
 @given(SPACES, st.integers(0, 2**20))
 def test_any_part_of_a_batch_comes_apart_as_the_whole(space, seed):
     space.seed(seed)
@@ -126,7 +124,6 @@ def test_any_part_of_a_batch_comes_apart_as_the_whole(space, seed):
         np.testing.assert_array_equal(part.reshape(block.shape), block)
 
 
-@settings(deadline=None)
 @given(SPACES, st.integers(0, 2**20))
 def test_the_joined_vector_holds_all_parts_in_order(space, seed):
     space.seed(seed)

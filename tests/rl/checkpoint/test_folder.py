@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,12 +22,6 @@ from ding_lite.rl.checkpoint.folder import ROOM_FOR_READERS, Folder
 from ding_lite.rl.checkpoint.save_load import LOCK_TIMEOUT_S
 from ding_lite.testing import ManualClock, run_step
 
-WRITER = """
-import sys
-from pathlib import Path
-from tests.rl.checkpoint.test_folder import save_for_ever
-save_for_ever(Path(sys.argv[1]))
-"""
 ROWS = 1_500_000
 
 
@@ -57,14 +50,20 @@ def number_of(found: Checkpoint) -> int:
 
 
 @contextmanager
-def writer(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a process that saves until it is killed."""
+def writer(directory: Path) -> Iterator[int]:
+    """Fork a process that saves until it is killed."""
     save_number(directory, 0)
-    with subprocess.Popen([sys.executable, "-c", WRITER, str(directory)]) as process:
+    child = os.fork()
+    if not child:
         try:
-            yield process
+            save_for_ever(directory)
         finally:
-            process.kill()
+            os._exit(1)
+    try:
+        yield child
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def num_files(directory: Path) -> int:
@@ -80,12 +79,12 @@ def test_each_load_gets_one_checkpoint_whole_while_a_run_saves(
     if not locks:  # as on a file system that has none
         monkeypatch.setattr("fcntl.flock", no_locks)
     seen: set[int] = set()
-    with writer(tmp_path) as process:
+    with writer(tmp_path) as child:
         while len(seen) < 5:  # the other process is up
             seen.add(number_of(load_checkpoint(tmp_path)))
         for _ in range(num_loads):
             seen.add(number_of(load_checkpoint(tmp_path)))
-        assert process.poll() is None
+        assert os.waitpid(child, os.WNOHANG) == (0, 0)  # it is still at work
     assert len(seen) > num_loads // 10
     monkeypatch.undo()
     save_checkpoint(tmp_path, {})

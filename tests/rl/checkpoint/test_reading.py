@@ -22,7 +22,7 @@ from ding_lite.errors import CheckpointError
 from ding_lite.io.dtypes import DTYPES
 from ding_lite.rl.checkpoint.save_load import MANIFEST, load_checkpoint, save_checkpoint
 
-NUM_MUTANTS = int(os.environ.get("FUZZ_MUTANTS", "100000")) // 200
+NUM_MUTANTS = int(os.environ.get("FUZZ_MUTANTS", "40000")) // 200
 MIB = 2**20
 NASTY: list[Any] = [
     *(None, True, False, 0, 1, -1, 2**31, 2**62, 2**63, 2**64, -(2**63), 1.5, -0.0, 1e308),

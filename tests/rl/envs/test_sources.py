@@ -37,18 +37,17 @@ def assert_same(one, other):
 
 
 @pytest.mark.parametrize(("env_id", "mode", "settings"), CASES)
-@pytest.mark.parametrize("before", [0, 1, 37])
+@pytest.mark.parametrize("before", [0, 37])
 def test_loaded_environments_go_on_as_the_saved_ones_do(env_id, mode, settings, before, tmp_path):
     envs = make_envs(env_id, 3, seed=1, mode=mode, **settings)
     play(envs, before)
     save_checkpoint(tmp_path, envs.state_dict())
-    later = play(envs, 120)
+    later = play(envs, 60)
 
-    for seed in (1, 2):
-        loaded = make_envs(env_id, 3, seed=seed, mode=mode, **settings)
-        play(loaded, 5)
-        loaded.load_state_dict(load_checkpoint(tmp_path).state)
-        assert_same(play(loaded, 120), later)
+    loaded = make_envs(env_id, 3, seed=2, mode=mode, **settings)
+    play(loaded, 5)
+    loaded.load_state_dict(load_checkpoint(tmp_path).state)
+    assert_same(play(loaded, 60), later)
 
 
 def test_a_loaded_environment_can_be_saved_again():
@@ -65,7 +64,7 @@ def test_a_loaded_environment_can_be_saved_again():
 
 def test_the_history_has_only_the_current_episodes():
     envs = make_envs("probe/Wanders-v0", 2, seed=0, mode="sync")
-    play(envs, 5_000)
+    play(envs, 3_000)
     assert isinstance(envs._source, SyncSource)
     assert len(envs._source._loop._log) < 2_100
     loaded = make_envs("probe/Wanders-v0", 2, seed=0, mode="sync")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ding_lite.errors import ConfigError, ShapeError
@@ -14,10 +14,8 @@ from ding_lite.rl.formulas.advantages import normalized, normalized_by_rho, unwe
 from tests.rl import reference
 
 NUMBERS = arrays(np.float32, (2, 9), elements=st.floats(-1.0, 1.0, width=32))
-SETTINGS = settings(max_examples=100, deadline=None)
 
 
-@SETTINGS
 @given(NUMBERS)
 def test_normalised_advantages_of_tensors_are_those_of_arrays(numbers):
     # Without any spread rounding errors would be all that there is to normalise.

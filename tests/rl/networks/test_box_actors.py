@@ -7,8 +7,7 @@ from torch.distributions import Normal
 from torch.nn import functional as F
 
 from ding_lite.rl.networks.action_values import ActionValues
-from ding_lite.rl.networks.activations import activation_function
-from ding_lite.rl.networks.box_actors import DeterministicActor, MLPBody, SquashedGaussianActor
+from ding_lite.rl.networks.box_actors import MLPBody, SquashedGaussianActor
 from ding_lite.rl.networks.q_nets import draw_weights
 from ding_lite.rl.weights.flat import FlatWeights
 
@@ -39,60 +38,6 @@ def recorded(weights):
     return {name: weights[name].clone().requires_grad_() for name in weights.shapes}
 
 
-def plain_values(named, obs, action, *, network, depth, activation=F.relu):
-    x = torch.cat((obs, action), dim=1)
-    for layer in range(depth):
-        x = F.linear(x, named[f"{layer}.weight"][network], named[f"{layer}.bias"][network])
-        x = activation(x) if layer < depth - 1 else x
-    return x.squeeze(1)
-
-
-@pytest.mark.parametrize("hidden", [(8,), (8, 6), (4, 8, 6)])
-@pytest.mark.parametrize("num_networks", [1, 2, 3])
-@pytest.mark.parametrize("activation", ["relu", "tanh", "gelu", "elu", "silu"])
-def test_gradients_of_stacked_critics_are_those_of_autograd(hidden, num_networks, activation):
-    critics, weights, grads = make_critics(hidden, num_networks=num_networks, activation=activation)
-    obs, action = normal(BATCH, NUM_OBS), normal(BATCH, NUM_ACTIONS, seed=1).requires_grad_()
-    named, grad_EB = recorded(weights), normal(num_networks, BATCH, seed=2)
-    expected_EB = torch.stack(
-        [
-            plain_values(
-                named,
-                obs,
-                action,
-                network=network,
-                depth=len(hidden) + 1,
-                activation=activation_function(activation).recorded,
-            )
-            for network in range(num_networks)
-        ]
-    )
-    expected_EB.backward(grad_EB)
-
-    q_E1B, saved = critics.forward_saving(obs, action.detach()[None])
-    torch.testing.assert_close(q_E1B[:, 0], expected_EB.detach())
-    found_1BA = critics.backward_action(saved, grad_EB[:, None])
-    torch.testing.assert_close(found_1BA[0], action.grad)
-    assert not grads.flat.any()  # only actions were asked for
-    critics.backward(saved, grad_EB[:, None])
-    for name, tensor in named.items():
-        torch.testing.assert_close(grads[name], tensor.grad)
-
-
-def test_the_first_critic_can_be_evaluated_alone():
-    both, _, _ = make_critics((8, 6))
-    first, _, _ = make_critics((8, 6), first=1)
-    obs, action = normal(BATCH, NUM_OBS), normal(1, BATCH, NUM_ACTIONS, seed=1)
-    q_EB, saved = first.judge(obs, action)
-    torch.testing.assert_close(q_EB, both.forward(obs, action)[:1])
-    found_BA = first.backward_action(saved, torch.ones(1, 1, BATCH))
-    q_2B, saved = both.judge(obs, action)
-    of_first = torch.zeros_like(q_2B)
-    of_first[0] = 1.0
-    expected_BA = both.backward_action(saved, of_first)
-    torch.testing.assert_close(found_BA, expected_BA)
-
-
 def test_stacked_critics_are_initialised_as_layers_of_torch():
     _, weights, _ = make_critics((64, 64))
     for layer, num_inputs in enumerate((NUM_OBS + NUM_ACTIONS, 64, 64)):
@@ -116,24 +61,6 @@ def plain_outputs(named, obs):
         weight, bias = named[f"torso.{layer}.weight"], named[f"torso.{layer}.bias"]
         obs = F.linear(obs, weight, bias).relu()
     return F.linear(obs, named["head.weight"], named["head.bias"])
-
-
-def test_gradients_of_a_deterministic_actor_are_those_of_autograd():
-    actor, weights, grads = make_actor(DeterministicActor)
-    obs, grad_BA, named = (
-        normal(BATCH, NUM_OBS),
-        normal(BATCH, NUM_ACTIONS, seed=1),
-        recorded(weights),
-    )
-    expected_BA = plain_outputs(named, obs).tanh()
-    expected_BA.backward(grad_BA)
-    action_1BA, outputs = actor.forward_saving(obs)
-    torch.testing.assert_close(action_1BA[0], expected_BA.detach())
-    torch.testing.assert_close(actor.forward(obs), action_1BA, rtol=0, atol=0)
-    np.testing.assert_allclose(actor.act(obs.numpy()), action_1BA[0], rtol=1e-5, atol=1e-6)
-    actor.backward(outputs, action_1BA, grad_BA[None])
-    for name, tensor in named.items():
-        torch.testing.assert_close(grads[name], tensor.grad)
 
 
 @pytest.mark.parametrize("scale", [1.0, 40.0])

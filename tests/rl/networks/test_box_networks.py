@@ -104,23 +104,6 @@ def test_networks_of_a_user_learn_as_the_built_in_ones_do(kind):
 
 
 @EVERY_KIND
-@pytest.mark.parametrize("optimizer", [None, torch.optim.RMSprop])
-def test_a_clone_goes_on_exactly(kind, optimizer):
-    policy = noisy(kind, optimizer=optimizer)
-    obs = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
-    for seed in range(3):
-        policy.learn(batch(seed))
-    twin = policy.clone()
-    for seed in range(3, 7):
-        first = policy.learn(batch(seed))
-        torch.rand(7)  # the global generator is of no importance
-        assert twin.learn(batch(seed)) == first
-        np.testing.assert_array_equal(twin.act(obs), policy.act(obs))
-    state = twin.state_dict()
-    torch.testing.assert_close(policy.state_dict(), state, rtol=0, atol=0)
-
-
-@EVERY_KIND
 def test_an_optimizer_of_a_user_steps_critics_actor_and_temperature(kind):
     policy = make(kind, optimizer=torch.optim.SGD, critic_lr=0.5, actor_lr=0.25, target_tau=1.0)
     for house in (policy, KINDS[kind][0](ARM, policy.config, optimizer=torch.optim.SGD)):
@@ -146,21 +129,6 @@ def test_a_temperature_that_does_not_learn_does_not_decay():
     for seed in range(3):
         policy.learn(batch(seed))
     assert policy.alpha == pytest.approx(0.3)
-
-
-@EVERY_KIND
-def test_published_weights_with_buffers_reach_a_collector(kind):
-    learner, collector = noisy(kind), noisy(kind, seed=1)
-    for seed in range(3):
-        learner.learn(batch(seed))
-    collector.load_weights({n: t.numpy() for n, t in learner.weights().items()})
-    obs = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
-    ours, theirs = learner.act(obs, explore=False), collector.act(obs, explore=False)
-    np.testing.assert_array_equal(ours, theirs)
-    with pytest.raises(ShapeError, match=r"'1\.num_batches_tracked' is missing"):
-        collector.load_weights(
-            {n: t for n, t in learner.weights().items() if n != "1.num_batches_tracked"}
-        )
 
 
 @EVERY_KIND

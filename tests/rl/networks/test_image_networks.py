@@ -18,7 +18,7 @@ from ding_lite.rl import NStep, ReplayBuffer, make_envs
 from ding_lite.rl.networks.conv import CONVS, Conv
 from ding_lite.rl.networks.image_networks import ImageActor, ImageCritics
 from ding_lite.testing.probes import BEST_NUMBER, AsImage
-from tests.rl.policies.test_box_policy import EVERY_KIND, PICTURES, batch, make
+from tests.rl.policies.test_box_policy import EVERY_KIND, PICTURES, make
 
 SHAPE = PICTURES.obs_shape
 
@@ -26,11 +26,6 @@ SHAPE = PICTURES.obs_shape
 def screens(seed: int, count: int = 16) -> torch.Tensor:
     rng = np.random.default_rng(seed)
     return torch.from_numpy(rng.integers(0, 256, (count, *SHAPE), dtype=np.uint8))
-
-
-def of_screens(seed: int) -> Any:
-    drawn = batch(seed, size=16, spec=PICTURES)
-    return replace(drawn, obs=screens(seed), next_obs=screens(seed + 100))
 
 
 def flat(policy: Any) -> torch.Tensor:
@@ -112,27 +107,6 @@ def test_the_best_number_depends_on_the_picture(kind: str) -> None:
     for obs in (-1.0, 1.0):
         best = float(policy.act(picture(obs), explore=False)[0, 0])
         assert best == pytest.approx(obs * BEST_NUMBER, abs=0.25)
-
-
-@EVERY_KIND
-def test_a_resumed_policy_of_images_goes_on_exactly(kind: str) -> None:
-    def go_on(policy: Any) -> list[Any]:
-        actions = policy.act(screens(3).numpy()).tolist()
-        losses = [policy.learn(of_screens(seed))["loss"] for seed in range(3, 6)]
-        return [actions, losses, flat(policy).tolist()]
-
-    policy, other = (make(kind, PICTURES, hidden=(8, 8), seed=seed) for seed in range(2))
-    for seed in range(3):
-        policy.learn(of_screens(seed))
-    other.load_weights({name: one.numpy() for name, one in policy.weights().items()})
-    obs = screens(7).numpy()
-    best = policy.act(obs, explore=False)
-    np.testing.assert_array_equal(other.act(obs, explore=False), best)
-    found = other.module(torch.from_numpy(obs)).detach()
-    np.testing.assert_allclose(found, best, atol=1e-5)
-    other.load_state_dict(policy.state_dict())
-    clone = policy.clone()
-    assert go_on(policy) == go_on(other) == go_on(clone)
 
 
 @EVERY_KIND

@@ -39,44 +39,6 @@ SHAPES = pytest.mark.parametrize(
 
 
 @KINDS
-@SHAPES
-def test_values_and_gradients_are_those_of_autograd(kind, hidden, dueling):
-    net, plain = make(kind, hidden=hidden, dueling=dueling)
-    obs = torch.from_numpy(draw_obs(kind, 32))
-    grad_BA = torch.from_numpy(np.random.default_rng(1).normal(size=(32, 3)).astype(np.float32))
-    expected_BA = plain.q_values(plain.named, obs)
-    expected_BA.backward(grad_BA)
-
-    for _ in range(2):  # the second time finds the gradients of the first
-        values_BA, saved = net.forward_saving(obs)
-        net.backward(saved, grad_BA)
-        torch.testing.assert_close(values_BA, expected_BA.detach())
-        for name, leaf in plain.named.items():
-            torch.testing.assert_close(net.grads[name], leaf.grad, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(net.forward(obs), values_BA)
-    assert not net.forward(obs).requires_grad
-    assert not values_BA.requires_grad
-
-
-@KINDS
-@pytest.mark.parametrize("dueling", [False, True])
-def test_a_pair_is_evaluated_as_two_single_batches_are(kind, dueling):
-    net, _ = make(kind, dueling=dueling)
-    obs, next_obs = (
-        torch.from_numpy(draw_obs(kind, 20))[part].clone() for part in (slice(10), slice(10, 20))
-    )
-    grad_BA = torch.ones(10, 3)
-    q_BA, saved, next_q_BA = net.forward_pair(obs, next_obs)
-    net.backward(saved, grad_BA)
-    grads = net.grads.flat.clone()
-    alone_BA, saved = net.forward_saving(obs)
-    net.backward(saved, grad_BA)
-    torch.testing.assert_close(q_BA, alone_BA)
-    torch.testing.assert_close(next_q_BA, net.forward(next_obs))
-    torch.testing.assert_close(grads, net.grads.flat)
-
-
-@KINDS
 @pytest.mark.parametrize("dueling", [False, True])
 def test_few_and_many_observations_get_the_same_values(kind, dueling):
     net, plain = make(kind, dueling=dueling)
@@ -87,17 +49,6 @@ def test_few_and_many_observations_get_the_same_values(kind, dueling):
         expected = plain.q_values(plain.named, torch.from_numpy(obs)).numpy()
     np.testing.assert_allclose(together, apart, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(together, expected, rtol=1e-4, atol=1e-5)
-
-
-@KINDS
-def test_the_weights_of_all_layers_are_contiguous(kind):
-    net, _ = make(kind, dueling=True)
-    obs = draw_obs(kind, 4)
-    before = net.values(obs)
-    net.weights.flat.mul_(2.0)
-    assert (net.values(obs) != before).all()
-    net.weights.flat.zero_()
-    assert (net.values(obs) == 0.0).all()
 
 
 def test_first_weights_of_convolutions_are_those_of_torch():

@@ -10,24 +10,20 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 import tests.rl.probes  # noqa: F401 registers the environments
-from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
+from ding_lite.errors import ConfigError, NonFiniteError, ShapeError
 from ding_lite.middleware.rollout import CollectRollout
 from ding_lite.rl import (
     A2C,
     IMPALA,
     PPO,
     A2CConfig,
-    ActorCritic,
     EnvSpec,
     IMPALAConfig,
-    Policy,
     PPOConfig,
     make_envs,
 )
 from ding_lite.rl.formulas.advantages import normalized_by_rho
-from ding_lite.rl.networks.actor_critic import recorded_actor_critic
 from ding_lite.rl.networks.conv import CONVS
-from ding_lite.rl.policies import actor_critic_config
 from ding_lite.rl.seeding import make_rng, set_rng_state
 from ding_lite.runtime.context import Context
 from ding_lite.testing.probes import BEST_NUMBER, AsImage
@@ -313,14 +309,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "IMPALA relu": {"activation": "relu"},
     "A2C images": {"wrappers": [AsImage], "lr": 3e-3},
 }
-EVERY_VARIANT = pytest.mark.parametrize("variant", VARIANTS)
-
-
-@EVERY_VARIANT
-def test_values_follow_the_observation(variant):
-    policy = learn_in(variant.split()[0], "probe/RewardIsObs-v0", gamma=0.9, **VARIANTS[variant])
-    assert value(policy, 1.0) == pytest.approx(1.0, abs=0.1)
-    assert value(policy, -1.0) == pytest.approx(-1.0, abs=0.1)
 
 
 @EVERY_KIND
@@ -330,15 +318,14 @@ def test_a_delayed_reward_is_discounted(kind):
     assert value(policy, 1.0) == pytest.approx(1.0, abs=0.05)
 
 
-@pytest.mark.parametrize("unroll", [3, 8])
-@EVERY_KIND
+@pytest.mark.parametrize(("kind", "unroll"), [("A2C", 3), ("PPO", 8), ("IMPALA", 3)])
 def test_a_truncated_episode_has_the_value_of_an_endless_one(kind, unroll):
     # 1 + 1/2 + 1/4 + ... = 2. Episodes of four steps that ended for good would be worth less.
     policy = learn_in(kind, "probe/Endless-v0", gamma=0.5, unroll=unroll)
     assert value(policy, 0.0) == pytest.approx(2.0, abs=0.1)
 
 
-@EVERY_VARIANT
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_the_right_choice_depends_on_the_observation(variant):
     env_id, settings = "probe/RightActionForObs-v0", VARIANTS[variant]
     policy = learn_in(variant.split()[0], env_id, gamma=0.9, **settings)
@@ -359,7 +346,7 @@ def test_impala_learns_from_a_very_different_policy():
         collector = make("IMPALA", envs.spec)
         learner = make("IMPALA", envs.spec, lr=1e-2, rho_clip=2.0, gamma=0.9)
         collect = CollectRollout(collector, envs, 8)
-        for _ in range(200):
+        for _ in range(120):
             metrics = learner.learn(rollouts_of(collect))
     assert best(learner, 0.0) == 1.0
     assert value(learner, 0.0) == pytest.approx(1.0, abs=0.1)  # at random it would be 0
@@ -427,127 +414,19 @@ def test_actions_are_drawn_as_often_as_their_log_probability_says():
 # -- saving, loading, and what is refused ------------------------------------------------------
 
 
-@pytest.mark.parametrize("more", [{}, {"normalize_obs": True}])
-@EVERY_KIND
-def test_a_resumed_policy_goes_on_as_if_nothing_had_happened(kind, more):
-    settings = {"lr_end": 1e-5, "lr_updates": 50, **({"batch_size": 7} if kind == "PPO" else {})}
-    obs = draw_obs(np.random.default_rng(0), CARTPOLE, (6,))
-
-    def go_on(policy):
-        actions = [policy.explore(obs)[0].tolist() for _ in range(9)]
-        losses = [policy.learn([draw_rollout(seed, CARTPOLE)])["loss"] for seed in range(10, 15)]
-        return actions, losses, policy.weights()["actor.0.weight"].tolist()
-
-    policy = make(kind, **settings, **more)
-    for seed in range(5):
-        policy.explore(obs)
-        policy.learn([draw_rollout(seed, CARTPOLE)])
-    resumed = make(kind, seed=99, **settings, **more)
-    resumed.load_state_dict(policy.state_dict())
-    clone = policy.clone()
-    assert go_on(policy) == go_on(resumed) == go_on(clone)
-    assert isinstance(policy, Policy)
-    assert isinstance(policy, ActorCritic)
-
-
 @EVERY_KIND
 def test_the_same_seed_learns_the_same_bit_for_bit(kind):
     one, two, other = (
-        learn_in(kind, "CartPole-v1", gamma=0.9, updates=30, seed=seed) for seed in (0, 0, 1)
+        learn_in(kind, "CartPole-v1", gamma=0.9, updates=12, seed=seed) for seed in (0, 0, 1)
     )
     assert_same(one.weights(), two.weights(), rtol=0, atol=0)
     assert not torch.equal(one.weights()["actor.0.weight"], other.weights()["actor.0.weight"])
-
-
-def test_weights_of_another_process_can_be_loaded():
-    source, target = make("IMPALA"), make("IMPALA", seed=1)
-    obs = draw_obs(np.random.default_rng(0), CARTPOLE, (9,))
-    assert (source.values(obs) != target.values(obs)).any()
-    published = {name: tensor.numpy() for name, tensor in source.weights().items()}
-    source.learn([draw_rollout(0, CARTPOLE)])
-    assert (source.weights()["critic.0.weight"].numpy() != published["critic.0.weight"]).any()
-    target.load_weights(published)
-    for name, tensor in target.weights().items():
-        np.testing.assert_array_equal(tensor, published[name])
-
-
-def test_weights_and_states_of_another_kind_are_refused():
-    policy = make("PPO")
-    before = policy.weights()
-    with pytest.raises(ShapeError, match=r"'actor.0.weight' .*\(8, 4\).*\(16, 4\)"):
-        policy.load_weights(make("PPO", hidden=(8,)).weights())
-    with pytest.raises(ShapeError, match=r"`normalize_obs` on, and this one has it off"):
-        policy.load_weights(make("PPO", normalize_obs=True).weights())
-    state = policy.state_dict()
-    state["net"] = state.pop("network")
-    with pytest.raises(CheckpointError, match=r"no state of a PPO: missing \['network'\]"):
-        policy.load_state_dict(state)
-    assert_same(policy.weights(), before, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("poison", [math.nan, math.inf, 3e38])
-@EVERY_KIND
-def test_a_loss_that_is_not_finite_raises_and_leaves_the_weights(kind, poison, recwarn):
-    policy = make(kind, normalize_advantage=False)
-    before = policy.weights()
-    rollout = draw_rollout(0, CARTPOLE)
-    rollout.reward[:] = -poison
-    rollout.reward[2, 1] = poison
-    with pytest.raises(NonFiniteError, match=r"update 1 .*`lr`"):
-        policy.learn([rollout])
-    assert_same(policy.weights(), before, rtol=0, atol=0)
-    assert [str(warning.message) for warning in recwarn] == []
-    assert math.isfinite(policy.learn([draw_rollout(1, CARTPOLE)])["loss"])
-
-
-def test_observations_of_another_environment_are_refused():
-    policy = make("A2C")
-    with pytest.raises(ShapeError, match=r"`obs` has shape .* CartPole-v1"):
-        policy.explore(np.zeros((2, 3), dtype=np.float32))
-    with pytest.raises(ShapeError, match="`obs` of a rollout has shape"):
-        policy.learn([draw_rollout(0, PENDULUM)])
 
 
 def test_a_missing_device_is_refused():
     for device in ("nothing", "cuda:99"):
         with pytest.raises(ConfigError, match=f"`device` is '{device}', which cannot be used"):
             A2C(CARTPOLE, device=device)
-
-
-@pytest.mark.parametrize("actions", ["choice", "numbers"])
-@EVERY_KIND
-def test_on_other_devices_it_computes_the_same(kind, actions, monkeypatch):
-    """The autograd network of other devices also runs on the CPU."""
-    spec = SPECS[actions]
-    written_out = make(kind, spec, hidden=(8, 12))
-
-    monkeypatch.setattr(actor_critic_config, "make_actor_critic", recorded_actor_critic)
-    policy = make(kind, spec, hidden=(8, 12))
-    obs = draw_obs(np.random.default_rng(0), spec, (9,))
-    np.testing.assert_allclose(policy.explore(obs)[1], written_out.explore(obs)[1], rtol=1e-4)
-    for seed in range(5):
-        rollout = draw_rollout(seed, spec)
-        expected = pytest.approx(written_out.learn([rollout]), rel=2e-3, abs=1e-4)
-        assert policy.learn([rollout]) == expected
-    assert_same(policy.weights(), written_out.weights(), rtol=2e-3, atol=2e-4)
-
-
-@pytest.mark.gpu
-@EVERY_SPEC
-@EVERY_KIND
-def test_on_a_gpu_it_learns_the_same(kind, actions):
-    spec = SPECS[actions]
-    here = make(kind, spec)
-    there = KINDS[kind][0](spec, here.config, device="cuda")
-    there.load_weights(here.weights())
-    obs = draw_obs(np.random.default_rng(0), spec, (9,))
-    np.testing.assert_allclose(here.explore(obs)[1], there.explore(obs)[1], rtol=1e-3, atol=1e-4)
-    for seed in range(3):
-        rollout = draw_rollout(seed, spec)
-        assert there.learn([rollout]) == pytest.approx(here.learn([rollout]), rel=1e-2, abs=1e-3)
-    assert_same(here.weights(), there.weights(), rtol=1e-2, atol=1e-3)
-    twin = there.clone()
-    assert twin.device == there.device
 
 
 @EVERY_KIND

@@ -9,7 +9,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
 
-from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
+from ding_lite.errors import ConfigError, NonFiniteError, ShapeError
 from ding_lite.rl import (
     DDPG,
     SAC,
@@ -17,7 +17,6 @@ from ding_lite.rl import (
     DDPGConfig,
     EnvSpec,
     NStep,
-    Policy,
     ReplayBuffer,
     SACConfig,
     TD3Config,
@@ -29,7 +28,6 @@ from ding_lite.rl.batch import PrioritizedTransitions
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import DeviceMetrics
 from ding_lite.rl.policies.base import BoxActions
-from ding_lite.rl.protocols import ReducesGradient
 from ding_lite.rl.seeding import set_rng_state
 from ding_lite.settings import as_config
 from ding_lite.testing.probes import BEST_NUMBER
@@ -41,7 +39,7 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
     "td3": (TD3, TD3Config, PlainTD3),
     "sac": (SAC, SACConfig, PlainSAC),
 }
-KINDS_AND_STEPS = [("ddpg", 1), ("ddpg", 3), ("td3", 1), ("sac", 1)]
+KINDS_AND_STEPS = [("ddpg", 3), ("td3", 1), ("sac", 1)]
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 LOW, HIGH = f32([-2.0, 0.0]), f32([3.0, 10.0])
 ARM = EnvSpec(
@@ -115,21 +113,6 @@ def best(policy, obs):
 
 
 @EVERY_KIND
-def test_values_follow_the_observation(kind):
-    policy = learn_in(kind, "probe/RewardIsObs-v1", gamma=0.9)
-    assert value(policy, 1.0) == pytest.approx(1.0, abs=0.1)
-    assert value(policy, -1.0) == pytest.approx(-1.0, abs=0.1)
-
-
-@EVERY_KIND
-def test_the_best_number_is_found(kind):
-    policy = learn_in(kind, "probe/RightAction-v1", gamma=0.9)
-    assert best(policy, 0.0) == pytest.approx(BEST_NUMBER, abs=0.25)
-    assert value(policy, 0.0, BEST_NUMBER) == pytest.approx(0.0, abs=0.15)
-    assert value(policy, 0.0, -1.0) == pytest.approx(-((1.0 + BEST_NUMBER) ** 2), abs=0.3)
-
-
-@EVERY_KIND
 def test_the_best_number_depends_on_the_observation(kind):
     policy = learn_in(kind, "probe/RightActionForObs-v1", gamma=0.9)
     assert best(policy, 1.0) == pytest.approx(BEST_NUMBER, abs=0.25)
@@ -174,15 +157,17 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("draw", [batch, prioritized])
-def test_thirty_updates_are_those_of_plain_torch(variant, draw):
+@pytest.mark.parametrize(
+    ("draw", "variant"),
+    [*((batch, kind) for kind in KINDS), *((prioritized, variant) for variant in VARIANTS)],
+)
+def test_updates_are_those_of_plain_torch(variant, draw):
     kind, settings = VARIANTS[variant]
     policy = make(kind, **settings)
     draws = np.random.default_rng()
     set_rng_state(draws, policy.state_dict()["rng"])
     plain = KINDS[kind][2](policy, draws)
-    for seed in range(30):
+    for seed in range(12):
         drawn = draw(seed)
         output = policy.learn(drawn)
         assert output["loss"] == pytest.approx(plain.learn(drawn), rel=1e-3)
@@ -262,7 +247,7 @@ def test_the_density_of_an_action_at_the_edge_is_finite():
 
 def test_the_temperature_rises_until_the_entropy_meets_its_target():
     policy = make("sac", alpha=0.01, actor_lr=1e-2, target_entropy=-1.0)
-    outputs = [policy.learn(batch(seed)) for seed in range(300)]
+    outputs = [policy.learn(batch(seed)) for seed in range(150)]
     assert outputs[-1]["entropy"] == pytest.approx(-1.0, abs=0.6)
     assert outputs[-1]["alpha"] != 0.01
     assert policy.alpha == pytest.approx(math.exp(policy.state_dict()["weights"]["log_alpha"]))
@@ -313,20 +298,6 @@ def on_tensors(monkeypatch):
     Rows.of_one.cache_clear()
 
 
-@EVERY_KIND
-@pytest.mark.parametrize("draw", [batch, prioritized])
-def test_an_update_on_a_device_copies_nothing_to_the_host(kind, draw):
-    """The device `meta` holds no data: what copies some to the host raises."""
-    normalizes = draw is prioritized
-    config = KINDS[kind][1](hidden=(8,), normalize_obs=normalizes)
-    policy = KINDS[kind][0](ARM, config, device="meta")
-    updates = [policy.learn(draw(seed)) for seed in range(2)]
-    assert policy.train_iter == 2
-    assert "actor_loss" in updates[1]
-    with pytest.raises(NotImplementedError, match="meta"):
-        updates[1]["loss"]
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_updates_on_tensors_are_those_on_arrays(variant, request):
     kind, settings = VARIANTS[variant]
@@ -373,20 +344,6 @@ def test_an_update_on_a_device_that_is_not_finite_is_skipped_and_raises_when_it_
 
 @pytest.mark.gpu
 @EVERY_KIND
-def test_on_a_gpu_the_host_waits_for_nothing(kind):
-    policy = KINDS[kind][0](ARM, device="cuda")
-    for seed in range(2):  # what is made once, such as handles of cuBLAS
-        policy.learn(prioritized(seed))
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        updates = [policy.learn(prioritized(seed)) for seed in range(2, 4)]
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert all(math.isfinite(metrics["loss"]) for metrics in updates)
-
-
-@pytest.mark.gpu
-@EVERY_KIND
 def test_on_a_gpu_it_learns_the_same(kind):
     here = make(kind)
     there = KINDS[kind][0](ARM, here.config, device="cuda")
@@ -419,24 +376,6 @@ def test_errors_of_transitions_are_those_that_an_update_reports(kind):
 
 
 @EVERY_KIND
-@pytest.mark.parametrize("reward", [math.nan, math.inf, 3e38])
-def test_a_loss_that_is_not_finite_raises_and_leaves_the_weights(kind, reward, recwarn):
-    policy = make(kind)
-    policy.learn(batch(0))
-    before = policy.state_dict()["weights"]
-    poisoned = batch(1)
-    poisoned.reward[3] = reward
-    with pytest.raises(
-        NonFiniteError, match=rf"critics in {kind.upper()}'s update 2 .*`critic_lr`"
-    ):
-        policy.learn(poisoned)
-    for name, tensor in policy.state_dict()["weights"].items():
-        assert torch.equal(tensor, before[name])
-    assert math.isfinite(policy.learn(batch(2))["loss"])
-    assert [str(warning.message) for warning in recwarn] == []
-
-
-@EVERY_KIND
 def test_weights_are_those_of_the_actor_only(kind):
     source, target = make(kind), make(kind, seed=1)
     obs = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
@@ -452,62 +391,6 @@ def test_weights_are_those_of_the_actor_only(kind):
     assert any((source.weights()[name] != before[name]).any() for name in before)
     with pytest.raises(ShapeError, match=r"'torso.0.weight' .*\(8, 3\).*\(16, 3\)"):
         source.load_weights(make(kind, hidden=(8,)).weights())
-
-
-@EVERY_KIND
-def test_weights_include_the_statistics_of_observations(kind):
-    learner, collector = (make(kind, normalize_obs=True, seed=seed) for seed in range(2))
-    for seed in range(3):
-        drawn = batch(seed)
-        learner.learn(replace(drawn, obs=100.0 + drawn.obs, next_obs=100.0 + drawn.next_obs))
-    obs = 100.0 + np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
-    before = collector.weights()
-    with pytest.raises(ShapeError, match=r"`normalize_obs` off, and this one has it on"):
-        collector.load_weights(make(kind).weights())
-    wrong = {name: one for name, one in learner.weights().items() if name != "head.bias"}
-    with pytest.raises(ShapeError, match=r"'head.bias' is missing"):
-        collector.load_weights(wrong)
-    assert all(torch.equal(collector.weights()[name], before[name]) for name in before)
-    collector.load_weights({name: one.numpy() for name, one in learner.weights().items()})
-    np.testing.assert_array_equal(
-        learner.act(obs, explore=False), collector.act(obs, explore=False)
-    )
-    found = collector.module(torch.from_numpy(obs)).detach()
-    np.testing.assert_allclose(found, collector.act(obs, explore=False), atol=1e-4)
-
-
-@pytest.mark.parametrize("normalize_obs", [False, True])
-@EVERY_KIND
-def test_a_resumed_policy_goes_on_as_if_nothing_had_happened(kind, normalize_obs):
-    obs = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
-
-    def go_on(policy):
-        actions = [policy.act(obs).tolist() for _ in range(20)]
-        losses = [policy.learn(batch(seed))["loss"] for seed in range(11, 20)]
-        return actions, losses, policy.state_dict()["target"]["critics.0.weight"].tolist()
-
-    policy = make(kind, normalize_obs=normalize_obs)
-    for seed in range(11):
-        policy.act(obs)
-        policy.learn(batch(seed))
-    resumed = make(kind, seed=99, normalize_obs=normalize_obs)
-    resumed.load_state_dict(policy.state_dict())
-    clone = policy.clone()
-    assert go_on(policy) == go_on(resumed) == go_on(clone)
-    assert (policy.train_iter, policy.env_step) == (20, 11 * 6 + 120)
-    assert isinstance(policy, Policy)
-    assert isinstance(policy, ReducesGradient)
-
-
-@EVERY_KIND
-def test_a_state_of_another_kind_is_refused(kind):
-    policy = make(kind)
-    name = kind.upper()
-    state = policy.state_dict()
-    with pytest.raises(CheckpointError, match=rf"no state of a {name}: missing \['rng'\]"):
-        policy.load_state_dict({key: value for key, value in state.items() if key != "rng"})
-    with pytest.raises(ShapeError, match="Was the other network made with the same sizes"):
-        policy.load_state_dict(make(kind, hidden=(16, 13)).state_dict())
 
 
 @EVERY_KIND
@@ -545,16 +428,6 @@ def test_unsupported_spaces_are_refused(kind):
         match=rf"{name} see vectors or an image, but x .*\(3, 10, 10\).*actor=\.\.\., critic=",
     ):
         make(kind, parts)
-
-
-@EVERY_KIND
-def test_observations_of_another_environment_are_refused(kind):
-    policy = make(kind)
-    for obs in (np.zeros((2, 4), dtype=np.float32), np.zeros(3, dtype=np.float32)):
-        with pytest.raises(ShapeError, match=r"`obs` has shape .* arm .*\(N, 3\)"):
-            policy.act(obs)
-    with pytest.raises(ShapeError, match=r"\(32, 2\)"):
-        policy.learn(replace(batch(0), next_obs=batch(0).next_obs[:, :2]))
 
 
 def test_a_float64_space_gives_float32_actions_within_it():

@@ -8,14 +8,13 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 import tests.rl.probes  # noqa: F401 registers the environments
-from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
+from ding_lite.errors import ConfigError, NonFiniteError, ShapeError
 from ding_lite.nest import leaves
 from ding_lite.rl import (
     DQN,
     DQNConfig,
     EnvSpec,
     NStep,
-    Policy,
     ReplayBuffer,
     Transitions,
     host_or_device,
@@ -86,38 +85,21 @@ IMAGES = {"wrappers": [AsImage], "lr": 3e-3, "updates": 200, "size": 16}
 VARIANTS: dict[str, dict[str, Any]] = {
     "double": {},
     "single": {"double": False},
-    "squared": {"loss": "mse"},
     "dueling": {"dueling": True},
     "normalized": {"normalize_obs": True},
     "images": IMAGES,
-    "dueling images": {**IMAGES, "dueling": True},
     "flat images": {**IMAGES, "torso": "mlp"},
 }
-EVERY_VARIANT = pytest.mark.parametrize("variant", VARIANTS)
 
 
-@EVERY_VARIANT
-def test_values_follow_the_observation(variant):
-    policy = learn_in("probe/RewardIsObs-v0", gamma=0.9, **VARIANTS[variant])
-    assert values(policy, 1.0) == pytest.approx([1.0, 1.0], abs=0.1)
-    assert values(policy, -1.0) == pytest.approx([-1.0, -1.0], abs=0.1)
-
-
-@EVERY_VARIANT
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_the_right_action_depends_on_the_observation(variant):
     policy = learn_in("probe/RightActionForObs-v0", gamma=0.9, **VARIANTS[variant])
     assert values(policy, 1.0) == pytest.approx([-1.0, 1.0], abs=0.15)
     assert values(policy, -1.0) == pytest.approx([1.0, -1.0], abs=0.15)
 
 
-@EVERY_VARIANT
-def test_a_reward_one_step_later_is_discounted_once(variant):
-    policy = learn_in("probe/LateReward-v0", gamma=0.5, **VARIANTS[variant])
-    assert values(policy, 0.0) == pytest.approx([0.5, 0.5], abs=0.05)
-    assert values(policy, 1.0) == pytest.approx([1.0, 1.0], abs=0.05)
-
-
-@pytest.mark.parametrize("n_step", [1, 2, 3])
+@pytest.mark.parametrize("n_step", [1, 3])
 def test_a_delayed_reward_is_discounted(n_step):
     policy = learn_in("probe/LateReward-v0", gamma=0.5, n_step=n_step)
     assert values(policy, 0.0) == pytest.approx([0.5, 0.5], abs=0.05)
@@ -138,7 +120,7 @@ CONFIGS = {
     "squared": replace(SMALL, loss="mse"),
     "clipped": replace(SMALL, max_grad_norm=0.05),
     "hard target": replace(SMALL, target_tau=1.0, target_every=7),
-    "falling step size": replace(SMALL, lr_end=1e-4, lr_updates=30),
+    "falling step size": replace(SMALL, lr_end=1e-4, lr_updates=10),
     "three layers": replace(SMALL, hidden=(8, 12, 16)),
     "dueling": replace(SMALL, dueling=True),
     "deep dueling": replace(SMALL, dueling=True, double=False, hidden=(8, 12, 16)),
@@ -162,14 +144,9 @@ def assert_learns_as_plain_torch(policy, batches, *, convs=()):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_fifty_updates_are_those_of_plain_torch(name):
-    assert_learns_as_plain_torch(DQN(CARTPOLE, CONFIGS[name]), [batch(seed) for seed in range(50)])
-
-
-@pytest.mark.parametrize("name", ["default", "squared", "dueling", "clipped"])
-def test_updates_with_importance_weights_are_those_of_plain_torch(name):
-    policy = DQN(CARTPOLE, CONFIGS[name])
-    assert_learns_as_plain_torch(policy, [prioritized(seed) for seed in range(50)])
+@pytest.mark.parametrize("draw", [batch, prioritized])
+def test_updates_are_those_of_plain_torch(name, draw):
+    assert_learns_as_plain_torch(DQN(CARTPOLE, CONFIGS[name]), [draw(seed) for seed in range(16)])
 
 
 @pytest.mark.parametrize("name", ["default", "single", "squared", "dueling"])
@@ -208,11 +185,10 @@ def test_errors_without_learning_value_legal_actions_only(name):
     np.testing.assert_allclose(np.abs(errors), policy.learn(drawn)["td_error"], rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["default", "single", "squared", "clipped", "dueling"])
-@pytest.mark.parametrize("draw", [batch, prioritized])
-def test_updates_on_images_are_those_of_plain_torch(name, draw):
+@pytest.mark.parametrize("name", ["default", "single", "clipped", "dueling"])
+def test_updates_on_images_are_those_of_plain_torch(name):
     policy = DQN(SCREEN, replace(CONFIGS[name], torso="small"))
-    batches = [draw(seed, size=8, spec=SCREEN) for seed in range(12)]
+    batches = [prioritized(seed, size=8, spec=SCREEN) for seed in range(6)]
     assert_learns_as_plain_torch(policy, batches, convs=CONVS["small"])
 
 
@@ -253,29 +229,6 @@ def test_learners_that_average_their_gradients_stay_alike():
     for name, tensor in one.weights().items():
         torch.testing.assert_close(tensor, both.weights()[name], rtol=1e-3, atol=1e-5)
     assert seen == []
-
-
-def test_weights_include_the_statistics_of_observations():
-    config = replace(SMALL, normalize_obs=True)
-    learner, collector = DQN(CARTPOLE, config), DQN(CARTPOLE, config)
-    obs = 100.0 + np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
-    for seed in range(5):
-        drawn = batch(seed)
-        learner.learn(replace(drawn, obs=100.0 + drawn.obs, next_obs=100.0 + drawn.next_obs))
-    assert (learner.q_values(obs) != collector.q_values(obs)).any()
-    collector.load_weights({name: tensor.numpy() for name, tensor in learner.weights().items()})
-    np.testing.assert_array_equal(learner.q_values(obs), collector.q_values(obs))
-
-    before = collector.weights()
-    with pytest.raises(ShapeError, match=r"`normalize_obs` off, and this one has it on"):
-        collector.load_weights(DQN(CARTPOLE, SMALL).weights())
-    with pytest.raises(ShapeError, match=r"`normalize_obs` on, and this one has it off"):
-        DQN(CARTPOLE, SMALL).load_weights(before)
-    wrong = {name: tensor for name, tensor in before.items() if name != "head.bias"}
-    wrong["norm.count"] = before["norm.count"] + 1.0
-    with pytest.raises(ShapeError, match=r"'head.bias' is missing"):
-        collector.load_weights(wrong)
-    assert all(torch.equal(collector.weights()[name], before[name]) for name in before)
 
 
 def test_a_normalized_policy_learns_from_observations_of_very_different_sizes():
@@ -327,75 +280,10 @@ def test_epsilon_falls_with_the_env_steps_acted():
     assert policy.env_step == 1_500
 
 
-def test_an_infinite_loss_raises_and_leaves_the_weights():
-    policy = DQN(CARTPOLE, SMALL)
-    policy.learn(batch(0))
-    before = policy.weights()
-    poisoned = batch(1)
-    poisoned.reward[3] = math.nan
-    with pytest.raises(NonFiniteError, match=r"update 2 is nan.*`lr`"):
-        policy.learn(poisoned)
-    for name, tensor in policy.weights().items():
-        assert torch.equal(tensor, before[name])
-    assert math.isfinite(policy.learn(batch(2))["loss"])
-
-
-@pytest.mark.parametrize("loss", ["huber", "mse"])
-@pytest.mark.parametrize("reward", [math.inf, 3e38])
-def test_a_loss_that_overflows_is_one_error_without_warnings_before_it(loss, reward, recwarn):
-    policy = DQN(CARTPOLE, replace(SMALL, loss=loss))
-    poisoned = batch(1)
-    poisoned.reward[:] = reward
-    poisoned.reward[3] = -reward
-    with pytest.raises(NonFiniteError):
-        policy.learn(poisoned)
-    assert [str(warning.message) for warning in recwarn] == []
-
-
-def test_weights_of_another_process_can_be_loaded():
-    source, target = DQN(CARTPOLE, SMALL), DQN(CARTPOLE, replace(SMALL, seed=1))
-    obs = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
-    assert (source.q_values(obs) != target.q_values(obs)).any()
-    target.load_weights({name: tensor.numpy() for name, tensor in source.weights().items()})
-    np.testing.assert_array_equal(source.q_values(obs), target.q_values(obs))
-
-
-def test_published_weights_do_not_follow_the_learner():
-    policy = DQN(CARTPOLE, SMALL)
-    published = policy.weights()
-    before = {name: tensor.clone() for name, tensor in published.items()}
-    policy.learn(batch(0))
-    assert all(torch.equal(published[name], before[name]) for name in before)
-
-
 def test_weights_of_another_size_are_refused():
     policy = DQN(CARTPOLE, SMALL)
     with pytest.raises(ShapeError, match=r"'torso.0.weight' .*\(8, 4\).*\(16, 4\)"):
         policy.load_weights(DQN(CARTPOLE, replace(SMALL, hidden=(8,))).weights())
-
-
-FALLING = {"lr_end": 1e-4, "lr_updates": 15}
-
-
-@pytest.mark.parametrize("settings", [{}, {"dueling": True}, {"normalize_obs": True}, FALLING])
-def test_a_resumed_policy_goes_on_as_if_nothing_had_happened(settings):
-    obs = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
-    config = replace(SMALL, target_every=3, target_tau=0.5, **settings)
-
-    def go_on(policy):
-        actions = [policy.act(obs).tolist() for _ in range(20)]
-        losses = [policy.learn(batch(seed))["loss"] for seed in range(10, 20)]
-        return actions, losses, policy.weights()["torso.0.weight"].tolist()
-
-    policy = DQN(CARTPOLE, config)
-    for seed in range(10):
-        policy.act(obs)
-        policy.learn(batch(seed))
-    resumed = DQN(CARTPOLE, replace(config, seed=99))
-    resumed.load_state_dict(policy.state_dict())
-    clone = policy.clone()
-    assert go_on(policy) == go_on(resumed) == go_on(clone)
-    assert isinstance(policy, Policy)
 
 
 def test_the_step_size_falls_with_the_updates_and_stays_at_its_end():
@@ -407,19 +295,6 @@ def test_the_step_size_falls_with_the_updates_and_stays_at_its_end():
     assert (policy.weights()["head.bias"] - before).abs().max() < 2.5e-4
 
 
-def test_a_state_of_another_kind_is_refused():
-    policy = DQN(CARTPOLE, SMALL)
-    state = policy.state_dict()
-    state["q_nets"] = state.pop("q_net")
-    with pytest.raises(CheckpointError, match=r"missing \['q_net'\].*Did you mean \"q_net\""):
-        policy.load_state_dict(state)
-    other = DQN(CARTPOLE, replace(SMALL, hidden=(8,))).state_dict()
-    before = policy.weights()
-    with pytest.raises(ShapeError):
-        policy.load_state_dict(other)
-    assert all(torch.equal(policy.weights()[name], before[name]) for name in before)
-
-
 def test_policies_do_not_touch_the_global_generators():
     torch.manual_seed(5)
     np.random.seed(5)
@@ -427,16 +302,6 @@ def test_policies_do_not_touch_the_global_generators():
     learn_in("probe/OneReward-v0", gamma=0.9, updates=3)
     assert torch.equal(torch.get_rng_state(), torch_state)
     np.testing.assert_equal(np.random.get_state(legacy=False), numpy_state)
-
-
-def test_observations_of_another_environment_are_refused():
-    policy = DQN(CARTPOLE, SMALL)
-    wrong = batch(0)
-    for obs in (np.zeros((2, 3), dtype=np.float32), np.zeros(4, dtype=np.float32)):
-        with pytest.raises(ShapeError, match=r"`obs` has shape .* CartPole-v1 .*\(N, 4\)"):
-            policy.act(obs)
-    with pytest.raises(ShapeError, match=r"\(32, 2\)"):
-        policy.learn(replace(wrong, obs=wrong.obs[:, :2]))
 
 
 def test_bytes_that_became_floats_are_refused():
@@ -455,24 +320,6 @@ def test_box_actions_are_refused():
         DQN(make_envs("Pendulum-v1", 1).spec)
 
 
-COUNTS = ["lr_updates", "n_step", "batch_size", "target_every", "epsilon_steps", "seed"]
-
-
-@pytest.mark.parametrize("name", COUNTS)
-@pytest.mark.parametrize("value", [1.5, True, "1", None, -1])
-def test_counts_must_be_whole_numbers(name, value):
-    with pytest.raises(ConfigError, match=f"`{name}` is .*; it must be a whole number from"):
-        DQNConfig(**{name: value})
-
-
-def test_a_mistyped_setting_gets_a_suggestion():
-    with pytest.raises(ConfigError) as caught:
-        DQNConfig(hiden=1)  # type: ignore[call-arg]
-    message = str(caught.value)
-    assert message.startswith('Unknown key "hiden". Did you mean "hidden"? The keys of DQNConfig')
-    assert "gamma, hidden, torso, convs, activation," in message
-
-
 def test_all_wrong_settings_are_named_at_once():
     with pytest.raises(ConfigError) as caught:
         DQNConfig(
@@ -480,42 +327,17 @@ def test_all_wrong_settings_are_named_at_once():
             lr_end=-1e-4,
             gamma=1.5,
             n_step=0,
+            batch_size=1.5,  # type: ignore[arg-type]
+            seed=-1,
             hidden=(),
             loss="hubert",  # type: ignore[arg-type]
             target_tau=0.0,
         )
-    for name in ("lr", "lr_end", "gamma", "n_step", "hidden", "loss", "target_tau"):
-        assert f"`{name}`" in str(caught.value)
+    names = "lr lr_end gamma n_step batch_size seed hidden loss target_tau"
+    assert all(f"`{name}`" in str(caught.value) for name in names.split())
     with pytest.raises(ConfigError, match=r'Did you mean "hidden"'):
         as_config(DQNConfig, {"hiden": (8,)})
     assert as_config(DQNConfig, {"hidden": [8, 8], "lr": 1e-3}).hidden == (8, 8)
-
-
-def own_network(spec):
-    return torch.nn.Sequential(
-        torch.nn.Flatten(), torch.nn.Linear(math.prod(spec.obs_shape), 8), torch.nn.Linear(8, 2)
-    )
-
-
-@pytest.mark.parametrize(
-    ("settings", "network"),
-    [
-        ({}, None),
-        ({"double": False, "loss": "mse"}, None),
-        ({"dueling": True, "max_grad_norm": 1.0, "lr_end": 1e-4}, None),
-        ({"max_grad_norm": 1.0, "hidden": DQNConfig.hidden}, own_network),
-        ({"normalize_obs": True}, None),
-    ],
-)
-def test_an_update_on_a_device_copies_nothing_to_the_host(settings, network):
-    """Tensors of the device `meta` have no data: whatever reads one raises."""
-    config = replace(SMALL, **settings)
-    policy = DQN(CARTPOLE, config, network=network, device="meta")
-    metrics = policy.learn(prioritized(0))
-    assert policy.train_iter == 1
-    assert set(metrics) >= {"loss", "q_mean", "td_error"}
-    with pytest.raises(NotImplementedError, match="no data"):
-        metrics["loss"]
 
 
 def test_an_update_of_a_loss_that_is_not_finite_is_left_out_on_a_device(monkeypatch):

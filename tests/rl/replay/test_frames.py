@@ -126,10 +126,10 @@ def test_a_frame_is_kept_once():
     )
 
 
-@pytest.mark.parametrize(("num_envs", "n"), [(1, 1), (16, 3), (64, 5)])
+@pytest.mark.parametrize(("num_envs", "n"), [(1, 1), (64, 5)])
 def test_a_replay_of_stacks_holds_its_full_capacity(num_envs, n, caplog):
     spec = spec_of(4)
-    capacity = 2_000 if num_envs == 1 else 5_000
+    capacity = 500 if num_envs == 1 else 5_000
     replay = ReplayBuffer(spec, capacity=capacity)
     collect(replay, Screens(spec, num_envs, episode_length=12), 2 * capacity // num_envs, n=n)
     assert len(replay) == capacity

@@ -78,18 +78,6 @@ def make(kind, env_id="probe/Recall-v0", device="cpu", **settings):
     return kind(make_envs(env_id, 1).spec, TorchPolicyConfig(**settings), device=device)
 
 
-@pytest.mark.parametrize("kind", [Reinforce, Remembers])
-def test_an_update_on_a_device_copies_nothing_to_the_host(kind):
-    """The device `meta` holds no data: what copies some to the host raises."""
-    rollout = rollout_of(make(kind), "probe/Recall-v0")
-    policy = make(kind, device="meta", max_grad_norm=0.5)
-    metrics = policy.learn([rollout])
-    policy.gradients([rollout])
-    assert policy.train_iter == 2
-    with pytest.raises(NotImplementedError, match="meta"):
-        metrics["gap"]
-
-
 @pytest.mark.parametrize("normalize_obs", [False, True])
 @pytest.mark.parametrize("kind", [Reinforce, Remembers])
 def test_a_rollout_is_judged_as_it_was_collected(kind, normalize_obs):
@@ -124,16 +112,6 @@ def test_an_update_is_done_for_each_batch():
     metrics = policy.learn([rollout_of(policy, "probe/Recall-v0")])
     assert policy.train_iter == 2
     assert metrics.keys() == {"loss", "gap"}
-
-
-def test_a_clone_goes_on_exactly():
-    policy = make(Remembers)
-    rollout = rollout_of(policy, "probe/Recall-v0")
-    policy.learn([rollout])
-    twin = policy.clone()
-    assert policy.learn([rollout]) == twin.learn([rollout])
-    for name, tensor in policy.weights().items():
-        assert torch.equal(tensor, twin.weights()[name])
 
 
 def test_next_values_and_advantages_are_those_of_arrays():

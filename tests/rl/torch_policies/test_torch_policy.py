@@ -9,13 +9,12 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from torch import nn
 
-from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
+from ding_lite.errors import ConfigError, NonFiniteError, ShapeError
 from ding_lite.nest import leaves
 from ding_lite.rl import (
     DQN,
     DQNConfig,
     EnvSpec,
-    Policy,
     TorchPolicy,
     TorchPolicyConfig,
     Transitions,
@@ -91,15 +90,6 @@ def test_it_learns_as_the_built_in_dqn_does(limit, normalize_obs):
     assert own.act(OBS, explore=False).tolist() == values.argmax(-1).tolist()
 
 
-def test_it_is_a_policy():
-    policy = make()
-    assert isinstance(make(), Policy)
-    assert policy.act(OBS).dtype == np.int64
-    assert policy.env_step == 5
-    assert policy.act(OBS, explore=False).tolist() == policy.module(torch.from_numpy(OBS)).tolist()
-    assert policy.env_step == 5
-
-
 def test_actions_and_weights_depend_on_the_seed_only():
     torch.manual_seed(0)
     first = make(seed=3)
@@ -109,27 +99,6 @@ def test_actions_and_weights_depend_on_the_seed_only():
     assert not torch.equal(first.net[0].weight, other.net[0].weight)
     many = np.repeat(OBS, 20, axis=0)
     np.testing.assert_array_equal(first.act(many), again.act(many))
-
-
-@pytest.mark.parametrize("normalize_obs", [False, True])
-@pytest.mark.parametrize("optimizer", [None, torch.optim.RMSprop])
-def test_a_run_goes_on_exactly_after_a_checkpoint(optimizer, normalize_obs, tmp_path):
-    given = {"dropout": 0.2, "every": 3, "normalize_obs": normalize_obs, "optimizer": optimizer}
-    policy = make(**given)
-    for seed in range(4):
-        policy.act(OBS)
-        policy.learn(batch(seed))
-    save_checkpoint(tmp_path / "c", policy.state_dict())
-    other = make(seed=9, **given)
-    other.load_state_dict(load_checkpoint(tmp_path / "c").state)
-    twin = policy.clone()
-    for seed in range(4, 10):
-        expected = policy.learn(batch(seed))
-        for one in (other, twin):
-            assert one.learn(batch(seed)) == expected
-            np.testing.assert_array_equal(one.act(OBS), policy.clone().act(OBS))
-        policy.act(OBS)
-    torch.testing.assert_close(other.state_dict(), policy.state_dict(), rtol=0, atol=0)
 
 
 def test_a_target_follows_every_so_often():
@@ -189,28 +158,6 @@ def test_learners_may_change_the_gradient():
     policy.reduce_gradient = torch.Tensor.zero_
     policy.learn(batch(0))
     assert all(torch.equal(t, before[n]) for n, t in policy.weights().items())
-
-
-def test_a_loss_that_is_not_finite_changes_nothing():
-    policy = make()
-    before = policy.weights()
-    policy.net[0].bias.data.fill_(torch.nan)
-    with pytest.raises(NonFiniteError, match="loss of update 1 of PlainDQN is nan"):
-        policy.learn(batch(0))
-    assert torch.equal(policy.weights()["net.0.weight"], before["net.0.weight"])
-
-
-@pytest.mark.parametrize("limit", [None, 0.1])
-def test_an_update_on_a_device_copies_nothing_to_the_host(limit):
-    """The device `meta` holds no data: what copies some to the host raises."""
-    policy = make(device="meta", max_grad_norm=limit, lr_end=1e-4)
-    policy.learn(batch(0))
-    metrics = policy.learn(prioritized(1))
-    policy.gradients(batch(2))
-    assert policy.train_iter == 2
-    assert metrics.keys() == {"loss", "q_mean", "td_error", "lr"}
-    with pytest.raises(NotImplementedError, match="meta"):
-        metrics["td_error"]
 
 
 @pytest.mark.parametrize("limit", [None, 0.1])
@@ -380,11 +327,6 @@ def test_observations_of_several_parts_are_taken_apart_by_the_spec():
     mask = np.array([[True, False, False], [False, False, True]])
     assert policy.act(spec.pack(tree, action_mask=mask)).tolist() == [0, 2]
     assert policy.act(tree).shape == (2,)
-
-
-def test_a_state_of_another_policy_is_refused():
-    with pytest.raises(CheckpointError, match="no state of a PlainDQN"):
-        make().load_state_dict(DQN(CARTPOLE).state_dict())
 
 
 class WithRunningMeans(TorchPolicy[TorchPolicyConfig]):

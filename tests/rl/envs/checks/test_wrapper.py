@@ -92,31 +92,20 @@ RAISES = {
     "words that raise": (_Words(), r"raised _Words in `{}`: a message that cannot be shown"),
     "StopIteration": (StopIteration(), r"raised StopIteration in `{}`"),
     "GeneratorExit": (GeneratorExit(), r"raised GeneratorExit in `{}`"),
-    "assert": (AssertionError(), r"raised AssertionError in `{}`"),
-    "an unpacking": (
-        ValueError("too many values to unpack (expected 2)"),
-        r"raised ValueError in `{}`: too many values",
-    ),
     "a file too many": (OSError(24, "Too many open files"), r"raised OSError in `{}`.*open files"),
     "sys.exit": (SystemExit(0), r"called sys\.exit\(0\) in `{}`"),
     "lines": (KeyError("a\nb"), r"raised KeyError in `{}`"),
 }
 
 
-@pytest.mark.parametrize("method", ["step", "reset", "close"])
 @pytest.mark.parametrize("fault", RAISES)
-def test_an_error_names_its_environment_and_method(method, fault):
+def test_an_error_names_its_environment_and_method(fault):
     error, told = RAISES[fault]
-    settings = {"closed" if method == "close" else method: error}
-    named = "Environment 0 of probe/Faulty-v0 " + told.format(method)
-    with pytest.raises(EnvError, match=named) as caught:
-        play(**settings)
-    assert caught.value.__cause__ is error
-
-
-@pytest.mark.parametrize("fault", RAISES)
-def test_an_error_in_the_constructor_names_the_environment(fault):
-    error, told = RAISES[fault]
+    for name, method in (("step", "step"), ("reset", "reset"), ("closed", "close")):
+        named = "Environment 0 of probe/Faulty-v0 " + told.format(method)
+        with pytest.raises(EnvError, match=named) as caught:
+            play(**{name: error})
+        assert caught.value.__cause__ is error
     with pytest.raises(EnvError, match="probe/Faulty-v0 " + told.format("__init__")):
         play(made=error)
 
@@ -125,37 +114,23 @@ def test_an_error_in_the_constructor_names_the_environment(fault):
     ("answer", "told"),
     [
         ((ZEROS, 1.0, False, {}), r"returned 4 values from `step`; five were expected"),
-        ((ZEROS, 1.0, False, False, {}, 0), r"returned 6 values from `step`"),
         (None, r"returned None from `step`"),
-        ([ZEROS, 1.0, False, False], r"from `step`; five were expected"),
         (step(reward=np.array([1.0])), r"gave the reward array\(\[1\.\]\) from `step`; one number"),
         (step(reward="1"), r"gave the reward '1'"),
         (step(reward=None), r"gave the reward None"),
-        (step(reward=1j), r"gave the reward 1j"),
-        (step(reward=[1.0]), r"gave the reward \[1\.0\]"),
         (step(terminated="no"), r"gave `terminated` 'no' from `step`; True or False"),
-        (step(terminated=np.nan), r"gave `terminated` nan"),
         (step(terminated=None), r"gave `terminated` None"),
         (step(terminated=2), r"gave `terminated` 2"),
-        (step(truncated=[False]), r"gave `truncated` \[False\]"),
         (step(truncated=np.array([True, False])), r"gave `truncated` array"),
         (step(info=[]), r"gave the info \[\] from `step`; a dict"),
-        (step(info="won"), r"gave the info 'won'"),
         (step(obs=np.zeros(1, np.float32)), r"from `step` .*shape \(1,\) and dtype float32; "),
         (step(obs=np.float32(0)), r"shape \(\) and dtype float32"),
-        (step(obs=0.0), r"shape \(\)"),
-        (step(obs=np.zeros((1, 4), np.float32)), r"shape \(1, 4\)"),
         (step(obs=np.zeros((4, 1), np.float32)), r"shape \(4, 1\)"),
-        (step(obs=np.zeros(5, np.float32)), r"shape \(5,\)"),
-        (step(obs=np.zeros(0, np.float32)), r"shape \(0,\)"),
         (step(obs=np.array(["a"] * 4)), r"dtype <U1"),
         (step(obs=np.array([None] * 4)), r"dtype object"),
-        (step(obs=np.zeros(4, complex)), r"dtype complex128"),
         (step(obs=np.zeros(4, "M8[s]")), r"dtype datetime64"),
         (step(obs=None), r"dtype object"),
-        (step(obs="here"), r"dtype <U4"),
         (step(obs=[[0.0], [0.0, 1.0], 2.0, 3.0]), r"observation from `step`"),
-        (step(obs={"x": 1}), r"dtype object"),
         (step(obs=_Unshown()), r"_Unshown instance"),
     ],
 )
@@ -169,11 +144,9 @@ def test_a_step_that_returns_something_else_is_refused(answer, told):
     [
         (ZEROS, r"from `reset`; two values were expected: obs, info"),
         (None, r"returned None from `reset`"),
-        ((ZEROS,), r"from `reset`; two"),
         ((ZEROS, {}, 0), r"from `reset`; two"),
         ((ZEROS, None), r"gave the info None from `reset`"),
         ((np.zeros(1, np.float32), {}), r"from `reset` .*shape \(1,\)"),
-        ((np.zeros((), np.float32), {}), r"from `reset` .*shape \(\)"),
     ],
 )
 def test_a_reset_that_returns_something_else_is_refused(answer, told):
@@ -186,16 +159,11 @@ def test_a_reset_that_returns_something_else_is_refused(answer, told):
     [
         ("bytes", np.full(4, 0.5, np.float32)),
         ("bytes", np.full(4, 256)),
-        ("bytes", np.full(4, -1)),
         ("discrete", 1),
-        ("discrete", 5),
         ("discrete", 2.5),
-        ("discrete", -1),
         ("discrete", np.array([2])),
         ("discrete", 2**70),
         ("box", np.full(4, 10, np.float32)),
-        ("ints", np.full(4, 0.5)),
-        ("ints", np.full(4, 2**40)),
         ("ints", np.full(4, 11, np.int32)),
         ("flags", np.full(4, 10, np.uint8)),
         ("dict", {"at": 0, "to": 1}),
@@ -211,13 +179,11 @@ def test_an_observation_outside_of_its_space_is_refused(space, obs):
     ("space", "obs"),
     [
         ("box", [0, 1, 2, 3]),
-        ("box", np.arange(4.0)),
         ("box", np.ones(4, bool)),
         ("bytes", np.arange(4)),
         ("bytes", [0, 1, 2, 255]),
         ("discrete", 3),
         ("discrete", np.int64(4)),
-        ("discrete", np.array(2)),
         ("ints", np.arange(4)),
         ("box", np.full(4, 9.00001, np.float32)),
     ],
@@ -555,9 +521,6 @@ def play_together(space, shown, **how):
     ("space", "shown", "told"),
     [
         (BYTES, np.full((3, 4), 0.5), r"`observations` of shape \(3, 4\) and dtype float64"),
-        (BYTES, np.full((3, 4), 300), r"`observations` of .* dtype int64 with 300 in it"),
-        (Discrete(3), np.full(3, -1), "with -1 in it"),
-        (Discrete(3), np.full(3, 3), "with 3 in it"),
         (Discrete(3, start=2), np.zeros(3, int), "with 0 in it"),
         (MultiBinary(2), np.full((3, 2), 2, np.int8), "with 2 in it"),
         (MultiDiscrete([2, 3]), np.full((3, 2), 2), "with 2 in it"),
@@ -579,7 +542,6 @@ def test_observations_of_a_vector_that_would_be_converted_to_others_are_refused(
     ("final", "told"),
     [
         (np.zeros(1, np.uint8), r"shape \(1,\) and dtype uint8"),
-        (np.full(4, 0.5), "dtype float64"),
         (np.full(4, 300), "with 300 in it"),
         (None, "None"),
     ],
