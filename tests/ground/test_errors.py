@@ -75,7 +75,8 @@ def test_the_table_above_names_every_error() -> None:
 def test_an_error_is_caught_as_a_builtin_one_and_keeps_its_message(
     error_type: type[DingLiteError],
 ) -> None:
-    assert all(issubclass(error_type, each) for each in (DingLiteError, *CAUGHT_AS[error_type]))
+    expected: tuple[type[Exception], ...] = (DingLiteError, *CAUGHT_AS[error_type])
+    assert all(issubclass(error_type, caught) for caught in expected)
     assert (error_type.__doc__ or "").endswith(".")
     for message in ("`lr` is 0; it must be above 0.", "two\nlines", "λ → 'µ'", ""):
         error = error_type(message)

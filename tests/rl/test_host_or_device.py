@@ -16,7 +16,6 @@ from ding_lite.rl.host_or_device import (
     on,
     unread,
 )
-from ding_lite.rl.weights.flat import FlatAdam
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 
@@ -74,27 +73,7 @@ def test_unread_metrics_are_fetched_by_float() -> None:
     assert unread(plain) is plain
 
 
-def test_a_loss_on_a_device_that_is_not_finite_raises_when_it_is_read() -> None:
-    metrics = metrics_of({"loss": torch.tensor(float("nan")), "lr": 0.5}, check)
-    for name in ("lr", "loss", "lr"):
-        with pytest.raises(NonFiniteError):
-            metrics[name]
-
-
 def test_a_loss_on_a_cpu_that_is_not_finite_raises_at_once() -> None:
     assert guard(np.float32(1.0), check) is None
     with pytest.raises(NonFiniteError):
         guard(np.float32("inf"), check)
-
-
-@pytest.mark.parametrize("loss", [1.0, float("nan")])
-def test_adam_skips_an_update_with_a_loss_that_is_not_finite(loss: float) -> None:
-    weights_P = torch.ones(4)
-    adam, plain_P = FlatAdam(weights_P, lr=0.1), torch.ones(4)
-    plain = FlatAdam(plain_P, lr=0.1)
-    adam.step(torch.ones(4), skip=guard(torch.tensor(loss), check))
-    if np.isfinite(loss):
-        plain.step(torch.ones(4))
-    assert torch.equal(weights_P, plain_P)
-    for name, found in adam.state_dict().items():
-        assert torch.equal(found, plain.state_dict()[name]), name

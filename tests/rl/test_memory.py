@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from ding_lite.errors import CheckpointError, ConfigError
-from ding_lite.rl import DQN, load_checkpoint, make_envs, save_checkpoint
+from ding_lite.errors import ConfigError
+from ding_lite.rl import DQN, make_envs
 from ding_lite.rl.memory import Memory, memory_of
 
 
@@ -17,26 +17,11 @@ def test_only_the_states_of_ended_episodes_are_reset():
     assert not memory.state.any()
 
 
-def test_a_resumed_memory_goes_on_from_its_states(tmp_path):
-    memory, other = Memory(2, 3), Memory(2, 3)
-    memory.state[:] = np.random.default_rng(0).normal(size=(2, 3))
-    save_checkpoint(tmp_path, memory.state_dict())
-    kept = other.state
-    other.load_state_dict(load_checkpoint(tmp_path).state)
-    np.testing.assert_array_equal(kept, memory.state)  # in place
-
-
 def test_a_saved_state_is_a_copy():
     memory = Memory(2, 3)
     saved = memory.state_dict()
     memory.state += 1.0
     assert not saved["state"].any()
-
-
-@pytest.mark.parametrize("wrong", [{}, {"state": np.zeros((3, 3))}, {"state": 1}])
-def test_the_state_of_another_memory_is_refused(wrong):
-    with pytest.raises(CheckpointError, match=r"The saved memory has a state of .*\(2, 3\) was"):
-        Memory(2, 3).load_state_dict(wrong)
 
 
 def test_sizes_below_one_are_refused():

@@ -89,9 +89,6 @@ def test_the_shares_add_up_to_one(clock: ManualClock, seconds: tuple[float, ...]
     assert sum(timing.share for timing in timings) == pytest.approx(1.0)
     for timing, length in zip(timings, seconds, strict=True):
         assert timing.share == pytest.approx(length / sum(seconds), abs=1e-6)
-
-
-def test_middleware_that_take_no_time_have_no_share() -> None:
     [timing] = timed(StepTimer(print_per_step=0), lambda ctx: None)
     assert timing == Timing("lambda", 0.0, 0.0, 0.0)
 
@@ -102,39 +99,26 @@ def test_one_middleware_that_is_used_twice_has_a_time_for_each_use(clock: Manual
     assert [(t.name, t.mean) for t in timings] == [("train", 1.0), ("train#2", 5.0)]
 
 
-def test_both_halves_of_a_generator_count_and_the_rest_of_the_step_does_not(clock) -> None:
+def test_both_halves_of_each_generator_count_and_the_rest_of_the_step_does_not(clock) -> None:
     def onion(ctx: Context) -> Iterator[None]:
         clock.advance(1.0)
         yield
         clock.advance(2.0)
 
-    timings = timed(StepTimer(print_per_step=0), onion, lasting(clock, "train", 50.0), steps=2)
-    assert [(t.name, t.mean) for t in timings] == [("onion", 3.0), ("train", 50.0)]
-
-
-def test_an_asynchronous_generator_is_timed_like_an_ordinary_one(clock: ManualClock) -> None:
-    async def onion(ctx: Context) -> AsyncIterator[None]:
-        clock.advance(1.0)
+    async def later(ctx: Context) -> AsyncIterator[None]:
+        clock.advance(3.0)
         await asyncio.sleep(0)
-        yield
-        clock.advance(2.0)
-
-    timings = timed(StepTimer(print_per_step=0), onion, lasting(clock, "train", 50.0))
-    assert [(t.name, t.mean) for t in timings] == [("onion", 3.0), ("train", 50.0)]
-
-
-def test_a_function_that_returns_a_generator_is_timed_like_one(clock: ManualClock) -> None:
-    def onion() -> Iterator[None]:
-        clock.advance(2.0)
         yield
         clock.advance(4.0)
 
     def make(ctx: Context) -> Iterator[None]:
-        clock.advance(1.0)
-        return onion()
+        clock.advance(5.0)
+        return onion(ctx)
 
-    timings = timed(StepTimer(print_per_step=0), make, lasting(clock, "train", 50.0))
-    assert [(t.name, t.mean) for t in timings] == [("make", 7.0), ("train", 50.0)]
+    train = lasting(clock, "train", 50.0)
+    timings = timed(StepTimer(print_per_step=0), onion, later, make, train, steps=2)
+    assert [t.name for t in timings] == ["onion", "later", "make", "train"]
+    assert [t.mean for t in timings] == [3.0, 7.0, 8.0, 50.0]
 
 
 def test_middleware_that_run_at_the_same_time_are_timed_each_by_itself(clock) -> None:
@@ -257,17 +241,11 @@ def test_the_table_has_a_line_a_middleware_with_mean_last_and_share(clock: Manua
 
 
 def test_the_table_comes_every_so_many_steps_and_once_more_for_the_rest(clock) -> None:
-    for steps, last in ((8, [" 8 steps"]), (6, [])):
+    for steps, expected in ((8, [3, 6, 8]), (6, [3, 6]), (0, [])):
         text: list[str] = []
         timer = StepTimer(print_per_step=3, write=text.append)
         timed(timer, lasting(clock, "train", 1.0), steps=steps)
-        assert [head.split(",")[1] for head in heads(text)] == [" 3 steps", " 6 steps", *last]
-
-
-def test_a_run_of_no_steps_shows_no_table() -> None:
-    text: list[str] = []
-    timed(StepTimer(write=text.append), lambda ctx: None, steps=0)
-    assert text == []
+        assert [head.split(",")[1] for head in heads(text)] == [f" {n} steps" for n in expected]
 
 
 def test_the_table_comes_also_when_a_step_raises(clock: ManualClock) -> None:
@@ -281,12 +259,9 @@ def test_the_table_comes_also_when_a_step_raises(clock: ManualClock) -> None:
     assert heads(text) == ["step timer, 1 steps, 1000.000 ms a step"]
 
 
-def test_no_table_is_shown_for_a_period_of_zero(clock, capsys) -> None:
+def test_the_table_goes_to_standard_error_every_step_by_default(clock, capsys) -> None:
     timed(StepTimer(print_per_step=0), lasting(clock, "train", 1.0), steps=5)
     assert capsys.readouterr() == ("", "")
-
-
-def test_the_table_goes_to_standard_error_every_step_by_default(clock, capsys) -> None:
     timed(StepTimer(), lasting(clock, "train", 1.0), steps=3)
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -308,12 +283,10 @@ def test_numbers_out_of_range_are_refused_by_name() -> None:
     message = str(caught.value)
     assert "`print_per_step` is -1; it must be a whole number from 0 on" in message
     assert "`smooth_window` is 0; it must be a whole number from 1 on" in message
-
-
-@pytest.mark.parametrize("number", [2.5, True, "3", None])
-def test_steps_are_counted_in_whole_numbers(number: Any) -> None:
-    with pytest.raises(ConfigError, match=r"`print_per_step` is .*`smooth_window` is "):
-        StepTimer(number, number)
+    numbers: list[Any] = [2.5, True, "3", None]
+    for number in numbers:
+        with pytest.raises(ConfigError, match=r"`print_per_step` is .*`smooth_window` is "):
+            StepTimer(number, number)
 
 
 # -- Trace ---------------------------------------------------------------------------------
@@ -339,21 +312,6 @@ def of_interest(events: Any) -> list[tuple[str, float, float, int]]:
     return [
         (event["name"], event["ts"] / 1e6 - 1000.0, event["dur"] / 1e6, event["args"]["step"])
         for event in events
-    ]
-
-
-def test_a_trace_has_a_slice_for_every_middleware_of_every_step(clock, tmp_path) -> None:
-    events = traced(
-        tmp_path / "trace.json",
-        lasting(clock, "collect", 1.0),
-        lasting(clock, "train", 2.0),
-        steps=2,
-    )
-    assert of_interest(events) == [
-        ("collect", 0.0, 1.0, 0),
-        ("train", 1.0, 2.0, 0),
-        ("collect", 3.0, 1.0, 1),
-        ("train", 4.0, 2.0, 1),
     ]
 
 
@@ -507,14 +465,12 @@ def test_a_wall_clock_that_is_set_back_changes_nothing(clock, tmp_path, monkeypa
     assert (event["ts"], event["dur"]) == (1000e6, 1e6)
 
 
-def test_the_folders_of_a_trace_are_made(clock: ManualClock, tmp_path: Path) -> None:
-    events = traced(tmp_path / "runs" / "λ" / "trace.json", lasting(clock, 'tr"ain\nλ', 1.0))
-    assert [event["name"] for event in events] == ['tr"ain\nλ']
-
-
-def test_making_a_trace_touches_no_file(tmp_path: Path) -> None:
-    Trace(tmp_path / "runs" / "trace.json")
+def test_the_folders_of_a_trace_are_made_when_it_begins(clock: ManualClock, tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "λ" / "trace.json"
+    Trace(path)
     assert list(tmp_path.iterdir()) == []
+    events = traced(path, lasting(clock, 'tr"ain\nλ', 1.0))
+    assert [event["name"] for event in events] == ['tr"ain\nλ']
 
 
 def test_a_folder_is_refused_with_an_example(tmp_path: Path) -> None:

@@ -184,8 +184,13 @@ def make_nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Call
         job.leave(*job.nodes)
 
 
-@pytest.mark.parametrize("topology", ["mesh", "star", "tree:1", "tree:2", DEEP, [(1, 2), (2, 3)]])
-@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
+@pytest.mark.parametrize(
+    ("topology", "order"),
+    [
+        *((topology, (3, 2, 1, 0)) for topology in ("mesh", "star", "tree:1", DEEP)),
+        *((topology, (2, 0, 3, 1)) for topology in ("mesh", "tree:2", [(1, 2), (2, 3)])),
+    ],
+)
 def test_all_nodes_connect_in_any_start_order(
     make_nodes: Any, topology: Any, order: tuple[int, ...]
 ) -> None:
@@ -199,7 +204,7 @@ def test_all_nodes_connect_in_any_start_order(
 @pytest.mark.parametrize(
     ("topology", "good_bye"),
     # A hub of a tree says good-bye when all below it have gone.
-    [("mesh", True), ("mesh", False), (DEEP, True), (DEEP, False), ("tree:2", False)],
+    [("mesh", False), (DEEP, True), ("tree:2", False)],
 )
 def test_a_node_that_restarts_at_another_address_is_dialled_there(
     make_nodes: Any, topology: Any, good_bye: bool
@@ -240,7 +245,7 @@ def test_a_restarted_node_0_receives_all_announcements_again(
     assert set(here.nodes[2].router.peers) == neighbours(here.edges, 2)
 
 
-@pytest.mark.parametrize(("topology", "who"), [("mesh", 2), (DEEP, 1), (DEEP, 3), ("tree:1", 3)])
+@pytest.mark.parametrize(("topology", "who"), [("mesh", 2), (DEEP, 3)])
 def test_a_duplicate_node_id_is_refused_with_the_reason(
     make_nodes: Any, topology: Any, who: int
 ) -> None:

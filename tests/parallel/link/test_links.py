@@ -123,21 +123,6 @@ def test_a_signals_handler_may_emit_in_the_middle_of_an_emit(
         assert numbers(ears) == ["outer", "inner", "last"]
 
 
-def test_events_on_a_broken_link_arrive_once_it_is_back() -> None:
-    with Cluster(2) as cluster:
-        ears = Ears(cluster.routers[1])
-        cluster.routers[0].emit("n", 0)
-        cluster.network.cut(0, 1)
-        for number in range(1, 6):
-            cluster.routers[0].emit("n", number)
-        cluster.network.mend(0, 1)
-        cluster.routers[0].emit("n", 6)
-        ears.wait(lambda: len(numbers(ears)) >= 7)
-        cluster.routers[0].emit("n", 7)
-        ears.wait(lambda: len(numbers(ears)) >= 8)
-        assert numbers(ears) == [*range(8)]
-
-
 def test_events_of_concurrent_threads_arrive_in_order_of_each_thread() -> None:
     def emit(node: int) -> None:
         for number in range(300):

@@ -20,7 +20,6 @@ from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.group import World
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.wire.messages import CallArrived, EventArrived, StateArrived
-from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.messaging.streams import DOUBT_S
 from ding_lite.runtime.task import Task
@@ -132,22 +131,6 @@ def test_an_event_reaches_ancestors_and_descendants_once_and_in_order() -> None:
                 assert heard == [(number,) for number in range(300)]
 
 
-def test_finish_of_any_node_reaches_all_nodes() -> None:
-    def main(last: int) -> bool:
-        with Task() as task:
-            task.use(lambda ctx: finish_late(ctx, last))
-            task.run()
-        return task.finish
-
-    def finish_late(ctx: Context, last: int) -> None:
-        if current_router().node_id == last and ctx.total_step == 3:
-            ctx.finish = True
-
-    for last in (0, 1, 6):
-        with Cluster(7, "tree:2") as cluster:
-            assert cluster.run(main, last, timeout=20.0) == [True] * 7
-
-
 # -- calls -----------------------------------------------------------------------------------
 
 
@@ -178,11 +161,11 @@ def test_a_call_over_a_lost_hub_raises_peer_lost(clock: ManualClock) -> None:
         cluster.network.heal()
 
 
-@pytest.mark.parametrize("asker", range(7))
-@pytest.mark.parametrize("node", [7, 8, 99, -1, 2**40])
-def test_a_call_to_an_unknown_node_raises_peer_lost(asker: int, node: int) -> None:
-    with tree() as (cluster, _), pytest.raises(PeerLost, match=r"the job has no node"):
-        cluster.routers[asker].call(node, "ask", timeout=5.0)
+def test_a_call_to_an_unknown_node_raises_peer_lost() -> None:
+    with tree() as (cluster, _):
+        for asker, node in ((0, 7), (1, 8), (3, 99), (5, -1), (6, 2**40)):
+            with pytest.raises(PeerLost, match=r"the job has no node"):
+                cluster.routers[asker].call(node, "ask", timeout=5.0)
 
 
 def test_a_call_waits_until_a_hub_is_connected_to_its_parent(clock) -> None:
@@ -245,15 +228,6 @@ def take_as_time_passes(clock: ManualClock, router: NodeRouter) -> tuple[int, in
             clock.advance(DOUBT_S + 0.1)
         [item] = taking.result()
     return item
-
-
-def test_items_of_all_leaves_reach_the_root_once() -> None:
-    with tree() as (cluster, _), ThreadPoolExecutor(8) as pool:
-        sending = [pool.submit(send_all, cluster.routers[node], 60) for node in (1, 3, 4, 5, 6)]
-        taken = take_all(cluster.routers[0], 300)
-        for each in sending:
-            each.result(10.0)
-    assert sorted(taken) == [(node, number) for node in (1, 3, 4, 5, 6) for number in range(60)]
 
 
 def test_an_idle_receiver_blocks_its_senders_with_bounded_queues() -> None:
@@ -347,7 +321,7 @@ def test_a_send_to_a_receiver_that_has_left_fails_in_time() -> None:
             send_all(cluster.routers[6], 3, to="node.3", timeout=0.5)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_each_item_is_taken_once_despite_broken_links_and_killed_hubs(clock, seed) -> None:
     rng = random.Random(seed)
     with tree(clock=clock) as (cluster, _), ThreadPoolExecutor(8) as pool:

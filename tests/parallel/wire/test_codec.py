@@ -157,7 +157,7 @@ def little(tree: Any) -> Any:
     return tree
 
 
-@settings(max_examples=500)
+@settings(max_examples=150)
 @given(trees)
 def test_a_tree_arrives_as_it_was(tree: Any) -> None:
     assert same(travel(tree), little(tree))
@@ -174,7 +174,7 @@ def test_a_tree_of_encoded_parts_decodes_as_the_whole(items: dict[str, Any]) -> 
     assert same(travel(parts), little(items))
 
 
-@pytest.mark.parametrize("size", [LARGE - 8, LARGE, 5 * LARGE])
+@pytest.mark.parametrize("size", [LARGE - 8, 5 * LARGE])
 @pytest.mark.parametrize("dtype", [*DTYPES.values(), np.dtype(">f8")], ids=str)
 def test_arrays_of_any_size_and_layout_arrive(size: int, dtype: np.dtype[Any]) -> None:
     flat = (np.arange(size // dtype.itemsize) % 2).astype(dtype)

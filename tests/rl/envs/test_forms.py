@@ -122,16 +122,6 @@ def test_stacks_of_pictures_hold_the_frames_that_gymnasium_stacks():
         expected, *_ = stacked.step(0)
 
 
-def test_arrays_of_a_step_are_not_written_to_later():
-    envs = make_envs("probe/Picture-v0", 2, frame_stack=2)
-    step = envs.step(zeros(2))
-    before = [step.obs.copy(), step.next_obs.copy()]
-    for _ in range(7):
-        envs.step(zeros(2))
-    for kept, array in zip(before, (step.obs, step.next_obs), strict=True):
-        np.testing.assert_array_equal(kept, array)
-
-
 def test_probes_can_be_shown_as_images():
     envs = make_envs("probe/LateReward-v0", 1, wrappers=[AsImage])
     assert envs.obs.shape == (1, 1, 10, 10)

@@ -129,11 +129,12 @@ def test_the_same_seed_gives_the_same_episodes(mode):
     assert (record(7) != record(8)).any()
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v0", "CartPole-v1"])
-def test_the_episodes_do_not_depend_on_the_mode(env_id):
+def test_the_episodes_do_not_depend_on_the_mode():
+    env_id = "CartPole-v0"
+
     def record(mode):
         with make_envs(env_id, 5, seed=7, mode=mode) as envs:
-            steps = play(envs, balance, steps=400) + play(envs, random_actions(4, 5), steps=300)
+            steps = play(envs, balance, steps=300) + play(envs, random_actions(4, 5), steps=100)
             envs.reset()
             steps += play(envs, random_actions(5, 5), steps=50)
         return steps, envs.take_finished()

@@ -307,7 +307,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "IMPALA": {},
     "PPO normalized": {"normalize_obs": True},
     "IMPALA relu": {"activation": "relu"},
-    "A2C images": {"wrappers": [AsImage], "lr": 3e-3},
+    "A2C images": {"wrappers": [AsImage], "lr": 3e-3, "updates": 70},
 }
 
 
@@ -334,7 +334,7 @@ def test_the_right_choice_depends_on_the_observation(variant):
 
 @EVERY_KIND
 def test_the_right_number_depends_on_the_observation(kind):
-    settings = {"log_std_start": -1.0, "updates": 200}
+    settings = {"log_std_start": -1.0, "updates": 150}
     policy = learn_in(kind, "probe/RightActionForObs-v1", gamma=0.9, **settings)
     assert best(policy, 1.0) == pytest.approx(BEST_NUMBER, abs=0.15)
     assert best(policy, -1.0) == pytest.approx(-BEST_NUMBER, abs=0.15)

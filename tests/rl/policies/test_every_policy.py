@@ -215,8 +215,8 @@ def test_a_clone_and_a_resumed_policy_go_on_exactly(name: str) -> None:
     assert go_on(policy) == go_on(resumed) == go_on(clone)
     check_equal(policy.state_dict(), resumed.state_dict())
     check_equal(policy.state_dict(), clone.state_dict())
-    assert isinstance(policy, Policy)
     assert policy.env_step == 7 * 9
+    assert isinstance(policy, Policy)
 
 
 @EVERY_POLICY

@@ -76,12 +76,6 @@ def test_a_network_for_images_gets_bytes():
     assert policy.act(np.zeros((3, 3, 12, 12), dtype=np.uint8)).shape == (3,)
 
 
-def test_the_seed_of_the_config_draws_the_weights_of_a_function():
-    first, again, other = (DQN(CARTPOLE, DQNConfig(seed=s), network=QNet) for s in (0, 0, 1))
-    assert torch.equal(first.weights()["fc1.weight"], again.weights()["fc1.weight"])
-    assert not torch.equal(first.weights()["fc1.weight"], other.weights()["fc1.weight"])
-
-
 def test_a_policy_like_another_has_its_parts_and_other_settings():
     policy = DQN(CARTPOLE, network=QNet(CARTPOLE), optimizer=torch.optim.SGD)
     twin = policy.like(DQNConfig(lr=0.5))
@@ -171,7 +165,7 @@ def test_a_users_network_and_optimizer_learn_cartpole():
         task.use(mw.collect(policy, envs, steps=8))
         task.use(mw.add_to(replay))
         task.use(mw.train(policy, replay, updates=2))
-        task.run(max_step=500)
+        task.run(max_step=350)
     assert mean_return(policy, judge, episodes=16) > 60.0
 
 

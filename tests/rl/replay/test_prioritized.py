@@ -10,7 +10,6 @@ from hypothesis import given, strategies as st
 
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
 from ding_lite.rl import (
-    Prioritized,
     PrioritizedReplay,
     PrioritizedTransitions,
     ReplayBuffer,
@@ -89,9 +88,9 @@ def test_it_behaves_like_a_list_of_priorities(fast, capacity, alpha, beta, histo
 def test_transitions_are_sampled_in_proportion_to_their_priorities(fast):
     replay = filled(8, alpha=0.5, fast=fast)
     assert replay.update_priorities(batch_of(replay, range(8)), np.arange(8.0) ** 2) == 8
-    counts = Counter(n for _ in range(4_000) for n in numbers(replay.sample(7)))
+    counts = Counter(n for _ in range(1_500) for n in numbers(replay.sample(7)))
     found = np.array([counts[number] for number in range(8)])
-    assert found == pytest.approx(28_000 * np.arange(8) / 28, abs=4 * np.sqrt(7_000))
+    assert found == pytest.approx(10_500 * np.arange(8) / 28, abs=4 * np.sqrt(2_625))
 
 
 def test_weighted_means_of_samples_are_those_of_all_transitions():
@@ -172,29 +171,6 @@ def test_there_must_be_a_priority_for_each_transition():
         replay.update_priorities(batch_of(replay, range(4)), np.ones((4, 1)))
 
 
-def test_samples_follow_the_seed():
-    def draw(seed):
-        replay = filled(100, seed=seed)
-        batches = [replay.sample(20) for _ in range(3)]
-        return [numbers(batch) for batch in batches]
-
-    assert draw(0) == draw(0) != draw(1)
-
-
-def test_a_sample_has_the_fields_of_a_uniform_one_and_weights():
-    batch = filled(100).sample(10)
-    uniform = ReplayBuffer(SPEC, capacity=100)
-    uniform.add(transitions(range(100)))
-    for name in ("obs", "action", "reward", "next_obs", "terminated", "truncated", "num_steps"):
-        mine, theirs = getattr(batch, name), getattr(uniform.sample(10), name)
-        assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
-        assert mine.is_contiguous()
-    replays: list[object] = [filled(4), uniform]
-    assert [isinstance(replay, Prioritized) for replay in replays] == [True, False]
-    with pytest.raises(ConfigError, match=r"`batch_size` is 101.* holds 100"):
-        filled(100).sample(101)
-
-
 def test_memory_bytes_includes_the_tree():
     plain, prioritized = ReplayBuffer(SPEC, capacity=1_000), filled(1_000)
     tree_bytes = prioritized.memory_bytes - plain.memory_bytes
@@ -255,7 +231,7 @@ def test_the_state_of_other_settings_is_refused():
 @fast_or_not
 def test_threads_may_use_it_at_once(fast):
     replay = filled(2_000, fast=fast)
-    batches = [transitions(range(turn * 16, turn * 16 + 16)) for turn in range(600)]
+    batches = [transitions(range(turn * 16, turn * 16 + 16)) for turn in range(200)]
     faults = []
 
     def add():

@@ -436,7 +436,7 @@ def test_a_cue_is_remembered_until_it_is_asked_for():
         task.use(mw.collect(policy, envs, steps=8))
         task.use(mw.add_to(episodes))
         task.use(mw.train(policy, episodes))
-        task.run(max_step=400)
+        task.run(max_step=300)
     assert mean_return(policy, make_envs("probe/Recall-v0", 8, seed=99), episodes=80) == 1.0
 
 

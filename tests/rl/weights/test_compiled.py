@@ -190,7 +190,7 @@ def test_a_replay_reads_the_inputs_of_now_and_returns_numbers_of_its_own() -> No
     assert recorder.num_recorded == 2  # the first updates of a shape are not recorded
 
 
-@pytest.mark.parametrize("form", ["described", "own", "prioritized"])
+@pytest.mark.parametrize("form", ["own", "prioritized"])
 def test_captured_updates_of_dqn_are_those_without(form: str, captured) -> None:
     config = DQNConfig(hidden=(8,), lr_end=1e-4, lr_updates=8, target_every=3, max_grad_norm=0.5)
     network: dict[str, Any] = {}

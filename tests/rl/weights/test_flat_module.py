@@ -5,7 +5,7 @@ from torch import nn
 
 from ding_lite.errors import ConfigError, ShapeError
 from ding_lite.rl import make_envs
-from ding_lite.rl.weights.flat_module import FlatModule, bind, made_module
+from ding_lite.rl.weights.flat_module import FlatModule, made_module
 
 SPEC = make_envs("CartPole-v1", 1).spec
 
@@ -79,31 +79,6 @@ def test_what_does_not_fit_is_not_loaded_at_all():
     assert all(torch.equal(tensor, before[name]) for name, tensor in flat.snapshot().items())
 
 
-def test_modes_are_switched_in_all_parts():
-    flat = FlatModule(nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Dropout())))
-    for mode in (False, True, False):
-        flat.train(mode)
-        assert all(part.training is mode for part in flat.module.modules())
-
-
-def test_a_twin_is_independent_and_takes_buffers_over():
-    flat = FlatModule(two_layers())
-    twin = flat.twin()
-    flat.weights.flat.add_(1.0)
-    flat.buffers["1.running_mean"].fill_(7.0)
-    assert not torch.equal(twin.weights.flat, flat.weights.flat)
-    twin.copy_buffers(flat)
-    assert twin.buffers["1.running_mean"].eq(7.0).all()
-
-
-def test_a_bound_module_shares_the_memory_of_weights():
-    flat = FlatModule(nn.Linear(3, 2))
-    module = nn.Linear(3, 2)
-    bind(module, flat.weights)
-    flat.weights.flat.fill_(2.0)
-    assert module.weight.detach().eq(2.0).all()
-
-
 @pytest.mark.parametrize(
     ("module", "message"),
     [
@@ -134,11 +109,6 @@ def test_a_function_makes_the_same_module_for_the_same_seed():
     assert torch.equal(first["weight"], again["weight"])
     assert not torch.equal(first["weight"], other["weight"])
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_a_given_module_is_used_itself():
-    module = two_layers()
-    assert made_module(module, SPEC, seed=0) is module
 
 
 @pytest.mark.parametrize(

@@ -78,16 +78,11 @@ def on_threads(*jobs: Callable[[], object]) -> None:
 # -- a node that is alone -------------------------------------------------------------------
 
 
-def test_a_router_by_itself_is_not_active_and_has_no_peers() -> None:
-    router: Router = LocalRouter()
-    assert not router.is_active
-    assert router.node_id == 0
-    assert router.peers == ()
-    assert router.labels == {"standalone", "node.0"}
-
-
-def test_events_of_a_node_that_is_alone_do_not_reach_the_node_itself() -> None:
+def test_a_router_by_itself_is_not_active_has_no_peers_and_sends_itself_nothing() -> None:
     router = LocalRouter()
+    assert not router.is_active
+    assert (router.node_id, router.peers) == (0, ())
+    assert router.labels == {"standalone", "node.0"}
     [receiver] = joined([router])
     router.emit("hello", threading.Lock())
     router.publish_ctx({"lock": threading.Lock()})
@@ -101,6 +96,9 @@ def test_labels_and_a_role_come_from_the_environment(monkeypatch: pytest.MonkeyP
     assert labels_of_environment() == {"gpu", "big"} | roles
     assert LocalRouter().labels == {"standalone", "node.0", "gpu", "big"} | roles
     assert LocalRouter(labels=()).labels == {"standalone", "node.0"}
+    assert LocalRouter.group(2)[1].labels == {"distributed", "node.1"}
+    monkeypatch.setenv("DING_LITE_ROLES", "learner,collector")  # those of several nodes
+    assert labels_of_environment() == {"gpu", "big"}
 
 
 @pytest.mark.parametrize("variable", ["DING_LITE_LABELS", "DING_LITE_ROLES"])
@@ -108,16 +106,6 @@ def test_a_bad_label_of_the_environment_names_its_variable(variable, monkeypatch
     monkeypatch.setenv(variable, "a b")
     with pytest.raises(LabelError, match=f"^{variable}: 'a b' is no "):
         LocalRouter()
-
-
-def test_the_roles_of_several_nodes_say_nothing_about_one_that_is_alone(monkeypatch) -> None:
-    monkeypatch.setenv("DING_LITE_ROLES", "learner,collector")
-    assert labels_of_environment() == set()
-
-
-def test_a_group_does_not_listen_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DING_LITE_LABELS", "gpu")
-    assert LocalRouter.group(2)[1].labels == {"distributed", "node.1"}
 
 
 # -- a group -------------------------------------------------------------------------------
@@ -135,22 +123,18 @@ def test_the_nodes_of_a_group_are_numbered_labelled_and_all_connected() -> None:
     ]
 
 
-def test_a_group_of_one_is_distributed_and_has_no_peers() -> None:
+def test_a_group_has_at_least_one_node_and_an_entry_of_roles_for_each() -> None:
     [router] = LocalRouter.group(1)
     assert not router.is_active
     assert router.labels == {"distributed", "node.0"}
-
-
-@pytest.mark.parametrize("roles", [["a"], ["a", "b", "c"], "ab", []])
-def test_a_group_needs_an_entry_of_roles_for_each_node(roles: Any) -> None:
-    with pytest.raises(ConfigError, match="`roles` is "):
-        LocalRouter.group(2, roles=roles)
-
-
-@pytest.mark.parametrize("number", [0, -2, 1.5, True, None])
-def test_a_group_has_at_least_one_node(number: Any) -> None:
-    with pytest.raises(ConfigError, match=r"`num_nodes` is .* a whole number from 1 on"):
-        LocalRouter.group(number)
+    several: list[Any] = [["a"], ["a", "b", "c"], "ab", []]
+    for roles in several:
+        with pytest.raises(ConfigError, match="`roles` is "):
+            LocalRouter.group(2, roles=roles)
+    numbers: list[Any] = [0, -2, 1.5, True, None]
+    for number in numbers:
+        with pytest.raises(ConfigError, match=r"`num_nodes` is .* a whole number from 1 on"):
+            LocalRouter.group(number)
 
 
 # -- events --------------------------------------------------------------------------------
@@ -164,17 +148,21 @@ def test_an_event_reaches_every_other_node_once_with_its_arguments() -> None:
     assert [receiver.events for receiver in receivers] == [expected, [], expected]
 
 
-def test_each_node_gets_arguments_of_its_own() -> None:
+def test_each_node_gets_arguments_and_ctx_values_of_its_own() -> None:
     routers = LocalRouter.group(3)
     _, first, second = joined(routers)
-    weights, options = np.zeros(2), {"lr": [0.1]}
+    weights, options, values = np.zeros(2), {"lr": [0.1]}, {"weights": [1]}
     routers[0].emit("weights", weights, options=options)
+    routers[0].publish_ctx(values)
     weights += 1
     options["lr"].append(0.2)
+    values["weights"].append(2)
     first.events[0][2][:] = 5
     first.events[0][3][1]["lr"].clear()
+    first.ctxs[0][1]["weights"].append(3)
     assert second.events[0][2].tolist() == [0.0, 0.0]
     assert second.events[0][3] == ("options", {"lr": [0.1]})
+    assert second.ctxs == [(0, {"weights": [1]})]
 
 
 def test_an_argument_that_cannot_travel_is_named_and_nothing_is_sent() -> None:
@@ -274,16 +262,6 @@ def test_ctx_values_go_to_the_nodes_that_the_patterns_match() -> None:
         [(0, {"a": 1}), (0, {"b": 2})],
         [(0, {"a": 1}), (0, {"b": 2})],
     ]
-
-
-def test_each_node_gets_ctx_values_of_its_own() -> None:
-    routers = LocalRouter.group(3)
-    _, first, second = joined(routers)
-    values = {"weights": [1]}
-    routers[0].publish_ctx(values)
-    values["weights"].append(2)
-    first.ctxs[0][1]["weights"].append(3)
-    assert second.ctxs == [(0, {"weights": [1]})]
 
 
 def test_a_node_can_read_its_published_values_as_they_were_then() -> None:

@@ -173,7 +173,7 @@ happenings = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(happenings, max_size=60))
 @example(["send", ("call", 1), ("take", 1), ("cut", 1), "pause"])  # the answer is lost
 @example(["send", ("call", 1), ("cut", 1), ("take", 1), "pause"])  # there is none
@@ -201,7 +201,7 @@ def test_each_item_is_taken_once_whatever_breaks(story: list[Any]) -> None:
     assert taken + done_by_the_dead == Counter(range(job.sent))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.sampled_from(["send", "call 1", "call 2", "cut", "wait", "heal"]), max_size=40))
 def test_items_given_to_others_are_withdrawn_from_a_receiver_that_is_back(story: list[str]) -> None:
     job = Job()
