@@ -70,29 +70,75 @@ def test_a_rank_above_the_world_size_is_refused() -> None:
         detect({**TORCHRUN, "RANK": "3"})
 
 
-@pytest.mark.parametrize(
-    ("environ", "place"),
-    [
-        (TORCHRUN, ("torchrun", 1, 3, 1, 0, 0)),
-        ({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"}, ("torchrun", 1, 3, 1, 0, 2)),
-        (OPEN_MPI, ("mpirun", 1, 4, 1, None, 0)),
-        (MPICH, ("mpirun", 2, 5, 0, None, 0)),
-        (SLURM, ("srun", 2, 5, 0, 1, 0)),
-        ({**SLURM, "SLURM_RESTART_COUNT": "1"}, ("srun", 2, 5, 0, 1, 1)),
-        (KUBERNETES, ("kubernetes", 1, 3, 0, 1, 0)),
-    ],
-)
-def test_all_variables_of_a_launcher_are_read(
-    environ: dict[str, str], place: tuple[object, ...]
-) -> None:
-    seen = found(environ)
-    told = (seen.launcher, seen.node_id, seen.num_nodes, seen.local_rank, seen.machine)
-    assert (*told, seen.num_restarts) == place
+APART = {**TORCHRUN, "LOCAL_WORLD_SIZE": "1"}
+MPI_APART = {**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+PODS = {k: f"train-{k}.train-pods" for k in range(3)}
+ONE_MACHINE = {
+    **{"SLURM_STEP_NODELIST": "gpu12", "SLURM_STEP_NUM_NODES": "1"},
+    "SLURM_STEP_TASKS_PER_NODE": "5",
+}
+PLACES: list[tuple[dict[str, str], dict[str, Any]]] = [
+    (TORCHRUN, {"launcher": "torchrun", "node_id": 1, "num_nodes": 3, "num_restarts": 0}),
+    (TORCHRUN, {"on_one_machine": True, "hosts": {0: "127.0.0.1"}, "local_rank": 1, "machine": 0}),
+    ({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"}, {"node_id": 1, "num_restarts": 2}),
+    ({**APART, "MASTER_ADDR": "gpu08"}, {"on_one_machine": False, "hosts": {0: "gpu08"}}),
+    *(
+        ({**APART, "MASTER_ADDR": loopback}, {"on_one_machine": True})
+        for loopback in ("127.0.0.1", "localhost", "::1", "127.1.2.3")
+    ),
+    (OPEN_MPI, {"launcher": "mpirun", "node_id": 1, "num_nodes": 4, "local_rank": 1}),
+    (OPEN_MPI, {"on_one_machine": True, "job": "prterun-gpu08-4711@1", "machine": None}),
+    ({**OPEN_MPI, "PMIX_NAMESPACE": "", "OMPI_MCA_ess_base_jobid": "338447"}, {"job": "338447"}),
+    (MPI_APART, {"on_one_machine": False, "hosts": {}}),  # the user says where node 0 is
+    ({**MPI_APART, "MASTER_ADDR": "gpu08"}, {"hosts": {0: "gpu08"}}),
+    (MPICH, {"launcher": "mpirun", "node_id": 2, "num_nodes": 5, "local_rank": 0}),
+    (MPICH, {"on_one_machine": False, "hosts": {0: "gpu08"}}),
+    (  # mpiexec within a step of Slurm, with one proxy on each machine
+        {**SLURM, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", **MPICH},
+        {"launcher": "mpirun", "node_id": 2, "num_nodes": 5},
+    ),
+    ({**SLURM, **MPICH}, {"launcher": "srun"}),  # which has started MPICH directly
+    (SLURM, {"launcher": "srun", "node_id": 2, "num_nodes": 5, "local_rank": 0, "machine": 1}),
+    (SLURM, {"hosts": {0: "gpu08", 1: "gpu08", 2: "gpu09", 3: "gpu09", 4: "gpu12"}}),
+    ({**SLURM, "SLURM_RESTART_COUNT": "1"}, {"on_one_machine": False, "num_restarts": 1}),
+    ({**SLURM, **ONE_MACHINE}, {"on_one_machine": True}),
+    ({**SLURM_SHELL, **SLURM}, {"launcher": "srun", "num_nodes": 5}),  # from its shell
+    (KUBERNETES, {"launcher": "kubernetes", "node_id": 1, "num_nodes": 3, "local_rank": 0}),
+    (KUBERNETES, {"machine": 1, "on_one_machine": False, "hosts": PODS}),
+    ({**KUBERNETES, "MASTER_ADDR": "train-0"}, {"hosts": {k: f"train-{k}" for k in range(3)}}),
+    *(  # an unusual name of pod 0
+        ({**KUBERNETES, "MASTER_ADDR": name}, {"hosts": {0: name}})
+        for name in ("10.0.0.7", "hub.example", "other-0.train-pods")
+    ),
+    ({**KUBERNETES, "MASTER_ADDR": ""}, {"hosts": {}}),
+    ({**KUBERNETES, "HOSTNAME": "elsewhere"}, {"job": "train-0.train-pods"}),
+]
 
 
-@pytest.mark.parametrize("environ", [SLURM_BATCH, SLURM_SHELL])
-def test_an_allocation_alone_is_no_launch(environ: dict[str, str]) -> None:
-    assert detect(environ) is None
+def test_all_variables_of_a_launcher_are_read() -> None:
+    for environ, expected in PLACES:
+        place = found(environ)
+        assert {name: getattr(place, name) for name in expected} == expected, environ
+
+
+def test_a_missing_host_of_node_0_is_explained() -> None:
+    assert "mpirun -x MASTER_ADDR=" in found(MPI_APART).how_to_tell
+    told = found({**KUBERNETES, "MASTER_ADDR": ""}).how_to_tell
+    assert "Set MASTER_ADDR in the pod template to the name of pod 0: train-0." in told
+
+
+def test_an_allocation_alone_and_incomplete_variables_are_no_launch() -> None:
+    incomplete: list[dict[str, str]] = [
+        *(
+            {name: value for name, value in TORCHRUN.items() if name != missing}
+            for missing in ("TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE")
+        ),
+        *({**TORCHRUN, "RANK": " "}, {"OMPI_COMM_WORLD_RANK": "1"}, {"PMI_SIZE": "2"}),
+        {name: value for name, value in KUBERNETES.items() if name != "DING_LITE_NUM_NODES"},
+        {"DING_LITE_NUM_NODES": "3"},
+    ]
+    for environ in (SLURM_BATCH, SLURM_SHELL, *incomplete):
+        assert detect(environ) is None, environ
 
 
 def test_the_rendezvous_is_at_node_0() -> None:
@@ -112,6 +158,8 @@ def test_nodes_of_a_job_derive_the_same_port_and_other_jobs_another() -> None:
     other = [{"TORCHELASTIC_RUN_ID": "other"}, {"MASTER_PORT": "29501"}, {"MASTER_ADDR": "other"}]
     for change in other:
         assert found({**TORCHRUN, **change}).port not in ports
+    assert found(SLURM).job != found({**SLURM, "SLURM_STEP_ID": "1"}).job
+    assert found({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "1"}).port in ports
 
 
 def test_derived_ports_are_outside_of_the_ephemeral_range() -> None:

@@ -1,55 +1,11 @@
-"""Detection of srun."""
+"""Host lists and task counts of Slurm."""
 
 from __future__ import annotations
 
 import pytest
 
 from ding_lite.errors import ConfigError
-from ding_lite.parallel.launch.environment.detect import detect as detect_any
-from ding_lite.parallel.launch.environment.slurm import (
-    detect,
-    expand_counts,
-    expand_names,
-    hosts_of_tasks,
-)
-from tests.parallel.launch.environment.environs import SLURM, SLURM_BATCH, SLURM_SHELL
-
-
-def test_a_task_of_srun_is_a_node_with_all_host_names() -> None:
-    place = detect(SLURM)
-    assert place is not None
-    assert (place.launcher, place.node_id, place.num_nodes) == ("srun", 2, 5)
-    assert not place.on_one_machine
-    assert place.hosts == {0: "gpu08", 1: "gpu08", 2: "gpu09", 3: "gpu09", 4: "gpu12"}
-
-
-def test_a_step_on_one_machine_is_detected_in_any_allocation() -> None:
-    step = {
-        "SLURM_STEP_NODELIST": "gpu12",
-        "SLURM_STEP_NUM_NODES": "1",
-        "SLURM_STEP_TASKS_PER_NODE": "5",
-    }
-    place = detect({**SLURM, **step})
-    assert place is not None
-    assert place.on_one_machine
-
-
-def test_steps_of_a_job_are_different_jobs() -> None:
-    first, second = detect(SLURM), detect({**SLURM, "SLURM_STEP_ID": "1"})
-    assert first is not None
-    assert second is not None
-    assert first.job != second.job
-
-
-def test_a_batch_script_and_an_interactive_shell_are_no_nodes() -> None:
-    assert detect(SLURM_BATCH) is None
-    assert detect_any(SLURM_SHELL) is None
-
-
-def test_srun_from_an_interactive_shell_is_detected() -> None:
-    place = detect_any({**SLURM_SHELL, **SLURM})
-    assert place is not None
-    assert place.num_nodes == 5
+from ding_lite.parallel.launch.environment.slurm import expand_counts, expand_names, hosts_of_tasks
 
 
 @pytest.mark.parametrize(
