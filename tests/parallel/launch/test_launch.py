@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from ding_lite.errors import ConfigError, LabelError
+from ding_lite.errors import ConfigError
 from ding_lite.parallel import Parallel
 from ding_lite.parallel.launch import launch
 from ding_lite.parallel.launch.environment.detect import detect
@@ -28,16 +27,12 @@ def labels_within(**options: Any) -> set[str]:
 # -- running main --------------------------------------------------------------------------
 
 
-def test_main_runs_in_this_process_and_its_result_is_returned() -> None:
+def test_main_runs_in_this_process_as_often_as_it_is_called() -> None:
     def main(*args: object, **kwargs: object) -> object:
         return args, kwargs
 
     runner = Parallel.runner(n_parallel_workers=1, topology="star")
     assert runner(main, 1, "two", three=3) == [((1, "two"), {"three": 3})]
-
-
-def test_a_runner_can_be_called_again() -> None:
-    runner = Parallel.runner(1)
     [first], [second] = runner(current_router), runner(current_router)
     assert first is second
 
@@ -58,24 +53,19 @@ def test_a_distributed_program_runs_on_one_node_with_all_roles() -> None:
     assert calls == ["collect", "train"] * 2
 
 
-def test_an_error_of_main_propagates_and_the_router_is_reset() -> None:
-    def main() -> None:
+def test_the_router_is_reset_after_main_and_an_error_of_it_propagates() -> None:
+    def fail() -> None:
         raise LookupError("gone")
 
-    before = current_router()
-    with pytest.raises(LookupError, match="gone"):
-        Parallel.runner(1)(main)
-    assert current_router() is before
-
-
-def test_the_router_is_reset_after_main() -> None:
-    def look() -> Iterator[object]:
+    def look() -> None:
         before = current_router()
         [within] = Parallel.runner(1)(current_router)
-        yield within is not before
-        yield current_router() is before
+        assert within is not before
+        with pytest.raises(LookupError, match="gone"):
+            Parallel.runner(1)(fail)
+        assert current_router() is before
 
-    assert all(contextvars.copy_context().run(list, look()))
+    contextvars.copy_context().run(look)
 
 
 # -- Parallel() ----------------------------------------------------------------------------
@@ -108,19 +98,14 @@ def test_parallel_has_is_active_and_node_id() -> None:
 # -- labels and roles ----------------------------------------------------------------------
 
 
-def test_a_single_node_is_standalone_in_every_topology() -> None:
+def test_labels_and_roles_are_one_or_several_in_every_topology() -> None:
     for topology in ("star", "mesh", "alone"):
         assert labels_within(topology=topology) == {"standalone", "node.0"}
-
-
-@pytest.mark.parametrize("labels", ["gpu", ["gpu"], {"gpu"}, ("gpu", "gpu")])
-def test_labels_may_be_one_or_several(labels: Any) -> None:
-    assert labels_within(labels=labels) == {"standalone", "node.0", "gpu"}
-
-
-@pytest.mark.parametrize("roles", [["learner"], [("learner",)], [{"learner"}], ({"learner"},)])
-def test_a_role_is_a_name_or_a_set_of_names(roles: Any) -> None:
-    assert labels_within(roles=roles) == {"standalone", "node.0", "learner", "learner.0"}
+    for labels in ("gpu", ["gpu"], {"gpu"}, ("gpu", "gpu")):
+        assert labels_within(labels=labels) == {"standalone", "node.0", "gpu"}
+    several: list[Any] = [["learner"], [("learner",)], [{"learner"}], ({"learner"},)]
+    for roles in several:
+        assert labels_within(roles=roles) == {"standalone", "node.0", "learner", "learner.0"}
 
 
 def test_labels_and_roles_of_the_environment_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,70 +116,34 @@ def test_labels_and_roles_of_the_environment_are_added(monkeypatch: pytest.Monke
     assert labels_within(labels="gpu", roles=["learner"]) == expected
 
 
-def test_an_invalid_label_or_role_is_refused_before_main_runs() -> None:
-    with pytest.raises(LabelError, match="'a b' is no label"):
-        Parallel.runner(1, labels="a b")
-    with pytest.raises(LabelError, match="'a b' is no role"):
-        Parallel.runner(1, roles=["a b"])
-
-
 # -- refusals ------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize("workers", [0, -1, True, False, 1.0, "1", None, [1]])
-def test_an_invalid_number_of_nodes_is_refused(workers: Any) -> None:
-    with pytest.raises(ConfigError) as caught:
-        Parallel.runner(workers)
-    message = str(caught.value)
-    assert f"`n_parallel_workers` is {workers!r}" in message
-    assert "it must be a whole number from 1 on" in message
-
-
-def test_an_unknown_topology_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError) as caught:
-        Parallel.runner(1, "starr")
-    message = str(caught.value)
-    assert "`topology` is 'starr'; it must be one of: 'star', 'mesh', 'tree', 'alone'" in message
-    assert 'Did you mean "star"?' in message
-
-
-@pytest.mark.parametrize("roles", [[], ["learner", "collector"]])
-def test_a_wrong_number_of_roles_is_refused(roles: list[str]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        Parallel.runner(1, roles=roles)
-    message = str(caught.value)
-    assert f"`roles` has {len(roles)} entries for 1 node" in message
-    assert "give one a node, such as roles=[...]" in message
+REFUSED: list[tuple[dict[str, Any], dict[str, str], str]] = [
+    ({"labels": "a b"}, {}, "'a b' is no label"),
+    ({"roles": ["a b"]}, {}, "'a b' is no role"),
+    *(
+        ({"n_parallel_workers": workers}, {}, r"`n_parallel_workers` is .* whole number from 1 on")
+        for workers in (0, -1, True, False, 1.0, "1", None, [1])
+    ),
+    ({"topology": "starr"}, {}, "`topology` is 'starr'; it must be one of: 'star', .* \"star\"?"),
+    ({"roles": []}, {}, r"`roles` has 0 entries for 1 node.* such as roles=\[\.\.\.\]"),
+    ({"roles": ["learner", "collector"]}, {}, "`roles` has 2 entries for 1 node"),
+    ({}, {"DING_LITE_NUM_NODES": "2"}, "DING_LITE_NUM_NODES is 2.* Set it to a number"),
+    ({"n_parallel_workers": 2}, {"DING_LITE_NODE_ID": "1"}, "DING_LITE_NODE_ID is 1"),
+    ({"n_parallel_workers": 2, "node_ids": [2, 3]}, {}, r"`node_ids` is \[2, 3\], the place to"),
+    ({"max_retries": -1}, {}, "`max_retries` is -1; it must be at least 0"),
+    ({}, {"DING_LITE_ROLE": "learner"}, "DING_LITE_ROLES"),
+]
 
 
-def test_a_node_id_without_num_nodes_and_the_reverse_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("given", "environ", "message"), REFUSED)
+def test_what_does_not_fit_is_refused_before_main_runs(
+    given: dict[str, Any], environ: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DING_LITE_NUM_NODES", "2")
-    with pytest.raises(ConfigError, match=r"DING_LITE_NUM_NODES is 2.* Set it to a number"):
-        Parallel.runner(1)
-    monkeypatch.delenv("DING_LITE_NUM_NODES")
-    monkeypatch.setenv("DING_LITE_NODE_ID", "1")
-    with pytest.raises(ConfigError, match="DING_LITE_NODE_ID is 1"):
-        Parallel.runner(2)
-
-
-def test_node_ids_without_attach_to_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"`node_ids` is \[2, 3\], the place to take"):
-        Parallel.runner(2, node_ids=[2, 3])
-
-
-def test_a_negative_max_retries_is_refused() -> None:
-    with pytest.raises(ConfigError, match="`max_retries` is -1; it must be at least 0"):
-        Parallel.runner(2, max_retries=-1)
-
-
-def test_an_error_in_the_environment_is_raised_before_main_runs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("DING_LITE_ROLE", "learner")
-    with pytest.raises(ConfigError, match="DING_LITE_ROLES"):
-        Parallel.runner(1)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=message):
+        Parallel.runner(**{"n_parallel_workers": 1, **given})
 
 
 # -- launchers -----------------------------------------------------------------------------
@@ -256,15 +205,13 @@ def test_attach_to_overrides_a_launcher(torchrun: pytest.MonkeyPatch, spec: list
     assert (guest.node_id, guest.num_nodes) == (4, 0)
 
 
-def test_the_local_engine_starts_nodes_under_a_launcher(
+def test_the_local_engine_and_a_launcher_of_one_process_start_nodes_here(
     torchrun: pytest.MonkeyPatch,
 ) -> None:
     assert labels_within(engine="local") == {"standalone", "node.0"}
     torchrun.setenv("DING_LITE_ENGINE", "local")
     assert labels_within() == {"standalone", "node.0"}
-
-
-def test_a_launcher_of_one_process_is_ignored(torchrun: pytest.MonkeyPatch) -> None:
+    torchrun.delenv("DING_LITE_ENGINE")
     torchrun.setenv("RANK", "0")
     torchrun.setenv("WORLD_SIZE", "1")
     assert labels_within() == {"standalone", "node.0"}
