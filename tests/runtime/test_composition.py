@@ -67,19 +67,18 @@ def test_only_what_matches_a_label_of_the_node_is_in_the_chain(composition: Comp
     assert run(composition) == ["train"]
     assert composition.names() == ["train"]
     assert [use.fn for use in composition.uses] == [collect, train]
+    composition.use(collect, (label for label in ["standalone"]), False)
+    assert run(composition) == run(composition) == ["train", "collect"]
 
 
-def test_patterns_from_a_generator_still_hold_in_the_second_run(composition: Composition) -> None:
-    composition.use(train, (label for label in ["standalone"]), False)
-    assert run(composition) == run(composition) == ["train"]
-
-
-def test_what_is_no_middleware_is_refused_when_it_is_used(composition: Composition) -> None:
+def test_what_is_no_middleware_is_refused(composition: Composition) -> None:
     with pytest.raises(MiddlewareError):
         composition.use(None, None, False)  # type: ignore[arg-type]
     with pytest.raises(LabelError):
         composition.use(train, [], False)
     assert composition.uses == []
+    with pytest.raises(MiddlewareError, match="not 3, a int"):
+        composition.wrapped(3)  # type: ignore[arg-type]
 
 
 def test_a_node_without_matching_middleware_is_shown_its_labels_and_the_patterns(composition):
@@ -110,30 +109,7 @@ def test_what_is_left_out_is_logged_once_with_the_reason(composition, caplog) ->
 # -- wrappers ------------------------------------------------------------------------------
 
 
-def test_a_later_wrapper_goes_around_the_earlier_ones(composition: Composition) -> None:
-    composition.wrap(tracing("inner"))
-    composition.use(train, None, False)
-    composition.wrap(tracing("outer"))
-    assert run(composition) == ["outer(", "inner(", "train", ")inner", ")outer"]
-
-
-def test_a_wrapper_meets_each_use_once_however_often_the_chain_is_asked_for(composition) -> None:
-    met: list[str] = []
-
-    def wrapper(fn: Middleware) -> Middleware:
-        met.append(name_of(fn))
-        return fn
-
-    composition.wrap(wrapper)
-    for fn in (train, collect, train):
-        composition.use(fn, None, False)
-    composition.use(collect, "elsewhere", False)
-    for _ in range(3):
-        composition.chain()
-    assert met == ["train", "collect", "train"]
-
-
-def test_a_wrapper_that_comes_between_two_runs_leaves_the_earlier_ones_as_they_are(composition):
+def test_a_later_wrapper_goes_around_the_earlier_ones_and_each_meets_each_use_once(composition):
     met = []
 
     def counting(fn: Middleware) -> Middleware:
@@ -142,6 +118,7 @@ def test_a_wrapper_that_comes_between_two_runs_leaves_the_earlier_ones_as_they_a
 
     composition.wrap(counting)
     composition.use(train, None, False)
+    composition.use(collect, "elsewhere", False)
     assert run(composition) == ["v(", "train", ")v"]
     composition.wrap(tracing("w"))
     composition.use(collect, None, False)
@@ -201,11 +178,7 @@ def test_a_bound_method_run_by_hand_again_is_not_wrapped_again(composition: Comp
     assert composition.wrapped(one.step) is composition.wrapped(one.step)
     assert composition.wrapped(one.step) is not composition.wrapped(other.step)
     assert composition.wrapped(ctx.calls.append) is composition.wrapped(ctx.calls.append)
-
-
-def test_two_objects_that_are_equal_are_two_middleware(composition: Composition) -> None:
-    composition.wrap(tracing("w"))
-    one, other = Trainer(), Trainer()
+    # Two objects that are equal are two middleware.
     assert composition.wrapped(one) is composition.wrapped(one)
     assert composition.wrapped(one) is not composition.wrapped(other)
 
@@ -226,11 +199,6 @@ def test_a_middleware_of_the_chain_that_is_run_by_hand_is_wrapped_once(compositi
         composition.wrapped(train)
     composition.chain()
     assert met == ["train"]
-
-
-def test_what_is_no_middleware_is_refused_by_hand_too(composition: Composition) -> None:
-    with pytest.raises(MiddlewareError, match="not 3, a int"):
-        composition.wrapped(3)  # type: ignore[arg-type]
 
 
 # -- locks ---------------------------------------------------------------------------------
@@ -271,15 +239,9 @@ def test_resources_are_the_middleware_and_wrappers_that_can_be_entered(compositi
     composition.use(train, None, False)
     composition.use(here, None, False)
     composition.use(elsewhere, "elsewhere", False)
+    composition.use(here, None, True)  # one that is used twice is one
+    composition.wrap(here)
     assert composition.resources() == [here, wrapper]
-
-
-def test_a_resource_that_is_used_twice_is_one(composition: Composition) -> None:
-    resource = Resource()
-    composition.use(resource, None, False)
-    composition.use(resource, None, True)
-    composition.wrap(resource)
-    assert composition.resources() == [resource]
 
 
 def test_the_parts_of_a_composed_middleware_are_entered_like_the_whole(composition) -> None:

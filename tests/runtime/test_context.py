@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, strategies as st
@@ -30,13 +31,8 @@ def test_items_are_attributes_and_attributes_are_items() -> None:
     del ctx.a
     del ctx["b"]
     assert ctx == {"total_step": 0, "c": 3, "d": 4}
-
-
-def test_it_holds_the_very_objects_it_was_given() -> None:
-    nested = {"x": [1]}
-    ctx = Context(nested=nested)
+    ctx.nested = nested = {"x": [1]}
     ctx.keep("nested")
-    assert ctx.nested is nested
     assert renewed(ctx).nested is nested
 
 
@@ -58,49 +54,37 @@ def test_a_kept_key_lives_on_step_after_step_until_it_is_dropped() -> None:
     ctx.drop("n")
     assert ctx.n == 4  # until the step ends
     assert "n" not in renewed(ctx)
-
-
-def test_a_key_may_be_kept_before_it_is_set() -> None:
-    ctx = Context()
-    ctx.keep("later")
+    ctx.keep("later")  # before it is set
     ctx = renewed(ctx)
     assert "later" not in ctx
     ctx.later = 1
     assert renewed(renewed(ctx)).later == 1
+    with pytest.raises(ContextError, match=r'not kept. Did you mean "later"'):
+        ctx.drop("latr")
 
 
-def test_dropping_a_key_that_is_not_kept_is_refused() -> None:
-    ctx = Context(train_iter=1)
-    ctx.keep("train_iter")
-    with pytest.raises(ContextError, match=r'not kept. Did you mean "train_iter"'):
-        ctx.drop("train_itr")
-
-
-@pytest.mark.parametrize("name", [*METHODS, "keep", "drop", "kept"])
-def test_a_key_that_would_hide_a_method_is_refused(name: str) -> None:
+def test_a_key_that_would_hide_a_method_is_refused() -> None:
     ctx = Context()
-    for attempt in (
-        lambda: setattr(ctx, name, 1),
-        lambda: ctx.__setitem__(name, 1),
-        lambda: ctx.update({name: 1}),
-        lambda: ctx.setdefault(name, 1),
-        lambda: ctx.keep(name),
-        lambda: Context({name: 1}),
-    ):
-        with pytest.raises(ContextError, match=f"`ctx.{name}` cannot be set.*hide the method"):
-            attempt()
-    assert callable(getattr(ctx, name)) or name == "kept"
-
-
-def test_merging_obeys_the_rules_for_one_key() -> None:
-    ctx = Context()
-    ctx |= {"a": 1}
-    assert ctx.a == 1
-    with pytest.raises(ContextError):
-        ctx |= {"items": 1}
+    attempts: list[Callable[[str], object]] = [
+        lambda name: setattr(ctx, name, 1),
+        lambda name: ctx.__setitem__(name, 1),
+        lambda name: ctx.update({name: 1}),
+        lambda name: ctx.setdefault(name, 1),
+        lambda name: ctx.__ior__({name: 1}),
+        lambda name: ctx.keep(name),
+        lambda name: Context({name: 1}),
+    ]
+    for name in (*METHODS, "keep", "drop", "kept"):
+        for attempt in attempts:
+            with pytest.raises(ContextError, match=f"`ctx.{name}` cannot be set.*hide the method"):
+                attempt(name)
+        assert callable(getattr(ctx, name)) or name == "kept"
 
 
 def test_private_names_and_other_types_of_key_are_refused() -> None:
+    ctx = Context()
+    ctx |= {"a": 1}
+    assert ctx.a == 1
     with pytest.raises(ContextError, match=r"`ctx._x` cannot be set.*Use `x`"):
         Context()._x = 1
     with pytest.raises(ContextError, match=r"a string, not 3, a int"):
@@ -129,20 +113,15 @@ def test_finish_is_a_latch_that_false_does_not_release() -> None:
     assert (ctx.finish, ctx["finish"], ctx.get("finish")) == (True, True, True)
 
 
-def test_every_context_of_a_task_sees_the_latch_at_once() -> None:
+def test_every_context_of_a_task_sees_the_latch_at_once_and_its_listeners_are_called_once() -> None:
+    heard: list[bool] = []
     first = Context()
     second = renewed(first)
+    latch_of(first).listen(lambda: heard.append(first.finish))
     second.update(finish=True)
     assert first.finish
     assert renewed(second).finish
-
-
-def test_the_latch_calls_its_listeners_once() -> None:
-    heard: list[bool] = []
-    ctx = Context()
-    latch_of(ctx).listen(lambda: heard.append(ctx.finish))
-    ctx.finish = True
-    ctx.finish = True
+    first.finish = True
     assert heard == [True]
 
 
@@ -180,6 +159,17 @@ def test_a_missing_key_is_named_with_what_there_is() -> None:
     assert "Set are: total_step, train_iter." in text
     assert not hasattr(ctx, "train_itr")
     assert ctx.get("train_itr", 5) == 5
+    with pytest.raises(ContextError) as caught:
+        _ = Context().train_iter  # rightly spelled
+    assert "Did you mean" not in str(caught.value)
+    assert '`ctx.keep("train_iter")` hands it on' in str(caught.value)
+    for kind in (AttributeError, KeyError, DingLiteError):
+        with pytest.raises(kind):
+            _ = Context().nothing
+        with pytest.raises(kind):
+            _ = Context()["nothing"]
+        with pytest.raises(kind):
+            del Context().nothing
 
 
 @pytest.mark.parametrize(
@@ -190,23 +180,6 @@ def test_a_mistyped_key_of_the_packages_own_middleware_is_recognised(key, meant)
         _ = Context()[key]
     assert ("Did you mean" in str(caught.value)) == (meant is not None)
     assert meant is None or f'Did you mean "{meant}"?' in str(caught.value)
-
-
-def test_a_key_that_is_missing_but_rightly_spelled_is_not_suggested_in_its_own_place() -> None:
-    with pytest.raises(ContextError) as caught:
-        _ = Context().train_iter
-    assert "Did you mean" not in str(caught.value)
-    assert '`ctx.keep("train_iter")` hands it on' in str(caught.value)
-
-
-@pytest.mark.parametrize("kind", [AttributeError, KeyError, DingLiteError])
-def test_a_missing_key_is_also_the_builtin_error(kind: type[Exception]) -> None:
-    with pytest.raises(kind):
-        _ = Context().nothing
-    with pytest.raises(kind):
-        _ = Context()["nothing"]
-    with pytest.raises(kind):
-        del Context().nothing
 
 
 @pytest.mark.parametrize(
@@ -233,12 +206,7 @@ class TestParallelContext:
         ctx.receive(1, {"total_step": 3, "state_dict": "a", "train_iter": 1})
         ctx.receive(2, {"total_step": 9})
         assert (ctx.state_dict, ctx.total_step, ctx.get("train_iter")) == ("a", 9, 1)
-
-    def test_one_node_s_own_values_can_be_asked_for(self) -> None:
-        ctx = ParallelContext()
-        ctx.receive(1, {"total_step": 3, "x": 1})
-        ctx.receive(2, {"total_step": 9})
-        assert ctx.of("node.1") == {"total_step": 3, "x": 1}
+        assert ctx.of("node.1") == {"total_step": 3, "state_dict": "a", "train_iter": 1}
         assert ctx.of(2) == {"total_step": 9}
         assert ctx.of(7) == {"total_step": 0}
 
