@@ -34,6 +34,13 @@ from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster, ManualClock
 
 NUM_SEEDS = int(os.environ.get("CHAOS_SEEDS", "2"))
+SEEDS = pytest.mark.parametrize(
+    "seed",
+    [
+        *range(NUM_SEEDS),
+        *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(NUM_SEEDS, 10)),
+    ],
+)
 RING = [(0, 1), (1, 2), (2, 3), (0, 3)]
 TOPOLOGIES: dict[str, tuple[int, Topology]] = {
     "pair": (2, "mesh"),
@@ -255,7 +262,7 @@ def story(clock: ManualClock, name: str) -> Iterator[Story]:
         yield Story(cluster, sorted(edges(topology, num_nodes)), clock)
 
 
-@pytest.mark.parametrize("seed", range(NUM_SEEDS))
+@SEEDS
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_delivery_guarantees_hold_under_random_network_faults(
     clock: ManualClock, name: str, seed: int
@@ -277,7 +284,7 @@ def test_delivery_guarantees_hold_under_random_network_faults(
                 ears.wait(lambda ears=ears: node in ears.finished_by, "the end of the job")
 
 
-@pytest.mark.parametrize("seed", range(NUM_SEEDS))
+@SEEDS
 @pytest.mark.parametrize("name", ["pair", "star", "tree", "eight"])
 def test_each_item_is_taken_once_under_random_network_faults(
     clock: ManualClock, name: str, seed: int

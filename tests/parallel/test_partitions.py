@@ -159,7 +159,7 @@ def test_a_pending_call_fails_with_its_link(job: Job) -> None:
 
 def test_a_handshake_or_event_cut_anywhere_arrives_once(job: Job) -> None:
     """The first bytes of a connection are the handshakes, then come events."""
-    cuts = [(way, num_bytes) for way in (UP, DOWN) for num_bytes in range(1, 1_600, 160)]
+    cuts = [(way, num_bytes) for way in (UP, DOWN) for num_bytes in range(1, 1_600, 320)]
     for number, (way, num_bytes) in enumerate(cuts):
         job.wire.cut()
         job.wire.cut_after(num_bytes, way)

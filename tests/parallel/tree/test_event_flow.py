@@ -20,7 +20,7 @@ from ding_lite.parallel.router import node_router as router_module
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.messaging.inbox import FINISH
 from ding_lite.testing import Cluster
-from tests.parallel.test_clusters import wait_until
+from tests.parallel.test_clusters import SEEDS, wait_until
 
 WINDOW = 40
 NUM_EVENTS = 400
@@ -208,7 +208,7 @@ def test_calls_items_and_finish_pass_a_branch_with_blocked_events() -> None:
         emitting.result(15.0)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@SEEDS
 def test_events_arrive_once_and_in_order_over_broken_and_stalled_links(seed: int) -> None:
     rng = random.Random(seed)
     links = [(0, 1), (0, 2), (1, 3), (1, 4), (2, 5), (2, 6)]
@@ -233,7 +233,7 @@ def test_events_arrive_once_and_in_order_over_broken_and_stalled_links(seed: int
             )
 
 
-@pytest.mark.parametrize("seed", range(2))
+@SEEDS
 def test_events_arrive_once_and_in_order_when_hubs_are_killed(seed: int) -> None:
     rng = random.Random(seed)
     with tree() as job:

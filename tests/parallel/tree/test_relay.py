@@ -25,6 +25,7 @@ from ding_lite.runtime.messaging.streams import DOUBT_S
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster, ManualClock
 from tests.parallel import tcp
+from tests.parallel.test_clusters import SEEDS
 
 ROLES = ["learner", "hub", "hub", "collector", "collector", "collector", "evaluator"]
 """Of seven nodes: 0 is the root, 1 the hub of 3 and 4, and 2 that of 5 and 6."""
@@ -321,7 +322,7 @@ def test_a_send_to_a_receiver_that_has_left_fails_in_time() -> None:
             send_all(cluster.routers[6], 3, to="node.3", timeout=0.5)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@SEEDS
 def test_each_item_is_taken_once_despite_broken_links_and_killed_hubs(clock, seed) -> None:
     rng = random.Random(seed)
     with tree(clock=clock) as (cluster, _), ThreadPoolExecutor(8) as pool:

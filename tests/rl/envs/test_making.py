@@ -53,9 +53,9 @@ def test_each_autoreset_mode_plays_the_same_episodes():
 
 @pytest.mark.procs
 def test_those_in_processes_are_reset_before_they_reset_themselves():
-    vector = AsyncVectorEnv([cartpole] * 3, context="forkserver")
+    vector = AsyncVectorEnv([cartpole] * 2, context="forkserver")
     assert vector.autoreset_mode is AutoresetMode.NEXT_STEP
-    assert episodes_of(vector) == episodes_of(SyncVectorEnv([cartpole] * 3))
+    assert episodes_of(vector) == episodes_of(SyncVectorEnv([cartpole] * 2))
 
 
 class PooledSpec:

@@ -247,11 +247,6 @@ def test_a_normalized_policy_learns_from_observations_of_very_different_sizes():
     assert losses[normalized] < 0.05 < losses[plain]
 
 
-def test_images_are_not_normalized():
-    with pytest.raises(ConfigError, match="`normalize_obs` is on, but x shows images"):
-        DQN(SCREEN, replace(SMALL, normalize_obs=True))
-
-
 def test_arrays_and_tensors_give_the_same_update():
     one, other = DQN(CARTPOLE, SMALL), DQN(CARTPOLE, SMALL)
     tensors = batch(0)
@@ -315,9 +310,11 @@ def test_bytes_that_became_floats_are_refused():
             policy.learn(replace(drawn, **{name: getattr(drawn, name).float()}))
 
 
-def test_box_actions_are_refused():
+def test_box_actions_and_normalised_images_are_refused():
     with pytest.raises(ConfigError, match=r"DQN chooses .* Pendulum-v1 .*Box"):
         DQN(make_envs("Pendulum-v1", 1).spec)
+    with pytest.raises(ConfigError, match="`normalize_obs` is on, but x shows images"):
+        DQN(SCREEN, replace(SMALL, normalize_obs=True))
 
 
 def test_all_wrong_settings_are_named_at_once():

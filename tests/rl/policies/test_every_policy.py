@@ -1,4 +1,4 @@
-"""What holds for every policy: the built-in ones, and those with networks of a user."""
+"""Every policy, built in or with networks of a user, resumes, publishes and refuses alike."""
 
 from __future__ import annotations
 
