@@ -311,13 +311,6 @@ def test_actors_and_critics_grow_together_and_compute_the_same(kind: str) -> Non
     )
 
 
-def test_noise_moves_an_own_actor_critic() -> None:
-    agent = learned_agent("apart")
-    before = computed(agent)
-    assert Mutation(**{**ONLY, "weights": 1.0}).mutate(agent) == "weights 0.1"
-    assert np.abs(computed(agent)[0] - before[0]).max() > 1e-4
-
-
 def with_frozen(num_inputs: int, num_outputs: int) -> nn.Module:
     return nn.Sequential(
         nn.Linear(num_inputs, 8).requires_grad_(False), nn.Tanh(), nn.Linear(8, num_outputs)

@@ -79,19 +79,15 @@ def test_jobs_stand_in_the_order_of_their_age(jobs: Jobs) -> None:
     assert [job.name for job in jobs.seen()] == [names[1], names[2], names[0]]
 
 
-def test_a_node_without_a_fresh_record_is_silent(jobs: Jobs) -> None:
-    jobs.add(record(0, at=NOW - 3.5), record(1, at=NOW - 2.5))
-    assert states(jobs.seen()[0]) == [(0, "silent"), (1, "waiting")]
-
-
-def test_a_node_without_a_process_is_gone_unless_it_has_ended(jobs: Jobs) -> None:
+def test_a_node_without_a_fresh_record_is_silent_and_without_a_process_gone(jobs: Jobs) -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     ended = record(2, pid=child.pid, state="ended")
-    jobs.add(record(0), record(1, pid=child.pid, state="running"), ended)
+    gone = record(1, pid=child.pid, state="running")
+    jobs.add(record(0, at=NOW - 2.5), gone, ended, record(3, at=NOW - 3.5))
     [job] = jobs.seen()
-    assert states(job) == [(0, "waiting"), (1, "gone"), (2, "ended")]
-    assert [node.rss_bytes is None for node in job.nodes] == [False, True, True]
+    assert states(job) == [(0, "waiting"), (1, "gone"), (2, "ended"), (3, "silent")]
+    assert [node.rss_bytes is None for node in job.nodes] == [False, True, True, False]
 
 
 def test_a_stopped_process_is_not_reported_as_silent(jobs: Jobs) -> None:
@@ -104,7 +100,8 @@ def test_a_stopped_process_is_not_reported_as_silent(jobs: Jobs) -> None:
         child.communicate()
 
 
-def test_a_job_without_a_local_process_is_not_listed(jobs: Jobs) -> None:
+def test_a_job_without_records_or_without_a_local_process_is_not_listed(jobs: Jobs) -> None:
+    jobs.add()
     jobs.add(record(0, state="ended"), record(1, state="failed"))
     assert jobs.seen() == []
 
@@ -129,11 +126,6 @@ def test_only_private_directories_of_this_user_are_read(jobs: Jobs, tmp_path: Pa
     assert jobs.seen() == []
 
 
-def test_a_job_without_records_is_not_shown(jobs: Jobs) -> None:
-    jobs.add()
-    assert jobs.seen() == []
-
-
 def test_nodes_that_share_an_address_are_one_job(jobs: Jobs) -> None:
     """Each node without a launcher has a directory of its own."""
     hub = "tcp://127.0.0.1:50515"
@@ -145,14 +137,8 @@ def test_nodes_that_share_an_address_are_one_job(jobs: Jobs) -> None:
     assert states(job) == [(0, "waiting"), (1, "waiting"), (2, "waiting")]
     assert (job.name, job.num_nodes) == (first, 3)
     assert states(other) == [(0, "waiting")]
-
-
-def test_two_jobs_that_a_third_node_joins_are_one(jobs: Jobs) -> None:
-    one, other = "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"
-    jobs.add(record(0, addresses=(one,)))
-    jobs.add(record(1, addresses=(other,)))
-    jobs.add(record(2, addresses=(one, other)))
-    assert [len(job.nodes) for job in jobs.seen()] == [3]
+    jobs.add(record(3, addresses=("tcp://127.0.0.1:7000", hub)))  # which joins the two
+    assert len(jobs.seen()) == 1
 
 
 def test_the_latest_incarnation_of_a_restarted_node_counts(jobs: Jobs) -> None:
