@@ -38,6 +38,28 @@ SHAPES = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.parametrize(
+    ("kind", "hidden", "dueling"),
+    [("vectors", (16, 12), True), ("flattened", (8,), False), ("images", (16, 12), True)],
+)
+def test_values_and_gradients_are_those_of_autograd(kind, hidden, dueling):
+    net, plain = make(kind, hidden=hidden, dueling=dueling)
+    obs = torch.from_numpy(draw_obs(kind, 32))
+    grad_BA = torch.from_numpy(np.random.default_rng(1).normal(size=(32, 3)).astype(np.float32))
+    expected_BA = plain.q_values(plain.named, obs)
+    expected_BA.backward(grad_BA)
+
+    for _ in range(2):  # the second time finds the gradients of the first
+        values_BA, saved = net.forward_saving(obs)
+        net.backward(saved, grad_BA)
+        torch.testing.assert_close(values_BA, expected_BA.detach())
+        for name, leaf in plain.named.items():
+            torch.testing.assert_close(net.grads[name], leaf.grad, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(net.forward(obs), values_BA)
+    assert not net.forward(obs).requires_grad
+    assert not values_BA.requires_grad
+
+
 @KINDS
 @pytest.mark.parametrize("dueling", [False, True])
 def test_few_and_many_observations_get_the_same_values(kind, dueling):
