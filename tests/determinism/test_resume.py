@@ -76,10 +76,11 @@ class Runs:
 
     def kill(self, directory: Path, *, rows: int, **given: Any) -> None:
         """Start or resume a run, and kill it when its metrics have so many rows."""
-        pid = self.start(directory, **given)
+        pid, answers = self.start(directory, **given), self._process.stdout
+        assert answers is not None
         ended = False
         while num_rows(directory) < rows and not ended:
-            ended = bool(select.select([self._process.stdout], [], [], 0.002)[0])
+            ended = bool(select.select([answers], [], [], 0.002)[0])
         os.kill(pid, signal.SIGKILL)
         assert self.end() == -signal.SIGKILL
 

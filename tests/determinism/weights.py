@@ -33,7 +33,7 @@ def trained_hash(run: str, *, seed: int = 0, updates: int = 40) -> str:
     recipe = RECIPES[run.split()[0]]
     envs = make_envs(env, 4, seed=seed, mode=mode)
     config = recipe.policy_config(seed=seed, hidden=(16, 16), batch_size=32, **settings)
-    policy = recipe.policy(envs.spec, config)
+    policy: Any = recipe.policy(envs.spec, config)
     # Smaller than what is collected, so that it is overwritten.
     replay_class = ReplayBuffer if "dqn" in run else PrioritizedReplay
     replay: Any = replay_class(envs.spec, capacity=150, seed=seed)
