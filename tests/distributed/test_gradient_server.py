@@ -124,7 +124,7 @@ def test_a_gradient_for_a_former_incarnation_is_refused_with_max_staleness() -> 
     ),
     st.one_of(st.none(), st.integers(0, 3)),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_each_push_is_counted_once_as_applied_or_refused(
     deeds: list[tuple[str, int]], limit: int | None
 ) -> None:
