@@ -168,10 +168,7 @@ def test_a_config_error_of_the_program_is_no_wrong_usage(typed: Typed, folder: P
 
 @pytest.mark.parametrize(
     ("source", "said"),
-    [
-        ("def main(:\n", "SyntaxError"),
-        ("1 / 0\n", "ZeroDivisionError: division by zero"),
-    ],
+    [("def main(:\n", "SyntaxError"), ("1 / 0\n", "ZeroDivisionError: division by zero")],
 )
 def test_a_program_that_cannot_be_imported_shows_why(
     typed: Typed, folder: Path, source: str, said: str

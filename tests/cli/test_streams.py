@@ -14,13 +14,7 @@ from tests.recipes.runs.test_results import leave
 from tests.warm import Warm
 
 pytestmark = pytest.mark.procs
-PRINTING = [
-    "--help",
-    "train --help",
-    "env",
-    "plot r",
-    "train dqn CartPole-v1 --settings",
-]
+PRINTING = ["--help", "train --help", "env", "plot r", "train dqn CartPole-v1 --settings"]
 """Commands that print many lines, and change nothing."""
 
 

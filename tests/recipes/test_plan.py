@@ -236,10 +236,7 @@ def test_steps_are_as_many_as_updates_need() -> None:
     [
         ({"learning_rate": 1.0}, 'Unknown setting "learning_rate". Did you mean "lr"? The sett'),
         ({"gama": 1.0}, 'Unknown setting "gama". Did you mean "gamma"?'),
-        (
-            {"zzz": 1.0},
-            'Unknown setting "zzz". The settings of dqn are: gamma, hidden,',
-        ),
+        ({"zzz": 1.0}, 'Unknown setting "zzz". The settings of dqn are: gamma, hidden,'),
         ({"seed": 1}, '"seed" is an option and no setting: --seed on the command line, train'),
         ({"num_envs": 1}, "--num-envs on the command line, train(..., num_envs=...) in Python"),
         ({"lr": "fast"}, "`lr` is 'fast'; `float` was expected"),

@@ -18,13 +18,7 @@ from ding_lite.framework import Parallel
 from ding_lite.nest import leaves, path_name
 from ding_lite.rl import Checkpoint, load_checkpoint
 from tests.seeds import programs
-from tests.seeds.diengine import (
-    BaseLearner,
-    BaseSerialEvaluator,
-    SampleCollector,
-    cfg,
-    quick_start,
-)
+from tests.seeds.diengine import BaseLearner, BaseSerialEvaluator, SampleCollector, cfg, quick_start
 
 Program = Callable[..., Any]
 PROGRAMS: list[Program] = [

@@ -121,9 +121,7 @@ def test_names_of_a_run_are_text_and_nothing_else() -> None:
     assert {name for name, _ in page.elements}.isdisjoint({"b", "script"})
 
 
-def test_a_video_of_the_best_policy_is_part_of_the_page(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_video_of_the_best_policy_is_part_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(video, "find_ffmpeg", lambda: None)
     monkeypatch.setattr("ding_lite.cli.report.report._STEPS", 3)
     words = ["--max-env-steps", "64", "--set", "hidden=8,", "--quiet", "--out", "here"]

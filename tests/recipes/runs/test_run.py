@@ -129,9 +129,7 @@ def test_what_has_no_meaning_is_null(capsys: pytest.CaptureFixture[str]) -> None
     assert (line["env_steps"], line["episodes"], line["train_iter"]) == (None, None, None)
 
 
-def test_a_person_is_told_what_there_is_and_what_to_try(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_person_is_told_what_there_is_and_what_to_try(capsys: pytest.CaptureFixture[str]) -> None:
     with Run("mine", options()) as run, make_envs("CartPole-v1", 4) as envs:
         policy = make_policy(Balancer)
         with Task() as task:
@@ -270,10 +268,7 @@ def test_a_node_that_was_started_again_goes_on_with_what_its_former_life_has_sav
     ("value", "max_env_steps"), [(None, 40), (480.0, 1_000)], ids=["all steps", "solved"]
 )
 def test_a_run_that_had_reached_its_end_does_nothing_more(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    value: float | None,
-    max_env_steps: int,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: float | None, max_env_steps: int
 ) -> None:
     chosen = options(out=tmp_path / "here", max_env_steps=max_env_steps)
     with Run("mine", chosen) as run:
