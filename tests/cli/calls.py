@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MODULE = ("-m", "ding_lite")
+Typed = Callable[..., tuple[int | None, str, str]]
+"""The type of the fixture `typed`."""
 PROGRAM = (ROOT / "tests" / "programs" / "commands.py").read_text()
 
 

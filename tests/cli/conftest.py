@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calls import PROGRAM
+from tests.cli.calls import PROGRAM, Typed
 from tests.fonts import open_fonts
 from tests.warm import COMMANDS, Warm, warm
 
@@ -23,6 +23,16 @@ def process() -> Iterator[Warm]:
     """Return a process that calls `ding-lite` quickly."""
     with warm(COMMANDS) as process:
         yield process
+
+
+@pytest.fixture
+def typed(process: Warm) -> Typed:
+    """Return a function that calls `ding-lite` in a folder, as `calls.call` does, but quickly."""
+
+    def call(folder: Path, *words: str, **variables: str) -> tuple[int | None, str, str]:
+        return process.call(words, folder, variables=variables)[:3]
+
+    return call
 
 
 @pytest.fixture

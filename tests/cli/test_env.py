@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.settings import PREFIX, Settings, variables_set
-from tests.cli.calls import MODULE, call, environment
+from tests.cli.calls import MODULE, Typed, environment
 from tests.parallel.launch.environment.environs import MPICH, TORCHRUN
 
 NAMES = [PREFIX + field.name.upper() for field in fields(Settings)]
 
 
-def test_the_plain_table_has_every_variable_once(tmp_path: Path) -> None:
-    code, out, error = call(tmp_path, "env", DING_LITE_LABELS=" gpu, fast ", DING_LITE_ROLES=" ")
+def test_the_plain_table_has_every_variable_once(typed: Typed, tmp_path: Path) -> None:
+    code, out, error = typed(tmp_path, "env", DING_LITE_LABELS=" gpu, fast ", DING_LITE_ROLES=" ")
     assert (code, error) == (0, "")
     heading, *lines = out.splitlines()
     assert heading.split() == ["name", "value", "source", "meaning"]
@@ -36,15 +36,17 @@ def test_the_plain_table_has_every_variable_once(tmp_path: Path) -> None:
     assert {row[1] for name, row in rows.items() if name != "DING_LITE_LABELS"} == {"default"}
 
 
-def test_a_variable_that_is_set_to_its_default_comes_from_the_environment(tmp_path: Path) -> None:
-    _, out, _ = call(tmp_path, "env", "--json", DING_LITE_TORCH_THREADS="1")
+def test_a_variable_that_is_set_to_its_default_comes_from_the_environment(
+    typed: Typed, tmp_path: Path
+) -> None:
+    _, out, _ = typed(tmp_path, "env", "--json", DING_LITE_TORCH_THREADS="1")
     sources = {row["name"]: row["source"] for row in json.loads(out)}
     assert sources.pop("DING_LITE_TORCH_THREADS") == "environment"
     assert set(sources.values()) == {"default"}
 
 
-def test_json_has_values_as_they_were_understood(tmp_path: Path) -> None:
-    code, out, error = call(
+def test_json_has_values_as_they_were_understood(typed: Typed, tmp_path: Path) -> None:
+    code, out, error = typed(
         tmp_path, "env", "--json", DING_LITE_NUM_NODES="3", DING_LITE_PORTS="7000,7001"
     )
     assert (code, error) == (0, "")
@@ -58,22 +60,24 @@ def test_json_has_values_as_they_were_understood(tmp_path: Path) -> None:
     assert values["DING_LITE_NODE_ID"] is None
 
 
-def test_a_wrong_variable_is_shown_as_it_was_typed_and_explained(tmp_path: Path) -> None:
-    code, out, error = call(tmp_path, "env", DING_LITE_NODE_ID="first")
+def test_a_wrong_variable_is_shown_as_it_was_typed_and_explained(
+    typed: Typed, tmp_path: Path
+) -> None:
+    code, out, error = typed(tmp_path, "env", DING_LITE_NODE_ID="first")
     assert code == 2
     [line] = [line for line in out.splitlines() if line.startswith("DING_LITE_NODE_ID ")]
     assert line.split()[1:3] == ["first", "environment"]
     assert error.startswith("ding-lite env: DING_LITE_NODE_ID is 'first'; a whole number was")
 
-    code, out, error = call(tmp_path, "env", DING_LITE_LABLES="a")
+    code, out, error = typed(tmp_path, "env", DING_LITE_LABLES="a")
     assert code == 2
     assert out.count("\n") == len(NAMES) + 1
     assert 'Did you mean "DING_LITE_LABELS"?' in error
 
 
-def test_what_a_launcher_says_is_listed_with_its_name(tmp_path: Path) -> None:
+def test_what_a_launcher_says_is_listed_with_its_name(typed: Typed, tmp_path: Path) -> None:
     given: Any = {**TORCHRUN, "DING_LITE_PORTS": "7000", "DING_LITE_LABELS": "gpu"}
-    code, out, error = call(tmp_path, "env", "--json", **given)
+    code, out, error = typed(tmp_path, "env", "--json", **given)
     assert (code, error) == (0, "")
     found = {row["name"]: (row["value"], row["source"]) for row in json.loads(out)}
     assert found.pop("DING_LITE_NUM_NODES") == (3, "torchrun")
@@ -83,9 +87,9 @@ def test_what_a_launcher_says_is_listed_with_its_name(tmp_path: Path) -> None:
     assert {source for _, source in found.values()} == {"default"}
 
 
-def test_a_launcher_is_described_below_the_table(tmp_path: Path) -> None:
+def test_a_launcher_is_described_below_the_table(typed: Typed, tmp_path: Path) -> None:
     again: Any = {**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"}
-    code, out, error = call(tmp_path, "env", **again)
+    code, out, error = typed(tmp_path, "env", **again)
     assert (code, error) == (0, "")
     *_, empty, first, second = out.splitlines()
     assert empty == ""
@@ -95,13 +99,15 @@ def test_a_launcher_is_described_below_the_table(tmp_path: Path) -> None:
     )
     assert re.fullmatch(r"Node 0 is found at 127\.0\.0\.1:\d+ by all of them\.", second)
     untold: Any = {**MPICH, "MASTER_ADDR": ""}
-    _, out, _ = call(tmp_path, "env", **untold)
+    _, out, _ = typed(tmp_path, "env", **untold)
     assert "Where node 0 is it does not say. Set MASTER_ADDR" in out.splitlines()[-1]
 
 
-def test_a_launcher_that_is_contradicted_is_explained_below_the_table(tmp_path: Path) -> None:
+def test_a_launcher_that_is_contradicted_is_explained_below_the_table(
+    typed: Typed, tmp_path: Path
+) -> None:
     given: Any = {**TORCHRUN, "DING_LITE_NUM_NODES": "4"}
-    code, out, error = call(tmp_path, "env", **given)
+    code, out, error = typed(tmp_path, "env", **given)
     assert code == 2
     assert out.count("\n") == len(NAMES) + 1
     assert error.startswith("ding-lite env: DING_LITE_NUM_NODES is 4, but torchrun has started")

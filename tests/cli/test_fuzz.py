@@ -43,7 +43,7 @@ def assert_nothing_breaks(process: Warm, folder: Path, run: Path, lines: list[li
 
 def test_a_few_command_lines(process: Warm, run: Path, tmp_path: Path) -> None:
     rng = Random(1)
-    lines = [command_line(rng) for _ in range(60)]
+    lines = [command_line(rng) for _ in range(25)]
     assert_nothing_breaks(process, tmp_path / "folder", run, lines)
 
 

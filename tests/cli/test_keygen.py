@@ -6,12 +6,14 @@ import stat
 from pathlib import Path
 
 from ding_lite.parallel.network.security import load_key
-from tests.cli.calls import call
+from tests.cli.calls import Typed
 
 
-def test_a_key_is_written_for_its_owner_only_and_never_over_another(tmp_path: Path) -> None:
+def test_a_key_is_written_for_its_owner_only_and_never_over_another(
+    typed: Typed, tmp_path: Path
+) -> None:
     file = tmp_path / "job.key"
-    code, out, error = call(tmp_path, "keygen", "job.key")
+    code, out, error = typed(tmp_path, "keygen", "job.key")
     assert (code, error) == (0, "")
     assert out.startswith(f"Wrote a new key to {file}\n")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -19,7 +21,7 @@ def test_a_key_is_written_for_its_owner_only_and_never_over_another(tmp_path: Pa
     assert written.split()[-1].decode() not in out  # a secret must not end in a log
     load_key(file)
 
-    code, out, error = call(tmp_path, "keygen", "job.key")
+    code, out, error = typed(tmp_path, "keygen", "job.key")
     assert (code, out) == (2, "")
     assert error.startswith("ding-lite keygen: job.key exists already. Name another file")
     assert file.read_bytes() == written

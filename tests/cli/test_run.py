@@ -13,7 +13,7 @@ import pytest
 
 from ding_lite.cli.run import summary
 from ding_lite.parallel.network.address import free_ports
-from tests.cli.calls import MODULE, call, environment
+from tests.cli.calls import MODULE, Typed, call, environment
 from tests.parallel.launch.environment.environs import TORCHRUN
 
 pytestmark = pytest.mark.procs
@@ -21,7 +21,7 @@ BY_HAND = {"DING_LITE_NUM_NODES": "3", "DING_LITE_NODE_ID": "1"}
 SUMMARY = r"ding-lite: {} ended well after \d+\.\d s; main returned {}\n"
 
 
-def assert_summary(said: tuple[int, str, str], nodes: str, returned: str) -> None:
+def assert_summary(said: tuple[int | None, str, str], nodes: str, returned: str) -> None:
     code, out, error = said
     assert (code, error) == (0, "")
     assert re.fullmatch(SUMMARY.format(nodes, re.escape(returned)), out), out
@@ -30,8 +30,8 @@ def assert_summary(said: tuple[int, str, str], nodes: str, returned: str) -> Non
 # -- programs that end well ----------------------------------------------------------------
 
 
-def test_a_module_runs_in_this_process_unless_told_otherwise(folder: Path) -> None:
-    said = call(folder, "run", "program:main")
+def test_a_module_runs_in_this_process_unless_told_otherwise(typed: Typed, folder: Path) -> None:
+    said = typed(folder, "run", "program:main")
     assert_summary(said, "1 node", "['node.0', 'standalone'] on node 0")
 
 
@@ -47,8 +47,8 @@ def test_roles_say_how_many_nodes_there_are(folder: Path) -> None:
         assert labels in out
 
 
-def test_one_node_has_its_roles_too(folder: Path) -> None:
-    said = call(folder, "run", "program:main", "--roles", "learner")
+def test_one_node_has_its_roles_too(typed: Typed, folder: Path) -> None:
+    said = typed(folder, "run", "program:main", "--roles", "learner")
     returned = "['learner', 'learner.0', 'node.0', 'standalone'] on node 0"
     assert_summary(said, "1 node", returned)
 
@@ -59,10 +59,10 @@ def test_roles_of_the_environment_are_counted_as_well(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("launcher", [TORCHRUN, BY_HAND])
-def test_a_node_that_is_started_alone_describes_itself(folder, launcher) -> None:
+def test_a_node_that_is_started_alone_describes_itself(typed, folder, launcher) -> None:
     environ: Any = {**launcher, "DING_LITE_TOPOLOGY": "alone"}
     returned = "['distributed', 'node.1'] on node 1"
-    assert_summary(call(folder, "run", "program:main", **environ), "node 1 of 3", returned)
+    assert_summary(typed(folder, "run", "program:main", **environ), "node 1 of 3", returned)
 
 
 def test_a_file_runs_from_anywhere_over_tcp(folder, tmp_path_factory) -> None:
@@ -115,16 +115,15 @@ def test_nodes_listen_where_the_command_line_says(folder: Path) -> None:
     assert f"'tcp://127.0.0.2:{ports.split(',')[0]}' on node 0" in out
 
 
-@pytest.mark.parametrize("nodes", ["1", "2"])
-def test_a_main_without_arguments_finds_them_in_argv(folder: Path, nodes: str) -> None:
-    words = ["run", "program:arguments", "--nodes", nodes, "--", "--seed", "3", "--", "x"]
+def test_a_main_without_arguments_finds_them_in_argv(folder: Path) -> None:
+    words = ["run", "program:arguments", "--nodes", "2", "--", "--seed", "3", "--", "x"]
     code, out, _ = call(folder, *words)
     assert code == 0
-    assert out.count("['--seed', '3', '--', 'x'] on node") == int(nodes)
+    assert out.count("['--seed', '3', '--', 'x'] on node") == 2
 
 
-def test_a_program_that_exits_chooses_the_exit_code(folder: Path) -> None:
-    assert call(folder, "run", "program:leave") == (3, "", "")
+def test_a_program_that_exits_chooses_the_exit_code(typed: Typed, folder: Path) -> None:
+    assert typed(folder, "run", "program:leave") == (3, "", "")
 
 
 def test_a_killed_node_is_started_again_if_that_is_asked_for(folder: Path) -> None:
@@ -151,8 +150,8 @@ def test_an_error_on_a_node_is_shown_with_its_traceback_and_not_ours(folder: Pat
     assert "ding_lite/cli" not in error
 
 
-def test_an_error_in_this_process_is_shown_from_the_program_on(folder: Path) -> None:
-    code, out, error = call(folder, "run", "program.py:fail")
+def test_an_error_in_this_process_is_shown_from_the_program_on(typed: Typed, folder: Path) -> None:
+    code, out, error = typed(folder, "run", "program.py:fail")
     assert (code, out) == (1, "")
     first, second, *_, last = error.splitlines()
     assert first == "Traceback (most recent call last):"
@@ -160,9 +159,8 @@ def test_an_error_in_this_process_is_shown_from_the_program_on(folder: Path) -> 
     assert last == "ValueError: too hot"
 
 
-@pytest.mark.parametrize("nodes", ["1", "2"])
-def test_a_config_error_of_the_program_is_no_wrong_usage(folder: Path, nodes: str) -> None:
-    code, _, error = call(folder, "run", "program:misconfigure", "--nodes", nodes)
+def test_a_config_error_of_the_program_is_no_wrong_usage(typed: Typed, folder: Path) -> None:
+    code, _, error = typed(folder, "run", "program:misconfigure")
     assert code == 1
     assert f'{folder / "program.py"}", line' in error
     assert "`lr` is -1.0; it must be above 0." in error
@@ -170,16 +168,14 @@ def test_a_config_error_of_the_program_is_no_wrong_usage(folder: Path, nodes: st
 
 @pytest.mark.parametrize(
     ("source", "said"),
-    [
-        ("def main(:\n", "SyntaxError"),
-        ("import no_such_thing\n", "No module named 'no_such_thing'"),
-        ("1 / 0\n", "ZeroDivisionError: division by zero"),
-    ],
+    [("def main(:\n", "SyntaxError"), ("1 / 0\n", "ZeroDivisionError: division by zero")],
 )
-def test_a_program_that_cannot_be_imported_shows_why(folder: Path, source: str, said: str) -> None:
+def test_a_program_that_cannot_be_imported_shows_why(
+    typed: Typed, folder: Path, source: str, said: str
+) -> None:
     (folder / "broken.py").write_text(source)
     for program in ("broken:main", "broken.py:main"):
-        code, _, error = call(folder, "run", program)
+        code, _, error = typed(folder, "run", program)
         assert code == 1
         assert said in error
         assert f'{folder / "broken.py"}", line 1' in error
@@ -212,8 +208,8 @@ def test_ctrl_c_ends_with_130(folder: Path, nodes: int) -> None:
 # -- wrong usage ---------------------------------------------------------------------------
 
 
-def test_a_wrong_environment_is_explained_without_a_traceback(folder: Path) -> None:
-    code, out, error = call(folder, "run", "program:main", DING_LITE_TOPOLOGY="ring")
+def test_a_wrong_environment_is_explained_without_a_traceback(typed: Typed, folder: Path) -> None:
+    code, out, error = typed(folder, "run", "program:main", DING_LITE_TOPOLOGY="ring")
     assert (code, out) == (2, "")
     assert error.startswith("ding-lite run: `DING_LITE_TOPOLOGY` is 'ring'; it must be one of")
 

@@ -53,10 +53,9 @@ def test_a_wide_table_has_all_that_is_known() -> None:
     assert "75s" in far
 
 
-@pytest.mark.parametrize("width", range(10, 200, 7))
-def test_a_table_is_never_wider_than_there_is_room(width: int) -> None:
-    lines = plain_table([node(), FAR], width=width)
-    assert max(map(len, lines)) <= width
+def test_a_table_is_never_wider_than_there_is_room() -> None:
+    for width in range(10, 200, 7):
+        assert max(map(len, plain_table([node(), FAR], width=width))) <= width
 
 
 def test_what_matters_least_gives_way_first() -> None:

@@ -29,7 +29,7 @@ def save(env: str, directory: str = "here/checkpoint") -> None:
         run_step(mw.checkpoint(DQN(envs.spec, DQNConfig(hidden=(8,))), directory, every=1))
 
 
-@pytest.mark.parametrize("name", ["ddpg", "sac"])
+@pytest.mark.parametrize("name", ["sac"])
 def test_policies_for_box_actions_are_watched_too(name, capsys) -> None:
     recipe = RECIPES[name]
     with make_envs("Pendulum-v1", 1) as envs:

@@ -5,6 +5,7 @@ Importing everything takes a second or two; a fork of a process that has done so
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -55,7 +56,9 @@ def run(given: dict[str, Any]) -> None:
 def main() -> None:
     """Fork a run for each line; print its process id, then its exit code."""
     with tempfile.TemporaryDirectory() as folder:  # imports what a run needs only on its way
-        train("dqn", "CartPole-v1", max_env_steps=200, out=folder, quiet=True)
+        for env in ("CartPole-v1", "ding_lite/Catch-v0"):
+            train("dqn", env, max_env_steps=200, out=f"{folder}/{env}", quiet=True)
+    gc.freeze()  # a collection in a run would copy the pages that it shares with this process
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

@@ -17,7 +17,7 @@ from hypothesis import given, settings, strategies as st
 
 from ding_lite import middleware as mw
 from ding_lite.distributed import GradientServer, World
-from ding_lite.errors import ConfigError, DeadlineExceeded, RemoteError
+from ding_lite.errors import ConfigError, RemoteError
 from ding_lite.parallel.router import calls as rpc
 from ding_lite.parallel.router.group import Group
 from ding_lite.rl import A2C, DQN, A2CConfig, make_envs
@@ -124,7 +124,7 @@ def test_a_gradient_for_a_former_incarnation_is_refused_with_max_staleness() -> 
     ),
     st.one_of(st.none(), st.integers(0, 3)),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_each_push_is_counted_once_as_applied_or_refused(
     deeds: list[tuple[str, int]], limit: int | None
 ) -> None:
@@ -379,20 +379,6 @@ def test_other_agents_go_on_after_one_has_died() -> None:
         agent.pull(make_policy())
         assert agent.push(gradient()).is_applied  # type: ignore[union-attr]
         assert server.num_applied == 2
-
-
-def test_an_agent_waits_for_a_lost_server_until_told_or_timed_out() -> None:
-    with Cluster(2, roles=["server", "agent"]) as cluster:
-        group = World(cluster.routers[1]).group([0])
-        agent = GradientServer(group, make_policy(), timeout=0.1)
-        GradientServer(World(cluster.routers[0]).group([0]), make_policy())
-        assert agent.pull(make_policy())
-        cluster.network.remove(0)
-        cluster.routers[0].close(good_bye=False)
-        agent.push(gradient(), until=lambda: True)
-        assert agent.push(gradient(), until=lambda: True) is None
-        with pytest.raises(DeadlineExceeded, match="Node 0, which answers"):
-            agent.pull(make_policy())
 
 
 def test_gradients_of_another_network_are_refused_with_the_reason() -> None:

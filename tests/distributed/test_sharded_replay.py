@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -178,11 +178,10 @@ def test_draws_follow_the_sums_while_shards_grow() -> None:
     assert -0.01 < np.mean(share) < 0.001
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 3, 60])
-def test_a_batch_has_its_size_with_small_shards(batch_size: int) -> None:
+def test_a_batch_has_its_size_with_small_shards_and_when_that_changes() -> None:
     job = Job(3)
     job.fill(58, 1, 1)
-    for _ in range(20):
+    for batch_size in 5 * (1, 2, 60, 3, 3):
         batch = job.learner.sample(batch_size)
         assert len(batch) == len(batch.serial) == len(batch.weight) == batch_size
         assert ((batch.shard >= 0) & (batch.shard < 3)).all()
@@ -273,13 +272,6 @@ def test_new_priorities_are_sent_with_a_request_or_after_a_limit() -> None:
     assert (np.array(after) > before).all()
 
 
-def test_the_batch_size_may_change_between_samples() -> None:
-    job = Job()
-    job.fill(50, 50)
-    sizes = [len(job.learner.sample(size)) for size in (10, 20, 5, 5)]
-    assert sizes == [10, 20, 5, 5]
-
-
 # -- updates for what is not there any more -----------------------------------------------------
 
 
@@ -304,42 +296,36 @@ def test_updates_reach_the_shard_that_the_transition_is_of() -> None:
         np.testing.assert_allclose(drawn.value[updated], value, rtol=1e-6)
 
 
-def test_an_update_of_an_overwritten_transition_is_skipped() -> None:
-    job = Job(shard_capacity=10)
-    job.fill(10, 10)
-    batch = job.learner.sample(20)
+def overwrite(job: Job) -> None:
     job.collectors[0].add(numbered(np.arange(100, 110)))
-    assert update_all(job, batch) == (batch.shard == 1).sum()
 
 
-def test_an_update_of_a_cleared_transition_is_skipped_after_the_slots_are_reused() -> None:
-    job = Job(shard_capacity=10)
-    job.fill(10, 10)
-    batch = job.learner.sample(20)
+def clear_and_fill(job: Job) -> None:
     job.learner.clear()
     assert len(job.learner) == 0
     job.fill(10, 10)
-    assert update_all(job, batch) == 0
 
 
-def test_an_update_for_a_former_incarnation_of_a_shard_is_skipped() -> None:
-    job = Job()
-    job.fill(10, 10)
-    batch = job.learner.sample(20)
+def restart_and_fill(job: Job) -> None:
     job.restart(0)
     job.collectors[0].add(numbered(np.arange(10)))
-    assert update_all(job, batch) == (batch.shard == 1).sum()
 
 
-def test_an_update_from_before_a_shard_was_loaded_is_skipped() -> None:
-    job = Job()
-    job.fill(10, 10)
-    batch = job.learner.sample(20)
+def restart_and_load(job: Job) -> None:
     state = job.collectors[0].state_dict()
     job.restart(0)
     job.collectors[0].load_state_dict(state)
     assert len(job.collectors[0]) == 10
-    assert update_all(job, batch) == (batch.shard == 1).sum()
+
+
+@pytest.mark.parametrize("lose", [overwrite, clear_and_fill, restart_and_fill, restart_and_load])
+def test_an_update_of_what_a_shard_holds_no_more_is_skipped(lose: Callable[[Job], None]) -> None:
+    job = Job(shard_capacity=10)
+    job.fill(10, 10)
+    batch = job.learner.sample(20)
+    lose(job)
+    is_held = (batch.shard == 1) & (lose is not clear_and_fill)
+    assert update_all(job, batch) == is_held.sum()
 
 
 def test_invalid_priorities_change_nothing() -> None:

@@ -30,11 +30,7 @@ from tests.fuzz.mutation import broken_bytes
 from tests.parallel.golden_frames import FOLDER, MESSAGES, read_frames
 from tests.parallel.test_wire_fuzz import joined, mutant, split as parted
 
-READERS: dict[Kind, Any] = {
-    Kind.STATE: read_state,
-    Kind.CALL: read_call,
-    Kind.REPLY: read_reply,
-}
+READERS: dict[Kind, Any] = {Kind.STATE: read_state, Kind.CALL: read_call, Kind.REPLY: read_reply}
 GREETINGS = (Kind.HELLO, Kind.WELCOME)
 
 

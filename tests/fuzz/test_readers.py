@@ -36,7 +36,7 @@ def read_or_refused(folder: Path, mutants: int, *options: str) -> dict[str, dict
 
 @pytest.mark.procs
 def test_a_few_thousand_broken_files_and_frames_are_read_or_refused(tmp_path: Path) -> None:
-    fates = read_or_refused(tmp_path, 8_000)
+    fates = read_or_refused(tmp_path, 3_000)
     assert fates.keys() == TARGETS.keys()
     assert all(fate.get("refused") for fate in fates.values()), fates
     assert all(fates[name].get("read") for name in fates.keys() - NEVER_READ), fates

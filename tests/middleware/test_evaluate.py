@@ -80,11 +80,6 @@ def test_what_a_policy_or_a_population_does_not_take_is_refused(
             mw.evaluate(what, eval_envs, every=1, **options)
 
 
-def test_a_poor_policy_does_not_end_the_run(policy: DQN, eval_envs: Envs) -> None:
-    ctx, _ = run_step(mw.evaluate(policy, eval_envs, every=1, stop_at=475.0), total_step=0)
-    assert ctx.eval_value < 475.0
-
-
 def test_a_lucky_evaluation_is_not_believed(balancer: Balancer, eval_envs: Envs) -> None:
     balancer.good_for = 1
     finished: list[bool] = []

@@ -52,9 +52,9 @@ def begin(registering: str, wrapper: Any = wrapped) -> Path:
 def test_a_run_goes_on_with_the_environment_that_it_was_begun_with(registering: str) -> None:
     made: dict[str, Any] = {"env_args": ARGS, "wrappers": [wrapped], "imports": [registering]}
     quick: dict[str, Any] = {"out": "here", "resume": True, "quiet": True}
-    ding_lite.train("dqn", "line/Pole-v0", max_env_steps=40, num_envs=2, warmup=0, **made, **quick)
-    longer = ding_lite.train("dqn", "line/Pole-v0", max_env_steps=60, **quick)
-    assert longer.numbers["env_steps"] == 60
+    ding_lite.train("dqn", "line/Pole-v0", max_env_steps=48, num_envs=16, warmup=0, **made, **quick)
+    longer = ding_lite.train("dqn", "line/Pole-v0", max_env_steps=64, **quick)
+    assert longer.numbers["env_steps"] == 64
     with pytest.raises(ConfigError, match=r"`env_args` is .*, and was "):
         ding_lite.train("dqn", "line/Pole-v0", env_args={"max_episode_steps": 9}, **quick)
 

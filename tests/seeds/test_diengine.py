@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import math
 import re
 import threading
 from collections.abc import Callable, Iterator
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,7 @@ from ding_lite.framework import Parallel
 from ding_lite.nest import leaves, path_name
 from ding_lite.rl import Checkpoint, load_checkpoint
 from tests.seeds import programs
-from tests.seeds.diengine import (
-    BaseLearner,
-    BaseSerialEvaluator,
-    SampleCollector,
-    cfg,
-    quick_start,
-)
+from tests.seeds.diengine import BaseLearner, BaseSerialEvaluator, SampleCollector, cfg, quick_start
 
 Program = Callable[..., Any]
 PROGRAMS: list[Program] = [
@@ -46,6 +41,7 @@ class Played:
 
     def __init__(self, made: tuple[BaseLearner, SampleCollector, BaseSerialEvaluator]) -> None:
         self.learner, self.collector, self.evaluator = made
+        self.folder = self.learner.checkpoints.parent.absolute()
         self.weights = fingerprint(self.learner.policy.state_dict())
 
     @property
@@ -54,7 +50,7 @@ class Played:
         return self.collector.envstep // int(cfg.policy.collect.collector.n_sample)
 
     def saved(self, name: str) -> Checkpoint:
-        return load_checkpoint(self.learner.checkpoints / name)
+        return load_checkpoint(self.folder / "ckpt" / name)
 
 
 def play(program: Program, **arguments: Any) -> Played:
@@ -71,16 +67,27 @@ def evaluate_early(*, stop_value: float) -> None:
     cfg.policy.eval.evaluator.update(eval_freq=80, stop_value=stop_value)
 
 
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Played]]:
+    """Run each program until an evaluation reaches 60, for all tests that look at how it ended."""
+    before = copy.deepcopy(cfg)
+    evaluate_early(stop_value=60)
+    with contextlib.chdir(tmp_path_factory.mktemp("stopped")):
+        played = {program.__name__: play(program) for program in PROGRAMS}
+    yield played
+    cfg.update(before)
+
+
 # -- one algorithm -------------------------------------------------------------------------
 
 
 def test_all_programs_learn_the_same_bit_for_bit() -> None:
     evaluate_early(stop_value=math.inf)
-    serial, *others = [play(program, max_iterations=90) for program in PROGRAMS]
+    serial, *others = [play(program, max_iterations=60) for program in PROGRAMS]
 
-    assert serial.learner.train_iter > 400
-    assert serial.collector.envstep == 90 * 8
-    assert len(serial.evaluator.history) > 4
+    assert serial.learner.train_iter > 200
+    assert serial.collector.envstep == 60 * 8
+    assert len(serial.evaluator.history) > 1
     for other in others:
         assert other.weights == serial.weights
         assert other.evaluator.history == serial.evaluator.history
@@ -93,10 +100,8 @@ def test_another_seed_learns_something_else() -> None:
     assert play(programs.decoupled, max_iterations=40).weights != first.weights
 
 
-def test_the_first_two_programs_stop_before_they_collect_again() -> None:
-    evaluate_early(stop_value=60)
-    serial, closure = play(programs.serial), play(programs.closure)
-
+def test_the_first_two_programs_stop_before_they_collect_again(stopped) -> None:
+    serial, closure = stopped["serial"], stopped["closure"]
     *before, last = [reward for _, _, reward in serial.evaluator.history]
     assert before
     assert max(before) < 60 <= last
@@ -105,12 +110,9 @@ def test_the_first_two_programs_stop_before_they_collect_again() -> None:
     assert serial.evaluator.history[-1][1] == serial.collector.envstep
 
 
-def test_the_split_programs_finish_the_step_in_which_they_stop() -> None:
-    evaluate_early(stop_value=60)
-    serial = play(programs.serial)
-    split = [play(program) for program in PROGRAMS[2:]]
-
-    cfg.policy.eval.evaluator.stop_value = math.inf
+def test_the_split_programs_finish_the_step_in_which_they_stop(stopped) -> None:
+    serial, _, *split = stopped.values()
+    evaluate_early(stop_value=math.inf)
     one_round_more = play(programs.serial, max_iterations=serial.rounds + 1)
     for played in split:
         assert played.evaluator.history == serial.evaluator.history
@@ -122,23 +124,18 @@ def test_the_split_programs_finish_the_step_in_which_they_stop() -> None:
 # -- what they leave on disk ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("program", PROGRAMS[:3], ids=lambda program: program.__name__)
-def test_what_the_evaluator_saves_is_what_it_has_judged(program: Program) -> None:
-    evaluate_early(stop_value=60)
-    played = play(program)
-    best = played.saved("ckpt_best")
-    train_iter, envstep, _ = played.evaluator.history[-1]
-
+@pytest.mark.parametrize("name", ["serial", "closure", "split"])
+def test_what_the_evaluator_saves_is_what_it_has_judged(stopped, name: str) -> None:
+    best = stopped[name].saved("ckpt_best")
+    train_iter, envstep, _ = stopped[name].evaluator.history[-1]
     assert best.meta == {"train_iter": train_iter, "envstep": envstep}
-    assert fingerprint(best.state) == play(programs.serial).weights
+    assert fingerprint(best.state) == stopped["serial"].weights
 
 
-@pytest.mark.parametrize("program", PROGRAMS[3:], ids=lambda program: program.__name__)
-def test_what_the_learner_saves_at_the_end_is_what_it_ends_with(program: Program) -> None:
-    evaluate_early(stop_value=60)
-    played = play(program)
+@pytest.mark.parametrize("name", ["decoupled", "magic"])
+def test_what_the_learner_saves_at_the_end_is_what_it_ends_with(stopped, name: str) -> None:
+    played = stopped[name]
     last = played.saved("ckpt")
-
     expected = {"train_iter": played.learner.train_iter, "envstep": played.collector.envstep}
     assert last.meta == expected
     policy, _, evaluator_env = quick_start()
@@ -150,10 +147,9 @@ def test_what_the_learner_saves_at_the_end_is_what_it_ends_with(program: Program
     )
 
 
-def test_each_program_logs_where_its_config_says() -> None:
-    for program in PROGRAMS:
-        play(program, max_iterations=1)
-        assert list(Path(cfg.exp_name, "log", "serial").glob("events.out.tfevents.*"))
+def test_each_program_logs_where_its_config_says(stopped) -> None:
+    for played in stopped.values():
+        assert list((played.folder / "log" / "serial").glob("events.out.tfevents.*"))
 
 
 # -- magic time ----------------------------------------------------------------------------
@@ -265,28 +261,17 @@ def test_in_async_mode_a_slow_evaluator_delays_no_other_middleware_and_loses_not
     assert fingerprint(played.saved("ckpt").state) == played.weights
 
 
-def test_async_mode_learns_and_saves_what_it_ends_with() -> None:
-    played = play(programs.magic, max_iterations=2_000, async_mode=True)
-
-    assert played.evaluator.history[-1][2] >= 195
-    assert played.rounds < 2_000
-    assert fingerprint(played.saved("ckpt").state) == played.weights
-
-
 # -- as a whole ----------------------------------------------------------------------------
 
 
-def test_the_ctx_program_runs_unchanged_as_the_main_of_one_node() -> None:
+def test_the_ctx_program_runs_unchanged_as_the_main_of_one_node(stopped) -> None:
     evaluate_early(stop_value=60)
-    alone = play(programs.decoupled)
-
     (made,) = Parallel.runner(n_parallel_workers=1, topology="star")(programs.decoupled)
-    assert Played(made).weights == alone.weights
+    assert Played(made).weights == stopped["decoupled"].weights
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_ctx_program_solves_cartpole_and_stops_by_itself(seed: int) -> None:
     cfg.seed = seed
     played = play(programs.decoupled, max_iterations=1_000)

@@ -13,10 +13,21 @@ from ding_lite.rl import load_checkpoint
 from tests.seeds import programs
 from tests.seeds.diengine import BaseLearner, DQNPolicy, cfg, digest, quick_start
 
-SOLVED = cfg.policy.eval.evaluator.stop_value
+SOLVED = 60
+"""Early, so that it is reached soon; `test_diengine` reaches 195."""
 ROUND = cfg.policy.collect.collector.n_sample
 
 pytestmark = pytest.mark.procs
+
+
+def star() -> Any:
+    cfg.policy.eval.evaluator.update(eval_freq=80, stop_value=SOLVED)
+    return programs.star()
+
+
+def elsewhere() -> Any:
+    cfg.policy.eval.evaluator.update(eval_freq=80, stop_value=SOLVED)
+    return programs.elsewhere()
 
 
 def learn_alone(monkeypatch: pytest.MonkeyPatch, rounds: int) -> dict[str, int]:
@@ -41,7 +52,7 @@ def policy_of_checkpoint(folder: str) -> DQNPolicy:
 
 
 def test_three_processes_do_the_same_and_end_together() -> None:
-    results = Parallel.runner(n_parallel_workers=3, topology="star")(programs.star)
+    results = Parallel.runner(n_parallel_workers=3, topology="star")(star)
 
     assert len(results) == 3
     longest = max((result["history"] for result in results), key=len)
@@ -56,7 +67,7 @@ def test_three_processes_do_the_same_and_end_together() -> None:
 
 
 def test_an_evaluator_elsewhere_plays_with_the_learners_weights_and_ends_the_job(monkeypatch):
-    learner, evaluator = Parallel.runner(n_parallel_workers=2, topology="star")(programs.elsewhere)
+    learner, evaluator = Parallel.runner(n_parallel_workers=2, topology="star")(elsewhere)
 
     assert learner["history"] == []
     assert (evaluator["train_iter"], evaluator["envstep"]) == (0, 0)
@@ -76,7 +87,7 @@ def test_an_evaluator_elsewhere_plays_with_the_learners_weights_and_ends_the_job
 
 
 def test_the_same_file_does_all_of_it_in_one_process() -> None:
-    [alone] = Parallel.runner(n_parallel_workers=1, topology="star")(programs.elsewhere)
+    [alone] = Parallel.runner(n_parallel_workers=1, topology="star")(elsewhere)
 
     assert alone["history"][-1][2] >= SOLVED
     assert digest(policy_of_checkpoint(cfg.exp_name)) == alone["weights"]

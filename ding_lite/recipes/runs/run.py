@@ -36,6 +36,8 @@ JUDGED_EPISODES = 20
 _ALWAYS, _AT_LEAST = 10_000, 1_000
 """The env steps of a verdict, whatever its share: of 20 episodes if that is enough, and of one."""
 _JUDGE_SEED = 1_000_003
+_WORTH_DRAWING_S = 0.5
+"""A shorter verdict takes less time than the drawing of a curve that tells its share."""
 _SAVED = ("seed", "max_env_steps", "target", "smoke", "nodes")
 _SAVED_WHERE_UNUSUAL = ("criterion", "population", "num_envs", "report")
 """Options that the description of a run has where its settings do not."""
@@ -240,7 +242,8 @@ class Run:
             seconds = round(self._clock.now() - began, 3)
             result["seconds"] = {**stages, "verdict": seconds}
             curve = None if self.stages is None else self.stages.curve
-            if curve is not None and round(100 * seconds / (wall_s + seconds)) > 0:
+            share = round(100 * seconds / (wall_s + seconds))
+            if curve is not None and seconds >= _WORTH_DRAWING_S and share > 0:
                 curve.tell_stage("verdict", seconds)
             result["eval_env_steps"] = eval_env_steps
             result["verdict_env_steps"] = env_steps

@@ -138,11 +138,7 @@ def test_a_directory_that_cannot_be_written_to_is_named(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     ("name", "constant"),
-    [
-        ("_memory", "LITTLE_MEMORY"),
-        ("_shared_memory", "LITTLE_SHARED"),
-        ("_disk", "LITTLE_DISK"),
-    ],
+    [("_memory", "LITTLE_MEMORY"), ("_shared_memory", "LITTLE_SHARED"), ("_disk", "LITTLE_DISK")],
 )
 def test_what_is_short_is_warned_of(name, constant, monkeypatch) -> None:
     assert [finding.level for finding in look(name)] == ["ok"]

@@ -32,8 +32,7 @@ def test_roles_are_read_node_by_node(text: str, nodes: list[tuple[str, ...]]) ->
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", ",", "a,", "a,,b", "+a", "a+", "a*", "a*0", "a*-1", "a*x", "*2", "a*1000", "a*2*2"],
+    "text", ["", ",", "a,", "a,,b", "+a", "a+", "a*", "a*0", "a*-1", "a*x", "*2", "a*1000", "a*2*2"]
 )
 def test_roles_that_make_no_sense_are_refused(text: str) -> None:
     with pytest.raises(ArgumentTypeError, match=r"found .* expected is a role.*collector\*3"):

@@ -19,21 +19,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     before = Path.cwd()
     os.chdir(folder)
     try:
-        dqn = [
-            "train",
-            "dqn",
-            "CartPole-v1",
-            *QUICK,
-            "--set",
-            "eval_every=100",
-            "--set",
-            "log_every=40",
-        ]
+        every = ["--set", "eval_every=100", "--set", "log_every=40"]
+        dqn = ["train", "dqn", "CartPole-v1", *QUICK, *every]
         for seed in ("0", "1", "2"):
             assert main([*dqn, "--seed", seed]) == 0
         assert main([*dqn, "--set", "lr=0.25"]) == 0
         evolve = ["evolve", "dqn", "CartPole-v1", *QUICK, "--population", "3"]
-        assert main([*evolve, "--max-env-steps", "4000", "--set", "eval_every=100"]) == 0
+        assert main([*evolve, "--max-env-steps", "2000", "--set", "eval_every=100"]) == 0
     finally:
         os.chdir(before)
     return folder

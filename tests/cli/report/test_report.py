@@ -121,9 +121,7 @@ def test_names_of_a_run_are_text_and_nothing_else() -> None:
     assert {name for name, _ in page.elements}.isdisjoint({"b", "script"})
 
 
-def test_a_video_of_the_best_policy_is_part_of_the_page(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_video_of_the_best_policy_is_part_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(video, "find_ffmpeg", lambda: None)
     monkeypatch.setattr("ding_lite.cli.report.report._STEPS", 3)
     words = ["--max-env-steps", "64", "--set", "hidden=8,", "--quiet", "--out", "here"]
@@ -231,7 +229,7 @@ def test_an_axis_has_a_few_round_numbers(low: float, high: float) -> None:
 @pytest.mark.procs
 def test_nodes_and_their_messages_are_recorded_and_drawn(process: Warm, tmp_path: Path) -> None:
     example = ROOT / "examples" / "impala_cartpole.py"
-    words = ["--max-env-steps", "12000", "--target", "1000", "--out", "here"]
+    words = ["--max-env-steps", "6000", "--target", "1000", "--out", "here"]
     said = process.run(example, *words, seconds=100.0, folder=tmp_path)
     assert said.code == 0, said.err
     page = written("here", "--no-video")
@@ -240,5 +238,5 @@ def test_nodes_and_their_messages_are_recorded_and_drawn(process: Warm, tmp_path
     labels = [own["aria-label"] for own in page.named("svg")]
     assert any(label.startswith("Messages sent a second over seconds") for label in labels)
     assert {"learner", "collector", "fetch_weights", "receive"} <= set(page.texts)
-    command = f"python {example} --max-env-steps 12000 --target 1000"
+    command = f"python {example} --max-env-steps 6000 --target 1000"
     assert command in page.texts

@@ -292,30 +292,6 @@ def test_a_step_between_two_looks_is_taken_with_the_weights_at_hand() -> None:
     assert value_of(policy) == 1.0
 
 
-def test_a_restarted_learner_is_followed_though_its_versions_begin_anew() -> None:
-    policy, loaded = make_dqn(0.0), threading.Event()
-
-    def main() -> Any:
-        router = current_router()
-        if router.node_id == 0:
-            publish(router, [7, 900], weights=ones())
-            assert loaded.wait(10.0)
-            publish(router, [8, 2], weights={name: 2 * w for name, w in ones().items()})
-            return None
-        with Task() as task:
-
-            def look(ctx: Context) -> None:
-                if ctx.weights_version == 900:
-                    loaded.set()
-                ctx.finish = ctx.weights_version == 2
-
-            task.use(mw.fetch_weights(policy, max_staleness=0)).use(look).run()
-        return value_of(policy)
-
-    with Cluster(2) as cluster:
-        assert cluster.run(main, timeout=15.0)[1] == 2.0
-
-
 def test_half_the_bytes_may_travel_but_not_of_sums_of_squares() -> None:
     config = DQNConfig(hidden=(4,), batch_size=8, normalize_obs=True)
 

@@ -85,23 +85,17 @@ POLICIES: dict[str, Any] = {
     "rainbow": lambda: Rainbow(CARTPOLE),
     "discrete_sac": lambda: DiscreteSAC(CARTPOLE),
 }
-OFTEN = ("own network", "image", "sac")
-"""Those of which each test run writes an ONNX file, which takes seconds; another program reads one
-of a DQN."""
-RUN = {
-    "torch": """
+SELDOM = ("dqn", "ddpg", "td3 of images")
+"""Those that have nothing that others do not have; left to `make test-slow`."""
+OFTEN = ("sac",)
+"""Those of which each test run writes an ONNX file, which takes seconds; tests below write more."""
+SLOW = pytest.mark.slow
+PROGRAM = """
 import sys, numpy, torch
 run = torch.export.load("policy.pt2").module()
 obs = torch.from_numpy(numpy.load("obs.npy"))
 numpy.save("outputs.npy", run(obs).detach().numpy())
-""",
-    "onnx": """
-import sys, numpy, onnxruntime
-session = onnxruntime.InferenceSession("policy.onnx")
-[outputs] = session.run(None, {"obs": numpy.load("obs.npy")})
-numpy.save("outputs.npy", outputs)
-""",
-}
+"""
 """What a program does that serves a policy."""
 ALONE = 'assert not any(name.startswith("ding_lite") for name in sys.modules)'
 
@@ -135,13 +129,8 @@ def check(policy: Any, obs: np.ndarray, found: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("name", "form"),
     [
-        *((name, "torch") for name in POLICIES),
-        *((name, "onnx") for name in OFTEN),
-        *(
-            pytest.param(name, "onnx", marks=pytest.mark.slow)
-            for name in POLICIES
-            if name not in OFTEN
-        ),
+        *(pytest.param(name, "torch", marks=SLOW if name in SELDOM else ()) for name in POLICIES),
+        *(pytest.param(name, "onnx", marks=() if name in OFTEN else SLOW) for name in POLICIES),
     ],
 )
 def test_a_file_computes_what_the_policy_does(name: str, form: str, tmp_path: Path) -> None:
@@ -153,13 +142,13 @@ def test_a_file_computes_what_the_policy_does(name: str, form: str, tmp_path: Pa
     assert all(torch.equal(tensor, before[name]) for name, tensor in policy.weights().items())
 
 
-@pytest.mark.parametrize("form", ["onnx", "torch"])
-def test_another_program_runs_a_file_without_this_package(form: str, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_another_program_runs_a_file_without_this_package(tmp_path: Path) -> None:
     policy = DQN(CARTPOLE, DQNConfig(hidden=(8,), dueling=True))
-    export_policy(policy, tmp_path / f"policy{export.SUFFIXES[form]}")
+    export_policy(policy, tmp_path / "policy.pt2")
     obs = observations(CARTPOLE)
     np.save(tmp_path / "obs.npy", obs)
-    subprocess.run([sys.executable, "-c", RUN[form] + ALONE], cwd=tmp_path, check=True, timeout=50)
+    subprocess.run([sys.executable, "-c", PROGRAM + ALONE], cwd=tmp_path, check=True, timeout=50)
     check(policy, obs, np.load(tmp_path / "outputs.npy"))
 
 
@@ -202,7 +191,7 @@ class OfParts(nn.Module):
         return values
 
 
-@pytest.mark.parametrize("network", [None, OfParts])
+@pytest.mark.parametrize("network", [pytest.param(None, marks=SLOW), OfParts])
 def test_each_part_of_an_observation_is_an_input(network: Any, tmp_path: Path) -> None:
     space = Dict(at=Discrete(3), speed=Box(-1.0, 1.0, (2,)))
     spec = EnvSpec(env_id="x", obs_space=space, action_space=Discrete(4))
@@ -214,6 +203,7 @@ def test_each_part_of_an_observation_is_an_input(network: Any, tmp_path: Path) -
     np.testing.assert_allclose(values, policy.q_values(obs), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [RecurrentPPO, R2D2])
 def test_states_come_in_and_go_out(kind: Any, tmp_path: Path) -> None:
     policy = kind(CARTPOLE)
@@ -229,15 +219,9 @@ def test_states_come_in_and_go_out(kind: Any, tmp_path: Path) -> None:
         np.testing.assert_allclose(state, memory.state, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("spec", "kind"),
-    [
-        pytest.param(CARTPOLE, "gru", id="vector-gru"),
-        pytest.param(CARTPOLE, "lstm", id="vector-lstm", marks=pytest.mark.slow),
-        pytest.param(SCREEN, "gru", id="image-gru", marks=pytest.mark.slow),
-        pytest.param(SCREEN, "lstm", id="image-lstm", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@pytest.mark.parametrize("spec", [CARTPOLE, SCREEN])
 def test_states_of_actor_critics_come_in_and_go_out(
     kind: Any, spec: EnvSpec, tmp_path: Path
 ) -> None:
@@ -255,9 +239,13 @@ def test_states_of_actor_critics_come_in_and_go_out(
 
 
 @pytest.mark.parametrize(
-    "kind", [PPO, *(pytest.param(other, marks=pytest.mark.slow) for other in (A2C, IMPALA))]
+    ("kind", "spec"),
+    [
+        pytest.param(kind, spec, marks=() if (kind, spec) == (PPO, SCREEN) else SLOW)
+        for kind in (PPO, A2C, IMPALA)
+        for spec in (CARTPOLE, SCREEN, ARM)
+    ],
 )
-@pytest.mark.parametrize("spec", [pytest.param(CARTPOLE, marks=pytest.mark.slow), SCREEN, ARM])
 def test_actor_critics_return_action_parameters_and_values(
     kind: Any, spec: EnvSpec, tmp_path: Path
 ) -> None:
@@ -288,8 +276,7 @@ class WideMeans(nn.Module):
         return found[:, :-1], found[:, -1]
 
 
-@pytest.mark.parametrize("kind", [PPO, A2C, IMPALA])
-@pytest.mark.parametrize("num_outputs", [2, 4])
+@pytest.mark.parametrize(("kind", "num_outputs"), [(PPO, 2), (A2C, 4), (IMPALA, 2)])
 def test_a_file_of_an_actor_critic_gives_actions_within_all_kinds_of_bounds(
     kind: Any, num_outputs: int, tmp_path: Path
 ) -> None:
@@ -309,8 +296,7 @@ VECTOR, TREE = CARTPOLE.obs_space, Dict(at=Discrete(3), speed=Box(-1.0, 1.0, (2,
 @pytest.mark.parametrize(
     ("make", "space", "form"),
     [
-        pytest.param(DQN, VECTOR, "onnx", id="dqn"),
-        pytest.param(DQN, TREE, "torch", id="dqn-tree"),
+        pytest.param(DQN, VECTOR, "torch", id="dqn"),
         pytest.param(PPO, VECTOR, "torch", id="ppo"),
         pytest.param(
             lambda spec: PPO(spec, PPOConfig(memory="gru", normalize_obs=True)),
@@ -343,15 +329,16 @@ def test_a_file_chooses_legal_actions_only(
     if form == "onnx":
         session = onnxruntime.InferenceSession(str(path))
         outputs = session.run(None, dict(zip(names, inputs, strict=False)))
-        values = outputs[0]
     else:
         tensors: list[Any] = [torch.from_numpy(each) for each in inputs]
-        if space is TREE:
-            tensors = [dict(zip(TREE, tensors[:2], strict=True)), *tensors[2:]]
         found = torch.export.load(str(path)).module()(*tensors)
-        values = (found if isinstance(found, torch.Tensor) else found[0]).detach().numpy()
+        found = [found] if isinstance(found, torch.Tensor) else found
+        outputs = [tensor.detach().numpy() for tensor in found]
+    values = outputs[0]
     memory = {"memory": policy.make_memory(8)} if size else {}
     np.testing.assert_array_equal(values.argmax(1), policy.act(obs, explore=False, **memory))
+    if size:
+        np.testing.assert_allclose(outputs[-1], memory["memory"].state, rtol=1e-4, atol=1e-5)
     assert np.isneginf(values[~legal]).all()
     assert np.isfinite(values[legal]).all()
 
