@@ -80,6 +80,7 @@ FILES["evaluate_elsewhere"] = FILES["dqn_cartpole"] | {"nodes.jsonl"}
 """All files of a run, of one process and of several."""
 
 
+FEW = ("--max-env-steps", "1000")
 SECONDS = 110.0
 
 
@@ -136,7 +137,7 @@ def saved_in_checkpoint(example: Path, folder: Path) -> DQN:
 @pytest.mark.procs
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_ends_with_its_result(example: Path, process: Warm, tmp_path: Path) -> None:
-    said = finished(process, example, "--smoke", "--seed", "7", cwd=tmp_path)
+    said = finished(process, example, "--smoke", "--seed", "7", *FEW, cwd=tmp_path)
 
     if ENVS.get(example.stem) == "LunarLander-v3" and find_spec("Box2D") is None:
         assert said.code == 2, said.err
@@ -150,7 +151,7 @@ def test_an_example_ends_with_its_result(example: Path, process: Warm, tmp_path:
         ENVS.get(example.stem, "CartPole-v1"),
         7,
     )
-    assert 0 < result["env_steps"] < 2_000 + ENV_STEPS_OF_A_STEP.get(example.stem, 1)
+    assert 0 < result["env_steps"] < int(FEW[1]) + ENV_STEPS_OF_A_STEP.get(example.stem, 1)
     assert result["train_iter"] > 0
     assert sum(result["seconds"].values()) > 0.9 * result["wall_s"]
     assert result["solved"] == (result["eval_return"] >= TARGETS.get(example.stem, 475.0))
@@ -179,7 +180,7 @@ def test_one_learner_learns_from_one_collector(name: str, process: Warm, tmp_pat
 
 
 @pytest.mark.procs
-@pytest.mark.parametrize("nodes", ["1", pytest.param("2", marks=pytest.mark.slow), "3"])
+@pytest.mark.parametrize("nodes", [pytest.param("1", marks=pytest.mark.slow), "3"])
 def test_weights_evaluated_on_another_node_are_shown_and_saved(
     nodes: str, process: Warm, tmp_path: Path
 ) -> None:
@@ -226,7 +227,7 @@ def test_a_learner_ends_with_the_weights_that_another_node_found_good() -> None:
 @pytest.mark.procs
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("dqn_cartpole", ()), ("evaluate_elsewhere", ()), ("evaluate_elsewhere", ("--nodes", "1"))],
+    [("dqn_cartpole", ()), ("evaluate_elsewhere", ())],
 )
 def test_ctrl_c_ends_a_run_with_everything_saved(
     name: str, options: tuple[str, ...], tmp_path: Path

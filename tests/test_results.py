@@ -89,5 +89,6 @@ def test_a_run_that_was_broken_off_goes_on_and_its_result_is_on_the_page(
     [row] = page.rows_of("CartPole-v1")
     assert row["env_steps"] == 512
     assert f"| PPO | ding_lite | 475 | {row['solved']:d} of 1 | {row['return']:,.1f} [" in text
-    assert "Not run yet: DQN." in text
+    assert "### Acrobot-v1" not in text
+    assert "\n- classic control: CartPole-v1 (DQN), Acrobot-v1 (PPO, DQN), " in text
     assert (tmp_path / "docs" / "CartPole-v1.png").stat().st_size > 5_000

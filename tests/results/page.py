@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from statistics import median
 from typing import Any
 
@@ -76,19 +77,22 @@ def write() -> None:
 
 def markdown() -> str:
     """Render the page."""
-    lines = [INTRODUCTION]
+    lines, missing = [INTRODUCTION], []
     for group, envs in TASKS.items():
-        lines += ["", f"## {group}"]
-        for env in envs:
-            lines += ["", f"### {env}", "", *_section(env)]
+        sections = [("", f"### {env}", "", *_section(env)) for env in envs if rows_of(env)]
+        if sections:
+            lines += ["", f"## {group}", *chain(*sections)]
+        names = {env: ", ".join(map(str.upper, _missing(env))) for env in envs}
+        without = [f"{env} ({policies})" for env, policies in names.items() if policies]
+        missing += [f"- {group}: {', '.join(without)}"] if without else []
+    if missing:
+        lines += ["", "## Not run yet", "", *missing]
+        lines += ["", "`make results ARGS=ENV` runs those of one environment."]
     return "\n".join(lines) + "\n"
 
 
 def _section(env: str) -> Iterator[str]:
     rows = rows_of(env)
-    if not rows:
-        yield "Not run yet."
-        return
     yield "| | | target | reached | return | env steps | processor time |"
     yield "|---|---|---:|---:|---:|---:|---:|"
     for policy in policies_of(env):
@@ -96,12 +100,14 @@ def _section(env: str) -> Iterator[str]:
             found = [row for row in rows if (row["policy"], row["side"]) == (policy, side)]
             if found:
                 yield _line(policy, name, found)
-    missing = [p for p in policies_of(env) if p not in {row["policy"] for row in rows}]
-    if missing:
-        yield ""
-        yield f"Not run yet: {', '.join(policy.upper() for policy in missing)}."
     yield ""
     yield f"![Greedy returns over env steps on {env}]({_file_name(env)}.png)"
+
+
+def _missing(env: str) -> list[str]:
+    """Return the policies without a result."""
+    there = {row["policy"] for row in rows_of(env)}
+    return [policy for policy in policies_of(env) if policy not in there]
 
 
 def _line(policy: str, name: str, rows: Sequence[dict[str, Any]]) -> str:
