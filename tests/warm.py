@@ -36,7 +36,7 @@ MEMORY_BYTES = 8 << 30
 """Address space of a child. What slips through a check ends with MemoryError, and disturbs
 nothing else on the machine."""
 MOST_SAID = 100_000
-CLONE_NEWNS, CLONE_NEWUSER, MS_RDONLY = 0x00020000, 0x10000000, 1
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET, MS_RDONLY = 0x00020000, 0x10000000, 0x40000000, 1
 """As the headers of Linux spell them."""
 STRICT = ["error", "ignore:builtin type:DeprecationWarning"]
 """Box2D warns while Python loads it, and Python crashes where that is an error."""
@@ -67,6 +67,41 @@ class Said(NamedTuple):
     out: str
     err: str
     seconds: float
+
+
+class Child:
+    """A child that runs a script while the caller goes on.
+
+    It is a child of the process that forked it, which is why this is no `subprocess.Popen`.
+    """
+
+    def __init__(self, parent: Warm, pid: int, stdout: IO[str]) -> None:
+        self.pid = pid
+        self.stdout = stdout
+        self._parent = parent
+        self._handle = os.pidfd_open(pid)
+        self._code: int | None = None
+
+    def wait(self) -> int:
+        """Wait for the end; return the exit code, negative for a signal."""
+        if self._code is None:
+            select.select([self._handle], [], [])
+            os.close(self._handle)
+            self._code = int(self._parent.ask(wait=self.pid))
+        return self._code
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while the child runs."""
+        if self._code is None and not select.select([self._handle], [], [], 0.0)[0]:
+            return None
+        return self.wait()
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 class Warm:
@@ -107,7 +142,7 @@ class Warm:
                 reader.
             disk: The options of a file system that is mounted at the folder for this child alone.
         """
-        return self._ask(
+        said = self.ask(
             words=[*words],
             folder=str(folder),
             seconds=seconds,
@@ -117,6 +152,7 @@ class Warm:
             out=out,
             disk=disk,
         )
+        return Said(*said)
 
     def run(
         self,
@@ -125,7 +161,6 @@ class Warm:
         seconds: float,
         folder: Path | None = None,
         strict: bool = False,
-        joined: bool = False,
         variables: Mapping[str, str] | None = None,
     ) -> Said:
         """Run a script in a child, until the child and its exit handlers end.
@@ -136,26 +171,55 @@ class Warm:
             seconds: After which it is killed, and counts as hanging.
             folder: Where it runs; by default in its own folder.
             strict: Whether a warning is an error.
-            joined: Whether errors are part of the output, in order.
             variables: Environment variables.
         """
-        return self._ask(
+        said = self.ask(
             script=str(script),
             words=[*words],
             folder=str(folder or script.parent),
             seconds=seconds,
             strict=strict,
-            joined=joined,
             variables={**(variables or {})},
         )
+        return Said(*said)
 
-    def _ask(self, **asked: object) -> Said:
+    def start(
+        self,
+        script: Path,
+        *words: str,
+        folder: Path,
+        variables: Mapping[str, str],
+        machine: int | None = None,
+    ) -> Child:
+        """Start a script in a child, with its errors in its output.
+
+        Args:
+            script: The path of the script.
+            words: Its arguments.
+            folder: Where it runs.
+            variables: Environment variables.
+            machine: A process whose network and user namespaces it enters.
+        """
+        reading, writing = os.pipe()
+        pid = self.ask(
+            script=str(script),
+            words=[*words],
+            folder=str(folder),
+            output=f"/proc/{os.getpid()}/fd/{writing}",
+            variables={**variables},
+            machine=machine,
+        )
+        os.close(writing)
+        return Child(self, int(pid), open(reading))  # noqa: SIM115 - the caller reads and closes it
+
+    def ask(self, **asked: object) -> Any:  # noqa: ANN401 - each question has its own answer
+        """Ask the process for something; return the answer."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
         stdin.write(json.dumps(asked) + "\n")
         stdin.flush()
-        return Said(*json.loads(stdout.readline()))
+        return json.loads(stdout.readline())
 
     def close(self) -> None:
         """Let the process end."""
@@ -189,21 +253,19 @@ def serve() -> None:
         answering.flush()
 
 
-def _answer(asked: Mapping[str, Any]) -> Said:
+def _answer(asked: Mapping[str, Any]) -> Said | int:
+    """Start or wait for a child of `Warm.start`, or do both for one of `run` or `call`."""
     from ding_lite.clock import SYSTEM_CLOCK
 
-    folder = Path(asked["folder"])
+    if "wait" in asked:
+        _, status = os.waitpid(asked["wait"], 0)
+        return os.waitstatus_to_exitcode(status)
+    if "output" in asked:
+        with open(asked["output"], "wb") as output:
+            return _fork(asked, output, output)
     out, err = (_unnamed_file() for _ in range(2))
     began = SYSTEM_CLOCK.now()
-    pid = os.fork()
-    if pid == 0:
-        os.setpgid(0, 0)
-        os.chdir(folder)
-        if "script" in asked:
-            _fork_fork_servers(strict=asked["strict"])
-            _be_the_script(asked, out, err)
-        else:
-            _be_the_command(asked, out, err)
+    pid = _fork(asked, out, err)
     watched = os.pidfd_open(pid)
     ready, _, _ = select.select([watched], [], [], asked["seconds"])
     os.close(watched)
@@ -216,14 +278,39 @@ def _answer(asked: Mapping[str, Any]) -> Said:
     return Said(code, _read(out), _read(err), seconds)
 
 
+def _fork(asked: Mapping[str, Any], out: IO[bytes], err: IO[bytes]) -> int:
+    """Fork a child that is the script or the command; return its process id."""
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+        os.chdir(asked["folder"])
+        if "script" not in asked:
+            _be_the_command(asked, out, err)
+        if asked.get("machine") is not None:
+            _enter(asked["machine"])
+        _fork_fork_servers(strict=asked.get("strict", False))
+        _be_the_script(asked, out, err)
+    return pid
+
+
+def _enter(machine: int) -> None:
+    """Do what `nsenter --user --net --target MACHINE` does."""
+    system, handle = ctypes.CDLL(None, use_errno=True), os.pidfd_open(machine)
+    if system.setns(handle, CLONE_NEWUSER | CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "setns")
+    os.close(handle)
+
+
 def _be_the_script(asked: Mapping[str, Any], out: IO[bytes], err: IO[bytes]) -> NoReturn:
     """Do what `python SCRIPT` does, and leave as Python does."""
     script = Path(asked["script"])
     os.environ.update(asked["variables"], PYTHONPATH=str(ROOT), MPLBACKEND="Agg")
     tempfile.tempdir = None  # or what it was in the process that has forked this one
     os.dup2(out.fileno(), 1)
-    os.dup2(1 if asked["joined"] else err.fileno(), 2)
-    if asked["strict"]:
+    os.dup2(err.fileno(), 2)
+    for file in {out, err}:
+        file.close()  # else a pipe stays open behind `close_fds`
+    if asked.get("strict"):
         _be_strict()
     sys.argv = [str(script), *asked["words"]]
     sys.orig_argv = [sys.executable, *sys.argv]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from ding_lite.parallel.supervise.job import Job
 from ding_lite.parallel.supervise.local_engine import LocalEngine
 from ding_lite.parallel.supervise.supervisor import run_job
 from tests.procs import mains
-from tests.procs.programs import command_of, short_folder
+from tests.procs.programs import Forked, short_folder
 from tests.procs.shells import Desk, Type
 from tests.warm import PROGRAMS, Warm, warm
 
 RunJob = Callable[..., list[Any]]
-RunForked = Callable[..., tuple[int | None, str]]
+Fork = Callable[..., Forked]
+RunForked = Callable[..., tuple[int, str]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -50,19 +52,21 @@ def _forks() -> Iterator[Warm]:
 
 
 @pytest.fixture
-def run_forked(_forks: Warm, folder: Path) -> RunForked:
-    """Return what runs a program of `tests/programs` to its end, without a start of Python.
+def fork(_forks: Warm, folder: Path) -> Fork:
+    """Return what starts a program without a start of Python, see `Forked`.
 
-    For programs that learn: the imports of two processes would take longer than all the rest.
+    For programs that import torch, which takes longer than all that they do.
     """
+    return partial(Forked, _forks, folder)
 
-    def run_forked(name: str, **given: Any) -> tuple[int | None, str]:
-        script, word = command_of(name, **given)
-        own = {"TMPDIR": str(folder)}
-        said = _forks.run(
-            Path(script), word, folder=folder, seconds=100.0, joined=True, variables=own
-        )
-        return said.code, said.out
+
+@pytest.fixture
+def run_forked(fork: Fork) -> RunForked:
+    """Return what does the same, and waits for the end."""
+
+    def run_forked(name: str, **given: Any) -> tuple[int, str]:
+        with fork(name, **given) as program:
+            return program.end()
 
     return run_forked
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.procs.conftest import RunForked
+from tests.procs.conftest import Fork, RunForked
 from tests.procs.programs import Job
 
 
@@ -41,8 +41,8 @@ def test_the_death_of_a_learner_ends_the_job(folder: Path) -> None:
     assert "NodeFailed" in said
 
 
-def test_the_death_of_a_learner_restarts_all_of_them_where_that_was_asked_for(folder) -> None:
-    with Job(folder, "learners", ends="later") as job:
+def test_the_death_of_a_learner_restarts_all_of_them_where_that_was_asked_for(fork: Fork) -> None:
+    with fork("learners", ends="later") as job:
         pids = job.pids(3)
         job.line("training 1")
         os.kill(pids[1], signal.SIGKILL)
