@@ -210,9 +210,9 @@ class Warm:
             machine=machine,
         )
         os.close(writing)
-        return Child(self, int(pid), open(reading))  # noqa: SIM115 - the caller reads and closes it
+        return Child(self, int(pid), open(reading))
 
-    def ask(self, **asked: object) -> Any:  # noqa: ANN401 - each question has its own answer
+    def ask(self, **asked: object) -> Any:
         """Ask the process for something; return the answer."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None

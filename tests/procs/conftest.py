@@ -47,7 +47,7 @@ def type_line(folder: Path) -> Iterator[Type]:
 
 @pytest.fixture(scope="session")
 def _forks() -> Iterator[Warm]:
-    with warm(PROGRAMS) as process:
+    with warm([*PROGRAMS, "accelerate"]) as process:
         yield process
 
 

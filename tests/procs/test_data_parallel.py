@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
 from tests.procs.conftest import Fork, RunForked
-from tests.procs.programs import Job
 
 
 def test_learners_take_the_step_that_one_would_take_with_all_their_batches(
@@ -31,8 +29,8 @@ def test_a_learner_that_waits_for_another_which_has_left_ends_with_the_job(
 
 
 @pytest.mark.slow
-def test_the_death_of_a_learner_ends_the_job(folder: Path) -> None:
-    with Job(folder, "learners", ends="never") as job:
+def test_the_death_of_a_learner_ends_the_job(fork: Fork) -> None:
+    with fork("learners", ends="never") as job:
         pids = job.pids(3)
         job.line("training 1")
         os.kill(pids[1], signal.SIGKILL)

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.procs.programs import Job, run_job
+from tests.procs.conftest import Fork
 
 
 @pytest.mark.parametrize("slow", ["learner", pytest.param("collector", marks=pytest.mark.slow)])
-def test_nothing_piles_up_or_hangs_when_one_node_is_a_hundred_times_slower(folder, slow) -> None:
-    code, said = run_job(folder, "rates", slow=slow)
+def test_nothing_piles_up_or_hangs_when_one_node_is_a_hundred_times_slower(
+    run_forked, slow
+) -> None:
+    code, said = run_forked("rates", slow=slow)
     assert code == 0, said
     megabytes, behind, seen = zip(*literal_eval(said.splitlines()[-1]), strict=True)
     assert seen[0] >= 40
@@ -23,8 +25,8 @@ def test_nothing_piles_up_or_hangs_when_one_node_is_a_hundred_times_slower(folde
     assert max(megabytes) < 30, said
 
 
-def test_a_learner_goes_on_without_a_shard_that_is_killed_and_takes_it_up_again(folder) -> None:
-    with Job(folder, "shards") as program:
+def test_a_learner_goes_on_without_a_shard_that_is_killed_and_takes_it_up_again(fork) -> None:
+    with fork("shards") as program:
         pids = program.pids(3)
         program.line("trained")
         os.kill(pids[2], signal.SIGKILL)
@@ -34,8 +36,8 @@ def test_a_learner_goes_on_without_a_shard_that_is_killed_and_takes_it_up_again(
         assert said.splitlines()[-1] == "(True, ())"
 
 
-def test_the_learner_of_shards_may_be_killed_too(folder: Path) -> None:
-    with Job(folder, "shards") as program:
+def test_the_learner_of_shards_may_be_killed_too(fork: Fork, folder: Path) -> None:
+    with fork("shards") as program:
         pids = program.pids(3)
         program.line("trained")
         os.kill(pids[0], signal.SIGKILL)

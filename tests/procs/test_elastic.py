@@ -8,6 +8,8 @@ import signal
 import pytest
 
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
+from tests.procs.conftest import Fork
+from tests.procs.programs import Program
 from tests.procs.shells import Shell, Type
 
 LEARNER = (
@@ -159,10 +161,15 @@ def test_a_node_that_joins_a_mesh_is_connected_to_all_and_to_those_that_join_nex
 # -- servers -------------------------------------------------------------------------------
 
 
-def test_a_collector_that_joins_gets_weights_and_its_shard_is_drawn_from(type_line: Type) -> None:
+def test_a_collector_that_joins_gets_weights_and_its_shard_is_drawn_from(fork: Fork) -> None:
     [port] = free_ports(LOOPBACK, 1)
-    shells = [type_line(line, port, program="elastic_servers") for line in (LEARNER, COLLECTOR)]
-    shells[0].line("draws 1")
-    shells.append(type_line(f"{LATER}", port, program="elastic_servers"))
-    shells[0].line("draws 1 2")
-    assert [shell.end()[0] for shell in shells] == [0, 0, 0]
+
+    def start(line: str) -> Program:
+        words = line.replace("50515", str(port)).split()
+        return fork("elastic_servers", variables=dict(w.split("=") for w in words if "=" in w))
+
+    with start(LEARNER) as learner, start(COLLECTOR) as collector:
+        learner.line("draws 1")
+        with start(LATER) as later:
+            learner.line("draws 1 2")
+            assert [node.end()[0] for node in (learner, collector, later)] == [0, 0, 0]

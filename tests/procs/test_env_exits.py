@@ -11,11 +11,17 @@ import pytest
 
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from tests.procs.conftest import RunForked
-from tests.procs.programs import Job, wait_until_gone
+from tests.procs.programs import wait_until_gone
 
 
-def program(fault: str | None, mode: str, *, resumes: bool = False) -> dict[str, Any]:
-    return {"name": "faulty_env", "fault": fault, "mode": mode, "resumes": resumes}
+def program(fault: str | None, mode: str, **more: Any) -> dict[str, Any]:
+    return {
+        "name": "faulty_env",
+        "fault": fault,
+        "mode": mode,
+        "resumes": False,
+        "hanging_s": 5.0,
+    } | more
 
 
 def saved(folder: Path) -> dict[str, int]:
@@ -52,14 +58,14 @@ def goes_on(folder: Path, mode: str, run_forked: RunForked) -> None:
     ],
 )
 def test_ctrl_c_while_an_environment_of_another_process_hangs_saves_the_whole_steps(
-    folder, fault, run_forked
+    fork, folder, fault, run_forked
 ):
-    with Job(folder, **program(fault, "async")) as running:
+    with fork(**program(fault, "async", hanging_s=0.5)) as running:
         pid = int(running.line("at ")[1])
         os.kill(running.pid, signal.SIGINT)
         code, said = running.end()
         assert code == 130, said
-        assert "has not answered within 5 s" in said
+        assert "has not answered within 0.5 s" in said
         wait_until_gone(pid)
     assert saved(folder) == {"total_step": 9, "env_step": 80, "train_iter": 10}
     if fault == "hangs":
@@ -74,8 +80,8 @@ def test_ctrl_c_while_an_environment_of_another_process_hangs_saves_the_whole_st
         pytest.param("exits", signal.SIGINT, marks=pytest.mark.slow),
     ],
 )
-def test_environments_that_end_with_ctrl_c_do_not_lose_the_whole_steps(folder, fault, signum):
-    with Job(folder, **program(f"{fault} later", "async")) as running:
+def test_environments_that_end_with_ctrl_c_do_not_lose_the_whole_steps(fork, folder, fault, signum):
+    with fork(**program(f"{fault} later", "async")) as running:
         running.line("at ")
         os.kill(running.pid, signum)
         running.line("the run ends after this step")
@@ -88,9 +94,9 @@ def test_environments_that_end_with_ctrl_c_do_not_lose_the_whole_steps(folder, f
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_second_ctrl_c_in_an_environment_saves_the_whole_steps_too(
-    folder, mode, run_forked
+    fork, folder, mode, run_forked
 ) -> None:
-    with Job(folder, **program("hangs", mode)) as running:
+    with fork(**program("hangs", mode)) as running:
         running.line("at ")
         if mode == "async":
             running.line("at ")  # of the other process: this one waits for both

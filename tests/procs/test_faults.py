@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
+from tests.procs.conftest import RunForked
 from tests.procs.programs import Job, Program, run_job, wait_until_gone
 
 SLOW = pytest.mark.slow
@@ -80,8 +81,10 @@ def test_a_node_that_hangs_with_pythons_lock_held_is_lost_and_joins_again(folder
 # -- a disk that is full -------------------------------------------------------------------
 
 
-def test_a_full_disk_of_a_node_ends_the_job_with_its_last_checkpoint_whole(folder) -> None:
-    code, said = run_job(folder, "full_disk")
+def test_a_full_disk_of_a_node_ends_the_job_with_its_last_checkpoint_whole(
+    run_forked: RunForked, folder: Path
+) -> None:
+    code, said = run_forked("full_disk")
     assert code == 1
     assert "NodeFailed: Node 1 failed while running `main`: SaveError" in said
     assert "File too large" in said

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from ding_lite.parallel.network.security import make_key
+from tests.procs.conftest import Fork
 from tests.procs.network import Machine, Network, why_not
 from tests.procs.programs import PROGRAMS, ROOT
 from tests.procs.shells import Shell
 from tests.procs.test_rendezvous import hears
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2", "10.77.0.3")
-HUB = "DING_LITE_ADDRESS=10.77.0.1 DING_LITE_PORTS=50515"
-OTHER = "DING_LITE_ATTACH_TO=tcp://10.77.0.1:50515"
+HUB = {"ADDRESS": ADDRESSES[0], "PORTS": "50515"}
 
 
 @pytest.fixture
@@ -60,14 +60,17 @@ class Start:
     def __call__(self, line: str) -> list[Shell]:
         return [self.node(number, line) for number in range(len(self._machines))]
 
+    def place(self, number: int) -> dict[str, str]:
+        """Return the variables of a node."""
+        where = {"ATTACH_TO": f"tcp://{ADDRESSES[0]}:50515"} if number else HUB
+        place = {"NUM_NODES": str(len(self._machines)), "NODE_ID": str(number), **where}
+        place["KEY_FILE"] = str(self._folder / "job.key")
+        return {f"DING_LITE_{name}": text for name, text in place.items()}
+
     def node(self, number: int, line: str) -> Shell:
-        place = HUB if number == 0 else OTHER
-        environ = f"DING_LITE_NUM_NODES={len(self._machines)} DING_LITE_NODE_ID={number} {place}"
-        environ += f" DING_LITE_KEY_FILE={self._folder / 'job.key'}"
         machine = self._machines[number]
-        return self._stack.enter_context(
-            machine.type_line(self._folder, f"{environ} exec {line}", TMPDIR=str(self._folder))
-        )
+        environ = {"TMPDIR": str(self._folder), **self.place(number)}
+        return self._stack.enter_context(machine.type_line(self._folder, f"exec {line}", **environ))
 
 
 def test_a_star_outlives_loss_delay_a_cut_of_ten_seconds_and_a_move(
@@ -110,9 +113,16 @@ def test_a_mesh_of_machines_that_know_node_0_follows_one_that_moves(
 
 
 def test_learners_on_two_machines_average_their_gradients_and_one_on_a_third_collects(
-    folder: Path, start: Start
+    fork: Fork, machines: list[Machine], start: Start
 ) -> None:
-    ended = [shell.end() for shell in start(f"python {PROGRAMS / 'hosts_learn.py'}")]
+    with ExitStack() as stack:
+        nodes = [
+            stack.enter_context(
+                fork("hosts_learn", variables=start.place(number), machine=machine.pid)
+            )
+            for number, machine in enumerate(machines)
+        ]
+        ended = [node.end() for node in nodes]
     assert [code for code, _ in ended] == [0, 0, 0], ended
     first, second, third = (literal_eval(said.splitlines()[-1])[0] for _, said in ended)
     mean, num_batches_of_both, digests = first
@@ -120,23 +130,20 @@ def test_learners_on_two_machines_average_their_gradients_and_one_on_a_third_col
     assert (second, third) == (first, None)
 
 
-def test_processes_of_accelerate_on_two_machines_are_one_population(folder, machines) -> None:
-    torchrun = "exec python -m torch.distributed.run --nnodes 2 --nproc-per-node 1"
-    torchrun += f" --master-addr {ADDRESSES[0]} --master-port 50600"
+def test_processes_of_accelerate_on_two_machines_are_one_population(
+    fork: Fork, machines: list[Machine]
+) -> None:
+    known = {"WORLD_SIZE": "2", "LOCAL_RANK": "0"}  # as torchrun sets them
+    known |= {"MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": "50600"}
     with ExitStack() as stack:
-        shells = [
+        processes = [
             stack.enter_context(
-                machine.type_line(
-                    folder,
-                    f"{torchrun} --node-rank {rank} {PROGRAMS / 'hosts_evolve.py'}",
-                    TMPDIR=str(folder),
-                )
+                fork("hosts_evolve", variables={**known, "RANK": str(k)}, machine=machine.pid)
             )
-            for rank, machine in enumerate(machines[:2])
+            for k, machine in enumerate(machines[:2])
         ]
-        ended = [shell.end() for shell in shells]
+        ended = [process.end() for process in processes]
     assert [code for code, _ in ended] == [0, 0], ended
-    # Behind it the second torchrun may complain that the first one has gone before it.
     [first], [second] = (re.findall(r"^ended .*", said, re.MULTILINE) for _, said in ended)
     assert first == second
     num_env_steps = 4 * 3 * 8 * 2  # steps, agents, env steps, processes

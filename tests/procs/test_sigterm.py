@@ -10,10 +10,8 @@ import pytest
 
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
-from tests.procs.programs import PROGRAMS, Job, Program, run_job
-from tests.procs.shells import Type
-
-COUNTING = str(PROGRAMS / "counting.py")
+from tests.procs.conftest import Fork
+from tests.procs.programs import Job, Program, run_job
 
 
 def up(program: Program, count: int) -> dict[int, tuple[int, int]]:
@@ -27,8 +25,10 @@ def saved_by(node: int, folder: Path) -> int:
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_sigterm_with_auto_recover_saves_and_restarts_the_node_under_its_number(folder, victim):
-    with Program(folder, "", COUNTING, "recover") as program:
+def test_sigterm_with_auto_recover_saves_and_restarts_the_node_under_its_number(
+    fork, folder, victim
+):
+    with fork("counting", recover=True) as program:
         pid, begun = up(program, 2)[victim]
         os.kill(pid, signal.SIGTERM)
         pid_then, begun_then = up(program, 1)[victim]
@@ -46,9 +46,9 @@ def test_sigterm_with_auto_recover_saves_and_restarts_the_node_under_its_number(
 
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_without_auto_recover_sigterm_ends_the_job_with_an_error_that_names_node_and_signal(
-    folder: Path, victim: int
+    fork: Fork, folder: Path, victim: int
 ) -> None:
-    with Program(folder, "", COUNTING) as program:
+    with fork("counting", recover=False) as program:
         pids = up(program, 2)
         os.kill(pids[victim][0], signal.SIGTERM)
         code, said = program.end()
@@ -60,33 +60,36 @@ def test_without_auto_recover_sigterm_ends_the_job_with_an_error_that_names_node
         assert program.left_over() == []
 
 
-def place(node_id: int) -> str:
-    line = f"DING_LITE_NUM_NODES=2 DING_LITE_NODE_ID={node_id} "
-    line += "DING_LITE_ATTACH_TO=tcp://127.0.0.1:50515 " if node_id else "DING_LITE_PORTS=50515 "
-    return f"{line}exec python train.py"
+def place(node_id: int, port: int) -> dict[str, str]:
+    where = {"ATTACH_TO": f"tcp://{LOOPBACK}:{port}"} if node_id else {"PORTS": str(port)}
+    place = {"NUM_NODES": "2", "NODE_ID": str(node_id), **where}
+    return {f"DING_LITE_{name}": text for name, text in place.items()}
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_sigterm_in_a_shell_ends_that_node_and_the_line_typed_again_brings_it_back(
-    type_line: Type, victim: int
+def test_sigterm_to_a_node_started_by_hand_ends_it_and_the_same_start_brings_it_back(
+    fork: Fork, folder: Path, victim: int
 ) -> None:
     [port] = free_ports(LOOPBACK, 1)
-    shells = [type_line(place(node), port, program="counting") for node in (0, 1)]
-    for shell in shells:
-        up(shell, 1)
-    leaving, staying = shells[victim], shells[1 - victim]
-    os.kill(leaving.pid, signal.SIGTERM)
-    code, said = leaving.end()
-    assert code == 143, said
-    assert "main has ended" not in said
-    assert saved_by(victim, leaving.folder) > 5
-    assert staying.line("fate ")[1:] == [str(1 - victim), "lost", str(victim)]
-    again = type_line(place(victim), port, program="counting")
-    assert staying.line("fate ")[1:] == [str(1 - victim), "joined", str(victim)]
-    up(again, 1)
-    for shell in (staying, again):
-        (shell.folder / "enough").touch()
-    assert [shell.end()[0] for shell in (staying, again)] == [0, 0]
+
+    def start(node_id: int) -> Program:
+        return fork("counting", recover=False, variables=place(node_id, port))
+
+    with start(0) as zero, start(1) as one:
+        for node in (zero, one):
+            up(node, 1)
+        leaving, staying = (zero, one) if victim == 0 else (one, zero)
+        os.kill(leaving.pid, signal.SIGTERM)
+        code, said = leaving.end()
+        assert code == 143, said
+        assert "main has ended" not in said
+        assert saved_by(victim, folder) > 5
+        assert staying.line("fate ")[1:] == [str(1 - victim), "lost", str(victim)]
+        with start(victim) as again:
+            assert staying.line("fate ")[1:] == [str(1 - victim), "joined", str(victim)]
+            up(again, 1)
+            (folder / "enough").touch()
+            assert [node.end()[0] for node in (staying, again)] == [0, 0]
 
 
 def test_a_node_that_is_in_no_step_ends_at_once_and_is_named_as_well(folder: Path) -> None:
