@@ -15,16 +15,19 @@ import fcntl
 import gc
 import importlib
 import json
+import multiprocessing
 import os
 import resource
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
@@ -40,6 +43,8 @@ CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET, MS_RDONLY = 0x00020000, 0x10000000, 0x
 """As the headers of Linux spell them."""
 STRICT = ["error", "ignore:builtin type:DeprecationWarning"]
 """Box2D warns while Python loads it, and Python crashes where that is an error."""
+STAND_IN = ROOT / "tests" / "programs" / "forked_interpreter.py"
+ASKED_AT = "TESTS_FORK_INTERPRETERS_AT"
 COMMANDS = (
     *(
         f"ding_lite.cli.{name}"
@@ -57,6 +62,9 @@ PROGRAMS = (
     "tensorboard.summary.writer.event_file_writer",
 )
 """The modules of programs that learn."""
+
+
+_stand_in = ""
 
 
 class Said(NamedTuple):
@@ -238,6 +246,7 @@ def warm(preload: Sequence[str]) -> Iterator[Warm]:
 
 def serve() -> None:
     """Answer what is asked until standard input ends."""
+    global _stand_in
     gc.disable()
     for name in sys.argv[1:]:
         importlib.import_module(name)
@@ -248,9 +257,14 @@ def serve() -> None:
     asking, answering = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
+    folder = Path(tempfile.mkdtemp())
+    _stand_in = str(folder / "python")
+    Path(_stand_in).write_text(f"#!{sys.executable} -ISE\n" + STAND_IN.read_text())
+    Path(_stand_in).chmod(0o700)
     for line in asking:
         answering.write(json.dumps(_answer(json.loads(line))) + "\n")
         answering.flush()
+    shutil.rmtree(folder)  # by no `finally`, through which each child would come as it ends
 
 
 def _answer(asked: Mapping[str, Any]) -> Said | int:
@@ -288,7 +302,7 @@ def _fork(asked: Mapping[str, Any], out: IO[bytes], err: IO[bytes]) -> int:
             _be_the_command(asked, out, err)
         if asked.get("machine") is not None:
             _enter(asked["machine"])
-        _fork_fork_servers(strict=asked.get("strict", False))
+        _fork_interpreters(strict=asked.get("strict", False))
         _be_the_script(asked, out, err)
     return pid
 
@@ -327,33 +341,27 @@ def _be_strict() -> None:
     warnings._processoptions(STRICT)  # type: ignore[attr-defined]
 
 
-def _fork_fork_servers(*, strict: bool) -> None:
-    """Let the fork servers that this process starts be forks of what it is now.
+def _fork_interpreters(*, strict: bool) -> None:
+    """Let the interpreters that multiprocessing starts be forks of what this process is now.
 
-    They, their nodes and what passes between them are real. Only their interpreter is not started,
-    and imports nothing. `tests/procs` starts it, as users do.
+    Those are the fork servers, of nodes and of environments. They, their children and what passes
+    between them are real. Only the interpreter is not started, and imports nothing. Tests of
+    `tests/procs` that run no fork start it, as users do.
     """
-    from ding_lite.parallel.supervise.fork_server import ForkServerSpec
-
     address = f"ding_lite-tests-{os.getpid()}"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(f"\0{address}")
     listener.listen()
-    program = str(ROOT / "tests" / "programs" / "forked_server.py")
-
-    def command(self: ForkServerSpec, sys_path: Iterable[str]) -> list[str]:
-        words = [address, json.dumps([*sys_path]), self.as_json()]
-        return [sys.executable, "-ISE", program, *words]
-
+    os.environ[ASKED_AT] = address
+    multiprocessing.set_executable(_stand_in)
     launcher = os.getpid()
     if os.fork() == 0:
         _be_the_template(listener, launcher, strict=strict)
     listener.close()
-    ForkServerSpec.command = command  # type: ignore[method-assign]
 
 
 def _be_the_template(listener: socket.socket, launcher: int, *, strict: bool) -> NoReturn:
-    """Fork a fork server whenever one is asked for, until the launcher ends."""
+    """Fork an interpreter whenever one is asked for, until the launcher ends."""
     os.setpgid(0, 0)
     os.chdir("/")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -363,15 +371,14 @@ def _be_the_template(listener: socket.socket, launcher: int, *, strict: bool) ->
         packet, fds, _, _ = socket.recv_fds(asking, 1 << 20, 64)
         if os.fork() == 0:
             listener.detach()
-            _be_the_fork_server(json.loads(packet), [*fds, asking.detach()], strict=strict)
+            _be_the_interpreter(json.loads(packet), [*fds, asking.detach()], strict=strict)
         for fd in (*fds, asking.detach()):
             os.close(fd)
     os._exit(0)
 
 
-def _be_the_fork_server(asked: Mapping[str, Any], fds: Sequence[int], *, strict: bool) -> NoReturn:
-    from ding_lite.parallel.supervise.fork_server import run_fork_server
-
+def _be_the_interpreter(asked: Mapping[str, Any], fds: Sequence[int], *, strict: bool) -> NoReturn:
+    """Do what `python -c CODE` does, until the code ends."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     held = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 500) for fd in fds]
@@ -384,10 +391,14 @@ def _be_the_fork_server(asked: Mapping[str, Any], fds: Sequence[int], *, strict:
     os.chdir(asked["cwd"])
     if strict:
         _be_strict()
-    sys.path[:] = asked["sys_path"]
-    sys.argv = ["-c", asked["spec"]]
-    run_fork_server()
-    os._exit(1)  # it does not return
+    code, *words = asked["words"][asked["words"].index("-c") + 1 :]
+    sys.argv = ["-c", *words]
+    with suppress(SystemExit):  # nothing of it may reach what this process was before
+        try:
+            exec(code, {"__name__": "__main__"})
+        except Exception:  # noqa: BLE001 - as Python does with what nothing catches
+            traceback.print_exc()
+    os._exit(0)
 
 
 def _be_the_command(asked: Mapping[str, Any], out: IO[bytes], err: IO[bytes]) -> NoReturn:
@@ -447,8 +458,6 @@ def _output(name: str | None, usual: IO[bytes]) -> int:
 
 def _run(words: list[str]) -> int:
     """Do what Python does with a script: an exception that is left over is shown, and flush."""
-    import traceback
-
     from ding_lite.cli.main import main
 
     code = 99
