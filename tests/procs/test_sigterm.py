@@ -10,8 +10,8 @@ import pytest
 
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
-from tests.procs.conftest import Fork
-from tests.procs.programs import Job, Program, run_job
+from tests.procs.conftest import Fork, RunForked
+from tests.procs.programs import Program
 
 
 def up(program: Program, count: int) -> dict[int, tuple[int, int]]:
@@ -92,8 +92,8 @@ def test_sigterm_to_a_node_started_by_hand_ends_it_and_the_same_start_brings_it_
             assert [node.end()[0] for node in (staying, again)] == [0, 0]
 
 
-def test_a_node_that_is_in_no_step_ends_at_once_and_is_named_as_well(folder: Path) -> None:
-    with Job(folder, "ended_by_sigterm", main="in_no_step", recover=False) as program:
+def test_a_node_that_is_in_no_step_ends_at_once_and_is_named_as_well(fork: Fork) -> None:
+    with fork("ended_by_sigterm", main="in_no_step", recover=False) as program:
         pids = program.pids(2)
         os.kill(pids[1], signal.SIGTERM)
         code, said = program.end()
@@ -101,12 +101,12 @@ def test_a_node_that_is_in_no_step_ends_at_once_and_is_named_as_well(folder: Pat
         assert f"NodeFailed: Node 1 (process {pids[1]}) was killed by SIGTERM" in said
 
 
-def test_a_node_that_ends_the_job_in_its_last_step_has_ended_it(folder: Path) -> None:
-    code, said = run_job(folder, "ended_by_sigterm", main="in_the_last_step", recover=True)
+def test_a_node_that_ends_the_job_in_its_last_step_has_ended_it(run_forked: RunForked) -> None:
+    code, said = run_forked("ended_by_sigterm", main="in_the_last_step", recover=True)
     assert (code, said.splitlines()[-1]) == (0, "['ended', None]"), said
 
 
-def test_a_node_that_waits_for_one_that_raises_waits_for_its_restart(folder: Path) -> None:
-    code, said = run_job(folder, "ended_by_sigterm", main="raises_once", recover=True)
+def test_a_node_that_waits_for_one_that_raises_waits_for_its_restart(run_forked: RunForked) -> None:
+    code, said = run_forked("ended_by_sigterm", main="raises_once", recover=True)
     assert (code, said.splitlines()[-1]) == (0, "['ended', 'ended']"), said
     assert said.count("; restart ") == said.count("node 1 failed") == 1, said

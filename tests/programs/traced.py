@@ -1,15 +1,13 @@
 """A learner and a collector send each other one message of each kind, and trace them."""
 
 import os
-import sys
 from contextlib import suppress
-from typing import Any
 
 from ding_lite import Parallel, Task
 from ding_lite.distributed import World
 from ding_lite.errors import DeadlineExceeded
 from ding_lite.runtime import Trace
-from tests.programs.given import say
+from tests.programs.given import given, say
 
 
 def main():
@@ -19,7 +17,7 @@ def main():
             router.register("double", lambda number: 2 * number)
 
         def begin(ctx):
-            if TELLS:
+            if given.tells:
                 say("up", router.node_id, os.getpid())
             # All have their trace open: what is sent before that has no other end.
             World.current().group("node.*").barrier()
@@ -44,12 +42,9 @@ def main():
         task.on("heard", lambda: heard.append(True))
         task.use(begin)
         task.use(learn, filter_labels="learner").use(collect, filter_labels="collector")
-        task.run(max_step=None if TELLS else 3)
+        task.run(max_step=None if given.tells else 3)
 
 
-TELLS = "tells" in sys.argv
-VARIABLES = [word for word in sys.argv[1:] if "=" in word]
 if __name__ == "__main__":
-    TWO: Any = {"topology": "star", "roles": ["learner", "collector"]}
-    os.environ |= dict(word.split("=") for word in VARIABLES)
-    Parallel.runner(2, **({} if VARIABLES else TWO))(main)
+    by_hand = "DING_LITE_NODE_ID" in os.environ
+    Parallel.runner(2, "star", roles=None if by_hand else ["learner", "collector"])(main)
