@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 import signal
+from typing import Any
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from tests.procs.conftest import Fork
 from tests.procs.killing import ROLES, STAGES, others, running
@@ -25,7 +25,7 @@ MOMENTS = [
 """The victim of each round, and the node and stage at which it is killed."""
 
 
-def some(*values: object, is_quick: bool, id: str | None = None) -> ParameterSet:
+def some(*values: object, is_quick: bool, id: str | None = None) -> Any:
     return pytest.param(*values, id=id, marks=[] if is_quick else [pytest.mark.slow])
 
 
