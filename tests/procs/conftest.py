@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from ding_lite.parallel.supervise.job import Job
 from ding_lite.parallel.supervise.local_engine import LocalEngine
 from ding_lite.parallel.supervise.supervisor import run_job
 from tests.procs import mains
-from tests.procs.programs import Forked, short_folder
+from tests.procs.programs import Forked, command_of, short_folder
 from tests.procs.shells import Desk, Type
 from tests.warm import PROGRAMS, Warm, warm
 
@@ -53,11 +52,27 @@ def _forks() -> Iterator[Warm]:
 
 @pytest.fixture
 def fork(_forks: Warm, folder: Path) -> Fork:
-    """Return what starts a program without a start of Python, see `Forked`.
+    """Return what starts a program without a start of Python, see `Forked`."""
 
-    For programs that import torch, which takes longer than all that they do.
-    """
-    return partial(Forked, _forks, folder)
+    def fork(
+        name: str = "",
+        *,
+        source: str = "",
+        variables: dict[str, str] | None = None,
+        machine: int | None = None,
+        **given: Any,
+    ) -> Forked:
+        command = command_of(name, **given) if name else ()
+        return Forked(_forks, folder, source, *command, variables=variables, machine=machine)
+
+    return fork
+
+
+@pytest.fixture
+def fork_line(_forks: Warm, folder: Path) -> Iterator[Type]:
+    """Return what does the same with what a line starts, such as `A=b python train.py`."""
+    with ExitStack() as stack:
+        yield Desk(folder, stack, _forks).type_line
 
 
 @pytest.fixture

@@ -101,6 +101,11 @@ class Program:
             pass
         return self.process.wait(), self.seen
 
+    def kill(self) -> None:
+        """End the program and its group at once, and wait until it has ended."""
+        os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait()
+
     def left_over(self) -> list[str]:
         """Name what the program has left in the directories where it may write."""
         return sorted(p.name for p in self.folder.iterdir() if p.name.startswith(("ding", "pymp")))
@@ -129,26 +134,23 @@ class Forked(Program):
     Args:
         warm: What forks it.
         folder: Where it runs.
-        name: One of `tests/programs`.
-        source: The program itself, instead of a name.
+        source: The text of the program, if it is in no file.
+        command: The path of its file, and its arguments.
         variables: Environment variables.
         machine: A process in the network that it is to see; by default that of the test.
-        given: What the program is given.
     """
 
     def __init__(
         self,
         warm: Warm,
         folder: Path,
-        name: str = "",
-        *,
-        source: str = "",
+        source: str,
+        *command: str,
         variables: Mapping[str, str] | None = None,
         machine: int | None = None,
-        **given: Any,
     ) -> None:
         self.folder = folder
-        script, *words = command_of(name, **given) if name else (str(folder / "program.py"),)
+        script, *words = command or (str(folder / "program.py"),)
         if source:
             Path(script).write_text(PREAMBLE + source)
         environ = {"TMPDIR": str(folder), **(variables or {})}

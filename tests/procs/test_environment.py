@@ -120,50 +120,50 @@ def place(node_id: int, num_nodes: int = 3) -> str:
     return line.replace("NODES=2", f"NODES={num_nodes}")
 
 
-def test_the_line_of_a_node_that_was_killed_brings_it_back(type_line: Type) -> None:
+def test_the_line_of_a_node_that_was_killed_brings_it_back(fork_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
-    shells = [type_line(place(node), port, program="paused") for node in (0, 1, 2)]
+    shells = [fork_line(place(node), port, program="paused") for node in (0, 1, 2)]
     shells[0].line("waits")
     shells[2].line("plays")
     shells[2].kill()
     shells[0].line("lost 2")
-    again = type_line(f"{place(2)} joins", port, program="paused")
+    again = fork_line(f"{place(2)} joins", port, program="paused")
     assert again.end()[1].startswith("attached 49\n")
     shells[0].line("joined 2")
     assert shells[0].end()[0] == shells[1].end()[0] == again.end()[0] == 0
 
 
-def test_attach_to_joins_a_running_job_and_starts_from_its_newest_ctx(type_line: Type) -> None:
+def test_attach_to_joins_a_running_job_and_starts_from_its_newest_ctx(fork_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
-    shells = [type_line(place(node), port, program="paused") for node in (0, 1, 2)]
+    shells = [fork_line(place(node), port, program="paused") for node in (0, 1, 2)]
     shells[0].line("waits")
     address = f"tcp://127.0.0.1:{port}"
-    code, said = type_line(f"python train.py joins {address}", port, program="paused").end()
+    code, said = fork_line(f"python train.py joins {address}", port, program="paused").end()
     assert code == 1
     assert "there is a node 2 already." in said
 
     shells[2].line("plays")
     shells[2].kill()
     shells[0].line("lost 2")
-    code, said = type_line(f"python train.py joins {address}", port, program="paused").end()
+    code, said = fork_line(f"python train.py joins {address}", port, program="paused").end()
     assert code == 0
     assert said.splitlines()[0] == "attached 49"
     assert said.splitlines()[-1] == "[(2, ['distributed', 'late', 'node.2'])]"
     assert shells[0].end()[0] == shells[1].end()[0] == 0
 
 
-def test_a_node_that_raises_is_lost_to_the_others(type_line: Type) -> None:
+def test_a_node_that_raises_is_lost_to_the_others(fork_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
-    node_0 = type_line(place(0, 2), port, program="paused")
-    code, said = type_line(f"{place(1, 2)} fails", port, program="paused").end()
+    node_0 = fork_line(place(0, 2), port, program="paused")
+    code, said = fork_line(f"{place(1, 2)} fails", port, program="paused").end()
     assert code == 1
     assert "ZeroDivisionError\nin middleware `play`" in said
     node_0.line("lost 1")
 
 
-def test_ctrl_c_in_one_shell_ends_the_job_in_all(type_line: Type) -> None:
+def test_ctrl_c_in_one_shell_ends_the_job_in_all(fork_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
-    shells = [type_line(place(node, 2), port, program="paused") for node in (0, 1)]
+    shells = [fork_line(place(node, 2), port, program="paused") for node in (0, 1)]
     pid = int(shells[1].line("plays")[1])
     shells[0].line("waits")
     os.kill(pid, signal.SIGINT)

@@ -12,6 +12,8 @@ from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from tests.procs.conftest import Fork, RunForked
 from tests.procs.programs import Program
+from tests.procs.shells import Type
+from tests.procs.test_environment import NODE_0, NODE_1
 
 
 def up(program: Program, count: int) -> dict[int, tuple[int, int]]:
@@ -60,36 +62,27 @@ def test_without_auto_recover_sigterm_ends_the_job_with_an_error_that_names_node
         assert program.left_over() == []
 
 
-def place(node_id: int, port: int) -> dict[str, str]:
-    where = {"ATTACH_TO": f"tcp://{LOOPBACK}:{port}"} if node_id else {"PORTS": str(port)}
-    place = {"NUM_NODES": "2", "NODE_ID": str(node_id), **where}
-    return {f"DING_LITE_{name}": text for name, text in place.items()}
-
-
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_sigterm_to_a_node_started_by_hand_ends_it_and_the_same_start_brings_it_back(
-    fork: Fork, folder: Path, victim: int
+def test_sigterm_to_a_node_of_a_shell_ends_it_and_the_line_typed_again_brings_it_back(
+    fork_line: Type, victim: int
 ) -> None:
     [port] = free_ports(LOOPBACK, 1)
-
-    def start(node_id: int) -> Program:
-        return fork("counting", recover=False, variables=place(node_id, port))
-
-    with start(0) as zero, start(1) as one:
-        for node in (zero, one):
-            up(node, 1)
-        leaving, staying = (zero, one) if victim == 0 else (one, zero)
-        os.kill(leaving.pid, signal.SIGTERM)
-        code, said = leaving.end()
-        assert code == 143, said
-        assert "main has ended" not in said
-        assert saved_by(victim, folder) > 5
-        assert staying.line("fate ")[1:] == [str(1 - victim), "lost", str(victim)]
-        with start(victim) as again:
-            assert staying.line("fate ")[1:] == [str(1 - victim), "joined", str(victim)]
-            up(again, 1)
-            (folder / "enough").touch()
-            assert [node.end()[0] for node in (staying, again)] == [0, 0]
+    nodes = [fork_line(line, port, program="counting") for line in (NODE_0, NODE_1)]
+    for node in nodes:
+        up(node, 1)
+    leaving, staying = nodes[victim], nodes[1 - victim]
+    os.kill(leaving.pid, signal.SIGTERM)
+    code, said = leaving.end()
+    assert code == 143, said
+    assert "main has ended" not in said
+    assert saved_by(victim, leaving.folder) > 5
+    assert staying.line("fate ")[1:] == [str(1 - victim), "lost", str(victim)]
+    again = fork_line((NODE_0, NODE_1)[victim], port, program="counting")
+    assert staying.line("fate ")[1:] == [str(1 - victim), "joined", str(victim)]
+    up(again, 1)
+    for node in (staying, again):
+        (node.folder / "enough").touch()
+    assert [node.end()[0] for node in (staying, again)] == [0, 0]
 
 
 def test_a_node_that_is_in_no_step_ends_at_once_and_is_named_as_well(fork: Fork) -> None:

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
-from tests.procs.conftest import Fork, RunForked
+from tests.procs.conftest import RunForked
+from tests.procs.shells import Type
+from tests.procs.test_environment import NODE_0, NODE_1
 
 
 def read(folder: Path, *, is_closed: bool = True) -> list[dict[str, Any]]:
@@ -118,17 +120,10 @@ def test_the_trace_of_a_killed_job_lacks_only_the_closing_bracket(
     assert names == {"node 0 learner", "node 1 collector"}
 
 
-def test_nodes_that_are_started_by_hand_write_one_trace(fork: Fork, folder: Path) -> None:
+def test_nodes_that_are_started_by_hand_write_one_trace(fork_line: Type, folder: Path) -> None:
     [port] = free_ports(LOOPBACK, 1)
-    both = {"DING_LITE_NUM_NODES": "2", "XDG_STATE_HOME": str(folder)}
-    ours = both | {"DING_LITE_NODE_ID": "0", "DING_LITE_PORTS": f"{port}"}
-    ours["DING_LITE_LABELS"] = "learner"
-    theirs = both | {"DING_LITE_NODE_ID": "1", "DING_LITE_LABELS": "collector"}
-    theirs["DING_LITE_ATTACH_TO"] = f"tcp://{LOOPBACK}:{port}"
-    with (
-        fork("traced", tells=False, variables=ours) as one,
-        fork("traced", tells=False, variables=theirs) as other,
-    ):
-        assert [node.end() for node in (one, other)] == [(0, ""), (0, "")]
+    trace = str(folder / "trace.json")
+    nodes = [fork_line(line, port, program="traced", TRACE=trace) for line in (NODE_0, NODE_1)]
+    assert [node.end() for node in nodes] == [(0, "")] * 2
     found = arrows(read(folder))
     assert len(found["call"]) == len(found["item"]) == 3

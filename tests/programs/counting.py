@@ -48,4 +48,4 @@ def main():
 
 
 if __name__ == "__main__":
-    print(Parallel.runner(2, auto_recover=given.recover)(main))
+    print(Parallel.runner(2, auto_recover=getattr(given, "recover", False))(main))

@@ -17,7 +17,7 @@ def main():
             router.register("double", lambda number: 2 * number)
 
         def begin(ctx):
-            if given.tells:
+            if TELLS:
                 say("up", router.node_id, os.getpid())
             # All have their trace open: what is sent before that has no other end.
             World.current().group("node.*").barrier()
@@ -36,15 +36,16 @@ def main():
                 with suppress(DeadlineExceeded):
                     task.wait_for("heard", timeout=0.1)
 
-        task.use_step_wrapper(Trace("trace.json"))
+        task.use_step_wrapper(Trace(os.environ.get("TRACE", "trace.json")))
         task.on("collected", lambda number: None)
         heard = []
         task.on("heard", lambda: heard.append(True))
         task.use(begin)
         task.use(learn, filter_labels="learner").use(collect, filter_labels="collector")
-        task.run(max_step=None if given.tells else 3)
+        task.run(max_step=None if TELLS else 3)
 
 
+TELLS = getattr(given, "tells", False)
 if __name__ == "__main__":
     by_hand = "DING_LITE_NODE_ID" in os.environ
     Parallel.runner(2, "star", roles=None if by_hand else ["learner", "collector"])(main)
