@@ -364,7 +364,6 @@ def _be_the_template(listener: socket.socket, launcher: int, *, strict: bool) ->
     """Fork an interpreter whenever one is asked for, until the launcher ends."""
     os.setpgid(0, 0)
     os.chdir("/")
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     watched: list[Any] = [listener, os.pidfd_open(launcher)]
     while listener in select.select(watched, [], [])[0]:
         asking, _ = listener.accept()
@@ -380,7 +379,6 @@ def _be_the_template(listener: socket.socket, launcher: int, *, strict: bool) ->
 def _be_the_interpreter(asked: Mapping[str, Any], fds: Sequence[int], *, strict: bool) -> NoReturn:
     """Do what `python -c CODE` does, until the code ends."""
     os.setsid()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     held = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 500) for fd in fds]
     os.closerange(3, 500)
     for fd, number in zip(held, asked["fds"], strict=False):  # the last one tells of the end

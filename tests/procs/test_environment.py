@@ -57,55 +57,55 @@ def test_the_tutorial_does_what_it_says(type_line: Type) -> None:
 # -- what keeps a job from starting --------------------------------------------------------
 
 
-def test_a_node_with_another_key_is_refused_and_the_right_one_let_in(type_line: Type) -> None:
+def test_a_node_with_another_key_is_refused_and_the_right_one_let_in(fork_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
-    node_0 = type_line(f"{NODE_0} 15", port, program="met")
-    code, said = type_line(f"{NODE_1} 2", port, user="another", program="met").end()
+    node_0 = fork_line(f"{NODE_0} 15", port, program="met")
+    code, said = fork_line(f"{NODE_1} 2", port, user="another", program="met").end()
     assert code == 1
     assert "AuthenticationError: Node 0 has refused node 1: it has another key" in said
-    assert type_line(f"{NODE_1} 15", port, program="met").end() == (0, "[1]\n")
+    assert fork_line(f"{NODE_1} 15", port, program="met").end() == (0, "[1]\n")
     assert node_0.end() == (0, "[0]\n")
 
 
-def test_a_node_that_was_not_started_is_named(type_line: Type) -> None:
+def test_a_node_that_was_not_started_is_named(fork_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
-    code, said = type_line(f"{NODE_1} 0.2", port, program="met").end()
+    code, said = fork_line(f"{NODE_1} 0.2", port, program="met").end()
     assert code == 1
     assert f"DeadlineExceeded: Node 1 has waited 0.2 s for node 0 (tcp://127.0.0.1:{port})" in said
-    code, said = type_line(f"{NODE_0} 0.2", port, program="met").end()
+    code, said = fork_line(f"{NODE_0} 0.2", port, program="met").end()
     assert code == 1
     assert "DeadlineExceeded: Node 0 has waited 0.2 s for node 1 of 2. Were all nodes" in said
 
 
-def test_a_port_that_is_taken_is_named(type_line: Type) -> None:
+def test_a_port_that_is_taken_is_named(fork_line: Type) -> None:
     with socket.create_server((LOOPBACK, 0)) as taken:
         port = taken.getsockname()[1]
-        code, said = type_line(f"{NODE_0} 15", port, program="met").end()
+        code, said = fork_line(f"{NODE_0} 15", port, program="met").end()
     assert code == 1
     assert f"TransportError: This node cannot listen on tcp://127.0.0.1:{port}" in said
     assert "Address already in use. Is another job using it?" in said
 
 
-def test_an_address_of_another_machine_is_named(type_line: Type, folder: Path) -> None:
+def test_an_address_of_another_machine_is_named(fork_line: Type, folder: Path) -> None:
     make_key(folder / "key")
     elsewhere = f"DING_LITE_KEY_FILE={folder / 'key'} DING_LITE_ADDRESS=192.0.2.1 {NODE_0} 15"
-    code, said = type_line(elsewhere, 50515, program="met").end()
+    code, said = fork_line(elsewhere, 50515, program="met").end()
     assert code == 1
     assert "TransportError: This node cannot listen on tcp://192.0.2.1:50515: Cannot" in said
     assert "No interface of this machine has it: is it that of another one?" in said
 
 
-def test_an_invalid_host_name_is_told_from_one_of_another_machine(type_line: Type) -> None:
+def test_an_invalid_host_name_is_told_from_one_of_another_machine(fork_line: Type) -> None:
     unknown = NODE_1.replace("127.0.0.1", "x" * 64)
-    code, said = type_line(f"{unknown} 15", 50515, program="met").end()
+    code, said = fork_line(f"{unknown} 15", 50515, program="met").end()
     assert code == 1
     assert f"tcp://{'x' * 64}:50515 is on another machine, or its name cannot be looked" in said
 
 
-def test_a_node_that_dials_the_wrong_node_is_refused(type_line: Type) -> None:
+def test_a_node_that_dials_the_wrong_node_is_refused(fork_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
     node_1 = f"DING_LITE_PORTS={port} {NODE_1}".replace("NUM_NODES=2", "NUM_NODES=3")
-    code, said = type_line(f"{node_1} 15", port, program="met").end()  # itself, for node 0
+    code, said = fork_line(f"{node_1} 15", port, program="met").end()  # itself, for node 0
     assert code == 1
     assert "it has another key, or what listens at tcp://127.0.0.1:" in said
     assert "is another node or none." in said

@@ -13,8 +13,9 @@ from ding_lite.errors import ConfigError, NodeFailed
 from ding_lite.parallel import Parallel
 from ding_lite.parallel.launch import launch
 from tests.procs import mains
+from tests.procs.conftest import Fork
 from tests.procs.killing import segments
-from tests.procs.programs import PREAMBLE, Program, run, wait_until_gone
+from tests.procs.programs import PREAMBLE, run, wait_until_gone
 
 MAIN = """
 def main(word="done"):
@@ -71,12 +72,6 @@ if __name__ == "__main__":
 
 
 # -- how a program is started --------------------------------------------------------------
-
-
-def test_a_script_with_a_guard_runs(folder: Path) -> None:
-    with Program(folder, MAIN + GUARDED) as program:
-        assert program.end() == (0, RESULT)
-        assert program.left_over() == []
 
 
 def test_python_m_runs(folder: Path) -> None:
@@ -149,13 +144,12 @@ def test_a_program_runs_under_pdb(folder: Path) -> None:
     assert RESULT in said
 
 
-@pytest.mark.parametrize("tool", ["cProfile", "trace"])
-def test_a_main_that_another_program_runs_is_refused(folder: Path, tool: str) -> None:
-    command = [*{"cProfile": ["-o", os.devnull], "trace": ["-C", ".", "-c"]}[tool], "program.py"]
-    code, said = run(folder, MAIN + GUARDED, "-m", tool, *command)
+def test_a_main_that_another_program_runs_is_refused(folder: Path) -> None:
+    command = ["-m", "cProfile", "-o", os.devnull, "program.py"]
+    code, said = run(folder, MAIN + GUARDED, *command)
     assert code == 1
     assert "ConfigError: `main` is not found under that name in the program, which is" in said
-    assert f"{tool}.py here" in said
+    assert "cProfile.py here" in said
 
 
 TESTED = PREAMBLE + MAIN + "def test_it():\n    " + GUARDED.split("\n")[2].lstrip()
@@ -257,20 +251,19 @@ def test_a_module_that_starts_threads_is_not_preloaded(folder: Path) -> None:
 # -- how a program ends --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, -2), (signal.SIGTERM, 143)])
-def test_a_signal_to_the_launcher_lets_all_nodes_end_their_step(folder, signum, code) -> None:
-    with Program(folder, STEPS + TWO_ALONE) as program:
+def test_ctrl_c_in_the_launcher_lets_all_nodes_end_their_step(fork: Fork) -> None:
+    with fork(source=STEPS + TWO_ALONE) as program:
         pids = program.pids(2)
-        os.kill(program.pid, signum)
-        assert program.end()[0] == code
+        os.kill(program.pid, signal.SIGINT)
+        assert program.end()[0] == -2
         assert "after 0 True" in program.seen
         assert "after 1 True" in program.seen
         wait_until_gone(*pids.values())
         assert program.left_over() == []
 
 
-def test_a_second_signal_ends_all_at_once(folder: Path) -> None:
-    with Program(folder, STUCK + TWO) as program:
+def test_a_second_signal_ends_all_at_once(fork: Fork) -> None:
+    with fork(source=STUCK + TWO) as program:
         pids = program.pids(2)
         os.kill(program.pid, signal.SIGINT)
         program.line("SIGINT: the run ends after this step")
@@ -280,8 +273,8 @@ def test_a_second_signal_ends_all_at_once(folder: Path) -> None:
         assert program.left_over() == []
 
 
-def test_a_signal_to_the_launcher_and_to_its_group_is_one(folder: Path) -> None:
-    with Program(folder, STEPS + TWO_ALONE) as program:
+def test_a_signal_to_the_launcher_and_to_its_group_is_one(fork: Fork) -> None:
+    with fork(source=STEPS + TWO_ALONE) as program:
         program.pids(2)
         os.kill(program.pid, signal.SIGTERM)
         os.killpg(program.pid, signal.SIGTERM)
@@ -290,7 +283,7 @@ def test_a_signal_to_the_launcher_and_to_its_group_is_one(folder: Path) -> None:
         assert "after 1 True" in program.seen
 
 
-def test_a_node_that_swallows_a_signal_during_the_start_is_killed(folder: Path) -> None:
+def test_a_node_that_swallows_a_signal_during_the_start_is_killed(fork: Fork) -> None:
     source = """
 if __name__ != '__main__':
     say('up', 0, os.getpid())
@@ -300,7 +293,7 @@ if __name__ != '__main__':
         except KeyboardInterrupt:
             pass
 """
-    with Program(folder, source + MAIN + TWO_ALONE) as program:
+    with fork(source=source + MAIN + TWO_ALONE) as program:
         pids = program.pids(2)
         os.kill(program.pid, signal.SIGINT)
         assert program.end()[0] == -2
@@ -308,9 +301,9 @@ if __name__ != '__main__':
         assert program.left_over() == []
 
 
-def test_a_signal_while_a_node_waits_for_its_restart_ends_all(folder: Path) -> None:
+def test_a_signal_while_a_node_waits_for_its_restart_ends_all(fork: Fork) -> None:
     source = STEPS + TWO_ALONE.replace('"alone"', '"alone", auto_recover=True')
-    with Program(folder, source) as program:
+    with fork(source=source) as program:
         pids = program.pids(2)
         os.kill(pids[1], signal.SIGKILL)
         program.line("restart 1 of 3")
@@ -321,8 +314,8 @@ def test_a_signal_while_a_node_waits_for_its_restart_ends_all(folder: Path) -> N
         assert program.left_over() == []
 
 
-def test_a_launcher_that_is_killed_leaves_nothing(folder: Path) -> None:
-    with Program(folder, STEPS + TWO_ALONE) as program:
+def test_a_launcher_that_is_killed_leaves_nothing(fork: Fork) -> None:
+    with fork(source=STEPS + TWO_ALONE) as program:
         pids = program.pids(2)
         fork_server = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
         program.process.kill()
@@ -332,8 +325,8 @@ def test_a_launcher_that_is_killed_leaves_nothing(folder: Path) -> None:
         assert program.left_over() == []
 
 
-def test_stubborn_nodes_of_a_killed_launcher_are_killed(folder: Path) -> None:
-    with Program(folder, STUBBORN + TWO) as program:
+def test_stubborn_nodes_of_a_killed_launcher_are_killed(fork: Fork) -> None:
+    with fork(source=STUBBORN + TWO) as program:
         pids = program.pids(2)
         assert len(segments(pids.values())) == 2
         program.line("stuck")
@@ -344,8 +337,8 @@ def test_stubborn_nodes_of_a_killed_launcher_are_killed(folder: Path) -> None:
     assert segments(pids.values()) == []
 
 
-def test_nodes_end_when_launcher_and_fork_server_are_killed(folder: Path) -> None:
-    with Program(folder, STUBBORN + TWO) as program:
+def test_nodes_end_when_launcher_and_fork_server_are_killed(fork: Fork) -> None:
+    with fork(source=STUBBORN + TWO) as program:
         pids = program.pids(2)
         fork_server = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
         os.kill(fork_server, signal.SIGSTOP)  # so that it cannot do its duty in between
@@ -357,11 +350,11 @@ def test_nodes_end_when_launcher_and_fork_server_are_killed(folder: Path) -> Non
     assert segments(pids.values()) == []
 
 
-def test_a_launcher_that_is_killed_during_the_start_leaves_nothing(folder: Path) -> None:
+def test_a_launcher_that_is_killed_during_the_start_leaves_nothing(fork: Fork) -> None:
     source = (
         "if __name__ != '__main__':\n    say('up', 0, os.getpid())\n    threading.Event().wait()\n"
     )
-    with Program(folder, source + MAIN + TWO_ALONE) as program:
+    with fork(source=source + MAIN + TWO_ALONE) as program:
         pids = program.pids(2)
         program.process.kill()
         wait_until_gone(*pids.values())
