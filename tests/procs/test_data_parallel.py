@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 
-import pytest
-
 from tests.procs.conftest import Fork, RunForked
 
 
@@ -28,17 +26,6 @@ def test_a_learner_that_waits_for_another_which_has_left_ends_with_the_job(
     assert (code, said.splitlines()[-1]) == (0, "ended None"), said
 
 
-@pytest.mark.slow
-def test_the_death_of_a_learner_ends_the_job(fork: Fork) -> None:
-    with fork("learners", ends="never") as job:
-        pids = job.pids(3)
-        job.line("training 1")
-        os.kill(pids[1], signal.SIGKILL)
-        code, said = job.end()
-    assert code != 0
-    assert "NodeFailed" in said
-
-
 def test_the_death_of_a_learner_restarts_all_of_them_where_that_was_asked_for(fork: Fork) -> None:
     with fork("learners", ends="later") as job:
         pids = job.pids(3)
@@ -47,3 +34,20 @@ def test_the_death_of_a_learner_restarts_all_of_them_where_that_was_asked_for(fo
         code, said = job.end()
     assert (code, said.splitlines()[-1]) == (0, "ended None"), said
     assert said.count("up 0 ") == said.count("up 1 ") == 2, said
+
+
+# -- networks of users --------------------------------------------------------------------
+
+
+def test_collectors_act_by_the_published_network_and_its_running_means(
+    run_forked: RunForked,
+) -> None:
+    code, said = run_forked("own_network", what="publish")
+    assert code == 0, said
+    assert said.splitlines()[-1] == "True True True", said
+
+
+def test_two_learners_of_a_users_network_stay_equal(run_forked: RunForked) -> None:
+    code, said = run_forked("own_network", what="learn together")
+    assert code == 0, said
+    assert said.splitlines()[-1] == "10 True", said

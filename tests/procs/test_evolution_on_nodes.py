@@ -72,17 +72,3 @@ def test_a_killed_breeder_goes_on_from_the_last_whole_generation(fork: Fork) -> 
         code, said = job.end()
     assert code == 0, said
     assert said.splitlines()[-1].split()[-1] == str(3 * 4 * 2 * 8), said
-
-
-@SLOW
-def test_without_auto_recover_a_killed_learner_ends_the_job(fork: Fork) -> None:
-    with fork("evolution", **given(victim=2)) as job:
-        pids = job.pids(3)
-        job.line("training")
-        os.kill(pids[2], signal.SIGKILL)
-        code, said = job.end()
-        assert code == 1, said
-        assert f"Node 2 (process {pids[2]}) was killed by SIGKILL" in said
-        wait_until_gone(*pids.values())
-        assert job.left_over() == []
-    assert segments(pids.values()) == []

@@ -138,16 +138,14 @@ def test_processes_of_accelerate_on_two_machines_are_one_population(
     with ExitStack() as stack:
         processes = [
             stack.enter_context(
-                fork("hosts_evolve", variables={**known, "RANK": str(k)}, machine=machine.pid)
+                fork("accelerate_together", variables={**known, "RANK": str(k)}, machine=each.pid)
             )
-            for k, machine in enumerate(machines[:2])
+            for k, each in enumerate(machines[:2])
         ]
         ended = [process.end() for process in processes]
     assert [code for code, _ in ended] == [0, 0], ended
-    [first], [second] = (re.findall(r"^ended .*", said, re.MULTILINE) for _, said in ended)
+    [first], [second] = (re.findall(r"^weights .*", said, re.MULTILINE) for _, said in ended)
     assert first == second
-    num_env_steps = 4 * 3 * 8 * 2  # steps, agents, env steps, processes
-    assert first.split()[:3] == ["ended", "2", str(num_env_steps)]
 
 
 @pytest.mark.slow

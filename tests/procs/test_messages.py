@@ -41,14 +41,6 @@ def test_the_lines_of_nodes_of_a_launcher_name_the_node(run_forked: RunForked) -
     assert ("node 0 learner", "main runs") in speakers(said)
 
 
-def test_a_launcher_prints_one_line_for_all_its_nodes(run_forked: RunForked) -> None:
-    code, said = run_forked("killed_once")
-    assert code == 0
-    assert re.search(
-        r"launcher \| parallel.supervise.supervisor \| warning: node . .* was killed by", said
-    )
-
-
 def test_the_lines_of_nodes_started_by_hand_name_the_node(fork_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
     nodes = [fork_line(line, port, program="speaking") for line in (NODE_0, NODE_1)]

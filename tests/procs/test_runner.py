@@ -306,7 +306,8 @@ def test_a_signal_while_a_node_waits_for_its_restart_ends_all(fork: Fork) -> Non
     with fork(source=source) as program:
         pids = program.pids(2)
         os.kill(pids[1], signal.SIGKILL)
-        program.line("restart 1 of 3")
+        told = " ".join(program.line("restart 1 of 3"))  # the launcher, for all its nodes
+        assert "launcher | parallel.supervise.supervisor | warning: node 1 (proc" in told
         os.kill(program.pid, signal.SIGINT)
         assert program.end()[0] == -2
         assert "after 0 True" in program.seen

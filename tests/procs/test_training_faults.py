@@ -35,11 +35,12 @@ def trains_through_a_kill(fork: Fork, method: str, victim: int, target: float) -
     assert segments(pids.values()) == []
 
 
-@pytest.mark.parametrize(  # Ape-X: test_distributed_learning.py
+@pytest.mark.parametrize(
     ("method", "victim"),
     [
         ("impala", 0),
         ("a3c", 1),
+        ("apex", 0),
         pytest.param("impala", 1, marks=SLOW),
         pytest.param("a3c", 0, marks=SLOW),
     ],
@@ -56,12 +57,9 @@ def test_training_goes_on_to_its_real_target_when_a_node_is_killed(fork, method,
     trains_through_a_kill(fork, method, victim, target=475.0)
 
 
-@pytest.mark.parametrize(
-    ("method", "victim"),
-    [("impala", 0), *(pytest.param(method, 1, marks=SLOW) for method in ("a3c", "apex"))],
-)
-def test_without_auto_recover_a_kill_ends_the_job_and_leaves_nothing(fork, method, victim):
-    given = {"method": method, "victim": victim, "target": 1e9}
+def test_without_auto_recover_a_kill_ends_the_job_and_leaves_nothing(fork: Fork) -> None:
+    victim = 0
+    given = {"method": "impala", "victim": victim, "target": 1e9}
     with fork("training", recover=False, **given) as program:
         pids = program.pids(3)
         program.line("trained")
@@ -127,3 +125,14 @@ def test_memory_stays_and_nothing_hangs_when_one_node_is_a_hundred_times_slower(
     assert max(megabytes for megabytes, *_ in (learner, *collectors)) < 30, said
     if main == "apex" and slow == "learner":  # 25 updates, 8 env steps each, and 100 ahead
         assert max(env_steps for _, env_steps, _ in collectors) < 600, said
+
+
+@pytest.mark.parametrize("slow", ["learner", pytest.param("collector", marks=SLOW)])
+def test_no_items_pile_up_when_one_node_is_a_hundred_times_slower(run_forked, slow) -> None:
+    code, said = run_forked("rates", slow=slow)
+    assert code == 0, said
+    megabytes, behind, seen = zip(*literal_eval(said.splitlines()[-1]), strict=True)
+    assert seen[0] >= 40
+    assert max(behind) <= 2
+    # 40 items are 40 megabytes; under way are 2 of each collector, and copies of them.
+    assert max(megabytes) < 30, said

@@ -14,6 +14,8 @@ from ding_lite.parallel.link.outbox import MAX_EVENT_BYTES
 from tests.procs.conftest import Fork
 from tests.procs.programs import PROGRAMS, run
 
+TREE = {"topology": "tree:2", "num_nodes": 4}
+
 
 def test_weights_and_items_go_on_when_a_hub_was_killed(fork: Fork) -> None:
     with fork("tree_learning") as program:
@@ -30,7 +32,7 @@ def test_a_node_that_stops_behind_a_hub_gets_all_events_and_the_hub_stays_small(
     fork, folder, protocol
 ):
     os.mkfifo(folder / "go")
-    with fork("tree_events", num_events=600, size=2**20, protocol=protocol) as program:
+    with fork("stopped_listener", num_events=600, size=2**20, protocol=protocol, **TREE) as program:
         pid = program.pids(4)[3]
         os.kill(pid, signal.SIGSTOP)
         (folder / "go").write_text("")
@@ -53,7 +55,7 @@ def test_100_000_events_for_a_node_that_is_away_behind_a_hub_wait_for_it(
     fork: Fork, folder: Path
 ) -> None:
     os.mkfifo(folder / "go")
-    with fork("tree_events", num_events=101_501, size=8, protocol="tcp") as program:
+    with fork("stopped_listener", num_events=101_501, size=8, protocol="tcp", **TREE) as program:
         pid = program.pids(4)[3]
         os.kill(pid, signal.SIGSTOP)
         program.line("lost 3")
