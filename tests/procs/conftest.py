@@ -46,7 +46,7 @@ def type_line(folder: Path) -> Iterator[Type]:
 
 @pytest.fixture(scope="session")
 def _forks() -> Iterator[Warm]:
-    with warm([*PROGRAMS, "accelerate"]) as process:
+    with warm([*PROGRAMS, "accelerate", "torch._dynamo"]) as process:
         yield process
 
 
