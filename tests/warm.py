@@ -56,6 +56,11 @@ COMMANDS = (
     *("rich.live", "tensorboard.summary.writer.event_file_writer"),
 )
 """The modules of the command line."""
+NODES = (
+    *("ding_lite.distributed", "ding_lite.parallel", "ding_lite.runtime", "ding_lite.testing"),
+    "ding_lite.parallel.supervise.fork_server",
+)
+"""The modules of programs that import no torch, which makes a fork three times as expensive."""
 PROGRAMS = (
     *("ding_lite.distributed", "ding_lite.evolution", "ding_lite.middleware", "ding_lite.recipes"),
     *("ding_lite.testing", "matplotlib.backends.backend_agg"),
@@ -368,10 +373,12 @@ def _be_the_template(listener: socket.socket, launcher: int, *, strict: bool) ->
     while listener in select.select(watched, [], [])[0]:
         asking, _ = listener.accept()
         packet, fds, _, _ = socket.recv_fds(asking, 1 << 20, 64)
-        if os.fork() == 0:
-            listener.detach()
-            _be_the_interpreter(json.loads(packet), [*fds, asking.detach()], strict=strict)
-        for fd in (*fds, asking.detach()):
+        pid = os.fork()
+        if pid == 0:
+            _be_the_interpreter(json.loads(packet), fds, strict=strict)
+        asking.send(b"%d" % pid)
+        asking.close()
+        for fd in fds:
             os.close(fd)
     os._exit(0)
 
@@ -381,7 +388,7 @@ def _be_the_interpreter(asked: Mapping[str, Any], fds: Sequence[int], *, strict:
     os.setsid()
     held = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 500) for fd in fds]
     os.closerange(3, 500)
-    for fd, number in zip(held, asked["fds"], strict=False):  # the last one tells of the end
+    for fd, number in zip(held, asked["fds"], strict=True):
         os.dup2(fd, number)
         os.close(fd)
     os.environ.clear()

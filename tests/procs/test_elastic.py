@@ -160,10 +160,12 @@ def test_a_node_that_joins_a_mesh_is_connected_to_all_and_to_those_that_join_nex
 # -- servers -------------------------------------------------------------------------------
 
 
-def test_a_collector_that_joins_gets_weights_and_its_shard_is_drawn_from(fork_line) -> None:
+def test_a_collector_that_joins_gets_weights_and_its_shard_is_drawn_from(fork_learner_line) -> None:
     [port] = free_ports(LOOPBACK, 1)
-    nodes = [fork_line(line, port, program="elastic_servers") for line in (LEARNER, COLLECTOR)]
+    nodes = [
+        fork_learner_line(line, port, program="elastic_servers") for line in (LEARNER, COLLECTOR)
+    ]
     nodes[0].line("draws 1")
-    nodes.append(fork_line(LATER, port, program="elastic_servers"))
+    nodes.append(fork_learner_line(LATER, port, program="elastic_servers"))
     nodes[0].line("draws 1 2")
     assert [node.end()[0] for node in nodes] == [0, 0, 0]

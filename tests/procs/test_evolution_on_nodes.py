@@ -22,10 +22,10 @@ def given(**more: Any) -> dict[str, Any]:
 
 
 @SLOW
-def test_a_seed_gives_the_same_population_on_the_same_nodes(run_forked: RunForked) -> None:
+def test_a_seed_gives_the_same_population_on_the_same_nodes(run_learner: RunForked) -> None:
     ends = []
     for folder in ("first", "second"):
-        code, said = run_forked("evolution", **given(saved=folder))
+        code, said = run_learner("evolution", **given(saved=folder))
         assert code == 0, said
         ends.append(said.splitlines()[-1])
     assert ends[0] == ends[1]
@@ -35,15 +35,15 @@ def test_a_seed_gives_the_same_population_on_the_same_nodes(run_forked: RunForke
 
 
 @SLOW
-def test_one_node_evolves_a_population_alone(run_forked: RunForked) -> None:
-    code, said = run_forked("evolution", **given(roles=[["breeder", "learner"]]))
+def test_one_node_evolves_a_population_alone(run_learner: RunForked) -> None:
+    code, said = run_learner("evolution", **given(roles=[["breeder", "learner"]]))
     assert code == 0, said
     assert said.splitlines()[-1].endswith(f" {3 * 4 * 2 * 8}")
 
 
 @pytest.mark.parametrize("victim", [pytest.param(1, marks=SLOW), 2])
-def test_evolution_goes_on_when_a_learner_is_killed(fork: Fork, victim: int) -> None:
-    with fork("evolution", **given(victim=victim, recover=True)) as job:
+def test_evolution_goes_on_when_a_learner_is_killed(fork_learner: Fork, victim: int) -> None:
+    with fork_learner("evolution", **given(victim=victim, recover=True)) as job:
         pids = job.pids(3)
         places = job.line("training")[1:]
         assert places == (["0", "2"] if victim == 1 else ["1", "3"])
@@ -61,8 +61,8 @@ def test_evolution_goes_on_when_a_learner_is_killed(fork: Fork, victim: int) -> 
 
 
 @SLOW
-def test_a_killed_breeder_goes_on_from_the_last_whole_generation(fork: Fork) -> None:
-    with fork("evolution", **given(victim=1, recover=True)) as job:
+def test_a_killed_breeder_goes_on_from_the_last_whole_generation(fork_learner: Fork) -> None:
+    with fork_learner("evolution", **given(victim=1, recover=True)) as job:
         pids = job.pids(3)
         job.line("training")
         os.kill(pids[0], signal.SIGKILL)

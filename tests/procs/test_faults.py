@@ -82,9 +82,9 @@ def test_a_node_that_hangs_with_pythons_lock_held_is_lost_and_joins_again(fork: 
 
 
 def test_a_full_disk_of_a_node_ends_the_job_with_its_last_checkpoint_whole(
-    run_forked: RunForked, folder: Path
+    run_learner: RunForked, folder: Path
 ) -> None:
-    code, said = run_forked("full_disk")
+    code, said = run_learner("full_disk")
     assert code == 1
     assert "NodeFailed: Node 1 failed while running `main`: SaveError" in said
     assert "File too large" in said
@@ -93,38 +93,21 @@ def test_a_full_disk_of_a_node_ends_the_job_with_its_last_checkpoint_whole(
     assert not list((folder / "checkpoint").glob("*.tmp"))
 
 
-# -- programs with faults ------------------------------------------------------------------
-
-
-def fails(fork: Fork, main: str) -> str:
-    with fork("faulty", main=main, recover=False) as program:
-        code, said = program.end()
-        assert code == 1
-        assert program.left_over() == []
-        return said
-
-
-def test_a_listener_that_raises_fails_its_node_and_ends_the_job(fork: Fork) -> None:
-    said = fails(fork, "emit_to_a_bad_listener")
-    assert "NodeFailed: Node 2 failed while running `main`: ZeroDivisionError: in a li" in said
-    assert ", in boom\n" in said
-
-
-def test_a_listener_of_the_router_that_raises_is_logged_and_the_job_goes_on(run_forked) -> None:
-    code, said = run_forked("faulty", main="emit_to_a_bad_listener_of_the_router", recover=False)
-    assert (code, said.splitlines()[-1]) == (0, "[None, None, None]"), said
-    assert "ZeroDivisionError: in a listener" in said
+# -- a node that raises ---------------------------------------------------------------------
 
 
 def test_the_node_that_fails_before_a_barrier_is_named_and_not_those_that_wait_there(fork):
-    said = fails(fork, "meet_without_one")
+    with fork("faulty", recover=False) as program:
+        code, said = program.end()
+        assert code == 1
+        assert program.left_over() == []
     assert "NodeFailed: Node 2 failed while running `main`: ZeroDivisionError: on the way" in said
 
 
 def test_with_auto_recover_all_pass_the_barrier_when_the_node_is_back(
     run_forked: RunForked,
 ) -> None:
-    code, said = run_forked("faulty", main="meet_without_one", recover=True)
+    code, said = run_forked("faulty", recover=True)
     assert (code, said.splitlines()[-1]) == (0, f"[{', '.join(['[0, 1, 2]'] * 3)}]"), said
 
 

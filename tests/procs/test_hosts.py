@@ -113,12 +113,12 @@ def test_a_mesh_of_machines_that_know_node_0_follows_one_that_moves(
 
 
 def test_learners_on_two_machines_average_their_gradients_and_one_on_a_third_collects(
-    fork: Fork, machines: list[Machine], start: Start
+    fork_learner: Fork, machines: list[Machine], start: Start
 ) -> None:
     with ExitStack() as stack:
         nodes = [
             stack.enter_context(
-                fork("hosts_learn", variables=start.place(number), machine=machine.pid)
+                fork_learner("hosts_learn", variables=start.place(number), machine=machine.pid)
             )
             for number, machine in enumerate(machines)
         ]
@@ -131,14 +131,16 @@ def test_learners_on_two_machines_average_their_gradients_and_one_on_a_third_col
 
 
 def test_processes_of_accelerate_on_two_machines_are_one_population(
-    fork: Fork, machines: list[Machine]
+    fork_learner: Fork, machines: list[Machine]
 ) -> None:
     known = {"WORLD_SIZE": "2", "LOCAL_RANK": "0"}  # as torchrun sets them
     known |= {"MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": "50600"}
     with ExitStack() as stack:
         processes = [
             stack.enter_context(
-                fork("accelerate_together", variables={**known, "RANK": str(k)}, machine=each.pid)
+                fork_learner(
+                    "accelerate_together", variables={**known, "RANK": str(k)}, machine=each.pid
+                )
             )
             for k, each in enumerate(machines[:2])
         ]

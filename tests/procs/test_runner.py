@@ -97,21 +97,6 @@ def test_a_run_from_pytest_works(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_a_script_without_a_main_guard_is_refused_with_a_remedy(folder: Path) -> None:
-    code, said = run(folder, MAIN + "print(Parallel.runner(2)(main))\n")
-    assert code == 1
-    assert said.rstrip().splitlines()[-1].startswith("ding_lite.errors.ConfigError: The program")
-    assert 'Put it below `if __name__ == "__main__":`.' in said
-
-
-@pytest.mark.parametrize("command", [("-",), ("-c", f"from program import *\n{MAIN}{GUARDED}")])
-def test_a_main_that_is_in_no_file_is_refused(folder: Path, command: tuple[str, ...]) -> None:
-    stdin = f"from program import *\n{MAIN}{GUARDED}" if command == ("-",) else ""
-    code, said = run(folder, "", *command, stdin=stdin)
-    assert code == 1
-    assert "ConfigError: `main` was defined in an interactive session or a notebook" in said
-
-
 NOTEBOOK = """
 import sys, types
 kernel, cell = sys.modules["__main__"], types.ModuleType("__main__")
@@ -120,14 +105,6 @@ sys.modules["__main__"] = cell
 exec(open("cell.py").read(), vars(cell))
 """
 """Runs `__main__` as a module without a file, as the kernel of a notebook does."""
-
-
-def test_a_main_in_a_notebook_is_refused_with_what_to_do_there(folder: Path) -> None:
-    (folder / "cell.py").write_text(PREAMBLE + MAIN + GUARDED)
-    code, said = run(folder, NOTEBOOK)
-    assert code == 1
-    assert "ConfigError: `main` was defined in an interactive session or a notebook" in said
-    assert "`%%writefile train.py` on top of its cell saves it" in said
 
 
 def test_a_main_from_a_file_and_one_worker_both_run_in_a_notebook(folder: Path) -> None:
@@ -142,14 +119,6 @@ def test_a_program_runs_under_pdb(folder: Path) -> None:
     code, said = run(folder, MAIN + GUARDED, "-m", "pdb", "-c", "continue", "program.py")
     assert code == 0
     assert RESULT in said
-
-
-def test_a_main_that_another_program_runs_is_refused(folder: Path) -> None:
-    command = ["-m", "cProfile", "-o", os.devnull, "program.py"]
-    code, said = run(folder, MAIN + GUARDED, *command)
-    assert code == 1
-    assert "ConfigError: `main` is not found under that name in the program, which is" in said
-    assert "cProfile.py here" in said
 
 
 TESTED = PREAMBLE + MAIN + "def test_it():\n    " + GUARDED.split("\n")[2].lstrip()
@@ -182,26 +151,53 @@ def test_a_main_from_a_file_runs_in_an_interactive_session(folder: Path) -> None
     assert RESULT in said
 
 
-def test_a_main_in_the_main_of_a_package_is_refused(folder: Path) -> None:
+IN_NO_FILE = "ConfigError: `main` was defined in an interactive session or a notebook"
+INLINE = f"from program import *\n{MAIN}{GUARDED}"
+OTHERWISE = 'if __name__ == "__main__":\n    def main(word=""): ...\n'
+FAILS = 'if __name__ != "__main__":\n    raise LookupError("twice")\n'
+IN_PACKAGE = "from program import *\n" + MAIN + GUARDED
+
+
+@pytest.mark.parametrize(
+    ("source", "command", "told"),
+    [
+        pytest.param(
+            MAIN + "Parallel.runner(2)(main)\n",
+            (),
+            ("ConfigError: The program", 'Put it below `if __name__ == "__main__":`.'),
+            id="no guard",
+        ),
+        pytest.param("", ("-",), (IN_NO_FILE,), id="standard input"),
+        pytest.param("", ("-c", INLINE), (IN_NO_FILE,), id="command"),
+        pytest.param(
+            NOTEBOOK,
+            (),
+            (IN_NO_FILE, "`%%writefile train.py` on top of its cell saves it"),
+            id="notebook",
+        ),
+        pytest.param(
+            MAIN + GUARDED,
+            ("-m", "cProfile", "-o", os.devnull, "program.py"),
+            ("`main` is not found under that name in the program, which is", "cProfile.py here"),
+            id="run by another program",
+        ),
+        pytest.param("", ("-m", "package"), ("Move it to another module",), id="main of a package"),
+        pytest.param(OTHERWISE + GUARDED, (), ("cannot find `main` in it",), id="other main"),
+        pytest.param(
+            FAILS + MAIN + GUARDED,
+            (),
+            ("failed while importing `main`: LookupError: twice",),
+            id="failing import",
+        ),
+    ],
+)
+def test_a_main_that_nodes_cannot_import_is_refused(folder, source, command, told) -> None:
+    (folder / "cell.py").write_text(PREAMBLE + MAIN + GUARDED)
     (folder / "package").mkdir()
-    (folder / "package" / "__main__.py").write_text("from program import *\n" + MAIN + GUARDED)
-    code, said = run(folder, "", "-m", "package")
+    (folder / "package" / "__main__.py").write_text(IN_PACKAGE)
+    code, said = run(folder, source, *command, stdin=INLINE if command == ("-",) else "")
     assert code == 1
-    assert "Move it to another module of the package" in said
-
-
-def test_a_main_that_the_nodes_define_otherwise_is_refused(folder: Path) -> None:
-    source = 'if __name__ == "__main__":\n    def main(word=""): ...\n' + GUARDED
-    code, said = run(folder, source)
-    assert code == 1
-    assert "cannot find `main` in it" in said
-
-
-def test_an_error_of_the_import_is_shown(folder: Path) -> None:
-    source = 'if __name__ != "__main__":\n    raise LookupError("twice")\n' + MAIN + GUARDED
-    code, said = run(folder, source)
-    assert code == 1
-    assert "failed while importing `main`: LookupError: twice" in said
+    assert all(part in said for part in told), said
 
 
 @pytest.mark.parametrize(
@@ -349,18 +345,6 @@ def test_nodes_end_when_launcher_and_fork_server_are_killed(fork: Fork) -> None:
         program.end()
         assert program.left_over() == []
     assert segments(pids.values()) == []
-
-
-def test_a_launcher_that_is_killed_during_the_start_leaves_nothing(fork: Fork) -> None:
-    source = (
-        "if __name__ != '__main__':\n    say('up', 0, os.getpid())\n    threading.Event().wait()\n"
-    )
-    with fork(source=source + MAIN + TWO_ALONE) as program:
-        pids = program.pids(2)
-        program.process.kill()
-        wait_until_gone(*pids.values())
-        program.end()
-        assert program.left_over() == []
 
 
 def test_a_failure_is_shown_from_the_program_on(folder: Path) -> None:

@@ -28,9 +28,9 @@ def saved_by(node: int, folder: Path) -> int:
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_sigterm_with_auto_recover_saves_and_restarts_the_node_under_its_number(
-    fork, folder, victim
+    fork_learner, folder, victim
 ):
-    with fork("counting", recover=True) as program:
+    with fork_learner("counting", recover=True) as program:
         pid, begun = up(program, 2)[victim]
         os.kill(pid, signal.SIGTERM)
         pid_then, begun_then = up(program, 1)[victim]
@@ -48,9 +48,9 @@ def test_sigterm_with_auto_recover_saves_and_restarts_the_node_under_its_number(
 
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_without_auto_recover_sigterm_ends_the_job_with_an_error_that_names_node_and_signal(
-    fork: Fork, folder: Path, victim: int
+    fork_learner: Fork, folder: Path, victim: int
 ) -> None:
-    with fork("counting", recover=False) as program:
+    with fork_learner("counting", recover=False) as program:
         pids = up(program, 2)
         os.kill(pids[victim][0], signal.SIGTERM)
         code, said = program.end()
@@ -64,10 +64,10 @@ def test_without_auto_recover_sigterm_ends_the_job_with_an_error_that_names_node
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_sigterm_to_a_node_of_a_shell_ends_it_and_the_line_typed_again_brings_it_back(
-    fork_line: Type, victim: int
+    fork_learner_line: Type, victim: int
 ) -> None:
     [port] = free_ports(LOOPBACK, 1)
-    nodes = [fork_line(line, port, program="counting") for line in (NODE_0, NODE_1)]
+    nodes = [fork_learner_line(line, port, program="counting") for line in (NODE_0, NODE_1)]
     for node in nodes:
         up(node, 1)
     leaving, staying = nodes[victim], nodes[1 - victim]
@@ -77,7 +77,7 @@ def test_sigterm_to_a_node_of_a_shell_ends_it_and_the_line_typed_again_brings_it
     assert "main has ended" not in said
     assert saved_by(victim, leaving.folder) > 5
     assert staying.line("fate ")[1:] == [str(1 - victim), "lost", str(victim)]
-    again = fork_line((NODE_0, NODE_1)[victim], port, program="counting")
+    again = fork_learner_line((NODE_0, NODE_1)[victim], port, program="counting")
     assert staying.line("fate ")[1:] == [str(1 - victim), "joined", str(victim)]
     up(again, 1)
     for node in (staying, again):

@@ -20,9 +20,9 @@ from tests.procs.programs import wait_until_gone
 SLOW = pytest.mark.slow
 
 
-def trains_through_a_kill(fork: Fork, method: str, victim: int, target: float) -> None:
+def trains_through_a_kill(fork_learner: Fork, method: str, victim: int, target: float) -> None:
     given = {"method": method, "victim": victim, "target": target}
-    with fork("training", recover=True, **given) as program:
+    with fork_learner("training", recover=True, **given) as program:
         pids = program.pids(3)
         program.line("trained")
         os.kill(pids[victim], signal.SIGKILL)
@@ -45,22 +45,24 @@ def trains_through_a_kill(fork: Fork, method: str, victim: int, target: float) -
         pytest.param("a3c", 0, marks=SLOW),
     ],
 )
-def test_training_goes_on_and_solves_when_a_node_is_killed(fork, method, victim) -> None:
-    trains_through_a_kill(fork, method, victim, target=60.0)
+def test_training_goes_on_and_solves_when_a_node_is_killed(fork_learner, method, victim) -> None:
+    trains_through_a_kill(fork_learner, method, victim, target=60.0)
 
 
 @pytest.mark.slow
 @pytest.mark.deadline(180)
 @pytest.mark.parametrize("victim", [0, 1], ids=["node 0", "another"])
 @pytest.mark.parametrize("method", ["impala", "a3c", "apex"])
-def test_training_goes_on_to_its_real_target_when_a_node_is_killed(fork, method, victim) -> None:
-    trains_through_a_kill(fork, method, victim, target=475.0)
+def test_training_goes_on_to_its_real_target_when_a_node_is_killed(
+    fork_learner, method, victim
+) -> None:
+    trains_through_a_kill(fork_learner, method, victim, target=475.0)
 
 
-def test_without_auto_recover_a_kill_ends_the_job_and_leaves_nothing(fork: Fork) -> None:
+def test_without_auto_recover_a_kill_ends_the_job_and_leaves_nothing(fork_learner: Fork) -> None:
     victim = 0
     given = {"method": "impala", "victim": victim, "target": 1e9}
-    with fork("training", recover=False, **given) as program:
+    with fork_learner("training", recover=False, **given) as program:
         pids = program.pids(3)
         program.line("trained")
         os.kill(pids[victim], signal.SIGKILL)
@@ -78,13 +80,13 @@ def test_without_auto_recover_a_kill_ends_the_job_and_leaves_nothing(fork: Fork)
 
 @pytest.mark.parametrize("num_servers", [pytest.param(1, marks=SLOW), 2])
 def test_every_gradient_is_applied_or_refused_also_when_senders_are_killed(
-    fork, folder, num_servers
+    fork_learner, folder, num_servers
 ):
     num_agents, num_kills = 3, 2
     num_nodes = num_servers + num_agents
     roles = num_servers * ["server"] + num_agents * ["agent"]
     books = np.memmap(folder / "books", np.int64, "w+", shape=(num_nodes, 2))
-    with fork("pushes", roles=roles) as program:
+    with fork_learner("pushes", roles=roles) as program:
         pids = program.pids(num_nodes)
         for k in range(num_kills):
             victim = num_servers + k % num_agents
@@ -116,9 +118,9 @@ def test_every_gradient_is_applied_or_refused_also_when_senders_are_killed(
     ],
 )
 def test_memory_stays_and_nothing_hangs_when_one_node_is_a_hundred_times_slower(
-    run_forked, main, slow
+    run_learner, main, slow
 ):
-    code, said = run_forked("paces", main=main, slow=slow)
+    code, said = run_learner("paces", main=main, slow=slow)
     assert code == 0, said
     learner, *collectors = literal_eval(said.splitlines()[-1])
     assert learner[2] >= 25
@@ -128,8 +130,8 @@ def test_memory_stays_and_nothing_hangs_when_one_node_is_a_hundred_times_slower(
 
 
 @pytest.mark.parametrize("slow", ["learner", pytest.param("collector", marks=SLOW)])
-def test_no_items_pile_up_when_one_node_is_a_hundred_times_slower(run_forked, slow) -> None:
-    code, said = run_forked("rates", slow=slow)
+def test_no_items_pile_up_when_one_node_is_a_hundred_times_slower(run_learner, slow) -> None:
+    code, said = run_learner("rates", slow=slow)
     assert code == 0, said
     megabytes, behind, seen = zip(*literal_eval(said.splitlines()[-1]), strict=True)
     assert seen[0] >= 40

@@ -5,9 +5,9 @@ import threading
 import torch
 
 from ding_lite.distributed import Processes
-from tests.programs.given import given, say
+from tests.programs.given import say
 
-processes = Processes(timeout=given.timeout)
+processes = Processes(timeout=60.0)
 for k in range(3):
     processes.gather(f"operation {k}", [k])
 if processes.rank == 1:

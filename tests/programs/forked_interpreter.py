@@ -5,6 +5,7 @@ The fork has imported all that its children need, so they import nothing once mo
 
 import json
 import os
+import select
 import socket
 import sys
 
@@ -16,4 +17,5 @@ asked = {"fds": fds, "cwd": os.getcwd(), "environ": {**os.environ}, "words": sys
 socket.send_fds(asking, [json.dumps(asked).encode()], fds)
 for fd in fds:
     os.close(fd)  # or the launcher would not see what closes
-asking.recv(1)
+ended = os.pidfd_open(int(asking.recv(20)))
+select.select([ended], [], [])
