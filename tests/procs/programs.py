@@ -127,7 +127,7 @@ class Job(Program):
 
 
 class Forked(Program):
-    """A program whose process and fork server are forks of a process that has imported torch.
+    """A program that is forked, with its fork server, from a process that has its imports.
 
     Its nodes, and what passes between all of them, are those of any other program.
 
