@@ -211,7 +211,7 @@ class Warm:
             words: Its arguments.
             folder: Where it runs.
             variables: Environment variables.
-            machine: A process whose network and user namespaces it enters.
+            machine: A process; the child enters its network and user namespaces.
         """
         reading, writing = os.pipe()
         pid = self.ask(
