@@ -15,16 +15,19 @@ import fcntl
 import gc
 import importlib
 import json
+import multiprocessing
 import os
 import resource
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
@@ -36,10 +39,12 @@ MEMORY_BYTES = 8 << 30
 """Address space of a child. What slips through a check ends with MemoryError, and disturbs
 nothing else on the machine."""
 MOST_SAID = 100_000
-CLONE_NEWNS, CLONE_NEWUSER, MS_RDONLY = 0x00020000, 0x10000000, 1
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET, MS_RDONLY = 0x00020000, 0x10000000, 0x40000000, 1
 """As the headers of Linux spell them."""
 STRICT = ["error", "ignore:builtin type:DeprecationWarning"]
 """Box2D warns while Python loads it, and Python crashes where that is an error."""
+STAND_IN = ROOT / "tests" / "programs" / "forked_interpreter.py"
+ASKED_AT = "TESTS_FORK_INTERPRETERS_AT"
 COMMANDS = (
     *(
         f"ding_lite.cli.{name}"
@@ -51,12 +56,20 @@ COMMANDS = (
     *("rich.live", "tensorboard.summary.writer.event_file_writer"),
 )
 """The modules of the command line."""
+NODES = (
+    *("ding_lite.distributed", "ding_lite.parallel", "ding_lite.runtime", "ding_lite.testing"),
+    "ding_lite.parallel.supervise.fork_server",
+)
+"""The modules of programs that import no torch, which makes a fork three times as expensive."""
 PROGRAMS = (
     *("ding_lite.distributed", "ding_lite.evolution", "ding_lite.middleware", "ding_lite.recipes"),
     *("ding_lite.testing", "matplotlib.backends.backend_agg"),
     "tensorboard.summary.writer.event_file_writer",
 )
 """The modules of programs that learn."""
+
+
+_stand_in = ""
 
 
 class Said(NamedTuple):
@@ -67,6 +80,41 @@ class Said(NamedTuple):
     out: str
     err: str
     seconds: float
+
+
+class Child:
+    """A child that runs a script while the caller goes on.
+
+    It is a child of the process that forked it, which is why this is no `subprocess.Popen`.
+    """
+
+    def __init__(self, parent: Warm, pid: int, stdout: IO[str]) -> None:
+        self.pid = pid
+        self.stdout = stdout
+        self._parent = parent
+        self._handle = os.pidfd_open(pid)
+        self._code: int | None = None
+
+    def wait(self) -> int:
+        """Wait for the end; return the exit code, negative for a signal."""
+        if self._code is None:
+            select.select([self._handle], [], [])
+            os.close(self._handle)
+            self._code = int(self._parent.ask(wait=self.pid))
+        return self._code
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while the child runs."""
+        if self._code is None and not select.select([self._handle], [], [], 0.0)[0]:
+            return None
+        return self.wait()
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 class Warm:
@@ -107,7 +155,7 @@ class Warm:
                 reader.
             disk: The options of a file system that is mounted at the folder for this child alone.
         """
-        return self._ask(
+        said = self.ask(
             words=[*words],
             folder=str(folder),
             seconds=seconds,
@@ -117,6 +165,7 @@ class Warm:
             out=out,
             disk=disk,
         )
+        return Said(*said)
 
     def run(
         self,
@@ -125,7 +174,6 @@ class Warm:
         seconds: float,
         folder: Path | None = None,
         strict: bool = False,
-        joined: bool = False,
         variables: Mapping[str, str] | None = None,
     ) -> Said:
         """Run a script in a child, until the child and its exit handlers end.
@@ -136,26 +184,55 @@ class Warm:
             seconds: After which it is killed, and counts as hanging.
             folder: Where it runs; by default in its own folder.
             strict: Whether a warning is an error.
-            joined: Whether errors are part of the output, in order.
             variables: Environment variables.
         """
-        return self._ask(
+        said = self.ask(
             script=str(script),
             words=[*words],
             folder=str(folder or script.parent),
             seconds=seconds,
             strict=strict,
-            joined=joined,
             variables={**(variables or {})},
         )
+        return Said(*said)
 
-    def _ask(self, **asked: object) -> Said:
+    def start(
+        self,
+        script: Path,
+        *words: str,
+        folder: Path,
+        variables: Mapping[str, str],
+        machine: int | None = None,
+    ) -> Child:
+        """Start a script in a child, with its errors in its output.
+
+        Args:
+            script: The path of the script.
+            words: Its arguments.
+            folder: Where it runs.
+            variables: Environment variables.
+            machine: A process; the child enters its network and user namespaces.
+        """
+        reading, writing = os.pipe()
+        pid = self.ask(
+            script=str(script),
+            words=[*words],
+            folder=str(folder),
+            output=f"/proc/{os.getpid()}/fd/{writing}",
+            variables={**variables},
+            machine=machine,
+        )
+        os.close(writing)
+        return Child(self, int(pid), open(reading))
+
+    def ask(self, **asked: object) -> Any:
+        """Ask the process for something; return the answer."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
         stdin.write(json.dumps(asked) + "\n")
         stdin.flush()
-        return Said(*json.loads(stdout.readline()))
+        return json.loads(stdout.readline())
 
     def close(self) -> None:
         """Let the process end."""
@@ -174,6 +251,7 @@ def warm(preload: Sequence[str]) -> Iterator[Warm]:
 
 def serve() -> None:
     """Answer what is asked until standard input ends."""
+    global _stand_in
     gc.disable()
     for name in sys.argv[1:]:
         importlib.import_module(name)
@@ -184,26 +262,29 @@ def serve() -> None:
     asking, answering = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
+    folder = Path(tempfile.mkdtemp())
+    _stand_in = str(folder / "python")
+    Path(_stand_in).write_text(f"#!{sys.executable} -ISE\n" + STAND_IN.read_text())
+    Path(_stand_in).chmod(0o700)
     for line in asking:
         answering.write(json.dumps(_answer(json.loads(line))) + "\n")
         answering.flush()
+    shutil.rmtree(folder)  # by no `finally`, through which each child would come as it ends
 
 
-def _answer(asked: Mapping[str, Any]) -> Said:
+def _answer(asked: Mapping[str, Any]) -> Said | int:
+    """Start or wait for a child of `Warm.start`, or do both for one of `run` or `call`."""
     from ding_lite.clock import SYSTEM_CLOCK
 
-    folder = Path(asked["folder"])
+    if "wait" in asked:
+        _, status = os.waitpid(asked["wait"], 0)
+        return os.waitstatus_to_exitcode(status)
+    if "output" in asked:
+        with open(asked["output"], "wb") as output:
+            return _fork(asked, output, output)
     out, err = (_unnamed_file() for _ in range(2))
     began = SYSTEM_CLOCK.now()
-    pid = os.fork()
-    if pid == 0:
-        os.setpgid(0, 0)
-        os.chdir(folder)
-        if "script" in asked:
-            _fork_fork_servers(strict=asked["strict"])
-            _be_the_script(asked, out, err)
-        else:
-            _be_the_command(asked, out, err)
+    pid = _fork(asked, out, err)
     watched = os.pidfd_open(pid)
     ready, _, _ = select.select([watched], [], [], asked["seconds"])
     os.close(watched)
@@ -216,14 +297,39 @@ def _answer(asked: Mapping[str, Any]) -> Said:
     return Said(code, _read(out), _read(err), seconds)
 
 
+def _fork(asked: Mapping[str, Any], out: IO[bytes], err: IO[bytes]) -> int:
+    """Fork a child that is the script or the command; return its process id."""
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+        os.chdir(asked["folder"])
+        if "script" not in asked:
+            _be_the_command(asked, out, err)
+        if asked.get("machine") is not None:
+            _enter(asked["machine"])
+        _fork_interpreters(strict=asked.get("strict", False))
+        _be_the_script(asked, out, err)
+    return pid
+
+
+def _enter(machine: int) -> None:
+    """Do what `nsenter --user --net --target MACHINE` does."""
+    system, handle = ctypes.CDLL(None, use_errno=True), os.pidfd_open(machine)
+    if system.setns(handle, CLONE_NEWUSER | CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "setns")
+    os.close(handle)
+
+
 def _be_the_script(asked: Mapping[str, Any], out: IO[bytes], err: IO[bytes]) -> NoReturn:
     """Do what `python SCRIPT` does, and leave as Python does."""
     script = Path(asked["script"])
     os.environ.update(asked["variables"], PYTHONPATH=str(ROOT), MPLBACKEND="Agg")
     tempfile.tempdir = None  # or what it was in the process that has forked this one
     os.dup2(out.fileno(), 1)
-    os.dup2(1 if asked["joined"] else err.fileno(), 2)
-    if asked["strict"]:
+    os.dup2(err.fileno(), 2)
+    for file in {out, err}:
+        file.close()  # else a pipe stays open behind `close_fds`
+    if asked.get("strict"):
         _be_strict()
     sys.argv = [str(script), *asked["words"]]
     sys.orig_argv = [sys.executable, *sys.argv]
@@ -240,56 +346,49 @@ def _be_strict() -> None:
     warnings._processoptions(STRICT)  # type: ignore[attr-defined]
 
 
-def _fork_fork_servers(*, strict: bool) -> None:
-    """Let the fork servers that this process starts be forks of what it is now.
+def _fork_interpreters(*, strict: bool) -> None:
+    """Let the interpreters that multiprocessing starts be forks of what this process is now.
 
-    They, their nodes and what passes between them are real. Only their interpreter is not started,
-    and imports nothing. `tests/procs` starts it, as users do.
+    Those are the fork servers, of nodes and of environments. They, their children and what passes
+    between them are real. Only the interpreter is not started, and imports nothing. Tests of
+    `tests/procs` that run no fork start it, as users do.
     """
-    from ding_lite.parallel.supervise.fork_server import ForkServerSpec
-
     address = f"ding_lite-tests-{os.getpid()}"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(f"\0{address}")
     listener.listen()
-    program = str(ROOT / "tests" / "programs" / "forked_server.py")
-
-    def command(self: ForkServerSpec, sys_path: Iterable[str]) -> list[str]:
-        words = [address, json.dumps([*sys_path]), self.as_json()]
-        return [sys.executable, "-ISE", program, *words]
-
+    os.environ[ASKED_AT] = address
+    multiprocessing.set_executable(_stand_in)
     launcher = os.getpid()
     if os.fork() == 0:
         _be_the_template(listener, launcher, strict=strict)
     listener.close()
-    ForkServerSpec.command = command  # type: ignore[method-assign]
 
 
 def _be_the_template(listener: socket.socket, launcher: int, *, strict: bool) -> NoReturn:
-    """Fork a fork server whenever one is asked for, until the launcher ends."""
+    """Fork an interpreter whenever one is asked for, until the launcher ends."""
     os.setpgid(0, 0)
     os.chdir("/")
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     watched: list[Any] = [listener, os.pidfd_open(launcher)]
     while listener in select.select(watched, [], [])[0]:
         asking, _ = listener.accept()
         packet, fds, _, _ = socket.recv_fds(asking, 1 << 20, 64)
-        if os.fork() == 0:
-            listener.detach()
-            _be_the_fork_server(json.loads(packet), [*fds, asking.detach()], strict=strict)
-        for fd in (*fds, asking.detach()):
+        pid = os.fork()
+        if pid == 0:
+            _be_the_interpreter(json.loads(packet), fds, strict=strict)
+        asking.send(b"%d" % pid)
+        asking.close()
+        for fd in fds:
             os.close(fd)
     os._exit(0)
 
 
-def _be_the_fork_server(asked: Mapping[str, Any], fds: Sequence[int], *, strict: bool) -> NoReturn:
-    from ding_lite.parallel.supervise.fork_server import run_fork_server
-
+def _be_the_interpreter(asked: Mapping[str, Any], fds: Sequence[int], *, strict: bool) -> NoReturn:
+    """Do what `python -c CODE` does, until the code ends."""
     os.setsid()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     held = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 500) for fd in fds]
     os.closerange(3, 500)
-    for fd, number in zip(held, asked["fds"], strict=False):  # the last one tells of the end
+    for fd, number in zip(held, asked["fds"], strict=True):
         os.dup2(fd, number)
         os.close(fd)
     os.environ.clear()
@@ -297,10 +396,14 @@ def _be_the_fork_server(asked: Mapping[str, Any], fds: Sequence[int], *, strict:
     os.chdir(asked["cwd"])
     if strict:
         _be_strict()
-    sys.path[:] = asked["sys_path"]
-    sys.argv = ["-c", asked["spec"]]
-    run_fork_server()
-    os._exit(1)  # it does not return
+    code, *words = asked["words"][asked["words"].index("-c") + 1 :]
+    sys.argv = ["-c", *words]
+    with suppress(SystemExit):  # nothing of it may reach what this process was before
+        try:
+            exec(code, {"__name__": "__main__"})
+        except Exception:  # noqa: BLE001 - as Python does with what nothing catches
+            traceback.print_exc()
+    os._exit(0)
 
 
 def _be_the_command(asked: Mapping[str, Any], out: IO[bytes], err: IO[bytes]) -> NoReturn:
@@ -360,8 +463,6 @@ def _output(name: str | None, usual: IO[bytes]) -> int:
 
 def _run(words: list[str]) -> int:
     """Do what Python does with a script: an exception that is left over is shown, and flush."""
-    import traceback
-
     from ding_lite.cli.main import main
 
     code = 99

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from ding_lite.parallel.supervise.job import Job
 from ding_lite.parallel.supervise.local_engine import LocalEngine
 from ding_lite.parallel.supervise.supervisor import run_job
 from tests.procs import mains
-from tests.procs.programs import command_of, short_folder
+from tests.procs.programs import Forked, command_of, short_folder
 from tests.procs.shells import Desk, Type
-from tests.warm import PROGRAMS, Warm, warm
+from tests.warm import NODES, PROGRAMS, Warm, warm
 
 RunJob = Callable[..., list[Any]]
-RunForked = Callable[..., tuple[int | None, str]]
+Fork = Callable[..., Forked]
+RunForked = Callable[..., tuple[int, str]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -44,27 +46,72 @@ def type_line(folder: Path) -> Iterator[Type]:
 
 
 @pytest.fixture(scope="session")
-def _forks() -> Iterator[Warm]:
-    with warm(PROGRAMS) as process:
+def _nodes() -> Iterator[Warm]:
+    with warm(NODES) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def _learners() -> Iterator[Warm]:
+    with warm([*PROGRAMS, "accelerate", "torch._dynamo"]) as process:
         yield process
 
 
 @pytest.fixture
-def run_forked(_forks: Warm, folder: Path) -> RunForked:
-    """Return what runs a program of `tests/programs` to its end, without a start of Python.
+def fork(_nodes: Warm, folder: Path) -> Fork:
+    """Return what starts a program without a start of Python, see `Forked`."""
+    return partial(_fork, _nodes, folder)
 
-    For programs that learn: the imports of two processes would take longer than all the rest.
-    """
 
-    def run_forked(name: str, **given: Any) -> tuple[int | None, str]:
-        script, word = command_of(name, **given)
-        own = {"TMPDIR": str(folder)}
-        said = _forks.run(
-            Path(script), word, folder=folder, seconds=100.0, joined=True, variables=own
-        )
-        return said.code, said.out
+@pytest.fixture
+def fork_learner(_learners: Warm, folder: Path) -> Fork:
+    """Return what does the same for programs that import torch."""
+    return partial(_fork, _learners, folder)
 
-    return run_forked
+
+def _fork(
+    process: Warm,
+    folder: Path,
+    name: str = "",
+    *,
+    source: str = "",
+    variables: dict[str, str] | None = None,
+    machine: int | None = None,
+    **given: Any,
+) -> Forked:
+    command = command_of(name, **given) if name else ()
+    return Forked(process, folder, source, *command, variables=variables, machine=machine)
+
+
+@pytest.fixture
+def run_forked(fork: Fork) -> RunForked:
+    """Return what does as `fork`, and waits for the end."""
+    return partial(_run, fork)
+
+
+@pytest.fixture
+def run_learner(fork_learner: Fork) -> RunForked:
+    """Return what does as `fork_learner`, and waits for the end."""
+    return partial(_run, fork_learner)
+
+
+def _run(fork: Fork, name: str, **given: Any) -> tuple[int, str]:
+    with fork(name, **given) as program:
+        return program.end()
+
+
+@pytest.fixture
+def fork_line(_nodes: Warm, folder: Path) -> Iterator[Type]:
+    """Return what forks the program that a line starts, such as `A=b python train.py`."""
+    with ExitStack() as stack:
+        yield Desk(folder, stack, _nodes).type_line
+
+
+@pytest.fixture
+def fork_learner_line(_learners: Warm, folder: Path) -> Iterator[Type]:
+    """Return what does the same for programs that import torch."""
+    with ExitStack() as stack:
+        yield Desk(folder, stack, _learners).type_line
 
 
 @pytest.fixture

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from time import monotonic
 
 from ding_lite.parallel.memory.segments import DIRECTORY
-from tests.procs.programs import Job, Program, wait_until_gone
+from tests.procs.programs import Program, wait_until_gone
 
 ROLES = ["learner", "evaluator", "collector"]
 STAGES = ["import", "main", "step-5", "finish", "return"]
@@ -24,11 +23,10 @@ STAGES = ["import", "main", "step-5", "finish", "return"]
 class Run:
     """The program, and what is known of its processes."""
 
-    def __init__(self, folder: Path, program: Program) -> None:
+    def __init__(self, program: Program) -> None:
         self.program = program
         self.pids = {"launcher": program.pid}
         self.all_pids: set[int] = set()
-        self._folder = folder
 
     def follow(self, role: str, stage: str, victim: str) -> None:
         """Read on until a node has come so far, and the victim has begun."""
@@ -53,7 +51,7 @@ class Run:
                 self.pids[who] = int(pid)
 
     def may_end(self) -> None:
-        (self._folder / "go").touch()
+        (self.program.folder / "go").touch()
 
     def end(self) -> tuple[int, str]:
         """Wait for the end of all processes; return the exit code and the last line."""
@@ -69,7 +67,7 @@ class Run:
 
 @contextmanager
 def running(
-    folder: Path,
+    start: Callable[..., Program],
     *,
     recover: bool,
     number: int = 0,
@@ -77,11 +75,11 @@ def running(
     protocol: str = "",
     jumps: bool = False,
 ) -> Iterator[Run]:
-    """Run the program; every other time over tcp where no protocol is asked for."""
+    """Run the program by `Job` or a fork; every other time over tcp if no protocol is given."""
     protocol = protocol or ("ipc", "tcp")[number % 2]
     runner = {"topology": topology, "protocol": protocol, "auto_recover": recover}
-    with Job(folder, "three_roles", runner=runner, jumps=jumps) as program:
-        yield Run(folder, program)
+    with start("three_roles", runner=runner, jumps=jumps) as program:
+        yield Run(program)
 
 
 def segments(pids: Iterable[int]) -> list[str]:

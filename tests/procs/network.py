@@ -147,6 +147,7 @@ class Machine:
 
     def __init__(self, pid: int, port: int) -> None:
         self._enter = f"nsenter --preserve-credentials --user --net --target {pid} --"
+        self.pid = pid
         self.port = port
 
     def type_line(self, folder: Path, line: str, **environ: str) -> Shell:

@@ -11,12 +11,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 from ding_lite.parallel.network.address import _base
+from tests.warm import Child, Warm
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROGRAMS = ROOT / "tests" / "programs"
@@ -35,6 +36,8 @@ class Program:
 
     A thread reads them as they come: a program with a full pipe would wait for its reader.
     """
+
+    process: subprocess.Popen[str] | Child
 
     def __init__(self, folder: Path, source: str, *command: str, stdin: str = "") -> None:
         (folder / "program.py").write_text(PREAMBLE + source)
@@ -98,6 +101,11 @@ class Program:
             pass
         return self.process.wait(), self.seen
 
+    def kill(self) -> None:
+        """End the program and its group at once, and wait until it has ended."""
+        os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait()
+
     def left_over(self) -> list[str]:
         """Name what the program has left in the directories where it may write."""
         return sorted(p.name for p in self.folder.iterdir() if p.name.startswith(("ding", "pymp")))
@@ -116,6 +124,40 @@ class Job(Program):
 
     def __init__(self, folder: Path, name: str, **given: Any) -> None:
         super().__init__(folder, "", *command_of(name, **given))
+
+
+class Forked(Program):
+    """A program that is forked, with its fork server, from a process that has its imports.
+
+    Its nodes, and what passes between all of them, are those of any other program.
+
+    Args:
+        warm: What forks it.
+        folder: Where it runs.
+        source: The text of the program, if it is in no file.
+        command: The path of its file, and its arguments.
+        variables: Environment variables.
+        machine: A process in the network that it is to see; by default that of the test.
+    """
+
+    def __init__(
+        self,
+        warm: Warm,
+        folder: Path,
+        source: str,
+        *command: str,
+        variables: Mapping[str, str] | None = None,
+        machine: int | None = None,
+    ) -> None:
+        self.folder = folder
+        script, *words = command or (str(folder / "program.py"),)
+        if source:
+            Path(script).write_text(PREAMBLE + source)
+        environ = {"TMPDIR": str(folder), **(variables or {})}
+        self.process = warm.start(
+            Path(script), *words, folder=folder, variables=environ, machine=machine
+        )
+        self._read_lines()
 
 
 def command_of(name: str, **given: Any) -> tuple[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -11,7 +10,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.procs.programs import PREAMBLE, PROGRAMS, ROOT, Program
+from tests.procs.programs import PREAMBLE, PROGRAMS, ROOT, Forked, Program
+from tests.warm import Warm
 
 
 class Shell(Program):
@@ -33,30 +33,27 @@ class Shell(Program):
         )
         self._read_lines()
 
-    def kill(self) -> None:
-        """End the program at once, and wait until it has ended."""
-        os.killpg(self.pid, signal.SIGKILL)
-        self.process.wait()
-
     def __exit__(self, *error: object) -> None:
         if self.process.poll() is None:
             self.kill()
 
 
-Type = Callable[..., Shell]
+Type = Callable[..., Program]
 
 
 class Desk:
-    """Types lines into shells; all of them end with its `stack`.
+    """Types lines into shells, or forks what they start; all of it ends with its `stack`.
 
     Args:
         folder: Where programs and keys are kept.
         stack: What ends the shells.
+        warm: What forks the programs; by default a shell starts them.
     """
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, folder: Path, stack: ExitStack, warm: Warm | None = None) -> None:
         self._folder = folder
         self._stack = stack
+        self._warm = warm
 
     def type_line(
         self,
@@ -67,7 +64,7 @@ class Desk:
         program: str = "",
         user: str = "me",
         **environ: str,
-    ) -> Shell:
+    ) -> Program:
         """Type a line that starts `train.py`, with another port in place of 50515.
 
         Args:
@@ -84,5 +81,10 @@ class Desk:
         else:
             (own / "train.py").write_text(PREAMBLE + source)
         line = line.replace("50515", str(port))
-        shell = Shell(own, line, XDG_STATE_HOME=str(self._folder / user), **environ)
-        return self._stack.enter_context(shell)
+        environ["XDG_STATE_HOME"] = str(self._folder / user)
+        if self._warm is None:
+            return self._stack.enter_context(Shell(own, line, **environ))
+        assigned, _, command = line.partition("python ")
+        environ |= dict(word.split("=", 1) for word in assigned.split())
+        forked = Forked(self._warm, own, "", *command.split(), variables=environ)
+        return self._stack.enter_context(forked)

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-import os
 import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.procs.programs import Job, command_of, run
+from ding_lite.parallel.network.address import LOOPBACK, free_ports
+from tests.procs.conftest import Fork
+from tests.procs.programs import Program, run
 
-SLOW = pytest.mark.slow  # a unit test holds their messages
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+Ranks = Callable[..., list[Program]]
 
 
-def test_two_processes_are_one_population(folder: Path) -> None:
-    code, said = run(folder, "", *TORCHRUN, *command_of("accelerate_together"))
-    assert code == 0, said
+@pytest.fixture
+def ranks(fork_learner: Fork) -> Iterator[Ranks]:
+    """Return what starts a program twice, with the variables that torchrun sets."""
+    with ExitStack() as stack:
+
+        def ranks(name: str, **given: Any) -> list[Program]:
+            port = str(free_ports(LOOPBACK, 1)[0])
+            known = {"WORLD_SIZE": "2", "MASTER_ADDR": LOOPBACK, "MASTER_PORT": port}
+            of_ranks = [{**known, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
+            started = [fork_learner(name, variables=each, **given) for each in of_ranks]
+            return [stack.enter_context(each) for each in started]
+
+        yield ranks
+
+
+def test_two_processes_are_one_population(ranks: Ranks) -> None:
+    ended = [each.end() for each in ranks("accelerate_together")]
+    said = "".join(text for _, text in ended)
+    assert [code for code, _ in ended] == [0, 0], said
     lines = [line.split() for line in said.splitlines()]
     # Else one of them may abort a process that has done all its work.
     assert lines.count(["threads", "at", "the", "end", "0"]) == 2, said
@@ -40,23 +59,17 @@ def test_two_processes_are_one_population(folder: Path) -> None:
     assert of_both["population"][0] == of_both["population"][1]
 
 
-@pytest.mark.parametrize(
-    ("how", "timeout"), [("killed", 60.0), pytest.param("elsewhere", 1.0, marks=SLOW)]
-)
-def test_a_process_that_waits_for_one_that_never_comes_ends_in_time(folder, how, timeout) -> None:
-    with Job(folder, "accelerate_faults", timeout=timeout) as program:
-        pids = program.pids(2)
-        program.line("waiting")
-        if how == "killed":
-            os.kill(pids[1], signal.SIGKILL)
-        code, said = program.end()
-    assert code == 0, said
-    assert "rank 0 ended with 1" in said
+def test_a_process_that_waits_for_one_that_was_killed_ends_in_time(ranks: Ranks) -> None:
+    waiting, killed = ranks("accelerate_faults")
+    killed.line("elsewhere")
+    killed.kill()
+    code, said = waiting.end()
+    assert code == 1, said
     assert "PeerLost: Rank 0 of 2 has waited for the other processes in vain: one has died" in said
-    assert f"has not come within {timeout:g} s" in said
+    assert "has not come within 60 s" in said
 
 
-@SLOW
+@pytest.mark.slow
 def test_accelerate_launch_starts_two_or_says_how_to(folder: Path) -> None:
     source = """
 from ding_lite.distributed import Processes
@@ -72,15 +85,17 @@ say("size", Processes().size)
     assert (code, said.count("size 2")) == (0, 2), said
 
 
-def test_two_processes_go_on_where_both_have_saved_though_one_was_killed_on_the_way(folder) -> None:
-    code, said = run(folder, "", *TORCHRUN, *command_of("accelerate_resumed", goes_on=False))
-    assert code != 0
-    assert [f"goes on {rank} None" in said for rank in (0, 1)] == [True, True], said
+def test_two_processes_go_on_where_both_have_saved_though_one_was_killed_on_the_way(
+    ranks: Ranks, folder: Path
+) -> None:
+    ended = [each.end() for each in ranks("accelerate_resumed", goes_on=False)]
+    assert [code for code, _ in ended] == [-signal.SIGKILL, 1], ended
+    assert [f"goes on {rank} None" in said for rank, (_, said) in enumerate(ended)] == [True] * 2
     # The other process has saved step 6, the main one was killed when it was about to.
     assert {path.name for path in folder.glob("cut*")} == {"cut", "cut-1-0", "cut-1-1"}
 
-    code, said = run(folder, "", *TORCHRUN, *command_of("accelerate_resumed", goes_on=True))
-    assert code == 0, said
-    for rank in (0, 1):
+    for rank, each in enumerate(ranks("accelerate_resumed", goes_on=True)):
+        code, said = each.end()
+        assert code == 0, said
         assert f"goes on {rank} 3" in said, said
         assert f"resumed {rank} True" in said, said

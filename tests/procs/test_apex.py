@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import signal
 from ast import literal_eval
-from pathlib import Path
 
 import pytest
 
-from tests.procs.conftest import RunForked
-from tests.procs.programs import Job
+from tests.procs.conftest import Fork, RunForked
 
 SLOW = pytest.mark.slow
 
@@ -24,10 +22,10 @@ SLOW = pytest.mark.slow
     ],
 )
 def test_two_learners_improve_one_policy_from_the_shards_of_two_collectors(
-    run_forked: RunForked, policy: str, batch_size: int
+    run_learner: RunForked, policy: str, batch_size: int
 ) -> None:
     given = {"policy": policy, "batch_size": batch_size, "ends_at": 60, "runner": {}}
-    code, said = run_forked("apex", **given)
+    code, said = run_learner("apex", **given)
     assert code == 0, said
     first, second, *collectors = literal_eval(said.splitlines()[-1])
     # The other learner may have begun an update more, which it gives up as the first one has left.
@@ -38,9 +36,9 @@ def test_two_learners_improve_one_policy_from_the_shards_of_two_collectors(
     assert all(trained is None and fetched > 0 for trained, _, _, _, fetched in collectors)
 
 
-def test_two_learners_go_on_while_a_killed_collector_is_restarted(folder: Path) -> None:
+def test_two_learners_go_on_while_a_killed_collector_is_restarted(fork_learner: Fork) -> None:
     given = {"policy": "DQN", "batch_size": 256, "ends_at": None}
-    with Job(folder, "apex", runner={"auto_recover": True}, **given) as program:
+    with fork_learner("apex", runner={"auto_recover": True}, **given) as program:
         pids = program.pids(4)
         program.line("trained")
         os.kill(pids[3], signal.SIGKILL)

@@ -4,48 +4,52 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
-import pytest
-
-from tests.procs.conftest import RunForked
-from tests.procs.programs import Job
+from tests.procs.conftest import Fork, RunForked
 
 
 def test_learners_take_the_step_that_one_would_take_with_all_their_batches(
-    run_forked: RunForked,
+    run_learner: RunForked,
 ) -> None:
-    assert run_forked("data_parallel", averages=False) == (0, "True True\n")
+    assert run_learner("data_parallel", averages=False) == (0, "True True\n")
 
 
-def test_small_and_large_gradients_are_averaged(run_forked: RunForked) -> None:
+def test_small_and_large_gradients_are_averaged(run_learner: RunForked) -> None:
     said = "[[5.5, 5.5], [5.5, 5.5]]\n"
-    assert run_forked("data_parallel", averages=True) == (0, said)
+    assert run_learner("data_parallel", averages=True) == (0, said)
 
 
 def test_a_learner_that_waits_for_another_which_has_left_ends_with_the_job(
-    run_forked: RunForked,
+    run_learner: RunForked,
 ) -> None:
-    code, said = run_forked("learners", ends="always")
+    code, said = run_learner("learners", ends="always")
     assert (code, said.splitlines()[-1]) == (0, "ended None"), said
 
 
-@pytest.mark.slow
-def test_the_death_of_a_learner_ends_the_job(folder: Path) -> None:
-    with Job(folder, "learners", ends="never") as job:
-        pids = job.pids(3)
-        job.line("training 1")
-        os.kill(pids[1], signal.SIGKILL)
-        code, said = job.end()
-    assert code != 0
-    assert "NodeFailed" in said
-
-
-def test_the_death_of_a_learner_restarts_all_of_them_where_that_was_asked_for(folder) -> None:
-    with Job(folder, "learners", ends="later") as job:
+def test_the_death_of_a_learner_restarts_all_of_them_where_that_was_asked_for(
+    fork_learner: Fork,
+) -> None:
+    with fork_learner("learners", ends="later") as job:
         pids = job.pids(3)
         job.line("training 1")
         os.kill(pids[1], signal.SIGKILL)
         code, said = job.end()
     assert (code, said.splitlines()[-1]) == (0, "ended None"), said
     assert said.count("up 0 ") == said.count("up 1 ") == 2, said
+
+
+# -- networks of users --------------------------------------------------------------------
+
+
+def test_collectors_act_by_the_published_network_and_its_running_means(
+    run_learner: RunForked,
+) -> None:
+    code, said = run_learner("own_network", what="publish")
+    assert code == 0, said
+    assert said.splitlines()[-1] == "True True True", said
+
+
+def test_two_learners_of_a_users_network_stay_equal(run_learner: RunForked) -> None:
+    code, said = run_learner("own_network", what="learn together")
+    assert code == 0, said
+    assert said.splitlines()[-1] == "10 True", said

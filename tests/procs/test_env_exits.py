@@ -11,11 +11,17 @@ import pytest
 
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from tests.procs.conftest import RunForked
-from tests.procs.programs import Job, wait_until_gone
+from tests.procs.programs import wait_until_gone
 
 
-def program(fault: str | None, mode: str, *, resumes: bool = False) -> dict[str, Any]:
-    return {"name": "faulty_env", "fault": fault, "mode": mode, "resumes": resumes}
+def program(fault: str | None, mode: str, **more: Any) -> dict[str, Any]:
+    return {
+        "name": "faulty_env",
+        "fault": fault,
+        "mode": mode,
+        "resumes": False,
+        "hanging_s": 5.0,
+    } | more
 
 
 def saved(folder: Path) -> dict[str, int]:
@@ -32,10 +38,10 @@ def whole_steps(mode: str) -> int:
     return 5 if mode == "sync" else 10  # two processes of one environment each
 
 
-def goes_on(folder: Path, mode: str, run_forked: RunForked) -> None:
+def goes_on(folder: Path, mode: str, run_learner: RunForked) -> None:
     """Resume the run; its environments begin new episodes, and nothing else is lost."""
     (folder / "resumed").touch()
-    code, said = run_forked(**program(None, mode, resumes=True))
+    code, said = run_learner(**program(None, mode, resumes=True))
     whole = whole_steps(mode)
     assert code == 0, said
     assert f"resumed at {whole - 1} {8 * whole} {whole} {whole - 1}\n" in said, said
@@ -52,18 +58,18 @@ def goes_on(folder: Path, mode: str, run_forked: RunForked) -> None:
     ],
 )
 def test_ctrl_c_while_an_environment_of_another_process_hangs_saves_the_whole_steps(
-    folder, fault, run_forked
+    fork_learner, folder, fault, run_learner
 ):
-    with Job(folder, **program(fault, "async")) as running:
+    with fork_learner(**program(fault, "async", hanging_s=0.5)) as running:
         pid = int(running.line("at ")[1])
         os.kill(running.pid, signal.SIGINT)
         code, said = running.end()
         assert code == 130, said
-        assert "has not answered within 5 s" in said
+        assert "has not answered within 0.5 s" in said
         wait_until_gone(pid)
     assert saved(folder) == {"total_step": 9, "env_step": 80, "train_iter": 10}
     if fault == "hangs":
-        goes_on(folder, "async", run_forked)
+        goes_on(folder, "async", run_learner)
 
 
 @pytest.mark.parametrize(
@@ -74,8 +80,10 @@ def test_ctrl_c_while_an_environment_of_another_process_hangs_saves_the_whole_st
         pytest.param("exits", signal.SIGINT, marks=pytest.mark.slow),
     ],
 )
-def test_environments_that_end_with_ctrl_c_do_not_lose_the_whole_steps(folder, fault, signum):
-    with Job(folder, **program(f"{fault} later", "async")) as running:
+def test_environments_that_end_with_ctrl_c_do_not_lose_the_whole_steps(
+    fork_learner, folder, fault, signum
+):
+    with fork_learner(**program(f"{fault} later", "async")) as running:
         running.line("at ")
         os.kill(running.pid, signum)
         running.line("the run ends after this step")
@@ -88,9 +96,9 @@ def test_environments_that_end_with_ctrl_c_do_not_lose_the_whole_steps(folder, f
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_second_ctrl_c_in_an_environment_saves_the_whole_steps_too(
-    folder, mode, run_forked
+    fork_learner, folder, mode, run_learner
 ) -> None:
-    with Job(folder, **program("hangs", mode)) as running:
+    with fork_learner(**program("hangs", mode)) as running:
         running.line("at ")
         if mode == "async":
             running.line("at ")  # of the other process: this one waits for both
@@ -102,7 +110,7 @@ def test_a_second_ctrl_c_in_an_environment_saves_the_whole_steps_too(
     whole = whole_steps(mode)
     assert saved(folder) == {"total_step": whole - 1, "env_step": 8 * whole, "train_iter": whole}
     if mode == "sync":
-        goes_on(folder, mode, run_forked)
+        goes_on(folder, mode, run_learner)
 
 
 @pytest.mark.parametrize(
@@ -113,9 +121,9 @@ def test_a_second_ctrl_c_in_an_environment_saves_the_whole_steps_too(
     ],
 )
 def test_an_environment_that_exits_ends_the_run_with_an_error(
-    folder, mode, fault, told, run_forked
+    folder, mode, fault, told, run_learner
 ) -> None:
-    code, said = run_forked(**program(fault, mode))
+    code, said = run_learner(**program(fault, mode))
     assert code == 1
     assert f"of probe/Wanders-v0 {told}" in said
     assert "EnvError" in said
@@ -124,8 +132,8 @@ def test_an_environment_that_exits_ends_the_run_with_an_error(
 
 @pytest.mark.slow
 def test_a_process_of_environments_that_ends_with_code_0_ends_the_run_with_an_error(
-    run_forked,
+    run_learner,
 ) -> None:
-    code, said = run_forked(**program("dies", "async"))
+    code, said = run_learner(**program("dies", "async"))
     assert code == 1
     assert "of probe/Wanders-v0 has ended with exit code 0" in said

@@ -14,7 +14,7 @@ from ding_lite.rl import make_envs
 from ding_lite.rl.envs import workers as env_workers
 from ding_lite.rl.envs.workers import WorkerSource
 from ding_lite.runtime.task import Task
-from tests.procs.programs import Program, run, wait_until_gone
+from tests.procs.programs import wait_until_gone
 
 SLOW = pytest.mark.slow
 
@@ -187,14 +187,14 @@ def program(ending, *, guard='if __name__ == "__main__":'):
         pytest.param("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, marks=SLOW),
     ],
 )
-def test_no_process_outlives_the_program(ending, code, folder):
-    with Program(folder, program(ending)) as running:
+def test_no_process_outlives_the_program(ending, code, fork_learner):
+    with fork_learner(source=program(ending)) as running:
         pids = [int(word) for word in running.line("pids")[1:]]
         assert running.end()[0] == code
         wait_until_gone(*pids)
 
 
-def test_ctrl_c_reaches_the_program_and_not_its_environments(folder):
+def test_ctrl_c_reaches_the_program_and_not_its_environments(fork_learner):
     ending = """
     try:
         say("playing")
@@ -204,7 +204,7 @@ def test_ctrl_c_reaches_the_program_and_not_its_environments(folder):
         envs.close()
         say("closed")
     """
-    with Program(folder, program(ending)) as running:
+    with fork_learner(source=program(ending)) as running:
         pids = [int(word) for word in running.line("pids")[1:]]
         running.line("playing")
         os.killpg(running.pid, signal.SIGINT)
@@ -215,8 +215,9 @@ def test_ctrl_c_reaches_the_program_and_not_its_environments(folder):
     assert "Traceback" not in output
 
 
-def test_a_program_without_a_main_guard_is_refused_with_a_remedy(folder):
-    code, output = run(folder, program("pass", guard="if True:"))
+def test_a_program_without_a_main_guard_is_refused_with_a_remedy(fork_learner):
+    with fork_learner(source=program("pass", guard="if True:")) as running:
+        code, output = running.end()
     assert code == 1
     assert "EnvError: The process of the environments" in output
     assert 'if __name__ == "__main__":' in output

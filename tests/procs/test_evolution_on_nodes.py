@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.procs.conftest import Fork, RunForked
 from tests.procs.killing import segments
-from tests.procs.programs import Job, run_job, wait_until_gone
+from tests.procs.programs import wait_until_gone
 
 SLOW = pytest.mark.slow  # as each starts several processes that import PyTorch
 
@@ -18,15 +18,14 @@ ROLES = ["breeder", "learner", "learner"]
 
 
 def given(**more: Any) -> dict[str, Any]:
-    return {"victim": None, "recover": False, "roles": ROLES, **more}
+    return {"victim": None, "recover": False, "roles": ROLES, "saved": "saved", **more}
 
 
 @SLOW
-def test_a_seed_gives_the_same_population_on_the_same_nodes(folder: Path) -> None:
+def test_a_seed_gives_the_same_population_on_the_same_nodes(run_learner: RunForked) -> None:
     ends = []
-    for k in range(2):
-        (folder / str(k)).mkdir()
-        code, said = run_job(folder / str(k), "evolution", **given())
+    for folder in ("first", "second"):
+        code, said = run_learner("evolution", **given(saved=folder))
         assert code == 0, said
         ends.append(said.splitlines()[-1])
     assert ends[0] == ends[1]
@@ -36,15 +35,15 @@ def test_a_seed_gives_the_same_population_on_the_same_nodes(folder: Path) -> Non
 
 
 @SLOW
-def test_one_node_evolves_a_population_alone(folder: Path) -> None:
-    code, said = run_job(folder, "evolution", **given(roles=[["breeder", "learner"]]))
+def test_one_node_evolves_a_population_alone(run_learner: RunForked) -> None:
+    code, said = run_learner("evolution", **given(roles=[["breeder", "learner"]]))
     assert code == 0, said
     assert said.splitlines()[-1].endswith(f" {3 * 4 * 2 * 8}")
 
 
 @pytest.mark.parametrize("victim", [pytest.param(1, marks=SLOW), 2])
-def test_evolution_goes_on_when_a_learner_is_killed(folder: Path, victim: int) -> None:
-    with Job(folder, "evolution", **given(victim=victim, recover=True)) as job:
+def test_evolution_goes_on_when_a_learner_is_killed(fork_learner: Fork, victim: int) -> None:
+    with fork_learner("evolution", **given(victim=victim, recover=True)) as job:
         pids = job.pids(3)
         places = job.line("training")[1:]
         assert places == (["0", "2"] if victim == 1 else ["1", "3"])
@@ -62,8 +61,8 @@ def test_evolution_goes_on_when_a_learner_is_killed(folder: Path, victim: int) -
 
 
 @SLOW
-def test_a_killed_breeder_goes_on_from_the_last_whole_generation(folder: Path) -> None:
-    with Job(folder, "evolution", **given(victim=1, recover=True)) as job:
+def test_a_killed_breeder_goes_on_from_the_last_whole_generation(fork_learner: Fork) -> None:
+    with fork_learner("evolution", **given(victim=1, recover=True)) as job:
         pids = job.pids(3)
         job.line("training")
         os.kill(pids[0], signal.SIGKILL)
@@ -73,17 +72,3 @@ def test_a_killed_breeder_goes_on_from_the_last_whole_generation(folder: Path) -
         code, said = job.end()
     assert code == 0, said
     assert said.splitlines()[-1].split()[-1] == str(3 * 4 * 2 * 8), said
-
-
-@SLOW
-def test_without_auto_recover_a_killed_learner_ends_the_job(folder: Path) -> None:
-    with Job(folder, "evolution", **given(victim=2)) as job:
-        pids = job.pids(3)
-        job.line("training")
-        os.kill(pids[2], signal.SIGKILL)
-        code, said = job.end()
-        assert code == 1, said
-        assert f"Node 2 (process {pids[2]}) was killed by SIGKILL" in said
-        wait_until_gone(*pids.values())
-        assert job.left_over() == []
-    assert segments(pids.values()) == []

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
-from tests.procs.programs import Job, Program, run_job, wait_until_gone
+from tests.procs.conftest import Fork, RunForked
+from tests.procs.programs import Job, Program, wait_until_gone
 
 SLOW = pytest.mark.slow
 
@@ -42,8 +43,8 @@ def pairs(victim: int) -> list[tuple[int, int]]:
     return [(1, 0), (2, 0)] if victim == 0 else [(0, victim)]
 
 
-def ends_right(program: Program, folder: Path) -> None:
-    (folder / "go").touch()
+def ends_right(program: Program) -> None:
+    (program.folder / "go").touch()
     code, said = program.end()
     assert code == 0, said
     heard = literal_eval(said.splitlines()[-1])
@@ -51,8 +52,8 @@ def ends_right(program: Program, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("victim", "protocol"), [(0, "tcp"), (1, "ipc")])
-def test_a_node_that_is_stopped_for_five_seconds_is_lost_and_joins_again(folder, victim, protocol):
-    with Job(folder, "numbered", hangs=None, protocol=protocol) as program:
+def test_a_node_that_is_stopped_for_five_seconds_is_lost_and_joins_again(fork, victim, protocol):
+    with fork("numbered", hangs=None, protocol=protocol) as program:
         pid, fates = program.pids(3)[victim], Fates(program)
         handle = os.pidfd_open(pid)
         try:
@@ -65,23 +66,25 @@ def test_a_node_that_is_stopped_for_five_seconds_is_lost_and_joins_again(folder,
         os.kill(pid, signal.SIGCONT)
         fates.wait_for(*((node, "joined", peer) for node, peer in pairs(victim)))
         fates.all_are_well()
-        ends_right(program, folder)
+        ends_right(program)
 
 
-def test_a_node_that_hangs_with_pythons_lock_held_is_lost_and_joins_again(folder: Path) -> None:
-    with Job(folder, "numbered", hangs=2, protocol="ipc") as program:
+def test_a_node_that_hangs_with_pythons_lock_held_is_lost_and_joins_again(fork: Fork) -> None:
+    with fork("numbered", hangs=2, protocol="ipc") as program:
         program.pids(3)
         fates = Fates(program)
         fates.wait_for((0, "lost", 2), (0, "joined", 2))
         fates.all_are_well()
-        ends_right(program, folder)
+        ends_right(program)
 
 
 # -- a disk that is full -------------------------------------------------------------------
 
 
-def test_a_full_disk_of_a_node_ends_the_job_with_its_last_checkpoint_whole(folder) -> None:
-    code, said = run_job(folder, "full_disk")
+def test_a_full_disk_of_a_node_ends_the_job_with_its_last_checkpoint_whole(
+    run_learner: RunForked, folder: Path
+) -> None:
+    code, said = run_learner("full_disk")
     assert code == 1
     assert "NodeFailed: Node 1 failed while running `main`: SaveError" in said
     assert "File too large" in said
@@ -90,38 +93,21 @@ def test_a_full_disk_of_a_node_ends_the_job_with_its_last_checkpoint_whole(folde
     assert not list((folder / "checkpoint").glob("*.tmp"))
 
 
-# -- programs with faults ------------------------------------------------------------------
+# -- a node that raises ---------------------------------------------------------------------
 
 
-def fails(folder: Path, main: str) -> str:
-    with Job(folder, "faulty", main=main, recover=False) as program:
+def test_the_node_that_fails_before_a_barrier_is_named_and_not_those_that_wait_there(fork):
+    with fork("faulty", recover=False) as program:
         code, said = program.end()
         assert code == 1
         assert program.left_over() == []
-        return said
-
-
-def test_a_listener_that_raises_fails_its_node_and_ends_the_job(folder: Path) -> None:
-    said = fails(folder, "emit_to_a_bad_listener")
-    assert "NodeFailed: Node 2 failed while running `main`: ZeroDivisionError: in a li" in said
-    assert ", in boom\n" in said
-
-
-def test_a_listener_of_the_router_that_raises_is_logged_and_the_job_goes_on(folder: Path) -> None:
-    code, said = run_job(
-        folder, "faulty", main="emit_to_a_bad_listener_of_the_router", recover=False
-    )
-    assert (code, said.splitlines()[-1]) == (0, "[None, None, None]"), said
-    assert "ZeroDivisionError: in a listener" in said
-
-
-def test_the_node_that_fails_before_a_barrier_is_named_and_not_those_that_wait_there(folder):
-    said = fails(folder, "meet_without_one")
     assert "NodeFailed: Node 2 failed while running `main`: ZeroDivisionError: on the way" in said
 
 
-def test_with_auto_recover_all_pass_the_barrier_when_the_node_is_back(folder: Path) -> None:
-    code, said = run_job(folder, "faulty", main="meet_without_one", recover=True)
+def test_with_auto_recover_all_pass_the_barrier_when_the_node_is_back(
+    run_forked: RunForked,
+) -> None:
+    code, said = run_forked("faulty", recover=True)
     assert (code, said.splitlines()[-1]) == (0, f"[{', '.join(['[0, 1, 2]'] * 3)}]"), said
 
 

@@ -1,13 +1,17 @@
-"""kill -9 of every process in turn: the run ends right, or fails at once and cleanly."""
+"""kill -9 of every process in turn: the run ends right, or fails at once and cleanly.
+
+All stages and all victims are there once, the other pairs of them are slow tests.
+"""
 
 from __future__ import annotations
 
 import re
 import signal
-from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.procs.conftest import Fork
 from tests.procs.killing import ROLES, STAGES, others, running
 
 MOMENTS = [
@@ -21,11 +25,18 @@ MOMENTS = [
 """The victim of each round, and the node and stage at which it is killed."""
 
 
-@pytest.mark.parametrize("number", range(len(MOMENTS)), ids=lambda n: "-".join(MOMENTS[n]))
-def test_with_auto_recover_the_run_ends_right(folder: Path, number: int) -> None:
+def some(*values: object, is_quick: bool, id: str | None = None) -> Any:
+    return pytest.param(*values, id=id, marks=[] if is_quick else [pytest.mark.slow])
+
+
+@pytest.mark.parametrize(
+    "number",
+    [some(k, is_quick=k % 3 == 0, id="-".join(moment)) for k, moment in enumerate(MOMENTS)],
+)
+def test_with_auto_recover_the_run_ends_right(fork: Fork, number: int) -> None:
     victim, role, stage = MOMENTS[number]
     is_ending = stage in ("finish", "return", "exit")
-    with running(folder, recover=True, number=number) as run:
+    with running(fork, recover=True, number=number) as run:
         if is_ending:
             run.may_end()
         run.follow(role, stage, victim)
@@ -41,8 +52,8 @@ def test_with_auto_recover_the_run_ends_right(folder: Path, number: int) -> None
         assert results.count("True") >= 2
 
 
-def test_with_auto_recover_the_run_ends_right_even_if_all_nodes_are_killed(folder: Path) -> None:
-    with running(folder, recover=True) as run:
+def test_with_auto_recover_the_run_ends_right_even_if_all_nodes_are_killed(fork: Fork) -> None:
+    with running(fork, recover=True) as run:
         run.follow("learner", "step-5", "collector")
         for victim in ROLES:
             run.kill(victim)
@@ -51,8 +62,8 @@ def test_with_auto_recover_the_run_ends_right_even_if_all_nodes_are_killed(folde
         assert run.end() == (0, "[True, True, True]"), run.program.seen
 
 
-def test_a_wall_clock_that_jumps_by_hours_changes_nothing(folder: Path) -> None:
-    with running(folder, recover=True, number=1, jumps=True) as run:
+def test_a_wall_clock_that_jumps_by_hours_changes_nothing(fork: Fork) -> None:
+    with running(fork, recover=True, number=1, jumps=True) as run:
         run.follow("learner", "step-5", "collector")
         run.kill("collector")
         run.wait_for_return("collector")
@@ -60,11 +71,17 @@ def test_a_wall_clock_that_jumps_by_hours_changes_nothing(folder: Path) -> None:
         assert run.end() == (0, "[True, True, True]"), run.program.seen
 
 
-@pytest.mark.parametrize("stage", ["import", "main", "step-5"])
-@pytest.mark.parametrize("victim", [*ROLES, "fork_server"])
-def test_without_auto_recover_the_launcher_raises_and_nothing_is_left(folder, victim, stage):
+@pytest.mark.parametrize(
+    ("victim", "stage"),
+    [
+        some(victim, stage, is_quick=(i - k) % 3 == 0)
+        for i, victim in enumerate([*ROLES, "fork_server"])
+        for k, stage in enumerate(["import", "main", "step-5"])
+    ],
+)
+def test_without_auto_recover_the_launcher_raises_and_nothing_is_left(fork, victim, stage):
     role = "learner" if victim == "fork_server" else victim
-    with running(folder, recover=False, number=len(victim + stage)) as run:
+    with running(fork, recover=False, number=len(victim + stage)) as run:
         run.follow(role, stage, victim)
         killed_at = run.kill(victim)
         code, _ = run.end()
@@ -81,10 +98,16 @@ def test_without_auto_recover_the_launcher_raises_and_nothing_is_left(folder, vi
         assert float(failed_at) - killed_at < 10.0
 
 
-@pytest.mark.parametrize("recover", [True, False])
-@pytest.mark.parametrize("stage", ["import", "main", "step-5", "finish"])
-def test_when_the_launcher_is_killed_all_end_and_nothing_is_left(folder, stage, recover) -> None:
-    with running(folder, recover=recover, number=len(stage)) as run:
+@pytest.mark.parametrize(
+    ("stage", "recover"),
+    [
+        some(stage, recover, is_quick=recover == (k % 2 == 0))
+        for k, stage in enumerate(["import", "main", "step-5", "finish"])
+        for recover in (True, False)
+    ],
+)
+def test_when_the_launcher_is_killed_all_end_and_nothing_is_left(fork, stage, recover) -> None:
+    with running(fork, recover=recover, number=len(stage)) as run:
         if stage == "finish":
             run.may_end()
         run.follow("evaluator", stage, "collector")

@@ -12,12 +12,14 @@ import random
 import select
 import signal
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
 import pytest
 
 from tests.procs.killing import ROLES, STAGES, Run, running
+from tests.procs.programs import Job
 
 NUM_QUICK = 2
 """Rounds that are no slow tests."""
@@ -83,7 +85,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def test_a_job_ends_right_or_fails_at_once_and_leaves_nothing(folder: Path, drawn: Round) -> None:
     protocol, topology = drawn.protocol, drawn.topology
-    with running(folder, recover=drawn.recover, protocol=protocol, topology=topology) as run:
+    start = partial(Job, folder)
+    with running(start, recover=drawn.recover, protocol=protocol, topology=topology) as run:
         if drawn.is_ending:
             run.may_end()
         run.follow(drawn.role, drawn.stage, drawn.victim)

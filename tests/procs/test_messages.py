@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
-from tests.procs.programs import Job, command_of, run_job
+from tests.procs.conftest import Fork, RunForked
+from tests.procs.programs import command_of
+from tests.procs.shells import Type
 from tests.procs.terminals import CTRL_C, Terminal
+from tests.procs.test_environment import NODE_0, NODE_1
 
 HINT = "Ctrl-C: the run ends after this step; once more ends it at once"
 
@@ -22,8 +25,8 @@ def speakers(said: str) -> set[tuple[str, ...]]:
 # -- log lines -----------------------------------------------------------------------------
 
 
-def test_the_lines_of_nodes_of_a_launcher_name_the_node(folder: Path) -> None:
-    code, said = run_job(folder, "speaking", roles=["learner", ["collector", "evaluator"]])
+def test_the_lines_of_nodes_of_a_launcher_name_the_node(run_forked: RunForked) -> None:
+    code, said = run_forked("speaking", roles=["learner", ["collector", "evaluator"]])
     assert code == 0
     assert speakers(said) == {
         ("node 0", "imported"),
@@ -33,34 +36,16 @@ def test_the_lines_of_nodes_of_a_launcher_name_the_node(folder: Path) -> None:
         ("node 0 learner", "main runs"),
         ("node 1 collector+evaluator", "main runs"),
     }
-
-
-def test_a_launcher_prints_one_line_for_all_its_nodes(folder: Path) -> None:
-    code, said = run_job(folder, "killed_once")
-    assert code == 0
-    assert re.search(
-        r"launcher \| parallel.supervise.supervisor \| warning: node . .* was killed by", said
-    )
-
-
-def test_one_node_in_this_process_has_its_role_in_its_name(folder: Path) -> None:
-    code, said = run_job(folder, "speaking", roles=["learner"])
+    code, said = run_forked("speaking", roles=["learner"])  # one node runs in this process
     assert code == 0
     assert ("node 0 learner", "main runs") in speakers(said)
 
 
-def test_the_lines_of_nodes_started_by_hand_name_the_node(folder, monkeypatch) -> None:
+def test_the_lines_of_nodes_started_by_hand_name_the_node(fork_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
-    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
-    ours = {"DING_LITE_NUM_NODES": "2", "DING_LITE_NODE_ID": "0", "DING_LITE_PORTS": str(port)}
-    theirs = {"DING_LITE_NUM_NODES": "2", "DING_LITE_NODE_ID": "1", "DING_LITE_LABELS": "collector"}
-    theirs["DING_LITE_ATTACH_TO"] = f"tcp://{LOOPBACK}:{port}"
-    with (
-        Job(folder, "speaking_by_hand", environ=ours) as one,
-        Job(folder, "speaking_by_hand", environ=theirs) as other,
-    ):
-        assert speakers(one.end()[1]) == {("node 0", "main runs")}
-        assert speakers(other.end()[1]) == {("node 1 collector", "main runs")}
+    nodes = [fork_line(line, port, program="speaking") for line in (NODE_0, NODE_1)]
+    for node, name in zip(nodes, ("node 0 learner", "node 1 collector"), strict=True):
+        assert (name, "main runs") in speakers(node.end()[1])
 
 
 # -- Ctrl-C --------------------------------------------------------------------------------
@@ -89,8 +74,8 @@ def test_a_program_with_log_lines_gets_the_message_as_one_of_them(folder: Path) 
     assert shown.count("the run ends after this step") == 1
 
 
-def test_without_a_terminal_nothing_is_printed(folder: Path) -> None:
-    with Job(folder, "waiting", nodes=1, log=False) as program:
+def test_without_a_terminal_nothing_is_printed(fork: Fork) -> None:
+    with fork("waiting", nodes=1, log=False) as program:
         program.line("up ")
         program.process.send_signal(2)
         code, said = program.end()

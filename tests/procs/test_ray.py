@@ -135,7 +135,7 @@ def _two_machines() -> Iterator[tuple[Program, dict[str, str]]]:
         with Program(folder, TWO_MACHINES) as program:
             environ["RAY_ADDRESS"] = program.line("listens ")[-1]
             yield program, environ
-            program.process.terminate()
+            program.process.send_signal(signal.SIGTERM)
             program.end()
 
 

@@ -13,8 +13,9 @@ from ding_lite.errors import ConfigError, NodeFailed
 from ding_lite.parallel import Parallel
 from ding_lite.parallel.launch import launch
 from tests.procs import mains
+from tests.procs.conftest import Fork
 from tests.procs.killing import segments
-from tests.procs.programs import PREAMBLE, Program, run, wait_until_gone
+from tests.procs.programs import PREAMBLE, run, wait_until_gone
 
 MAIN = """
 def main(word="done"):
@@ -73,12 +74,6 @@ if __name__ == "__main__":
 # -- how a program is started --------------------------------------------------------------
 
 
-def test_a_script_with_a_guard_runs(folder: Path) -> None:
-    with Program(folder, MAIN + GUARDED) as program:
-        assert program.end() == (0, RESULT)
-        assert program.left_over() == []
-
-
 def test_python_m_runs(folder: Path) -> None:
     (folder / "package").mkdir()
     (folder / "package" / "train.py").write_text("from program import *\n" + MAIN + GUARDED)
@@ -102,21 +97,6 @@ def test_a_run_from_pytest_works(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_a_script_without_a_main_guard_is_refused_with_a_remedy(folder: Path) -> None:
-    code, said = run(folder, MAIN + "print(Parallel.runner(2)(main))\n")
-    assert code == 1
-    assert said.rstrip().splitlines()[-1].startswith("ding_lite.errors.ConfigError: The program")
-    assert 'Put it below `if __name__ == "__main__":`.' in said
-
-
-@pytest.mark.parametrize("command", [("-",), ("-c", f"from program import *\n{MAIN}{GUARDED}")])
-def test_a_main_that_is_in_no_file_is_refused(folder: Path, command: tuple[str, ...]) -> None:
-    stdin = f"from program import *\n{MAIN}{GUARDED}" if command == ("-",) else ""
-    code, said = run(folder, "", *command, stdin=stdin)
-    assert code == 1
-    assert "ConfigError: `main` was defined in an interactive session or a notebook" in said
-
-
 NOTEBOOK = """
 import sys, types
 kernel, cell = sys.modules["__main__"], types.ModuleType("__main__")
@@ -125,14 +105,6 @@ sys.modules["__main__"] = cell
 exec(open("cell.py").read(), vars(cell))
 """
 """Runs `__main__` as a module without a file, as the kernel of a notebook does."""
-
-
-def test_a_main_in_a_notebook_is_refused_with_what_to_do_there(folder: Path) -> None:
-    (folder / "cell.py").write_text(PREAMBLE + MAIN + GUARDED)
-    code, said = run(folder, NOTEBOOK)
-    assert code == 1
-    assert "ConfigError: `main` was defined in an interactive session or a notebook" in said
-    assert "`%%writefile train.py` on top of its cell saves it" in said
 
 
 def test_a_main_from_a_file_and_one_worker_both_run_in_a_notebook(folder: Path) -> None:
@@ -147,15 +119,6 @@ def test_a_program_runs_under_pdb(folder: Path) -> None:
     code, said = run(folder, MAIN + GUARDED, "-m", "pdb", "-c", "continue", "program.py")
     assert code == 0
     assert RESULT in said
-
-
-@pytest.mark.parametrize("tool", ["cProfile", "trace"])
-def test_a_main_that_another_program_runs_is_refused(folder: Path, tool: str) -> None:
-    command = [*{"cProfile": ["-o", os.devnull], "trace": ["-C", ".", "-c"]}[tool], "program.py"]
-    code, said = run(folder, MAIN + GUARDED, "-m", tool, *command)
-    assert code == 1
-    assert "ConfigError: `main` is not found under that name in the program, which is" in said
-    assert f"{tool}.py here" in said
 
 
 TESTED = PREAMBLE + MAIN + "def test_it():\n    " + GUARDED.split("\n")[2].lstrip()
@@ -188,26 +151,53 @@ def test_a_main_from_a_file_runs_in_an_interactive_session(folder: Path) -> None
     assert RESULT in said
 
 
-def test_a_main_in_the_main_of_a_package_is_refused(folder: Path) -> None:
+IN_NO_FILE = "ConfigError: `main` was defined in an interactive session or a notebook"
+INLINE = f"from program import *\n{MAIN}{GUARDED}"
+OTHERWISE = 'if __name__ == "__main__":\n    def main(word=""): ...\n'
+FAILS = 'if __name__ != "__main__":\n    raise LookupError("twice")\n'
+IN_PACKAGE = "from program import *\n" + MAIN + GUARDED
+
+
+@pytest.mark.parametrize(
+    ("source", "command", "told"),
+    [
+        pytest.param(
+            MAIN + "Parallel.runner(2)(main)\n",
+            (),
+            ("ConfigError: The program", 'Put it below `if __name__ == "__main__":`.'),
+            id="no guard",
+        ),
+        pytest.param("", ("-",), (IN_NO_FILE,), id="standard input"),
+        pytest.param("", ("-c", INLINE), (IN_NO_FILE,), id="command"),
+        pytest.param(
+            NOTEBOOK,
+            (),
+            (IN_NO_FILE, "`%%writefile train.py` on top of its cell saves it"),
+            id="notebook",
+        ),
+        pytest.param(
+            MAIN + GUARDED,
+            ("-m", "cProfile", "-o", os.devnull, "program.py"),
+            ("`main` is not found under that name in the program, which is", "cProfile.py here"),
+            id="run by another program",
+        ),
+        pytest.param("", ("-m", "package"), ("Move it to another module",), id="main of a package"),
+        pytest.param(OTHERWISE + GUARDED, (), ("cannot find `main` in it",), id="other main"),
+        pytest.param(
+            FAILS + MAIN + GUARDED,
+            (),
+            ("failed while importing `main`: LookupError: twice",),
+            id="failing import",
+        ),
+    ],
+)
+def test_a_main_that_nodes_cannot_import_is_refused(folder, source, command, told) -> None:
+    (folder / "cell.py").write_text(PREAMBLE + MAIN + GUARDED)
     (folder / "package").mkdir()
-    (folder / "package" / "__main__.py").write_text("from program import *\n" + MAIN + GUARDED)
-    code, said = run(folder, "", "-m", "package")
+    (folder / "package" / "__main__.py").write_text(IN_PACKAGE)
+    code, said = run(folder, source, *command, stdin=INLINE if command == ("-",) else "")
     assert code == 1
-    assert "Move it to another module of the package" in said
-
-
-def test_a_main_that_the_nodes_define_otherwise_is_refused(folder: Path) -> None:
-    source = 'if __name__ == "__main__":\n    def main(word=""): ...\n' + GUARDED
-    code, said = run(folder, source)
-    assert code == 1
-    assert "cannot find `main` in it" in said
-
-
-def test_an_error_of_the_import_is_shown(folder: Path) -> None:
-    source = 'if __name__ != "__main__":\n    raise LookupError("twice")\n' + MAIN + GUARDED
-    code, said = run(folder, source)
-    assert code == 1
-    assert "failed while importing `main`: LookupError: twice" in said
+    assert all(part in said for part in told), said
 
 
 @pytest.mark.parametrize(
@@ -257,20 +247,19 @@ def test_a_module_that_starts_threads_is_not_preloaded(folder: Path) -> None:
 # -- how a program ends --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, -2), (signal.SIGTERM, 143)])
-def test_a_signal_to_the_launcher_lets_all_nodes_end_their_step(folder, signum, code) -> None:
-    with Program(folder, STEPS + TWO_ALONE) as program:
+def test_ctrl_c_in_the_launcher_lets_all_nodes_end_their_step(fork: Fork) -> None:
+    with fork(source=STEPS + TWO_ALONE) as program:
         pids = program.pids(2)
-        os.kill(program.pid, signum)
-        assert program.end()[0] == code
+        os.kill(program.pid, signal.SIGINT)
+        assert program.end()[0] == -2
         assert "after 0 True" in program.seen
         assert "after 1 True" in program.seen
         wait_until_gone(*pids.values())
         assert program.left_over() == []
 
 
-def test_a_second_signal_ends_all_at_once(folder: Path) -> None:
-    with Program(folder, STUCK + TWO) as program:
+def test_a_second_signal_ends_all_at_once(fork: Fork) -> None:
+    with fork(source=STUCK + TWO) as program:
         pids = program.pids(2)
         os.kill(program.pid, signal.SIGINT)
         program.line("SIGINT: the run ends after this step")
@@ -280,8 +269,8 @@ def test_a_second_signal_ends_all_at_once(folder: Path) -> None:
         assert program.left_over() == []
 
 
-def test_a_signal_to_the_launcher_and_to_its_group_is_one(folder: Path) -> None:
-    with Program(folder, STEPS + TWO_ALONE) as program:
+def test_a_signal_to_the_launcher_and_to_its_group_is_one(fork: Fork) -> None:
+    with fork(source=STEPS + TWO_ALONE) as program:
         program.pids(2)
         os.kill(program.pid, signal.SIGTERM)
         os.killpg(program.pid, signal.SIGTERM)
@@ -290,7 +279,7 @@ def test_a_signal_to_the_launcher_and_to_its_group_is_one(folder: Path) -> None:
         assert "after 1 True" in program.seen
 
 
-def test_a_node_that_swallows_a_signal_during_the_start_is_killed(folder: Path) -> None:
+def test_a_node_that_swallows_a_signal_during_the_start_is_killed(fork: Fork) -> None:
     source = """
 if __name__ != '__main__':
     say('up', 0, os.getpid())
@@ -300,7 +289,7 @@ if __name__ != '__main__':
         except KeyboardInterrupt:
             pass
 """
-    with Program(folder, source + MAIN + TWO_ALONE) as program:
+    with fork(source=source + MAIN + TWO_ALONE) as program:
         pids = program.pids(2)
         os.kill(program.pid, signal.SIGINT)
         assert program.end()[0] == -2
@@ -308,12 +297,13 @@ if __name__ != '__main__':
         assert program.left_over() == []
 
 
-def test_a_signal_while_a_node_waits_for_its_restart_ends_all(folder: Path) -> None:
+def test_a_signal_while_a_node_waits_for_its_restart_ends_all(fork: Fork) -> None:
     source = STEPS + TWO_ALONE.replace('"alone"', '"alone", auto_recover=True')
-    with Program(folder, source) as program:
+    with fork(source=source) as program:
         pids = program.pids(2)
         os.kill(pids[1], signal.SIGKILL)
-        program.line("restart 1 of 3")
+        told = " ".join(program.line("restart 1 of 3"))  # the launcher, for all its nodes
+        assert "launcher | parallel.supervise.supervisor | warning: node 1 (proc" in told
         os.kill(program.pid, signal.SIGINT)
         assert program.end()[0] == -2
         assert "after 0 True" in program.seen
@@ -321,8 +311,8 @@ def test_a_signal_while_a_node_waits_for_its_restart_ends_all(folder: Path) -> N
         assert program.left_over() == []
 
 
-def test_a_launcher_that_is_killed_leaves_nothing(folder: Path) -> None:
-    with Program(folder, STEPS + TWO_ALONE) as program:
+def test_a_launcher_that_is_killed_leaves_nothing(fork: Fork) -> None:
+    with fork(source=STEPS + TWO_ALONE) as program:
         pids = program.pids(2)
         fork_server = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
         program.process.kill()
@@ -332,8 +322,8 @@ def test_a_launcher_that_is_killed_leaves_nothing(folder: Path) -> None:
         assert program.left_over() == []
 
 
-def test_stubborn_nodes_of_a_killed_launcher_are_killed(folder: Path) -> None:
-    with Program(folder, STUBBORN + TWO) as program:
+def test_stubborn_nodes_of_a_killed_launcher_are_killed(fork: Fork) -> None:
+    with fork(source=STUBBORN + TWO) as program:
         pids = program.pids(2)
         assert len(segments(pids.values())) == 2
         program.line("stuck")
@@ -344,8 +334,8 @@ def test_stubborn_nodes_of_a_killed_launcher_are_killed(folder: Path) -> None:
     assert segments(pids.values()) == []
 
 
-def test_nodes_end_when_launcher_and_fork_server_are_killed(folder: Path) -> None:
-    with Program(folder, STUBBORN + TWO) as program:
+def test_nodes_end_when_launcher_and_fork_server_are_killed(fork: Fork) -> None:
+    with fork(source=STUBBORN + TWO) as program:
         pids = program.pids(2)
         fork_server = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
         os.kill(fork_server, signal.SIGSTOP)  # so that it cannot do its duty in between
@@ -355,18 +345,6 @@ def test_nodes_end_when_launcher_and_fork_server_are_killed(folder: Path) -> Non
         program.end()
         assert program.left_over() == []
     assert segments(pids.values()) == []
-
-
-def test_a_launcher_that_is_killed_during_the_start_leaves_nothing(folder: Path) -> None:
-    source = (
-        "if __name__ != '__main__':\n    say('up', 0, os.getpid())\n    threading.Event().wait()\n"
-    )
-    with Program(folder, source + MAIN + TWO_ALONE) as program:
-        pids = program.pids(2)
-        program.process.kill()
-        wait_until_gone(*pids.values())
-        program.end()
-        assert program.left_over() == []
 
 
 def test_a_failure_is_shown_from_the_program_on(folder: Path) -> None:

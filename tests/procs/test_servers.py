@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from tests.procs.killing import segments
-from tests.procs.programs import Job, wait_until_gone
+from tests.procs.programs import wait_until_gone
 
 
 @pytest.mark.parametrize(
@@ -18,8 +18,10 @@ from tests.procs.programs import Job, wait_until_gone
         pytest.param(True, id="half", marks=pytest.mark.slow),
     ],
 )
-def test_a_reader_fetches_whole_versions_in_order_also_of_a_publisher_that_was_killed(folder, half):
-    with Job(folder, "models", half=half) as program:
+def test_a_reader_fetches_whole_versions_in_order_also_of_a_publisher_that_was_killed(
+    fork_learner, half
+):
+    with fork_learner("models", half=half) as program:
         pids = program.pids(2)
         program.line("reads")
         os.kill(pids[0], signal.SIGKILL)

@@ -10,10 +10,10 @@ import pytest
 
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
-from tests.procs.programs import PROGRAMS, Job, Program, run_job
+from tests.procs.conftest import Fork, RunForked
+from tests.procs.programs import Program
 from tests.procs.shells import Type
-
-COUNTING = str(PROGRAMS / "counting.py")
+from tests.procs.test_environment import NODE_0, NODE_1
 
 
 def up(program: Program, count: int) -> dict[int, tuple[int, int]]:
@@ -27,8 +27,10 @@ def saved_by(node: int, folder: Path) -> int:
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_sigterm_with_auto_recover_saves_and_restarts_the_node_under_its_number(folder, victim):
-    with Program(folder, "", COUNTING, "recover") as program:
+def test_sigterm_with_auto_recover_saves_and_restarts_the_node_under_its_number(
+    fork_learner, folder, victim
+):
+    with fork_learner("counting", recover=True) as program:
         pid, begun = up(program, 2)[victim]
         os.kill(pid, signal.SIGTERM)
         pid_then, begun_then = up(program, 1)[victim]
@@ -46,9 +48,9 @@ def test_sigterm_with_auto_recover_saves_and_restarts_the_node_under_its_number(
 
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_without_auto_recover_sigterm_ends_the_job_with_an_error_that_names_node_and_signal(
-    folder: Path, victim: int
+    fork_learner: Fork, folder: Path, victim: int
 ) -> None:
-    with Program(folder, "", COUNTING) as program:
+    with fork_learner("counting", recover=False) as program:
         pids = up(program, 2)
         os.kill(pids[victim][0], signal.SIGTERM)
         code, said = program.end()
@@ -60,37 +62,31 @@ def test_without_auto_recover_sigterm_ends_the_job_with_an_error_that_names_node
         assert program.left_over() == []
 
 
-def place(node_id: int) -> str:
-    line = f"DING_LITE_NUM_NODES=2 DING_LITE_NODE_ID={node_id} "
-    line += "DING_LITE_ATTACH_TO=tcp://127.0.0.1:50515 " if node_id else "DING_LITE_PORTS=50515 "
-    return f"{line}exec python train.py"
-
-
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_sigterm_in_a_shell_ends_that_node_and_the_line_typed_again_brings_it_back(
-    type_line: Type, victim: int
+def test_sigterm_to_a_node_of_a_shell_ends_it_and_the_line_typed_again_brings_it_back(
+    fork_learner_line: Type, victim: int
 ) -> None:
     [port] = free_ports(LOOPBACK, 1)
-    shells = [type_line(place(node), port, program="counting") for node in (0, 1)]
-    for shell in shells:
-        up(shell, 1)
-    leaving, staying = shells[victim], shells[1 - victim]
+    nodes = [fork_learner_line(line, port, program="counting") for line in (NODE_0, NODE_1)]
+    for node in nodes:
+        up(node, 1)
+    leaving, staying = nodes[victim], nodes[1 - victim]
     os.kill(leaving.pid, signal.SIGTERM)
     code, said = leaving.end()
     assert code == 143, said
     assert "main has ended" not in said
     assert saved_by(victim, leaving.folder) > 5
     assert staying.line("fate ")[1:] == [str(1 - victim), "lost", str(victim)]
-    again = type_line(place(victim), port, program="counting")
+    again = fork_learner_line((NODE_0, NODE_1)[victim], port, program="counting")
     assert staying.line("fate ")[1:] == [str(1 - victim), "joined", str(victim)]
     up(again, 1)
-    for shell in (staying, again):
-        (shell.folder / "enough").touch()
-    assert [shell.end()[0] for shell in (staying, again)] == [0, 0]
+    for node in (staying, again):
+        (node.folder / "enough").touch()
+    assert [node.end()[0] for node in (staying, again)] == [0, 0]
 
 
-def test_a_node_that_is_in_no_step_ends_at_once_and_is_named_as_well(folder: Path) -> None:
-    with Job(folder, "ended_by_sigterm", main="in_no_step", recover=False) as program:
+def test_a_node_that_is_in_no_step_ends_at_once_and_is_named_as_well(fork: Fork) -> None:
+    with fork("ended_by_sigterm", main="in_no_step", recover=False) as program:
         pids = program.pids(2)
         os.kill(pids[1], signal.SIGTERM)
         code, said = program.end()
@@ -98,12 +94,12 @@ def test_a_node_that_is_in_no_step_ends_at_once_and_is_named_as_well(folder: Pat
         assert f"NodeFailed: Node 1 (process {pids[1]}) was killed by SIGTERM" in said
 
 
-def test_a_node_that_ends_the_job_in_its_last_step_has_ended_it(folder: Path) -> None:
-    code, said = run_job(folder, "ended_by_sigterm", main="in_the_last_step", recover=True)
+def test_a_node_that_ends_the_job_in_its_last_step_has_ended_it(run_forked: RunForked) -> None:
+    code, said = run_forked("ended_by_sigterm", main="in_the_last_step", recover=True)
     assert (code, said.splitlines()[-1]) == (0, "['ended', None]"), said
 
 
-def test_a_node_that_waits_for_one_that_raises_waits_for_its_restart(folder: Path) -> None:
-    code, said = run_job(folder, "ended_by_sigterm", main="raises_once", recover=True)
+def test_a_node_that_waits_for_one_that_raises_waits_for_its_restart(run_forked: RunForked) -> None:
+    code, said = run_forked("ended_by_sigterm", main="raises_once", recover=True)
     assert (code, said.splitlines()[-1]) == (0, "['ended', 'ended']"), said
     assert said.count("; restart ") == said.count("node 1 failed") == 1, said

@@ -11,16 +11,14 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import pytest
-
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from ding_lite.parallel.observe.job_discovery import Node, RunningJob, running_jobs
 from tests.cli.calls import environment
-from tests.procs.programs import PROGRAMS, Program
+from tests.procs.conftest import Fork
+from tests.procs.shells import Type
 from tests.procs.terminals import CTRL_C, Terminal
-
-JOB = str(PROGRAMS / "seen_job.py")
+from tests.procs.test_environment import NODE_0, NODE_1
 
 
 def top(folder: Path, *words: str) -> tuple[int, str, str]:
@@ -49,8 +47,8 @@ def both_there(nodes: Sequence[Node]) -> bool:
     return len(nodes) == 2
 
 
-def test_a_running_job_is_seen_with_all_its_nodes(folder: Path) -> None:
-    with Program(folder, "", JOB) as program:
+def test_a_running_job_is_seen_with_all_its_nodes(fork: Fork, folder: Path) -> None:
+    with fork("seen_job") as program:
         pids = program.pids(2)
 
         def is_waiting_after_51_steps(nodes: Sequence[Node]) -> bool:
@@ -84,8 +82,8 @@ def test_a_running_job_is_seen_with_all_its_nodes(folder: Path) -> None:
         assert top(folder, name)[0] == 2  # it runs no more
 
 
-def test_a_stopped_node_and_one_that_was_killed_are_told_apart(folder: Path) -> None:
-    with Program(folder, "", JOB) as program:
+def test_a_stopped_node_and_one_that_was_killed_are_told_apart(fork: Fork, folder: Path) -> None:
+    with fork("seen_job") as program:
         pids = program.pids(2)
         os.kill(pids[1], signal.SIGSTOP)
         seen(folder, lambda nodes: [n.state for n in nodes[1:]] == ["stopped"])
@@ -95,33 +93,28 @@ def test_a_stopped_node_and_one_that_was_killed_are_told_apart(folder: Path) -> 
         assert [node.told.restarts for node in job.nodes if node.told] == [0, 1]
 
 
-def test_nodes_that_are_started_by_hand_are_one_job(folder, monkeypatch) -> None:
+def test_nodes_that_are_started_by_hand_are_one_job(fork_line: Type, folder: Path) -> None:
     [port] = free_ports(LOOPBACK, 1)
-    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
-    both = ["DING_LITE_NUM_NODES=2"]
-    ours = [*both, "DING_LITE_NODE_ID=0", f"DING_LITE_PORTS={port}", "DING_LITE_LABELS=learner"]
-    theirs = [*both, "DING_LITE_NODE_ID=1", "DING_LITE_LABELS=collector"]
-    theirs += [f"DING_LITE_ATTACH_TO=tcp://{LOOPBACK}:{port}"]
-    with (
-        Program(folder, "", JOB, *ours) as one,
-        Program(folder, "", JOB, *theirs) as other,
-    ):
-        pids = one.pids(1) | other.pids(1)
-        job = seen(folder, both_there)
-        assert [(n.told.pid, n.told.restarts) for n in job.nodes if n.told] == [
-            (pids[0], None),
-            (pids[1], None),
-        ]
-        assert "collector" in job.nodes[1].labels
-        for program in (one, other):
-            program.process.send_signal(signal.SIGINT)
-        for program in (one, other):
-            assert program.end()[0] == -2
-        assert list(folder.glob("ding_lite-*")) == []
+    nodes = [
+        fork_line(line, port, program="seen_job", TMPDIR=str(folder)) for line in (NODE_0, NODE_1)
+    ]
+    pids = nodes[0].pids(1) | nodes[1].pids(1)
+    job = seen(folder, both_there)
+    assert [(n.told.pid, n.told.restarts) for n in job.nodes if n.told] == [
+        (pids[0], None),
+        (pids[1], None),
+    ]
+    assert "collector" in job.nodes[1].labels
+    for node in nodes:
+        node.process.send_signal(signal.SIGINT)
+    assert [node.end()[0] for node in nodes] == [-2, -2]
+    assert list(folder.glob("ding_lite-*")) == []
 
 
-def test_a_terminal_shows_a_table_that_renews_itself_until_the_job_ends(folder: Path) -> None:
-    with Program(folder, "", JOB) as program:
+def test_a_terminal_shows_a_table_that_renews_itself_until_the_job_ends(
+    fork: Fork, folder: Path
+) -> None:
+    with fork("seen_job") as program:
         name = seen(folder, both_there).name
         words = ("-m", "ding_lite", "top", name, "--every", "0.05")
         with Terminal(folder, "", *words, columns=80) as terminal:
@@ -134,20 +127,20 @@ def test_a_terminal_shows_a_table_that_renews_itself_until_the_job_ends(folder: 
         program.end()
 
 
-@pytest.mark.parametrize("key", ["q", CTRL_C])
-def test_a_key_leaves_the_table_and_the_terminal_as_it_was(folder: Path, key: str) -> None:
-    with Program(folder, "", JOB):
+def test_a_key_leaves_the_table_and_the_terminal_as_it_was(fork: Fork, folder: Path) -> None:
+    with fork("seen_job"):
         name = seen(folder, both_there).name
-        with Terminal(folder, "", "-m", "ding_lite", "top", name) as terminal:
-            before = terminal.modes()
-            terminal.wait_for(f"job {name}", times=2)
-            terminal.type(key)
-            assert terminal.end()[0] == 0
-            assert terminal.modes() == before
+        for key in ("q", CTRL_C):
+            with Terminal(folder, "", "-m", "ding_lite", "top", name) as terminal:
+                before = terminal.modes()
+                terminal.wait_for(f"job {name}", times=2)
+                terminal.type(key)
+                assert terminal.end()[0] == 0
+                assert terminal.modes() == before
 
 
-def test_without_a_terminal_tables_follow_each_other(folder: Path) -> None:
-    with Program(folder, "", JOB) as program:
+def test_without_a_terminal_tables_follow_each_other(fork: Fork, folder: Path) -> None:
+    with fork("seen_job") as program:
         name = seen(folder, both_there).name
         with subprocess.Popen(
             [sys.executable, "-m", "ding_lite", "top", name, "--every", "0.05"],

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.procs.shells import Type
 
 TORCHRUN = "python -m torch.distributed.run --standalone --max-restarts 1 --nproc-per-node"
 
 
+@pytest.mark.slow  # five interpreters import torch; test_launchers.py restarts ranks without it
 def test_learners_go_on_from_the_checkpoint_after_one_was_killed(type_line: Type) -> None:
     code, said = type_line(f"{TORCHRUN} 2 train.py", 0, program="gang").end()
     assert code == 0, said

@@ -9,12 +9,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
-from tests.procs.programs import PROGRAMS, Job, Program, run
-
-TRACED = str(PROGRAMS / "traced.py")
+from tests.procs.conftest import RunForked
+from tests.procs.shells import Type
+from tests.procs.test_environment import NODE_0, NODE_1
 
 
 def read(folder: Path, *, is_closed: bool = True) -> list[dict[str, Any]]:
@@ -48,9 +46,11 @@ def arrows(records: list[dict[str, Any]]) -> dict[str, list[list[tuple[str, str,
     return by_kind
 
 
-def test_two_nodes_write_one_time_line_with_all_their_messages(folder: Path) -> None:
-    code, said = run(folder, "", TRACED)
-    assert (code, said) == (0, "")
+def test_two_nodes_write_one_time_line_with_all_their_messages(
+    run_forked: RunForked, folder: Path
+) -> None:
+    for _ in range(2):  # the second job replaces the trace of the first one
+        assert run_forked("traced", tells=False) == (0, "")
     records = read(folder)
     learner, collector = "node 0 learner", "node 1 collector"
     names = {r["args"]["name"] for r in records if r["name"] == "process_name"}
@@ -85,8 +85,10 @@ def test_two_nodes_write_one_time_line_with_all_their_messages(folder: Path) -> 
     assert ctx in found["ctx"]
 
 
-def test_a_killed_node_leaves_its_part_of_the_trace_and_its_restart_continues_it(folder) -> None:
-    with Job(folder, "traced_work") as program:
+def test_a_killed_node_leaves_its_part_of_the_trace_and_its_restart_continues_it(
+    fork, folder
+) -> None:
+    with fork("traced_work") as program:
         first = program.pids(2)
         os.kill(first[1], signal.SIGKILL)
         again = program.pids(1)
@@ -100,39 +102,22 @@ def test_a_killed_node_leaves_its_part_of_the_trace_and_its_restart_continues_it
     assert first[1] in {record["pid"] for record in records if record["name"] == "lambda"}
 
 
-@pytest.mark.parametrize("kills_nodes", [True, False])
-def test_the_trace_of_a_killed_job_lacks_only_the_closing_bracket(folder, kills_nodes) -> None:
-    with Program(folder, "", TRACED, "tells") as program:
+def test_the_trace_of_a_killed_job_lacks_only_the_closing_bracket(fork, folder) -> None:
+    with fork("traced", tells=True) as program:
         pids = program.pids(20)
         program.process.kill()
-        if kills_nodes:
-            for pid in pids.values():
-                os.kill(pid, signal.SIGKILL)
+        for pid in pids.values():
+            os.kill(pid, signal.SIGKILL)
         program.end()
     records = read(folder, is_closed=False)
     names = {r["args"]["name"] for r in records if r["name"] == "process_name"}
     assert names == {"node 0 learner", "node 1 collector"}
 
 
-def test_a_second_job_replaces_the_trace_of_the_first(folder: Path) -> None:
-    for _ in range(2):
-        assert run(folder, "", TRACED) == (0, "")
-        assert [r["name"] for r in read(folder) if r["ph"] == "X"].count("learn") == 3
-
-
-def test_nodes_that_are_started_by_hand_write_one_trace(folder: Path, monkeypatch: Any) -> None:
+def test_nodes_that_are_started_by_hand_write_one_trace(fork_line: Type, folder: Path) -> None:
     [port] = free_ports(LOOPBACK, 1)
-    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
-    both = ["DING_LITE_NUM_NODES=2"]
-    ours = [*both, "DING_LITE_NODE_ID=0", f"DING_LITE_PORTS={port}", "DING_LITE_LABELS=learner"]
-    theirs = [*both, "DING_LITE_NODE_ID=1", "DING_LITE_LABELS=collector"]
-    theirs += [f"DING_LITE_ATTACH_TO=tcp://{LOOPBACK}:{port}"]
-    for _ in range(2):
-        with (
-            Program(folder, "", TRACED, *ours) as one,
-            Program(folder, "", TRACED, *theirs) as other,
-        ):
-            for program in (one, other):
-                assert program.end() == (0, "")
-        found = arrows(read(folder))
-        assert len(found["call"]) == len(found["item"]) == 3
+    trace = str(folder / "trace.json")
+    nodes = [fork_line(line, port, program="traced", TRACE=trace) for line in (NODE_0, NODE_1)]
+    assert [node.end() for node in nodes] == [(0, "")] * 2
+    found = arrows(read(folder))
+    assert len(found["call"]) == len(found["item"]) == 3

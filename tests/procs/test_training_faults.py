@@ -9,20 +9,20 @@ from __future__ import annotations
 import os
 import signal
 from ast import literal_eval
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.procs.conftest import Fork
 from tests.procs.killing import segments
-from tests.procs.programs import Job, run_job, wait_until_gone
+from tests.procs.programs import wait_until_gone
 
 SLOW = pytest.mark.slow
 
 
-def trains_through_a_kill(folder: Path, method: str, victim: int, target: float) -> None:
+def trains_through_a_kill(fork_learner: Fork, method: str, victim: int, target: float) -> None:
     given = {"method": method, "victim": victim, "target": target}
-    with Job(folder, "training", recover=True, **given) as program:
+    with fork_learner("training", recover=True, **given) as program:
         pids = program.pids(3)
         program.line("trained")
         os.kill(pids[victim], signal.SIGKILL)
@@ -35,34 +35,34 @@ def trains_through_a_kill(folder: Path, method: str, victim: int, target: float)
     assert segments(pids.values()) == []
 
 
-@pytest.mark.parametrize(  # Ape-X: test_distributed_learning.py
+@pytest.mark.parametrize(
     ("method", "victim"),
     [
         ("impala", 0),
         ("a3c", 1),
+        ("apex", 0),
         pytest.param("impala", 1, marks=SLOW),
         pytest.param("a3c", 0, marks=SLOW),
     ],
 )
-def test_training_goes_on_and_solves_when_a_node_is_killed(folder, method, victim) -> None:
-    trains_through_a_kill(folder, method, victim, target=60.0)
+def test_training_goes_on_and_solves_when_a_node_is_killed(fork_learner, method, victim) -> None:
+    trains_through_a_kill(fork_learner, method, victim, target=60.0)
 
 
 @pytest.mark.slow
 @pytest.mark.deadline(180)
 @pytest.mark.parametrize("victim", [0, 1], ids=["node 0", "another"])
 @pytest.mark.parametrize("method", ["impala", "a3c", "apex"])
-def test_training_goes_on_to_its_real_target_when_a_node_is_killed(folder, method, victim) -> None:
-    trains_through_a_kill(folder, method, victim, target=475.0)
+def test_training_goes_on_to_its_real_target_when_a_node_is_killed(
+    fork_learner, method, victim
+) -> None:
+    trains_through_a_kill(fork_learner, method, victim, target=475.0)
 
 
-@pytest.mark.parametrize(
-    ("method", "victim"),
-    [("impala", 0), *(pytest.param(method, 1, marks=SLOW) for method in ("a3c", "apex"))],
-)
-def test_without_auto_recover_a_kill_ends_the_job_and_leaves_nothing(folder, method, victim):
-    given = {"method": method, "victim": victim, "target": 1e9}
-    with Job(folder, "training", recover=False, **given) as program:
+def test_without_auto_recover_a_kill_ends_the_job_and_leaves_nothing(fork_learner: Fork) -> None:
+    victim = 0
+    given = {"method": "impala", "victim": victim, "target": 1e9}
+    with fork_learner("training", recover=False, **given) as program:
         pids = program.pids(3)
         program.line("trained")
         os.kill(pids[victim], signal.SIGKILL)
@@ -79,12 +79,14 @@ def test_without_auto_recover_a_kill_ends_the_job_and_leaves_nothing(folder, met
 
 
 @pytest.mark.parametrize("num_servers", [pytest.param(1, marks=SLOW), 2])
-def test_every_gradient_is_applied_or_refused_also_when_senders_are_killed(folder, num_servers):
+def test_every_gradient_is_applied_or_refused_also_when_senders_are_killed(
+    fork_learner, folder, num_servers
+):
     num_agents, num_kills = 3, 2
     num_nodes = num_servers + num_agents
     roles = num_servers * ["server"] + num_agents * ["agent"]
     books = np.memmap(folder / "books", np.int64, "w+", shape=(num_nodes, 2))
-    with Job(folder, "pushes", roles=roles) as program:
+    with fork_learner("pushes", roles=roles) as program:
         pids = program.pids(num_nodes)
         for k in range(num_kills):
             victim = num_servers + k % num_agents
@@ -115,11 +117,24 @@ def test_every_gradient_is_applied_or_refused_also_when_senders_are_killed(folde
         pytest.param("a3c", "collector.0", marks=SLOW),
     ],
 )
-def test_memory_stays_and_nothing_hangs_when_one_node_is_a_hundred_times_slower(folder, main, slow):
-    code, said = run_job(folder, "paces", main=main, slow=slow)
+def test_memory_stays_and_nothing_hangs_when_one_node_is_a_hundred_times_slower(
+    run_learner, main, slow
+):
+    code, said = run_learner("paces", main=main, slow=slow)
     assert code == 0, said
     learner, *collectors = literal_eval(said.splitlines()[-1])
     assert learner[2] >= 25
     assert max(megabytes for megabytes, *_ in (learner, *collectors)) < 30, said
     if main == "apex" and slow == "learner":  # 25 updates, 8 env steps each, and 100 ahead
         assert max(env_steps for _, env_steps, _ in collectors) < 600, said
+
+
+@pytest.mark.parametrize("slow", ["learner", pytest.param("collector", marks=SLOW)])
+def test_no_items_pile_up_when_one_node_is_a_hundred_times_slower(run_learner, slow) -> None:
+    code, said = run_learner("rates", slow=slow)
+    assert code == 0, said
+    megabytes, behind, seen = zip(*literal_eval(said.splitlines()[-1]), strict=True)
+    assert seen[0] >= 40
+    assert max(behind) <= 2
+    # 40 items are 40 megabytes; under way are 2 of each collector, and copies of them.
+    assert max(megabytes) < 30, said

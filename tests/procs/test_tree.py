@@ -11,11 +11,14 @@ import pytest
 
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.parallel.link.outbox import MAX_EVENT_BYTES
-from tests.procs.programs import PROGRAMS, Job, run
+from tests.procs.conftest import Fork
+from tests.procs.programs import PROGRAMS, run
+
+TREE = {"topology": "tree:2", "num_nodes": 4}
 
 
-def test_weights_and_items_go_on_when_a_hub_was_killed(folder: Path) -> None:
-    with Job(folder, "tree_learning") as program:
+def test_weights_and_items_go_on_when_a_hub_was_killed(fork: Fork) -> None:
+    with fork("tree_learning") as program:
         pids = program.pids(6)
         program.line("flows")
         os.kill(pids[1], signal.SIGKILL)
@@ -24,10 +27,12 @@ def test_weights_and_items_go_on_when_a_hub_was_killed(folder: Path) -> None:
         assert program.left_over() == []
 
 
-@pytest.mark.parametrize("protocol", ["ipc", "tcp"])
-def test_a_node_that_stops_behind_a_hub_gets_all_events_and_the_hub_stays_small(folder, protocol):
+@pytest.mark.parametrize("protocol", ["ipc", pytest.param("tcp", marks=pytest.mark.slow)])
+def test_a_node_that_stops_behind_a_hub_gets_all_events_and_the_hub_stays_small(
+    fork, folder, protocol
+):
     os.mkfifo(folder / "go")
-    with Job(folder, "tree_events", num_events=600, size=2**20, protocol=protocol) as program:
+    with fork("stopped_listener", num_events=600, size=2**20, protocol=protocol, **TREE) as program:
         pid = program.pids(4)[3]
         os.kill(pid, signal.SIGSTOP)
         (folder / "go").write_text("")
@@ -46,9 +51,11 @@ def test_a_node_that_stops_behind_a_hub_gets_all_events_and_the_hub_stays_small(
 
 
 @pytest.mark.slow
-def test_100_000_events_for_a_node_that_is_away_behind_a_hub_wait_for_it(folder: Path) -> None:
+def test_100_000_events_for_a_node_that_is_away_behind_a_hub_wait_for_it(
+    fork: Fork, folder: Path
+) -> None:
     os.mkfifo(folder / "go")
-    with Job(folder, "tree_events", num_events=101_501, size=8, protocol="tcp") as program:
+    with fork("stopped_listener", num_events=101_501, size=8, protocol="tcp", **TREE) as program:
         pid = program.pids(4)[3]
         os.kill(pid, signal.SIGSTOP)
         program.line("lost 3")
@@ -61,12 +68,11 @@ def test_100_000_events_for_a_node_that_is_away_behind_a_hub_wait_for_it(folder:
         assert [heard_all for _, heard_all in results] == [False, True, True, True]
 
 
-def test_the_runner_the_command_line_and_the_environment_know_a_tree(folder: Path) -> None:
-    said, chain = "[0, 2, 4, 6]", str(PROGRAMS / "chain.py")
-    assert run(folder, "", chain, "tree:1")[1].splitlines()[-1] == said
+def test_the_command_line_and_the_environment_know_a_tree(fork: Fork, folder: Path) -> None:
+    chain = str(PROGRAMS / "chain.py")
     command = ["-m", "ding_lite", "run", f"{chain}:main", "--nodes", "4", "--topology", "tree:1"]
     code, output = run(folder, "", *command)
     assert "main returned 0 on node 0, 2 on node 1, 4 on node 2, 6 on node 3" in output
     assert code == 0
-    from_environment = f"os.environ['DING_LITE_TOPOLOGY'] = 'tree:1'\n{Path(chain).read_text()}"
-    assert run(folder, from_environment)[1].splitlines()[-1] == said
+    with fork("chain", variables={"DING_LITE_TOPOLOGY": "tree:1"}) as program:
+        assert program.end()[1].splitlines()[-1] == "[0, 2, 4, 6]"

@@ -1,7 +1,5 @@
 """Four nodes in a row call each other over those in between."""
 
-import sys
-
 from ding_lite import Parallel, Task
 from ding_lite.parallel.router.group import World
 
@@ -16,4 +14,4 @@ def main():
 
 
 if __name__ == "__main__":
-    print(Parallel.runner(4, *sys.argv[1:])(main))
+    print(Parallel.runner(4)(main))

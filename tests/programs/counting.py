@@ -1,7 +1,6 @@
 """Nodes that count, save their counts when they end, and go on from there."""
 
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import numpy as np
 
 from ding_lite import Parallel, Task, middleware as mw
 from ding_lite.errors import DeadlineExceeded
-from tests.programs.given import say
+from tests.programs.given import given, say
 
 
 class Counter:
@@ -49,4 +48,4 @@ def main():
 
 
 if __name__ == "__main__":
-    print(Parallel.runner(2, auto_recover="recover" in sys.argv)(main))
+    print(Parallel.runner(2, auto_recover=getattr(given, "recover", False))(main))

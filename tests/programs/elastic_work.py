@@ -25,6 +25,8 @@ def main():
                 if (item := task.receive("items", timeout=0.1)) is not None:
                     say("got", *item)
             ctx.train_iter = ctx.total_step + 1
+            with suppress(DeadlineExceeded):
+                task.wait_for("nothing", timeout=0.02)
             task.emit("tick")
 
         def collect(ctx):

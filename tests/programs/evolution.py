@@ -66,10 +66,10 @@ def main():
         learner.use(mw.return_members(population, server, every=EVERY))
         breeder.use(mw.gather_members(server, every=EVERY))
         breeder.use(mw.evolve(server.population, Tournament(), mutation, every=EVERY))
-        breeder.use(mw.checkpoint({"server": server, "task": task}, "saved", every=EVERY))
+        breeder.use(mw.checkpoint({"server": server, "task": task}, given.saved, every=EVERY))
         breeder.use(end)
-        if task.match_labels("breeder") and pathlib.Path("saved/manifest.json").exists():
-            mw.resume({"server": server, "task": task}, "saved")
+        if task.match_labels("breeder") and pathlib.Path(given.saved, "manifest.json").exists():
+            mw.resume({"server": server, "task": task}, given.saved)
             say("goes on at generation", server.population.generation)
         task.run()
     counts, ctx = server.counts, task.ctx

@@ -15,7 +15,10 @@ from ding_lite import Task, middleware as mw
 from ding_lite.middleware import resume
 from ding_lite.recipes.runs.program import run_program
 from ding_lite.rl import DQN, DQNConfig, ReplayBuffer, make_envs
+from ding_lite.rl.envs import workers
 from tests.programs.given import given, say
+
+workers.HANGING_S = given.hanging_s
 
 
 def raise_(error):

@@ -19,7 +19,7 @@ def lead(task):
             ctx.number = ctx.total_step
             ctx.state_dict = {"w": np.full(2_000, ctx.total_step)}
         with suppress(DeadlineExceeded):
-            item = task.router.receive("work", timeout=0.01)
+            item = task.router.receive("work", timeout=0.02)
             taken[item.node_id].append(item.value)
         if asks and len(taken[1]) > 200 < len(taken[2]):
             say(asks.pop())
@@ -56,7 +56,7 @@ def follow(task, node):
             assert seen[-1] <= number == newest.number
             seen.append(int(number))
         with suppress(DeadlineExceeded):
-            task.wait_for("nothing", timeout=0.01)
+            task.wait_for("nothing", timeout=0.02)
         if enough == ["heard"]:
             enough.append("said")
             task.emit("said", node, *counts)

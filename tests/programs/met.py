@@ -1,4 +1,4 @@
-"""Two nodes meet, within so many seconds."""
+"""Two nodes meet, or as many as the second word says, within the seconds of the first one."""
 
 import sys
 
@@ -10,4 +10,5 @@ def main():
 
 
 if __name__ == "__main__":
-    print(Parallel.runner(2, startup_timeout=float(sys.argv[1]))(main))
+    seconds, *count = sys.argv[1:]
+    print(Parallel.runner(int(*count or "2"), startup_timeout=float(seconds))(main))

@@ -21,8 +21,8 @@ def main():
         def talk(ctx):
             task.emit("n", node, ctx.total_step, only_remote=True)
             with suppress(DeadlineExceeded):
-                task.wait_for("nothing", timeout=0.002)
-            if (node, ctx.total_step) == (HANGS, 50):
+                task.wait_for("nothing", timeout=0.02)
+            if (node, ctx.total_step) == (HANGS, 10):
                 ctypes.PyDLL(None).usleep(5_000_000)  # with Python's lock held
             if node == 0 and pathlib.Path("go").exists():
                 ctx.finish = True

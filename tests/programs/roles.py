@@ -31,5 +31,5 @@ def main():
 
 
 if __name__ == "__main__":
-    num_nodes, topology = os.environ.get("RUNNER", "8 star").split()
+    num_nodes, topology = os.environ["RUNNER"].split(",")
     Parallel.runner(int(num_nodes), topology, roles=["learner", "collector", "collector"])(main)

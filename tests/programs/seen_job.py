@@ -1,9 +1,7 @@
 """A learner and a collector, to be seen by `ding-lite top`."""
 
 import os
-import sys
 from contextlib import suppress
-from typing import Any
 
 from ding_lite import Parallel, Task
 from ding_lite.errors import DeadlineExceeded
@@ -40,6 +38,6 @@ def patiently(fn):
 
 
 if __name__ == "__main__":
-    launched: Any = {"topology": "star", "roles": ["learner", "collector"], "auto_recover": True}
-    os.environ |= dict(word.split("=") for word in sys.argv[1:])
-    Parallel.runner(2, **({} if sys.argv[1:] else launched))(main)
+    by_hand = "DING_LITE_NODE_ID" in os.environ
+    roles = None if by_hand else ["learner", "collector"]
+    Parallel.runner(2, "star", roles=roles, auto_recover=not by_hand)(main)

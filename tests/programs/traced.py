@@ -1,15 +1,13 @@
 """A learner and a collector send each other one message of each kind, and trace them."""
 
 import os
-import sys
 from contextlib import suppress
-from typing import Any
 
 from ding_lite import Parallel, Task
 from ding_lite.distributed import World
 from ding_lite.errors import DeadlineExceeded
 from ding_lite.runtime import Trace
-from tests.programs.given import say
+from tests.programs.given import given, say
 
 
 def main():
@@ -38,7 +36,7 @@ def main():
                 with suppress(DeadlineExceeded):
                     task.wait_for("heard", timeout=0.1)
 
-        task.use_step_wrapper(Trace("trace.json"))
+        task.use_step_wrapper(Trace(os.environ.get("TRACE", "trace.json")))
         task.on("collected", lambda number: None)
         heard = []
         task.on("heard", lambda: heard.append(True))
@@ -47,9 +45,7 @@ def main():
         task.run(max_step=None if TELLS else 3)
 
 
-TELLS = "tells" in sys.argv
-VARIABLES = [word for word in sys.argv[1:] if "=" in word]
+TELLS = getattr(given, "tells", False)
 if __name__ == "__main__":
-    TWO: Any = {"topology": "star", "roles": ["learner", "collector"]}
-    os.environ |= dict(word.split("=") for word in VARIABLES)
-    Parallel.runner(2, **({} if VARIABLES else TWO))(main)
+    by_hand = "DING_LITE_NODE_ID" in os.environ
+    Parallel.runner(2, "star", roles=None if by_hand else ["learner", "collector"])(main)

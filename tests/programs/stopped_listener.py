@@ -1,4 +1,4 @@
-"""The root emits events while a node behind a hub is stopped."""
+"""Node 0 emits events while the last node, in a tree behind a hub, is stopped."""
 
 import os
 import pathlib
@@ -8,7 +8,7 @@ import numpy as np
 from ding_lite import Parallel, Task
 from tests.programs.given import given, say
 
-NUM_EVENTS, SIZE, STOPPED = given.num_events, given.size, 3
+NUM_EVENTS, SIZE, STOPPED = given.num_events, given.size, given.num_nodes - 1
 
 
 def peak():
@@ -26,7 +26,7 @@ def main():
             for number in range(NUM_EVENTS):
                 data = np.full(SIZE, number % 256, np.uint8)
                 task.emit("n", number, data, only_remote=True)
-                if number in (50, 99_999):
+                if number in (50, 99_999, NUM_EVENTS - 1):
                     say("emitted", number)
             task.wait_for("nothing")
 
@@ -41,11 +41,11 @@ def main():
             task.finish = len(heard) == NUM_EVENTS
 
         task.on("n", hear if node == STOPPED else lambda number, data: heard.append(number))
-        task.use(emit, "node.0").use(wait, "node.[123]")
+        task.use(emit, "node.0").use(wait, "node.[!0]")
         task.router.on("node_lost", lambda peer: say("lost", peer))
         task.run()
     return round(peak() - used[0]), heard == [*range(NUM_EVENTS)]
 
 
 if __name__ == "__main__":
-    print(Parallel.runner(4, "tree:2", protocol=given.protocol)(main))
+    print(Parallel.runner(given.num_nodes, given.topology, protocol=given.protocol)(main))
