@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from types import SimpleNamespace
 from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -54,7 +53,7 @@ from ding_lite.rl.weights.flat_module import copied
 
 AnyPolicy: TypeAlias = ActorCriticPolicy[Any]
 _CPU = torch.device("cpu")
-_COLUMNS_OF_LOSS = ("action", "log_prob_B", "advantage_B", "target_B")
+_OF_LOSS = ("action", "log_prob_B", "advantage_B", "target_B")
 _ROUNDED = 64
 """The number of observations of which only values are computed is a multiple of this: episodes that
 are cut off would make it another one each time, and each is traced anew."""
@@ -217,15 +216,13 @@ class RolloutStack(Stack[AnyPolicy]):
             self._compute(steps, places, members.network, records=True)
         both, saved = self._kept
         flat_MO = both.reshape(-1, both.shape[-1])
-        columns = {
-            name: places.rows([getattr(one, name) for one in steps]) for name in _COLUMNS_OF_LOSS
-        }
+        columns: Any = [places.rows([getattr(one, name) for one in steps]) for name in _OF_LOSS]
         values, outputs_grad_MD, value_grad_M = loss_of_members(
             self._like,
             places.layout,
             settings,
             members.distribution,
-            SimpleNamespace(**columns),
+            Minibatch(None, *columns),
             flat_MO[:, :-1],
             flat_MO[:, -1],
         )

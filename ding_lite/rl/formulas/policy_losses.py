@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -19,15 +19,7 @@ from ding_lite.rl.formulas.advantages import HIGHEST_LOG
 from ding_lite.rl.formulas.distributions import Distribution
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import AnyArray, floats, namespace, on
-
-
-class Steps(Protocol):
-    """The env steps of all members, those of one behind those of the other."""
-
-    action: AnyArray
-    log_prob_B: AnyArray
-    advantage_B: AnyArray
-    target_B: AnyArray
+from ding_lite.rl.replay.rollouts import Minibatch
 
 
 class Settings:
@@ -71,7 +63,7 @@ class PolicyLoss:
     """Further metrics, [G]."""
 
 
-PolicyLossOf: TypeAlias = Callable[[Rows, Settings, Steps, Any], PolicyLoss]
+PolicyLossOf: TypeAlias = Callable[[Rows, Settings, Minibatch, AnyArray], PolicyLoss]
 """Computes it, given the log-probabilities of the actions, [G, B]."""
 
 
@@ -119,7 +111,7 @@ def actor_critic_loss(
     rows: Rows,
     settings: Settings,
     distribution: Distribution,
-    steps: Steps,
+    steps: Minibatch,
     outputs_MD: AnyArray,
     value_M: AnyArray,
 ) -> tuple[dict[str, AnyArray], AnyArray, AnyArray]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ding_lite.rl.batch import Rollout
 from ding_lite.rl.formulas.advantages import normalized
-from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, Steps, weighted
+from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, weighted
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import AnyArray, Metrics, Number
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy, Descend, Forward, Seen, Updates
@@ -75,17 +75,18 @@ class A2C(ActorCriticPolicy[A2CConfig]):
         return self._answered(self._updates(rollouts))
 
     def _learned(self, rollout: Rollout) -> Updates[dict[str, Number]]:
-        return (yield Descend(*(yield from self._rows(rollout))))
+        values: dict[str, Number] = yield Descend(*(yield from self._rows(rollout)))
+        return values
 
     def _rows(self, rollout: Rollout) -> Updates[tuple[Minibatch, Seen | None]]:
         seen = yield Forward(merged(rollout.obs), self._unroll_of(rollout))
         value_TN = seen.value_B.reshape(rollout.reward.shape)
         unseen_M = yield from self._unseen_values(rollout, seen)
-        return self._with_gae(rollout, value_TN, unseen_M), seen
+        return self._with_gae(rollout, value_TN, unseen_M, self.config.gae_lambda), seen
 
     @staticmethod
     def _policy_loss(
-        rows: Rows, settings: Settings, steps: Steps, log_prob_GB: AnyArray
+        rows: Rows, settings: Settings, steps: Minibatch, log_prob_GB: AnyArray
     ) -> PolicyLoss:
         plain_GB = rows.fold(steps.advantage_B)
         advantage_GB = settings.where(

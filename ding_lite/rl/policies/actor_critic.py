@@ -25,7 +25,6 @@ from ding_lite.rl.formulas.distributions import Distribution, legal_logits
 from ding_lite.rl.formulas.policy_losses import (
     PolicyLoss,
     Settings,
-    Steps,
     actor_critic_loss,
 )
 from ding_lite.rl.formulas.rows import Rows
@@ -263,7 +262,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     @staticmethod
     @abstractmethod
     def _policy_loss(
-        rows: Rows, settings: Settings, steps: Steps, log_prob_GB: AnyArray
+        rows: Rows, settings: Settings, steps: Minibatch, log_prob_GB: AnyArray
     ) -> PolicyLoss:
         """Compute the loss by the log-probabilities of the actions of several policies."""
 
@@ -474,7 +473,9 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         """Return gamma, [T, N]; 0 where an episode terminated."""
         return self.gamma * floats(~rollout.terminated)
 
-    def _with_gae(self, rollout: Rollout, value_TN: AnyArray, unseen_M: AnyArray) -> Minibatch:
+    def _with_gae(
+        self, rollout: Rollout, value_TN: AnyArray, unseen_M: AnyArray, gae_lambda: float
+    ) -> Minibatch:
         """Return the merged steps with their advantages and targets."""
         found = gae(
             self._discount(rollout),
@@ -482,7 +483,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             value_TN,
             next_values(rollout, value_TN, unseen_M),
             rollout.truncated,
-            gae_lambda=self.config.gae_lambda,
+            gae_lambda=gae_lambda,
         )
         return Minibatch(
             merged(rollout.obs),

@@ -13,7 +13,6 @@ from ding_lite.rl.formulas.advantages import normalized_by_rho, unweighted, vtra
 from ding_lite.rl.formulas.policy_losses import (
     PolicyLoss,
     Settings,
-    Steps,
     beyond,
     cut_ratio,
     weighted,
@@ -143,7 +142,7 @@ class IMPALA(ActorCriticPolicy[IMPALAConfig]):
 
     @staticmethod
     def _policy_loss(
-        rows: Rows, settings: Settings, steps: Steps, log_prob_GB: AnyArray
+        rows: Rows, settings: Settings, steps: Minibatch, log_prob_GB: AnyArray
     ) -> PolicyLoss:
         log_rho_GB = log_prob_GB - rows.fold(steps.log_prob_B)
         rho_GB = cut_ratio(log_rho_GB, settings["rho_clip"])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import Rollout
 from ding_lite.rl.formulas.advantages import normalized
-from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, Steps, clipped
+from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, clipped
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import AnyArray, Metrics, Number
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy, Descend, Seen, Updates
@@ -138,7 +138,7 @@ class PPO(ActorCriticPolicy[PPOConfig]):
 
     def _rows(self, rollout: Rollout) -> Updates[tuple[Minibatch, Seen | None]]:
         values = yield from self._values_of(rollout)
-        return self._with_gae(rollout, *values), None
+        return self._with_gae(rollout, *values, self.config.gae_lambda), None
 
     def _minibatches(self, rows: Minibatch) -> Iterator[Minibatch]:
         for _ in range(self.config.epochs):
@@ -146,7 +146,7 @@ class PPO(ActorCriticPolicy[PPOConfig]):
 
     @staticmethod
     def _policy_loss(
-        rows: Rows, settings: Settings, steps: Steps, log_prob_GB: AnyArray
+        rows: Rows, settings: Settings, steps: Minibatch, log_prob_GB: AnyArray
     ) -> PolicyLoss:
         plain_GB = rows.fold(steps.advantage_B)
         advantage_GB = settings.where(
