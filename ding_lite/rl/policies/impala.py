@@ -103,11 +103,11 @@ class IMPALA(ActorCriticPolicy[IMPALAConfig]):
         return self._answered(self._updates(rollouts))
 
     def _learned(self, rollout: Rollout) -> Updates[dict[str, Number]]:
-        size = self.config.batch_size or len(rollout)
         values: dict[str, Number] = {}
         for _ in range(self.config.epochs):
             steps, seen = yield from self._rows(rollout)
-            if len(rollout) <= size:
+            size = self.config.batch_size or len(steps)
+            if len(steps) <= size:
                 values = yield Descend(steps, seen)
                 continue
             for part in steps.split(size, self._rng):
