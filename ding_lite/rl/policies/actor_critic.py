@@ -84,7 +84,7 @@ class Look(NamedTuple):
 
 
 class Forward(NamedTuple):
-    """Asks for what a network says of observations, answered by `Seen`."""
+    """Asks for the values of observations that are learned from, answered by `Seen`."""
 
     obs: AnyArray
     unroll: Unroll | None = None
@@ -96,7 +96,7 @@ class Forward(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a network says of observations."""
+    """The answer to `Forward`: values, and log-probabilities where actions were given."""
 
     value_B: AnyArray
     log_prob_B: AnyArray
@@ -114,7 +114,7 @@ class Descend(NamedTuple):
 
     steps: Minibatch
     seen: Seen | None = None
-    """What the network says of these; it is asked for if None."""
+    """The answer to a `Forward` of these; it is computed if None."""
 
 
 Ask: TypeAlias = Look | Forward | Descend
