@@ -1,19 +1,21 @@
 """Batched A2C, PPO and IMPALA policies of one architecture, each with rollouts of its own.
 
-Their networks are computed together, and each policy computes its own losses and steps, as they
-take little time. The updates of all go on in step: what they ask of a network at one time is one
-computation. A policy with fewer updates, or with a loss that is not finite, leaves before the
-others.
+The updates of all go on in step: what they ask for at one time is one computation, of networks and
+of losses. Each does its own steps of Adam, as one call for all takes hardly less time. A policy
+with fewer updates, or with a loss that is not finite, leaves before the others.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 import torch
+from gymnasium.spaces import Box
 from torch import Tensor, nn
 
 from ding_lite.errors import NonFiniteError
@@ -25,23 +27,33 @@ from ding_lite.evolution.batched_modules.stacked import (
 )
 from ding_lite.evolution.batched_policies import Stack, UpdateResult, inputs_dtype
 from ding_lite.rl.batch import NumpyArray, Rollout
+from ding_lite.rl.formulas.distributions import Distribution, Gaussian
+from ding_lite.rl.formulas.policy_losses import Settings
+from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.networks.actor_critic import MLPActorCritic
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import MLP, names_of
 from ding_lite.rl.policies.actor_critic import (
     ActorCriticPolicy,
     Ask,
-    Backward,
+    Descend,
+    Forward,
     Look,
-    best_actions,
+    Seen,
+    distribution_of,
+    loss_of_members,
     network_of,
+    step_of_member,
     updates_of,
 )
 from ding_lite.rl.policies.impala import IMPALA
-from ding_lite.rl.recorded.actor_critic import Unrolled
+from ding_lite.rl.recorded.actor_critic import Unroll
+from ding_lite.rl.replay.rollouts import Minibatch
 from ding_lite.rl.weights.flat_module import copied
 
 AnyPolicy: TypeAlias = ActorCriticPolicy[Any]
+_CPU = torch.device("cpu")
+_OF_LOSS = ("action", "log_prob_B", "advantage_B", "target_B")
 _ROUNDED = 64
 """The number of observations of which only values are computed is a multiple of this: episodes that
 are cut off would make it another one each time, and each is traced anew."""
@@ -75,15 +87,12 @@ class RolloutStack(Stack[AnyPolicy]):
         super().__init__(like, count)
         net = network_of(like)
         self._like = like
-        self._num_learned = len(net.weights.flat) - net.num_apart
         self._module: _Joined | None = None
         if not isinstance(net, MLPActorCritic):
             self._module = cast(_Joined, copied(_Joined(net.module)))
-        self._first = cache(self._make_network)
-        self._saved: Any = None
-        """The intermediate values of the last forward, for its backward."""
-        self._shape: tuple[int, ...] = ()
-        """The shape of its outputs, [G, B, D + 1], or [G, T, N, D + 1] with memory."""
+        self._first = cache(self._make_members)
+        self._kept: Any = None
+        """The outputs of the last forward, and what its backward needs."""
 
     @classmethod
     def key(cls, policy: AnyPolicy) -> Hashable | None:
@@ -116,10 +125,10 @@ class RolloutStack(Stack[AnyPolicy]):
                 pairs = zip(policies, np.broadcast_to(obs, (count, *obs.shape[1:])), strict=True)
                 return np.stack([policy.act(row, explore=False) for policy, row in pairs])
             inputs = self._inputs(torch.from_numpy(self._seen_by(policies, obs)))
-            mlps = cast(StackedActorCritics, self._first(count))
+            mlps = cast(StackedActorCritics, self._first(count).network)
             both: NumpyArray = mlps.forward(inputs.expand(count, -1, -1)).numpy()
             each = zip(policies, both[..., :-1], strict=True)
-            return np.stack([best_actions(policy, own_ND) for policy, own_ND in each])
+            return np.stack([distribution_of(policy).best(own_ND) for policy, own_ND in each])
 
         return greedy
 
@@ -136,94 +145,136 @@ class RolloutStack(Stack[AnyPolicy]):
             The result of each, in their order.
         """
         learning = [_Learning(*pair) for pair in zip(policies, rollouts, strict=True)]
-        running, answered = learning, None
-        while running := [each for each in running if each.goes_on()]:
-            if answered in (None, Backward):
-                self._take([each.policy for each in running])
-                for row, each in enumerate(running):
-                    each.row = row
-                count = len(running)
-            answered = type(running[0].asked)
-            self._answer(running, self._first(count), count)
+        running = [each for each in learning if each.goes_on()]
+        while running:
+            running = self._go_on(running)
         return [each.result for each in learning]
 
-    def _answer(self, running: Sequence[_Learning], network: Any, count: int) -> None:  # noqa: ANN401 - of `_make_network`
-        """Compute what all ask for. `count` includes those that have left since the forward."""
-        first = running[0].asked
-        if isinstance(first, Backward):
-            self._write_gradients(running, network)
-            return
-        if isinstance(first, Look):
-            both, behind = self._look(running, network, count), None
-        else:
-            both, behind = self._compute(running, network, count, records=first.is_training)
-        for each in running:
-            place = each.place_of_answer
-            own_BO = both[place].numpy().reshape(-1, both.shape[-1])
-            value_B = np.ascontiguousarray(own_BO[:, -1])
-            if isinstance(first, Look):
-                each.answer = value_B
-                continue
-            each.place = place
-            saved = None if behind is None else Unrolled(both[place], both[place], behind[place])
-            each.answer = own_BO[:, :-1], value_B, saved
+    def _go_on(self, running: Sequence[_Learning]) -> list[_Learning]:
+        """Do updates until one has done all of its own or has a fault; return the others."""
+        flats = [each.policy.flat_weights[0].flat for each in running]
+        count = self._take([each.policy for each in running])
+        members = self._first(count)
+        settings = Settings([each.policy.config for each in running], _CPU)
+        try:
+            while True:
+                self._answer(running, members, settings)
+                left = [each for each in running if each.goes_on()]
+                if len(left) < count:
+                    return left
+        finally:
+            torch._foreach_copy_(flats, self._weights.rows[:count])
 
-    def _look(self, running: Sequence[_Learning], network: Any, count: int) -> Tensor:  # noqa: ANN401
-        rows, asked = [each.row for each in running], [cast(Look, each.asked) for each in running]
-        inputs = self._inputs(_padded(rows, [one.obs for one in asked], count, unit=_ROUNDED))
+    def _answer(self, running: Sequence[_Learning], members: _Members, settings: Settings) -> None:
+        """Compute what all ask for."""
+        asked = [cast(Any, each.asked) for each in running]
+        if isinstance(asked[0], Look):
+            value_GM = self._look(asked, members.network)[..., -1].numpy()
+            for row, each in enumerate(running):
+                each.answer = value_GM[row, : len(asked[row].obs)]
+        elif isinstance(asked[0], Forward):
+            self._see(running, members, asked)
+        else:
+            self._descend(running, members, settings, asked)
+
+    def _look(self, asked: Sequence[Look], network: Any) -> Tensor:  # noqa: ANN401 - of `_Members`
+        inputs = self._inputs(_padded([one.obs for one in asked], unit=_ROUNDED))
         if not self._like.state_size:
             return cast(StackedActorCritics, network).forward(inputs)
-        states = _padded(rows, [one.state_MS for one in asked], count, unit=_ROUNDED)
+        states = _padded([one.state_MS for one in asked], unit=_ROUNDED)
         return cast(_Recurrent, network).step(inputs, states)
+
+    def _see(
+        self, running: Sequence[_Learning], members: _Members, asked: Sequence[Forward]
+    ) -> None:
+        places = _Places(asked)
+        both, behind = self._compute(asked, places, members.network, records=asked[0].is_training)
+        log_prob = None
+        if asked[0].action is not None:
+            action = places.rows([one.action for one in asked])
+            outputs = self._kept[0][..., :-1].reshape(len(action), -1)
+            log_prob = members.distribution.judge(outputs, action).log_prob_B
+            log_prob = log_prob.reshape(both.shape[:-1])
+        for place, each in zip(places.each, running, strict=True):
+            value_B, log_prob_B = (
+                None if found is None else found[place].reshape(-1)
+                for found in (both[..., -1], log_prob)
+            )
+            each.answer = Seen(value_B, log_prob_B, None if behind is None else behind[place])
+
+    def _descend(
+        self,
+        running: Sequence[_Learning],
+        members: _Members,
+        settings: Settings,
+        asked: Sequence[Descend],
+    ) -> None:
+        steps = [one.steps for one in asked]
+        places = _Places(steps)
+        if asked[0].seen is None:
+            self._compute(steps, places, members.network, records=True)
+        both, saved = self._kept
+        flat_MO = both.reshape(-1, both.shape[-1])
+        columns: Any = [places.rows([getattr(one, name) for one in steps]) for name in _OF_LOSS]
+        values, outputs_grad_MD, value_grad_M = loss_of_members(
+            self._like,
+            places.layout,
+            settings,
+            members.distribution,
+            Minibatch(None, *columns),
+            flat_MO[:, :-1],
+            flat_MO[:, -1],
+        )
+        grad_MO = np.concatenate((outputs_grad_MD, value_grad_M[:, None]), axis=1)
+        members.network.backward(saved, torch.from_numpy(grad_MO.reshape(both.shape)))
+        of_each = zip(*(value_G.tolist() for value_G in values.values()), strict=True)
+        for row, (each, own) in enumerate(zip(running, of_each, strict=True)):
+            each.descend(
+                dict(zip(values, own, strict=True)), self._grads.rows[row], self._weights.rows[row]
+            )
 
     def _compute(
         self,
-        running: Sequence[_Learning],
-        network: Any,  # noqa: ANN401
-        count: int,
+        asked: Sequence[Forward | Minibatch],
+        places: _Places,
+        network: Any,  # noqa: ANN401 - of `_Members`
         *,
         records: bool,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[NumpyArray, Tensor | None]:
         """Return outputs with values, and with memory the states behind each step."""
-        rows, asked = [each.row for each in running], [cast(Any, each.asked) for each in running]
         behind: Tensor | None = None
+        inputs = self._inputs(torch.from_numpy(places.padded([one.obs for one in asked])))
         if not self._like.state_size:
-            inputs = self._inputs(_padded(rows, [one.obs for one in asked], count))
             both, saved = cast(StackedActorCritics, network).forward_saving(inputs)
         else:
-            ended = [one.unroll.ended_TN for one in asked]
-            pairs = zip([one.obs for one in asked], ended, strict=True)
-            obs = [own.reshape(*end_TN.shape, *own.shape[1:]) for own, end_TN in pairs]
+            unrolls = [cast(Unroll, one.unroll) for one in asked]
             both, behind, saved = cast(_Recurrent, network).unroll(
-                self._inputs(_padded(rows, obs, count, axes=2)),
-                _padded(rows, [one.unroll.state_NS for one in asked], count),
-                ~_padded(rows, ended, count, axes=2).unsqueeze(-1),
+                inputs,
+                _padded([unroll.state_NS for unroll in unrolls]),
+                ~_padded([unroll.ended_TN for unroll in unrolls], axes=2).unsqueeze(-1),
                 records=records,
             )
-        if records:
-            self._saved, self._shape = saved, both.shape
-        return both, behind
-
-    def _write_gradients(self, running: Sequence[_Learning], network: Any) -> None:  # noqa: ANN401
-        grad = np.zeros(self._shape, np.float32)
-        for each in running:
-            _, outputs_BD, value_B = cast(Backward, each.asked)
-            own = np.concatenate((outputs_BD, value_B[:, None]), axis=1)
-            grad[each.place] = own.reshape(grad[each.place].shape)
-        network.backward(self._saved, torch.from_numpy(grad))
-        size = self._num_learned
-        torch._foreach_copy_(
-            [network_of(each.policy).grads.flat[:size] for each in running],
-            [self._grads.rows[each.row][:size] for each in running],
-        )
+        self._kept = both.numpy(), saved
+        return both.numpy(), behind
 
     def _inputs(self, obs_GB: Tensor) -> Tensor:
         """Return observations of each policy as its network takes them, [G, B, ...]."""
         return obs_GB if self._module is not None else as_floats(obs_GB).flatten(2)
 
+    def _make_members(self, count: int) -> _Members:
+        like = distribution_of(self._like)
+        if isinstance(like, Gaussian):
+            *_, name = self._like.flat_weights[0].shapes
+            both = (tensors[name][:count] for tensors in (self._weights, self._grads))
+            like = Gaussian(cast(Box, self._spec.action_space), *both)
+        return _Members(self._make_network(count), like)
+
     def _make_network(self, count: int) -> StackedActorCritics | _Recurrent:
         if self._module is not None:
-            names = [name for name, _ in self._module.named_parameters()]
+            shapes = self._like.flat_weights[0].shapes
+            apart = [*shapes][-1:] if network_of(self._like).num_apart else []
+            every = (name for name, _ in self._module.named_parameters())
+            names = [name for name in every if name.removeprefix(_OWN) not in apart]
             parameters = {n: self._weights[n.removeprefix(_OWN)][:count] for n in names}
             grads = [self._grads[n.removeprefix(_OWN)][:count] for n in names]
             modules = StackedModule(self._module, parameters, grads)
@@ -246,53 +297,90 @@ class RolloutStack(Stack[AnyPolicy]):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Members:
+    """What computes for the first policies of a stack."""
+
+    network: Any
+    distribution: Distribution
+
+
 class _Learning:
     """The updates of one policy."""
 
     def __init__(self, policy: AnyPolicy, rollouts: Sequence[Rollout]) -> None:
         self.policy = policy
-        self.row = 0
-        self.place: tuple[Any, ...] = ()
-        """The place of its newest forward."""
         self.asked: Ask
         self.answer: Any = None
         self.result = UpdateResult(batch=rollouts)
         self._updates = updates_of(policy, rollouts)
         self._before = policy.train_iter
+        self._has_ended = False
 
     def goes_on(self) -> bool:
         """Go on with the answer up to what is asked next; return whether anything is."""
+        if self._has_ended:
+            return False
         answer, self.answer = self.answer, None
         try:
-            with np.errstate(over="ignore", invalid="ignore"):  # a loss not finite is a fault
-                self.asked = self._updates.send(answer)
-            return True
+            if self.result.fault is None:
+                with np.errstate(over="ignore", invalid="ignore"):  # a loss not finite is a fault
+                    self.asked = self._updates.send(answer)
+                return True
         except StopIteration as end:
             self.result.metrics = end.value
-        except NonFiniteError as error:
-            self.result.fault = error
+        self._has_ended = True
         self.result.updates = self.policy.train_iter - self._before
         return False
 
-    @property
-    def place_of_answer(self) -> tuple[Any, ...]:
-        """The place of what it asks about among what all ask about: of [B], or of [T, N]."""
-        unroll = getattr(self.asked, "unroll", None)
-        shape = (len(cast(Any, self.asked).obs),) if unroll is None else unroll.ended_TN.shape
-        return (self.row, *map(slice, shape))
+    def descend(self, values: dict[str, float], grad_P: Tensor, weights_P: Tensor) -> None:
+        try:
+            step_of_member(self.policy, values, grad_P, weights_P)
+        except NonFiniteError as error:
+            self.result.fault = error
+        self.answer = values
 
 
-def _padded(
-    rows: Sequence[int], arrays: Sequence[Any], count: int, *, axes: int = 1, unit: int = 1
-) -> Tensor:
+class _Places:
+    """The places of env steps of each policy, [B] or [T, N], in arrays for all."""
+
+    def __init__(self, asked: Sequence[Forward | Minibatch]) -> None:
+        self._shapes = tuple(
+            (len(one.obs),) if one.unroll is None else one.unroll.ended_TN.shape for one in asked
+        )
+        self.each: list[Any] = [(row, *map(slice, shape)) for row, shape in enumerate(self._shapes)]
+        self.layout = _layout(self._shapes)
+
+    def padded(self, arrays: Sequence[NumpyArray]) -> NumpyArray:
+        """Return merged steps of each as one array, [G, B, ...] or [G, T, N, ...]."""
+        pairs = zip(self._shapes, arrays, strict=True)
+        own = [array.reshape(*shape, *array.shape[1:]) for shape, array in pairs]
+        return _padded(own, axes=len(self._shapes[0])).numpy()
+
+    def rows(self, arrays: Sequence[NumpyArray]) -> NumpyArray:
+        """Return merged steps of each behind each other, [M, ...]."""
+        return self.padded(arrays).reshape(self.layout.num_rows, *arrays[0].shape[1:])
+
+
+@lru_cache(maxsize=64)
+def _layout(shapes: tuple[tuple[int, ...], ...]) -> Rows:
+    mask = _padded([np.ones(shape, np.bool_) for shape in shapes], axes=len(shapes[0]))
+    sizes = [math.prod(shape) for shape in shapes]
+    return Rows(sizes, [1.0] * len(sizes), mask_GB=mask.flatten(1).numpy())
+
+
+def _padded(arrays: Sequence[Any], *, axes: int = 1, unit: int = 1) -> Tensor:
     """Return arrays with zeros behind each of the first axes, as rows of one tensor.
 
     The length of each axis is a multiple of `unit`.
     """
-    longest = map(max, zip(*(own.shape[:axes] for own in arrays), strict=True))
+    shapes = {own.shape for own in arrays}
+    if len(shapes) == unit == 1:  # takes half of the time
+        return torch.from_numpy(np.concatenate(arrays).reshape(len(arrays), *shapes.pop()))
+    longest = map(max, zip(*(shape[:axes] for shape in shapes), strict=True))
     shape = [-(-length // unit) * unit for length in longest]
-    padded = np.zeros((count, *shape, *arrays[0].shape[axes:]), arrays[0].dtype)
-    for row, own in zip(rows, arrays, strict=True):
+    padded = np.zeros((len(arrays), *shape, *arrays[0].shape[axes:]), arrays[0].dtype)
+    for row, own in enumerate(arrays):
         part: Any = (row, *map(slice, own.shape[:axes]))
         padded[part] = own
     return torch.from_numpy(padded)

@@ -66,6 +66,14 @@ def assert_same(together: Sequence[Any], alone: Sequence[Any]) -> None:
         torch.testing.assert_close(*states, atol=1e-5, rtol=0.0)
 
 
+def check_acting(stack: Stack[Any], together: Sequence[Any], alone: Sequence[Any]) -> None:
+    """Hold greedy actions of a stack against those of each policy alone."""
+    shape = (1, 9, *alone[0].spec.obs_shape)
+    obs = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    for policy, acted in zip(alone, stack.hold(together)(obs), strict=True):
+        np.testing.assert_allclose(acted, policy.act(obs[0], explore=False), atol=1e-4)
+
+
 def check_updates(together: Sequence[Any], alone: Sequence[Any], count: int) -> Stack[Any]:
     """Hold batched updates against those of each policy alone; return the stack."""
     sizes, num = [policy.config.batch_size for policy in together], len(together)

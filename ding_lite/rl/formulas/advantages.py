@@ -17,7 +17,8 @@ from torch import Tensor
 
 from ding_lite.errors import ShapeError
 from ding_lite.rl.batch import BoolArray, FloatArray
-from ding_lite.rl.host_or_device import AnyArray, floats, namespace, number, zeros_like
+from ding_lite.rl.formulas.rows import Rows
+from ding_lite.rl.host_or_device import AnyArray, floats, namespace, zeros_like
 from ding_lite.settings import at_least, check_all, inside, positive
 
 HIGHEST_LOG = 80.0
@@ -212,27 +213,28 @@ def _check_shapes(*given_TB: AnyArray) -> None:
         )
 
 
-def normalized(advantage_B: AnyArray) -> AnyArray:
-    """Normalise advantages to mean 0 and standard deviation 1."""
-    centred_B = advantage_B - number(advantage_B.sum()) / len(advantage_B)
-    spread = (number(centred_B @ centred_B) / len(centred_B)) ** 0.5
-    centred_B /= spread + 1e-8
-    return centred_B
+def normalized(rows: Rows, advantage_GB: AnyArray) -> AnyArray:
+    """Normalise the advantages of each member to mean 0 and standard deviation 1."""
+    centred_GB = advantage_GB - rows.mean(advantage_GB)[:, None]
+    spread_G = rows.mean(centred_GB * centred_GB) ** 0.5
+    centred_GB /= spread_G[:, None] + 1e-8
+    return centred_GB
 
 
-def normalized_by_rho(advantage_B: AnyArray, rho_B: AnyArray) -> AnyArray:
+def normalized_by_rho(rows: Rows, advantage_GB: AnyArray, rho_GB: AnyArray) -> AnyArray:
     """Normalise advantages that are multiplied by their ratios to mean 0 and deviation 1.
 
-    Mean and deviation are those of the plain advantages, weighted by the ratios: so actions that
-    the policy would not take any more keep a gradient of 0. With the plain mean subtracted they
-    would count as good ones whenever the others are bad.
+    Mean and deviation are those of a member's plain advantages, weighted by the ratios: so actions
+    that the policy would not take any more keep a gradient of 0. With the plain mean subtracted
+    they would count as good ones whenever the others are bad.
     """
-    total = number(rho_B.sum().clip(1e-8, None))
-    error_B = unweighted(advantage_B, rho_B) - number(advantage_B.sum()) / total
-    spread = (number(rho_B @ (error_B * error_B)) / total) ** 0.5
-    weighted_B = rho_B * error_B
-    weighted_B /= spread + 1e-8
-    return weighted_B
+    weight_G = rows.mean(rho_GB).clip(1e-8, None)
+    mean_G = rows.mean(advantage_GB) / weight_G
+    error_GB = unweighted(advantage_GB, rho_GB) - mean_G[:, None]
+    spread_G = (rows.mean(rho_GB * (error_GB * error_GB)) / weight_G) ** 0.5
+    weighted_GB = rho_GB * error_GB
+    weighted_GB /= spread_G[:, None] + 1e-8
+    return weighted_GB
 
 
 def unweighted(weighted_B: AnyArray, rho_B: AnyArray) -> AnyArray:

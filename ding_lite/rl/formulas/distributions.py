@@ -20,12 +20,10 @@ from torch import Tensor
 from ding_lite.rl.batch import FloatArray, NumpyArray
 from ding_lite.rl.host_or_device import (
     AnyArray,
-    Number,
     as_tensor,
     computable,
     floats,
     namespace,
-    number,
     on,
 )
 from ding_lite.rl.spec import EnvSpec
@@ -62,8 +60,10 @@ class Distribution(Protocol):
     def judge(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
         """Return the log-probabilities of actions, and the entropies."""
 
-    def backward(self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad: float) -> AnyArray:
-        """Return the gradient of the outputs, given those of log_prob and of each entropy.
+    def backward(
+        self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad_B1: AnyArray = None
+    ) -> AnyArray:
+        """Return the gradient of the outputs, given those of log_prob and of the entropies, if any.
 
         The gradients of weights of its own are written where they belong.
         """
@@ -105,11 +105,13 @@ class Categorical:
         log_prob_B = log_prob_BD[rows_B, action]
         return Likelihood(log_prob_B, entropy_B, (prob_BD, log_prob_BD, rows_B, action))
 
-    def backward(self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad: float) -> AnyArray:
+    def backward(
+        self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad_B1: AnyArray = None
+    ) -> AnyArray:
         prob_BD, log_prob_BD, rows_B, action_B = of.saved
         grad_BD = prob_BD * -log_prob_grad_B[:, None]
-        if entropy_grad:
-            grad_BD -= entropy_grad * prob_BD * (log_prob_BD + of.entropy_B[:, None])
+        if entropy_grad_B1 is not None:
+            grad_BD -= entropy_grad_B1 * prob_BD * (log_prob_BD + of.entropy_B[:, None])
         grad_BD[rows_B, action_B] += log_prob_grad_B
         return grad_BD
 
@@ -142,9 +144,11 @@ class MultiCategorical:
         entropy_B = sum(one.entropy_B for one in each)
         return Likelihood(log_prob_B, entropy_B, tuple(each))
 
-    def backward(self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad: float) -> AnyArray:
+    def backward(
+        self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad_B1: AnyArray = None
+    ) -> AnyArray:
         grads = [
-            part.backward(each, log_prob_grad_B, entropy_grad)
+            part.backward(each, log_prob_grad_B, entropy_grad_B1)
             for part, each in zip(self._parts, of.saved, strict=True)
         ]
         return namespace(log_prob_grad_B).concatenate(grads, axis=1)
@@ -178,11 +182,13 @@ class Bernoullis:
         log_prob_B = _flag_log_prob(outputs_BD, action)
         return Likelihood(log_prob_B, entropy_B, (prob_BD, outputs_BD, floats(action)))
 
-    def backward(self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad: float) -> AnyArray:
+    def backward(
+        self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad_B1: AnyArray = None
+    ) -> AnyArray:
         prob_BD, logit_BD, action_BD = of.saved
         grad_BD = (action_BD - prob_BD) * log_prob_grad_B[:, None]
-        if entropy_grad:
-            grad_BD -= entropy_grad * logit_BD * prob_BD * (1.0 - prob_BD)
+        if entropy_grad_B1 is not None:
+            grad_BD -= entropy_grad_B1 * logit_BD * prob_BD * (1.0 - prob_BD)
         return grad_BD
 
 
@@ -222,14 +228,16 @@ class BoxUnits:
 class Gaussian(BoxUnits):
     """The diagonal normal distribution: a network's mean, and a learned standard deviation.
 
-    `log_std_D` are the logarithms of the deviations, in units of the space; `grad_D` takes their
-    gradient.
+    Args:
+        log_std: The logarithms of the deviations, in units of the space: [D], or [G, D] of several
+            members, of which each has as many rows of the outputs.
+        grad: Takes their gradient.
     """
 
-    def __init__(self, space: Box, log_std_D: Tensor, grad_D: Tensor) -> None:
-        super().__init__(space, device=log_std_D.device)
+    def __init__(self, space: Box, log_std: Tensor, grad: Tensor) -> None:
+        super().__init__(space, device=log_std.device)
         self.num_outputs = math.prod(space.shape)
-        self._log_std_D, self._grad_D = log_std_D, grad_D
+        self._log_std_GD, self._grad_GD = (t.view(-1, self.num_outputs) for t in (log_std, grad))
 
     def best(self, outputs_ND: FloatArray) -> NumpyArray:
         return self.clipped(outputs_ND)
@@ -237,32 +245,38 @@ class Gaussian(BoxUnits):
     def draw(
         self, outputs_ND: FloatArray, rng: np.random.Generator
     ) -> tuple[NumpyArray, FloatArray]:
-        log_std_D: FloatArray = self._log_std_D.cpu().numpy()
+        log_std_1D: FloatArray = self._log_std_GD.cpu().numpy()
         noise_ND = rng.standard_normal(outputs_ND.shape, dtype=np.float32)
-        action_ND = self.middle_D + self.unit_D * (outputs_ND + np.exp(log_std_D) * noise_ND)
-        return action_ND.reshape(-1, *self.shape), self._log_density(noise_ND, log_std_D)
+        action_ND = self.middle_D + self.unit_D * (outputs_ND + np.exp(log_std_1D) * noise_ND)
+        log_prob_N: FloatArray = self._log_density(noise_ND[None], log_std_1D)
+        return action_ND.reshape(-1, *self.shape), log_prob_N
 
     def judge(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
-        xp, log_std_D = namespace(outputs_BD), computable(self._log_std_D)
-        std_D = xp.exp(log_std_D)
-        noise_BD = self.in_units(action)
-        noise_BD -= outputs_BD
-        noise_BD /= std_D
-        entropy = number(log_std_D.sum()) + self.num_outputs * (0.5 + HALF_LOG_2PI) + self.log_unit
-        entropy_B = xp.zeros_like(noise_BD[:, 0]) + entropy
-        return Likelihood(self._log_density(noise_BD, log_std_D), entropy_B, (noise_BD, std_D))
+        xp, log_std_GD = namespace(outputs_BD), computable(self._log_std_GD)
+        shape_GBD = (len(log_std_GD), -1, self.num_outputs)
+        std_G1D = xp.exp(log_std_GD)[:, None]
+        noise_GBD = (self.in_units(action) - outputs_BD).reshape(shape_GBD)
+        noise_GBD /= std_G1D
+        entropy_G = log_std_GD.sum(-1) + self.num_outputs * (0.5 + HALF_LOG_2PI) + self.log_unit
+        entropy_GB = xp.zeros_like(noise_GBD[..., 0]) + entropy_G[:, None]
+        log_prob_B = self._log_density(noise_GBD, log_std_GD)
+        return Likelihood(log_prob_B, entropy_GB.reshape(-1), (noise_GBD, std_G1D))
 
-    def backward(self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad: float) -> AnyArray:
-        noise_BD, std_D = of.saved
-        grad_D = log_prob_grad_B @ (noise_BD * noise_BD - 1.0) + len(noise_BD) * entropy_grad
-        self._grad_D.copy_(as_tensor(grad_D))
-        return log_prob_grad_B[:, None] * noise_BD / std_D
+    def backward(
+        self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad_B1: AnyArray = None
+    ) -> AnyArray:
+        noise_GBD, std_G1D = of.saved
+        grad_GB1 = log_prob_grad_B.reshape(len(std_G1D), -1, 1)
+        each_GBD = grad_GB1 * (noise_GBD * noise_GBD - 1.0)
+        if entropy_grad_B1 is not None:
+            each_GBD += entropy_grad_B1.reshape(grad_GB1.shape)
+        self._grad_GD.copy_(as_tensor(each_GBD.sum(1)))
+        return (grad_GB1 * noise_GBD / std_G1D).reshape(-1, self.num_outputs)
 
-    def _log_density(self, noise_ND: AnyArray, log_std_D: AnyArray) -> AnyArray:
-        constant: Number = number(log_std_D.sum())
-        constant = constant + self.num_outputs * HALF_LOG_2PI + self.log_unit
-        squares_N = namespace(noise_ND).einsum("ij,ij->i", noise_ND, noise_ND)
-        return -0.5 * squares_N - constant
+    def _log_density(self, noise_GBD: AnyArray, log_std_GD: AnyArray) -> AnyArray:
+        constant_G = log_std_GD.sum(-1) + self.num_outputs * HALF_LOG_2PI + self.log_unit
+        squares_GB = namespace(noise_GBD).einsum("gij,gij->gi", noise_GBD, noise_GBD)
+        return (-0.5 * squares_GB - constant_G[:, None]).reshape(-1)
 
 
 def make_distribution(spec: EnvSpec) -> Distribution:

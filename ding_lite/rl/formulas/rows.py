@@ -12,32 +12,42 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from ding_lite.rl.batch import Array
-from ding_lite.rl.host_or_device import AnyArray, on, zeros_like
+from ding_lite.rl.batch import Array, NumpyArray
+from ding_lite.rl.host_or_device import AnyArray, namespace, on, zeros_like
 
 _CPU = torch.device("cpu")
 
 
 class Rows:
-    """The layout of the batches of G members in one."""
+    """The layout of the batches of G members in one.
+
+    Args:
+        mask_GB: Which rows count; the first ones of each member if None.
+    """
 
     def __init__(
-        self, sizes: Sequence[int], gammas: Sequence[float], device: torch.device = _CPU
+        self,
+        sizes: Sequence[int],
+        gammas: Sequence[float],
+        device: torch.device = _CPU,
+        *,
+        mask_GB: NumpyArray | None = None,
     ) -> None:
         self.count = len(sizes)
-        self.largest = max(sizes)
+        self.largest = max(sizes) if mask_GB is None else mask_GB.shape[1]
         self._shape = (self.count, self.largest)
         self._device = device
         size_G1 = np.array(sizes, dtype=np.float32)[:, None]
-        column_1B = np.arange(self.largest)[None]
+        if mask_GB is None:
+            mask_GB = np.arange(self.largest)[None] < size_G1
         self.gamma_G1: AnyArray = on(device, np.array(gammas, dtype=np.float32)[:, None])
         self._all: AnyArray = on(device, np.arange(self.num_rows))
         self._size_G1: AnyArray = on(device, size_G1)
         self._size_G: AnyArray = self._size_G1[:, 0]
         self._ones: AnyArray = on(device, np.ones(self.largest, dtype=np.float32))
         self._mask_GB: AnyArray = None
-        if min(sizes) < self.largest:
-            self._mask_GB = on(device, (column_1B < size_G1).astype(np.float32))
+        if not mask_GB.all():
+            self._mask_GB = on(device, mask_GB)
 
     @classmethod
     @lru_cache(maxsize=64)
@@ -67,10 +77,14 @@ class Rows:
 
     def mean(self, values_GB: AnyArray) -> AnyArray:
         """Return the mean over each member's own rows, [G]."""
-        if self._mask_GB is not None:
-            values_GB = values_GB * self._mask_GB
-        return values_GB @ self._ones / self._size_G  # a product takes half the time of a sum
+        own_GB = self._own(values_GB)
+        return own_GB @ self._ones / self._size_G  # a product takes half the time of a sum
 
     def per_size(self, slope_GB: AnyArray) -> AnyArray:
-        grad_GB = slope_GB / self._size_G1
-        return grad_GB if self._mask_GB is None else grad_GB * self._mask_GB
+        return self._own(slope_GB / self._size_G1)
+
+    def _own(self, values_GB: AnyArray) -> AnyArray:
+        """Return values with zeros, whatever was there, in rows that are of no member."""
+        if self._mask_GB is None:
+            return values_GB
+        return namespace(values_GB).where(self._mask_GB, values_GB, 0.0)

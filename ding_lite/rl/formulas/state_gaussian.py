@@ -46,10 +46,15 @@ class StateGaussian(BoxUnits):
         saved = (noise_BA, std_BA, is_free_BA)
         return Likelihood(self._log_density(noise_BA, log_std_BA), entropy_B, saved)
 
-    def backward(self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad: float) -> AnyArray:
+    def backward(
+        self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad_B1: AnyArray = None
+    ) -> AnyArray:
         noise_BA, std_BA, is_free_BA = of.saved
         grad_B1 = log_prob_grad_B[:, None]
-        of_spread_BA = (grad_B1 * (noise_BA * noise_BA - 1.0) + entropy_grad) * is_free_BA
+        of_spread_BA = grad_B1 * (noise_BA * noise_BA - 1.0)
+        if entropy_grad_B1 is not None:
+            of_spread_BA += entropy_grad_B1
+        of_spread_BA *= is_free_BA
         return namespace(noise_BA).concatenate((grad_B1 * noise_BA / std_BA, of_spread_BA), axis=1)
 
     def _parts(self, outputs_ND: AnyArray) -> tuple[AnyArray, AnyArray]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from ding_lite.rl.batch import Rollout
 from ding_lite.rl.formulas.advantages import normalized
-from ding_lite.rl.host_or_device import Metrics, Number, number
-from ding_lite.rl.policies.actor_critic import ActorCriticPolicy, Forward, Updates
+from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, weighted
+from ding_lite.rl.formulas.rows import Rows
+from ding_lite.rl.host_or_device import AnyArray, Metrics, Number
+from ding_lite.rl.policies.actor_critic import ActorCriticPolicy, Descend, Forward, Seen, Updates
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
-from ding_lite.rl.replay.rollouts import merged
+from ding_lite.rl.replay.rollouts import Minibatch, merged
 from ding_lite.settings import check_all, inside, suggests
 
 
@@ -74,30 +74,22 @@ class A2C(ActorCriticPolicy[A2CConfig]):
         """
         return self._answered(self._updates(rollouts))
 
-    def _updates(self, rollouts: Sequence[Rollout]) -> Updates[Metrics]:
-        rollout = self._joined(rollouts)
-        values = yield from self._compute(self._ready(rollout))
-        values["grad_norm"] = self._improve(values["loss"])
-        self._has_seen(rollout)
-        return self._metrics(values)
+    def _learned(self, rollout: Rollout) -> Updates[dict[str, Number]]:
+        values: dict[str, Number] = yield Descend(*(yield from self._rows(rollout)))
+        return values
 
-    def gradients(self, unrolls: Sequence[Rollout]) -> tuple[Tensor, Metrics]:
-        """Compute the gradient of one update, [P], and its metrics, and change nothing."""
-        with self._keeping_buffers():
-            values = self._answered(self._compute(self._ready(self._joined(unrolls))))
-        return self._net.grads.flat.clone(), self._metrics(values)
+    def _rows(self, rollout: Rollout) -> Updates[tuple[Minibatch, Seen | None]]:
+        seen = yield Forward(merged(rollout.obs), self._unroll_of(rollout))
+        value_TN = seen.value_B.reshape(rollout.reward.shape)
+        unseen_M = yield from self._unseen_values(rollout, seen)
+        return self._with_gae(rollout, value_TN, unseen_M, self.config.gae_lambda), seen
 
-    def _compute(self, rollout: Rollout) -> Updates[dict[str, Number]]:
-        config = self.config
-        outputs_BD, value_B, saved = yield Forward(merged(rollout.obs), self._unroll_of(rollout))
-        value_TN = value_B.reshape(rollout.reward.shape)
-        unseen_M = yield from self._unseen_values(rollout, saved)
-        advantage_B, target_B = self._gae(rollout, value_TN, unseen_M, gae_lambda=config.gae_lambda)
-        if config.normalize_advantage:
-            advantage_B = normalized(advantage_B)
-
-        likely = self._distribution.judge(outputs_BD, merged(rollout.action))
-        grad_B = advantage_B * (-1.0 / len(advantage_B))
-        loss = number(grad_B @ likely.log_prob_B)
-        error_B = value_B - target_B
-        return (yield from self._write_gradient(saved, likely, loss, grad_B, error_B))
+    @staticmethod
+    def _policy_loss(
+        rows: Rows, settings: Settings, steps: Minibatch, log_prob_GB: AnyArray
+    ) -> PolicyLoss:
+        plain_GB = rows.fold(steps.advantage_B)
+        advantage_GB = settings.where(
+            "normalize_advantage", lambda: normalized(rows, plain_GB), plain_GB
+        )
+        return weighted(rows, log_prob_GB, advantage_GB)

@@ -3,8 +3,8 @@
 A subclass adds how it learns from rollouts. It learns where its network is: on a CPU losses are
 computed on arrays, on any other device on tensors there, and the host does not wait for them.
 
-Its updates are a generator, which yields what a network is to compute. The network of the policy
-answers, or, for the policies of a population, one computation for all.
+Its updates are a generator, which yields what is to be computed of batches. The policy answers, or,
+for the policies of a population, one computation for all.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ from torch import Tensor, nn
 
 from ding_lite.rl.batch import FloatArray, NumpyArray, Rollout, to_numpy
 from ding_lite.rl.formulas.advantages import gae
-from ding_lite.rl.formulas.distributions import (
-    Likelihood,
-    legal_logits,
+from ding_lite.rl.formulas.distributions import Distribution, legal_logits
+from ding_lite.rl.formulas.policy_losses import (
+    PolicyLoss,
+    Settings,
+    actor_critic_loss,
 )
+from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import (
     AnyArray,
     Metrics,
@@ -51,6 +54,7 @@ from ding_lite.rl.recorded.actor_critic import (
     unseen_states,
 )
 from ding_lite.rl.replay.rollouts import (
+    Minibatch,
     join_rollouts,
     merged,
     next_values,
@@ -80,25 +84,40 @@ class Look(NamedTuple):
 
 
 class Forward(NamedTuple):
-    """Asks for the actor's outputs, [B, D], the values, [B], and what the backward needs."""
+    """Asks for the values of observations that are learned from, answered by `Seen`."""
 
     obs: AnyArray
     unroll: Unroll | None = None
-    """The sequences that the observations are, for a policy with memory: merged [T, N]. What the
-    backward needs is `Unrolled` then."""
+    """The sequences that the observations are, for a policy with memory: merged [T, N]."""
+    action: AnyArray = None
+    """Actions of which the log-probabilities are wanted, too."""
     is_training: bool = True
-    """Whether a backward follows; only sequences are computed without."""
+    """Whether a `Descend` may follow; only sequences are computed without."""
 
 
-class Backward(NamedTuple):
-    """Asks for the gradient of the weights, given those of outputs and values."""
+class Seen(NamedTuple):
+    """The answer to `Forward`: values, and log-probabilities where actions were given."""
 
-    saved: Any
-    outputs_grad_BD: AnyArray
-    value_grad_B: AnyArray
+    value_B: AnyArray
+    log_prob_B: AnyArray
+    behind_TNS: Tensor | None
+    """The states behind each step, for a policy with memory."""
+    kept: Any = None
+    """What the backward needs; what keeps it elsewhere leaves it out."""
 
 
-Ask: TypeAlias = Look | Forward | Backward
+class Descend(NamedTuple):
+    """Asks for a step down the gradient of a loss, answered by metrics.
+
+    Those of a policy that stops before the step are without `grad_norm`.
+    """
+
+    steps: Minibatch
+    seen: Seen | None = None
+    """The answer to a `Forward` of these; it is computed if None."""
+
+
+Ask: TypeAlias = Look | Forward | Descend
 """A computation that an update asks of a network."""
 Updates: TypeAlias = Generator[Ask, Any, FoundT]
 """Updates that yield what they ask of a network, and return what they have found."""
@@ -174,6 +193,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             random=self._random,
             device=self.device,
         )
+        self._settings = Settings([config], self.device)
         self._no_targets = FlatWeights({}, device=self.device)
         self.state_size = int(getattr(self._net, "state_size", 0))
         self._norm = make_norm(self.spec, normalize_obs=self.config.normalize_obs)
@@ -223,9 +243,32 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         metrics raises `NonFiniteError`.
         """
 
-    @abstractmethod
     def _updates(self, rollouts: Sequence[Rollout]) -> Updates[Metrics]:
         """Do the updates of `learn`."""
+        rollout = self._joined(rollouts)
+        values = yield from self._learned(self._ready(rollout))
+        if self._norm is not None:
+            self._norm.update(merged(rollout.obs))
+        return self._metrics(values)
+
+    @abstractmethod
+    def _learned(self, rollout: Rollout) -> Updates[dict[str, Number]]:
+        """Do the updates of a rollout, and return the metrics of the last one."""
+
+    @abstractmethod
+    def _rows(self, rollout: Rollout) -> Updates[tuple[Minibatch, Seen | None]]:
+        """Return env steps with advantages and targets, and what was seen of them if it was."""
+
+    @staticmethod
+    @abstractmethod
+    def _policy_loss(
+        rows: Rows, settings: Settings, steps: Minibatch, log_prob_GB: AnyArray
+    ) -> PolicyLoss:
+        """Compute the loss by the log-probabilities of the actions of several policies."""
+
+    def _stops(self, values: Mapping[str, Number]) -> bool:
+        """Return whether these metrics end its updates of a rollout before the step."""
+        return False
 
     def _answered(self, updates: Updates[FoundT]) -> FoundT:
         answer: Any = None
@@ -243,14 +286,24 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         if isinstance(asked, Look):
             return self._values(*asked)
         if isinstance(asked, Forward):
-            return self._forward(*asked)
-        if isinstance(asked.saved, Unrolled):
-            return self._recurrent.backward_unrolled(*asked)
-        return self._net.backward(*asked)
+            outputs_BD, value_B, saved = kept = self._forward(
+                asked.obs, asked.unroll, is_training=asked.is_training
+            )
+            log_prob_B = None
+            if asked.action is not None:
+                log_prob_B = self._distribution.judge(outputs_BD, asked.action).log_prob_B
+            return Seen(value_B, log_prob_B, getattr(saved, "behind_TNS", None), kept)
+        values = self._write_gradient(self._rows_of(asked.steps), *asked)
+        if not self._stops(values):
+            values["grad_norm"] = self._improve(values["loss"])
+        return values
 
-    @abstractmethod
     def gradients(self, unrolls: Sequence[Rollout]) -> tuple[Tensor, Metrics]:
-        """Compute the gradient of one update, [P], and its metrics, and change nothing."""
+        """Compute the gradient of all env steps at once, [P], and its metrics; change nothing."""
+        with self._keeping_buffers():
+            found = self._answered(self._rows(self._ready(self._joined(unrolls))))
+            values = self._write_gradient(self._rows_of(found[0]), *found)
+        return self._net.grads.flat.clone(), self._metrics(values)
 
     @property
     def n_step(self) -> int:
@@ -397,13 +450,13 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             return None
         return Unroll(rollout.state, rollout.terminated | rollout.truncated)
 
-    def _unseen_values(self, rollout: Rollout, saved: Any) -> Updates[AnyArray]:  # noqa: ANN401
-        """Return the values of `unseen_obs`, given what the forward of the rollout kept."""
+    def _unseen_values(self, rollout: Rollout, seen: Seen) -> Updates[AnyArray]:
+        """Return the values of `unseen_obs`, given what was seen of the rollout."""
         obs = unseen_obs(rollout)
-        if not self.state_size:
+        if seen.behind_TNS is None:
             return (yield Look(obs))
         ended_TN = rollout.terminated | rollout.truncated
-        states = unseen_states(saved.behind_TNS, ended_TN, rollout.cut_time, rollout.cut_env)
+        states = unseen_states(seen.behind_TNS, ended_TN, rollout.cut_time, rollout.cut_env)
         return (yield Look(obs, states))
 
     def _values_of(self, rollout: Rollout) -> Updates[tuple[AnyArray, AnyArray]]:
@@ -413,17 +466,17 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         if unroll is None:
             value_M = yield Look(namespace(obs).concatenate((obs, unseen_obs(rollout))))
             return value_M[: len(obs)].reshape(shape_TN), value_M[len(obs) :]
-        _, value_B, found = yield Forward(obs, unroll, is_training=False)
-        return value_B.reshape(shape_TN), (yield from self._unseen_values(rollout, found))
+        seen = yield Forward(obs, unroll, is_training=False)
+        return seen.value_B.reshape(shape_TN), (yield from self._unseen_values(rollout, seen))
 
     def _discount(self, rollout: Rollout) -> AnyArray:
         """Return gamma, [T, N]; 0 where an episode terminated."""
         return self.gamma * floats(~rollout.terminated)
 
-    def _gae(
-        self, rollout: Rollout, value_TN: AnyArray, unseen_M: AnyArray, *, gae_lambda: float
-    ) -> tuple[AnyArray, AnyArray]:
-        """Return the advantages and the targets of merged steps, [B]."""
+    def _with_gae(
+        self, rollout: Rollout, value_TN: AnyArray, unseen_M: AnyArray, gae_lambda: float
+    ) -> Minibatch:
+        """Return the merged steps with their advantages and targets."""
         found = gae(
             self._discount(rollout),
             rollout.reward,
@@ -432,7 +485,14 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             rollout.truncated,
             gae_lambda=gae_lambda,
         )
-        return merged(found.advantage_TB), merged(found.target_TB)
+        return Minibatch(
+            merged(rollout.obs),
+            merged(rollout.action),
+            merged(rollout.log_prob),
+            merged(found.advantage_TB),
+            merged(found.target_TB),
+            self._unroll_of(rollout),
+        )
 
     def _forward(
         self, inputs: AnyArray, unroll: Unroll | None = None, is_training: bool = True
@@ -446,57 +506,66 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             outputs_BD, value_B = computable(saved.outputs_BD), computable(saved.value_B)
         return legal_logits(outputs_BD, self.spec.action_mask(inputs)), value_B, saved
 
-    def _has_seen(self, rollout: Rollout) -> None:
-        if self._norm is not None:
-            self._norm.update(merged(rollout.obs))
+    def _rows_of(self, steps: Minibatch) -> Rows:
+        return Rows.of_one(len(steps), self.gamma, self.device)
 
     def _write_gradient(
-        self,
-        saved: Any,  # noqa: ANN401 - the network's own
-        likely: Likelihood,
-        policy_loss: Number,
-        log_prob_grad_B: AnyArray,
-        value_error_B: AnyArray,
-    ) -> Updates[dict[str, Number]]:
-        """Add the losses of the critic and the entropy, backpropagate, and return metrics."""
-        size, config = len(value_error_B), self.config
-        value_loss = number(value_error_B @ value_error_B) / size
-        entropy = number(likely.entropy_B.sum()) / size
-        loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
-        if isinstance(loss, float):
-            self._check_finite(loss)
-        outputs_grad_BD = self._distribution.backward(
-            likely, log_prob_grad_B, -config.entropy_coef / size
+        self, rows: Rows, steps: Minibatch, seen: Seen | None = None
+    ) -> dict[str, Number]:
+        """Write the gradient of the loss of env steps, and return metrics."""
+        kept = self._forward(steps.obs, steps.unroll) if seen is None else seen.kept
+        outputs_BD, value_B, saved = kept
+        values_1, *grads = actor_critic_loss(
+            self._policy_loss, rows, self._settings, self._distribution, steps, outputs_BD, value_B
         )
-        value_grad_B = (2.0 * config.value_coef / size) * value_error_B
-        yield Backward(saved, outputs_grad_BD, value_grad_B)
-        return {
-            "loss": loss,
-            "policy_loss": policy_loss,
-            "value_loss": value_loss,
-            "entropy": entropy,
-        }
+        values = {name: number(value_1[0]) for name, value_1 in values_1.items()}
+        if isinstance(values["loss"], float):
+            self._check_finite(values["loss"])
+        if isinstance(saved, Unrolled):
+            self._recurrent.backward_unrolled(saved, *grads)
+        else:
+            self._net.backward(saved, *grads)
+        return values
 
 
 def updates_of(
     policy: ActorCriticPolicy[Any], rollouts: Sequence[Rollout]
 ) -> Updates[dict[str, float]]:
-    """Do the updates of `policy.learn(rollouts)` with a network from elsewhere; return metrics.
-
-    Before an answer to `Backward` the gradient of `network_of(policy)` has to be written, and
-    its weights are those of the next answer.
-    """
+    """Do the updates of `policy.learn(rollouts)` with answers from elsewhere; return metrics."""
     metrics = yield from policy._updates(rollouts)
     return {name: float(value) for name, value in metrics.items()}
+
+
+def loss_of_members(
+    policy: ActorCriticPolicy[Any],
+    rows: Rows,
+    settings: Settings,
+    distribution: Distribution,
+    *given: Any,  # noqa: ANN401 - those of `actor_critic_loss`
+) -> tuple[dict[str, AnyArray], AnyArray, AnyArray]:
+    """Compute the loss of several policies of the kind of one, and its gradients."""
+    return actor_critic_loss(policy._policy_loss, rows, settings, distribution, *given)
+
+
+def step_of_member(
+    policy: ActorCriticPolicy[Any], values: dict[str, float], grad_P: Tensor, weights_P: Tensor
+) -> None:
+    """Do what `Descend` asks for, on weights elsewhere, once their gradient is written.
+
+    Raises:
+        NonFiniteError: If its loss or its gradient is not finite.
+    """
+    policy._check_finite(values["loss"])
+    if not policy._stops(values):
+        values["grad_norm"] = policy._improve(values["loss"], grad_P, weights_P)
 
 
 def network_of(policy: ActorCriticPolicy[Any]) -> ActorCriticNetwork:
     return policy._net
 
 
-def best_actions(policy: ActorCriticPolicy[Any], outputs_ND: FloatArray) -> NumpyArray:
-    """Return the likeliest actions of a policy, given the outputs of its actor."""
-    return policy._distribution.best(outputs_ND)
+def distribution_of(policy: ActorCriticPolicy[Any]) -> Distribution:
+    return policy._distribution
 
 
 def within(spec: EnvSpec, action: NumpyArray) -> NumpyArray:

@@ -5,28 +5,24 @@ V-trace corrects for the difference, so that collectors need not wait for the le
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
-
-from torch import Tensor
+from dataclasses import dataclass, replace
 
 from ding_lite.rl.batch import Rollout
-from ding_lite.rl.formulas.advantages import (
-    HIGHEST_LOG,
-    normalized_by_rho,
-    unweighted,
-    vtrace,
+from ding_lite.rl.formulas.advantages import normalized_by_rho, unweighted, vtrace
+from ding_lite.rl.formulas.policy_losses import (
+    PolicyLoss,
+    Settings,
+    beyond,
+    cut_ratio,
+    weighted,
 )
-from ding_lite.rl.host_or_device import AnyArray, Metrics, Number, namespace, number
-from ding_lite.rl.policies.actor_critic import ActorCriticPolicy, Forward, Updates
+from ding_lite.rl.formulas.rows import Rows
+from ding_lite.rl.host_or_device import AnyArray, Metrics, Number, floats
+from ding_lite.rl.policies.actor_critic import ActorCriticPolicy, Descend, Forward, Seen, Updates
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
 from ding_lite.rl.replay.rollouts import Minibatch, merged, next_values
 from ding_lite.settings import at_least, check_all, positive, suggests, whole
-
-_Outputs: TypeAlias = tuple[AnyArray, AnyArray, Any]
-"""The actor's outputs, [B, D], values, [B], and the activations that the backward needs."""
 
 
 @suggests
@@ -106,40 +102,28 @@ class IMPALA(ActorCriticPolicy[IMPALAConfig]):
         """
         return self._answered(self._updates(rollouts))
 
-    def _updates(self, rollouts: Sequence[Rollout]) -> Updates[Metrics]:
-        rollout = self._joined(rollouts)
-        ready = self._ready(rollout)
-        size = self.config.batch_size or len(rollout)
+    def _learned(self, rollout: Rollout) -> Updates[dict[str, Number]]:
         values: dict[str, Number] = {}
         for _ in range(self.config.epochs):
-            rows, forward = yield from self._judge(ready)
-            if len(rollout) <= size:
-                values = yield from self._improve_by(rows, forward)
+            steps, seen = yield from self._rows(rollout)
+            size = self.config.batch_size or len(steps)
+            if len(steps) <= size:
+                values = yield Descend(steps, seen)
                 continue
-            for part in rows.split(size, self._rng):
-                forward = yield Forward(part.obs, part.unroll)
-                values = yield from self._improve_by(part, forward)
-        self._has_seen(rollout)
-        return self._metrics(values)
+            for part in steps.split(size, self._rng):
+                values = yield Descend(part)
+        if self.config.clip is None:
+            values.pop("clip_fraction", None)  # of others in a population
+        return values
 
-    def gradients(self, unrolls: Sequence[Rollout]) -> tuple[Tensor, Metrics]:
-        """Compute the gradient of all env steps at once, [P], and its metrics; change nothing."""
-        with self._keeping_buffers():
-            judged = self._answered(self._judge(self._ready(self._joined(unrolls))))
-            values = self._answered(self._compute(*judged))
-        return self._net.grads.flat.clone(), self._metrics(values)
-
-    def _judge(self, rollout: Rollout) -> Updates[tuple[Minibatch, _Outputs]]:
-        """Compute advantages and targets; return the network's outputs, too."""
+    def _rows(self, rollout: Rollout) -> Updates[tuple[Minibatch, Seen | None]]:
         config, shape_TN = self.config, rollout.reward.shape
         obs, action = merged(rollout.obs), merged(rollout.action)
         unroll = self._unroll_of(rollout)
-        forward = yield Forward(obs, unroll)
-        outputs_BD, value_B, saved = forward
-        log_prob_B = self._distribution.judge(outputs_BD, action).log_prob_B
-        value_TN = value_B.reshape(shape_TN)
-        log_rho_TN = log_prob_B.reshape(shape_TN) - rollout.log_prob
-        unseen_M = yield from self._unseen_values(rollout, saved)
+        seen = yield Forward(obs, unroll, action=action)
+        value_TN = seen.value_B.reshape(shape_TN)
+        log_rho_TN = seen.log_prob_B.reshape(shape_TN) - rollout.log_prob
+        unseen_M = yield from self._unseen_values(rollout, seen)
         found = vtrace(
             log_rho_TN,
             self._discount(rollout),
@@ -150,40 +134,26 @@ class IMPALA(ActorCriticPolicy[IMPALAConfig]):
             rho_clip=config.rho_clip,
             c_clip=config.c_clip,
         )
-        rho_B = self._cut_ratio(merged(log_rho_TN))
+        rho_B = cut_ratio(merged(log_rho_TN), config.rho_clip)
         advantage_B = unweighted(merged(found.advantage_TB), rho_B)
         target_B = merged(found.target_TB)
-        rows = Minibatch(obs, action, merged(rollout.log_prob), advantage_B, target_B, unroll)
-        return rows, forward
+        steps = Minibatch(obs, action, merged(rollout.log_prob), advantage_B, target_B, unroll)
+        return steps, seen
 
-    def _improve_by(self, rows: Minibatch, forward: _Outputs) -> Updates[dict[str, Number]]:
-        values = yield from self._compute(rows, forward)
-        values["grad_norm"] = self._improve(values["loss"])
-        return values
-
-    def _compute(self, rows: Minibatch, forward: _Outputs) -> Updates[dict[str, Number]]:
-        config, clip, size = self.config, self.config.clip, len(rows)
-        outputs_BD, value_B, saved = forward
-        xp = namespace(value_B)
-        likely = self._distribution.judge(outputs_BD, rows.action)
-        log_rho_B = likely.log_prob_B - rows.log_prob_B
-        rho_B = self._cut_ratio(log_rho_B)
-        advantage_B = rho_B * rows.advantage_B
-        if config.normalize_advantage:
-            advantage_B = normalized_by_rho(advantage_B, rho_B)
-        more = {"rho": number(rho_B.mean())}
-        if clip is not None:
-            ratio_B = xp.exp(log_rho_B)
-            has_gone_B = xp.where(advantage_B > 0.0, ratio_B > 1.0 + clip, ratio_B < 1.0 - clip)
-            advantage_B = xp.where(has_gone_B, 0.0, advantage_B)
-            more["clip_fraction"] = number(xp.count_nonzero(has_gone_B)) / size
-
-        grad_B = advantage_B * (-1.0 / size)
-        loss = number(grad_B @ likely.log_prob_B)
-        error_B = value_B - rows.target_B
-        values = yield from self._write_gradient(saved, likely, loss, grad_B, error_B)
-        return values | more
-
-    def _cut_ratio(self, log_rho_B: AnyArray) -> AnyArray:
-        limit = min(math.log(self.config.rho_clip), HIGHEST_LOG)
-        return namespace(log_rho_B).exp(log_rho_B.clip(None, limit))
+    @staticmethod
+    def _policy_loss(
+        rows: Rows, settings: Settings, steps: Minibatch, log_prob_GB: AnyArray
+    ) -> PolicyLoss:
+        log_rho_GB = log_prob_GB - rows.fold(steps.log_prob_B)
+        rho_GB = cut_ratio(log_rho_GB, settings["rho_clip"])
+        weighted_GB = rho_GB * rows.fold(steps.advantage_B)
+        advantage_GB = settings.where(
+            "normalize_advantage",
+            lambda: normalized_by_rho(rows, weighted_GB, rho_GB),
+            weighted_GB,
+        )
+        more = {"rho": rows.mean(rho_GB)}
+        if settings.any("clip"):
+            has_gone_GB, advantage_GB = beyond(log_rho_GB, advantage_GB, settings["clip"])
+            more["clip_fraction"] = rows.mean(floats(has_gone_GB))
+        return replace(weighted(rows, log_prob_GB, advantage_GB), more=more)

@@ -412,23 +412,28 @@ class GradientPolicy(OpenPolicy):
         own_P.copy_(grad_P)
         norm = float(clip_norm(own_P, self.config.max_grad_norm))
         self._check_finite(norm, "length of the gradient")
-        self._step()
+        self._step(own_P)
         return norm
 
-    def _improve(self, loss: Number) -> Number:
-        """Apply the gradient of a loss that was written; return its length."""
-        grad_P = self._grad_P
+    def _improve(
+        self, loss: Number, grad_P: Tensor | None = None, weights_P: Tensor | None = None
+    ) -> Number:
+        """Apply the gradient of a loss that was written; return its length.
+
+        Gradient and weights are its own if None.
+        """
+        grad_P = self._grad_P if grad_P is None else grad_P
         if self.reduce_gradient is not None:
             self._check_finite(float(loss))  # before others take its gradient
             self.reduce_gradient(grad_P)
-        norm, skip = self._clipped(loss)
-        self._step(skip=skip)
+        norm, skip = self._clipped(loss, grad_P)
+        self._step(grad_P, weights_P, skip=skip)
         self._note_skip(skip)
         return norm
 
-    def _clipped(self, loss: Number) -> tuple[Number, Tensor | None]:
+    def _clipped(self, loss: Number, grad_P: Tensor) -> tuple[Number, Tensor | None]:
         """Shorten the gradient; return its length, and on a device whether to skip the step."""
-        norm = clip_norm(self._grad_P, self.config.max_grad_norm)
+        norm = clip_norm(grad_P, self.config.max_grad_norm)
         if isinstance(loss, Tensor):
             return norm, (~torch.isfinite(loss + norm)).float()  # the sum is finite if both are
         self._check_finite(float(norm), "length of the gradient")
@@ -439,10 +444,12 @@ class GradientPolicy(OpenPolicy):
         if skip is not None:
             self._skipped = skip if self._skipped is None else torch.maximum(self._skipped, skip)
 
-    def _step(self, *, skip: Tensor | None = None) -> None:
+    def _step(
+        self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None
+    ) -> None:
         """Step along the gradient; with a `skip` of 1.0 weights stay as they are."""
         self._optimizer.lr = self._lr_at(self.train_iter)
-        self._optimizer.step(self._grad_P, skip=skip)
+        self._optimizer.step(grad_P, weights_P, skip=skip)
         self.train_iter += 1
 
     def _metrics(self, values: Mapping[str, Any]) -> Metrics:

@@ -6,19 +6,19 @@ Schulman et al. 2017 (arXiv:1707.06347), with the advantages of Schulman et al. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-from torch import Tensor
 
 from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import Rollout
 from ding_lite.rl.formulas.advantages import normalized
-from ding_lite.rl.host_or_device import Metrics, Number, namespace, number
-from ding_lite.rl.policies.actor_critic import ActorCriticPolicy, Forward, Updates
+from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, clipped
+from ding_lite.rl.formulas.rows import Rows
+from ding_lite.rl.host_or_device import AnyArray, Metrics, Number
+from ding_lite.rl.policies.actor_critic import ActorCriticPolicy, Descend, Seen, Updates
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
 from ding_lite.rl.recorded.actor_critic import Unroll
-from ding_lite.rl.replay.rollouts import Minibatch, merged
+from ding_lite.rl.replay.rollouts import Minibatch
 from ding_lite.rl.weights.compiled import CapturedUpdate, Inputs, Outputs
 from ding_lite.settings import check_all, inside, positive, suggests, whole
 
@@ -104,83 +104,53 @@ class PPO(ActorCriticPolicy[PPOConfig]):
         """
         return self._answered(self._updates(rollouts))
 
-    def _updates(self, rollouts: Sequence[Rollout]) -> Updates[Metrics]:
-        rollout = self._joined(rollouts)
-        rows = yield from self._rows(self._ready(rollout))
+    def _learned(self, rollout: Rollout) -> Updates[dict[str, Number]]:
+        steps, _ = yield from self._rows(rollout)
         values: dict[str, Number] = {}
-        limit = self.config.target_kl
-        for part in self._minibatches(rows):
-            if self._graph is not None:
-                values = self._replay(part)
-                continue
-            values = yield from self._compute(part)
-            if limit is not None and float(values["approx_kl"]) > limit:
+        for part in self._minibatches(steps):
+            values = self._replay(part) if self._graph is not None else (yield Descend(part))
+            if self._stops(values):
                 break
-            values["grad_norm"] = self._improve(values["loss"])
-        self._has_seen(rollout)
-        return self._metrics(values)
+        return values
+
+    def _stops(self, values: Mapping[str, Number]) -> bool:
+        limit = self.config.target_kl
+        return limit is not None and float(values["approx_kl"]) > limit
 
     def _replay(self, part: Minibatch) -> dict[str, Number]:
         inputs = {name: getattr(part, name) for name in _COLUMNS}
         if part.unroll is not None:
             inputs |= {"state_NS": part.unroll.state_NS, "ended_TN": part.unroll.ended_TN}
         self._optimizer.lr = self._lr_at(self.train_iter)
-        values = self._run_update(inputs)
+        values = self._run_update(inputs, rows=self._rows_of(part))
         self._note_skip(values.pop("skip"))
         self.train_iter += 1
         return values
 
-    def _update(self, inputs: Inputs) -> Outputs:
+    def _update(self, inputs: Inputs, *, rows: Rows) -> Outputs:
         """Do an update of a minibatch, but for what the host counts."""
         columns = {name: inputs[name] for name in _COLUMNS}
         unroll = Unroll(inputs["state_NS"], inputs["ended_TN"]) if "state_NS" in inputs else None
-        values = self._answered(self._compute(Minibatch(**columns, unroll=unroll)))
-        values["grad_norm"], values["skip"] = self._clipped(values["loss"])
+        values = self._write_gradient(rows, Minibatch(**columns, unroll=unroll))
+        values["grad_norm"], values["skip"] = self._clipped(values["loss"], self._grad_P)
         self._optimizer.step(self._grad_P, skip=values["skip"])
         return values
 
-    def gradients(self, unrolls: Sequence[Rollout]) -> tuple[Tensor, Metrics]:
-        """Compute the gradient of all env steps at once, [P], and its metrics; change nothing."""
-        with self._keeping_buffers():
-            rows = self._answered(self._rows(self._ready(self._joined(unrolls))))
-            values = self._answered(self._compute(rows))
-        return self._net.grads.flat.clone(), self._metrics(values)
-
-    def _rows(self, rollout: Rollout) -> Updates[Minibatch]:
+    def _rows(self, rollout: Rollout) -> Updates[tuple[Minibatch, Seen | None]]:
         values = yield from self._values_of(rollout)
-        advantage_B, target_B = self._gae(rollout, *values, gae_lambda=self.config.gae_lambda)
-        return Minibatch(
-            merged(rollout.obs),
-            merged(rollout.action),
-            merged(rollout.log_prob),
-            advantage_B,
-            target_B,
-            self._unroll_of(rollout),
-        )
+        return self._with_gae(rollout, *values, self.config.gae_lambda), None
 
     def _minibatches(self, rows: Minibatch) -> Iterator[Minibatch]:
         for _ in range(self.config.epochs):
             yield from rows.split(self.config.batch_size, self._rng)
 
-    def _compute(self, rows: Minibatch) -> Updates[dict[str, Number]]:
-        config, size = self.config, len(rows)
-        outputs_BD, value_B, saved = yield Forward(rows.obs, rows.unroll)
-        advantage_B = rows.advantage_B
-        if config.normalize_advantage:
-            advantage_B = normalized(advantage_B)
-
-        xp = namespace(advantage_B)
-        likely = self._distribution.judge(outputs_BD, rows.action)
-        log_ratio_B = likely.log_prob_B - rows.log_prob_B
-        ratio_B = xp.exp(log_ratio_B)
-        gain_B = ratio_B * advantage_B
-        clipped_B = ratio_B.clip(1.0 - config.clip, 1.0 + config.clip)
-        clipped_gain_B = clipped_B * advantage_B
-        is_pulled_B = gain_B <= clipped_gain_B
-        loss = -number(xp.minimum(gain_B, clipped_gain_B).sum()) / size
-        grad_B = gain_B * is_pulled_B * (-1.0 / size)
-        error_B = value_B - rows.target_B
-        values = yield from self._write_gradient(saved, likely, loss, grad_B, error_B)
-        values["approx_kl"] = number((ratio_B - 1.0 - log_ratio_B).sum()) / size
-        values["clip_fraction"] = 1.0 - number(xp.count_nonzero(clipped_B == ratio_B)) / size
-        return values
+    @staticmethod
+    def _policy_loss(
+        rows: Rows, settings: Settings, steps: Minibatch, log_prob_GB: AnyArray
+    ) -> PolicyLoss:
+        plain_GB = rows.fold(steps.advantage_B)
+        advantage_GB = settings.where(
+            "normalize_advantage", lambda: normalized(rows, plain_GB), plain_GB
+        )
+        log_ratio_GB = log_prob_GB - rows.fold(steps.log_prob_B)
+        return clipped(rows, log_ratio_GB, advantage_GB, settings["clip"])

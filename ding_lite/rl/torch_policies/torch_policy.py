@@ -520,8 +520,10 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     def _buffers(self) -> Mapping[str, Tensor]:
         return self._flat.buffers
 
-    def _step(self, *, skip: Tensor | None = None) -> None:
-        super()._step(skip=skip)
+    def _step(
+        self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None
+    ) -> None:
+        super()._step(grad_P, weights_P, skip=skip)
         for follower in self._followers:
             follower.follow(self.train_iter, skip=skip)
 

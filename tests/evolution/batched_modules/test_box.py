@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -17,7 +16,7 @@ from ding_lite.evolution.batched import make_stack, stack_key
 from ding_lite.evolution.batched_modules.box import ModuleBoxStack
 from ding_lite.rl import DDPG, SAC, TD3, DDPGConfig, SACConfig, TD3Config
 from ding_lite.rl.spec import EnvSpec
-from tests.evolution.conftest import check_updates, given, part, some_transitions
+from tests.evolution.conftest import check_acting, check_updates, given, part, some_transitions
 
 
 class Actor(nn.Module):
@@ -80,10 +79,7 @@ def test_thirty_batched_updates_are_those_of_each_policy_alone(
     assert len({stack_key(policy) for policy in together}) == 1
     stack = check_updates(together, alone, 30)
     assert isinstance(stack, ModuleBoxStack)
-    obs = np.random.default_rng(0).normal(size=(1, 9, *box_spec.obs_shape)).astype(np.float32)
-    acted = stack.hold(together)(obs)
-    for row, policy in enumerate(together):
-        np.testing.assert_array_equal(acted[row], policy.act(obs[0], explore=False))
+    check_acting(stack, together, alone)
 
 
 class Reaching(nn.Module):

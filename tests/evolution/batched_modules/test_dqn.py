@@ -24,7 +24,14 @@ from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.spec import EnvSpec
-from tests.evolution.conftest import assert_same, check_updates, given, part, some_transitions
+from tests.evolution.conftest import (
+    assert_same,
+    check_acting,
+    check_updates,
+    given,
+    part,
+    some_transitions,
+)
 
 
 class Gated(nn.Module):
@@ -68,10 +75,7 @@ def test_thirty_batched_updates_are_those_of_each_policy_alone(
     assert len({stack_key(policy) for policy in together}) == 1
     stack = check_updates(together, alone, 30)
     assert isinstance(stack, ModuleDQNStack)
-    obs = np.random.default_rng(0).normal(size=(1, 9, *spec.obs_shape)).astype(np.float32)
-    acted = stack.hold(together)(obs)
-    for row, policy in enumerate(alone):
-        np.testing.assert_array_equal(acted[row], policy.act(obs[0], explore=False))
+    check_acting(stack, together, alone)
 
 
 class Scale(nn.Module):
@@ -190,17 +194,17 @@ def test_modules_with_other_plain_attributes_learn_as_they_would_alone(
     groups: dict[Any, list[Any]] = {}
     for row, policy in enumerate(together):
         groups.setdefault(stack_key(policy), []).append((row, policy))
+    stacks = {key: make_stack(members[0][1], len(members)) for key, members in groups.items()}
     for update in range(5):
         batch = some_transitions(spec, 3 * 20, seed=update)
-        for members in groups.values():
+        for key, members in groups.items():
             rows = [part(batch, 20 * row, 20) for row, _ in members]
             own = Transitions(
                 *(np.concatenate([getattr(o, f.name) for o in rows]) for f in fields(batch))
             )
             policies = [policy for _, policy in members]
             sizes = [20] * len(members)
-            stack = make_stack(policies[0], len(members))
-            stack.learn(policies, sizes, [1] * len(members), partial(given, own))
+            stacks[key].learn(policies, sizes, [1] * len(members), partial(given, own))
         for row, policy in enumerate(alone):
             policy.learn(part(batch, 20 * row, 20))
     for one, other in zip(together, alone, strict=True):

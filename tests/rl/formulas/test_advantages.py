@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 from ding_lite.errors import ConfigError, ShapeError
 from ding_lite.rl import gae, vtrace
 from ding_lite.rl.formulas.advantages import normalized, normalized_by_rho, unweighted
+from ding_lite.rl.formulas.rows import Rows
 from tests.rl import reference
 
 NUMBERS = arrays(np.float32, (2, 9), elements=st.floats(-1.0, 1.0, width=32))
@@ -21,19 +24,29 @@ def test_normalised_advantages_of_tensors_are_those_of_arrays(numbers):
     # Without any spread rounding errors would be all that there is to normalise.
     advantage_B = 50.0 * numbers[0] + np.linspace(-200.0, 200.0, 9, dtype=np.float32)
     rho_B = np.exp(numbers[1] - 1.0)
-    found = normalized(torch.from_numpy(advantage_B.copy()))
-    np.testing.assert_allclose(found, normalized(advantage_B), rtol=1e-3, atol=1e-3)
-    for function in (normalized_by_rho, unweighted):
-        tensors = (torch.from_numpy(each.copy()) for each in (rho_B * advantage_B, rho_B))
-        expected = function(rho_B * advantage_B, rho_B)
-        np.testing.assert_allclose(function(*tensors), expected, rtol=1e-3, atol=1e-3)
+    rows, given = Rows([9], [1.0]), (rho_B * advantage_B)[None]
+    there = Rows([9], [1.0])
+    for name in ("_size_G", "_size_G1", "_ones"):
+        setattr(there, name, torch.from_numpy(getattr(rows, name)))
+    assert_close(
+        normalized(there, torch.from_numpy(advantage_B[None])), normalized(rows, advantage_B[None])
+    )
+    tensors = torch.from_numpy(given), torch.from_numpy(rho_B[None])
+    assert_close(normalized_by_rho(there, *tensors), normalized_by_rho(rows, given, rho_B[None]))
+    assert_close(unweighted(*tensors), unweighted(given, rho_B[None]))
 
 
-def test_normalised_advantages_have_mean_0_and_deviation_1():
-    advantage_B = np.random.default_rng(0).normal(3.0, 5.0, 100).astype(np.float32)
-    found = normalized(advantage_B)
-    assert (found.mean(), found.std()) == pytest.approx((0.0, 1.0), abs=1e-5)
-    assert normalized(np.ones(3, np.float32)).tolist() == [0.0, 0.0, 0.0]
+assert_close = partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-3)
+
+
+def test_normalised_advantages_of_each_member_have_mean_0_and_deviation_1():
+    rows = Rows([100, 3], [1.0, 1.0])
+    advantage_GB = np.full((2, 100), np.nan, np.float32)
+    advantage_GB[0] = np.random.default_rng(0).normal(3.0, 5.0, 100)
+    advantage_GB[1, :3] = 1.0
+    found = normalized(rows, advantage_GB)
+    assert (found[0].mean(), found[0].std()) == pytest.approx((0.0, 1.0), abs=1e-5)
+    assert found[1, :3].tolist() == [0.0, 0.0, 0.0]
 
 
 numbers = st.floats(-5.0, 5.0, width=32)

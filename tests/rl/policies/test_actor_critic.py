@@ -23,6 +23,7 @@ from ding_lite.rl import (
     make_envs,
 )
 from ding_lite.rl.formulas.advantages import normalized_by_rho
+from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.networks.conv import CONVS
 from ding_lite.rl.seeding import make_rng, set_rng_state
 from ding_lite.runtime.context import Context
@@ -145,8 +146,9 @@ def test_actions_that_impala_would_no_longer_take_have_no_policy_gradient(reward
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(gradients[2], gradients[0], rtol=1e-4, atol=1e-6)
     # As if it had not been there, but for the size of the batch.
-    found = normalized_by_rho(np.array([3.0, -1.0, 0.0], np.float32), np.array([1, 1, 0], "f4"))
-    assert found.tolist() == [1.0, -1.0, 0.0]
+    rows, rho_1B = Rows([3], [1.0]), np.array([[1, 1, 0]], "f4")
+    found = normalized_by_rho(rows, np.array([[3.0, -1.0, 0.0]], np.float32), rho_1B)
+    assert found.tolist() == [[1.0, -1.0, 0.0]]
 
 
 def test_the_minibatches_of_ppo_take_every_step_once_an_epoch():

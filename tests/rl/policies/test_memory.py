@@ -190,7 +190,7 @@ def test_a_rollout_is_judged_as_it_was_collected(kind):
 def test_minibatches_are_whole_sequences(batch_size):
     policy = make("PPO", batch_size=batch_size, epochs=1)
     rollout = rollout_for(policy)
-    rows = policy._answered(policy._rows(rollout))
+    rows, _ = policy._answered(policy._rows(rollout))
     parts = [*rows.split(batch_size, np.random.default_rng(0))]
     assert len(parts) == (36 // max(batch_size, 9))
     whole, *_ = policy._forward(rows.obs, rows.unroll)

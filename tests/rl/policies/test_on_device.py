@@ -7,6 +7,7 @@ passes is shown to copy none; the CPU computes on tensors where `is_host` says t
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +30,7 @@ from ding_lite.rl import (
     Rollout,
     host_or_device,
 )
+from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import DeviceMetrics
 from ding_lite.rl.networks.actor_critic import recorded_actor_critic
 from ding_lite.rl.policies import actor_critic_config
@@ -108,10 +110,13 @@ def rollout_for(policy: Any, seed: int, *, num_steps: int = 7) -> Rollout:
 
 
 @pytest.fixture
-def on_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+def on_tensors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let the CPU compute as other devices do."""
+    Rows.of_one.cache_clear()
     monkeypatch.setattr(host_or_device, "is_host", lambda _: False)
     monkeypatch.setattr(actor_critic_config, "make_actor_critic", recorded_actor_critic)
+    yield
+    Rows.of_one.cache_clear()
 
 
 EVERY_FORM_ONCE = pytest.mark.parametrize(
