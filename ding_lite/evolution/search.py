@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -231,6 +231,10 @@ class Search:
 
     def __repr__(self) -> str:
         return f"Search({', '.join(f'{name}={what!r}' for name, what in self.parameters.items())})"
+
+    def without(self, names: Container[str]) -> Search:
+        """Return the search of the other settings."""
+        return Search(**{name: what for name, what in self.parameters.items() if name not in names})
 
     def draw(self, rng: np.random.Generator) -> dict[str, Value]:
         """Draw initial values for an agent."""

@@ -126,8 +126,9 @@ def evolve(  # noqa: PLR0913, D417 - all of a run; all but four by name, and few
             searched, and each agent has its own.
         env: An environment as `make_envs` takes it: an id of gymnasium's registry,
             `package.module:Env-v0`, `path/to/file.py:MyEnv`, a class or a function.
-        search: Which settings the agents differ in, and within which bounds; step sizes and
-            batch sizes about their usual values unless given.
+        search: Which settings the agents differ in, and within which bounds; by default those of
+            the preset, or step sizes and batch sizes about their usual values, without those that
+            are given as settings.
         settings: Settings of the policy and of evolution: a dict or an EasyDict.
         **more: Further settings by name, such as `gamma=0.98`; they win over `settings`.
 
@@ -178,7 +179,9 @@ def plan_evolution(
     if search is None:
         search = choices.in_file.search or choices.begun.search
     if search is None:
-        search = default_search(plan.policy_config)
+        preset = recipe.presets.get(maker.name, {})
+        search = preset.get("search") or default_search(plan.policy_config)
+        search = search.without(settings)
     search.check(plan.policy_config)
     both = sorted(set(settings) & set(search.parameters))
     if both:

@@ -20,6 +20,7 @@ from ding_lite.recipes.evolve import plan_evolution
 from ding_lite.recipes.evolve_config import ReplayEvolutionConfig
 from ding_lite.recipes.generations import lines_of
 from ding_lite.recipes.plan import Choices
+from ding_lite.recipes.presets import DQN_EVOLUTION_PRESETS
 from ding_lite.recipes.table import RECIPES
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
@@ -284,3 +285,15 @@ def test_every_policy_has_a_search_of_its_own(name: str) -> None:
     env = "Pendulum-v1" if name in ("ddpg", "td3", "sac") else "CartPole-v1"
     search = plan_evolution(name, env, None, {}, Choices()).search
     assert any(setting.endswith("lr") for setting in search.parameters)
+
+
+def test_the_search_of_a_preset_leaves_out_what_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bounds(**settings: float) -> dict[str, Any]:
+        return {**plan_evolution("dqn", "CartPole-v1", None, settings, Choices()).search.parameters}
+
+    assert list(bounds()) == ["lr", "batch_size"]
+    assert list(bounds(lr=1e-3, gamma=0.9)) == ["batch_size"]
+    preset = {"lr": 1e-3, "search": Search(lr=log_uniform(5e-4, 2e-3))}
+    monkeypatch.setitem(DQN_EVOLUTION_PRESETS, "CartPole-v1", preset)
+    assert bounds() == preset["search"].parameters
+    assert bounds(lr=1e-4) == {}
