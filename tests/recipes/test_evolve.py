@@ -293,7 +293,7 @@ def test_the_search_of_a_preset_leaves_out_what_is_given(monkeypatch: pytest.Mon
 
     assert list(bounds()) == ["lr", "batch_size"]
     assert list(bounds(lr=1e-3, gamma=0.9)) == ["batch_size"]
-    preset = {"lr": 1e-3, "search": Search(lr=log_uniform(5e-4, 2e-3))}
-    monkeypatch.setitem(DQN_EVOLUTION_PRESETS, "CartPole-v1", preset)
-    assert bounds() == preset["search"].parameters
+    near = Search(lr=log_uniform(5e-4, 2e-3))
+    monkeypatch.setitem(DQN_EVOLUTION_PRESETS, "CartPole-v1", {"lr": 1e-3, "search": near})
+    assert bounds() == near.parameters
     assert bounds(lr=1e-4) == {}
