@@ -299,7 +299,7 @@ class RolloutStack(Stack[AnyPolicy]):
 
 @dataclass(frozen=True, slots=True)
 class _Members:
-    """What computes for the first policies of a stack."""
+    """The network and the distribution of the first policies of a stack."""
 
     network: Any
     distribution: Distribution

@@ -103,7 +103,7 @@ class Seen(NamedTuple):
     behind_TNS: Tensor | None
     """The states behind each step, for a policy with memory."""
     kept: Any = None
-    """What the backward needs; what keeps it elsewhere leaves it out."""
+    """The saved values for the backward; None where they are kept elsewhere."""
 
 
 class Descend(NamedTuple):
