@@ -36,7 +36,7 @@ class Earlier:
         place: Where they stand.
         options: Options by name; `env` and what belongs to it among them.
         settings: Settings of the policy and of training.
-        searched: What an evolution has searched, as text.
+        searched: What an evolution has searched, as text; None where this is of none.
         is_trusted: Whether the code that it names may be imported.
         described: All that a run has written about itself.
     """
@@ -44,7 +44,7 @@ class Earlier:
     place: Path = Path()
     options: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    searched: Mapping[str, str] = field(default_factory=dict)
+    searched: Mapping[str, str] | None = None
     is_trusted: bool = True
     described: Mapping[str, Any] = field(default_factory=dict)
 
@@ -91,7 +91,7 @@ class Earlier:
     @property
     def search(self) -> Search | None:
         """The search space of an evolution; None where this is of none."""
-        if not self.searched:
+        if self.searched is None:
             return None
         return Search(**{name: _parameter(name, text) for name, text in self.searched.items()})
 
@@ -127,7 +127,7 @@ def _of_run(place: Path, about: Mapping[str, Any]) -> Earlier:
     return Earlier(
         place=place,
         options=options,
-        searched=settings.pop("search", {}),
+        searched=settings.pop("search", None),
         settings=settings,
         is_trusted=is_signed(code_of(options), about.get("signature")),
         described=about,

@@ -297,3 +297,10 @@ def test_the_search_of_a_preset_leaves_out_what_is_given(monkeypatch: pytest.Mon
     monkeypatch.setitem(DQN_EVOLUTION_PRESETS, "CartPole-v1", {"lr": 1e-3, "search": near})
     assert bounds() == near.parameters
     assert bounds(lr=1e-4) == {}
+
+
+def test_a_run_that_searches_nothing_goes_on_so() -> None:
+    fixed: dict[str, Any] = {"lr": 1e-3, "batch_size": 16, "population": 2, "hidden": (8,)}
+    evolve("dqn", "CartPole-v1", smoke=True, quiet=True, out="runs/fixed", **fixed)
+    choices = Choices(out="runs/fixed", resume=True)
+    assert plan_evolution("dqn", "CartPole-v1", None, {}, choices).search.parameters == {}

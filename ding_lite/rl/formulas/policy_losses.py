@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from ding_lite.rl.formulas.advantages import HIGHEST_LOG
+from ding_lite.rl.formulas.advantages import HIGHEST_LOG, normalized
 from ding_lite.rl.formulas.distributions import Distribution
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import AnyArray, floats, namespace, on
@@ -65,6 +65,12 @@ class PolicyLoss:
 
 PolicyLossOf: TypeAlias = Callable[[Rows, Settings, Minibatch, AnyArray], PolicyLoss]
 """Computes it, given the log-probabilities of the actions, [G, B]."""
+
+
+def advantages(rows: Rows, settings: Settings, steps: Minibatch) -> AnyArray:
+    """Return the advantages, [G, B], normalised for members with `normalize_advantage`."""
+    plain_GB = rows.fold(steps.advantage_B)
+    return settings.where("normalize_advantage", lambda: normalized(rows, plain_GB), plain_GB)
 
 
 def weighted(rows: Rows, log_prob_GB: AnyArray, advantage_GB: AnyArray) -> PolicyLoss:

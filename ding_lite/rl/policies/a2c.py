@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ding_lite.rl.batch import Rollout
-from ding_lite.rl.formulas.advantages import normalized
-from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, weighted
+from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, advantages, weighted
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import AnyArray, Metrics, Number
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy, Descend, Forward, Seen, Updates
@@ -88,8 +87,4 @@ class A2C(ActorCriticPolicy[A2CConfig]):
     def _policy_loss(
         rows: Rows, settings: Settings, steps: Minibatch, log_prob_GB: AnyArray
     ) -> PolicyLoss:
-        plain_GB = rows.fold(steps.advantage_B)
-        advantage_GB = settings.where(
-            "normalize_advantage", lambda: normalized(rows, plain_GB), plain_GB
-        )
-        return weighted(rows, log_prob_GB, advantage_GB)
+        return weighted(rows, log_prob_GB, advantages(rows, settings, steps))

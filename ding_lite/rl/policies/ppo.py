@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import Rollout
-from ding_lite.rl.formulas.advantages import normalized
-from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, clipped
+from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, advantages, clipped
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import AnyArray, Metrics, Number
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy, Descend, Seen, Updates
@@ -148,9 +147,6 @@ class PPO(ActorCriticPolicy[PPOConfig]):
     def _policy_loss(
         rows: Rows, settings: Settings, steps: Minibatch, log_prob_GB: AnyArray
     ) -> PolicyLoss:
-        plain_GB = rows.fold(steps.advantage_B)
-        advantage_GB = settings.where(
-            "normalize_advantage", lambda: normalized(rows, plain_GB), plain_GB
-        )
         log_ratio_GB = log_prob_GB - rows.fold(steps.log_prob_B)
+        advantage_GB = advantages(rows, settings, steps)
         return clipped(rows, log_ratio_GB, advantage_GB, settings["clip"])
