@@ -157,6 +157,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f' Did you mean "{by_lower[close[0]]}"?' if close else ""
 
 
+def kind_of(value: object) -> str:
+    """Return the class of a value with its article, such as `an int`; None is `None`."""
+    name = type(value).__name__
+    if value is None:
+        return "None"
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
 def pip_line(extra: str) -> str:
     """Return the command that installs an extra: of the clone, where this package runs from one."""
     root = Path(__file__).resolve().parent.parent

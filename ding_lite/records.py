@@ -12,7 +12,7 @@ import reprlib
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-from ding_lite.errors import CodecError, ConfigError, did_you_mean
+from ding_lite.errors import CodecError, ConfigError, did_you_mean, kind_of
 from ding_lite.interruption import is_for_program, words_of
 
 ClassT = TypeVar("ClassT", bound=type)
@@ -56,7 +56,7 @@ class Records:
     def build(self, name: object, fields: dict[str, Any]) -> object:
         """Build the record of a name from the values of its fields."""
         if type(name) is not str:
-            raise CodecError(f"A record has a {type(name).__name__} for a name.")
+            raise CodecError(f"A record has {kind_of(name)} for a name.")
         cls = self._classes.get(name)
         if cls is None:
             raise CodecError(

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from easydict import EasyDict
 
-from ding_lite.errors import ConfigError, did_you_mean
+from ding_lite.errors import ConfigError, did_you_mean, kind_of
 
 __all__ = ["Settings", "as_config"]
 PREFIX = "DING_LITE_"
@@ -231,7 +231,7 @@ def as_config(config_type: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
     if not isinstance(values, Mapping):
         raise ConfigError(
             f"A {config_type.__name__} is made from a dict or an EasyDict, not from "
-            f"a {type(values).__name__}: {values!r}."
+            f"{kind_of(values)}: {values!r}."
         )
 
     hints = _hints_of(config_type)

@@ -18,7 +18,7 @@ from typing import TypeAlias
 from ding_lite.cli.exit_codes import DONE, FAILED, WRONG_USAGE
 from ding_lite.cli.options.arguments import show
 from ding_lite.clock import SYSTEM_CLOCK
-from ding_lite.errors import ConfigError, DingLiteError, did_you_mean
+from ding_lite.errors import ConfigError, DingLiteError, did_you_mean, kind_of
 from ding_lite.io.importing import import_file, import_module, is_file, look_here
 from ding_lite.log import configure
 from ding_lite.parallel import Parallel
@@ -141,7 +141,7 @@ def _find(program: str, words: Sequence[str]) -> tuple[Main, Sequence[str]]:
     main = getattr(module, name, None)
     if not callable(main):
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-        what = "has no" if main is None else f"has a {type(main).__name__} instead of a"
+        what = "has no" if main is None else f"has {kind_of(main)} instead of a"
         raise ConfigError(
             f"{place} {what} function `{name}`.{did_you_mean(name, functions)} "
             f"Its functions are: {', '.join(functions) or 'none'}."

@@ -28,6 +28,7 @@ from ding_lite.errors import (
     MiddlewareError,
     MissingExtraError,
     PeerLost,
+    kind_of,
     pip_line,
 )
 from ding_lite.nest import leaves, map_leaves
@@ -287,7 +288,7 @@ class PreparedReplay:
         check_all(whole(1, block_batches=block_batches))
         if isinstance(replay, Prioritized):
             raise ConfigError(
-                f"`replay` is a {type(replay).__name__}, and blocks would be sampled by outdated "
+                f"`replay` is {kind_of(replay)}, and blocks would be sampled by outdated "
                 f"priorities; a ReplayBuffer was expected. Sample this one directly."
             )
         self.replay = replay

@@ -28,7 +28,14 @@ from torch import Tensor
 
 from ding_lite.clock import Deadline
 from ding_lite.distributed.server import Server
-from ding_lite.errors import ConfigError, DeadlineExceeded, NonFiniteError, PeerLost, RemoteError
+from ding_lite.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    NonFiniteError,
+    PeerLost,
+    RemoteError,
+    kind_of,
+)
 from ding_lite.parallel.router.group import Group
 from ding_lite.records import register
 from ding_lite.rl.batch import NumpyArray
@@ -118,7 +125,7 @@ class GradientServer:
         )
         if not callable(getattr(policy, "apply_gradient", None)):
             raise ConfigError(
-                f"`policy` is a {type(policy).__name__}, which cannot step along a gradient that "
+                f"`policy` is {kind_of(policy)}, which cannot step along a gradient that "
                 f"others have computed: it has no `apply_gradient`. Give an A2C."
             )
         self.num_applied = 0

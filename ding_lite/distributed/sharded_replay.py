@@ -32,7 +32,7 @@ from ding_lite.distributed.blocks import Block, Outbox, ShardedTransitions
 from ding_lite.distributed.server import new_incarnation
 from ding_lite.distributed.shards import ANSWER_S, Asked, ShardAnswer, Shards, Update, count_of
 from ding_lite.distributed.topics import COLLECTED, ENV_STEP
-from ding_lite.errors import ConfigError, DeadlineExceeded
+from ding_lite.errors import ConfigError, DeadlineExceeded, kind_of
 from ding_lite.parallel.router.group import Group
 from ding_lite.rl.batch import Array, PrioritizedTransitions, Transitions, to_numpy
 from ding_lite.rl.replay.prioritized import PrioritizedReplay, checked_priorities
@@ -326,7 +326,7 @@ class ShardedReplay:
         """
         if not isinstance(batch, ShardedTransitions):
             raise ConfigError(
-                f"The batch is a {type(batch).__name__}, and does not say which shards it came "
+                f"The batch is {kind_of(batch)}, and does not say which shards it came "
                 f"from. Update the replay that has sampled it."
             )
         priority_B = checked_priorities(to_numpy(priority), len(batch.serial))

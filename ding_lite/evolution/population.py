@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from torch import nn
 
-from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.errors import CheckpointError, ConfigError, kind_of
 from ding_lite.evolution.agent import Agent, Birth, make_agent
 from ding_lite.evolution.growth.modules import has_own_network
 from ding_lite.evolution.growth.parameter_layout import convs_of
@@ -17,6 +17,7 @@ from ding_lite.evolution.search import LEARN_EVERY, Search, Value, as_dataclass
 from ding_lite.evolution.tournament import Tournament
 from ding_lite.io.memory import check_fits
 from ding_lite.rl.networks.conv import Conv
+from ding_lite.rl.policies.base import own_config
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state, spawn_seeds
 from ding_lite.rl.spec import EnvSpec
@@ -122,7 +123,14 @@ class Population:
                 or the machine has too little memory for so many agents.
         """
         search = search or Search()
-        check_all(whole(1, size=size), whole(0, seed=seed))
+        check_all(
+            [] if callable(policy) else [f"`policy` is {kind_of(policy)}; its class was expected"],
+            []
+            if isinstance(search, Search)
+            else [f"`search` is {kind_of(search)}; a Search was expected, such as Search(lr=...)"],
+            whole(1, size=size),
+            whole(0, seed=seed),
+        )
         given = {"network": network, "actor": actor, "critic": critic, "optimizer": optimizer}
         parts = {name: part for name, part in given.items() if part is not None}
         base = _base_config(policy, spec, config, parts)
@@ -298,13 +306,4 @@ def _base_config(
 ) -> Any:  # noqa: ANN401 - a dataclass of the policy's own
     """Return the settings that all agents share, of the policy's own class."""
     own = as_dataclass(policy(spec, **_copied(parts)).config)
-    if config is None:
-        return own
-    if isinstance(config, Mapping):
-        return as_config(type(own), config)
-    if not isinstance(config, type(own)):
-        raise ConfigError(
-            f"`config` is a {type(config).__name__}; a {type(own).__name__}, or a dict of its "
-            f"keys, was expected."
-        )
-    return config
+    return own if config is None else own_config(config, type(own))

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from ding_lite.errors import ConfigError, did_you_mean
+from ding_lite.errors import ConfigError, did_you_mean, kind_of
 from ding_lite.settings import check_all, finite, positive, whole
 
 Value: TypeAlias = float | int | str | bool
@@ -267,7 +267,7 @@ class Search:
                 searchable = [*(key for key in known if key not in _FIXED), LEARN_EVERY]
                 faults.append(
                     f'Unknown key "{name}".{did_you_mean(name, searchable)} What can be searched '
-                    f"of a {type(config).__name__} is: {', '.join(searchable)}"
+                    f"of {kind_of(config)} is: {', '.join(searchable)}"
                 )
             elif name == "gamma" and getattr(config, "n_step", 1) != 1:
                 faults.append(
@@ -287,7 +287,7 @@ def as_dataclass(config: object) -> Any:  # noqa: ANN401 - a dataclass of any ki
     """
     if not dataclasses.is_dataclass(config) or isinstance(config, type):
         raise ConfigError(
-            f"The settings of the policy are a {type(config).__name__}; evolution needs a "
+            f"The settings of the policy are {kind_of(config)}; evolution needs a "
             f"dataclass, such as a DQNConfig, to change some of them."
         )
     return config

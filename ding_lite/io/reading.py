@@ -13,6 +13,8 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from ding_lite.errors import kind_of
+
 
 def read_file(
     path: str | os.PathLike[str], *, most: int, folder: int | None = None, follow: bool = True
@@ -58,5 +60,5 @@ def read_json_object(path: Path, *, most: int) -> dict[str, Any]:
     """Read a file that holds one JSON object; ValueError where it holds something else."""
     found = parse_json(read_file(path, most=most))
     if not isinstance(found, dict):
-        raise ValueError(f"it holds a {type(found).__name__}, and no JSON object")
+        raise ValueError(f"it holds {kind_of(found)}, and no JSON object")
     return found

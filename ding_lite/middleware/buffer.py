@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, kind_of
 from ding_lite.middleware.checks import check_has
 from ding_lite.rl.batch import Array, PrioritizedTransitions, Transitions, to_numpy
 from ding_lite.rl.protocols import FilledElsewhere, Prioritized, Replay
@@ -58,7 +58,7 @@ def _with_priority(
     add: Callable[..., None] = replay.add
     if not callable(priority) or "priority" not in inspect.signature(add).parameters:
         raise ConfigError(
-            f"`priority` is a {type(priority).__name__}, and `replay` a {type(replay).__name__}; a "
+            f"`priority` is {kind_of(priority)}, and `replay` {kind_of(replay)}; a "
             f"function of transitions was expected, and a replay with `add(transitions, "
             f"priority=)`."
         )
@@ -140,7 +140,7 @@ def update_priorities(replay: Prioritized) -> Middleware:
 def check_prioritized(replay: object, *, why: str) -> Prioritized:
     if not isinstance(replay, Prioritized):
         raise ConfigError(
-            f"`replay` is a {type(replay).__name__}, which has no priorities, but {why}. Give a "
+            f"`replay` is {kind_of(replay)}, which has no priorities, but {why}. Give a "
             f"PrioritizedReplay."
         )
     return replay
@@ -149,7 +149,7 @@ def check_prioritized(replay: object, *, why: str) -> Prioritized:
 def give_back(replay: Prioritized, batch: object, output: Mapping[str, Any]) -> None:
     if not isinstance(batch, PrioritizedTransitions):
         raise ConfigError(
-            f"`ctx.train_data` is a {type(batch).__name__}, which says nothing of priorities: "
+            f"`ctx.train_data` is {kind_of(batch)}, which says nothing of priorities: "
             f"`train` learns from something else than this {type(replay).__name__}. Give both "
             f"the same replay."
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, SupportsFloat
 
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, kind_of
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
@@ -16,7 +16,7 @@ from ding_lite.settings import check_all, whole
 def check_fits(policy: Policy, envs: Envs) -> None:
     """Refuse a policy that was made for other observations or actions."""
     check_has(policy, "act", "policy")
-    check_has(envs, "step", "envs")
+    check_has(envs, "random_actions", "envs")
     have, want = policy.spec, envs.spec
 
     if _form(have) != _form(want) or have.action_space != want.action_space:
@@ -42,7 +42,7 @@ def _shown(spec: EnvSpec) -> str:
 def check_has(thing: object, method: str, role: str) -> None:
     if not callable(getattr(thing, method, None)):
         raise ConfigError(
-            f"`{role}` is a {type(thing).__name__}, which has no `{method}` method; "
+            f"`{role}` is {kind_of(thing)}, which has no `{method}` method; "
             f"a {role} was expected here. Check the order of the arguments."
         )
 
@@ -110,7 +110,7 @@ def number(name: str, value: SupportsFloat) -> float:
         return float(value)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f'`ctx.metrics["{name}"]` is a {type(value).__name__}: {str(value)[:60]}. Metrics are '
+            f'`ctx.metrics["{name}"]` is {kind_of(value)}: {str(value)[:60]}. Metrics are '
             f"single numbers. Write its mean, or put it on the ctx under a key of your own."
         ) from error
 

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any, overload
 
 from ding_lite.distributed.accelerate import Processes
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, kind_of
 from ding_lite.evolution.population import Population
 from ding_lite.middleware.checks import Period, check_fits
 from ding_lite.middleware.population.accelerate import evaluate_together
@@ -153,7 +153,7 @@ eval_episodes, eval_return, eval_steps, fitness_mean)
 def _refuse(misplaced: Mapping[str, object], what: object) -> None:
     if given := [name for name, value in misplaced.items() if value is not None]:
         raise ConfigError(
-            f"`{given[0]}` is not for this evaluation of a {type(what).__name__}. Leave it out."
+            f"`{given[0]}` is not for this evaluation of {kind_of(what)}. Leave it out."
         )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ding_lite.clock import Deadline
-from ding_lite.errors import ConfigError, PeerLost
+from ding_lite.errors import ConfigError, PeerLost, kind_of
 from ding_lite.middleware.buffer import check_prioritized, give_back
 from ding_lite.middleware.checks import check_batch, check_has, check_schedule
 from ding_lite.rl.batch import Rollout, Transitions
@@ -147,7 +147,7 @@ class _Sequences:
         learner = _learner(policy)
         if not isinstance(learner, LearnsFromSequences) or not isinstance(episodes, EpisodeBuffer):
             raise ConfigError(
-                f"`policy` is a {type(learner).__name__} and `replay` a {type(episodes).__name__}. "
+                f"`policy` is {kind_of(learner)} and `replay` {kind_of(episodes)}. "
                 f"A policy with a `sequence_length` and a `burn_in`, such as R2D2, learns from an "
                 f"EpisodeBuffer, and other ones from a ReplayBuffer."
             )

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, kind_of
 from ding_lite.evolution.agent import made_like
 from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.search import LEARN_EVERY, Parameter, Search, integer, log_uniform
@@ -236,7 +236,7 @@ def recipe_of_made(recipe: Recipe[Any], env: EnvMaker) -> Recipe[Any]:
     own = {field.name: getattr(config, field.name) for field in fields}
     if "seed" not in own:
         raise ConfigError(
-            f"`{make.__name__}` makes a {type(made).__name__} with the "
+            f"`{make.__name__}` makes {kind_of(made)} with the "
             f"`config` {config!r:.80}. A population draws settings for each agent, so a dataclass "
             f"with a field `seed` was expected. With any policy, use `mw.for_each`, "
             f"`mw.evaluate` and `mw.evolve`."

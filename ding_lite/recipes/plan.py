@@ -15,7 +15,7 @@ from gymnasium.vector import VectorEnv
 
 from ding_lite import middleware as mw
 from ding_lite.cli.options.run import NO_SETTINGS, NUM_ENVS, OF_ENVS, OF_FILES, PARTS
-from ding_lite.errors import ConfigError, did_you_mean
+from ding_lite.errors import ConfigError, did_you_mean, kind_of
 from ding_lite.io.importing import find_member
 from ding_lite.recipes.earlier import Earlier, read_config, run_begun
 from ding_lite.recipes.options import Options, as_chosen, settled
@@ -71,7 +71,7 @@ class Choices:
         use = given.get("use", ())
         if not isinstance(use, list | tuple):
             raise ConfigError(
-                f"`use` is a {type(use).__name__}; a list of middleware was expected: "
+                f"`use` is {kind_of(use)}; a list of middleware was expected: "
                 f"use=[mw.report(fn, every=50)]."
             )
 
@@ -287,13 +287,13 @@ def maker_of(env: EnvLike, choices: Choices) -> EnvMaker:
     if about:
         raise ConfigError(
             f"`env_args`, `wrappers` and `imports` are for environments that are yet to be made, "
-            f"and the environment is a {type(env).__name__}. Give a function that makes it, "
+            f"and the environment is {kind_of(env)}. Give a function that makes it, "
             f"arguments and wrappers included: lambda num_envs: gymnasium.make_vec(..., "
             f"num_envs=num_envs)."
         )
     if (maker := maker_again(env)) is None:
         raise ConfigError(
-            f"The environment is a {type(env).__name__}, and a run needs more of them, for its "
+            f"The environment is {kind_of(env)}, and a run needs more of them, for its "
             f"evaluations. Give a function that makes them: "
             f"lambda num_envs: gymnasium.make_vec(..., num_envs=num_envs)."
         )
@@ -341,7 +341,7 @@ def checked_settings(settings: object) -> Mapping[str, Any]:
         return {}
     if not isinstance(settings, Mapping):
         raise ConfigError(
-            f"`settings` is a {type(settings).__name__}; a dict or an EasyDict was expected: "
+            f"`settings` is {kind_of(settings)}; a dict or an EasyDict was expected: "
             f'settings={{"lr": 1e-3}}.'
         )
     return settings

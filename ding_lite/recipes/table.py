@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ding_lite.errors import ConfigError, did_you_mean
+from ding_lite.errors import ConfigError, did_you_mean, kind_of
 from ding_lite.io.importing import find_member
 from ding_lite.recipes.off_policy import (
     OffPolicyConfig,
@@ -104,7 +104,7 @@ def find_recipe(policy: object, spec: Callable[[], EnvSpec]) -> Recipe[Any]:
         return recipe_of(policy, config_type(policy), from_rollouts)
     if not callable(policy):
         raise ConfigError(
-            f"`policy` is a {type(policy).__name__}; a name was expected, such as "
+            f"`policy` is {kind_of(policy)}; a name was expected, such as "
             f"{next(iter(RECIPES))!r}, a class, or a function of the spec that makes one."
         )
     return _recipe_of_function(policy, spec)
@@ -163,7 +163,7 @@ def made_by(make: Callable[..., Any], spec: EnvSpec, seed: int = 0, **parts: obj
         made: object = make(spec, **more)
     if not isinstance(made, Policy):
         raise ConfigError(
-            f"`{name_of_policy(make)}` returned a {type(made).__name__} for a spec; a policy was "
+            f"`{name_of_policy(make)}` returned {kind_of(made)} for a spec; a policy was "
             f"expected, with `act`, `learn`, `state_dict` and the other methods of "
             f"`ding_lite.rl.Policy`."
         )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
-from ding_lite.errors import ShapeError
+from ding_lite.errors import ConfigError, ShapeError, kind_of
 from ding_lite.rl.batch import Array, NumpyArray, to_numpy
 from ding_lite.rl.packing import ArrayT, ObsSpace, Packing, Tree, box_shape
 
@@ -177,3 +177,17 @@ class EnvSpec:
     def action_dtype(self) -> type[np.int64] | type[np.float32]:
         """The dtype of actions."""
         return np.float32 if isinstance(self.action_space, Box) else np.int64
+
+
+def check_spec(spec: object) -> None:
+    """Refuse anything else where the spec of environments belongs, such as the environments.
+
+    Raises:
+        ConfigError: It is no `EnvSpec`.
+    """
+    if not isinstance(spec, EnvSpec):
+        has_one = isinstance(getattr(spec, "spec", None), EnvSpec)
+        advice = "Give its `.spec`" if has_one else "Give `make_envs(...).spec`"
+        raise ConfigError(
+            f"`spec` is {kind_of(spec)}; the spec of environments was expected. {advice}."
+        )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ding_lite.cancellation import CancelScope
 from ding_lite.clock import Deadline
-from ding_lite.errors import ContextError, DeadlineExceeded, did_you_mean
+from ding_lite.errors import ContextError, DeadlineExceeded, did_you_mean, kind_of
 
 LOCAL_KEYS = frozenset(
     {"collected", "transitions", "trajectories", "train_data", "train_output", "metrics"}
@@ -255,7 +255,7 @@ class Context(dict[str, Any]):
                 f"Count your own steps under another key, such as `ctx.env_step`."
             )
         if not isinstance(key, str):
-            raise ContextError(f"A key of ctx is a string, not {key!r}, a {type(key).__name__}.")
+            raise ContextError(f"A key of ctx is a string, not {key!r}, {kind_of(key)}.")
         if key.startswith("_"):
             raise ContextError(
                 f"`ctx.{key}` cannot be set: names that begin with `_` are the runtime's. "

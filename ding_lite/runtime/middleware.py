@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, NoReturn
 
-from ding_lite.errors import MiddlewareError
+from ding_lite.errors import MiddlewareError, kind_of
 from ding_lite.interruption import refuse_exit
 from ding_lite.runtime.context import Context
 
@@ -141,7 +141,7 @@ def check_middleware(fn: Any) -> None:
     if inspect.isgenerator(fn) or inspect.iscoroutine(fn) or inspect.isasyncgen(fn):
         raise MiddlewareError(
             f"`{fn.__name__}` has been called already: this is what the call returned, "
-            f"a {type(fn).__name__}. Give the function itself: `task.use({fn.__name__})`."
+            f"{kind_of(fn)}. Give the function itself: `task.use({fn.__name__})`."
         )
     if isinstance(fn, type):
         raise MiddlewareError(
@@ -150,7 +150,7 @@ def check_middleware(fn: Any) -> None:
         )
     if not callable(fn):
         raise MiddlewareError(
-            f"A middleware is a callable of one argument `ctx`, not {fn!r}, a {type(fn).__name__}."
+            f"A middleware is a callable of one argument `ctx`, not {fn!r}, {kind_of(fn)}."
         )
     _check_signature(fn)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -82,6 +82,8 @@ def test_settings_common_to_all_may_be_a_dict(spec: EnvSpec) -> None:
     assert [agent.config.hidden for agent in population] == [(8,), (8,)]
     with pytest.raises(ConfigError, match='Did you mean "gamma"'):
         Population.of(DQN, spec, size=2, config={"gama": 0.9})
+    with pytest.raises(ConfigError, match=r"`policy` is a DQN; .* `search` is a dict; a Search"):
+        Population.of(cast(Any, DQN(spec)), spec, cast(Any, {"lr": 1e-3}))
     with pytest.raises(ConfigError, match="a DQNConfig, or a dict"):
         Population.of(DQN, spec, size=2, config=3)
 

@@ -46,7 +46,7 @@ def test_adding_before_collecting_names_the_missing_key(replay: ReplayBuffer) ->
 
 
 def test_adding_to_something_that_is_no_replay_is_refused(envs: Envs) -> None:
-    with pytest.raises(ConfigError, match="`replay` is a Envs, which has no `add` method"):
+    with pytest.raises(ConfigError, match="`replay` is an Envs, which has no `add` method"):
         mw.add_to(envs)  # type: ignore[arg-type]
 
 

@@ -118,7 +118,7 @@ def test_a_policy_for_other_envs_is_refused(policy: DQN) -> None:
 
 
 def test_swapped_arguments_are_refused(policy: DQN, envs: Envs) -> None:
-    with pytest.raises(ConfigError, match="`policy` is a Envs, which has no `act` method"):
+    with pytest.raises(ConfigError, match="`policy` is an Envs, which has no `act` method"):
         mw.collect(envs, policy, steps=4)  # type: ignore[call-overload]
 
 

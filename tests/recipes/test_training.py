@@ -514,7 +514,7 @@ def test_what_makes_no_policy_is_refused() -> None:
     def number(spec: EnvSpec) -> Any:
         return 1
 
-    with pytest.raises(ConfigError, match="`number` returned a int for a spec; a policy was"):
+    with pytest.raises(ConfigError, match="`number` returned an int for a spec; a policy was"):
         ding_lite.train(number, "CartPole-v1")
     with pytest.raises(ConfigError, match="SAC does not take all of: network"):
         ding_lite.train("sac", "Pendulum-v1", network=Net)

@@ -77,7 +77,7 @@ def test_what_is_no_middleware_is_refused(composition: Composition) -> None:
     with pytest.raises(LabelError):
         composition.use(train, [], False)
     assert composition.uses == []
-    with pytest.raises(MiddlewareError, match="not 3, a int"):
+    with pytest.raises(MiddlewareError, match="not 3, an int"):
         composition.wrapped(3)  # type: ignore[arg-type]
 
 

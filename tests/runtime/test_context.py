@@ -87,7 +87,7 @@ def test_private_names_and_other_types_of_key_are_refused() -> None:
     assert ctx.a == 1
     with pytest.raises(ContextError, match=r"`ctx._x` cannot be set.*Use `x`"):
         Context()._x = 1
-    with pytest.raises(ContextError, match=r"a string, not 3, a int"):
+    with pytest.raises(ContextError, match=r"a string, not 3, an int"):
         Context()[3] = 1  # type: ignore[index]
 
 

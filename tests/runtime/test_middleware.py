@@ -85,7 +85,7 @@ def test_names_leave_out_the_prefixes_of_factories() -> None:
         (onion(Context()), r"`onion` has been called already.*task.use\(onion\)"),
         (async_onion(Context()), "`async_onion` has been called already"),
         (Callable_, r"`Callable_` is a class.*task.use\(Callable_\(...\)\)"),
-        (3, "not 3, a int"),
+        (3, "not 3, an int"),
         (two, r"`two\(ctx.*more.*cannot be called with `ctx` alone.*If it is a factory, call it"),
         (lambda: None, "Give it one positional argument, `ctx`"),
     ],

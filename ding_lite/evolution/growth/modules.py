@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, kind_of
 from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
@@ -76,7 +76,7 @@ def grown(module: nn.Module, seed: int, *, name: str = "") -> nn.Module | None:
         new = copy.grow(np.random.default_rng(seed))
     if new is not None and not isinstance(new, nn.Module):
         raise ConfigError(
-            f"`grow` of {type(module).__name__} returned a {type(new).__name__}; a new nn.Module "
+            f"`grow` of {type(module).__name__} returned {kind_of(new)}; a new nn.Module "
             f"was expected, or None where nothing changes."
         )
     return None if new is copy else new

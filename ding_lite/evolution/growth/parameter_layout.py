@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, kind_of
 from ding_lite.evolution.growth.convolutions import ConvChain, Convs
 from ding_lite.evolution.growth.layers import Chain, PolicyTensors
 from ding_lite.evolution.growth.recurrent import Recurrent
@@ -117,7 +117,7 @@ def layout_of(policy: Policy) -> ParameterLayout:
     if isinstance(policy, ActorCriticPolicy):
         return _layout_of_actor_critic(policy)
     raise ConfigError(
-        f"The networks of a {type(policy).__name__} cannot be mutated: evolution knows those of "
+        f"The networks of {kind_of(policy)} cannot be mutated: evolution knows those of "
         f"DQN, R2D2, DDPG, TD3, SAC, A2C, PPO and IMPALA. Mutate its settings only: "
         f"`Mutation(search, architecture=0.0, weights=0.0)`."
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ding_lite.distributed.accelerate import Processes
-from ding_lite.errors import CheckpointError, ConfigError, SaveError
+from ding_lite.errors import CheckpointError, ConfigError, SaveError, kind_of
 from ding_lite.middleware.checkpoints.description import (
     PARTS,
     POLICY,
@@ -115,7 +115,7 @@ def stateful(part: object, name: str) -> Stateful:
     """Return a part that can be saved; refuse one without `state_dict` and `load_state_dict`."""
     if not isinstance(part, Stateful):
         raise ConfigError(
-            f"`{name}` is a {type(part).__name__}, which cannot be saved: it has no `state_dict` "
+            f"`{name}` is {kind_of(part)}, which cannot be saved: it has no `state_dict` "
             f"and `load_state_dict`. Give it both, or leave it out of the parts."
         )
     return part

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ding_lite.clock import SYSTEM_CLOCK
-from ding_lite.errors import ConfigError, LabelError, did_you_mean
+from ding_lite.errors import ConfigError, LabelError, did_you_mean, kind_of
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.labels import check_patterns, matches
 from ding_lite.runtime.messaging.router import Router, current_router, is_alone
@@ -193,7 +193,7 @@ class _Receive:
 def _check(key: object, timeout: float | None) -> None:
     if not isinstance(key, str) or not key:
         raise ConfigError(
-            f"A stream is named after a ctx key, and {key!r}, a {type(key).__name__}, is none. "
+            f"A stream is named after a ctx key, and {key!r}, {kind_of(key)}, is none. "
             f'Write `send("trajectories", to="learner")`.'
         )
     if timeout is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ding_lite.distributed.gradient_server import GradientServer
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, kind_of
 from ding_lite.middleware.checks import check_has
 from ding_lite.rl.host_or_device import unread
 from ding_lite.rl.protocols import Policy
@@ -67,7 +67,7 @@ def push_gradients(policy: Policy, server: GradientServer) -> Middleware:
     check_has(server, "push", "server")
     if not callable(gradients):
         raise ConfigError(
-            f"`policy` is a {type(policy).__name__}, which cannot compute a gradient without "
+            f"`policy` is {kind_of(policy)}, which cannot compute a gradient without "
             f"stepping along it: it has no `gradients`. Give an A2C."
         )
     refused = 0

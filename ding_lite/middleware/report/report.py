@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, kind_of
 from ding_lite.middleware.checks import Period
 from ding_lite.middleware.report.curve import curve
 from ding_lite.middleware.report.jsonl import jsonl
@@ -112,7 +112,7 @@ def report(
 def _fault_of(fn: object) -> str | None:
     """Return why something cannot be called with metrics; None where it can, or may."""
     if not callable(fn):
-        return f"a {type(fn).__name__}"
+        return kind_of(fn)
     if isinstance(fn, type):
         return f"the class {fn.__name__}, and no instance of it"
     if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from ding_lite.clock import SYSTEM_CLOCK
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, kind_of
 from ding_lite.interruption import Terminated
 from ding_lite.parallel.memory.segments import remove_own
 from ding_lite.parallel.network.topology import NodeSpec
@@ -238,7 +238,7 @@ class NodeProcess(ForkProcess):
             raise
         except Exception as error:
             raise ConfigError(
-                f"`main` of node {self.node_id} returned a {type(result).__name__} that cannot "
+                f"`main` of node {self.node_id} returned {kind_of(result)} that cannot "
                 f"be passed to another process: {error}. Return numbers, strings, arrays, or "
                 f"lists and dicts of such."
             ) from error

@@ -22,7 +22,7 @@ import gymnasium
 import numpy as np
 
 from ding_lite.clock import SYSTEM_CLOCK
-from ding_lite.errors import ConfigError, EnvError, MissingExtraError, pip_line
+from ding_lite.errors import ConfigError, EnvError, MissingExtraError, kind_of, pip_line
 from ding_lite.io.files import replacing
 from ding_lite.recipes.runs.directory import make_directory
 from ding_lite.rl.batch import NumpyArray
@@ -217,7 +217,7 @@ class Camera(gymnasium.Wrapper[Any, Any, Any, Any]):
         picture = self.render()
         if not isinstance(picture, np.ndarray) or picture.ndim != 3:
             raise ConfigError(
-                f"{self.spec.id if self.spec else self.env} drew a {type(picture).__name__} as "
+                f"{self.spec.id if self.spec else self.env} drew {kind_of(picture)} as "
                 f"`rgb_array`; an array of height, width and colours was expected."
             )
         return np.ascontiguousarray(picture[..., :3], dtype=np.uint8)

@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from ding_lite.errors import CheckpointError
+from ding_lite.errors import CheckpointError, kind_of
 from ding_lite.io.dtypes import has_only_flags
 from ding_lite.io.memory import available_bytes
 from ding_lite.rl.checkpoint.array_files import load_rows
@@ -79,7 +79,7 @@ def read_checkpoint(folder: Folder, encoded: bytes, only: KeySelection) -> Check
     reading = _Reading(folder, tensors)
     meta, state = reading.restore(body.meta, 1), body.state
     if not isinstance(meta, dict):
-        raise folder.damaged(f"`meta` is a {type(meta).__name__}")
+        raise folder.damaged(f"`meta` is {kind_of(meta)}")
     if callable(only):
         only = only(meta)
     if only is not None:

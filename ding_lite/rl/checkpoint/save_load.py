@@ -24,7 +24,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
-from ding_lite.errors import CheckpointError, SaveError
+from ding_lite.errors import CheckpointError, SaveError, kind_of
 from ding_lite.io.dtypes import SAVED_DTYPES
 from ding_lite.rl.checkpoint.array_files import LARGE_BYTES, ArrayWriter, files_in
 from ding_lite.rl.checkpoint.folder import (
@@ -207,7 +207,7 @@ class _Tree:
                 return dict(items)
             return {"$dict": items}
         raise CheckpointError(
-            f"`{name}` is a {type(value).__name__}, which a checkpoint cannot hold. Save tensors, "
+            f"`{name}` is {kind_of(value)}, which a checkpoint cannot hold. Save tensors, "
             f"arrays, numbers, texts, and dicts, lists and tuples of them."
         )
 

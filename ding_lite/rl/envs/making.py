@@ -20,7 +20,7 @@ from gymnasium.envs.registration import EnvSpec as Registration, load_env_creato
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from ding_lite.errors import ConfigError, EnvError, MissingExtraError, pip_line
+from ding_lite.errors import ConfigError, EnvError, MissingExtraError, kind_of, pip_line
 from ding_lite.io.importing import is_file
 from ding_lite.rl.envs.checks.faults import (
     Env,
@@ -89,7 +89,7 @@ class EnvMaker:
         args = {} if args is None else args
         if not isinstance(args, Mapping):
             raise ConfigError(
-                f"`env_args` is a {type(args).__name__}; a dict of the keywords of the environment "
+                f"`env_args` is {kind_of(args)}; a dict of the keywords of the environment "
                 f'was expected: env_args={{"length": 12}}.'
             )
         if isinstance(env, EnvMaker):
@@ -104,14 +104,14 @@ class EnvMaker:
         if isinstance(env, VectorEnv):
             if args:
                 raise ConfigError(
-                    f"`env_args` is {dict(args)}, but the environment is a {type(env).__name__}, "
+                    f"`env_args` is {dict(args)}, but the environment is {kind_of(env)}, "
                     f"which has been made already. Leave `env_args` out, or give a function that "
                     f"makes it: lambda num_envs: gymnasium.make_vec(..., num_envs=num_envs)."
                 )
             return cls(_handing_over(env), dict(args), tuple(wrappers))
         if isinstance(env, gymnasium.Env) or not callable(env):
             raise ConfigError(
-                f"The environment is a {type(env).__name__}; expected is its name (CartPole-v1, "
+                f"The environment is {kind_of(env)}; expected is its name (CartPole-v1, "
                 f"module:Env-v0, path/to/file.py:MyEnv), or the class or function that makes it: "
                 f"each of those that are stepped together is made anew."
             )
@@ -194,7 +194,7 @@ class EnvMaker:
         kind = VectorEnv if isinstance(made, VectorEnv) else gymnasium.Env
         if not isinstance(made, kind):
             raise ConfigError(
-                f"`{name}` returned {_a(made)}; an environment of gymnasium was expected "
+                f"`{name}` returned {kind_of(made)}; an environment of gymnasium was expected "
                 f"(gymnasium.Env, not one of the older package gym)."
             )
         for wrapper in self.wrappers:
@@ -203,7 +203,7 @@ class EnvMaker:
                 made = wrapper(made)
             if not isinstance(made, kind):
                 raise ConfigError(
-                    f"The wrapper `{called}` of {name} returned {_a(made)}; a gymnasium "
+                    f"The wrapper `{called}` of {name} returned {kind_of(made)}; a gymnasium "
                     f"{'vector ' if kind is VectorEnv else ''}environment was expected. Return "
                     f"the environment that it made."
                 )
@@ -430,10 +430,6 @@ def missing_package(name: str, error: BaseException) -> MissingExtraError:
 
 def _full(place: str) -> str:
     return os.path.abspath(place) if is_file(place) else place
-
-
-def _a(value: object) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def ids_of_native() -> list[str]:

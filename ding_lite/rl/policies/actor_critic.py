@@ -45,6 +45,7 @@ from ding_lite.rl.networks.trees.parts import (
     for_inference,
 )
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig, make_network
+from ding_lite.rl.policies.base import own_config
 from ding_lite.rl.policies.open_policy import GradientPolicy, check_no_description, step_sizes
 from ding_lite.rl.recorded.actor_critic import (
     RecordedActorCritic,
@@ -133,7 +134,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     def __init__(
         self,
         spec: EnvSpec,
-        config: ConfigT | None = None,
+        config: ConfigT | Mapping[str, Any] | None = None,
         *,
         network: MakeModule | None = None,
         actor: MakeModule | None = None,
@@ -146,7 +147,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
 
         Args:
             spec: The spec of the environments, `envs.spec`.
-            config: The settings.
+            config: The settings, or a dict of them.
             network: A network of one's own in place of the one that the config describes: a
                 module, or a function of the spec that makes one. It maps observations, [B, ...],
                 to action parameters, [B, D], and values, [B]. The parameters are logits, or for
@@ -168,7 +169,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
                 network or the optimiser cannot be used, or compiled.
             ShapeError: If the outputs of the network have other shapes.
         """
-        config = config or self._config_type()
+        config = own_config(config, self._config_type)
         super().__init__(
             spec,
             config,

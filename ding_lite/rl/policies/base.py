@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast, get_args
+from typing import Any, TypeVar, cast, get_args
 
 import numpy as np
 import torch
 from gymnasium.spaces import Box, MultiBinary, MultiDiscrete
 from torch import Tensor
 
-from ding_lite.errors import CheckpointError, ConfigError, ShapeError, did_you_mean
+from ding_lite.errors import CheckpointError, ConfigError, ShapeError, did_you_mean, kind_of
 from ding_lite.rl.batch import Array, FloatArray, NumpyArray
 from ding_lite.rl.host_or_device import floats, on
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.box_actors import within_bounds
 from ding_lite.rl.networks.conv import Conv, TorsoName, images_of
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.settings import finite, inside, one_of, positive, whole
+from ding_lite.settings import as_config, finite, inside, one_of, positive, whole
 
+ConfigT = TypeVar("ConfigT")
 _CPU = torch.device("cpu")
 
 
@@ -63,7 +64,9 @@ def common_faults(config: PolicyConfig) -> Iterator[list[str]]:
 
 
 def network_faults(config: Any) -> Iterator[list[str]]:  # noqa: ANN401 - a config of a policy
-    yield [] if config.hidden else ["`hidden` is empty; at least one width was expected"]
+    if not isinstance(config.hidden, Sequence) or not config.hidden:
+        yield [f"`hidden` is {config.hidden!r}; widths were expected, such as (64, 64)"]
+        return
     for width in config.hidden:
         yield whole(1, hidden=width)
     yield one_of(get_args(Activation), activation=config.activation)
@@ -85,6 +88,22 @@ def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
             f"{spec.action_space}. {advice}."
         )
     return spec.num_actions
+
+
+def own_config(config: object, kind: type[ConfigT]) -> ConfigT:
+    """Return the settings of a policy: the defaults for None, those of a dict by name.
+
+    Raises:
+        ConfigError: They are of another kind, or a value of a dict does not fit.
+    """
+    if config is None:
+        return kind()
+    if isinstance(config, Mapping):
+        return as_config(kind, config)
+    if not isinstance(config, kind):
+        name = kind.__name__
+        raise ConfigError(f"`config` is {kind_of(config)}; a {name}, or a dict, was expected.")
+    return config
 
 
 class BoxActions:
@@ -138,10 +157,12 @@ class BoxActions:
 
 
 def packed(obs: Any, spec: EnvSpec) -> NumpyArray:  # noqa: ANN401 - a tree, or an array
-    """Return observations as one array: a tree of them is packed, an array is returned as it is."""
+    """Return observations as one array: a tree of them is packed, arrays and tensors stay."""
     if obs.__class__ is np.ndarray:  # the usual case; an isinstance takes its time
         return cast(NumpyArray, obs)
-    return spec.pack(obs) if isinstance(obs, Mapping | tuple) else obs
+    if isinstance(obs, Mapping | tuple):
+        return spec.pack(obs)
+    return cast(NumpyArray, obs) if isinstance(obs, Tensor) else np.asarray(obs)
 
 
 def check_obs(obs: Array, spec: EnvSpec) -> None:

@@ -44,6 +44,7 @@ from ding_lite.rl.policies.base import (
     PolicyConfig,
     check_obs,
     common_faults,
+    own_config,
     packed,
     step_size,
 )
@@ -104,7 +105,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
     def __init__(
         self,
         spec: EnvSpec,
-        config: ConfigT | None = None,
+        config: ConfigT | Mapping[str, Any] | None = None,
         *,
         actor: MakeModule | None = None,
         critic: MakeModule | None = None,
@@ -116,7 +117,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
 
         Args:
             spec: The spec of the environments, `envs.spec`.
-            config: The settings.
+            config: The settings, or a dict of them.
             actor: An actor of one's own in place of the one that the config describes: a module,
                 or a function of the spec that makes one. What it returns depends on the policy.
             critic: A critic of one's own likewise. It maps observations and actions from -1 to 1,
@@ -136,7 +137,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
                 actions of an actor are out of bounds.
             ShapeError: If the outputs of a network have another shape.
         """
-        config = config or self._config_type()
+        config = own_config(config, self._config_type)
         super().__init__(
             spec,
             config,

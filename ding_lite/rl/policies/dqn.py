@@ -55,6 +55,7 @@ from ding_lite.rl.policies.base import (
     check_obs,
     common_faults,
     discrete_actions,
+    own_config,
     packed,
     step_size,
 )
@@ -134,7 +135,7 @@ class DQN(OpenPolicy):
 
     Args:
         spec: The spec of the environments, `envs.spec`.
-        config: The settings.
+        config: The settings, or a dict of them.
         network: A network of one's own in place of the one that the config describes: a module, or
             a function of the spec that makes one. It maps observations, [B, ...], to the value of
             each action, [B, A]. The target network is a copy.
@@ -163,14 +164,14 @@ class DQN(OpenPolicy):
     def __init__(
         self,
         spec: EnvSpec,
-        config: DQNConfig | None = None,
+        config: DQNConfig | Mapping[str, Any] | None = None,
         *,
         network: MakeModule | None = None,
         optimizer: MakeOptimizer | None = None,
         device: str | torch.device = "cpu",
         compile: Compile = None,
     ) -> None:
-        config = config or DQNConfig()
+        config = own_config(config, DQNConfig)
         super().__init__(
             spec, config, network=network, optimizer=optimizer, device=device, compile=compile
         )

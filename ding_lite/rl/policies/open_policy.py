@@ -26,7 +26,7 @@ from ding_lite.rl.policies.base import (
     packed,
 )
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
-from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.spec import EnvSpec, check_spec
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.compiled import (
     CapturedUpdate,
@@ -101,6 +101,7 @@ class OpenPolicy(ABC):
         compile: Compile = None,
         **parts: object,
     ) -> None:
+        check_spec(spec)
         self.spec = spec
         self.config = config
         self.device = usable_device(device)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.errors import ConfigError, ShapeError, kind_of
 from ding_lite.nest import leaves
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat_module import check_parameters, copied
@@ -154,5 +154,5 @@ def _describe(value: object) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(_describe, value))})"
     if not isinstance(value, Tensor):
-        return f"a {type(value).__name__}"
+        return kind_of(value)
     return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"

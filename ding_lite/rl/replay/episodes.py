@@ -27,7 +27,7 @@ from ding_lite.rl.replay.storage import (
     zeros,
 )
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
-from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.spec import EnvSpec, check_spec
 from ding_lite.settings import check_all, whole
 
 _ENDS = ("terminated", "truncated")
@@ -80,6 +80,7 @@ class EpisodeBuffer:
             whole(1, num_envs=num_envs),
             [] if state_size is None else whole(1, state_size=state_size),
         )
+        check_spec(spec)
         self.spec = spec
         self.capacity = capacity
         self.num_envs = num_envs

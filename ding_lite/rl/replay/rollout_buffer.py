@@ -22,7 +22,7 @@ from ding_lite.rl.replay.storage import (
     zeros,
 )
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
-from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.spec import EnvSpec, check_spec
 from ding_lite.settings import check_all, inside, whole
 
 ValueOf: TypeAlias = Callable[[NumpyArray], Array]
@@ -73,6 +73,7 @@ class RolloutBuffer:
             whole(1, num_envs=num_envs, num_steps=num_steps),
             inside(0.0, 1.0, gamma=gamma, gae_lambda=gae_lambda),
         )
+        check_spec(spec)
         self.spec = spec
         self.num_envs = num_envs
         self.num_steps = num_steps

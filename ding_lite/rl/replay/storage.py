@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ding_lite.errors import CheckpointError, ConfigError, ShapeError, did_you_mean
+from ding_lite.errors import CheckpointError, ConfigError, ShapeError, did_you_mean, kind_of
 from ding_lite.io.memory import check_fits
 from ding_lite.rl.batch import Array, NumpyArray, Transitions, to_numpy
 from ding_lite.rl.host_or_device import placed
@@ -300,9 +300,7 @@ def take_own(given: Mapping[str, Array], expected: Layout) -> tuple[NumpyArray, 
         )
     for name, value in given.items():
         if not isinstance(value, np.ndarray | torch.Tensor):
-            raise ShapeError(
-                f"`{name}` is a {type(value).__name__}; an array or a tensor was expected."
-            )
+            raise ShapeError(f"`{name}` is {kind_of(value)}; an array or a tensor was expected.")
     return tuple(to_numpy(given[name]) for name in expected)
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.errors import CheckpointError, ConfigError, kind_of
 from ding_lite.io.memory import check_fits
 from ding_lite.rl.batch import Array, ExtraTransitions, NumpyArray, Transitions, to_numpy
 from ding_lite.rl.host_or_device import is_host, usable_device
@@ -33,7 +33,7 @@ from ding_lite.rl.replay.storage import (
     take_own,
 )
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
-from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.spec import EnvSpec, check_spec
 from ding_lite.settings import check_all, whole
 
 logger = logging.getLogger(__name__)
@@ -82,6 +82,8 @@ class ReplayBuffer:
     ) -> None:
         self.device = usable_device(device)
         check_all(whole(1, capacity=capacity))
+        if spec is not None:
+            check_spec(spec)
         self.spec = spec
         self.capacity = capacity
         self._own = layout_of_own(fields)
@@ -207,7 +209,7 @@ class ReplayBuffer:
             self._next, self._oldest = int(state["next"]), int(state["oldest"])
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
-        check_keys(state, self.state_dict(), f"a {type(self).__name__}")
+        check_keys(state, self.state_dict(), kind_of(self))
         if state["capacity"] != self.capacity:
             raise CheckpointError(
                 f"The saved replay has a capacity of {state['capacity']:,}, this one of "

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, cast
 
 from torch import Tensor
 
-from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.errors import ConfigError, ShapeError, kind_of
 from ding_lite.rl.batch import PrioritizedTransitions
 from ding_lite.rl.host_or_device import computable, number
 
@@ -20,7 +20,7 @@ def loss_and_metrics(found: Any, kind: str) -> tuple[Tensor, LossMetrics]:  # no
         case [Tensor() as loss_B, Mapping() as metrics]:
             return loss_B, metrics
     raise ShapeError(
-        f"`loss` of {kind} returned a {type(found).__name__}; the loss of each transition and "
+        f"`loss` of {kind} returned {kind_of(found)}; the loss of each transition and "
         f"metrics were expected, such as `return loss, {{}}`."
     )
 

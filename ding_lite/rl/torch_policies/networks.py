@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.errors import ConfigError, ShapeError, kind_of
 from ding_lite.rl.weights.flat_module import FlatModule, copied
 
 
@@ -33,7 +33,7 @@ class Follower:
             leader = None
         if leader is None or list(leader.shapes) != list(self.flat.weights.shapes):
             raise ConfigError(
-                f"`follow` was called for a {type(self.network).__name__} that is no network of "
+                f"`follow` was called for {kind_of(self.network)} that is no network of "
                 f"the policy, or that shares parameters with another one. Set it as an attribute "
                 f"in `build`: `self.net = ...`, then `self.target = self.follow(self.net, ...)`."
             )
@@ -72,7 +72,7 @@ def find_networks(policy: object, followers: Sequence[Follower]) -> nn.Module:
             items: Iterable[object] = value.values() if isinstance(value, dict) else value
             if any(isinstance(v, nn.Module | nn.Parameter) and v not in copies for v in items):
                 raise ConfigError(
-                    f"`self.{name}` of {type(policy).__name__} is a {type(value).__name__} of "
+                    f"`self.{name}` of {type(policy).__name__} is {kind_of(value)} of "
                     f"networks, which would not be learned. Make it an nn.ModuleList, an "
                     f"nn.ModuleDict or an nn.ParameterList."
                 )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.errors import ConfigError, ShapeError, kind_of
 from ding_lite.rl.batch import NumpyArray, Sequences
 from ding_lite.rl.formulas.schedules import linear
 from ding_lite.rl.formulas.sequence_targets import rescaled, sequence_targets, unscaled
@@ -352,7 +352,7 @@ class R2D2(TorchPolicy[R2D2Config]):
     def _on_device(self, batch: Any) -> Sequences:  # noqa: ANN401 - refused unless sequences
         """Return sequences as tensors on the device."""
         if not isinstance(batch, Sequences) or batch.state is None:
-            found = f"a {type(batch).__name__}" if not isinstance(batch, Sequences) else "no states"
+            found = kind_of(batch) if not isinstance(batch, Sequences) else "no states"
             raise ConfigError(
                 f"R2D2 learns from sequences with stored states, and got {found}. Sample them from "
                 f"an `EpisodeBuffer(spec, ..., state_size={self.state_size})`."

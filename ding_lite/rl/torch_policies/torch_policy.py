@@ -36,6 +36,7 @@ from ding_lite.rl.networks.observation_norm import make_norm
 from ding_lite.rl.policies.base import (
     check_obs,
     check_state_keys,
+    own_config,
     packed,
 )
 from ding_lite.rl.policies.open_policy import GradientPolicy, step_sizes
@@ -72,7 +73,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     Args:
         spec: The spec of the environments, `envs.spec`.
-        config: The settings.
+        config: The settings, or a dict of them.
         optimizer: An optimiser in place of Adam, such as `torch.optim.RMSprop`: a function of the
             parameters. If it takes `lr`, it gets the config's.
         device: The device of the networks, as PyTorch names it.
@@ -114,13 +115,13 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     def __init__(
         self,
         spec: EnvSpec,
-        config: ConfigT | None = None,
+        config: ConfigT | Mapping[str, Any] | None = None,
         *,
         optimizer: MakeOptimizer | None = None,
         device: str | torch.device = "cpu",
         compile: Compile = None,
     ) -> None:
-        config = config or cast(ConfigT, config_type(type(self))())
+        config = cast(ConfigT, own_config(config, config_type(type(self))))
         super().__init__(spec, config, optimizer=optimizer, device=device, compile=compile)
         self._refuse_capture("may do anything in `loss`")
         name = type(self).__name__.lower()

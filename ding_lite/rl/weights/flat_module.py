@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, kind_of
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat import FlatWeights, assign, check_names
@@ -170,7 +170,7 @@ def made_module(
         return copied(make) if copy else make
     if not callable(make):
         raise ConfigError(
-            f"`{name}` is a {type(make).__name__}; an nn.Module was expected, or a function of the "
+            f"`{name}` is {kind_of(make)}; an nn.Module was expected, or a function of the "
             f"spec that makes one, such as `lambda spec: MyNetwork(spec.obs_shape[0])`."
         )
     with seeded(seed, name):
@@ -186,8 +186,7 @@ def made_module(
             ) from error
     if not isinstance(module, nn.Module):
         raise ConfigError(
-            f"The function given as `{name}` returned a {type(module).__name__}; an nn.Module was "
-            f"expected."
+            f"The function given as `{name}` returned {kind_of(module)}; an nn.Module was expected."
         )
     return module
 
@@ -220,7 +219,7 @@ def check_parameters(module: nn.Module, *, name: str = "network") -> None:
     parameters = dict(module.named_parameters())
     if not parameters:
         raise ConfigError(
-            f"`{name}` is a {type(module).__name__} without parameters, so nothing can be learned. "
+            f"`{name}` is {kind_of(module)} without parameters, so nothing can be learned. "
             f"Layers in a plain list are not found: put them into an nn.ModuleList."
         )
     for key, parameter in parameters.items():

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.errors import CheckpointError, ConfigError, kind_of
 from ding_lite.rl.weights.flat import FlatAdam
 
 MakeOptimizer: TypeAlias = Callable[..., torch.optim.Optimizer]
@@ -69,7 +69,7 @@ class TorchOptimizer:
         self._optimizer = make(learning, lr=lr) if self._takes_lr else make(learning)
         if not isinstance(self._optimizer, torch.optim.Optimizer):
             raise ConfigError(
-                f"`optimizer` returned a {type(self._optimizer).__name__}; a torch.optim.Optimizer "
+                f"`optimizer` returned {kind_of(self._optimizer)}; a torch.optim.Optimizer "
                 f"was expected, as of `lambda params: torch.optim.RMSprop(params, lr=1e-3)`."
             )
         closure = inspect.signature(self._optimizer.step).parameters.get("closure")
@@ -143,7 +143,7 @@ class TorchOptimizer:
             self._optimizer.load_state_dict({"state": of_parameters, "param_groups": groups})
         except (KeyError, ValueError, TypeError) as error:
             raise CheckpointError(
-                f"This is no state of a {type(self._optimizer).__name__} of these parameters: "
+                f"This is no state of {kind_of(self._optimizer)} of these parameters: "
                 f"{error}. Was it saved with another `optimizer`, or another network?"
             ) from error
 
@@ -164,7 +164,7 @@ def make_optimizer(
         return FlatAdam(weights_P, lr=lr, eps=eps, captured=captured)
     if not callable(make):
         raise ConfigError(
-            f"`optimizer` is a {type(make).__name__}; a function of the parameters that makes an "
+            f"`optimizer` is {kind_of(make)}; a function of the parameters that makes an "
             f"optimiser was expected, such as `torch.optim.RMSprop` or "
             f"`lambda params: torch.optim.RMSprop(params, lr=1e-3)`."
         )

@@ -24,6 +24,7 @@ from ding_lite.errors import (
     PeerLost,
     RemoteError,
     did_you_mean,
+    kind_of,
 )
 from ding_lite.log import Throttle
 from ding_lite.runtime.messaging.base import Router
@@ -236,7 +237,7 @@ def _copy_said(
         return copy.deepcopy((args, kwargs))  # at once, so that they still share what they share
     except Exception as error:
         at_fault = ", ".join(
-            f"`{name}`, a {type(value).__name__}"
+            f"`{name}`, {kind_of(value)}"
             for name, value in [*enumerate(args), *kwargs.items()]
             if not _can_be_copied(value)
         )

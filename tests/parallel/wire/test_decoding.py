@@ -106,7 +106,7 @@ PART = "A value has"
         ([8, False, 0, 1, 1], [], "A context may not hold its keys"),
         ([8, False, 0, "finish", [6, "f4", True, 1]], FOUR_BYTES, "has an item `finish`"),
         ([9], [], PART),
-        ([9, 3], [], "A record has a int for a name"),
+        ([9, 3], [], "A record has an int for a name"),
         ([9, "os.system", "command", "true"], [], "No class is registered as 'os.system'"),
         ([9, "test_reading.Ste"], [], 'Did you mean "test_reading.Step"?'),
         ([9, "test_reading.Step", "reward", 1.0], [], "missing 1 required"),

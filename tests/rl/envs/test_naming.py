@@ -141,7 +141,7 @@ def test_what_has_no_name_is_told_when_it_is_sought():
         ("json:dumps", ConfigError, r"dumps could not be made with the arguments {}"),
         ("os:getcwd", ConfigError, r"`getcwd` returned a str; an environment of gymnasium"),
         ("Corridor-v0", ConfigError, r"no environment 'Corridor-v0'.*path/to/file\.py:MyEnv"),
-        (3, ConfigError, r"The environment is a int; expected is its name"),
+        (3, ConfigError, r"The environment is an int; expected is its name"),
     ],
 )
 def test_a_name_that_leads_nowhere_is_told(folder, env, error, told):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from torch import nn
 
-from ding_lite.errors import CheckpointError, NonFiniteError, ShapeError
+from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
 from ding_lite.rl import (
     A2C,
     DDPG,
@@ -283,6 +284,17 @@ def test_a_loss_that_is_not_finite_raises_and_changes_no_weights(
             check_equal(tensor, before[key])
     assert math.isfinite(policy.learn(lesson(policy, 2))["loss"])
     assert [str(warning.message) for warning in recwarn] == []
+
+
+@EVERY_POLICY
+def test_settings_may_be_a_dict_and_environments_are_no_spec(name: str) -> None:
+    policy, spec, config, parts = KINDS[name]
+    assert policy(spec, {"gamma": 0.5}, **parts).config == replace(type(config)(), gamma=0.5)
+    expected = rf"`config` is an int; a {type(config).__name__}, or a dict, was expected"
+    with pytest.raises(ConfigError, match=expected):
+        policy(spec, 3, **parts)
+    with pytest.raises(ConfigError, match=r"`spec` is a SimpleNamespace; .* Give its `.spec`"):
+        policy(SimpleNamespace(spec=spec), config, **parts)
 
 
 @EVERY_POLICY

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,9 +30,11 @@ from ding_lite.rl import (
 
 pytestmark = pytest.mark.gpu
 FROM_ROLLOUTS = (A2C, PPO, IMPALA)
-ENV_OF = {DQN: "CartPole-v1", **dict.fromkeys(FROM_ROLLOUTS, "CartPole-v1")} | dict.fromkeys(
-    (DDPG, TD3, SAC), "Pendulum-v1"
-)
+ENV_OF: dict[Any, str] = {
+    DQN: "CartPole-v1",
+    **dict.fromkeys(FROM_ROLLOUTS, "CartPole-v1"),
+    **dict.fromkeys((DDPG, TD3, SAC), "Pendulum-v1"),
+}
 EVERY_POLICY = pytest.mark.parametrize("kind", list(ENV_OF), ids=lambda kind: kind.__name__)
 
 

@@ -122,7 +122,7 @@ class Weighted(nn.Module):
         (nn.Linear(3, 1), ConfigError, r"float32 \(2, 3\), float32 \(2, 2\): TypeError"),
         (Weighted(), ConfigError, r"equal weights, .* function of the spec"),
         (lambda spec: Values().half(), ConfigError, "`critic` has the type torch.float16"),
-        (3, ConfigError, "`critic` is a int; an nn.Module"),
+        (3, ConfigError, "`critic` is an int; an nn.Module"),
     ],
 )
 def test_critics_that_do_not_fit_are_refused(make, error, message):

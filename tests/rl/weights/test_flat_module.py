@@ -114,7 +114,7 @@ def test_a_function_makes_the_same_module_for_the_same_seed():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (3, "is a int; an nn.Module was expected"),
+        (3, "is an int; an nn.Module was expected"),
         (lambda spec: np.zeros(3), "returned a ndarray"),
         (nn.Linear, r"`network=Linear` was called with the spec.*lambda spec: Linear"),
     ],

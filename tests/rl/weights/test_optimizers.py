@@ -103,7 +103,7 @@ def test_what_is_no_optimizer_of_the_parameters_is_refused(maker, message):
 def test_the_state_of_another_optimizer_is_refused():
     flat = FlatModule(nn.Linear(3, 2))
     state = make(torch.optim.RMSprop, flat).state_dict()
-    with pytest.raises(CheckpointError, match="no state of a AdamW"):
+    with pytest.raises(CheckpointError, match="no state of an AdamW"):
         make(torch.optim.AdamW, flat).load_state_dict(state)
 
 

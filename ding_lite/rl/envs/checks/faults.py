@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from ding_lite.errors import DingLiteError, EnvError
+from ding_lite.errors import DingLiteError, EnvError, kind_of
 from ding_lite.interruption import is_interrupted, is_of_a_signal
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
@@ -117,7 +117,7 @@ def shown(value: Any) -> str:  # noqa: ANN401
     try:
         return " ".join(reprlib.repr(value).split())
     except RAISED:
-        return f"a {type(value).__name__} that cannot be shown"
+        return f"{kind_of(value)} that cannot be shown"
 
 
 def text_of(error: BaseException) -> str:
