@@ -202,9 +202,13 @@ class Parser(argparse.ArgumentParser):
         if not word.startswith("-"):
             hint = " What is meant for the program comes after `--`." if "run" in self.prog else ""
             self.error(f"found {arguments.show(word)}, where nothing more was expected.{hint}")
-        known = re.findall(r"--[a-z-]+", self.format_help())
+        known = re.findall(r"--([a-z-]+)", self.format_help())
         name = word.partition("=")[0]
-        self.error(f"there is no option {arguments.show(name)}.{did_you_mean(name, known)}")
+        bare = name.lstrip("-")
+        hint = did_you_mean(bare, known).replace('"', '"--', 1)
+        if not hint and "set" in known:
+            hint = f" Settings of the policy are given by `--set {bare.replace('-', '_')}=VALUE`."
+        self.error(f"there is no option {arguments.show(name)}.{hint}")
 
 
 def make_parsers() -> tuple[Parser, dict[str, Parser]]:
