@@ -461,7 +461,7 @@ class Task:
             self._latch.end_run()
 
     def _open(self) -> None:
-        """Make this thread the task's, subscribe to other nodes, and enter the resources of a run."""
+        """Run on this thread, subscribe to the other nodes, and enter the resources of a run."""
         self._messages.owner = threading.get_ident()
         self._messages.subscribe()
         if self._attach_callback is not None:

@@ -126,7 +126,7 @@ class Inbox:
         self._deliver()
 
     def put_failure(self, error: Exception) -> None:
-        """End the task with an error, as the end of the job would."""
+        """Queue an error that ends the task, in place of the end of the job."""
         self._events.append((FINISH, partial(_hand_over_failure, error)))
         self._deliver()
 

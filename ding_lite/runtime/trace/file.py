@@ -70,7 +70,7 @@ def _enter(path: Path, since_ns: int) -> int:
 
 
 def _is_alone(fd: int) -> bool:
-    """Take the exclusive lock unless another process has a shared one; else release the own lock."""
+    """Take the exclusive lock unless another process has a shared one; else release the lock."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
