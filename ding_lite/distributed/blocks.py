@@ -59,10 +59,10 @@ class Block:
             transitions in all.
         batch_size: Transitions of a batch.
         rng: Shuffles the transitions.
-        own: The names of the replay's own fields.
+        own: The names of the replay's additional fields.
 
     Raises:
-        ConfigError: A shard keeps other fields of its own.
+        ConfigError: The shards have different additional fields.
     """
 
     def __init__(

@@ -185,7 +185,7 @@ class PopulationServer:
     def population(self) -> Any:  # noqa: ANN401 - of the kind that was given
         """On the owner: its population, complete once all members are back.
 
-        On other nodes the one that was given, so that a program may use it on all nodes.
+        On other nodes the given population, so that a program may use it on all nodes.
         """
         return self._given if self._own is None else self._own
 

@@ -46,7 +46,7 @@ class Server:
         self.router.register(f"{self._name}.{name}", fn, quick=quick)
 
     def renew(self) -> None:
-        """Take another incarnation: what was handed out before is no longer accepted."""
+        """Take another incarnation; work handed out under the former one is no longer accepted."""
         self.incarnation = new_incarnation()
         self.notify()
 

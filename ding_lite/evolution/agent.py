@@ -63,7 +63,7 @@ class Agent:
         ((2,), {'lr': 0.002})
     """
 
-    # More than 20 methods: those of a policy, so that stages take an agent as one, and its own.
+    # More than 20 methods: those of a policy, as middleware use an agent as one, and its own.
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Agent:
         return memory_of(self.policy, num_envs)
 
     def weights(self) -> dict[str, Tensor]:
-        """Copy what a collector needs to act."""
+        """Copy the weights that a collector needs to act."""
         return self.policy.weights()
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
@@ -204,7 +204,7 @@ class Agent:
     # -- a new generation ----------------------------------------------------------------
 
     def inherit(self, parent: Agent, *, seed: int) -> None:
-        """Become an independent copy of another agent, with random numbers of its own.
+        """Become an independent copy of another agent, with its own random numbers.
 
         Args:
             parent: The agent to copy.

@@ -1,4 +1,4 @@
-"""Batched policies: those of one architecture act and learn as one computation.
+"""Batched policies: policies of one architecture act and learn as one computation.
 
 `KINDS` lists the supported policies; all others act and learn one after the other. A further kind
 needs one `Stack` and one entry here.

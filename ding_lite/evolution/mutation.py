@@ -324,7 +324,6 @@ def _replace(
     state: Mapping[str, Any],
     **changes: object,
 ) -> None:
-    """Replace an agent's policy by one with other settings, and these tensors."""
     config: Any = agent.config
     policy = made_like(agent.policy, dataclasses.replace(config, **changes))
     policy.load_state_dict(layout.close(tensors, state, policy.state_dict()))
@@ -336,7 +335,6 @@ def _spell_convs(convs: Convs) -> str:
 
 
 def _change(agent: Agent, name: str, before: Value, after: Value) -> str:
-    """Change one setting of an agent; all others stay."""
     if name == LEARN_EVERY:
         agent.learn_every = int(after)
     else:

@@ -28,7 +28,7 @@ from ding_lite.settings import as_config, check_all, whole
 _COPIES_THAT_LEARN = 4
 """The least copies of its weights that an agent holds: weights, gradient, two moments of Adam."""
 _BYTES_OF_OBJECTS = 16_384
-"""The least memory of an agent beside its weights, in bytes."""
+"""The least memory of an agent in addition to its weights, in bytes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -298,7 +298,6 @@ def _check_fits(agent: Agent, size: int) -> None:
 
 
 def _copied(parts: Mapping[str, object]) -> dict[str, Any]:
-    """Copy modules, so that each agent has one of its own."""
     return {n: copied(p) if isinstance(p, nn.Module) else p for n, p in parts.items()}
 
 

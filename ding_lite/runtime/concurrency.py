@@ -48,7 +48,7 @@ class Wakeup(Protocol):
 
 
 class LoopThread:
-    """An event loop on a thread of its own, started at its first use."""
+    """An event loop on its own thread, started at its first use."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -125,7 +125,7 @@ class LoopThread:
 
 
 def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop until it is stopped, also past a coroutine that exits."""
+    """Run a loop until it is stopped, even if a coroutine raises SystemExit."""
     is_stopped = False
     while not is_stopped:
         try:
@@ -333,7 +333,7 @@ class StepBarrier:
         return None
 
     def _fail(self) -> None:
-        """End the waits of all others of the step; called on the thread that has failed."""
+        """End the waits of the step's other middleware; called on the thread that has failed."""
         if not self._is_over:
             self._is_failing = True
             self._executor.scope.cancel(self)

@@ -310,7 +310,7 @@ def set_total_step(ctx: Context, total_step: int) -> None:
 
 
 def _restore(items: dict[str, Any], kept: Iterable[str], finish: bool) -> Context:
-    """Rebuild a copied or unpickled context: same items, shared state of its own."""
+    """Rebuild a copied or unpickled context: same items, and its own shared state."""
     ctx = Context(items)
     ctx.keep(*kept)
     if finish:

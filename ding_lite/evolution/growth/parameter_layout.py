@@ -42,7 +42,7 @@ class ParameterLayout:
     activation_name: str = "activation"
     """The name of the setting of this activation."""
     num_fixed: int = 0
-    """The number of first hidden layers that stay: none is removed, or gets a layer behind it."""
+    """The number of first hidden layers that stay, without a new layer behind them."""
     images: tuple[Convs, tuple[ConvChain, ...]] = _NO_CONVS
     """The convolutions before the hidden layers, and their names for each image."""
     memories: tuple[Recurrent, ...] = ()

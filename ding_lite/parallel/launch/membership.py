@@ -34,7 +34,7 @@ JOIN = "ding_lite.join"
 ROSTER = "ding_lite.roster"
 """The call by which node 0 sends a node the roster; the answer is the node's address."""
 ENTRANCES = range(2**32 - 64, 2**32)
-"""Ids under which nodes connect before they have one of their own."""
+"""Ids under which nodes connect before they have their own id."""
 LOST_GRACE_S = 10.0
 """Seconds that the place of a lost node is reserved for it."""
 NUM_EXPECTED = 256

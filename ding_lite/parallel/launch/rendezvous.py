@@ -33,7 +33,7 @@ from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
 logger = logging.getLogger(__name__)
 
 ANNOUNCE = "ding_lite.announce"
-"""The call to node 0 that announces an address and requests those of others."""
+"""The call to node 0 that announces an address and requests the addresses of others."""
 MAX_ADDRESS = 300
 """The most characters of an address; a host name has at most 255."""
 
@@ -50,7 +50,7 @@ class AddressBook:
         """Record the address of a node; answer when there are new addresses for it.
 
         `wanted` maps the nodes that it dials to their last known addresses ("" for none). The
-        answer maps those with another address to it, as soon as there is one.
+        answer maps moved nodes to their new addresses, as soon as there is one.
         """
         known = checked(wanted, self._num_nodes)
         if address != "":

@@ -148,7 +148,6 @@ class Drain:
         return is_late or (session.is_flushed and not self._has_more_to_send())
 
     def _until(self, session: Session) -> float:
-        """Return the time until which to wait for a peer."""
         began_at, good_bye = self._began_at or 0.0, self._sends_good_bye
         linger = self._linger
         if session.has_left:

@@ -465,7 +465,6 @@ class Links:
     # -- inside --------------------------------------------------------------------------------
 
     def _redial_moved(self) -> None:
-        """Dial moved peers at their new addresses."""
         with self.lock:
             moved, self._moved = self._moved, {}
             followed = [peer for peer in moved if peer in self._table.of_peers]

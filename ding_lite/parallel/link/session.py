@@ -399,7 +399,7 @@ class Session:
         return self._envelope(Kind.PING)
 
     def acknowledgement(self) -> Envelope:
-        """Make an acknowledgement of all that was received, the good-bye included."""
+        """Make an acknowledgement of all received messages, the good-bye included."""
         return self._envelope(Kind.ACK)
 
     def good_bye(self) -> Envelope:

@@ -131,7 +131,7 @@ def remove_own() -> None:
 
 
 class _Fence:
-    """A memory fence for one thread: none of its loads and stores passes a call."""
+    """A memory fence for one thread, which no load or store of that thread passes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

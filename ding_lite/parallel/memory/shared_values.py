@@ -1,8 +1,8 @@
 """Share large values between the nodes of one machine, topic by topic.
 
-`SharedSender` writes a node's own values into segments, one segment a topic. `SharedReceiver`
-turns the announcements of peers back into values, on a thread of its own, so that heartbeats
-and events do not wait while a hundred megabytes are copied.
+`SharedSender` writes a node's values into segments, one segment per topic. `SharedReceiver` turns
+the announcements of peers back into values, on its own thread, so that heartbeats and events do not
+wait while a hundred megabytes are copied.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _snapshot(borrowed: Encoded, pool: Pool) -> Encoded:
 
 
 class SharedReceiver:
-    """Reads announced values on a thread of its own, started by the first announcement.
+    """Reads announced values on its own thread, started by the first announcement.
 
     On that thread it calls `deliver` with a peer, its values and the number of their message, or
     `reject` with the reason why a value was dropped.

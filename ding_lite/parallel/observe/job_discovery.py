@@ -1,8 +1,8 @@
 """Discover the running jobs of this user on this machine, from the metrics of their nodes.
 
-No node is asked: the records in the private directories of jobs are read. The state and the memory
-of a process come from /proc, so that a node need not report them, and a node that hangs is shown as
-well.
+It reads the records in the private directories of jobs, and sends no messages to nodes. The state
+and the memory of a process come from /proc, so nodes need not report them, and a node that hangs is
+shown as well.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Metrics that a node writes once a second, for any process of the user to read.
 
-A record is a file in the private directory of the node's job. The node makes it when it starts
-and writes it anew in place: that costs one short system call a second, and a reader needs neither
-a connection nor an answer from a node that hangs. A record that is read in the middle of a write
+A record is a file in the private directory of the node's job. The node makes it when it starts and
+rewrites it in place. That costs one short system call a second, and a reader needs neither a
+connection nor an answer from a node that hangs. A record that is read in the middle of a write
 fails its checksum and is read again.
 """
 

@@ -1,4 +1,4 @@
-"""Remote procedure calls between nodes: calls of this node, and answers to those of others.
+"""Remote procedure calls between nodes: calls of this node, and answers to other nodes' calls.
 
 A call is sent at most once. If the link breaks before the answer, the caller gets `PeerLost` and
 decides whether to call again; it is unknown whether the other node has done the work.

@@ -248,7 +248,6 @@ class NodeRouter(JobView):
         return self._calls.send(node, WITHDRAW, request)
 
     def _receivers(self, patterns: Iterable[str]) -> list[int]:
-        """Return the connected nodes with matching labels."""
         me = [self.node_id] if matches(self.labels, patterns) else []
         near = [p for p in self.links.connected if matches(self.labels_of(p), patterns)]
         return me + near + ([] if self._relay is None else self._relay.reaches(patterns))

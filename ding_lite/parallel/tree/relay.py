@@ -170,7 +170,6 @@ class Relay(Relaying):
         self._streams.wake()  # a blocked sender may wait for such a receiver
 
     def _hops(self, peer: int, to: Sequence[str] | None) -> frozenset[int]:
-        """Return the peers to which to relay a value of a peer."""
         if to is not None:
             return self._table.next_hops(to) - {peer}
         return self._table.relay_hops(peer) if peer == self._table.parent else frozenset()
@@ -235,14 +234,12 @@ class Relay(Relaying):
             self._calls.take_call(peer, own, asker=asker)
 
     def _ask(self, node: int, request: Encoded) -> Future[Any]:
-        """Call a node beyond the peers; return the future of its answer."""
         answer: Future[Any] = Future()
         asked = self._pass_on(node, self._spec.node_id, 0, request)
         asked.add_done_callback(lambda done: _settle(answer, done.result(), node))
         return answer
 
     def _relay_call(self, peer: int, to: object, origin: object, credits: object, body: Any) -> Any:
-        """Relay a call to another node; return the future of its outcome."""
         if not isinstance(to, int) or not isinstance(credits, int):
             raise CodecError("A relayed call has a receiver and credits.")
         sender = self._sender(peer, origin)

@@ -96,7 +96,7 @@ class Router(ABC):
     @property
     @abstractmethod
     def host(self) -> str | None:
-        """The host by which other nodes reach this machine, for connections beside the router.
+        """The host by which other nodes reach this machine, for connections without the router.
 
         None if the router listens on all interfaces and dials no other machine.
         """
@@ -165,7 +165,7 @@ class Router(ABC):
 
     @abstractmethod
     def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
-        """Publish each key of a ctx under a topic of its own, `ctx/KEY`.
+        """Publish each key of a ctx under a separate topic, `ctx/KEY`.
 
         A value that cannot be encoded is not sent, with one warning for each key.
         """

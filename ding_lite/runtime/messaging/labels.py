@@ -68,7 +68,6 @@ def several(names: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def _can_match(pattern: str) -> bool:
-    """Return whether there is a label that a pattern matches."""
     parts = _PATTERN_PART.findall(pattern)
     if not parts or "".join(parts) != pattern:
         return False

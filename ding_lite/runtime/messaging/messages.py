@@ -1,8 +1,8 @@
 """The messages of a task: its events and streams, and the ctx values of its job's nodes.
 
 An event is queued until the task delivers it, at the latest between two middleware. So a listener
-never runs at the same time as a middleware of a task that is not async, and an exception of it ends
-the run as that of a middleware does.
+never runs at the same time as a middleware of a task that is not async. Its exception ends the run
+like that of a middleware.
 """
 
 from __future__ import annotations
@@ -260,7 +260,6 @@ class Messages:
         self._wake_waits()
 
     def _wake_waits(self) -> None:
-        """Wake all blocked calls, as the job ends or their step has failed."""
         self.router.wake()
         with self._lock:
             self._posted.notify_all()

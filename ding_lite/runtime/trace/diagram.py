@@ -30,7 +30,6 @@ class Diagram:
         return {"text/vnd.mermaid": self.mermaid}
 
     def _repr_html_(self) -> str:
-        """Show the text in a notebook."""
         return f"<pre>{escape(self.text)}</pre>"
 
 

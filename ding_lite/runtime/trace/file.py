@@ -1,11 +1,11 @@
 """The file of a trace, which all nodes of a machine write together.
 
-Nodes start and end at any time, may be killed at any moment, and none of them runs all the time. So
-there are no parts that must be joined in the end: each record is appended to the file by one system
-call, which the kernel keeps whole. A lock on the file, shared by all writers, tells a process
-whether it is the only one: the first writer begins the file, the last one closes the JSON array.
-The kernel releases the lock of a node that was killed. If the last node is killed, the closing
-bracket is missing, which readers of this format allow.
+Nodes start and end at any time, may be killed at any moment, and there may be no node that runs all
+the time. So there are no parts that must be joined in the end: each record is appended to the file
+by one system call, which the kernel keeps whole. A lock on the file, shared by all writers, tells a
+process whether it is the only one: the first writer begins the file, the last one closes the JSON
+array. The kernel releases the lock of a node that was killed. If the last node is killed, the
+closing bracket is missing, which readers of this format allow.
 
 Times are those of the machine's monotonic clock, which all its processes share.
 """
@@ -30,8 +30,8 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class TraceFile:
     """A trace file that is open for writing.
 
-    It is begun anew, unless another process is writing it or it was begun after `since_ns`: then it
-    belongs to the same job, and is appended to.
+    The file is begun anew, unless another process is writing it or it was begun after `since_ns`:
+    then it belongs to the same job, and is appended to.
     """
 
     def __init__(self, path: Path, since_ns: int) -> None:
@@ -48,7 +48,7 @@ class TraceFile:
             if _is_alone(self._fd):
                 os.write(self._fd, _END)
         finally:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)  # a child that was forked has it too
+            fcntl.flock(self._fd, fcntl.LOCK_UN)  # a forked child shares it
             os.close(self._fd)
 
 

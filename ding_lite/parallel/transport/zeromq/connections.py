@@ -187,7 +187,7 @@ class Connections:
     def _cut_unfinished(self) -> Iterator[str]:
         """Cut connections with too much of an unfinished message.
 
-        A connection has one if all whole messages were read since the last check, and none was its.
+        A connection has one if all whole messages were read since the last check, but none from it.
         """
         for fd, known in self._open.items():
             was_over, known.was_over = known.was_over, known.held > MAX_UNFINISHED_BYTES

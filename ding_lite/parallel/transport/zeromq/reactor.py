@@ -28,7 +28,7 @@ class Reactor(ABC):
         self._leader = 0
         self._ends_pump = False
         self._own_thread_at = -math.inf
-        """The latest time at which the own thread serves again by itself; read by the leader."""
+        """The latest time at which the reactor's own thread serves again; read by the leader."""
         self._is_stopped = True
 
     @abstractmethod

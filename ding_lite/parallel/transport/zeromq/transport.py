@@ -378,7 +378,7 @@ class ZeroMQTransport(Reactor, Transport):
         return 0.0 if self._wants_tick else wait_s  # a thread has requested a tick meanwhile
 
     def _read(self, socket: Socket) -> bool:
-        """Deliver messages; return whether none is left.
+        """Deliver messages; return whether all were delivered.
 
         Each message is delivered after the next one was read: a thread that it wakes needs the
         interpreter, and this thread has nearly finished with it then.
