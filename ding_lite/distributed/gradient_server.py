@@ -3,15 +3,15 @@
 Mnih et al. 2016 (arXiv:1602.01783). An agent pulls the newest weights, plays, and pushes a
 gradient. The first node of the server's group, the owner, applies it and answers; no agent waits
 for another. The staleness of a gradient is the number of versions between its pull and its push;
-one that is too stale is refused.
+a gradient that is too stale is refused.
 
-Further nodes of the group are reducers: each receives the gradients of some agents, and forwards
-the mean of those that arrived while the previous one was under way. If one of them is too stale,
-each is forwarded alone.
+Further nodes of the group are reducers. Each receives the gradients of some agents, and forwards
+the mean of the gradients that arrived while the previous mean was under way. If one of them is too
+stale, each is forwarded alone.
 
-Each gradient that the owner receives is applied, or refused as stale, and counted as such, also if
-its agent is killed meanwhile. An invalid one (of another size, or not finite) is an error of its
-agent, and not counted.
+The owner applies each gradient that it receives, or refuses it as stale, and counts it as such,
+even if its agent is killed meanwhile. An invalid gradient (of another size, or not finite) is an
+error of its agent, and is not counted.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class GradientServer:
         Raises:
             ConfigError: This node is not the owner.
             CheckpointError: The state is of another kind of policy.
-            ShapeError: It is of a network of another size.
+            ShapeError: The state is of a network of another size.
         """
         own = self._owned()
         with self._changed:

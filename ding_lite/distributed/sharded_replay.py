@@ -152,7 +152,7 @@ class ShardedReplay:
         """Add transitions to this node's shard; no message is sent.
 
         Args:
-            transitions: What to add, B of them.
+            transitions: The transitions to add, B of them.
             priority: The priority of each, [B]; by default the highest one of the shard. Ape-X's
                 collectors compute |TD error|: `mw.add_to(replay, priority=policy.td_errors)`.
             **own: The values of the replay's additional `fields`.
@@ -322,7 +322,7 @@ class ShardedReplay:
         Raises:
             ConfigError: The batch is not from a sharded replay, or a priority is below 0.
             ShapeError: There are not as many priorities as transitions.
-            NonFiniteError: One of them is NaN or infinite. Nothing is changed then.
+            NonFiniteError: A priority is NaN or infinite. Nothing is changed then.
         """
         if not isinstance(batch, ShardedTransitions):
             raise ConfigError(

@@ -255,7 +255,7 @@ class Agent:
         """Restore a `state_dict` exactly, with its settings.
 
         Raises:
-            CheckpointError: It is no state of an agent.
+            CheckpointError: The state is not that of an agent.
         """
         missing = self.state_dict().keys() - state.keys() - {"growth"}
         if missing:

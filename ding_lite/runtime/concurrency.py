@@ -327,7 +327,7 @@ class StepBarrier:
             if wakeup is not None:
                 with self._executor.scope.entered():
                     wakeup.deliver()
-        except Exception as error:  # noqa: BLE001 - raised behind the barrier
+        except Exception as error:  # noqa: BLE001 - raised after the barrier
             self._fail()
             return error
         return None
@@ -347,7 +347,7 @@ class StepBarrier:
         try:
             self._executor.scope.check()
             self._done.put((index, self._executor.settle(fn(self._ctx)), None))
-        except BaseException as error:  # noqa: BLE001 - raised behind the barrier
+        except BaseException as error:  # noqa: BLE001 - raised after the barrier
             self._fail()
             self._done.put((index, None, error))
 
@@ -355,7 +355,7 @@ class StepBarrier:
         try:
             result = task.result()
             self._done.put((index, result if isinstance(result, _AtYield) else None, None))
-        except BaseException as error:  # noqa: BLE001 - raised behind the barrier
+        except BaseException as error:  # noqa: BLE001 - raised after the barrier
             self._fail()
             self._done.put((index, None, error))
 

@@ -365,7 +365,7 @@ class ParallelContext(Context):
             This object, or None if `stop` ended the wait.
 
         Raises:
-            DeadlineExceeded: They did not come in time.
+            DeadlineExceeded: No such values came in time.
         """
 
         def has_come() -> bool:

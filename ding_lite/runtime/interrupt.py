@@ -70,7 +70,7 @@ class DeferredSigint:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Handle SIGINT for the length of a `with` block, unless the program handles it."""
+        """Handle SIGINT within a `with` block, unless the program handles it."""
         is_main = threading.current_thread() is threading.main_thread()
         if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             yield

@@ -131,7 +131,7 @@ def check_middleware(fn: Any) -> None:
     """Refuse an object that cannot be called with one ctx, and name the likely mistake.
 
     Raises:
-        MiddlewareError: It is no middleware.
+        MiddlewareError: `fn` is no middleware.
     """
     if fn is None:
         raise MiddlewareError(

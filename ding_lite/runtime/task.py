@@ -436,7 +436,7 @@ class Task:
             `parallel_ctx`, or None if the job ends.
 
         Raises:
-            DeadlineExceeded: They did not come in time.
+            DeadlineExceeded: No such values came in time.
             ConfigError: This node has no peers, so no values can ever come.
             PeerLost: All other nodes have left, and no newer values have come before.
         """

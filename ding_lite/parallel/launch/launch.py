@@ -131,7 +131,7 @@ class Parallel:
                 `n_parallel_workers` (or DING_LITE_NUM_NODES) is the minimum then. It needs a star
                 or a mesh over tcp. With `attach_to`, this node joins an elastic job.
             labels: Labels of all nodes in addition to their standard labels.
-            roles: One entry a node: a role, or a set of roles.
+            roles: One entry per node: a role, or a set of roles.
             node_ids: With `attach_to`, a list with the number of the place to take, which a node of
                 the job has left or lost. Not supported without `attach_to`.
             auto_recover: Restart a failed node under the same number.

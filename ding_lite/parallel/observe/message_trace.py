@@ -104,7 +104,7 @@ class MessageTrace(Traced):
     def item_came(
         self, peer: int, args: tuple[Any, ...], taken: Future[Any], began_ns: int
     ) -> None:
-        """Draw a received item, and where the program takes it."""
+        """Draw a received item, and the point at which the program takes it."""
         tracer = self._since(began_ns)
         match args:
             case (int(incarnation), str(stream), int(number), *_) if tracer is not None:

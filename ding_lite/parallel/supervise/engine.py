@@ -23,7 +23,7 @@ class EngineLost(Exception):
 
 
 class Engine(Protocol):
-    """Starts the nodes of a job as processes; used on one thread, but for `wake`."""
+    """Starts the nodes of a job as processes; used on one thread, except for `wake`."""
 
     name: str
     """The engine's name as the subject of a sentence."""

@@ -83,7 +83,7 @@ class LocalRouter(Router):
 
         Args:
             num_nodes: The number of nodes.
-            roles: One entry a node: a role, or a set of roles.
+            roles: One entry per node: a role, or a set of roles.
 
         Raises:
             ConfigError: There would be no node, or the number of `roles` differs.

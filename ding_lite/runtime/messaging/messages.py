@@ -285,7 +285,7 @@ class Messages:
         """Block until other nodes have sent values newer than these, or the job ends.
 
         Raises:
-            DeadlineExceeded: They did not come in time.
+            DeadlineExceeded: No such values came in time.
             ConfigError: There are no other nodes.
             PeerLost: All other nodes have left.
         """
