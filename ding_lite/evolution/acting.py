@@ -16,8 +16,8 @@ from ding_lite.rl.protocols import Policy
 class ActTogether:
     """Acts greedily for several agents; agents of one architecture are computed together.
 
-    Agents with memory act one after the other, each by its own states. Later changes of the
-    agents' policies have no effect on those that are computed together.
+    Agents with memory act one after the other, each by its own states. The object is valid until
+    the weights of the policies change.
 
     Example:
         >>> from ding_lite.rl import DQN, make_envs

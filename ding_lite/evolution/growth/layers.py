@@ -69,7 +69,7 @@ class Chain:
     hidden: tuple[str, ...]
     """The names of the hidden layers."""
     heads: tuple[str, ...]
-    """The names of the layers that read the last hidden layer, possibly with more inputs after it."""
+    """The names of the layers that read the last hidden layer, and maybe more inputs after it."""
     read_in_halves: bool = False
     """Whether two heads read one half each of the last hidden layer, which is then twice as wide as
     the config says."""
