@@ -112,7 +112,7 @@ class Population:
                 cost; 4 to 10 are usual.
             seed: Seed of the initial weights and hyper-parameters.
             config: The settings that all share, as the policy takes them, or as a dict; the
-                policy's defaults by default.
+                defaults of the policy by default.
             network: A user's network, as the policy takes it. A function of the spec makes one for
                 each agent, with its seed; a module is copied with its weights.
             actor: A user's actor, likewise.

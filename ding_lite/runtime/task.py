@@ -392,7 +392,7 @@ class Task:
         )
 
     def receive(self, stream: str, *, timeout: float | None = 60.0) -> Item | None:
-        """Wait for the next item of a stream that other nodes have sent here; see `Router.receive`.
+        """Wait for the next item of a stream that nodes have sent here; see `Router.receive`.
 
         Returns:
             The item and its sender; None if the job ends and there is no item left.
