@@ -59,8 +59,8 @@ class Processes:
     Args:
         accelerator: Accelerate's `Accelerator`; by default one for this machine's GPUs, or its
             processors.
-        timeout: Seconds that a process waits for the others in a collective operation, the
-            slowest evaluation included.
+        timeout: Maximum seconds that a process waits for the others in a collective operation. It
+            must allow for the slowest evaluation.
 
     Raises:
         ConfigError: Several processes were asked for, and this one is alone.
@@ -94,8 +94,8 @@ class Processes:
         if self.size > 1:
             if torch.distributed.get_backend() == "nccl":
                 self._device = self.accelerator.device
-            # A process group of our own, with a timeout of its operations: a process that has
-            # given up could not exit during an operation of Accelerate's, with half an hour.
+            # A separate group with its own timeout: Accelerate's group waits half an hour, and a
+            # process that has given up could not exit during its operations.
             self._group = torch.distributed.new_group(timeout=timedelta(seconds=timeout))
             leave_groups_at_exit(self._let_go)
 
@@ -181,7 +181,7 @@ class Processes:
         """Raise unless all processes have the same tree of values.
 
         Raises:
-            MiddlewareError: That of a process differs from the main process's.
+            MiddlewareError: A process has another tree than the main process.
             PeerLost: A process has died, has left, or was too late.
         """
         digest = digest_of(tree)
@@ -262,21 +262,22 @@ class SavedReplay(Replay, Protocol):
 class PreparedReplay:
     """A replay that samples through a data loader that Accelerate has prepared.
 
-    Each process samples its own transitions; no batches are sent between processes, as they are if
-    Accelerate dispatches those of the main process. The loader samples blocks of several batches,
-    so a batch costs as little as without a loader, and lacks the transitions of the last few steps.
+    Each process samples its own transitions. No batches are sent between processes, in contrast to
+    Accelerate's dispatching. The loader samples blocks of several batches, so a batch costs as
+    little as without a loader, but lacks the transitions of the last few steps.
 
     Args:
         accelerator: Accelerate's `Accelerator`.
-        replay: One in which all transitions are equally likely.
-        block_batches: Batches of a block. More is cheaper, and lacks more of the newest.
+        replay: A replay that samples uniformly.
+        block_batches: Batches per block. A larger block costs less per batch, and lacks more of the
+            newest transitions.
 
     Raises:
         ConfigError: The replay is prioritized.
     """
 
     is_changed_by_saving = True
-    """Whether taking a state changes what comes next: batches that were drawn are dropped."""
+    """Whether taking a state changes the next samples: drawn batches are dropped."""
 
     def __init__(
         self,
@@ -331,7 +332,7 @@ class PreparedReplay:
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the replay.
 
-        Batches that were sampled and not yet used are dropped, also here.
+        Sampled batches that were not used yet are not part of it, and are dropped here too.
         """
         self._drop_drawn()
         return self.replay.state_dict()
@@ -369,8 +370,8 @@ class PreparedReplay:
         return dict(zip(FIELDS, values, strict=True)) | own
 
     def _prepared(self, accelerator: Any) -> Any:  # noqa: ANN401 - Accelerate comes without types
-        # The dataset yields only turns: a shard of it reads as many times more items as there are
-        # processes, and those must not sample.
+        # The dataset yields only counters, as Accelerate reads the items of all processes in each
+        # process and drops those of the others. Sampling is done in `collate_fn`.
         loader: DataLoader[Any] = DataLoader(
             _Turns(), batch_size=1, collate_fn=self._draw, generator=torch.Generator()
         )

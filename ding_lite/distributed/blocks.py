@@ -28,10 +28,10 @@ from ding_lite.rl.replay.storage import FIELDS
 @register
 @dataclass(frozen=True, slots=True)
 class ShardedTransitions(PrioritizedTransitions):
-    """Transitions from several shards. A `serial` is that of its shard."""
+    """Transitions from several shards. A `serial` is unique within its shard."""
 
     shard: npt.NDArray[np.int64]
-    """The shard of each: the rank of its node among the collectors, [B]."""
+    """The shard of each transition, as the rank of its node among the collectors, [B]."""
     incarnation: npt.NDArray[np.int64]
     """The incarnation of that shard's process, [B]."""
 
@@ -50,18 +50,19 @@ class ShardedTransitions(PrioritizedTransitions):
 class Block:
     """Batches of one size that are drawn together and taken one after the other.
 
-    A shard of share s drew a transition of value v from its sum S with the chance s * v / S. With
-    shares that are those of the sums it is v / (sum of all), as in one replay.
+    A shard with share s of the draws and sum S draws a transition of value v with probability
+    s * v / S. If the shares are proportional to the sums, this is v / (sum of all), as it is in
+    one replay.
 
     Args:
         parts: The requests to the shards and their answers, `num_batches` * `batch_size`
             transitions in all.
         batch_size: Transitions of a batch.
-        rng: Shuffles them.
-        own: The names of the replay's own fields.
+        rng: Shuffles the transitions.
+        own: The names of the replay's additional fields.
 
     Raises:
-        ConfigError: A shard keeps other fields of its own.
+        ConfigError: The shards have different additional fields.
     """
 
     def __init__(
@@ -125,11 +126,11 @@ class Block:
 def _deal(
     num_batches: int, batch_size: int, rng: np.random.Generator
 ) -> slice | npt.NDArray[np.int64]:
-    """Return the order in which rows make batch after batch.
+    """Return the order of rows that forms consecutive batches.
 
-    The rows are draws from equal parts of the sum of all priorities, in its order. Of each run of
-    as many rows as there are batches each batch gets a random one: so each batch is spread over
-    the whole sum, as if it had been drawn alone.
+    The rows are draws from equal parts of the sum of all priorities, in order. Each run of
+    `num_batches` rows is dealt at random, one row to each batch. So each batch is spread over the
+    whole sum, as if it were drawn alone.
     """
     if num_batches == 1:
         return slice(None)
@@ -150,7 +151,7 @@ class Outbox:
         self._waiting.append((batch, priority_B))
 
     def take(self) -> dict[int, list[Update]]:
-        """Empty it; return the updates for each shard, by rank."""
+        """Empty the outbox; return the updates for each shard, by rank."""
         taken = []
         with suppress(IndexError):  # another thread may put some meanwhile
             while True:

@@ -3,15 +3,15 @@
 Mnih et al. 2016 (arXiv:1602.01783). An agent pulls the newest weights, plays, and pushes a
 gradient. The first node of the server's group, the owner, applies it and answers; no agent waits
 for another. The staleness of a gradient is the number of versions between its pull and its push;
-one that is too stale is refused.
+a gradient that is too stale is refused.
 
-Further nodes of the group are reducers: each receives the gradients of some agents, and forwards
-the mean of those that arrived while the previous one was under way. If one of them is too stale,
-each is forwarded alone.
+Further nodes of the group are reducers. Each receives the gradients of some agents, and forwards
+the mean of the gradients that arrived while the previous mean was under way. If one of them is too
+stale, each is forwarded alone.
 
-Each gradient that the owner receives is applied, or refused as stale, and counted as such, also if
-its agent is killed meanwhile. An invalid one (of another size, or not finite) is an error of its
-agent, and not counted.
+The owner applies each gradient that it receives, or refuses it as stale, and counts it as such,
+even if its agent is killed meanwhile. An invalid gradient (of another size, or not finite) is an
+error of its agent, and is not counted.
 """
 
 from __future__ import annotations
@@ -71,18 +71,18 @@ class Receipt:
 
     is_applied: bool
     staleness: int
-    """The versions between the weights that it is of and those that it was to change."""
+    """Versions between the weights of the gradient and the weights that it was to change."""
     version: int
     """The server's version afterwards."""
 
 
 @dataclass(eq=False)
 class _PendingGradient:
-    """A gradient at a reducer, until the owner has answered."""
+    """A gradient that waits at a reducer until the owner answers."""
 
     grad_P: NumpyArray
     incarnation: int
-    """The incarnation of the server that it pulled weights from."""
+    """The incarnation of the server from which the agent pulled its weights."""
     version: int
     answer: Future[Receipt | None]
     is_alone: bool = False
@@ -101,9 +101,9 @@ class GradientServer:
     Args:
         group: The server's nodes: the first one owns the weights, others reduce.
         policy: The policy to improve: an A2C, for example.
-        max_staleness: Gradients of weights that are older by more versions are refused. Higher
-            wastes fewer and is less exact; None accepts all.
-        name: Distinguishes it from others of the same nodes.
+        max_staleness: The highest staleness of a gradient, in versions; a staler one is refused. A
+            higher limit wastes fewer gradients and is less exact; None accepts all.
+        name: Distinguishes this server from others of the same nodes.
         timeout: Seconds that an agent waits for an answer, or for a lost server.
 
     Raises:
@@ -133,7 +133,7 @@ class GradientServer:
         self.num_refused = 0
         """On the owner: gradients that were too stale."""
         self.version = 0
-        """On the owner: its updates."""
+        """On the owner: the number of its updates."""
         self._pulled = 0, 0
         """The incarnation and the version of the weights that were pulled last."""
         self._members = group.members
@@ -166,9 +166,9 @@ class GradientServer:
 
         Raises:
             DeadlineExceeded: The server could not be reached, or has not answered, in time.
-            RemoteError: Its node has not made the server in time, or it has refused this.
+            RemoteError: The called node has not made its server in time, or refused the gradient.
         """
-        # An agent keeps to one of the nodes, so that their number divides the work.
+        # Each agent always pushes to the same node, so that the agents are divided evenly.
         others = self._members[1:] or self._members[:1]
         node = others[self._server.router.node_id % len(others)]
         array = grad_P.detach().cpu().numpy()
@@ -180,7 +180,7 @@ class GradientServer:
 
         Raises:
             DeadlineExceeded: The server could not be reached, or has not answered, in time.
-            RemoteError: Its node has not made the server in time, or it has refused this.
+            RemoteError: The owner has not made its server in time, or refused the request.
         """
         newest = self._server.call(self._server.owner, "pull", *self._pulled, until=until)
         if newest is None:
@@ -198,7 +198,7 @@ class GradientServer:
     # -- on the owner --------------------------------------------------------------------------
 
     def wait_for_updates(self, count: int, *, until: Callable[[], bool]) -> None:
-        """Wait until the owner has made so many more updates, or `until()`.
+        """Wait until the owner has done `count` more updates, or `until()` returns True.
 
         Raises:
             ConfigError: This node is not the owner.
@@ -247,12 +247,12 @@ class GradientServer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that `state_dict` returned, on the owner.
 
-        Gradients pushed before count as refused, as their updates are lost.
+        Gradients that were pushed before the load count as refused, as their updates are lost.
 
         Raises:
             ConfigError: This node is not the owner.
             CheckpointError: The state is of another kind of policy.
-            ShapeError: It is of a network of another size.
+            ShapeError: The state is of a network of another size.
         """
         own = self._owned()
         with self._changed:
@@ -274,7 +274,7 @@ class GradientServer:
         return receipt
 
     def _apply(self, incarnation: int, versions: list[int], grad_P: NumpyArray) -> list[Receipt]:
-        """Apply a mean of gradients, or return no receipts if one is stale; refuse a single one."""
+        """Apply a mean of gradients; refuse a single stale one, or return no receipts."""
         own = self._owned()
         with self._changed:
             before, limit = self.version, self._max_staleness
@@ -306,7 +306,7 @@ class GradientServer:
     # -- on a reducer --------------------------------------------------------------------------
 
     def _reduce(self, incarnation: int, version: int, grad_P: NumpyArray) -> Future[Receipt | None]:
-        """Queue a gradient, and answer once the owner has answered for it."""
+        """Queue a gradient; the future gets the receipt when the owner has answered."""
         if not np.isfinite(grad_P).all():
             raise NonFiniteError(
                 "A gradient that was pushed holds NaN or infinity; it would spoil the mean with "

@@ -28,7 +28,7 @@ class HalfPrecision:
     ) -> dict[str, Tensor]:
         """Return the tensors on the CPU, 32-bit ones in half precision.
 
-        Those with a prefix of `but` stay as they are.
+        Tensors with a name prefix of `but` stay as they are.
         """
         return {
             name: tensor.cpu()

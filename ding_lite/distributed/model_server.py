@@ -29,7 +29,7 @@ class Number(NamedTuple):
     """The number of a version."""
 
     incarnation: int
-    """That of the publisher: one that was restarted counts anew."""
+    """The publisher's incarnation; a restarted publisher counts versions from 1 again."""
     version: int
 
 
@@ -66,7 +66,7 @@ class ModelServer:
         """Offer weights to all connected nodes; neither waits for them nor keeps old versions.
 
         Args:
-            weights: Tensors by name, on any device. They are copied: they may change at once.
+            weights: Tensors by name, on any device. They are copied, and may change after the call.
             half: Send 32-bit numbers in 16 bits: half the bytes, about three digits of each. Sums
                 of running statistics (`norm.*`), which may be too large for that, are sent as they
                 are.
@@ -89,12 +89,12 @@ class ModelServer:
         return version
 
     def fetch(self, *, newer_than: int | None = None) -> Model | None:
-        """Return the newest weights that have come; None where there are none.
+        """Return the newest weights that have arrived; None if there are none.
 
-        The node that publishes fetches its own: what it has offered, copied now.
+        The publishing node gets the weights that it has published last.
 
         Args:
-            newer_than: The version that was fetched before: that one is not returned again.
+            newer_than: The version that was fetched before; it is not returned again.
         """
         if self._version is not None:
             if self._version == newer_than:
@@ -118,12 +118,12 @@ class ModelServer:
 
     @property
     def arrived(self) -> Number | None:
-        """The number of the newest weights that have arrived from there."""
+        """The number of the newest weights of another node that have arrived."""
         published = self._topics.newest.get(self._published)
         return None if published is None else Number(*published["number"])
 
     def num_behind(self, number: Number | None) -> int | None:
-        """Count the versions that were published after one; None where they cannot be compared."""
+        """Count the versions published after `number`; None if they cannot be compared."""
         announced = self.announced
         if announced is None or number is None or number.incarnation != announced.incarnation:
             return None
@@ -158,7 +158,7 @@ class ModelServer:
     def wait_for(
         self, ready: Callable[[], bool], *, timeout: float | None, until: Callable[[], bool]
     ) -> bool:
-        """Wait until `ready()`, asked as weights arrive, or `until()`; tell whether in time."""
+        """Wait until `ready()` or `until()`, checked as weights arrive; False if too late."""
         return self._topics.wait(lambda _: ready(), Deadline.after(timeout), until)
 
 

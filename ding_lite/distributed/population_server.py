@@ -67,7 +67,7 @@ class PopulationServer:
         group: Its first node is the owner.
         learners: The nodes that train. They must be connected to it.
         population: The population to train; the same on every node.
-        name: Distinguishes it from others of the same nodes.
+        name: Distinguishes this server from others of the same nodes.
         timeout: Seconds that a learner waits for a lost server, and the server for a learner to
             train members that were lost.
 
@@ -150,7 +150,7 @@ class PopulationServer:
         """Give back members after training and evaluation.
 
         Args:
-            states: By place.
+            states: The members' states, by place.
             counted: The learner's counters for them, by the names in `COUNTERS`.
             until: Ends the wait for a lost server.
 
@@ -185,7 +185,7 @@ class PopulationServer:
     def population(self) -> Any:  # noqa: ANN401 - of the kind that was given
         """On the owner: its population, complete once all members are back.
 
-        On other nodes the one that was given, so that a program may use it on all nodes.
+        On other nodes the given population, so that a program may use it on all nodes.
         """
         return self._given if self._own is None else self._own
 
@@ -245,7 +245,7 @@ class PopulationServer:
         self.hand_out()
 
     def _wait_for_change(self, homeless: list[int], until: Callable[[], bool]) -> None:
-        """Wait until all are back, or until other members than these have no learner."""
+        """Wait until all members are back, or those without a learner are no longer `homeless`."""
         # There is no time limit for a learner with members while it is connected.
         deadline = Deadline.after(self._server.timeout if homeless else None)
 

@@ -16,12 +16,12 @@ Condition: TypeAlias = Callable[[], bool]
 
 
 def new_incarnation() -> int:
-    """Draw a number that tells this object from one of an earlier process; never 0."""
+    """Draw a number that distinguishes this object from one of an earlier process; never 0."""
     return int.from_bytes(os.urandom(6), "little") + 1
 
 
 class Server:
-    """One node's part in a service of which one node, the owner, answers the calls.
+    """One node's side of a service; the owner, one of its nodes, holds the state.
 
     Args:
         group: Its first node is the owner.
@@ -46,7 +46,7 @@ class Server:
         self.router.register(f"{self._name}.{name}", fn, quick=quick)
 
     def renew(self) -> None:
-        """Take another incarnation: what was handed out before is no longer accepted."""
+        """Take another incarnation; work handed out under the former one is no longer accepted."""
         self.incarnation = new_incarnation()
         self.notify()
 
@@ -55,7 +55,7 @@ class Server:
         self._changes.wake()
 
     def wait(self, ready: Condition, deadline: Deadline, until: Condition) -> bool:
-        """Block until `ready()` or `until()`; return whether that came in time."""
+        """Block until `ready()` or `until()`; return False if the deadline expires first."""
         return self._changes.wait(lambda _: ready(), deadline, until)
 
     def is_connected(self, node: int) -> bool:
@@ -81,11 +81,12 @@ class Server:
     def call(
         self, node: int, name: str, *args: object, until: Condition, awaits_server: bool = True
     ) -> Any:  # noqa: ANN401 - as the handler answers
-        """Call a node, and wait for its answer; None if it was lost, or `until` ended a wait.
+        """Call a node and return its answer; None if the node was lost, or `until` ended a wait.
 
-        `until` ends the wait for a lost node. A new process, which has yet to make its server, is
-        waited for if `awaits_server`, and else counts as lost. DeadlineExceeded says that the node
-        was not connected, or has not answered, in time; RemoteError is its handler's.
+        `until` also ends the wait for a lost node. If a new process has not made its server yet,
+        the call waits for it if `awaits_server`; otherwise the node counts as lost. Raises
+        DeadlineExceeded if the node was not connected, or did not answer, in time, and RemoteError
+        for an error of the handler.
         """
         deadline = Deadline.after(self.timeout)
         if self.wait_for_node(node, until):
@@ -107,5 +108,5 @@ class Server:
 
 
 def is_new(error: RemoteError, deadline: Deadline) -> bool:
-    """Tell whether the process of a node is a new one, which has yet to make its server."""
+    """Tell whether the node has a new process that has not made its server yet."""
     return error.is_not_registered and not deadline.expires_within(REGISTRATION_S)

@@ -1,18 +1,18 @@
 """A prioritized replay with a shard on each collector (Ape-X, arXiv:1803.00933).
 
 Each collector owns a shard, a `PrioritizedReplay`, and adds to it without a message. A learner
-samples from all of them, from each shard in proportion to its sum of priorities. These sums are
-those of the previous answers, unless those are old; the current sum of a shard comes with its
-answer, and the importance weights are those of the actual probabilities.
+samples from all of them, from each shard in proportion to its sum of priorities. The sums are
+known from previous answers, and are requested again when they are old. Each answer holds the
+shard's current sum, and importance weights use the actual probabilities.
 
-A learner requests several batches at a time, and the next ones while it still learns from these;
-new priorities are sent with the next request. So a batch is a few updates old when it is learned
-from: at most one and a half times `prefetch`.
+A learner requests several batches at a time, and requests the next ones while it still learns
+from the current ones. New priorities are sent with the next request. So a batch is a few updates
+old when the learner uses it: at most one and a half times `prefetch`.
 
-A lock is held only while a shard draws and copies: collectors go on while a learner learns. So
-sampled transitions may be overwritten before their new priorities arrive. Each transition has a
-serial that is never reused, and each incarnation of a shard's process a number of its own: an
-update of a transition that is gone is recognised, and skipped.
+A lock is held only while a shard draws and copies, so collectors continue while a learner learns,
+and sampled transitions may be overwritten before their new priorities arrive. Each transition has
+a serial that is never reused, and each process of a shard has its own incarnation number. So the
+shard recognises and skips updates of transitions that are gone.
 """
 
 from __future__ import annotations
@@ -42,39 +42,39 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import check_all, inside, whole
 
 LOOK_S = 0.25
-"""Seconds between requests of `wait_for` for the shards' sizes, without news from collectors."""
+"""Seconds between requests of `wait_for` for shard sizes while collectors report no progress."""
 MOST_DRAWN = 1 << 20
-"""The most transitions that a request to a shard may ask for."""
+"""The most transitions that one request to a shard may ask for."""
 BLOCK_BYTES = 1 << 20
-"""The most bytes of a block; of larger batches fewer are requested at a time."""
+"""The most bytes of a block; fewer large batches are requested at a time."""
 MOST_WAITING = 32
-"""The batches of new priorities that may be kept for the next request."""
+"""The most batches of new priorities that are kept for the next request."""
 
 
 class ShardedReplay:
     """The newest transitions of several collectors, sampled as from one replay.
 
-    Every node makes one, with the same arguments. On a collector `add` and `len` are of its own
-    shard. On a learner `sample`, `update_priorities` and `len` are of all shards that can be
-    reached: a lost one is left out, with a warning, and used again when it is back.
+    Every node makes one, with the same arguments. On a collector `add` and `len` use its own shard.
+    On a learner `sample`, `update_priorities` and `len` use all shards that can be reached. A lost
+    shard is left out, with a warning, and used again when it is back.
 
     Args:
-        group: The nodes that own a shard each; in an elastic job also nodes of its labels that
+        group: The nodes that own a shard each; in an elastic job also nodes with these labels that
             join later.
-        spec: The environment's.
+        spec: The environment's spec.
         shard_capacity: Transitions that each shard keeps.
         alpha: 0 samples uniformly, 1 fully in proportion to the priorities; 0.6 is usual.
         beta: The default of `sample`; see `PrioritizedReplay`.
-        fields: Fields of your own, as those of a `ReplayBuffer`.
-        seed: Of the samples; each shard derives its own.
-        name: Distinguishes it from others of the same nodes.
+        fields: Additional fields, as in `ReplayBuffer`.
+        seed: Seed of the samples; each shard derives its own.
+        name: Distinguishes this replay from others of the same nodes.
         prefetch: How many batches are requested at a time, if they are of one size and take less
-            than a megabyte; the next ones when half of these are left, so that they arrive while
-            the learner learns. More cost less each, and are older when they are learned from: by
-            up to 1.5 times as many updates. 0 requests each batch when it is sampled.
+            than a megabyte. The next ones are requested when half of these are left, so that they
+            arrive while the learner learns. More batches cost less each, and are up to 1.5 times
+            as many updates old. 0 requests each batch when it is sampled.
 
     Raises:
-        ConfigError: A setting is out of range, or this node has such a replay of this name.
+        ConfigError: A setting is out of range, or this node already has a replay of this name.
 
     Example:
         >>> from ding_lite.distributed import World
@@ -152,13 +152,13 @@ class ShardedReplay:
         """Add transitions to this node's shard; no message is sent.
 
         Args:
-            transitions: What to add, B of them.
+            transitions: The transitions to add, B of them.
             priority: The priority of each, [B]; by default the highest one of the shard. Ape-X's
                 collectors compute |TD error|: `mw.add_to(replay, priority=policy.td_errors)`.
-            **own: The values of the replay's own `fields`.
+            **own: The values of the replay's additional `fields`.
 
         Raises:
-            ConfigError: This node has no shard, or it refuses a priority or an own field.
+            ConfigError: This node has no shard, or a priority or an additional field is invalid.
             ShapeError: A field does not have the shape of the spec.
             NonFiniteError: A priority is NaN or infinite. Nothing is added then.
         """
@@ -231,7 +231,7 @@ class ShardedReplay:
     def wait_for(
         self, size: int, *, until: Callable[[], bool], timeout: float | None = 60.0
     ) -> None:
-        """Wait until the shards hold so many transitions together, or `until()`.
+        """Wait until the shards together hold `size` transitions, or `until()` returns True.
 
         A node that owns a shard does not wait, as it fills the shard itself.
 
@@ -260,7 +260,7 @@ class ShardedReplay:
         """Sample transitions of all shards in proportion to their priorities, as torch tensors.
 
         Args:
-            batch_size: How many; exactly so many are returned, also if a shard is lost.
+            batch_size: The number of transitions; the batch is full even if a shard is lost.
             beta: The degree of correction by the importance weights, 0 to 1.
 
         Raises:
@@ -317,12 +317,12 @@ class ShardedReplay:
         shard, are skipped there; `num_skipped` counts them as the answers arrive.
 
         Returns:
-            How many are for shards that can be reached.
+            The number of priorities for shards that can be reached.
 
         Raises:
             ConfigError: The batch is not from a sharded replay, or a priority is below 0.
             ShapeError: There are not as many priorities as transitions.
-            NonFiniteError: One of them is NaN or infinite. Nothing is changed then.
+            NonFiniteError: A priority is NaN or infinite. Nothing is changed then.
         """
         if not isinstance(batch, ShardedTransitions):
             raise ConfigError(

@@ -1,8 +1,8 @@
 """The shards of a replay, seen from one node, and the requests to them.
 
-A request holds new priorities of earlier draws, and how many transitions to draw. A shard answers
-with those and with its size and sum, so that sampling needs no other requests. A shard that is
-lost, or does not answer in time, is left out until it has answered a greeting.
+A request holds new priorities of earlier draws, and the number of transitions to draw. The answer
+holds the transitions, and the shard's size and sum, so sampling needs no other requests. A shard
+that is lost, or does not answer in time, is left out until it has answered a greeting.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ShardAnswer:
 
     incarnation: int
     num_updated: int
-    """How many of the new priorities were of transitions that it still holds."""
+    """How many new priorities were applied, as the shard still holds their transitions."""
     drawn: Drawn
 
 
@@ -65,7 +65,7 @@ class Asked:
 
     rank: int
     share: float
-    """Its part of all draws that were requested together."""
+    """The shard's part of all draws that were requested together."""
     num_updates: int
     """How many new priorities the request holds."""
     answer: Future[Any]
@@ -111,7 +111,7 @@ class Shards:
     def look(self, *, wait: bool = False) -> None:
         """Greet new and restarted shards, and update the known states.
 
-        In an elastic job nodes that have joined have the next ranks.
+        Nodes that join an elastic job get the next ranks.
         """
         self._greet()
         if wait:
@@ -145,8 +145,8 @@ class Shards:
     ) -> list[Asked]:
         """Request draws from the shards, in proportion to their sums.
 
-        As in a sum tree the sum of all is cut into as many equal parts as there are draws, and
-        each part is one draw of the shard in which a random point of it lies.
+        As in a sum tree, the total sum is cut into `count` equal parts, and a random point is drawn
+        in each part. The shard in which the point lies gets the draw.
         """
         self.look()
         total_K = np.array([shard.total for shard in self._shards])
@@ -186,7 +186,7 @@ class Shards:
         return asked
 
     def collect(self, asked: Sequence[Asked]) -> list[tuple[Asked, ShardAnswer]]:
-        """Wait for answers, without those of shards that are lost or take too long."""
+        """Wait for answers; leave out shards that are lost or take too long."""
         deadline = Deadline.after(ANSWER_S, SYSTEM_CLOCK)
         shares = []
         for question in asked:

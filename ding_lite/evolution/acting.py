@@ -14,10 +14,10 @@ from ding_lite.rl.protocols import Policy
 
 
 class ActTogether:
-    """Acts greedily for several agents, those of one architecture as one computation.
+    """Acts greedily for several agents; agents of one architecture are computed together.
 
-    Agents with memory act one after the other, each by its own states. It keeps the weights that
-    the policies have when it is made.
+    Agents with memory act one after the other, each by its own states. The object is valid until
+    the weights of the policies change.
 
     Example:
         >>> from ding_lite.rl import DQN, make_envs
@@ -39,7 +39,7 @@ class ActTogether:
             _Group(members, len(agents)) for members in groups.values() if len(members) > 1
         ]
         together = {index for group in self._groups for index in group.indices}
-        # Of each agent a state for all environments, of which those count where it acts.
+        # Each agent has states for all environments; only those where it acts are used.
         self._memories: dict[int, Memory | None] = {}
         self._alone = [index for index in range(len(agents)) if index not in together]
 
@@ -95,7 +95,7 @@ class _Group:
         own_N = np.flatnonzero(row_N >= 0)
         if not own_N.size:
             return
-        # All observations go through all networks: of small ones the calls cost more than the
+        # All networks see all observations: for small networks a call costs more than the
         # arithmetic.
         actions_GN = self._choose(obs[None, own_N])
         actions[own_N] = actions_GN[row_N[own_N], np.arange(own_N.size)]

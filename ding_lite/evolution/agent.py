@@ -34,7 +34,7 @@ class Birth:
     id: int
     """The agent's id, unique in the population over all generations."""
     parent: int | None = None
-    """The id of the agent that it was copied from, or was before; None for the first ones."""
+    """The id of the agent that it was copied from or mutated from; None for the first agents."""
     generation: int = 0
     """The generation of its birth."""
     mutation: str = "first"
@@ -52,7 +52,7 @@ class Agent:
         policy: Its first policy.
         place: Its place in the population, from 0.
         searched: The names of the hyper-parameters that are searched.
-        learn_every: Env steps of its own per update; None leaves that to `train`.
+        learn_every: The agent's env steps per update; None leaves that to `train`.
         birth: Its origin; by default it is the first one in its place.
 
     Example:
@@ -63,7 +63,7 @@ class Agent:
         ((2,), {'lr': 0.002})
     """
 
-    # More than 20 methods: those of a policy, so that stages take an agent as one, and its own.
+    # More than 20 methods: those of a policy, as middleware use an agent as one, and its own.
 
     def __init__(
         self,
@@ -83,15 +83,15 @@ class Agent:
         self.searched = tuple(searched)
         """The names of the hyper-parameters that are searched."""
         self.learn_every = learn_every
-        """Env steps of its own per update; None leaves that to `train`."""
+        """The agent's env steps per update; None leaves that to `train`."""
         self.birth = birth or Birth(id=place)
         """Its origin."""
         self.evaluations: list[float] = []
         """The mean returns of its evaluations, and before its birth those of its parent."""
         self.num_new_evaluations = 0
-        """How many of them are of this generation."""
+        """The number of evaluations in this generation."""
         self.fault: str | None = None
-        """Why it learns no more in this generation: its weights or losses are not finite."""
+        """The reason why it stopped learning in this generation: weights or losses not finite."""
         self.is_away = False
         """Whether another node trains it in this generation."""
         self._steps_not_learned_from = 0
@@ -134,7 +134,7 @@ class Agent:
         return memory_of(self.policy, num_envs)
 
     def weights(self) -> dict[str, Tensor]:
-        """Copy what a collector needs to act."""
+        """Copy the weights that a collector needs to act."""
         return self.policy.weights()
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
@@ -174,7 +174,7 @@ class Agent:
 
     @property
     def rests(self) -> bool:
-        """Whether it is skipped here: it is broken, or away."""
+        """Whether this node skips it: it has a fault, or another node trains it."""
         return self.is_away or self.fault is not None
 
     def mean_fitness(self, window: int) -> float:
@@ -192,7 +192,7 @@ class Agent:
         self.num_new_evaluations += 1
 
     def set_aside(self, error: NonFiniteError) -> None:
-        """Skip it until another agent is copied into its place: its numbers are not finite."""
+        """Skip the agent, as its numbers are not finite, until a copy replaces it."""
         self.fault = str(error)
         logger.warning(
             "agent %d does no more in this generation, with the settings %s: %s",
@@ -204,11 +204,11 @@ class Agent:
     # -- a new generation ----------------------------------------------------------------
 
     def inherit(self, parent: Agent, *, seed: int) -> None:
-        """Become an independent copy of another agent, with random numbers of its own.
+        """Become an independent copy of another agent, with its own random numbers.
 
         Args:
             parent: The agent to copy.
-            seed: Of the copy's random numbers, which would else be its parent's.
+            seed: Seed of the copy's random numbers, which would otherwise equal its parent's.
         """
         policy = parent.policy.clone()
         state = policy.state_dict()
@@ -252,10 +252,10 @@ class Agent:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken, with the settings of then.
+        """Restore a `state_dict` exactly, with its settings.
 
         Raises:
-            CheckpointError: It is no state of an agent.
+            CheckpointError: The state is not that of an agent.
         """
         missing = self.state_dict().keys() - state.keys() - {"growth"}
         if missing:

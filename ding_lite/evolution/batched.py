@@ -1,7 +1,7 @@
-"""Batched policies: those of one architecture act and learn as one computation.
+"""Batched policies: policies of one architecture act and learn as one computation.
 
-`KINDS` lists the policies that can; all others act and learn one after the other. A further kind is
-one `Stack` and one entry here.
+`KINDS` lists the supported policies; all others act and learn one after the other. A further kind
+needs one `Stack` and one entry here.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ KINDS: dict[type[Any], tuple[type[Stack[Any]], ...]] = {
     PPO: (RolloutStack,),
     IMPALA: (RolloutStack,),
 }
-"""The stacks of each kind of policy, of which the first with a key is taken. A
-subclass of one of them is no such kind."""
+"""The stack classes of each policy class; the first one that returns a key is used. Subclasses of
+these policy classes are not supported."""
 
 
 def stack_key(policy: Policy) -> Hashable | None:
@@ -50,7 +50,7 @@ def stack_key(policy: Policy) -> Hashable | None:
 
 
 def make_stack(like: Policy, count: int) -> Stack[Any]:
-    """Make a stack for so many policies like one that has a `stack_key`."""
+    """Make a stack for `count` policies like this one, which has a `stack_key`."""
     kind, _ = _kind_and_key(like)
     if kind is None:
         raise ConfigError(
@@ -69,7 +69,7 @@ def _kind_and_key(policy: Policy) -> tuple[type[Stack[Any]] | None, Hashable | N
 
 
 def _may_share(policy: Any) -> bool:  # noqa: ANN401 - one of `KINDS`, or any other
-    """Return whether observations, optimiser, gradients and device are those that stacks know."""
+    """Return whether stacks support the policy's observations, optimiser, gradients and device."""
     return (
         isinstance(policy, OpenPolicy)
         and policy.device.type == "cpu"

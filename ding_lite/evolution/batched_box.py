@@ -55,7 +55,7 @@ class BoxStack(ReplayStack[BoxT]):
 
     @classmethod
     def key(cls, policy: BoxT) -> Hashable | None:
-        """Return None for what has no written-out form here."""
+        """Return None for policies that this stack does not compute, such as those with images."""
         if policy.spec.is_image or policy.has_own_network:
             return None
         weights, _ = policy.flat_weights

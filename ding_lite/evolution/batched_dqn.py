@@ -28,7 +28,7 @@ class StackedValues(Values, Protocol):
     """The networks of the first policies of a stack."""
 
     def backward(self, saved: Any, grad_GBA: Tensor, /) -> None:  # noqa: ANN401 - each its own
-        """Write the gradients of the weights, given that of the values."""
+        """Write the gradients of the weights, given the gradient of the values."""
 
 
 class DQNStack(ReplayStack[DQN]):
@@ -54,7 +54,7 @@ class DQNStack(ReplayStack[DQN]):
 
     @classmethod
     def key(cls, policy: DQN) -> Hashable | None:
-        """Return None for what has no written-out form here."""
+        """Return None for policies that this stack does not compute, such as those with images."""
         config = policy.config
         if policy.spec.is_image or config.dueling or policy.has_own_network:
             return None

@@ -2,9 +2,9 @@
 
 The weights of the policies lie in the rows of one matrix, and each layer is one multiplication for
 all. The overhead of an update, which is most of its cost for small networks, is then paid once
-instead of once a policy. Step sizes, discounts, batch sizes and all settings that need no other
-arithmetic may differ; a policy with fewer transitions in a batch is masked, one with fewer updates
-left out. Each policy ends as it would have ended alone.
+instead of once per policy. Settings that do not change the arithmetic may differ, such as step
+sizes, discounts and batch sizes. Missing transitions of a smaller batch are masked, and policies
+without updates left are skipped. Each policy ends as it would have ended alone.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Stackable(Protocol):
         """The statistics by which observations are normalised."""
 
     def as_inputs(self, obs: Any, /) -> Any:  # noqa: ANN401 - an array
-        """Return observations checked, and normalised."""
+        """Return observations, checked and normalised."""
 
     @property
     def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:
@@ -65,7 +65,7 @@ class UpdateResult:
     metrics: Metrics | None = None
     """The metrics of its last update; None without updates."""
     batch: Transitions | Sequence[Rollout] | None = None
-    """The batch of its last update, or the rollouts of all."""
+    """The batch of its last update, or the rollouts of all its updates."""
     updates: int = 0
     """The number of its updates."""
     fault: NonFiniteError | None = None
@@ -86,7 +86,7 @@ class Stack(ABC, Generic[PolicyT]):
     def key(cls, policy: PolicyT) -> Hashable | None:
         """Return the key that policies of one stack share; None for one that learns alone.
 
-        Its observations are not packed, and its optimiser is the usual one.
+        The observations of the policy are not packed, and its optimiser is the usual one.
         """
 
     @abstractmethod
@@ -106,7 +106,7 @@ class Stack(ABC, Generic[PolicyT]):
         *args: Any,  # noqa: ANN401 - what a kind of policy learns from
         **kwargs: Any,  # noqa: ANN401
     ) -> list[UpdateResult]:
-        """Do updates of at most as many policies as the stack has places; return their results."""
+        """Update at most as many policies as the stack has places; return their results."""
 
     def _take(self, policies: Sequence[PolicyT]) -> int:
         """Copy the weights that are learned, without the targets; return the number of policies."""
@@ -115,14 +115,14 @@ class Stack(ABC, Generic[PolicyT]):
         return len(flats)
 
     def _seen_by(self, policies: Sequence[PolicyT], obs: NumpyArray) -> NumpyArray:
-        """Return observations, [G or 1, N, ...], as policies see them: normalised, if at all."""
+        """Return observations, [G or 1, N, ...], normalised if the policies do so."""
         if policies[0].norm is None:
             return obs
         rows = np.broadcast_to(obs, (len(policies), *obs.shape[1:]))
         return np.stack([p.as_inputs(own) for p, own in zip(policies, rows, strict=True)])
 
     def _vectors(self, obs: Array, count: int) -> Tensor:
-        """Return observations, normalised if at all, as networks take them, [G, B, I]."""
+        """Return observations as network inputs, [G, B, I], normalised if the policies do so."""
         vectors = as_floats(torch.as_tensor(obs)).float()
         return vectors.reshape(count, -1, math.prod(vectors.shape[1:]))
 
@@ -135,9 +135,9 @@ class ReplayStack(Stack[PolicyT]):
         """Do one update of the policies with updates left."""
 
     def _observations(self, layout: Layout[PolicyT], batch: Transitions) -> tuple[Tensor, Tensor]:
-        """Return observations and next observations, [G, B, ...], of each policy as it sees them.
+        """Return each policy's observations and next observations, [G, B, ...], normalised if used.
 
-        The statistics of a policy with normalised observations are updated first.
+        The running statistics of the policies are updated first.
         """
         pair: Sequence[Array] = (batch.obs, batch.next_obs)
         for each in pair:
@@ -166,14 +166,14 @@ class ReplayStack(Stack[PolicyT]):
             policies: At most as many as the stack has places, of its architecture.
             sizes: The batch size of each.
             updates: The number of updates of each.
-            sample: Samples so many transitions. In each round it is called once, for as many as the
+            sample: Samples a number of transitions. It is called once per round, for as many as the
                 largest batch has for each policy with updates left.
 
         Returns:
             The result of each, in their order.
 
         Raises:
-            ShapeError: If the observations are not those of the environment they were made for.
+            ShapeError: The observations do not fit the environment of the policies.
         """
         order = sorted(range(len(policies)), key=lambda index: -updates[index])
         turns = [Turn(policies[index], sizes[index], updates[index]) for index in order]

@@ -1,8 +1,8 @@
 """Mutations of offspring.
 
-One mutation is drawn for each agent: none, of its architecture, of its weights, of its activation,
-or of one hyper-parameter. Actor, critics and targets change together, and the optimiser keeps its
-moments. A further kind of mutation is one method here and one entry of `KINDS`.
+One mutation is drawn for each agent: none, architecture, weights, activation, or one
+hyper-parameter. Actor, critics and targets change together, and the optimiser keeps its moments. A
+further kind of mutation needs one method here and one entry in `KINDS`.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
 from ding_lite.settings import at_least, check_all, finite, inside, whole
 
 _CONVS_PROB = 0.5
-"""The probability that an architecture mutation of a network for images is of its convolutions."""
+"""The probability that an architecture mutation of an image network changes a convolution."""
 _KERNEL_PROB = 0.3
-"""The probability that such a mutation is of a kernel, where it is not of a layer."""
+"""The probability that such a mutation changes a kernel, unless it changes a layer."""
 _MAX_KERNEL = 9
-"""The largest kernel that grows, in pixels."""
+"""The largest size of a kernel after growth, in pixels."""
 
 KINDS = ("none", "architecture", "weights", "activation", "hyperparameters")
 
@@ -60,7 +60,7 @@ KINDS = ("none", "architecture", "weights", "activation", "hyperparameters")
 class Mutation:
     """Mutates agents, reproducibly at random.
 
-    The first five settings are the probabilities of each kind, divided by their sum.
+    The first five settings are relative probabilities of the kinds of mutation.
 
     Args:
         search: The hyper-parameters that may change; None for none.
@@ -69,18 +69,18 @@ class Mutation:
         weights: Noise is added to all weights.
         activation: The activation of the hidden layers becomes another function.
         hyperparameters: One of the searched hyper-parameters takes another value.
-        new_layer_prob: The probability that an architecture mutation is of a whole layer.
+        new_layer_prob: The probability that an architecture mutation changes a whole layer.
         remove_prob: The probability that an architecture mutation removes instead of adding.
             Adding preserves the network's function; removing does not.
         mutation_sd: The standard deviation of the noise, relative to the root mean square of a
             tensor.
-        num_nodes: How many units may be added or taken out at a time.
-        max_nodes: The widest that a hidden layer may become.
-        min_nodes: The narrowest.
-        max_layers: The most hidden layers.
-        min_layers: The fewest.
+        num_nodes: The maximum number of units added or removed at a time.
+        max_nodes: The maximum width of a hidden layer.
+        min_nodes: The minimum width of a hidden layer.
+        max_layers: The maximum number of hidden layers.
+        min_layers: The minimum number of hidden layers.
         mutate_elite: Whether the best agent is mutated, too.
-        seed: Of all random choices.
+        seed: Seed of all random choices.
 
     Raises:
         ConfigError: A setting is out of range.
@@ -146,7 +146,7 @@ class Mutation:
         """Raise if a mutation does not apply to a policy.
 
         Raises:
-            ConfigError: It lacks a setting, or its parameter layout is unknown.
+            ConfigError: The policy lacks a setting, or its parameter layout is unknown.
         """
         self.search.check(policy.config)
         if not has_own_network(policy) and (self._odds["architecture"] or self._odds["weights"]):
@@ -167,7 +167,7 @@ class Mutation:
         return kinds[kind](agent) if kind in kinds else "none"
 
     def state_dict(self) -> dict[str, Any]:
-        """Copy what an exact resume needs."""
+        """Copy the state that an exact resume needs."""
         return {"rng": rng_state(self._rng)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -175,9 +175,9 @@ class Mutation:
         set_rng_state(self._rng, state["rng"])
 
     def _mutate_architecture(self, agent: Agent) -> str:
-        """Add or remove a layer if that was drawn and is possible, else some units.
+        """Add or remove a layer if one was drawn and this is possible, else some units.
 
-        An own network grows as it says; one that does not say how stays as it is.
+        A user's network grows by its `grow`, and stays unchanged without it.
         """
         if has_own_network(agent.policy):
             return _grow(agent, seed=int(self._rng.integers(2**63)))
@@ -300,7 +300,7 @@ def _grow(agent: Agent, *, seed: int) -> str:
 
 
 def _num_weights(policy: Policy) -> int:
-    """Return the numbers in the own networks of a policy, without those of targets."""
+    """Return the number of weights in a user's networks, without targets."""
     learned, *_ = cast(OpenPolicy, policy).own_modules.values()
     return sum(t.numel() for module in learned.values() for t in module.state_dict().values())
 
@@ -324,7 +324,6 @@ def _replace(
     state: Mapping[str, Any],
     **changes: object,
 ) -> None:
-    """Replace an agent's policy by one with other settings, and these tensors."""
     config: Any = agent.config
     policy = made_like(agent.policy, dataclasses.replace(config, **changes))
     policy.load_state_dict(layout.close(tensors, state, policy.state_dict()))
@@ -336,7 +335,6 @@ def _spell_convs(convs: Convs) -> str:
 
 
 def _change(agent: Agent, name: str, before: Value, after: Value) -> str:
-    """Change one setting of an agent, and keep all else."""
     if name == LEARN_EVERY:
         agent.learn_every = int(after)
     else:

@@ -26,9 +26,9 @@ from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.settings import as_config, check_all, whole
 
 _COPIES_THAT_LEARN = 4
-"""The copies of its weights that an agent has at least: gradient and moments of Adam, too."""
+"""The least copies of its weights that an agent holds: weights, gradient, two moments of Adam."""
 _BYTES_OF_OBJECTS = 16_384
-"""The least memory of an agent beside its weights, in bytes."""
+"""The least memory of an agent in addition to its weights, in bytes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Life:
     id: int
     """The agent's id, which stays as long as the agent is not changed."""
     parent: int | None
-    """The id of the agent that it was copied from, or was before."""
+    """The id of the agent that it was copied from or mutated from."""
     mutation: str
     """The mutation that changed it."""
     fitness: float | None
@@ -59,8 +59,8 @@ class Population:
     """Agents by place. Made by `Population.of`.
 
     Args:
-        agents: Of one kind of policy, made for the same environment.
-        seed: Draws the seeds of offspring.
+        agents: Agents with policies of one kind, made for the same environment.
+        seed: Seed of the seeds of offspring.
 
     Raises:
         ConfigError: There are no agents.
@@ -108,15 +108,16 @@ class Population:
             policy: The kind of policy, such as `DQN`.
             spec: The spec of the environments, `envs.spec`.
             search: The hyper-parameters to search, with their bounds; none by default.
-            size: How many. More search more at a time and cost as much more; 4 to 10 are usual.
-            seed: Of the initial weights and hyper-parameters.
+            size: The number of agents. More agents search more settings at a time, at proportional
+                cost; 4 to 10 are usual.
+            seed: Seed of the initial weights and hyper-parameters.
             config: The settings that all share, as the policy takes them, or as a dict; the
-                policy's own by default.
-            network: A network of one's own, as the policy takes it: a function of the spec makes
-                one for each agent, with its seed; a module is copied with its weights.
-            actor: An actor of one's own, likewise.
-            critic: A critic of one's own, likewise.
-            optimizer: An optimiser of one's own, as the policy takes it.
+                defaults of the policy by default.
+            network: A user's network, as the policy takes it. A function of the spec makes one for
+                each agent, with its seed; a module is copied with its weights.
+            actor: A user's actor, likewise.
+            critic: A user's critic, likewise.
+            optimizer: A user's optimiser, as the policy takes it.
 
         Raises:
             ConfigError: A setting to search is not one of the policy's, a number is out of range,
@@ -169,7 +170,7 @@ class Population:
 
     @property
     def best(self) -> Agent:
-        """The agent with the best last evaluation; the oldest one of several.
+        """The agent with the best last evaluation; the oldest of several equally good ones.
 
         Offspring inherit the evaluations of their parents, and are younger.
         """
@@ -229,7 +230,7 @@ class Population:
         ]
 
     def state_dict(self) -> dict[str, Any]:
-        """Copy everything that an exact resume needs."""
+        """Copy the state that an exact resume needs."""
         return {
             "agents": [agent.state_dict() for agent in self.agents],
             "generation": self.generation,
@@ -239,10 +240,10 @@ class Population:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken, also where networks have grown since.
+        """Restore a `state_dict` exactly, even if networks have grown since.
 
         Raises:
-            CheckpointError: It is no state of a population, or of one of another size.
+            CheckpointError: The state is not that of a population, or of one of another size.
         """
         if set(state) != {"agents", "generation", "lives", "next_id", "rng"}:
             raise CheckpointError(f"This is no state of a population: it has {sorted(state)}.")
@@ -297,7 +298,6 @@ def _check_fits(agent: Agent, size: int) -> None:
 
 
 def _copied(parts: Mapping[str, object]) -> dict[str, Any]:
-    """Copy modules, so that each agent has one of its own."""
     return {n: copied(p) if isinstance(p, nn.Module) else p for n, p in parts.items()}
 
 

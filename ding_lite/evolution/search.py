@@ -142,10 +142,10 @@ def integer(low: int, high: int, *, grow: float = 1.2, shrink: float = 0.8) -> P
     """Search integers, both bounds included.
 
     Args:
-        low: The lowest.
-        high: The highest.
-        grow: The factor of a mutation upwards. Further from 1 takes larger steps.
-        shrink: The factor downwards.
+        low: The lowest value.
+        high: The highest value.
+        grow: The factor of an upward mutation. Further from 1 takes larger steps.
+        shrink: The factor of a downward mutation.
 
     Raises:
         ConfigError: The bounds are no whole numbers in order, or a factor goes the wrong way.
@@ -162,10 +162,10 @@ def uniform(low: float, high: float, *, grow: float = 1.2, shrink: float = 0.8) 
     """Search numbers between two bounds, all equally likely at first.
 
     Args:
-        low: The lowest.
-        high: The highest.
-        grow: The factor of a mutation upwards. Further from 1 takes larger steps.
-        shrink: The factor downwards.
+        low: The lowest value.
+        high: The highest value.
+        grow: The factor of an upward mutation. Further from 1 takes larger steps.
+        shrink: The factor of a downward mutation.
 
     Raises:
         ConfigError: The bounds are not in order, or a factor goes the wrong way.
@@ -177,10 +177,10 @@ def log_uniform(low: float, high: float, *, grow: float = 1.2, shrink: float = 0
     """Search numbers above 0, all orders of magnitude equally likely at first.
 
     Args:
-        low: The lowest, above 0.
-        high: The highest.
-        grow: The factor of a mutation upwards. Further from 1 takes larger steps.
-        shrink: The factor downwards.
+        low: The lowest value, above 0.
+        high: The highest value.
+        grow: The factor of an upward mutation. Further from 1 takes larger steps.
+        shrink: The factor of a downward mutation.
 
     Raises:
         ConfigError: The bounds are not in order or not above 0, or a factor goes the wrong way.
@@ -192,7 +192,7 @@ def choice(*values: Value) -> Parameter:
     """Search among values, such as `choice("huber", "mse")`.
 
     Raises:
-        ConfigError: There are fewer than two.
+        ConfigError: There are fewer than two values.
     """
     return Choice(values)
 
@@ -200,14 +200,14 @@ def choice(*values: Value) -> Parameter:
 class Search:
     """The hyper-parameters to search, and their values.
 
-    Beside settings of the policy there is `learn_every`, an agent's own env steps per update.
+    The settings are those of the policy, and `learn_every`, an agent's env steps per update.
 
     Args:
-        **parameters: By the setting's name: a parameter that `integer`, `uniform`, `log_uniform`
-            or `choice` returned.
+        **parameters: For each setting's name, a parameter that `integer`, `uniform`,
+            `log_uniform` or `choice` returned.
 
     Raises:
-        ConfigError: Something else was given.
+        ConfigError: A value is not such a parameter.
 
     Example:
         >>> search = Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, 64))
@@ -233,7 +233,7 @@ class Search:
         return f"Search({', '.join(f'{name}={what!r}' for name, what in self.parameters.items())})"
 
     def without(self, names: Container[str]) -> Search:
-        """Return the search of the other settings."""
+        """Return a search without these settings."""
         return Search(**{name: what for name, what in self.parameters.items() if name not in names})
 
     def draw(self, rng: np.random.Generator) -> dict[str, Value]:
@@ -253,8 +253,8 @@ class Search:
         """Raise if a parameter does not fit a policy with this config.
 
         Raises:
-            ConfigError: A name is no setting, or one that cannot be searched, or a bound is out of
-                the setting's own range.
+            ConfigError: A name is no setting, or cannot be searched, or a bound is out of the
+                setting's range.
         """
         known = [field.name for field in dataclasses.fields(as_dataclass(config))]
         faults = []
@@ -280,10 +280,10 @@ class Search:
 
 
 def as_dataclass(config: object) -> Any:  # noqa: ANN401 - a dataclass of any kind
-    """Return settings that are a dataclass.
+    """Return settings, checked to be a dataclass.
 
     Raises:
-        ConfigError: They are no dataclass.
+        ConfigError: They are not a dataclass.
     """
     if not dataclasses.is_dataclass(config) or isinstance(config, type):
         raise ConfigError(

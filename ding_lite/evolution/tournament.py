@@ -32,11 +32,12 @@ class Tournament:
     Fitness is the mean of an agent's newest evaluations.
 
     Args:
-        size: How many agents take part in one tournament. More favours the best and loses
-            diversity sooner; 2 is usual.
+        size: The number of agents in one tournament. A larger one favours the best agents and
+            loses diversity sooner; 2 is usual.
         elitism: Whether the best agent always stays, unchanged.
-        window: How many evaluations count. More is less noisy, and slower to follow changes.
-        seed: Of the draws of agents.
+        window: The number of evaluations in the mean. More are less noisy, and slower to follow
+            changes.
+        seed: Seed of the draws.
 
     Raises:
         ConfigError: A setting is out of range.
@@ -80,7 +81,7 @@ class Tournament:
         return Selection(elite, _placed(winners))
 
     def state_dict(self) -> dict[str, Any]:
-        """Copy what an exact resume needs."""
+        """Copy the state that an exact resume needs."""
         return {"rng": rng_state(self._rng)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -89,7 +90,7 @@ class Tournament:
 
 
 def _placed(winners: Sequence[int]) -> tuple[int, ...]:
-    """Return the parent of each place: winners keep their own, copies take the others.
+    """Return the parent of each place: winners keep their places, copies take the others.
 
     Example:
         >>> _placed([2, 0, 2, 2])

@@ -1,7 +1,7 @@
 """The types of numbers that files and messages may name; no other dtype is read from outside.
 
-numpy makes a dtype of almost any text. With one of Python objects (`|O`) it would take the bytes
-of a file for pointers, so text from outside is looked up here and never given to `np.dtype`.
+numpy makes a dtype from almost any text. With a dtype of Python objects (`|O`) it would read the
+bytes of a file as pointers, so text from outside is looked up here and never given to `np.dtype`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SAVED_DTYPES: dict[str, NumericDType] = {
     if little.kind in "biuf"
     for dtype in (little, little.newbyteorder(">"))
 }
-"""Those of the large arrays of a checkpoint, by `dtype.str`, in both byte orders."""
+"""Numpy's dtypes of the large arrays of a checkpoint, by `dtype.str`, in both byte orders."""
 
 
 def has_only_flags(array: npt.NDArray[Any]) -> bool:

@@ -8,11 +8,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 MOST_OF_A_PATH, MOST_OF_A_NAME = 4000, 240
-"""Bytes; Linux takes 4,095 and 255, and files beside have longer names, such as `.x.unfinished`."""
+"""Limits in bytes. Linux allows 4,095 and 255, and temporary files have longer names, such as
+`.x.unfinished`."""
 
 
 def path_fault(text: str) -> str:
-    """Describe the fault of a path that cannot name a file; "" where there is none.
+    """Describe the fault of a path that cannot name a file; return "" if it has none.
 
     Example:
         >>> path_fault("runs/1"), path_fault("")
@@ -35,14 +36,14 @@ def path_fault(text: str) -> str:
 
 
 def why(error: OSError) -> str:
-    """Return the system's reason for an error, with the file that it is about where it says so."""
+    """Return the system's reason for an error, with the name of the file if it is known."""
     reason = error.strerror or str(error)
     return reason if error.filename is None else f"{os.fsdecode(error.filename)}: {reason}"
 
 
 @contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Add the name of the file to an error of the system, which writing leaves out."""
+    """Add the name of the file to an OSError, since errors of writes lack it."""
     try:
         yield
     except OSError as error:
@@ -53,7 +54,7 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a file beside `path`, which takes its place when the block has written it whole."""
+    """Yield a temporary file beside `path`, and rename it to `path` when the block ends well."""
     unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
     try:
         with naming(path):

@@ -41,7 +41,7 @@ def find_member(place: str, name: str) -> Any:  # noqa: ANN401 - a class or a fu
 def import_file(place: str) -> ModuleType:
     """Import a file as `python place` would, so that other processes find it by its name.
 
-    Its folder becomes the first one in which Python looks for modules.
+    Its folder becomes the first entry of `sys.path`.
     """
     path = Path(place)
     if not os.path.isfile(path):  # unlike a Path, it takes any text

@@ -1,7 +1,7 @@
 """Measure free and used memory, and refuse large allocations that do not fit.
 
-The system hands out memory that it does not have, and ends a process that uses it, hours later.
-So sizes are checked before anything is allocated.
+Linux grants memory that it does not have, and kills a process that uses it, maybe hours later. So
+sizes are checked before anything is allocated.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _OWN_PAGES = Path("/proc/self/statm")
 
 
 def available_bytes() -> int:
-    """Return how much memory this process may still take, in bytes.
+    """Return how much more memory this process may allocate, in bytes.
 
-    It is the least of what the machine has to spare, what the limits of its control groups
-    (containers, batch systems) leave, and what its limit of address space (`ulimit -v`) leaves.
+    It is the minimum of the machine's available memory and of the rest of each limit: of its
+    control groups (containers, batch systems) and of its address space (`ulimit -v`).
     """
     left = [_spare_bytes(), *_left_by_groups()]
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -35,9 +35,9 @@ def available_bytes() -> int:
 
 
 def process_bytes() -> int:
-    """Return how much memory this process has in use, in bytes: its resident set.
+    """Return the memory that this process uses, in bytes: its resident set.
 
-    Where the system does not tell that, it is the most that the process ever had.
+    If the system does not report it, this is the peak of the process.
     """
     try:
         return _own_bytes(1)
@@ -46,9 +46,9 @@ def process_bytes() -> int:
 
 
 def check_fits(wanted_bytes: int, *, what: str, **option: object) -> None:
-    """Refuse something that needs more memory than there is.
+    """Refuse an allocation of more memory than is available.
 
-    `option` is the one setting that makes it large: the error names it, and what would fit.
+    `option` is the setting that makes it large; the error names it, and a value that fits.
     """
     available = available_bytes()
     if wanted_bytes <= available:
@@ -74,7 +74,7 @@ def _own_bytes(column: int) -> int:
 
 
 def _spare_bytes() -> int:
-    """Return what the machine can hand out without swapping, or all that it has."""
+    """Return the memory available without swapping, or else all memory of the machine."""
     with suppress(OSError):
         if found := re.search(r"^MemAvailable:\s+(\d+) kB$", _MACHINE.read_text(), re.MULTILINE):
             return int(found[1]) * 1024
@@ -82,7 +82,7 @@ def _spare_bytes() -> int:
 
 
 def _left_by_groups() -> Iterator[int]:
-    """Yield what each control group leaves that this process is in, and those around it."""
+    """Yield the remaining memory of each control group around this process."""
     try:
         lines = _OWN_GROUPS.read_text().splitlines()
     except OSError:
@@ -106,12 +106,12 @@ def _left_by_groups() -> Iterator[int]:
 
 
 def _left_by_group(group: Path, limit: str, usage: str, cache: str) -> int | None:
-    """Return what one control group leaves; None where it has no limit, or is not to be seen."""
+    """Return the remaining memory of one control group; None without a readable limit."""
     try:
         most = int((group / limit).read_text())
         used = int((group / usage).read_text())
         told = (group / "memory.stat").read_text()
-    except (OSError, ValueError):  # no limit is told as "max"
+    except (OSError, ValueError):  # "max" means no limit
         return None
     found = re.search(rf"^{cache} (\d+)$", told, re.MULTILINE)
-    return most - used + (int(found[1]) if found else 0)  # a cache of files gives way
+    return most - used + (int(found[1]) if found else 0)  # cached files can be evicted

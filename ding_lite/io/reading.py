@@ -1,7 +1,7 @@
 """Reading files that other programs may have written, damaged or replaced.
 
-Only regular files are read, so that a pipe in place of one does not hang the reader and a device
-does not fill its memory; and never more of one than a limit.
+Only regular files are read, up to a size limit. So a pipe in place of a file does not hang the
+reader, and a device does not fill its memory.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def read_file(
 ) -> bytes:
     """Read a regular file of at most `most` bytes, as long as it was when it was opened.
 
-    `folder` is the descriptor of the directory that a relative path is looked up in. OSError says
-    that the file is missing, larger, no regular file, or cannot be read.
+    A relative path is looked up in the directory with the descriptor `folder`. Raises OSError if
+    the file is missing, larger, not a regular file, or cannot be read.
     """
     fd = open_file(path, folder=folder, follow=follow)
     with open(fd, "rb") as file:
@@ -49,7 +49,7 @@ def open_file(
 
 
 def parse_json(content: bytes) -> Any:  # noqa: ANN401 - any tree of values
-    """Read JSON, however it is broken; ValueError where it is none, or nested too deeply."""
+    """Parse JSON; raise ValueError if it is invalid or nested too deeply."""
     try:
         return json.loads(content)
     except RecursionError as error:
@@ -57,7 +57,7 @@ def parse_json(content: bytes) -> Any:  # noqa: ANN401 - any tree of values
 
 
 def read_json_object(path: Path, *, most: int) -> dict[str, Any]:
-    """Read a file that holds one JSON object; ValueError where it holds something else."""
+    """Read a file that holds one JSON object; raise ValueError if it holds something else."""
     found = parse_json(read_file(path, most=most))
     if not isinstance(found, dict):
         raise ValueError(f"it holds {kind_of(found)}, and no JSON object")

@@ -1,8 +1,8 @@
-"""Signatures by which a user's programs know again what they have written on this machine.
+"""Signatures by which a user's programs recognise what they have written on this machine.
 
-A run may name code of its user, which is imported to load it. The names in a run from elsewhere
-could lead to any code, so that names are followed only if a program of this user has
-signed them, or if the user says so. The key never leaves `state_home()`.
+A run may name code of its user, which is imported to load it. Names in a run from elsewhere could
+lead to any code, so names are imported only if a program of this user has signed them, or if the
+user allows it. The key never leaves `state_home()`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEY_BYTES = 32
 
 
 def sign(named: Mapping[str, Any]) -> str | None:
-    """Return the signature of plain values; None where this user's key cannot be kept."""
+    """Return the signature of plain values; None if this user's key cannot be stored."""
     key = _key()
     if key is None:
         return None
@@ -52,7 +52,7 @@ def _key() -> bytes | None:
 
 
 def _make_key(path: Path) -> None:
-    """Write a new key, whole or not at all; one of another process that was faster stays."""
+    """Write a new key atomically; if another process was faster, its key stays."""
     part = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

@@ -1,7 +1,7 @@
 """The composition of a task: its middleware, their labels and locks, and the step wrappers.
 
-Before the first step all this is compiled into a plain chain of callables, so that the loop
-has nothing left to decide.
+Before the first step it is compiled into a plain chain of callables, so that the loop makes no
+decisions.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Composition:
         }
 
     def wrapped(self, fn: Middleware) -> Middleware:
-        """Return a middleware that is run by hand as it stands in the chain, or would stand."""
+        """Return a middleware for `forward`, wrapped as it is, or would be, in the chain."""
         identity = _identity(fn)
         for use in self.uses:
             if _identity(use.fn) == identity:
@@ -121,7 +121,7 @@ class Composition:
         return [use for use in self.uses if use.is_for(self._labels)]
 
     def _compile(self, use: Use, key: object) -> Middleware:
-        """Wrap and lock a middleware; each wrapper once, or it would count it twice."""
+        """Wrap and lock a middleware, with each wrapper once, as a second one would count twice."""
         use, fn, num_done = self._wrapped.get(key, (use, use.fn, 0))
         for wrapper in self._wrappers[num_done:]:
             fn = wrapper(fn)
@@ -145,7 +145,7 @@ def _identity(fn: Middleware) -> object:
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Number the names that occur again.
+    """Number repeated names.
 
     Example:
         >>> distinct(["collect", "train", "train"])

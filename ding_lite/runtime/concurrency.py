@@ -1,11 +1,11 @@
 """Threads and the event loop of a task, and the barrier at which a concurrent step ends.
 
-What is ugly here and why: a step may mix plain functions, which block, with coroutines, which
-need a loop, and the task may itself be called from a running loop (a notebook). So coroutines
-always run on one loop on a thread of its own, the functions of a concurrent step on worker
-threads, and the task's thread waits at one barrier for both. Nothing is left behind at the
-barrier: on an error the coroutines are cancelled and awaited. Functions cannot be cancelled, so
-their scope is: it ends their waits, also those of nested steps, and they are waited for.
+A step may mix plain functions, which block, with coroutines, which need a loop, and the task may
+itself be called from a running loop (a notebook). So coroutines always run on one loop on its own
+thread, the functions of a concurrent step run on worker threads, and the task's thread waits at one
+barrier for both. Nothing outlives the barrier: on an error the coroutines are cancelled and
+awaited. Functions cannot be cancelled, but their scope is: that ends their waits, also those of
+nested steps, and the barrier waits for the functions to return.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WARN_AFTER_S = 10.0
 """Seconds that a failed step waits before it logs which of its functions still run."""
 
 OpenGenerator = Generator[Any, Any, Any]
-"""A middleware that waits at its `yield` for the way out."""
+"""A middleware that is suspended at its `yield` until the way out."""
 
 
 class Wakeup(Protocol):
@@ -48,7 +48,7 @@ class Wakeup(Protocol):
 
 
 class LoopThread:
-    """An event loop on a thread of its own, started at its first use."""
+    """An event loop on its own thread, started at its first use."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -57,7 +57,7 @@ class LoopThread:
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine on the loop and wait for its result; never from the loop itself.
 
-        It is cancelled where the step that waits for it fails.
+        The coroutine is cancelled if the step that waits for it fails.
         """
         done: SimpleQueue[asyncio.Task[Any]] = SimpleQueue()
         cancel = self.submit(coroutine, done.put)
@@ -84,8 +84,8 @@ class LoopThread:
     ) -> Callable[[], None]:
         """Start a coroutine; `on_done` is called on the loop's thread with its task.
 
-        `variables` are the context variables that it sees; those of this thread by default. Return
-        a function that asks it to end early; `on_done` still follows.
+        `variables` are its context variables; by default those of this thread. Return a function
+        that cancels it; `on_done` is called even then.
         """
         loop = self._start()
         tasks: list[asyncio.Task[Any]] = []
@@ -111,7 +111,7 @@ class LoopThread:
         return self._loop
 
     def close(self, timeout: float | None = None) -> None:
-        """Cancel and await what still runs, and end the thread."""
+        """Cancel and await all running coroutines, and end the thread."""
         if self._loop is None or self._thread is None:
             return
         loop, thread = self._loop, self._thread
@@ -125,7 +125,7 @@ class LoopThread:
 
 
 def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop until it is stopped, also past a coroutine that exits."""
+    """Run a loop until it is stopped, even if a coroutine raises SystemExit."""
     is_stopped = False
     while not is_stopped:
         try:
@@ -171,7 +171,7 @@ class Workers:
             job()
 
     def close(self, timeout: float | None = None) -> None:
-        """Wait for the jobs under way, and end the threads."""
+        """Wait for the running jobs, and end the threads."""
         threads, self._threads = self._threads, []
         for _ in threads:
             self._jobs.put(None)
@@ -188,10 +188,10 @@ class MiddlewareOutcome(NamedTuple):
 
 
 class Executor:
-    """The worker threads and the loop of one task, and how middleware run on them.
+    """The worker threads and the loop on which the middleware of one task run.
 
-    So many plain functions of a concurrent step run at a time; `scope` ends the waits of one that
-    has failed.
+    At most `num_threads` plain functions of a concurrent step run at a time; `scope` ends the waits
+    of a step that has failed.
     """
 
     def __init__(self, num_threads: int, scope: CancelScope) -> None:
@@ -200,16 +200,15 @@ class Executor:
         self.workers = Workers(num_threads)
 
     def close(self, timeout: float | None = None) -> None:
-        """End all threads; waits for what still runs, at most `timeout` seconds a thread."""
+        """End all threads; wait at most `timeout` seconds for the jobs of each."""
         self.workers.close(timeout)
         self.loop.close(timeout)
 
     def settle(self, out: Any) -> OpenGenerator | None:
-        """Finish the way in of a middleware, given what calling it returned.
+        """Finish the way in of a middleware, given the result of calling it.
 
-        A coroutine is run to its end, a generator to its `yield`; return the generator to resume on
-        the way out, where there is one. A coroutine that drives another one through the task is
-        refused.
+        A coroutine runs to its end, a generator to its `yield`. Return the generator to resume on
+        the way out, if there is one. A coroutine that runs another one through the task is refused.
         """
         if isinstance(out, GeneratorType):
             return _to_yield(out)
@@ -273,10 +272,10 @@ class StepBarrier:
             self._executor.workers.submit(partial(variables.run, self._call, index, fn))
 
     def wait(self, wakeup: Wakeup | None = None) -> list[MiddlewareOutcome]:
-        """Wait until all have ended; where one fails, the waits of the others end with it.
+        """Wait until all have ended; if one fails, the waits of the others end with it.
 
-        Return one outcome each, in the order in which they were started; at the end one more for
-        each exception that the wakeup raised meanwhile.
+        Return one outcome for each, in the order of their start, and one more for each exception
+        that the wakeup raised meanwhile.
         """
         ended: dict[int, MiddlewareOutcome] = {}
         extra: list[MiddlewareOutcome] = []
@@ -305,7 +304,7 @@ class StepBarrier:
     def _next(
         self, ended: dict[int, MiddlewareOutcome]
     ) -> tuple[int, Any, BaseException | None] | None:
-        """Wait for the next result; log what still runs when a failed step waits for long."""
+        """Wait for the next result; log the running middleware if a failed step waits for long."""
         if not self._is_failing:
             return self._done.get()
         try:
@@ -328,13 +327,13 @@ class StepBarrier:
             if wakeup is not None:
                 with self._executor.scope.entered():
                     wakeup.deliver()
-        except Exception as error:  # noqa: BLE001 - raised behind the barrier
+        except Exception as error:  # noqa: BLE001 - raised after the barrier
             self._fail()
             return error
         return None
 
     def _fail(self) -> None:
-        """End the waits of all others of the step; called on the thread that has failed."""
+        """End the waits of the step's other middleware; called on the thread that has failed."""
         if not self._is_over:
             self._is_failing = True
             self._executor.scope.cancel(self)
@@ -348,7 +347,7 @@ class StepBarrier:
         try:
             self._executor.scope.check()
             self._done.put((index, self._executor.settle(fn(self._ctx)), None))
-        except BaseException as error:  # noqa: BLE001 - raised behind the barrier
+        except BaseException as error:  # noqa: BLE001 - raised after the barrier
             self._fail()
             self._done.put((index, None, error))
 
@@ -356,7 +355,7 @@ class StepBarrier:
         try:
             result = task.result()
             self._done.put((index, result if isinstance(result, _AtYield) else None, None))
-        except BaseException as error:  # noqa: BLE001 - raised behind the barrier
+        except BaseException as error:  # noqa: BLE001 - raised after the barrier
             self._fail()
             self._done.put((index, None, error))
 
@@ -368,16 +367,16 @@ def _to_yield(generator: OpenGenerator) -> OpenGenerator | None:
 
 
 class _AtYield(NamedTuple):
-    """An asynchronous generator that waits at its `yield` for the way out."""
+    """An asynchronous generator that is suspended at its `yield` until the way out."""
 
     inner: AsyncGenerator[Any, Any]
 
 
 def _way_in(out: Any) -> Coroutine[Any, Any, Any]:
-    """Return the coroutine that is the way in of an asynchronous middleware.
+    """Return the coroutine for the way in of an asynchronous middleware.
 
-    A coroutine stands for itself: inside of another one it would never be awaited if that one
-    were cancelled before its first line.
+    A coroutine is returned unchanged: within another coroutine it would never be awaited if that
+    one were cancelled before its first line.
     """
     return out if isinstance(out, CoroutineType) else _advance(out)
 

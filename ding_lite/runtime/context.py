@@ -1,7 +1,7 @@
-"""The context: the one value that travels through the pipeline.
+"""The context: the value that is passed through the pipeline.
 
-`ctx` is a dict with attribute access. Each step begins with a fresh one that holds only what
-was kept, so a middleware never sees another step's leftovers.
+`ctx` is a dict with attribute access. Each step begins with a new one that holds only the kept
+keys, so a middleware never sees other values of an earlier step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ding_lite.errors import ContextError, DeadlineExceeded, did_you_mean, kind_
 LOCAL_KEYS = frozenset(
     {"collected", "transitions", "trajectories", "train_data", "train_output", "metrics"}
 )
-"""Keys that stay on their node unless `task.share` names them: large, or of no use elsewhere."""
+"""Keys that are not sent unless `task.share` names them: large, or of no use on other nodes."""
 
 HOUSE_KEYS = LOCAL_KEYS | {
     "env_step",
@@ -28,7 +28,7 @@ HOUSE_KEYS = LOCAL_KEYS | {
     "fitness",
     "state_dict",
 }
-"""Keys that the middleware of this package write; suggested for mistyped ones."""
+"""Keys that the middleware of this package write; suggested for mistyped keys."""
 
 
 class Latch:
@@ -50,7 +50,7 @@ class Latch:
         self.is_set = False
         self.set_by = 0
         self.may_leave: Callable[[], bool] = lambda: False
-        """Whether the job goes on when this node's run ends: it has joined a running job."""
+        """Whether the job continues when this node's run ends: it has joined a running job."""
         self._job_has_ended = False
         self._lock = threading.Lock()
         self._listeners: list[tuple[Callable[[], None], bool]] = []
@@ -70,13 +70,13 @@ class Latch:
             listener()
 
     def end_run(self) -> None:
-        """End the run of this node, and the job with it unless the node may leave that."""
+        """End the run of this node, and also the job, unless the node may leave it."""
         self.set(only_here=self.may_leave())
 
     def listen(self, fn: Callable[[], None], *, of_job: bool = False) -> None:
-        """Call `fn()`, on the thread that sets the latch, each time it gets set, in order.
+        """Call `fn()` each time the latch gets set, on the thread that sets it, in order.
 
-        If `of_job`, only when the job ends, and not this node's part in it alone.
+        If `of_job`, call it only when the job ends, and not when this node alone leaves it.
         """
         self._listeners.append((fn, of_job))
 
@@ -102,9 +102,9 @@ class _Shared:
 class Context(dict[str, Any]):
     """A dict with items that are also attributes, renewed at every step.
 
-    `total_step` counts the task's steps, from 0, and is the runtime's to write. `finish` is a
-    latch: setting it True ends the job after this step, setting it False does nothing.
-    `metrics` is there from the start: an empty dict, made at its first use in each step.
+    `total_step` counts the task's steps, from 0; only the runtime sets it. `finish` is a latch:
+    setting it True ends the job after this step, setting it False does nothing. `metrics` always
+    exists: an empty dict, made at its first use in each step.
 
     Args:
         *values: A mapping or pairs, as for `dict`.
@@ -147,12 +147,12 @@ class Context(dict[str, Any]):
 
     else:
         __setattr__ = __setitem__
-        # Looking a key up is all that reading an attribute needs, and in C it takes a third.
+        # Reading an attribute only looks up a key, which takes a third of the time in C.
         __getattr__ = dict.__getitem__
 
         @property
         def finish(self) -> bool:
-            """Whether this is the job's last step, or one that has failed beside this code."""
+            """Whether this is the job's last step, or another middleware of the step has failed."""
             latch = self._shared.latch
             return latch.is_set or latch.step.is_cancelled
 
@@ -182,11 +182,11 @@ class Context(dict[str, Any]):
         super().__delitem__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of a key, or `default` where it is not set."""
+        """Return the value of a key, or `default` if it is not set."""
         return self._shared.latch.ends_waits if key == "finish" else super().get(key, default)
 
     def setdefault(self, key: str, default: Any = None) -> Any:
-        """Return the value of a key, after setting it to `default` where it is not set."""
+        """Return the value of a key, after setting it to `default` if it is not set."""
         if key in _GUARDED or type(key) is not str or key[:1] == "_":
             if key not in _RUNTIME:
                 self._refuse(key)
@@ -194,7 +194,7 @@ class Context(dict[str, Any]):
         return super().setdefault(key, default)  # one call: other threads may be here too
 
     def update(self, *values: Any, **named: Any) -> None:
-        """Set several keys, by the rules for one."""
+        """Set several keys, by the rules for one key."""
         for key, value in dict(*values, **named).items():
             self[key] = value
 
@@ -207,7 +207,7 @@ class Context(dict[str, Any]):
     def keep(self, *keys: str) -> None:
         """Keep these keys from step to step, from now on.
 
-        A key may be kept before it is set. `finish` and `total_step` always live on.
+        A key may be kept before it is set. `finish` and `total_step` are always kept.
         """
         for key in keys:
             if key in _METHODS:
@@ -216,7 +216,7 @@ class Context(dict[str, Any]):
                 self._shared.kept[key] = None
 
     def drop(self, *keys: str) -> None:
-        """End what `keep` began; the values themselves stay until the step ends.
+        """Stop keeping keys; their values stay until the step ends.
 
         Raises:
             ContextError: A key is not kept.
@@ -244,7 +244,7 @@ class Context(dict[str, Any]):
             if value:
                 self._shared.latch.set()
         elif key == "total_step" and value == self["total_step"]:
-            pass  # copying a ctx onto itself or onto its twin is no attempt to count
+            pass  # copying a ctx onto itself or its twin does not set the count
         else:
             self._refuse(key)
 
@@ -277,21 +277,21 @@ _GUARDED = _METHODS | _RUNTIME
 class Lineage:
     """Makes the contexts of a task, one a step.
 
-    All of them share what they keep and their latch.
+    All of them share the kept keys and the latch.
     """
 
     def __init__(self, first: Context) -> None:
         shared = first._shared
         self.kept = shared.kept
-        # One store less at every step, as `_shared` is the class's, and no Python on the way to
-        # a new object: a dict that is copied whole costs half of one that is filled.
+        # `_shared` is an attribute of the class, which saves a store at every step, and no Python
+        # code runs for a new object: copying a dict whole costs half of filling one.
         parts: dict[str, Any] = {"__slots__": (), "_shared": shared, "__init__": dict.__init__}
         self.cls: Callable[[dict[str, Any]], Context]
         self.cls = type(type(first).__name__, (type(first),), parts)
-        """Makes a context of these items; the pipeline calls it in its hot loop."""
+        """Makes a context of given items; the pipeline calls it in its hot loop."""
 
     def next_of(self, ctx: Context) -> Context:
-        """Return the context of the next step: `total_step` one higher, and what is kept."""
+        """Return the context of the next step: `total_step` plus one, and the kept keys."""
         items: dict[str, Any] = {"total_step": ctx["total_step"] + 1}
         for key in self.kept:
             if key in ctx:
@@ -305,12 +305,12 @@ def latch_of(ctx: Context) -> Latch:
 
 
 def set_total_step(ctx: Context, total_step: int) -> None:
-    """Count a context's steps from another number; for the runtime's own use."""
+    """Set the step count of a context; for the runtime's own use."""
     _put(ctx, "total_step", total_step)
 
 
 def _restore(items: dict[str, Any], kept: Iterable[str], finish: bool) -> Context:
-    """Rebuild a copied or unpickled context: same items, shared state of its own."""
+    """Rebuild a copied or unpickled context: same items, and its own shared state."""
     ctx = Context(items)
     ctx.keep(*kept)
     if finish:
@@ -326,8 +326,8 @@ class ParallelContext(Context):
     """The newest ctx values of other nodes.
 
     Each key holds the newest value that any peer has sent; a ctx without a key never erases
-    it. Values are written as they arrive, so two reads may see two versions: copy what must
-    belong together from one call of `of(node)`, which returns a snapshot.
+    it. Values are written as they arrive, so two reads may see two versions. Values that must
+    belong together can be read from one call of `of(node)`, which returns a snapshot.
     """
 
     __slots__ = ("_by_node", "_changed")
@@ -349,7 +349,7 @@ class ParallelContext(Context):
             return Context(self._by_node.get(name, {}))
 
     def receive(self, node_id: int, values: Mapping[str, Any]) -> None:
-        """Merge a ctx that came from a node; keys a ctx may not hold are left out."""
+        """Merge the ctx of a node; keys that a ctx may not hold are left out."""
         allowed = {k: v for k, v in values.items() if is_key(k)}
         with self._changed:
             self._by_node.setdefault(f"node.{node_id}", {}).update(allowed)
@@ -359,13 +359,13 @@ class ParallelContext(Context):
     def wait(
         self, newer_than: Mapping[str, Any], deadline: Deadline, stop: Callable[[], bool]
     ) -> ParallelContext | None:
-        """Block until values newer than these have arrived, any values at all without keys.
+        """Block until newer values of these keys have arrived; without keys, any values at all.
 
         Returns:
-            This object, or None where `stop` ended the wait.
+            This object, or None if `stop` ended the wait.
 
         Raises:
-            DeadlineExceeded: They did not come in time.
+            DeadlineExceeded: No such values came in time.
         """
 
         def has_come() -> bool:

@@ -1,15 +1,14 @@
 """Defer Ctrl-C to the end of the current step.
 
-The first SIGINT or SIGTERM sets the task's latch: the step ends, open generators close,
-checkpoints are written. SIGINT ends the job on all nodes, SIGTERM this node alone: it comes to a
-process that is to be moved, and all others get their own where the whole job is to end. A second
-signal raises at once, wherever the program is. Programs that end another one often signal it
-twice, the process and its group, so the same signal within half a second of the first one counts
-as one.
+The first SIGINT or SIGTERM sets the task's latch: the step ends, open generators close, checkpoints
+are written. SIGINT ends the job on all nodes. SIGTERM ends this node alone, as it is sent to a
+process that is to be moved; if the whole job is to end, each process gets its own. A second signal
+raises at once, wherever the program is. Programs that end another one often signal it twice, the
+process and its group, so the same signal within half a second of the first one counts as one.
 
-A program that seems to ignore Ctrl-C is killed by its user, and saves nothing. So this is the one
-thing that is shown also without log lines: one line, on a terminal only, and
-not by the processes that another one of the program has started.
+If a program seems to ignore Ctrl-C, its user kills it, and it saves nothing. So this is the only
+message that is shown even without logging: one line, on a terminal only, and not by the processes
+that the program has started.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from ding_lite.interruption import Interruption
 from ding_lite.log import is_configured
 
 REPEAT_S = 0.5
-"""Seconds within which the same signal again is no second one."""
+"""Seconds within which the same signal counts as one."""
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +36,9 @@ logger = logging.getLogger(__name__)
 class DeferredSigint:
     """A SIGINT handler that defers Ctrl-C to the end of a block: `with deferred_sigint: ...`.
 
-    Everywhere else on the main thread it raises KeyboardInterrupt at once, as Python does by
-    itself. Entering costs next to nothing, whereas to set a handler takes microseconds. `hurry` is
-    called by the signal's handler when Ctrl-C comes within such a block.
+    Everywhere else on the main thread it raises KeyboardInterrupt at once, like Python's handler.
+    Entering a block costs next to nothing, whereas setting a handler takes microseconds. The
+    handler calls `hurry` if Ctrl-C comes within a block.
     """
 
     def __init__(self, hurry: Callable[[], None] = lambda: None) -> None:
@@ -49,7 +48,7 @@ class DeferredSigint:
         self.is_pending = False
         """Whether Ctrl-C was pressed in the block."""
         self.thread: int | None = None
-        """The main thread, which may rely on it, while it is the handler of SIGINT."""
+        """The id of the main thread, which may use blocks, while this is the handler of SIGINT."""
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         if not self.is_deferring:
@@ -71,7 +70,7 @@ class DeferredSigint:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Handle SIGINT for the length of a `with` block, unless the program handles it."""
+        """Handle SIGINT within a `with` block, unless the program handles it."""
         is_main = threading.current_thread() is threading.main_thread()
         if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             yield
@@ -90,11 +89,11 @@ class DeferredSigint:
 def interruptible(
     end: Callable[[int], None], *, clock: Clock = SYSTEM_CLOCK, announce: bool = True
 ) -> Iterator[Interruption]:
-    """Call `end(signum)` at the first signal instead of raising, for the length of a `with` block.
+    """Call `end(signum)` at the first signal instead of raising, within a `with` block.
 
-    Signals that the program already handles are left alone, and so is everything on a thread that
-    is not the main one, where no handler can be set. `end` runs on a thread of its own; `announce`
-    says that the run ends after this step.
+    Signals that the program already handles are left alone, as are signals on threads other than
+    the main one, where no handler can be set. `end` runs on a separate thread; `announce` prints
+    that the run ends after this step.
     """
     interruption = Interruption()
     respond = partial(_announce, end=end) if announce else end
@@ -129,7 +128,7 @@ def interruptible(
 
 @contextmanager
 def postponed() -> Iterator[None]:
-    """Let SIGINT and SIGTERM wait for the end of a `with` block, so that it is done as a whole."""
+    """Defer SIGINT and SIGTERM to the end of a `with` block, so that it completes as a whole."""
     came: list[int] = []
     before = {}
     if threading.current_thread() is threading.main_thread():
@@ -153,7 +152,7 @@ def _announce(signum: int, end: Callable[[int], None]) -> None:
 
 
 def _tell_the_terminal(name: str) -> None:
-    """Write to standard error, if it is a terminal and this the process that a user started."""
+    """Write to standard error, if it is a terminal and a user has started this process."""
     from multiprocessing import parent_process  # not before: it is slow to import
 
     if parent_process() is not None:

@@ -1,7 +1,7 @@
 """Middleware: their shapes and names, and code that runs around them.
 
 A middleware is any callable of one argument, the context. A generator function with one
-`yield` does things before and after the rest of the step; a coroutine function or an
+`yield` runs code before and after the rest of the step; a coroutine function or an
 asynchronous generator does the same on the task's event loop.
 """
 
@@ -22,10 +22,10 @@ Middleware = Callable[[Context], Any]
 """Any callable of one ctx: function, generator function, coroutine function, object."""
 
 StepWrapper = Callable[[Middleware], Middleware]
-"""Takes a middleware and returns one that does something around it."""
+"""Takes a middleware and returns one that runs code around it."""
 
 Stretch = Callable[[Context], AbstractContextManager[Any]]
-"""Makes the context manager around one stretch of a middleware's code; see `around`."""
+"""Makes the context manager around one part of a middleware's code; see `around`."""
 
 
 class MiddlewareShape(enum.Enum):
@@ -78,13 +78,13 @@ def composed_of(fn: Any, parts: Sequence[Middleware]) -> None:
 
 
 def parts_of(fn: Any) -> tuple[Middleware, ...]:
-    """Return the middleware that one runs which is composed of others; else nothing."""
+    """Return the parts of a composed middleware; empty for others."""
     parts: tuple[Middleware, ...] = getattr(fn, "_ding_lite_parts", ())
     return parts
 
 
 def resources_of(fn: Any) -> list[AbstractContextManager[Any]]:
-    """Return the context managers to enter before a middleware runs: itself, or parts of it."""
+    """Return the context managers to enter before a middleware runs: itself, or its parts."""
     found = [fn] if isinstance(fn, AbstractContextManager) else []
     for part in parts_of(fn):
         found += resources_of(part)
@@ -105,12 +105,12 @@ def note_once(error: BaseException, where: str) -> None:
 
 
 def refuse_silent_exit(error: BaseException, subject: str) -> BaseException:
-    """Replace an exit that would look as if the program had finished by an error.
+    """Replace an exit with code 0, which would look like a finished program, by an error.
 
-    An exit with another code than 0 says by itself that something is wrong, and stays.
+    An exit with another code already says that something is wrong, and is returned unchanged.
 
     Args:
-        error: What a middleware or listener has raised.
+        error: The exception of a middleware or listener.
         subject: The middleware or listener, as the beginning of a sentence.
     """
     if not isinstance(error, SystemExit) or error.code not in (None, 0):
@@ -131,7 +131,7 @@ def check_middleware(fn: Any) -> None:
     """Refuse an object that cannot be called with one ctx, and name the likely mistake.
 
     Raises:
-        MiddlewareError: It is no middleware.
+        MiddlewareError: `fn` is no middleware.
     """
     if fn is None:
         raise MiddlewareError(
@@ -184,15 +184,15 @@ def refuse_second_yield(name: str) -> NoReturn:
 
 
 def around(fn: Middleware, stretch: Stretch) -> Middleware:
-    """Surround each stretch of a middleware's code, whatever its shape.
+    """Surround each part of a middleware's code by a context manager, whatever its shape.
 
-    A function has one stretch; a generator has two, before and after its `yield`. What runs
-    in between (the rest of the step) is outside.
+    A function has one part; a generator has two, before and after its `yield`. The rest of the
+    step, which runs in between, is outside.
 
     Args:
         fn: The middleware.
-        stretch: Called with the ctx before each stretch; makes the context manager around it,
-            which may be an asynchronous one too, for the shapes that run on the loop.
+        stretch: Called with the ctx before each part; makes the context manager around it. It
+            may also be an asynchronous one, for the shapes that run on the loop.
 
     Returns:
         A middleware of the same name that runs in the same place.
@@ -227,16 +227,16 @@ def around(fn: Middleware, stretch: Stretch) -> Middleware:
 
 
 def around_rest(out: Any, ctx: Context, stretch: Stretch, name: str) -> Any:
-    """Surround the rest of a function that has returned `out`.
+    """Surround the code that is left of a function that has returned `out`.
 
     Args:
-        out: A generator, a coroutine, or anything else, for which nothing is to come.
-        ctx: What the function was called with.
+        out: A generator or a coroutine; nothing is left for any other value.
+        ctx: The argument of the function.
         stretch: As for `around`.
-        name: The function's.
+        name: The name of the function.
 
     Returns:
-        What the function is to return instead.
+        The value that the function should return instead.
     """
     if isinstance(out, Generator):
         return named(_halves(out, ctx, stretch, name), name)
@@ -248,7 +248,7 @@ async def _awaited(coroutine: Any, ctx: Context, stretch: Stretch) -> Any:
         async with _asynchronous(stretch(ctx)):
             return await coroutine
     finally:
-        coroutine.close()  # where it was cancelled before it began
+        coroutine.close()  # for a coroutine that was cancelled before it began
 
 
 def _halves(
@@ -302,7 +302,7 @@ async def _async_halves(
 
 
 class _Asynchronous:
-    """A context manager of the ordinary kind, for `async with`."""
+    """Makes a synchronous context manager usable by `async with`."""
 
     def __init__(self, manager: AbstractContextManager[Any]) -> None:
         self._manager = manager

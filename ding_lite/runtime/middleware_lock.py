@@ -9,7 +9,7 @@ from ding_lite.cancellation import current_scope
 
 
 class MiddlewareLock:
-    """A lock that functions and coroutines can share without stopping the loop."""
+    """A lock that functions and coroutines can share without blocking the loop."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,7 +29,7 @@ class MiddlewareLock:
         waiting = asyncio.get_running_loop().run_in_executor(None, self._lock.acquire)
         try:
             await asyncio.shield(waiting)
-        except asyncio.CancelledError:  # the thread still waits: let go once it has the lock
+        except asyncio.CancelledError:  # the thread still waits: release once it has the lock
             waiting.add_done_callback(lambda _: self._lock.release())
             raise
 

@@ -1,12 +1,11 @@
 """The engine of a task: passes a ctx through a chain of middleware, step after step.
 
 A step is an onion. On the way in each middleware runs, a generator up to its `yield`; on the
-way out the open generators are resumed in reverse order. An exception travels the way out
-too: each open generator may handle it around its `yield`, and where one does, the rest of
-the way out goes on as usual.
+way out the open generators are resumed in reverse order. An exception also takes the way out: each
+open generator may handle it around its `yield`, and after that the way out continues as usual.
 
-`Pipeline.run` is the hot loop and written for it: one plain call a middleware, one look at the
-queue of events, and nothing that was known before the loop began. All else is off that path.
+`Pipeline.run` is the hot loop. It makes one plain call per middleware, checks the queue of events
+once, and computes nothing that was known before the loop.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from ding_lite.runtime.middleware import (
 
 
 class Onion:
-    """The open generators of a step, which wait for the way out.
+    """The open generators of a step, which are suspended until the way out.
 
     Events are delivered after each generator that has been resumed. `note` gets an exception and
-    the name of the middleware that raised it (None where that is not known), and returns the error
-    to raise, with notes for the user.
+    the name of the middleware that raised it (None if unknown), and returns the error to raise,
+    with notes for the user.
     """
 
     def __init__(
@@ -67,8 +66,8 @@ class Onion:
         """Carry an exception outwards through the generators.
 
         Raises:
-            BaseException: What the outermost one let through; nothing is raised where one of
-                them has handled the exception.
+            BaseException: The exception that the outermost generator let through, unless one of
+                the generators has handled it.
         """
         current: BaseException | None = self._note(error, name)
 
@@ -92,8 +91,8 @@ class Onion:
 class Pipeline:
     """A chain of middleware and the context that passes through it.
 
-    Events are delivered between two middleware; the ctx is published behind a step. `place` says
-    where this is, for the note on an exception: node and labels.
+    Events are delivered between two middleware; the ctx is published after a step. `place` returns
+    the node and its labels, for the note on an exception.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class Pipeline:
         self._barrier: StepBarrier | None = None
 
     def load(self, chain: Sequence[Middleware], names: Sequence[str]) -> None:
-        """Set the middleware that `run` takes each ctx through."""
+        """Set the middleware that `run` calls with each ctx."""
         self.chain, self._names = tuple(chain), tuple(names)
 
     # -- the loop ------------------------------------------------------------------------
@@ -120,9 +119,9 @@ class Pipeline:
     ) -> None:
         """Run step after step until the job's latch is set.
 
-        The way out of the last step sees `ctx.finish` from its beginning, so that whatever
-        closes there knows. Where another thread or node sets the latch while a way out is
-        already being taken, there is one more step, for that reason.
+        The way out of the last step sees `ctx.finish` from its beginning, so that middleware can
+        close there. If another thread or node sets the latch during a way out, there is therefore
+        one more step.
         """
         ctx, opened, latch = self.ctx, self._onion.opened, latch_of(self.ctx)
         messages, settle = self._messages, self._executor.settle
@@ -196,7 +195,7 @@ class Pipeline:
         self._messages.deliver()
 
     def start(self, fn: Middleware, ctx: Context) -> None:
-        """Start one middleware beside those started before; `sync` waits for it."""
+        """Start one middleware at the same time as others; `sync` waits for it."""
         if self._barrier is None:
             self._barrier = self._executor.new_barrier(ctx)
         self._barrier.start(fn)
@@ -259,8 +258,8 @@ def pass_barrier(
 ) -> None:
     """Wait at the barrier of a concurrent step, and raise the errors of its middleware.
 
-    Several errors are a group. `onion` gets the generators that are now open; `when` says which
-    step this is, for the note on each exception.
+    Several errors are raised as a group. `onion` gets the generators that are now open; `when`
+    returns the step, for the note on each exception.
     """
     errors = []
     for outcome in barrier.wait(wakeup):
@@ -271,7 +270,7 @@ def pass_barrier(
             if when is not None:
                 note_once(error, f"in middleware `{outcome.name}`, {when()}")
 
-    if len(errors) > 1:  # those that were cancelled have only followed the others
+    if len(errors) > 1:  # cancellations only follow from the other errors
         cancelled = CancelledError, StepCancelled
         errors = [e for e in errors if not isinstance(e, cancelled)] or errors[:1]
     if len(errors) > 1:
@@ -281,7 +280,7 @@ def pass_barrier(
 
 
 def serial(middleware: Sequence[Middleware], executor: Executor) -> Middleware:
-    """Compose middleware into one that runs them in order, an onion of its own."""
+    """Compose middleware into one that runs them in order, with its own way out."""
 
     def chain(ctx: Context) -> Iterator[None]:
         onion = Onion()
@@ -300,7 +299,7 @@ def serial(middleware: Sequence[Middleware], executor: Executor) -> Middleware:
 def parallel(middleware: Sequence[Middleware], executor: Executor) -> Middleware:
     """Compose middleware into one that runs them at the same time and waits for all.
 
-    It has threads of its own: borrowed ones could all be waiting for this very middleware.
+    It has its own threads, as all shared ones could be waiting for this middleware.
     """
 
     def gather(ctx: Context) -> Iterator[None]:

@@ -15,16 +15,16 @@ class Resources:
         self._entered: dict[int, AbstractContextManager[Any]] = {}
 
     def enter(self, resources: Iterable[AbstractContextManager[Any]]) -> None:
-        """Enter those that have not been entered since the last `leave`."""
+        """Enter the resources that have not been entered since the last `leave`."""
         for resource in resources:
             if id(resource) not in self._entered:
                 self._stack.enter_context(resource)
                 self._entered[id(resource)] = resource
 
     def leave(self, error: BaseException | None) -> None:
-        """Leave all that were entered, and show each the exception that ended the run.
+        """Leave all entered resources, and pass each the exception that ended the run.
 
-        Whatever they answer, the exception is the caller's to raise.
+        They cannot suppress the exception, which the caller raises.
         """
         stack, self._stack, self._entered = self._stack, ExitStack(), {}
         stack.__exit__(type(error) if error else None, error, None)

@@ -1,4 +1,4 @@
-"""The state of a task that goes on in another process: its ctx, and stateful middleware."""
+"""The state of a task that continues in another process: its ctx, and stateful middleware."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Stateful(Protocol):
 
 
 def _optional(middleware: Mapping[str, Stateful]) -> list[str]:
-    """Return the names of those that a run goes on exactly without, such as loggers."""
+    """Return the names of middleware that an exact resume does not need, such as loggers."""
     return [name for name, part in middleware.items() if getattr(part, "optional_state", False)]
 
 
 def state_of(ctx: Context, middleware: Mapping[str, Stateful]) -> dict[str, Any]:
-    """Return the state that lives on from step to step, as it is behind the step of this ctx."""
+    """Return the state that is kept from step to step, after the step of this ctx."""
     return {
         "total_step": ctx.total_step,
         "kept": list(ctx.kept),
@@ -37,9 +37,9 @@ def state_of(ctx: Context, middleware: Mapping[str, Stateful]) -> dict[str, Any]
 
 
 def load_state(ctx: Context, middleware: Mapping[str, Stateful], state: Mapping[str, Any]) -> None:
-    """Restore a ctx and middleware from what `state_of` returned.
+    """Restore a ctx and middleware from a state that `state_of` returned.
 
-    Middleware with the attribute `optional_state` may have come or gone since.
+    Middleware with the attribute `optional_state` may be missing in the state, or only there.
     """
     if not {"total_step", "kept", "ctx", "middleware"} <= state.keys():
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""The task: a pipeline of middleware, the node it runs on, and what connects the two."""
+"""The task: a pipeline of middleware that runs on a node."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ logger = logging.getLogger(__name__)
 class Task:
     """Runs middleware step after step; the same file runs on one node and on many.
 
-    A task is a context manager: leaving it ends its threads and closes what its middleware
-    opened. `run` may be called several times and continues where it ended.
+    A task is a context manager: leaving it ends its threads and closes the resources of its
+    middleware. `run` may be called several times and continues where it ended.
 
     Args:
         async_mode: Run all middleware of a step at the same time, with one barrier at its end.
-        n_async_workers: Threads for the plain functions of such a step. More let more of them
-            block at a time; 3 is usual.
+        n_async_workers: Threads for the plain functions of such a step. With more threads more of
+            them may block at the same time; 3 is usual.
         ctx: The first step's context, or values for it.
-        labels: Labels of this node beside those it has anyway.
+        labels: Labels of this node in addition to its standard labels.
         attach_callback: Called with the newest ctx of a running job before the first step.
         attach_timeout: Seconds to wait for that ctx; `None` waits for ever.
         clock: Measures the waits.
@@ -58,7 +58,7 @@ class Task:
         3
     """
 
-    # More than 20 methods: the seed documents write all of them on `task`.
+    # More than 20 methods: programs in the style of DI-engine call all of them on `task`.
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Task:
             lock: Never run it at the same time as another middleware with a lock.
 
         Raises:
-            MiddlewareError: It is no middleware, or the task is running.
+            MiddlewareError: `fn` is no middleware, or the task is running.
             LabelError: A pattern could match no label.
         """
         self._refuse_while_running("use")
@@ -123,10 +123,10 @@ class Task:
         return LabelFilter(self, check_patterns(labels))
 
     def use_step_wrapper(self, wrapper: StepWrapper) -> Self:
-        """Wrap every middleware, those used before and those used after.
+        """Wrap every middleware, including those used later.
 
         Raises:
-            MiddlewareError: It cannot be called, or the task is running.
+            MiddlewareError: `wrapper` cannot be called, or the task is running.
         """
         self._refuse_while_running("use_step_wrapper")
         self._composition.wrap(wrapper)
@@ -152,8 +152,8 @@ class Task:
     def share(self, *keys: str, to: str | Iterable[str] | None = None) -> Self:
         """Share these ctx keys, and no others, with other nodes.
 
-        May be called several times, for other keys to other nodes. Without any call every key
-        travels that can be encoded, but for the batches and metrics of the node itself.
+        It may be called several times, for other keys to other nodes. Without any call every key
+        that can be encoded is sent, except the batches and metrics of the node itself.
 
         Args:
             *keys: The ctx keys.
@@ -172,12 +172,12 @@ class Task:
         """Run step after step until `finish` is set.
 
         The first Ctrl-C or SIGTERM lets the step end and then raises; a second one raises at
-        once. Ctrl-C ends the job on all nodes, SIGTERM this node alone. An environment that fails,
-        or does not answer, while the run ends breaks the step off.
+        once. Ctrl-C ends the job on all nodes, SIGTERM this node alone. If an environment fails,
+        or does not answer, while the run ends, the step is broken off.
 
         Args:
-            max_step: Run at most so many steps more; reaching it sets `finish`. `None`: no limit.
-                A node that has joined an elastic job ends its own run only, as by Ctrl-C.
+            max_step: The maximum number of steps of this run; reaching it sets `finish`. `None`: no
+                limit. A node that has joined an elastic job ends its own run only, as by Ctrl-C.
 
         Raises:
             LabelError: No middleware matches the labels of this node.
@@ -185,8 +185,8 @@ class Task:
             ConfigError: `max_step` is no number of steps.
             NodeReplaced: Another process has taken the place of this node.
             PeerLost: All other nodes are gone without a good-bye, for too long.
-            BaseException: Whatever a middleware or listener has raised, with a note that says
-                where; an exception group where several of one async step have raised.
+            BaseException: The exception of a middleware or listener, with a note that says where;
+                an exception group if several middleware of one async step have raised.
         """
         self._refuse_while_running("run")
         if max_step is not None:
@@ -199,7 +199,7 @@ class Task:
                 "Add a middleware with `task.use(...)`."
             )
         self._pipeline.load(chain, self._composition.names())
-        if self._ended:  # the latch is set because the run before has ended, not the job
+        if self._ended:  # the previous run has set the latch, not the end of the job
             self._latch.rearm()
         self._latch.step.reset()
 
@@ -210,7 +210,7 @@ class Task:
                 self._open()
                 try:
                     self._run(max_step)
-                except EnvError as error:  # no update is half done where an environment fails
+                except EnvError as error:  # no update is half done then
                     if interruption.signum is None:
                         raise
                     self._is_broken_off = True
@@ -238,14 +238,14 @@ class Task:
     def state_dict(self) -> dict[str, Any]:
         """Return the state that the next step depends on: kept ctx keys, and stateful middleware.
 
-        What middleware refer to, such as a policy or envs, is theirs to save.
+        Objects that middleware use, such as a policy or envs, are saved separately.
         """
         state = state_of(self.ctx, self._composition.stateful())
-        state["total_step"] -= self._is_broken_off  # so that this step is taken again
+        state["total_step"] -= self._is_broken_off  # so that this step is repeated
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a `state_dict`: the next `run` goes on behind the step in which it was taken.
+        """Restore a `state_dict`: the next `run` continues after the step in which it was taken.
 
         Raises:
             MiddlewareError: The task is running.
@@ -270,13 +270,13 @@ class Task:
         return self
 
     def backward(self) -> Self:
-        """Resume the open generators behind their `yield`, the last one in first."""
+        """Resume the open generators after their `yield`, the last one in first."""
         self.sync()
         self._pipeline.leave()
         return self
 
     def sync(self) -> Self:
-        """Wait for everything that `forward` has started in async mode."""
+        """Wait for all middleware that `forward` has started in async mode."""
         self._begin_by_hand("sync")
         self._pipeline.sync()
         return self
@@ -291,14 +291,15 @@ class Task:
 
     @property
     def ctx(self) -> Context:
-        """The context of the current step; after a run that of its last step."""
+        """The context of the current step; after a run the context of its last step."""
         return self._pipeline.ctx
 
     @property
     def finish(self) -> bool:
-        """Whether the job is to end with this step; set it True from anywhere to end it.
+        """Whether the job ends after this step; set it True from anywhere to end the job.
 
-        It reads True also while a step of async mode ends by an error, for the others of that step.
+        It is also True, for the other middleware of a step of async mode, while an error ends the
+        step.
         """
         return self._latch.ends_waits
 
@@ -334,7 +335,7 @@ class Task:
     ) -> Self:
         """Emit an event to its listeners on this node and on all connected ones.
 
-        On the task's own thread the listeners here have run when this returns.
+        On the task's own thread the listeners of this node have run when this returns.
 
         Raises:
             ConfigError: `only_local` and `only_remote` exclude each other, or the event is
@@ -347,14 +348,14 @@ class Task:
         """Block until an event comes; other events are delivered meanwhile.
 
         Args:
-            event: Its name; only what is emitted from now on counts.
+            event: The name of the event; only events that are emitted from now on count.
             timeout: Seconds; `None` waits for ever.
 
         Returns:
-            Its `args` and `kwargs`, or None when the job is to end.
+            The `args` and `kwargs` of the event, or None if the job ends.
 
         Raises:
-            DeadlineExceeded: It did not come in time.
+            DeadlineExceeded: The event did not come in time.
         """
         return self._messages.wait_for(event, timeout)
 
@@ -375,11 +376,11 @@ class Task:
         just as it takes the item; both times it has the same `Item.id`.
 
         Returns:
-            Whether it was sent; False when the job is to end, and no receiver had room before.
+            Whether the item was sent; False if the job ends before a receiver has room.
 
         Raises:
             DeadlineExceeded: No receiver had room in time.
-            CodecError: The item cannot travel.
+            CodecError: The item cannot be encoded.
         """
         return self._router.send(
             stream,
@@ -394,10 +395,10 @@ class Task:
         """Wait for the next item of a stream that nodes have sent here; see `Router.receive`.
 
         Returns:
-            The item and its sender; None when the job is to end and there is no item left.
+            The item and its sender; None if the job ends and there is no item left.
 
         Raises:
-            DeadlineExceeded: None came in time.
+            DeadlineExceeded: No item came in time.
         """
         return self._messages.receive(stream, timeout)
 
@@ -412,7 +413,7 @@ class Task:
 
     @property
     def router(self) -> Router:
-        """The router: sends messages to the other nodes."""
+        """The router, which sends messages to the other nodes."""
         return self._router
 
     @property
@@ -427,17 +428,17 @@ class Task:
         """Block until other nodes have sent values newer than these.
 
         Args:
-            newer_than: Key by key a value that the one to wait for must exceed. Without it,
-                any ctx will do.
+            newer_than: For each key, a value that the received value must exceed. Without it,
+                any ctx counts.
             timeout: Seconds; `None` waits for ever.
 
         Returns:
-            `parallel_ctx`, or None when the job is to end.
+            `parallel_ctx`, or None if the job ends.
 
         Raises:
-            DeadlineExceeded: They did not come in time.
-            ConfigError: This node is alone, so nothing can ever come.
-            PeerLost: All others have left, and nothing newer has come before.
+            DeadlineExceeded: No such values came in time.
+            ConfigError: This node has no peers, so no values can ever come.
+            PeerLost: All other nodes have left, and no newer values have come before.
         """
         return self._messages.wait_ctx(newer_than or {}, timeout)
 
@@ -460,7 +461,7 @@ class Task:
             self._latch.end_run()
 
     def _open(self) -> None:
-        """Take over this thread, subscribe to the other nodes, enter the resources of a run."""
+        """Run on this thread, subscribe to the other nodes, and enter the resources of a run."""
         self._messages.owner = threading.get_ident()
         self._messages.subscribe()
         if self._attach_callback is not None:
@@ -475,7 +476,7 @@ class Task:
         self._stepped = True
 
     def _close_run(self, error: BaseException | None) -> None:
-        """Leave the resources of a run; close the task where there is no `with` block."""
+        """Leave the resources of a run; close the task if there is no `with` block."""
         try:
             self._resources.leave(error)
         finally:
@@ -485,7 +486,7 @@ class Task:
     def _close_all(self, error: BaseException | None) -> None:
         try:
             if error is not None:
-                self._latch.step.cancel(self)  # what was started by hand may wait
+                self._latch.step.cancel(self)  # middleware started by `forward` may wait
                 self._pipeline.abandon(error)
             else:
                 self._pipeline.leave()

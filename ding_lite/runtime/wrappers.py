@@ -62,16 +62,16 @@ class _Stopwatch:
 class StepTimer:
     """Time every middleware; a step wrapper for `task.use_step_wrapper`.
 
-    For a generator both halves count, and not the rest of the step between them. The head of
-    the table adds the middleware up; in async mode, where they overlap, a step takes less.
-    In the steps that show it, the means also go to `ctx.metrics` as `time/<middleware>`, in
-    milliseconds, and so to TensorBoard.
+    A generator counts with both its halves, but not the rest of the step between them. The head of
+    the table is the sum over the middleware; in async mode, where they overlap, a step takes less.
+    In the steps that show the table, the means are also in `ctx.metrics` as `time/<middleware>`, in
+    milliseconds, and so in TensorBoard.
 
     Args:
-        print_per_step: Show the table every so many steps; 0 never shows it.
-        smooth_window: Means are taken over so many last steps, and never over fewer than the
-            table stands for. More is smoother and later.
-        write: Where the table goes; standard error by default.
+        print_per_step: Steps between two tables; 0 never shows one.
+        smooth_window: The number of last steps in the means, and at least the steps between two
+            tables. More steps are smoother and follow changes later.
+        write: Called with each table; it goes to standard error by default.
 
     Raises:
         ConfigError: A number is out of range.
@@ -105,7 +105,7 @@ class StepTimer:
         self._lock = threading.Lock()
 
     def __call__(self, fn: Middleware) -> Middleware:
-        """Return a middleware that does the same and is timed."""
+        """Return a timed middleware that does the same."""
         watch = _Stopwatch(name := name_of(fn), self._window)
         self._watches.append(watch)
 
@@ -142,7 +142,7 @@ class StepTimer:
         ]
 
     def __enter__(self) -> Self:
-        """Begin a run; the table of the last steps is shown when it ends."""
+        """Begin a run; the table of the last steps is shown at its end."""
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -191,21 +191,21 @@ def _write_to_stderr(text: str) -> None:
 class Trace:
     """Record a time line of all middleware and messages; a step wrapper.
 
-    The file opens in Perfetto (ui.perfetto.dev) or chrome://tracing: one row a thread, one
-    slice for each stretch of each middleware, and an arrow for each message from the slice that
-    sent it to the slice that it was for. All nodes of a job on one machine write one file, if
-    their programs name the same. It is whole at any moment, but for the closing bracket as long
-    as it is written, so that a run that is killed has a trace as well.
+    The file opens in Perfetto (ui.perfetto.dev) or chrome://tracing. It has one row per thread, one
+    slice for each part of each middleware, and an arrow for each message from the sender's slice to
+    the receiver's. All nodes of a job on one machine write one file, if their programs use the same
+    path. The file is complete at any moment, except for the closing bracket while it is written, so
+    a run that is killed has a trace, too.
 
-    On several machines each has a file of its own, and no arrows between them: their clocks
+    On several machines each machine has its own file, without arrows between them: their clocks
     differ by more than a message takes.
 
     Args:
-        path: The file; one that exists is replaced by the first run, unless it was begun by
-            another node of the same job.
+        path: The file; the first run replaces an existing one, unless another node of the same
+            job has begun it.
 
     Raises:
-        ConfigError: It is a folder.
+        ConfigError: `path` is a folder.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -218,7 +218,7 @@ class Trace:
         self._lock = threading.Lock()
 
     def __call__(self, fn: Middleware) -> Middleware:
-        """Return a middleware that does the same and is recorded."""
+        """Return a recorded middleware that does the same."""
         name, row = name_of(fn), 0
         if shape_of(fn).is_async:
             self._num_coroutines += 1
@@ -226,9 +226,9 @@ class Trace:
         return around(fn, lambda ctx: _Stretch(self._timeline, name, ctx["total_step"], row))
 
     def __enter__(self) -> Self:
-        """Open the file; a later run appends to what an earlier one has recorded.
+        """Open the file; a later run appends to the records of earlier ones.
 
-        Of several runs at a time, such as those of two tasks, the last one closes it.
+        If several runs are under way, such as those of two tasks, the last one closes the file.
         """
         with self._lock:
             if self._num_runs == 0:
@@ -243,13 +243,13 @@ class Trace:
                 self._timeline.close()
 
     def record(self, name: str, step: int, began_ns: int, ended_ns: int) -> None:
-        """Add a slice to the time line; does nothing while no run is under way.
+        """Add a slice to the time line; do nothing while no run is under way.
 
         Args:
-            name: What the slice is called.
-            step: The step it belongs to.
-            began_ns: Of `time.monotonic_ns()`, which all nodes of a machine share.
-            ended_ns: Likewise.
+            name: The name of the slice.
+            step: The step of the slice.
+            began_ns: When it began, by `time.monotonic_ns()`, which all nodes of a machine share.
+            ended_ns: When it ended, by the same clock.
         """
         self._timeline.record(name, step, began_ns, ended_ns)
 

@@ -1,4 +1,4 @@
-"""Batched DDPG, TD3 and SAC policies with actors and critics of a user."""
+"""Batched DDPG, TD3 and SAC policies with a user's actors and critics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batched DQN policies with modules of a user."""
+"""Batched DQN policies with a user's modules."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ModuleDQNStack(DQNStack):
     def q_values(self, policies: Sequence[DQN], obs: FloatArray) -> FloatArray:
         """Estimate the returns of the actions for observations of each policy.
 
-        Each computes its own: their numbers change from call to call, and tracing takes longer.
+        Each policy computes its own: batch sizes vary from call to call, and tracing takes longer.
         """
         rows = obs if len(obs) == len(policies) else [obs[0]] * len(policies)
         pairs = zip(policies, rows, strict=True)

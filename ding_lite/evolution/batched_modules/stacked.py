@@ -1,17 +1,18 @@
-"""Modules of one architecture, those of users and of this package, computed together by `vmap`.
+"""Modules of one architecture, of users or of this package, computed together by `vmap`.
 
 The parameters of the modules are stacked, and `torch.func.functional_call` computes all of them as
-one. `vmap` takes 0.7 ms in Python for a small module, so that its operations are traced, once for
-each shape of a batch. What `vmap` cannot compute learns alone: modules with buffers, such as
-BatchNorm, with random numbers, such as Dropout, or with branches that depend on the values of
-tensors. One try with random inputs compares values and gradients with those of the module alone.
+one. `vmap` takes 0.7 ms in Python for a small module, so its operations are traced once for each
+batch shape. Modules that `vmap` cannot compute learn alone: those with buffers, such as BatchNorm,
+with random numbers, such as Dropout, or with branches that depend on the values of tensors. A trial
+with random inputs compares values and gradients with those of the module alone.
 
-Convolutions take turns, unless they feed a memory: `vmap` makes grouped ones of them, for which a
-CPU has slower kernels. Six DQNs with the images of Catch took 0.83 of the time of turns with a
-batch of 32 and 1.39 with one of 128, six A2Cs 1.12; one convolution a policy was no faster.
+Modules with convolutions are computed one after the other, unless they have memory: `vmap` makes
+grouped convolutions, for which a CPU has slower kernels. Compared with one after the other, six
+DQNs with the images of Catch took 0.83 of the time with a batch of 32 and 1.39 with 128, and six
+A2Cs 1.12. One convolution per policy was no faster.
 
-All are computed by the code and the plain attributes of one of them, so that modules of one stack
-have equal ones. A module with an attribute that cannot be compared learns alone.
+The code and the plain attributes of one module compute all, so modules of one stack have equal
+attributes. A module with an attribute that cannot be compared learns alone.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from ding_lite.rl.weights.flat_module import copied
 
 Shapes: TypeAlias = tuple[tuple[tuple[int, ...], Any], ...]
 _MAX_GRAPHS = 64
-"""The traces that one module keeps."""
+"""The most traces that one module keeps."""
 _OF_TORCH = frozenset(vars(nn.Module()))
-"""The attributes that each module has. Of them parameters and parts are compared by themselves."""
+"""The attributes of every module; its parameters and submodules are compared separately."""
 _HOOKS = tuple(name for name in _OF_TORCH if name.endswith("hooks"))
 _EQUAL_BY_REPR = (type(None), bool, int, float, complex, str, bytes, np.generic, EnvSpec)
 _EQUAL_BY_HASH = (type, Enum, FunctionType, BuiltinFunctionType, torch.dtype, torch.device)
@@ -66,18 +67,18 @@ class StackedModule:
         self._graphs: dict[Hashable, Callable[..., Tensor]] = {}
 
     def forward(self, *inputs: Tensor) -> list[Tensor]:
-        """Compute the outputs of each module, [G, B, ...]; recorded where gradients are."""
+        """Compute the outputs of each module, [G, B, ...], with gradients if they are enabled."""
         is_learning = torch.is_grad_enabled()
         graph = self._graph(inputs, is_learning=is_learning)
         return [graph(*inputs, *(self._leaves if is_learning else self._fixed))]
 
     def judge(self, *inputs: Tensor) -> Tensor:
-        """Compute the outputs as without learning; only gradients by the inputs are recorded."""
+        """Compute the outputs; only gradients with respect to the inputs are recorded."""
         with torch.enable_grad():
             return self._graph(inputs, is_learning=False)(*inputs, *self._fixed)
 
     def backward(self, saved: Sequence[Tensor], grad: Tensor) -> None:
-        """Write the gradients, given those of the outputs."""
+        """Write the gradients of the weights, given those of the outputs."""
         torch._foreach_copy_(self._grads, gradients(saved[-1], self._leaves, grad))
 
     def _graph(self, inputs: Sequence[Tensor], *, is_learning: bool) -> Callable[..., Tensor]:
@@ -109,7 +110,7 @@ class StackedModule:
 
 
 class StackedOutputs:
-    """The outputs of modules, and what their backward needs."""
+    """The outputs of modules, and the tensors that their backward needs."""
 
     def __init__(self, modules: StackedModule) -> None:
         self._modules = modules
@@ -129,7 +130,7 @@ class StackedOutputs:
 
 
 def gradients(values: Tensor, by: Sequence[Tensor], grad: Tensor) -> tuple[Tensor, ...]:
-    """Compute the gradients by tensors, given that of values; zeros by those that are not used."""
+    """Compute gradients by tensors, given the gradient of values; zeros for unused tensors."""
     if not by:  # observations of bytes have no gradient
         return ()
     return torch.autograd.grad(values, by, grad, allow_unused=True, materialize_grads=True)
@@ -141,9 +142,9 @@ def members_obs(obs: Tensor | NumpyArray, count: int) -> Tensor:
 
 
 def architecture(module: nn.Module, *, has_memory: bool = False) -> Hashable | None:
-    """Return what is equal in modules that can be computed together; None for one that takes turns.
+    """Return a key that is equal for modules that can be computed together; None for others.
 
-    One with memory may have convolutions: its time is that of its steps.
+    A module with memory may have convolutions: its sequential steps take most of its time.
     """
     if next(module.buffers(), None) is not None:
         return None
@@ -166,7 +167,7 @@ def architecture(module: nn.Module, *, has_memory: bool = False) -> Hashable | N
 
 
 def can_stack(form: Hashable, *tries: tuple[nn.Module, Shapes]) -> bool:
-    """Return whether `vmap` computes modules, of which those of one form are tried once.
+    """Return whether `vmap` computes these modules; each form is tried once.
 
     Args:
         form: Their `architecture`.
@@ -178,7 +179,7 @@ def can_stack(form: Hashable, *tries: tuple[nn.Module, Shapes]) -> bool:
 
 @dataclass(frozen=True)
 class _Try:
-    """A module that may be computed by `vmap`; equal to those of other modules of its form."""
+    """A trial of a module under `vmap`; trials of modules of one form are equal."""
 
     form: Hashable
     shapes: Shapes
@@ -214,7 +215,7 @@ def _comparable(value: object) -> Hashable:
 class _Fast(TorchFunctionMode):
     """Computes linear layers under `vmap` by one call each; its own rule takes four.
 
-    And the cells of LSTMs and GRUs, for which it has none, from linear layers.
+    It also computes LSTM and GRU cells, which have no such rule, from linear layers.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401 - any function of torch
@@ -290,7 +291,7 @@ def _is_stackable(module: nn.Module, shapes: Shapes) -> bool:
     drawn = [rng.integers(0, 3, size=(2, 3, *shape)).astype(dtype) for shape, dtype in shapes]
     inputs = [torch.from_numpy(each) for each in drawn]
     floats = [each.requires_grad_() for each in inputs if each.is_floating_point()]
-    # A module that draws random numbers leaves the state of the generator as it was.
+    # The trial must not change the global generator, which a module may draw from.
     state, twin = torch.get_rng_state(), copied(module).train()
     before = architecture(twin)
     try:
@@ -308,7 +309,7 @@ def _is_stackable(module: nn.Module, shapes: Shapes) -> bool:
                 alone = joined(twin(*each))
                 leaves = [*twin.parameters(), *(one for one in each if one.is_floating_point())]
                 expected.append([alone, *gradients(alone, leaves, ones[row])])
-        is_same = architecture(twin) == before  # attributes that change are those of one module
+        is_same = architecture(twin) == before  # changing attributes cannot be stacked
         pairs = zip(found, map(torch.stack, zip(*expected, strict=True)), strict=True)
         return is_same and all(
             torch.allclose(*pair, rtol=1e-3, atol=1e-4, equal_nan=True) for pair in pairs

@@ -1,8 +1,8 @@
 """Growth and shrinking of convolutions with ReLUs, with the moments of Adam.
 
-New channels have weights of 0 in what reads them, a larger kernel has zeros around the former one
-and one pixel more of padding, and a new layer is the identity, which the ReLU before it makes
-exact: the function of the network stays the same. Adam's moments are carried over as in `layers`.
+Growth preserves the network's function: the next layer reads new channels with weights of 0, a
+larger kernel has zeros around the former one and one more pixel of padding, and a new layer is
+the identity, which is exact behind a ReLU. Adam's moments are carried over as in `layers`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class ConvChain:
     """The convolutions of one image, by the names of their tensors."""
 
     name: str
-    """The prefix of their names."""
+    """The prefix of the names of the convolutions."""
     reader: str
-    """The name of the layer that reads the last one."""
+    """The name of the layer that reads the last convolution."""
     pixels: int
-    """The pixels of a channel of the last one, which no change here changes."""
+    """The number of pixels per channel after the last convolution; changes here preserve it."""
     start: int = 0
-    """The number of inputs of `reader` before those."""
+    """The number of inputs of `reader` before those of the convolutions."""
     step: int = 1
-    """The difference between the numbers of two successive ones."""
+    """The difference between the numbers of successive convolutions."""
 
     def layer(self, index: int) -> str:
         """Return the name of a convolution."""
@@ -53,7 +53,7 @@ class ConvChain:
         return read.reshape(len(read), channels, -1)
 
     def with_channels(self, read: Tensor, channels: int, new: Tensor) -> Tensor:
-        """Return weights of a reader with others in place of `by_channel`."""
+        """Return weights of a reader with the part of `by_channel` replaced by `new`."""
         if read.dim() == 4:
             return new.reshape(len(read), -1, *read.shape[2:])
         behind = read[:, self.start + channels * self.pixels :]
@@ -61,7 +61,7 @@ class ConvChain:
 
 
 ChangeConvs: TypeAlias = Callable[[PolicyTensors, ConvChain, Convs, int], Convs]
-"""Changes a convolution of a chain, by its number; returns the convolutions that there are then."""
+"""Changes a convolution of a chain, by its number; returns the new list of convolutions."""
 
 
 def change_convs(
@@ -71,9 +71,9 @@ def change_convs(
     layer: int,
     change: ChangeConvs,
 ) -> Convs:
-    """Change a convolution of each image alike; return the convolutions that there are then."""
+    """Change the same convolution for each image; return the new list of convolutions."""
     found = convs
-    for chain in reversed(chains):  # as the inputs of the others are then still at their `start`
+    for chain in reversed(chains):  # the `start` of the other chains then stays valid
         found = change(tensors, chain, convs, layer)
     return found
 
@@ -102,7 +102,7 @@ def remove_channels(
     count: int,
     rng: np.random.Generator,
 ) -> Convs:
-    """Remove the output channels of the least importance from a convolution."""
+    """Remove the least important output channels from a convolution."""
     values, name, channels = tensors.values[0], chain.layer(layer), convs[layer].channels
     into = values[f"{name}.weight"].square().sum((1, 2, 3)) + values[f"{name}.bias"].square()
     read = chain.by_channel(values[f"{chain.reader_of(layer, convs)}.weight"], channels)
@@ -148,7 +148,7 @@ def is_removable(conv: Conv) -> bool:
 def remove_convolution(tensors: PolicyTensors, chain: ConvChain, convs: Convs, layer: int) -> Convs:
     """Remove a convolution that keeps the size of images.
 
-    What it does to channels, summed over its kernel, is multiplied into the weights that read it.
+    Its kernel, summed over the pixels, is multiplied into the weights that read it.
     """
     channels = convs[layer].channels
 
@@ -172,7 +172,7 @@ def _resize(
     source: Sequence[int],
     rng: np.random.Generator,
 ) -> None:
-    """Replace the output channels of a convolution by those of `source`; -1 is a new one."""
+    """Replace the output channels of a convolution by those at `source`; -1 is a new channel."""
     name, channels, index = chain.layer(layer), convs[layer].channels, torch.tensor(source)
     like = tensors.values[0][f"{name}.weight"]
     bound = 1.0 / float(np.sqrt(like[0].numel()))

@@ -1,12 +1,11 @@
 """Growth and shrinking of networks, with the moments of Adam.
 
-A network is a chain of fully connected layers. Growth preserves its function: new units have
-weights of 0 towards the next layer (Chen et al. 2016, arXiv:1511.05641, do the same with copies),
-and a new layer begins as the identity. `IDENTITIES` says how that is made of each activation.
-Shrinking removes the units of the least importance, and multiplies the weights of a removed layer
-into the next ones. The moments of Adam are carried over for the kept part of a tensor; a new part
-begins with the mean square of its tensor, so that its first steps are as long as those of the
-others.
+A network is a chain of fully connected layers. Growth preserves its function: the next layer reads
+new units with weights of 0 (Chen et al. 2016, arXiv:1511.05641, do the same with copies), and a new
+layer begins as the identity, as `IDENTITIES` defines for each activation. Shrinking removes the
+least important units, and multiplies the weights of a removed layer into the next layers. The
+moments of Adam are kept for the kept part of a tensor. The second moments of a new part begin with
+the mean of the tensor's, so that its first steps are as long as those of the other parts.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Identity:
     bias: float = 0.0
     """The bias of the new layer."""
     slope: float = 1.0
-    """The slope of f there: removing a layer multiplies by it."""
+    """The slope of f at the bias; removing a layer multiplies by it."""
 
 
 _SMALL = 1.0 / 16.0
@@ -56,11 +55,11 @@ IDENTITIES: dict[Activation, Identity] = {
         weight=(_SMALL, 2.0 * _SMALL), read=(4.0 / (3.0 * _SMALL), -1.0 / (6.0 * _SMALL))
     ),
 }
-"""ReLU leaves its own output, which is never below 0, as it is; ELU does so one above, as its
-output is never below -1. Of GELU and SiLU f(x) - f(-x) = x, as each is x times a function g(x) with
-g(x) + g(-x) = 1, so that a new layer has two units for each. All of these are exact but for
-rounding. Of tanh 4 tanh(ax) / 3a - tanh(2ax) / 6a = x - 8/15 a^4 x^5 + ..., as the terms of third
-order cancel: x, which is never beyond -1 to 1, is off by 8.2e-6 at most."""
+"""ReLU does not change its own output, which is never below 0. With a bias of 1 ELU does not change
+its output, which is never below -1. GELU and SiLU are x times a function g(x) with
+g(x) + g(-x) = 1, so f(x) - f(-x) = x, and a new layer has two units for each. These are exact up to
+rounding. For tanh, 4 tanh(ax) / 3a - tanh(2ax) / 6a = x - 8/15 a^4 x^5 + ..., as the terms of third
+order cancel; for x between -1 and 1 the error is at most 8.2e-6."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +69,15 @@ class Chain:
     hidden: tuple[str, ...]
     """The names of the hidden layers."""
     heads: tuple[str, ...]
-    """The names of the layers that read the last hidden layer, and maybe more behind it."""
+    """The names of the layers that read the last hidden layer, and maybe more inputs after it."""
     read_in_halves: bool = False
-    """Whether each of two heads reads a half of its own of the last hidden layer, which is then
-    twice as wide as the config says."""
+    """Whether two heads read one half each of the last hidden layer, which is then twice as wide as
+    the config says."""
     first: int = 0
-    """The hidden layer of the config that is the first one here."""
+    """The index in the config of the first hidden layer of this chain."""
 
     def has(self, layer: int) -> bool:
-        """Return whether a hidden layer of the config is one of these."""
+        """Return whether a hidden layer of the config is in this chain."""
         return 0 <= layer - self.first < len(self.hidden)
 
     def readers(self, layer: int) -> tuple[str, ...]:
@@ -86,7 +85,7 @@ class Chain:
         return (self.hidden[layer + 1],) if layer + 1 < len(self.hidden) else self.heads
 
     def is_split(self, layer: int) -> bool:
-        """Return whether each reader of a hidden layer reads a half of it."""
+        """Return whether each reader of a hidden layer reads one half of it."""
         return self.read_in_halves and layer + 1 == len(self.hidden)
 
 
@@ -95,7 +94,7 @@ class PolicyTensors:
     """The tensors of a policy's networks and optimisers, by name."""
 
     values: list[Tensors]
-    """The weights, and the target weights, which may lack some of the names."""
+    """The weights, and the target weights, which may lack some names."""
     moments: list[tuple[Tensors, Tensors]]
     """The first and second moments of each optimiser, which together have all names of the first
     values."""
@@ -104,9 +103,9 @@ class PolicyTensors:
         """Change a tensor, and its moments likewise.
 
         Args:
-            name: Of the tensor.
-            change: Gets a tensor, and what its new parts are.
-            new: The new parts of weights. Those of means are 0, those of squares their mean.
+            name: The tensor's name.
+            change: Called with a tensor and the value of its new parts; returns the new tensor.
+            new: The value of new parts of weights. First moments get 0, second moments their mean.
         """
         for values in self.values:
             if name in values:
@@ -117,7 +116,7 @@ class PolicyTensors:
                 means[name], squares[name] = change(means[name], 0.0), change(squares[name], usual)
 
     def insert(self, layer: str, weight: Tensor, bias: Tensor, *, beside: str) -> None:
-        """Add a layer wherever another one is."""
+        """Add a layer to all values and moments that have the layer `beside`."""
         for kind, tensor in (("weight", weight), ("bias", bias)):
             name, other = f"{layer}.{kind}", f"{beside}.{kind}"
             for values in self.values:
@@ -129,13 +128,13 @@ class PolicyTensors:
                     squares[name] = torch.full_like(tensor, float(squares[other].mean()))
 
     def merge(self, layer: str, readers: Sequence[str], merge: Merge) -> None:
-        """Remove a layer, and multiply its weights into those that read it.
+        """Remove a layer, and multiply its weights into the layers that read it.
 
         Args:
-            layer: Its name.
+            layer: The name of the layer.
             readers: The names of the layers that read it.
-            merge: Gets the weights that read it, its weights and its bias; returns the weights that
-                read its input instead, and what is added to their bias.
+            merge: Called with the reader's weights, the layer's weights and the layer's bias;
+                returns the new weights of the reader, and the values to add to its bias.
         """
         name, of_bias = f"{layer}.weight", f"{layer}.bias"
         for values in (each for each in self.values if name in each):
@@ -173,7 +172,7 @@ def widen(
 def narrow(
     tensors: PolicyTensors, chain: Chain, layer: int, *, count: int, rng: np.random.Generator
 ) -> None:
-    """Remove the units of the least importance from a hidden layer."""
+    """Remove the least important units from a hidden layer."""
     width = _width(tensors, chain, layer)
     score = _importance(tensors.values[0], chain, layer)
     score = score.reshape(-1, width).sum(dim=0)  # both halves, where there are two
@@ -189,9 +188,9 @@ def deepen(
     *,
     activation: Activation = "relu",
 ) -> None:
-    """Add a hidden layer behind another; the network's function stays the same.
+    """Add a hidden layer behind the layer `layer`; the network's function stays the same.
 
-    The new layer has as many units as the other, times the entries of its `Identity.weight`.
+    The new layer has the units of that layer, once for each entry of `Identity.weight`.
     """
     identity, beside = IDENTITIES[activation], after.hidden[layer]
     _rename(
@@ -215,7 +214,7 @@ def _read_identity(tensors: PolicyTensors, reader: str, identity: Identity) -> N
             values[of_bias] = values[of_bias] - identity.bias * weight.sum(-1)
             values[name] = torch.cat([read * weight for read in identity.read], dim=-1)
     for means, squares in tensors.moments:
-        if name in means:  # a gradient by `read * weight` is that by weight, divided by it
+        if name in means:  # a gradient by `read * weight` is that by weight, over `read`
             means[name] = torch.cat([means[name] / read for read in identity.read], dim=-1)
             squares[name] = torch.cat([squares[name] / read**2 for read in identity.read], dim=-1)
 
@@ -252,7 +251,7 @@ def _resize(
     source: Sequence[int],
     rng: np.random.Generator,
 ) -> None:
-    """Replace the units of a hidden layer by those of `source`; -1 is a new one."""
+    """Replace the units of a hidden layer by those at `source`; -1 is a new unit."""
     name, width = chain.hidden[layer], _width(tensors, chain, layer)
     units, split = torch.tensor(source), chain.is_split(layer)
     rows = torch.cat((units, torch.where(units < 0, -1, units + width))) if split else units
@@ -270,13 +269,13 @@ def _resize(
 
 
 def taken(tensor: Tensor, new: Tensor | float, *, dim: int, index: Tensor) -> Tensor:
-    """Return the parts of a tensor at an index; what is -1 there is new."""
+    """Return the parts of a tensor at the indices; an index of -1 gets the value `new`."""
     is_new = (index < 0).view(-1, *[1] * (-1 - dim))
     return torch.where(is_new, new, tensor.index_select(dim, index.clamp(min=0)))
 
 
 def _importance(values: Mapping[str, Tensor], chain: Chain, layer: int) -> Tensor:
-    """Return the importance of each unit of a hidden layer: norms of inputs times outputs."""
+    """Return the importance of each unit: the norm of its inputs times that of its outputs."""
     name = chain.hidden[layer]
     into = values[f"{name}.weight"].square().sum(-1) + values[f"{name}.bias"].square()
     read = [values[f"{reader}.weight"] for reader in chain.readers(layer)]
@@ -288,7 +287,7 @@ def _importance(values: Mapping[str, Tensor], chain: Chain, layer: int) -> Tenso
 def _rename(
     tensors: PolicyTensors, before: Chain, after: Chain, places: Sequence[int | None]
 ) -> None:
-    """Rename layers to those of another chain; None is a layer without a counterpart."""
+    """Rename layers to the names of another chain; a place of None has no layer before."""
     pairs = zip(after.hidden, places, strict=True)
     names = {before.hidden[old]: new for new, old in pairs if old is not None}
     tensors.rename(names | dict(zip(before.heads, after.heads, strict=True)))

@@ -1,6 +1,6 @@
-"""Weight noise and growth of modules that a user gives.
+"""Weight noise and growth of a user's modules.
 
-A module takes part with its architecture where it has a method `grow`, see `Grows`.
+Architecture mutations apply to modules with a method `grow`; see `Grows`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 class Grows(Protocol):
     """A module that makes a changed copy of itself, for mutations of the architecture.
 
-    What it draws decides the shapes alone: they must not depend on the weights, as the target
-    network and a resumed population draw the same numbers. A larger module should compute the same
-    as before.
+    The shapes may depend on `rng` but not on the weights, as the target network and a resumed
+    population repeat the growth with the same random numbers. A larger module should compute the
+    same function as before.
     """
 
     def grow(self, rng: np.random.Generator, /) -> nn.Module | None:
@@ -41,15 +41,15 @@ class Grows(Protocol):
 
 @dataclass(frozen=True)
 class Grown:
-    """A function of the spec that makes a module and lets it grow, once for each seed."""
+    """A function of the spec that makes a module and grows it once with each seed."""
 
     make: MakeModule
-    """The module of before, or a function of the spec that makes it."""
+    """The original module, or a function of the spec that makes it."""
     seeds: tuple[int, ...]
     """The seed of each growth."""
 
     def __call__(self, spec: EnvSpec) -> nn.Module:
-        """Make a module of the grown architecture; its weights are to be loaded."""
+        """Make a module of the grown architecture; its weights must be loaded afterwards."""
         make = self.make
         module = copied(make) if isinstance(make, nn.Module) else make(spec)
         for seed in self.seeds:
@@ -62,12 +62,12 @@ class Grown:
 
 
 def grown(module: nn.Module, seed: int, *, name: str = "") -> nn.Module | None:
-    """Return a module grown from a copy; None for one that does not grow.
+    """Return a grown copy of a module; None if it does not grow.
 
-    New layers are drawn by the seed and the name, and PyTorch's global generator stays as it was.
+    The seed and the name determine the new layers. PyTorch's global generator is restored.
 
     Raises:
-        ConfigError: `grow` returned something else.
+        ConfigError: `grow` returned something other than a module or None.
     """
     if not isinstance(module, Grows):
         return None
@@ -83,12 +83,12 @@ def grown(module: nn.Module, seed: int, *, name: str = "") -> nn.Module | None:
 
 
 def has_own_network(policy: object) -> bool:
-    """Return whether a policy has a network that its user gave."""
+    """Return whether a policy has a network from its user."""
     return isinstance(policy, OpenPolicy) and policy.has_own_network
 
 
 def growth_seeds(policy: Policy) -> tuple[int, ...]:
-    """Return the seeds with which the networks of a policy have grown."""
+    """Return the seeds of the growths of a policy's networks."""
     if isinstance(policy, TorchPolicy):
         return tuple(each.keywords["seed"] for each in policy.changes if isinstance(each, partial))
     parts = policy.parts.values() if isinstance(policy, OpenPolicy) else ()
@@ -96,7 +96,7 @@ def growth_seeds(policy: Policy) -> tuple[int, ...]:
 
 
 def with_growth(policy: Policy, config: object, seeds: tuple[int, ...]) -> Policy:
-    """Make an untrained policy with own networks that have grown with these seeds."""
+    """Make an untrained policy with a user's networks, grown with these seeds."""
     own = cast(OpenPolicy, policy)
     if isinstance(policy, TorchPolicy):
         twin = OpenPolicy.like(policy, config)
@@ -113,11 +113,11 @@ def _with_seeds(part: object, seeds: tuple[int, ...]) -> object:
 
 
 def grow_policy(policy: Policy, seed: int) -> Policy | None:
-    """Return a policy with its networks grown, and its training state; None if nothing grows.
+    """Return a policy with grown networks and its training state; None if nothing grows.
 
-    All modules that grow do so together, actor, critics and targets. The moments of Adam stay for
-    tensors of the same name and shape; others begin with a mean of 0 and the mean square of what
-    had their name, or of all. Another optimiser starts anew.
+    All modules grow together: actor, critics and targets. Adam keeps its moments for tensors of
+    the same name and shape. For other tensors the mean is 0, and the mean square is that of the
+    former tensor of the name, or of all tensors. Other optimisers start anew.
     """
     if isinstance(policy, TorchPolicy):
         return _grow_torch_policy(policy, seed)
@@ -157,13 +157,13 @@ def _grow_torch_policy(policy: TorchPolicy[Any], seed: int) -> Policy | None:
 
 
 def _share_parameters(modules: Mapping[str, nn.Module]) -> bool:
-    """Return whether one parameter is in several modules, of which a growth would make several."""
+    """Return whether modules share a parameter, which growth would duplicate."""
     found = [id(p) for module in modules.values() for p in module.parameters()]
     return len(set(found)) < len(found)
 
 
 def _grown_tensors(modules: Mapping[str, nn.Module], seed: int) -> dict[str, Tensor]:
-    """Let modules grow; return the tensors of those that do."""
+    """Grow modules; return the tensors of those that have grown."""
     found = {}
     for prefix, module in modules.items():
         new = grown(module, seed, name=prefix)
@@ -181,10 +181,10 @@ def _learned_by(key: str, shapes: Shapes) -> Shapes:
 
 
 def shake(policy: Policy, *, spread: float, rng: np.random.Generator) -> bool:
-    """Add normal noise to what networks learn; return False for a policy without `flat_weights`.
+    """Add normal noise to learned weights; return False for a policy without `flat_weights`.
 
-    The noise is in proportion to the root mean square of a tensor. Target weights get that of the
-    weights that they follow; buffers and frozen parameters get none.
+    The standard deviation is in proportion to the root mean square of a tensor. Target weights
+    get the noise of the weights that they follow; buffers and frozen parameters get none.
     """
     frozen = _frozen(policy)
     if isinstance(policy, TorchPolicy):

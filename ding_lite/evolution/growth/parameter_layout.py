@@ -34,19 +34,19 @@ class ParameterLayout:
     values: tuple[tuple[str, ...], ...]
     """The keys that lead to the weights, then to the target weights."""
     adams: tuple[tuple[str, tuple[str, ...]], ...]
-    """The key of each optimiser, and how the names of the weights that it steps begin."""
+    """The key of each optimiser, and the name prefixes of the weights that it updates."""
     chains: Callable[[int], tuple[Chain, ...]]
-    """The chains of a policy with so many hidden layers."""
+    """Returns the chains of a policy with a given number of hidden layers."""
     activation: Activation
     """The activation of the hidden layers."""
     activation_name: str = "activation"
-    """The setting that it is."""
+    """The name of the setting of this activation."""
     num_fixed: int = 0
-    """How many hidden layers, the first ones, are always there, with no new one behind them."""
+    """The number of first hidden layers that stay, without a new layer behind them."""
     images: tuple[Convs, tuple[ConvChain, ...]] = _NO_CONVS
-    """The convolutions before the hidden layers, and where they are for each image."""
+    """The convolutions before the hidden layers, and their names for each image."""
     memories: tuple[Recurrent, ...] = ()
-    """The recurrent layers of the width `memory_size` that changes with an architecture."""
+    """The recurrent layers of width `memory_size`, which an architecture mutation changes."""
 
     def open(self, state: Mapping[str, Any]) -> PolicyTensors:
         """Return the tensors of a state."""
@@ -71,8 +71,8 @@ class ParameterLayout:
     def close(
         self, tensors: PolicyTensors, state: Mapping[str, Any], like: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return a state with these tensors."""
-        # The optimisers of users start anew, where tensors have other shapes.
+        """Return a state with these tensors in place of its own."""
+        # A user's optimisers start anew, as tensors have other shapes.
         closed = {k: like[k] if k.endswith("optimizer") else each for k, each in state.items()}
         for (key, *inner), values in zip(self.values, tensors.values, strict=True):
             old, new = _at(state, (key, *inner)), _at(like, (key, *inner))
@@ -124,13 +124,13 @@ def layout_of(policy: Policy) -> ParameterLayout:
 
 
 def _layout_of_actor_critic(policy: ActorCriticPolicy[Any]) -> ParameterLayout:
-    """Return the layout of an actor and a critic: apart, or on a torso; with memory or without."""
+    """Return the layout of an actor and a critic, apart or on a torso, with or without memory."""
     config, spec = policy.config, policy.spec
     encoder, torso, reader = ("encoder.", ".torso", "memory") if config.memory else ("", "", "head")
     both = ("actor", "critic")
     shared = f"{encoder}torso.0.weight" in policy.weights()
     name = "image_activation" if shared and spec.is_image else "activation"
-    # With memory the convolutions of several parts are read by actor and critic apart.
+    # With memory, actor and critic read the convolutions of several parts separately.
     is_read_twice = bool(config.memory) and encodes_images(spec, config.images)
     return ParameterLayout(
         values=(("network",),),
@@ -148,7 +148,7 @@ def _layout_of_actor_critic(policy: ActorCriticPolicy[Any]) -> ParameterLayout:
 
 
 def _layout_of_box(policy: BoxPolicy[Any, Any]) -> ParameterLayout:
-    """Return the layout of an actor and critics, which share a trunk where they see images."""
+    """Return the layout of an actor and critics, which share a trunk for images."""
     adams = ("critic_adam", ("critics.",)), ("actor_adam", ("actor.", "log_"))
     sees_images, config = policy.spec.is_image, policy.config
     each = [f"critics.0.critics.{k}" for k in range(policy.form.num_critics)]
@@ -157,7 +157,7 @@ def _layout_of_box(policy: BoxPolicy[Any, Any]) -> ParameterLayout:
     def of_critics(depth: int) -> tuple[Chain, ...]:
         if not sees_images:
             return (Chain(_numbered("critics", depth), (f"critics.{depth}",)),)
-        behind = max(1, depth - 1)  # with one width the layers behind the trunk have that, too
+        behind = max(1, depth - 1)  # a single width is that of both
         return trunk, *(
             Chain(_numbered(critic, behind), (f"{critic}.head",), first=min(1, depth - 1))
             for critic in each
@@ -185,7 +185,7 @@ def convs_of(policy: Policy) -> Convs:
 
 
 def _images_of(policy: OpenPolicy, prefix: str = "") -> tuple[Convs, tuple[ConvChain, ...]]:
-    """Return convolutions, and where they are; none where images have others each."""
+    """Return convolutions and their places; none if the images have different convolutions."""
     spec, torso = policy.spec, policy.config.images
     reader = f"{prefix}torso.0"
     if not encodes_images(spec, torso):
@@ -211,7 +211,7 @@ def _at(state: Mapping[str, Any], keys: tuple[str, ...]) -> Mapping[str, Tensor]
 
 
 def _plain(name: str) -> str:
-    """Return the name of a tensor here: in R2D2 a network is an attribute; some read layers."""
+    """Return a tensor's name without the prefix and suffixes of R2D2 and of recurrent layers."""
     return name.removeprefix("net.").removesuffix("_l0").removesuffix("_ih")
 
 

@@ -1,9 +1,9 @@
 """Growth and shrinking of recurrent layers, an LSTM or a GRU, with the moments of Adam.
 
-The former units read new ones with weights of 0, and so does the head: the function of the network
-stays the same over whole sequences. New units read all others, and come last. States of policies of
-different widths differ in length. Where a replay holds them, the last units are removed first, so
-that what it holds begins with a state of the narrower layer.
+Old units and the head read new units with weights of 0, so the function of the network stays the
+same over whole sequences. New units come last, and read all units. A replay may hold states of
+policies of different widths. If it does, the last units are removed first, so that a stored state
+begins with the state of the narrower layer.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def widen_memory(
 def narrow_memory(
     tensors: PolicyTensors, layer: Recurrent, *, count: int, rng: np.random.Generator
 ) -> None:
-    """Remove the units of the least importance: norms of what they read times what reads them.
+    """Remove the least important units: norms of their inputs times norms of their outputs.
 
-    Of a layer with stored states the last ones are removed.
+    In a layer with stored states, the last units are removed.
     """
     values, size = tensors.values[0], layer.size(tensors)
     if layer.is_stored:
@@ -61,7 +61,7 @@ def narrow_memory(
 def _resize(
     tensors: PolicyTensors, layer: Recurrent, source: Sequence[int], rng: np.random.Generator
 ) -> None:
-    """Replace the units of a layer by those of `source`; -1 is a new one."""
+    """Replace the units of a layer by those at `source`; -1 is a new unit."""
     size, index, bound = (
         layer.size(tensors),
         torch.tensor(source),

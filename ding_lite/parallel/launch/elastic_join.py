@@ -16,7 +16,7 @@ from ding_lite.parallel.network.topology import HUB, Growth, NodeSpec
 from ding_lite.parallel.router.node_router import NodeRouter
 
 TRIES = 8
-"""Entrance ids to try; another joining node may use one at the same moment."""
+"""The number of entrance ids to try; another joining node may use one at the same moment."""
 
 
 def join(

@@ -1,10 +1,10 @@
 """External launch: run this process as one node of a job that it has not started.
 
 There are three forms. With `DING_LITE_NUM_NODES` set, each shell starts the same file as one node
-of the job, which the environment identifies. A launcher such as torchrun or srun starts the file
-once for each node and identifies the node in variables of its own. With `attach_to`, a program
-takes a free place in a running job. In all forms the node runs in this process. It was given the
-addresses of its peers, or that of node 0, from which it fetches the others (`rendezvous`).
+of the job, and the environment says which one. A launcher such as torchrun or srun starts the file
+once for each node, and says which one in its own variables. With `attach_to`, a program takes a
+free place in a running job. In all forms the node runs in this process. It knows the addresses of
+its peers, or that of node 0, from which it fetches the others (`rendezvous`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ding_lite.settings import Settings
 ALL_INTERFACES = ("0.0.0.0", "::")
 """Wildcard hosts: every interface of a machine, in IPv4 and IPv6."""
 INTERRUPTED_LINGER_S = 5.0
-"""Seconds that a node waits for lost peers when a signal has ended it."""
+"""Seconds that a node waits for lost peers after a signal has ended it."""
 LOOK_S = 1.0
 """Timeout of the test connection that explains why a peer is missing."""
 
@@ -53,7 +53,7 @@ def tcp_only(protocol: str | None) -> str:
 def node_of_environment(plan: JobPlan, settings: Settings, attach_to: Sequence[str]) -> NodeSpec:
     """Return the spec of the node that the environment describes.
 
-    `attach_to` has the address of node 0, or those of all peers with a lower id, in that order.
+    `attach_to` has the address of node 0, or those of all peers with a lower id, in order of id.
     """
     num_nodes, node_id = plan.num_nodes, settings.node_id
     if node_id is None:
@@ -90,8 +90,8 @@ def joining_node(
 ) -> NodeSpec:
     """Request a place in an elastic job from node 0, and return its spec.
 
-    The program may be that of the whole job: of several roles the last one is this node's, as
-    it is for the further nodes of `ding-lite run`.
+    If the program lists several roles, as that of the whole job does, the last one is this node's.
+    The same holds for further nodes of `ding-lite run`.
     """
     node_ids = _places(node_ids, settings)
     if len(attach_to) != 1 or len(node_ids) > 1:
@@ -125,7 +125,7 @@ def _addresses_to_dial(
 ) -> tuple[str | None, Sequence[str]]:
     """Return the address of node 0, if it is known, and those of the peers with lower ids.
 
-    A single address is that of node 0, which knows the others; several are those of all of them.
+    A single address is that of node 0, which knows the others; several are those of all lower ids.
     """
     if node_id != HUB and len(attach_to) == 1:
         [desk] = attach_to
@@ -147,7 +147,7 @@ def _wrong_number(node_id: int, lower: Sequence[int], attach_to: Sequence[str]) 
 
 
 def _interface(desk: str | None, key_file: str | None) -> str:
-    """Return the host to listen on, so that the others reach this node as it reaches node 0.
+    """Return the host to listen on, so that other nodes reach this node as it reaches node 0.
 
     The name of this machine may resolve to loopback here and to another interface elsewhere. Only
     a job with a key can have nodes on other machines.
@@ -158,9 +158,9 @@ def _interface(desk: str | None, key_file: str | None) -> str:
 
 
 def _port(ports: Sequence[int], node_id: int, num_nodes: int, *, may_be_free: bool) -> int:
-    """Return this node's port; the variable holds only that one, or those of all nodes.
+    """Return this node's port; the variable holds that port alone, or the ports of all nodes.
 
-    Without the variable it is 0, any free port, where node 0 passes the chosen port on.
+    Without the variable it is 0, any free port, if node 0 tells the others the chosen port.
     """
     if not ports and may_be_free:
         return 0
@@ -298,13 +298,13 @@ def attached_node(
 def connected(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Iterator[NodeRouter]:
     """Connect a node, run the `with` block as that node, and close it.
 
-    The block starts when all peers are connected. Where it raises, or SIGTERM ends it, the node
-    leaves without a good-bye, so that the others count it as lost and wait for its return; not so
-    after Ctrl-C or `sys.exit`, which end the job.
+    The block starts when all peers are connected. If it raises, or SIGTERM ends it, the node leaves
+    without a good-bye, so the others count it as lost and wait for its return. Ctrl-C and
+    `sys.exit` end the job instead.
     """
     with own_directory() as directory:
-        # No supervisor counts incarnations here: nanoseconds are above FIRST_TIMESTAMP_INCARNATION,
-        # and grow.
+        # No supervisor counts incarnations here, so the time in nanoseconds is used: it grows, and
+        # is above FIRST_TIMESTAMP_INCARNATION.
         began, incarnation = SYSTEM_CLOCK.now(), time.time_ns()
         started = replace(spec, incarnation=incarnation, directory=directory, began=began)
         try:
@@ -339,7 +339,7 @@ def connected(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Ite
 
 
 def _connect(node: RendezvousNode, spec: NodeSpec, advice: str) -> None:
-    """Wait for the peers; where some are missing, report what listens at their addresses."""
+    """Wait for the peers; if some are missing, report which program listens at their addresses."""
     router = node.router
     try:
         node.wait_ready()
@@ -363,7 +363,7 @@ def _connect(node: RendezvousNode, spec: NodeSpec, advice: str) -> None:
 
 
 def probe(address: str) -> str:
-    """Describe in a sentence the result of a connection to a tcp address."""
+    """Try to connect to a tcp address, and describe the result in a sentence."""
     there = Address.parse(address)
     try:
         socket.create_connection((there.place, there.port), timeout=LOOK_S).close()

@@ -1,15 +1,14 @@
 """`Parallel.runner(...)(main)`: run one `main` on the nodes of a job.
 
-With one worker `main` runs in this process, under the labels of a node that is alone; use this
-to debug a distributed program. With more, each node is a child process and this process is their
-supervisor. Under an external launch no process is started: where the environment, a launcher such
-as torchrun, or `attach_to` makes this process one node of a job, `join` computes its place.
+With one worker `main` runs in this process, under the labels of a single node; use this to debug a
+distributed program. With more workers, each node is a child process and this process is their
+supervisor. Under an external launch no process is started: if the environment, a launcher such as
+torchrun, or `attach_to` makes this process one node of a job, `join` determines its place.
 
-What is ugly here and why: a node must find `main` again by importing the program a second
-time, which Python does under the name `__mp_main__`. That cannot work for a function within a
-function, in a notebook, or in the `__main__.py` of a package, and it starts the job again and
-again where the call is not guarded by `if __name__ == "__main__"`. Each of these is checked
-here, because Python's own errors do not name the cause.
+A node finds `main` by importing the program a second time, under the name `__mp_main__`. This
+cannot work for a function within a function, in a notebook, or in the `__main__.py` of a package.
+It also starts the job again and again if the call is not guarded by `if __name__ == "__main__"`.
+Each of these is checked here, because Python's own errors do not name the cause.
 """
 
 from __future__ import annotations
@@ -109,39 +108,39 @@ class Parallel:
     ) -> Runner[Any]:
         """Return a function that runs a `main` on every node of a job.
 
-        An argument that is None is read from the environment (`DING_LITE_TOPOLOGY` and so on),
-        and else has its default. With `DING_LITE_NUM_NODES` set no process is started: this
-        process is node `DING_LITE_NODE_ID` of that many, and `n_parallel_workers` and `ports` are
-        ignored. Neither is one under torchrun, srun, mpirun or an indexed job of Kubernetes, which
-        have started a process for each node: their number replaces `n_parallel_workers`.
+        An argument that is None is read from the environment (`DING_LITE_TOPOLOGY` and so on), or
+        has its default. With `DING_LITE_NUM_NODES` set no process is started: this process is node
+        `DING_LITE_NODE_ID` of that many, and `n_parallel_workers` and `ports` are ignored. Under
+        torchrun, srun, mpirun or an indexed job of Kubernetes no process is started either, as the
+        launcher has started one for each node; their number replaces `n_parallel_workers`.
 
         Args:
-            n_parallel_workers: How many nodes. One runs in this process; of more, each is a
-                process of its own, which imports the program again to find `main`.
+            n_parallel_workers: The number of nodes. A single node runs in this process. Several
+                nodes run in a process each, which imports the program again to find `main`.
             topology: Which nodes are connected: `star` (all to node 0), `mesh` (each to each,
                 the default), `tree` (each to one of few hubs, which relay), `alone`, or pairs
                 of node ids such as [(0, 1), (1, 2)].
             protocol: `ipc`, the default, or `tcp`.
             address: With `tcp`, the interface to listen on; 127.0.0.1 by default.
-            ports: With `tcp`, the port of each node, or that of node 0, from which the others
-                count on; free ones are taken by default.
-            attach_to: Addresses of the nodes 0, 1, ... of a running job, one or several: `main`
-                runs in this process, as the node of the job that `node_ids` names. Of an elastic
-                job the address of node 0 is enough, which gives the node its number.
-            elastic: Let further nodes join the job while it runs, by `attach_to`, and leave it
-                again: `n_parallel_workers` (or DING_LITE_NUM_NODES) is a minimum then. For a star
-                or a mesh over tcp. With `attach_to`: join as such a node.
-            labels: Labels of all nodes beside those they have anyway.
-            roles: One entry a node: a role, or a set of roles.
-            node_ids: With `attach_to`, [the number of the place to take]: one of the job's that
-                a node has left or lost. Not in this version without it.
+            ports: With `tcp`, the port of each node, or the port of node 0, which the others
+                count up from; free ports by default.
+            attach_to: One or several addresses of the nodes 0, 1, ... of a running job. `main`
+                runs in this process, as the node of the job that `node_ids` names. For an elastic
+                job the address of node 0 is enough, and node 0 assigns the number.
+            elastic: Let further nodes join the running job, by `attach_to`, and leave it again.
+                `n_parallel_workers` (or DING_LITE_NUM_NODES) is the minimum then. It needs a star
+                or a mesh over tcp. With `attach_to`, this node joins an elastic job.
+            labels: Labels of all nodes in addition to their standard labels.
+            roles: One entry per node: a role, or a set of roles.
+            node_ids: With `attach_to`, a list with the number of the place to take, which a node of
+                the job has left or lost. Not supported without `attach_to`.
             auto_recover: Restart a failed node under the same number.
                 Without it a failure ends the job.
-            max_retries: How often each node is started again.
+            max_retries: The maximum number of restarts of each node.
             key_file: The key that the nodes of a job share over `tcp`. The default is a key of
                 this user on this machine, which is enough on the loopback interface.
-            engine: `local` to start the nodes from this process, also where a launcher has
-                started it; or `ray` to make each node an actor that Ray places.
+            engine: `local` to start the nodes from this process, even if a launcher has started
+                it; or `ray` to make each node an actor that Ray places.
             resources: With `ray`, resources of nodes by patterns of their labels:
                 {"learner": {"num_gpus": 1}, "collector": {"num_cpus": 2}}. A core each by default.
             startup_timeout: Seconds within which all nodes must be connected, also after a
@@ -149,12 +148,12 @@ class Parallel:
 
         Returns:
             A function of `main` and its arguments that returns the nodes' results, by node;
-            under an external launch, this node's result only. When a node fails it ends the
-            others and raises NodeFailed with the traceback of the first error, and that error
+            under an external launch, this node's result only. If a node fails, the function ends
+            the others and raises NodeFailed with the traceback of the first error, and that error
             as its cause.
 
         Raises:
-            ConfigError: An argument is out of range, or this version cannot honour it.
+            ConfigError: An argument is out of range, or not supported.
         """
         settings = Settings.from_environ()
         starter = _check_engine(engine or settings.engine or "local", resources)
@@ -276,7 +275,7 @@ def _run_on_processes(plan: JobPlan, max_retries: int) -> Runner[Any]:
     def start(main: Main, args: Args, kwargs: Kwargs) -> list[Any]:
         _check_main(main)
         with ExitStack() as stack:
-            with postponed():  # or it would stay behind
+            with postponed():  # an interrupt here would leave the directory behind
                 directory = PrivateDirectory()
                 stack.callback(directory.remove)
             job = Job(
@@ -368,7 +367,7 @@ def _refuse_nesting() -> None:
 
 def _check_main(main: Callable[..., object]) -> None:
     """Refuse a `main` that a node process cannot import."""
-    # pdb takes `__spec__` from the program that it runs, and multiprocessing asks for it.
+    # Under pdb a program has no `__spec__`, which multiprocessing reads.
     vars(sys.modules["__main__"]).setdefault("__spec__", None)
     if not callable(main):
         raise ConfigError(f"`main` is {main!r}; a function was expected, without parentheses.")

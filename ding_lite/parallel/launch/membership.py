@@ -34,12 +34,12 @@ JOIN = "ding_lite.join"
 ROSTER = "ding_lite.roster"
 """The call by which node 0 sends a node the roster; the answer is the node's address."""
 ENTRANCES = range(2**32 - 64, 2**32)
-"""Ids under which nodes connect before they have one of their own."""
+"""Ids under which nodes connect before they have their own id."""
 LOST_GRACE_S = 10.0
 """Seconds that the place of a lost node is reserved for it."""
 NUM_EXPECTED = 256
-"""Ids beyond the first nodes that a restarted node accepts before it has the roster: ZeroMQ never
-dials a node again that has refused its key once."""
+"""Ids beyond the first nodes that a restarted node accepts before it has the roster, because ZeroMQ
+never dials a node again that has refused its key once."""
 JOIN_TIMEOUT_S = 10.0
 """Seconds within which a node must take an assigned place."""
 
@@ -54,7 +54,7 @@ class JobMember:
 
     labels: frozenset[str]
     address: str = ""
-    """The address that others dial; "" where no node dials it."""
+    """The address that others dial; "" if no node dials it."""
 
     def as_tree(self) -> list[Any]:
         return [sorted(self.labels), self.address]
@@ -145,7 +145,7 @@ class Registry:
         self._members = {node: JobMember(labels) for node, labels in enumerate(spec.world)}
         self._members[HUB] = JobMember(spec.labels)
         self._joined: dict[int, Deadline] = {}
-        """Joined nodes, with the deadline by which a disconnected one must be connected."""
+        """Joined nodes; a disconnected one has a deadline by which it must be connected again."""
         self._seen: set[int] = set()
         self._queue: deque[_Request] = deque()
         self._joining: int | None = None
@@ -294,7 +294,7 @@ class Registry:
 
     def _record_address(self, peer: int, answer: Future[Any]) -> None:
         if answer.exception() is not None or peer not in self._members:
-            return  # it is gone; it sends its address when it is back
+            return  # it is gone, and sends its address when it is back
         self._members[peer] = replace(self._members[peer], address=str(answer.result()))
 
     def _record(self, node: int, member: JobMember) -> None:

@@ -39,7 +39,7 @@ MOST_NODES = 100_000
 class JobPlan:
     """The checked arguments of a job.
 
-    A field that is None is read from `settings`, and else has its default.
+    A field that is None is read from `settings`, or has its default.
     """
 
     num_nodes: int
@@ -139,7 +139,7 @@ class JobPlan:
 
     @property
     def chosen_ports(self) -> tuple[int, ...]:
-        """The port of each node; empty where free ports are taken."""
+        """The port of each node; empty if free ports are chosen."""
         return tuple(self.ports) if isinstance(self.ports, Sequence) else ()
 
     def growth(self, *, first_id: int) -> Growth | None:
@@ -210,5 +210,5 @@ class JobPlan:
 
 
 def _ports_of(settings: Settings) -> int | Sequence[int] | None:
-    """Return the ports in the form of the argument: a single one is the first of a range."""
+    """Return the ports in the form of the argument: a single port is the first of a range."""
     return settings.ports[0] if len(settings.ports) == 1 else settings.ports or None

@@ -1,14 +1,14 @@
 """Rendezvous: nodes that know only the address of node 0 obtain the addresses of their peers.
 
 Node 0 listens at a known address. The other nodes listen on any free port, announce their address
-to node 0, and ask it for the addresses of the peers that they dial. Node 0 answers when one of
-these peers has announced itself, and again when one has announced another address; so a node that
+to node 0, and request the addresses of the peers that they dial. Node 0 answers when one of these
+peers has announced its address, and again when one has announced another address. So a node that
 restarts elsewhere is dialled there.
 
-What is ugly here and why: not every node is a peer of node 0. In a tree, or with listed edges,
-such a node still connects to node 0, over a link for rendezvous that is no edge of the topology.
-So node 0 then has two routers on one transport, one for its peers and one for rendezvous only,
-and each node that is not its peer has a second router as well.
+Not every node is a peer of node 0. In a tree, or with listed edges, the other nodes still connect
+to node 0, over a link for rendezvous that is no edge of the topology. So node 0 has two routers on
+one transport, one for its peers and one for rendezvous only, and each node that is not its peer has
+a second router as well.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
 logger = logging.getLogger(__name__)
 
 ANNOUNCE = "ding_lite.announce"
-"""The call to node 0 that announces an address and requests those of others."""
+"""The call to node 0 that announces an address and requests the addresses of others."""
 MAX_ADDRESS = 300
-"""Most characters of an address; a host name has at most 255."""
+"""The most characters of an address; a host name has at most 255."""
 
 
 class AddressBook:
@@ -49,8 +49,8 @@ class AddressBook:
     def announce(self, peer: int, address: object, wanted: object) -> Future[dict[int, str]]:
         """Record the address of a node; answer when there are new addresses for it.
 
-        `wanted` has the nodes that it dials, each with the last known address ("" for none); the
-        answer has those that have changed, as soon as there is one.
+        `wanted` maps the nodes that it dials to their last known addresses ("" for none). The
+        answer maps moved nodes to their new addresses, as soon as there is one.
         """
         known = checked(wanted, self._num_nodes)
         if address != "":
@@ -105,7 +105,7 @@ def _can_be_dialled(text: str) -> bool:
 class AddressFollower:
     """Announce a node to node 0, and dial its peers at the addresses that node 0 sends.
 
-    A peer with an empty address in `spec.dials` is asked for.
+    It requests the addresses of peers with an empty address in `spec.dials`.
     """
 
     def __init__(self, spec: NodeSpec) -> None:
@@ -116,12 +116,12 @@ class AddressFollower:
         self._lock = threading.Lock()
 
     def begin(self, router: NodeRouter, desk: NodeRouter) -> None:
-        """Start to ask, whenever node 0 is connected."""
+        """Send a request now if node 0 is connected, and whenever it connects."""
         self._ask = partial(self._announce, router, desk)
         self.note(HUB, HUB in desk.peers)  # it may be connected already
 
     def note(self, peer: int, is_there: bool) -> None:
-        """Ask node 0 when it has connected, for the first time or again."""
+        """Send a request when node 0 connects, for the first time or again."""
         if peer == HUB and is_there:
             self._ask()
 
@@ -208,7 +208,7 @@ class RendezvousNode:
         self.router.wait_ready()
 
     def _ask_for_entry(self, desk: NodeRouter) -> None:
-        """Wait for node 0; at its address may be the only peer to dial instead."""
+        """Wait for node 0. The given address may also be that of the only peer to dial."""
         try:
             desk.wait_ready()
         except AuthenticationError as refusal:

@@ -1,8 +1,8 @@
 """Decide how long a node that leaves a job waits for its peers.
 
-A peer is owed the events that it has not acknowledged, and a good-bye, which it answers. A peer
-with a working link gets both sooner or later, however slow the link is. A link that is down may
-come back, so a lost peer is waited for as well, but not for long. All of it is called with the lock
+A peer must receive the events that it has not acknowledged, and a good-bye, which it answers. Over
+a working link it receives both sooner or later, however slow the link is. A broken link may come
+back, so a node also waits for a lost peer, but not for long. All methods are called with the lock
 of the node's links held.
 """
 
@@ -19,19 +19,19 @@ from ding_lite.parallel.network.topology import NodeSpec
 FAREWELL_TIMEOUT_S = 2.0
 """Seconds to wait for the answer to a good-bye; for a lost peer, since its last message."""
 ACK_TIMEOUT_S = 1.0
-"""Seconds to wait for a peer that has said good-bye to have this node's as well: what is under
-way when a connection is closed may be lost."""
+"""Seconds to wait until a peer that has said good-bye has this node's good-bye as well: messages
+under way may be lost when a connection is closed."""
 FLUSH_TIMEOUT_S = 5.0
 """Seconds to wait for the newest ctx values and answers to calls, which are no events."""
 MAX_LINGERS = 10
-"""However slow its links are, a node leaves after this many times its `linger`."""
+"""The longest wait of a leaving node, in multiples of its `linger`, however slow its links are."""
 _WARN_AFTER_S = 1.0
 
 logger = logging.getLogger(__name__)
 
 
 class Drain:
-    """The wait of a leaving node, until its peers have all that they are owed.
+    """The wait of a leaving node until its peers have received everything.
 
     Args:
         spec: The node's place.
@@ -57,9 +57,9 @@ class Drain:
         """Begin to leave.
 
         Args:
-            good_bye: Whether to send a good-bye; else only connected peers are waited for.
+            good_bye: Whether to send a good-bye; otherwise only connected peers are waited for.
             linger: Seconds to wait for a peer since its last message.
-            has_more: Returns whether there is more to be sent than the sessions know.
+            has_more: Returns whether there are messages to send that the sessions do not hold yet.
         """
         self._began_at = self._clock.now()
         self._sends_good_bye, self._linger, self._has_more_to_send = good_bye, linger, has_more
@@ -69,24 +69,24 @@ class Drain:
         self.is_cancelled = True
 
     def note_ended(self, peer: int, incarnation: int) -> None:
-        """Note that the process of a peer has ended: it takes nothing any more.
+        """Note that the process of a peer has ended, and receives nothing more.
 
         Args:
             peer: The peer.
-            incarnation: Its last incarnation that has ended; a later one may be there already.
+            incarnation: The last incarnation that has ended; a later one may already run.
         """
         self._ended[peer] = max(incarnation, self._ended.get(peer, 0))
 
     @property
     def ready(self) -> Iterator[int]:
-        """The connected peers that are to be sent a good-bye."""
+        """The connected peers that should get a good-bye now."""
         if self._sends_good_bye:
             for peer, session in self._sessions.items():
                 if session.is_open and self._is_ready(session):
                     yield peer
 
     def ends_at(self) -> float:
-        """Return the instant until which this node may wait; one that has passed if all is done."""
+        """Return the time until which this node may wait; a time in the past if all is done."""
         if self._began_at is None or self.is_cancelled:
             return -math.inf
         now = self._clock.now()
@@ -141,14 +141,13 @@ class Drain:
         )
 
     def _is_ready(self, session: Session) -> bool:
-        """Return whether a peer has all that it is owed, but for the good-bye."""
+        """Return whether a peer has received everything but the good-bye."""
         if session.events.num_unacknowledged:
             return False
         is_late = self._clock.now() >= (self._began_at or 0.0) + FLUSH_TIMEOUT_S
         return is_late or (session.is_flushed and not self._has_more_to_send())
 
     def _until(self, session: Session) -> float:
-        """Return the time until which to wait for a peer."""
         began_at, good_bye = self._began_at or 0.0, self._sends_good_bye
         linger = self._linger
         if session.has_left:

@@ -12,8 +12,8 @@ from ding_lite.parallel.transport.base import Link
 logger = logging.getLogger(__name__)
 
 MAX_FAULTS = 1_000
-"""How many messages of one node may be dropped before its link is: its program is broken, or it
-has been taken over, and reading what it sends takes time that others need."""
+"""Faulty messages of one node that are dropped before its link is dropped. Its program is broken,
+or it has been taken over, and reading its messages takes time that other nodes need."""
 _MAX_SENDERS = 1_024
 
 
@@ -22,7 +22,7 @@ class DroppedMessages:
 
     Args:
         clock: Measures the pauses between warnings.
-        owner: Returns the node that a link is proved to belong to, if any.
+        owner: Returns the node that is proved to own a link, if any.
         drop: Drops a link.
     """
 
@@ -32,7 +32,7 @@ class DroppedMessages:
         self.count = 0
         """Messages that were dropped: malformed, or not for this node."""
         self.num_faults = 0
-        """Those of them that were a fault of their sender, and not merely late."""
+        """Dropped messages that were a fault of their sender, and not merely late."""
         self._throttle = Throttle(logger, clock)
         self._owner = owner
         self._drop = drop
@@ -43,8 +43,8 @@ class DroppedMessages:
 
         Args:
             reason: The fault of the message.
-            link: Where it came from, if the sender is at fault; after too many of its faults the
-                link is dropped as well.
+            link: The link of the message, if the sender is at fault; after too many of its faults
+                the link is dropped as well.
         """
         self.count += 1
         if link is not None:

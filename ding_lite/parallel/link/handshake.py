@@ -2,7 +2,7 @@
 
 A node that has lost its place, or all of its peers, is cut off from its job (`Isolation`).
 
-All of it is called with the lock of the node's links held.
+All methods are called with the lock of the node's links held.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_REASON = 1_000
 NO_INCARNATION = 2**64 - 1
-"""Stands for the incarnation that holds a place which was given up."""
+"""The incarnation to name as the holder of a place that was given up."""
 
 
 class _PlaceTaken(CodecError):
-    """Another incarnation of the node is connected, or was so after this one."""
+    """Another incarnation of the node is connected, or was connected after this one."""
 
     def __init__(self, message: str, *, holder: int) -> None:
         super().__init__(message)
@@ -59,7 +59,7 @@ class LinkTable:
         self._sent_once: set[tuple[int, Link, Kind]] = set()
 
     def bind(self, link: Link, peer: int) -> None:
-        """Bind a peer to a link, and forget the one before it."""
+        """Bind a peer to a link; its former link is forgotten."""
         self._unlink(peer)
         self._sent_once -= {sent for sent in self._sent_once if sent[0] == peer}
         self.of_peers[peer] = link
@@ -76,18 +76,18 @@ class LinkTable:
             self._transport.forget(old)
 
     def send(self, link: Link, envelope: Envelope) -> bool:
-        """Send a small message; return whether the link is there."""
+        """Send a small message; return whether the link exists."""
         return self._transport.send(link, Lane.CONTROL, envelope.frames())
 
     def send_once(self, link: Link, envelope: Envelope) -> None:
-        """Send a small message unless one of its kind was sent so since the link was bound."""
+        """Send a small message, unless one of its kind was sent since the link was bound."""
         sent = envelope.dst, link, envelope.kind
         if sent not in self._sent_once:
             self._sent_once.add(sent)
             self.send(link, envelope)
 
     def ping(self, peer: int, link: Link) -> bool:
-        """Send a heartbeat; return whether the link is there."""
+        """Send a heartbeat; return whether the link exists."""
         return self.send(link, self._sessions[peer].ping())
 
 
@@ -127,7 +127,7 @@ class Handshake:
         self._table.send(link, self._sessions[peer].greeting(Kind.HELLO))
 
     def greet_again(self, now: float) -> None:
-        """Greet peers again that had not noticed yet that the old link to this node was gone."""
+        """Greet peers again that had not noticed that the old link to this node was gone."""
         for peer in [peer for peer, at in self._greet_again_at.items() if now >= at]:
             del self._greet_again_at[peer]
             link, session = self._table.of_peers.get(peer), self._sessions.get(peer)
@@ -135,10 +135,10 @@ class Handshake:
                 self._table.send(link, session.greeting(Kind.HELLO))
 
     def greet(self, link: Link, envelope: Envelope, now: float) -> list[Arrival]:
-        """Take a greeting and answer it, or refuse it: its sender waits for the answer.
+        """Accept a greeting and answer it, or refuse it; the sender waits for the answer.
 
         Raises:
-            CodecError: It is refused.
+            CodecError: The greeting is refused.
         """
         peer = envelope.src
         session = self._sessions[peer]
@@ -161,9 +161,9 @@ class Handshake:
     def _check_not_doubled(self, link: Link, session: Session, envelope: Envelope) -> None:
         """Refuse a second process of the same node id, unless it is a later incarnation.
 
-        Where incarnations are not counted it may be a later one all the same, if the present one
-        is gone; but not one that was replaced before: what its successor has acknowledged is not
-        here any more, so it could never catch up.
+        If incarnations are timestamps, another process is accepted once the present one is gone. An
+        incarnation that was replaced before is always refused: the events that its successor has
+        acknowledged are no longer kept here, so it could never catch up.
         """
         present = self._table.of_peers.get(envelope.src, link)
         known = session.peer
@@ -184,9 +184,9 @@ class Handshake:
             )
 
     def ask(self, link: Link, peer: int) -> None:
-        """Ask a peer that sends before its greeting to greet: this node may have been restarted.
+        """Ask a peer for its greeting if it sends anything before it: this node may have restarted.
 
-        Once a link is enough: what comes until the greeting was sent before the question came.
+        It asks once per link: the peer has sent all further messages before it gets the request.
         """
         self._table.send_once(link, self._sessions[peer].greeting(Kind.REFUSE))
 
@@ -196,7 +196,7 @@ class Handshake:
         Args:
             link: Where the refused process waits for the answer.
             peer: The node id that it greeted with.
-            reason: Why, a sentence; empty where the header of the message says it all.
+            reason: The reason, as a sentence; empty if the header of the message says it all.
             holder: The incarnation that has the place of that node, if that is the reason.
         """
         refusal = Envelope(
@@ -210,20 +210,20 @@ class Handshake:
         self._table.send(link, refusal)
 
     def take_refusal(self, link: Link, envelope: Envelope, now: float) -> bool:
-        """Greet a node that asks for it, or note why it refuses this one.
+        """Greet a node that asks for it, or note why it refuses this node.
 
         Returns:
-            Whether this node had taken the two for connected.
+            Whether this node considered the session open.
 
         Raises:
-            CodecError: It is no refusal, or of a connection that is not asked for.
+            CodecError: The message is no refusal, or this node has not greeted on that link.
         """
         session = self._sessions[envelope.src]
         body = decode(envelope.meta, envelope.buffers)
         if not isinstance(body, str):
             read_greeting(body, envelope.src)
             was_open = session.is_open
-            session.close_link()  # it lacks what was under way, or was restarted
+            session.close_link()  # the peer lacks messages under way, or was restarted
             self._table.send(link, session.greeting(Kind.HELLO))
             return was_open
         if self._table.peers.get(link) == envelope.src and not session.is_open:
@@ -237,7 +237,7 @@ class Handshake:
         raise CodecError(f"Node {envelope.src} refuses what this node has not asked for.")
 
     def take_foreign(self, link: Link, version: int) -> None:
-        """End the wait for an answer on both sides where the two have different versions."""
+        """End the wait for an answer on both sides if the two nodes have different versions."""
         peer = self._table.peers.get(link)
         if peer is None:
             self.refuse(link, 0, "")
@@ -261,7 +261,7 @@ class Handshake:
         """Raise if a peer refuses this node.
 
         Raises:
-            AuthenticationError: One does; says why.
+            AuthenticationError: A peer refuses it; the message says why.
         """
         for peer, reason in self._refused_by.items():
             raise AuthenticationError(
@@ -270,7 +270,7 @@ class Handshake:
             )
 
     def timed_out(self, missing: Sequence[int], timeout: float) -> DeadlineExceeded:
-        """Make the error of a node with peers that have not greeted in time."""
+        """Make the error for peers that have not greeted in time."""
         spec = self._spec
         peers = ", ".join(map(self._place_of, missing))
         of_all = f" of {spec.num_nodes}" if spec.num_nodes else ""
@@ -305,15 +305,15 @@ class Isolation:
         self._is_settled = False
 
     def note_refused(self, peer: int, reason: str) -> None:
-        """Note that this node has lost its place: a peer that was connected refuses it."""
+        """Note that this node has lost its place, as a peer that was connected refuses it."""
         self._refusal = peer, reason
 
     def settle(self) -> None:
-        """Stop looking: the job has ended, or this node is leaving it."""
+        """Stop the detection: the job has ended, or this node is leaving it."""
         self._is_settled = True
 
     def look(self, now: float) -> NodeReplaced | PeerLost | None:
-        """Return, once, the error that must end this node; None where it may go on."""
+        """Return, once, the error that must end this node; None while it may continue."""
         if self._is_settled:
             return None
         error = self._replaced() or self._alone(now)

@@ -1,8 +1,8 @@
 """The links of a node to its peers, from the first greeting to the good-bye.
 
-This module stands between the transport, which knows links and no nodes, and the sessions, which
-know peers and no links. A link belongs to a peer from the greeting on: its messages go to the
-session of that peer, and those of the session go out on it.
+This module connects the transport, which knows links and no nodes, with the sessions, which know
+peers and no links. From its greeting on a link belongs to a peer: the messages of the link go to
+the peer's session, and the messages of the session are sent on the link.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Links:
         self._on_lost = on_lost
         self._on_tick = on_tick
         self.dropped = DroppedMessages(clock, owner=transport.owner, drop=transport.drop)
-        """Those of peers, and those that the transport has rejected."""
+        """Dropped messages of peers, and messages that the transport has rejected."""
         self.on_rejected = self.dropped.add
 
         self._me = me = Identity(
@@ -87,7 +87,7 @@ class Links:
         }
         """The session with each peer; hold `lock` to use it."""
         self.lock = threading.RLock()
-        """The lock of `changed`: to enter it costs less than to enter the condition."""
+        """The lock of `changed`; entering it costs less than entering the condition."""
         self.changed: threading.Condition = QuietCondition(self.lock)
         self._takes_more = spec.growth is not None and spec.node_id == HUB
         self.has_audience = self._takes_more
@@ -95,13 +95,13 @@ class Links:
         self.is_active = False
         """Whether a peer is connected."""
         self.address: str | None = None
-        """The address where peers dial this node, if they do."""
+        """The address where peers dial this node; None if they do not."""
         self.on_state_sent: Callable[[int, int], None] = lambda peer, number: None
-        """Called with a peer and the number of the ctx message that it is sent."""
+        """Called with a peer and the number of the ctx message that was sent to it."""
         self.on_cut_off: Callable[[Exception], None] = lambda error: None
         """Called once, with the error, when this node cannot reach its job any more."""
         self.on_unknown_node: Callable[[int], bool] = lambda peer: False
-        """Called with a node that greets and is no peer; returns whether it is admitted."""
+        """Called with the id of a greeting node that is no peer; returns whether it is admitted."""
 
         self._table = LinkTable(transport, self.sessions)
         self.drain = Drain(spec, self.sessions, clock)
@@ -140,20 +140,20 @@ class Links:
             return tuple(sorted(peer for peer, session in self.sessions.items() if session.is_open))
 
     def wake(self) -> None:
-        """Send what waits in the sessions, soon."""
+        """Make the transport's thread send the waiting messages of the sessions soon."""
         self._is_due = True
         self._transport.wake()
 
     def flush(self, to: int | None = None) -> None:
-        """Send what waits in the sessions, with `lock` held: a single small message at once.
+        """Send waiting messages of the sessions, with `lock` held; a single small one at once.
 
-        It saves the way over the transport's thread, which is most of what such a message costs.
+        This saves the way over the transport's thread, which is most of the cost of such a message.
 
         Args:
-            to: The only peer that something waits for; None for any.
+            to: The only peer with a waiting message; None for any.
         """
         is_signal_handler, self._is_flushing = self._is_flushing, True
-        if is_signal_handler:  # which has interrupted another call of this
+        if is_signal_handler:  # it has interrupted another call of `flush`
             self.wake()
             return
         try:
@@ -168,7 +168,7 @@ class Links:
                         link, Lane.CONTROL, message.frames()
                     )
                 finally:
-                    if not is_done:  # or it may be, if this is an interrupt
+                    if not is_done:  # nothing was sent; after an interrupt this is unknown
                         session.events.retransmit()
                     if not is_done or (message is None and session.has_waiting):
                         self.wake()
@@ -177,11 +177,11 @@ class Links:
         self.changed.notify_all()
 
     def wait_ready(self, timeout: float | None) -> None:
-        """Block until every peer has introduced itself, or `stop_waiting` is called.
+        """Block until every peer has greeted, or `stop_waiting` is called.
 
         Raises:
-            DeadlineExceeded: A peer did not in time; names it.
-            AuthenticationError: A peer has refused this node; says why.
+            DeadlineExceeded: A peer has not greeted in time; the message names it.
+            AuthenticationError: A peer has refused this node; the message says why.
         """
         with self.lock:
             in_time = Deadline.after(timeout, self._clock).wait(
@@ -204,7 +204,7 @@ class Links:
         return sorted(self._spec.peers - known)
 
     def close(self, *, good_bye: bool, linger: float, has_more: Callable[[], bool]) -> None:
-        """Wait until the peers have what was sent, and exchange good-byes.
+        """Wait until the peers have received everything, and exchange good-byes.
 
         A transport may drop what a peer has not read when it disconnects, so this node stays
         until the peers have answered its good-bye, which is the last thing that it sends.
@@ -212,7 +212,7 @@ class Links:
         Args:
             good_bye: Whether to send a good-bye.
             linger: Seconds to wait for a peer since its last message.
-            has_more: Returns whether there is more to be sent than the sessions know.
+            has_more: Returns whether there are messages to send that the sessions do not hold yet.
         """
         with self.lock:
             for session in self.sessions.values():
@@ -231,13 +231,13 @@ class Links:
             self.drain.report()
 
     def hurry(self) -> None:
-        """Make `close` wait for no peer any more."""
+        """Make `close` stop waiting for peers."""
         with self.lock:
             self.drain.cancel()
             self.changed.notify_all()
 
     def note_ended(self, peer: int, incarnation: int) -> None:
-        """Note that the process of a peer has ended: `close` waits for that incarnation no more."""
+        """Note that the process of a peer has ended: `close` stops waiting for that incarnation."""
         with self.lock:
             self.drain.note_ended(peer, incarnation)
             self.changed.notify_all()
@@ -248,7 +248,7 @@ class Links:
             self._isolation.settle()
 
     def end(self) -> None:
-        """Close all sessions: the transport is closed."""
+        """Close all sessions, since the transport is closed."""
         with self.lock:
             for session in self.sessions.values():
                 session.close_link()
@@ -258,7 +258,7 @@ class Links:
         """Dial a peer at another address from now on; it is lost until it has answered there.
 
         Raises:
-            ConfigError: This node does not dial it: it is dialled by it.
+            ConfigError: This node does not dial the peer, but the peer dials this node.
         """
         if peer not in self._spec.dials:
             raise ConfigError(
@@ -274,10 +274,10 @@ class Links:
 
         Args:
             peer: The node.
-            lasting: Earlier events that it is sent all the same.
+            lasting: Earlier events to send to it.
 
         Returns:
-            Whether it was no peer before.
+            Whether it is a new peer.
         """
         with self.lock:
             is_new = peer not in self.sessions
@@ -290,7 +290,7 @@ class Links:
         return is_new
 
     def dismiss(self, peer: int) -> None:
-        """Remove a peer; only within a call of this sink."""
+        """Remove a peer; only within a callback of the transport."""
         with self.lock:
             session = self.sessions.get(peer)
             if session is None:
@@ -315,7 +315,7 @@ class Links:
             self._handshake.introduce(link, node_id)
 
     def on_message(self, link: Link, frames: list[Frame]) -> None:
-        """Take a message: drop it, or hand on its arrivals."""
+        """Process a message: drop it, or deliver its arrivals."""
         try:
             envelope = Envelope.from_frames(frames)
             arrivals = self._take(link, envelope)
@@ -347,10 +347,10 @@ class Links:
             self._note_lost(peer)
 
     def on_doubt(self) -> None:
-        """Find broken links by sending each peer a heartbeat.
+        """Send each peer a heartbeat to find broken links.
 
-        A peer that this node has dialled and that has yet to greet it is sent none: it would take
-        any message for the sign that this node is ready.
+        A dialled peer that has not greeted yet gets none: it would take any message for a sign that
+        this node is ready.
         """
         with self.lock:
             gone = [
@@ -366,16 +366,16 @@ class Links:
             self._note_lost(peer)
 
     def on_refused(self, node_id: int, reason: str) -> None:
-        """Note that a node which this one has dialled refuses it."""
+        """Note that a dialled node refuses this one."""
         with self.lock:
             self._handshake.note_refusal(node_id, reason)
             self._update()
 
     def on_tick(self) -> float:
-        """Send what waits in the sessions, and drop the links of silent peers.
+        """Send waiting messages of the sessions, and drop the links of silent peers.
 
-        It is called after each message, and mostly has nothing to do: a thread that the message
-        has woken waits for this one to wait again.
+        It is called after each message, and returns at once if nothing is due: a thread that the
+        message has woken can only continue when this thread waits again.
         """
         now = self._clock.now()
         if now < self._next_tick_at and not self._is_due:
@@ -423,7 +423,7 @@ class Links:
                         link, envelope.src, PLACE_GIVEN_UP, holder=NO_INCARNATION
                     )
             if envelope.src in self._parted and envelope.kind is not Kind.HELLO:
-                return []  # sent before it had the answer to its good-bye
+                return []  # sent before it received the answer to its good-bye
             if session is None or envelope.dst != self._spec.node_id:
                 raise CodecError(
                     f"Node {envelope.src} is no peer of node {self._spec.node_id}, or wrote "
@@ -441,7 +441,7 @@ class Links:
                 reason = f"A message of node {envelope.src} came before its greeting."
                 arrivals = [Dropped(reason, is_fault=False)]
             else:
-                # After most events nothing falls due but their acknowledgement.
+                # After most events nothing is due but their acknowledgement.
                 is_plain = envelope.kind is Kind.EVENT and session.peer_has_greeted
                 arrivals = session.take(envelope, now)
                 if session.is_open:
@@ -453,7 +453,7 @@ class Links:
                     self._send_good_bye(envelope.src)
                     self._table.send(link, session.acknowledgement())
             self._update()
-        if is_replaced:  # it was gone before this node has noticed
+        if is_replaced:  # its former process has ended unnoticed
             self._note_lost(envelope.src)
         return arrivals
 
@@ -465,7 +465,6 @@ class Links:
     # -- inside --------------------------------------------------------------------------------
 
     def _redial_moved(self) -> None:
-        """Dial the peers that have moved at their new addresses."""
         with self.lock:
             moved, self._moved = self._moved, {}
             followed = [peer for peer in moved if peer in self._table.of_peers]
@@ -479,14 +478,14 @@ class Links:
             self._note_lost(peer)
 
     def _send_waiting(self, peer: int, link: Link, now: float) -> bool:
-        """Send what waits in a session; return whether its peer is there."""
+        """Send the waiting messages of a session; return whether its link exists."""
         session = self.sessions[peer]
         for lane, envelope in session.outgoing(now):
             if not self._transport.send(link, lane, envelope.frames()):
                 return False
             if envelope.kind is Kind.STATE:
                 self.on_state_sent(peer, envelope.seq)
-        if session.is_silent(now):  # or in the middle of a large message
+        if session.is_silent(now):  # or a large message is being received
             session.received_at = max(session.received_at, self._transport.brought_at(link))
         return not session.is_silent(now)
 
@@ -502,7 +501,7 @@ class Links:
                 self._update()
 
     def _update(self) -> None:
-        """Wake all waiting threads, and make the next tick look at the sessions."""
+        """Wake all waiting threads, and make the next tick check the sessions."""
         self._is_due = True
         sessions = self.sessions.values()
         self.is_active = any(session.is_open for session in sessions)

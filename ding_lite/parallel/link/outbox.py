@@ -4,9 +4,9 @@ Events are numbered per sender and kept until the peer has acknowledged them. A 
 messages only when a connection breaks, so unacknowledged events are sent again after the next
 handshake, and duplicates are dropped: each arrives exactly once and in order.
 
-Of the values of topics a slot for each holds the newest. At most one state message is under way in
-each direction; changes wait in the slots meanwhile. The receiver gives credit for the next one when
-it has read a message.
+A slot for each topic holds its newest value. At most one state message is under way in each
+direction, and changes wait in the slots meanwhile. The receiver gives credit for the next message
+when it has read one.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ding_lite.parallel.wire.messages import Dropped, Envelope, pack_batch
 MAX_EVENTS = 100_000
 """Limit of the unacknowledged events of a peer."""
 MAX_EVENT_BYTES = 64 * 2**20
-"""Limit of their bytes."""
+"""Limit of the bytes of the unacknowledged events of a peer."""
 _BATCH = 512
 _BATCH_HEAD_BYTES = 5
-"""Bytes that msgpack puts before a batch, and before each event in it, at most."""
+"""The most bytes that msgpack puts before a batch, and before each event in it."""
 
 
 class SentEvents:
-    """The events for a peer that it has not acknowledged, and those that wait to be sent."""
+    """The events that a peer has not acknowledged, sent or waiting to be sent."""
 
     def __init__(self) -> None:
         self.last_posted = 0
@@ -38,7 +38,7 @@ class SentEvents:
         self.waiting: deque[tuple[int, Encoded, int]] = deque()
         """Events to be sent, with their numbers and bytes."""
         self.on_acknowledged: Callable[[int], object] | None = None
-        """Called with the number of the last acknowledged event; of the last, if the peer left."""
+        """Called with the number of the last acknowledged event; of the last if the peer left."""
         self._unacked: deque[tuple[int, Encoded, int]] = deque()
         self._lasting: list[Encoded] = []
         self._nbytes = 0
@@ -52,12 +52,12 @@ class SentEvents:
 
     @property
     def num_sent(self) -> int:
-        """How many events were sent, and need not be sent again so far."""
+        """The number of events that were sent, and need not be sent again so far."""
         return self.last_posted - len(self.waiting)
 
     @property
     def num_unacknowledged(self) -> int:
-        """How many events the peer has not acknowledged."""
+        """The number of events that the peer has not acknowledged."""
         return len(self.waiting) + len(self._unacked)
 
     @property
@@ -69,7 +69,7 @@ class SentEvents:
     def post(self, event: Encoded, *, lasting: bool = False) -> int:
         """Queue an event, encoded by `encode_event`; return its number.
 
-        A lasting one is sent to every further incarnation of the peer too.
+        A lasting event is also sent to every further incarnation of the peer.
         """
         if lasting:
             self._lasting.append(event)
@@ -100,7 +100,7 @@ class SentEvents:
         self._unacked.clear()
 
     def take_single(self) -> tuple[int, bytes] | None:
-        """Take the one small event that waits alone: with others under way it joins their batch."""
+        """Take a small event that waits alone; None if it must join a batch."""
         if self._unacked or self.waiting[0][1].buffers:
             return None
         self._unacked.append(self.waiting.popleft())
@@ -108,10 +108,10 @@ class SentEvents:
         return number, pack_batch([event.meta])
 
     def next_batch(self) -> tuple[int, bytes, Sequence[memoryview]]:
-        """Take a batch of small events from the queue, or one that has buffers of its own.
+        """Take a batch of small events from the queue, or a single event with buffers.
 
         Returns:
-            The number of the first, the batch, and the buffers.
+            The number of the first event, the batch, and the buffers.
         """
         first, encoded, _ = self.waiting[0]
         if encoded.buffers:
@@ -129,18 +129,18 @@ class SentEvents:
 
 
 class SentState:
-    """The slots for a peer, and the message that it has not read yet."""
+    """The values for a peer, by topic, and the message that it has not read yet."""
 
     def __init__(self) -> None:
         self.count = 0
-        """The messages so far."""
+        """The number of messages so far."""
         self._slots: dict[str, Any] = {}
         self._changed: dict[str, None] = {}
         self._under_way: tuple[int, dict[str, Published | None]] | None = None
 
     @property
     def is_due(self) -> bool:
-        """Whether a message is to be sent."""
+        """Whether a message should be sent."""
         return bool(self._changed) and self._under_way is None
 
     @property
@@ -149,12 +149,12 @@ class SentState:
         return not (self._changed or self._under_way)
 
     def offer(self, values: Mapping[str, Any]) -> None:
-        """Put values of topics into their slots: immutable ones as they are, the rest encoded."""
+        """Put values of topics into their slots: immutable ones unchanged, others encoded."""
         self._slots.update(values)
         self._changed.update(dict.fromkeys(values))
 
     def renew(self) -> None:
-        """Send all values again, to a new incarnation of the peer."""
+        """Send all values again, for a new incarnation of the peer."""
         self._changed.update(dict.fromkeys(self._slots))
 
     def retransmit(self) -> None:
@@ -175,7 +175,7 @@ class SentState:
         return [Dropped(reason, is_fault=not is_late)]
 
     def next_message(self, *, shares_memory: bool) -> tuple[int, Encoded]:
-        """Return a number and the body with the changed slots: with all, if within the limits."""
+        """Return a number and a body of the changed slots: all, if within the limits."""
         keys, body = list(self._changed), None
         while body is None:
             slots = {key: self._slots[key] for key in keys}
@@ -183,23 +183,23 @@ class SentState:
                 body = encode(
                     {k: _form(slot, shares_memory) for k, slot in slots.items()}, name="state"
                 )
-            except CodecError:  # too much for one message: each value by itself is not
+            except CodecError:  # too large together; each value alone is not
                 if len(keys) == 1:
-                    del self._changed[keys[0]]  # or each tick would raise, and send nothing
+                    del self._changed[keys[0]]  # otherwise each tick would raise, and send nothing
                     raise
                 keys = keys[: len(keys) // 2]
         for key in keys:
             del self._changed[key]
 
         self.count += 1
-        # Published memory may not be written over before the peer has read it.
+        # Published memory must not be overwritten before the peer has read it.
         published = {k: v if isinstance(v, Published) else None for k, v in slots.items()}
         self._under_way = self.count, published
         return self.count, body
 
 
 def _form(slot: Any, shares_memory: bool) -> Any:
-    """Return what is sent of a slot: a peer that shares this node's memory gets announcements."""
+    """Return the form in which a slot is sent: an announcement if the peer shares memory."""
     if isinstance(slot, Published):
         return slot.announcement if shares_memory else slot.encoded
     return slot

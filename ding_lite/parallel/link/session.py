@@ -1,8 +1,8 @@
 """Reliable messages to one peer: handshake, events, state, calls, heartbeats and the good-bye.
 
-A session is one node's side of a link. It takes envelopes and makes envelopes, and `Links` moves
-them: so a test can lose, delay and repeat messages at will. `events` and `state`, of `outbox`, hold
-what outlives a link; calls do not.
+A session is one node's side of a link. It consumes and produces envelopes, and `Links` moves them,
+so a test can lose, delay and repeat messages at will. `events` and `state` (see `outbox`) outlive a
+link; calls do not.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ SILENCE_S = 3.0
 ACK_S = 0.01
 """Seconds after which events are acknowledged, if no other message has done so."""
 BULK_BYTES = 64 * 2**10
-"""Calls and answers from this size on go by the lane for bulk."""
+"""Calls and answers of at least this size use the lane for bulk."""
 _NONE_HELD = 2**64  # beyond every number of an event
 _UNORDERED = (Kind.STATE, Kind.CALL, Kind.REPLY)
-"""Kinds that may arrive late, from before a greeting: they acknowledge nothing."""
+"""Kinds that may arrive late, from before a greeting; they carry no acknowledgement."""
 
 
 class Session:
@@ -61,33 +61,33 @@ class Session:
         self.peer: Identity | None = None
         """The identity of the peer, once it has greeted."""
         self.is_open = False
-        """Whether both have greeted each other on the present link."""
+        """Whether both nodes have greeted each other on the present link."""
         self.has_left = False
         """Whether the peer has said good-bye."""
         self.awaits_ack = False
-        """Whether it has, and may not have received the good-bye of this node yet."""
+        """Whether the peer has said good-bye, and may not have received this node's yet."""
         self.received_at = 0.0
         """When the last message of the peer was received."""
         self.former_incarnations: set[int] = set()
-        """Those of the peer that a later one has replaced."""
+        """Incarnations of the peer that a later one has replaced."""
         self.events = SentEvents()
         """The events for the peer."""
         self.state = SentState()
         """The values of topics for the peer."""
         self.num_events_in = 0
-        """The events of the peer that could be read."""
+        """The number of the peer's events that could be read."""
         self.num_states_in = 0
-        """The state messages of the peer."""
+        """The number of the peer's state messages."""
         self.state_at: float | None = None
-        """When the last one of them came."""
+        """When the peer's last state message came; None before the first."""
         self._me = me
         self._sent_at = 0.0
         self._last_seen = 0  # the number of the peer's last event
         self._held_from = _NONE_HELD  # the first event that is not to be acknowledged yet
         self.ack_at = math.inf
-        """When events are acknowledged at the latest; inf if all are."""
+        """The latest time to acknowledge events; inf if all are acknowledged."""
         self._is_urgent = False
-        self._credit_due = 0  # the number of the state message for which to send it; 0 for none
+        self._credit_due = 0  # the state message to give credit for; 0 for none
 
         self._calls: deque[Envelope] = deque()
         self._num_calls_out = 0
@@ -162,7 +162,7 @@ class Session:
         """Take the peer's HELLO or WELCOME, and open the session.
 
         Raises:
-            CodecError: It is no greeting of a node of this job.
+            CodecError: The message is no greeting of a node of this job.
         """
         body = read_greeting(decode(envelope.meta, envelope.buffers), envelope.src)
         peer = Identity(
@@ -199,14 +199,14 @@ class Session:
         self.received_at = now
         self.peer_has_greeted = envelope.kind is Kind.WELCOME
         if self.peer_has_greeted:
-            self.ack_at = now  # it waits for a message before it sends bulk
+            self.ack_at = now  # the peer waits for a message before it sends bulk
         return [Joined(peer, is_new)]
 
     def _check_counts(self, body: Mapping[str, Any], *, is_new: bool) -> None:
         """Refuse a greeting after which events would be skipped or lost.
 
         Raises:
-            CodecError: Its counts contradict those of this node.
+            CodecError: The counts of the greeting contradict those of this node.
         """
         first_kept, seen = body["first_kept"], body["seen"]
         if not is_new and first_kept > self._last_seen + 1:
@@ -221,7 +221,7 @@ class Session:
             )
 
     def close_link(self) -> None:
-        """Note that the link has broken: what was under way is sent again after a greeting."""
+        """Note that the link has broken; events and values under way are sent after a greeting."""
         self.is_open = False
         self._link_broke()
 
@@ -237,10 +237,10 @@ class Session:
     # -- received -------------------------------------------------------------------
 
     def take(self, envelope: Envelope, now: float) -> list[Arrival]:
-        """Take any message but a greeting.
+        """Process any message but a greeting.
 
         Raises:
-            CodecError: Its body is no message.
+            CodecError: The body is no message.
         """
         if self.peer is None or envelope.incarnation != self.peer.incarnation or not self.is_open:
             return self._take_late(envelope)
@@ -267,14 +267,14 @@ class Session:
             return [*self.state.take_credit(envelope)]
         elif envelope.kind is Kind.PING:
             if self.ack_at < math.inf:
-                self.ack_at = now  # the peer may be waiting for that
+                self.ack_at = now  # the peer may be waiting for the acknowledgement
         elif envelope.kind is Kind.BYE:
             self._calls_at_bye = envelope.seq
             return self._leave_if_complete()
         return []
 
     def _take_events(self, envelope: Envelope) -> list[Arrival]:
-        """Read a batch of events; those that have come before are dropped."""
+        """Read a batch of events, and drop repeated ones."""
         arrivals: list[Arrival] = []
         for seq, meta in enumerate(read_batch(envelope), start=envelope.seq):
             if seq != self._last_seen + 1:
@@ -288,12 +288,12 @@ class Session:
                 named = read_named(decode(meta, envelope.buffers), "An event")
                 arrivals.append(EventArrived(*named, seq))
                 self.num_events_in += 1
-            except CodecError as error:  # the others of its batch are still good
+            except CodecError as error:  # the other events of the batch are still good
                 arrivals.append(Dropped(f"Event {seq} of node {self.peer_id}: {error}"))
         return arrivals
 
     def _take_state(self, envelope: Envelope, now: float) -> StateArrived:
-        """Read values; credit for those that are only announced is due once they are read."""
+        """Read values; credit for announced values is due once they are read from shared memory."""
         self._credit_due = envelope.seq
         values = read_state(envelope)
         self.num_states_in, self.state_at = self.num_states_in + 1, now
@@ -305,7 +305,7 @@ class Session:
         return StateArrived(values, envelope.seq, envelope.seq)
 
     def _leave_if_complete(self) -> list[Arrival]:
-        """Close the session once all calls of the peer are here: some may follow its good-bye."""
+        """Close the session once all calls of the peer are here; some may follow its good-bye."""
         if self._calls_at_bye is None or self._num_calls_in < self._calls_at_bye:
             return []
         self.has_left, self.is_open = True, False
@@ -315,7 +315,7 @@ class Session:
         return [Left()]
 
     def _take_late(self, envelope: Envelope) -> list[Arrival]:
-        """Take a message while the session is closed, or of another incarnation of the peer."""
+        """Process a message of another incarnation of the peer, or while the session is closed."""
         if self.has_left and envelope.kind is Kind.ACK:
             self.awaits_ack = False
             return []
@@ -334,9 +334,9 @@ class Session:
     # -- sending --------------------------------------------------------------
 
     def outgoing(self, now: float) -> Iterator[tuple[Lane, Envelope]]:
-        """Yield the messages to send now; each counts as sent when the next one is asked for.
+        """Yield the messages to send now; each counts as sent when the next one is requested.
 
-        The lane for bulk is not used before the peer is known to have this node's greeting, which
+        The lane for bulk is used only once the peer is known to have this node's greeting, which
         goes by the other lane and could arrive later.
         """
         if not self.is_open:
@@ -387,7 +387,7 @@ class Session:
 
     @property
     def _has_more(self) -> bool:
-        """Whether something is to be sent at once."""
+        """Whether a message should be sent at once."""
         if self.events.waiting or self._credit_due or self._is_urgent:
             return True
         if self._calls:
@@ -399,7 +399,7 @@ class Session:
         return self._envelope(Kind.PING)
 
     def acknowledgement(self) -> Envelope:
-        """Make an acknowledgement of all that was received, the good-bye included."""
+        """Make an acknowledgement of all received messages, the good-bye included."""
         return self._envelope(Kind.ACK)
 
     def good_bye(self) -> Envelope:
@@ -435,7 +435,7 @@ class Session:
             dst=self.peer_id,
             incarnation=self._me.incarnation,
             seq=seq,
-            # It may be of an earlier incarnation else; as `_acknowledged`.
+            # Otherwise `_last_seen` may be of an earlier incarnation. The same as `_acknowledged`.
             ack=min(self._last_seen, self._held_from - 1) if knows_peer else 0,
             meta=meta if body is None else body.meta,
             buffers=tuple(buffers if body is None else body.buffers),

@@ -11,17 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 SHARED_FROM = 32 * 2**20
-"""Bytes from which on a second thread copies half; to start it and to wait for it takes as long as
-copying 1 MiB on an idle machine, and several beside other work."""
+"""The least bytes for which a second thread copies half. Starting it and waiting for it takes as
+long as copying 1 MiB on an idle machine, and several MiB on a busy one."""
 
 _Bytes: TypeAlias = npt.NDArray[np.uint8]
 _Buffer: TypeAlias = memoryview | _Bytes
 
 
 def copy_all(pairs: Iterable[tuple[_Buffer, _Buffer]]) -> None:
-    """Copy sources to destinations, given first, of the same sizes; other threads run meanwhile.
+    """Copy sources to destinations of the same sizes (given first), without the interpreter lock.
 
-    If it is interrupted, no thread writes to the places any more.
+    After an interrupt no thread writes to the destinations any more.
     """
     both = [(np.frombuffer(to, np.uint8), np.frombuffer(source, np.uint8)) for to, source in pairs]
     num_bytes = sum(source.nbytes for _, source in both)
@@ -36,7 +36,7 @@ def copy_all(pairs: Iterable[tuple[_Buffer, _Buffer]]) -> None:
     try:
         try:
             helper.start()
-        except RuntimeError:  # the interpreter is about to end, and starts none any more
+        except RuntimeError:  # the interpreter is shutting down
             _copy(first)
         _copy(rest)
     finally:
@@ -46,4 +46,4 @@ def copy_all(pairs: Iterable[tuple[_Buffer, _Buffer]]) -> None:
 
 def _copy(pairs: Iterable[tuple[_Bytes, _Bytes]]) -> None:
     for place, source in pairs:
-        np.copyto(place, source)  # unlike the copy of a memoryview it lets go of the interpreter
+        np.copyto(place, source)  # in contrast to a memoryview, it releases the interpreter lock

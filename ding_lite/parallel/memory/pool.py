@@ -22,10 +22,10 @@ _Block: TypeAlias = npt.NDArray[np.uint8]
 
 
 class Pool:
-    """Memory blocks that are used again once nothing refers to them any more.
+    """Memory blocks that are reused once nothing refers to them any more.
 
-    Fresh memory costs several times what the copy into it costs, for the kernel clears it page
-    by page. Beyond `max_free` free blocks the oldest goes back to the system.
+    Fresh memory costs several times as much as the copy into it, because the kernel clears it page
+    by page. With more than `max_free` free blocks the oldest is returned to the system.
     """
 
     def __init__(self, max_free: int = 2) -> None:
@@ -67,11 +67,11 @@ def parts(block: memoryview, starts: Sequence[int], sizes: Sequence[int]) -> Ite
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep up to 64 MiB of freed memory, for the next message.
+    """Make glibc keep up to 64 MiB of freed memory for the next message.
 
-    The chunks of a large message wait in memory that ZeroMQ takes and frees. glibc gives all but
-    2 MiB of it back to the system, so that each message would pay for fresh pages again; until it
-    has freed a larger block, which raises its threshold. This is one, with no page touched.
+    The chunks of a large message wait in memory that ZeroMQ allocates and frees. glibc returns all
+    but 2 MiB of it to the system, so each message would pay for fresh pages again. Freeing a larger
+    block raises that threshold; this function does so without touching a page.
     """
     np.empty(_LARGEST_MAPPED_BYTES, np.uint8)
 
@@ -79,7 +79,7 @@ def keep_freed_memory() -> None:
 def give_back_freed_memory() -> None:
     """Make glibc return all freed memory to the system; do nothing without glibc.
 
-    The opposite of `keep_freed_memory`, for after a flood of unwanted messages.
+    It is the opposite of `keep_freed_memory`, for use after a flood of unwanted messages.
     """
     with suppress(AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,27 +1,27 @@
 """Shared-memory segments for large values: one node writes, the others copy.
 
 A segment is a file in /dev/shm, of mode 0600, with several slots. Its writer fills a slot that is
-not needed any more and then announces the version in it; readers copy the slot. The writer never
-waits for them and copies once, however many they are. Each slot has a sequence number, odd while
-the slot is being filled: a reader compares it before and after its copy, and when it has changed
-drops the copy and takes the newest slot instead. So no reader ever sees parts of two versions,
-whichever process was killed.
+not needed any more, and then announces the version in it; readers copy the slot. The writer never
+waits for readers, and writes a value once for all of them. Each slot has a sequence number, which
+is odd while the slot is being filled. A reader compares it before and after its copy. If it has
+changed, the reader drops the copy and takes the newest slot instead. So no reader ever sees parts
+of two versions, whichever process was killed.
 
 The writer holds a lock on the file for as long as it runs. A segment with a free lock was left
 behind by a crash, and other nodes remove it (`remove_left_over`).
 
-What is ugly here and why: the resource tracker of `multiprocessing.shared_memory` deletes a segment
-when any process that has attached to it ends. An anonymous file (memfd) could only be opened
-through /proc/<pid>/fd, which hardened systems and containers refuse.
+`multiprocessing.shared_memory` is not used: its resource tracker deletes a segment when any process
+that has attached to it ends. An anonymous file (memfd) could only be opened through
+/proc/<pid>/fd, which hardened systems and containers refuse.
 
-Python has no memory fences. One is made of a lock of the process's own, released and taken again:
-on x86-64 both are locked instructions, which nothing passes, not even the streaming stores of a
-large copy; on 64-bit ARM they are a store-release and a load-acquire, which are not reordered with
+Python has no memory fences. Releasing and acquiring a lock of the process serves as one. On x86-64
+both are locked instructions, which no load or store passes, not even the streaming stores of a
+large copy. On 64-bit ARM they are a store-release and a load-acquire, which are not reordered with
 each other. On other machines `domain` returns "", and values are sent by socket.
 
-A reader checks the file's owner and mode, and trusts no size before it has checked its own copy
-of it. A writer that shortens its file would kill it (SIGBUS); that is a process of the same user,
-which could also use `kill`.
+A reader checks the file's owner and mode, and uses a size only after checking its own copy of it. A
+writer that shortens its file would kill the reader (SIGBUS), but the writer is a process of the
+same user, which could also use `kill`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Bytes = npt.NDArray[np.uint8]
 DIRECTORY = Path("/dev/shm")
 PREFIX = "ding_lite-"
 MIN_SLOTS = 3
-"""A reader without a pinned slot has the time of two more writes for its copy."""
+"""Least slots: a reader has the time of two more writes for its copy, even of an unpinned slot."""
 
 _MACHINES = {"x86_64", "aarch64"}
 _NAME = re.compile(rf"{PREFIX}[0-9A-Za-z_-]{{1,100}}")
@@ -83,11 +83,11 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A value in a slot, which is not written to again while this object is referred to."""
+    """A value in a slot, which is not written again while this object is referenced."""
 
     announcement: Announcement
     encoded: Encoded
-    """The value itself, for a peer that cannot read the slot; its buffers are the slot."""
+    """The value itself, for a peer that cannot read the slot; its buffers are views of the slot."""
 
 
 class Overtaken(TransportError):
@@ -95,7 +95,7 @@ class Overtaken(TransportError):
 
 
 def domain() -> str:
-    """Name the memory that this process can share with others of the same name; "" for none."""
+    """Return a name that is equal in processes that can share memory; "" if this one cannot."""
     if sys.platform != "linux" or platform.machine() not in _MACHINES:
         return ""
     try:
@@ -131,7 +131,7 @@ def remove_own() -> None:
 
 
 class _Fence:
-    """A memory fence: no load or store of the calling thread passes a call; for one thread."""
+    """A memory fence for one thread, which no load or store of that thread passes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -145,7 +145,7 @@ class _Fence:
 class Segment:
     """The writer's side of a segment, for values of at most `slot_bytes` (see `slot_bytes_of`).
 
-    Slots cost memory from their first use on, and a fourth one is used only when the others are
+    A slot takes memory from its first use on, and a fourth slot is used only while the others are
     still needed.
 
     Raises:
@@ -181,11 +181,11 @@ class Segment:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing that was published here is referred to any more."""
+        """Whether no published value of this segment is referenced any more."""
         return all(lease() is None for lease in self._leases)
 
     def write(self, encoded: Encoded) -> Published | None:
-        """Copy a value into a free slot; return None without one.
+        """Copy a value into a free slot; return None if there is none.
 
         Raises:
             OSError: There is no memory left for one more slot.
@@ -195,7 +195,7 @@ class Segment:
             return None
         begin = self._begin + slot * self.slot_bytes
         if not self._versions[slot]:
-            # Missing memory is an error here; on the first store it would be a SIGBUS.
+            # Missing memory raises an error here; at the first store it would be a SIGBUS.
             os.posix_fallocate(self._fd, begin, self.slot_bytes)
         lease = self._bytes[begin : begin + self.slot_bytes]
         sequence = _sequence_word(slot)
@@ -215,7 +215,7 @@ class Segment:
         )
 
     def _free_slot(self) -> int | None:
-        """Return the free slot with the oldest value, never the newest; None without one."""
+        """Return the free slot with the oldest value, never the newest; None if there is none."""
         free = [slot for slot, lease in enumerate(self._leases) if lease() is None]
         used = [slot for slot in free if 0 < self._versions[slot] < self._version]
         if used and self.num_used_slots >= MIN_SLOTS:
@@ -267,15 +267,15 @@ def _create(job: str) -> tuple[str, int]:
         fcntl.flock(fd, fcntl.LOCK_EX)
         if os.fstat(fd).st_nlink:
             return name, fd
-        os.close(fd)  # a `remove_left_over` was faster than our lock
+        os.close(fd)  # a concurrent `remove_left_over` has removed the file
 
 
 class SegmentReader:
-    """A reader's side of a segment; for one thread. Its announced name need not be trusted.
+    """The reader's side of a segment, for one thread. The announced name may be untrusted.
 
     Raises:
-        Overtaken: There is no such file any more.
-        CodecError: It is no segment of this user.
+        Overtaken: The file does not exist any more.
+        CodecError: The file is no segment of this user.
     """
 
     def __init__(self, name: str) -> None:
@@ -306,13 +306,13 @@ class SegmentReader:
         if magic != _MAGIC or not 0 < self._num_slots <= _MAX_SLOTS or size != expected:
             self.close()
             raise CodecError(f"The file {name} of {size} bytes is no segment.")
-        # Single 8-byte loads: a store of the writer is never seen in halves.
+        # 8-byte loads are atomic: a reader never sees half of a store.
         self._words = memoryview(self._map)[: self._begin].cast("Q")
 
     def read(
         self, allocate: Callable[[int], memoryview], version: int = 0
     ) -> tuple[bytes, list[memoryview]]:
-        """Copy a version to allocated memory, or the newest one if that has been written over.
+        """Copy a version, or the newest one if that was overwritten, to allocated memory.
 
         Returns:
             Meta and buffers, as `decode` takes them.
@@ -391,7 +391,7 @@ def _open(path: Path, flags: int) -> int:
     """Open a segment, if it is a private file of this user.
 
     Raises:
-        OSError: It is not, or cannot be opened.
+        OSError: The file is not private to this user, or cannot be opened.
     """
     fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     status = os.fstat(fd)

@@ -1,8 +1,8 @@
 """Share large values between the nodes of one machine, topic by topic.
 
-`SharedSender` writes a node's own values into segments, one segment a topic. `SharedReceiver`
-turns the announcements of peers back into values, on a thread of its own, so that heartbeats
-and events do not wait while a hundred megabytes are copied.
+`SharedSender` writes a node's values into segments, one segment per topic. `SharedReceiver` turns
+the announcements of peers back into values, on its own thread, so that heartbeats and events do not
+wait while a hundred megabytes are copied.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _ROOM_TO_GROW = 1.125
 
 
 def local_peers(spec: NodeSpec) -> frozenset[int]:
-    """Return the peers of a node that are connected through socket files."""
+    """Return the peers that are connected to a node through socket files."""
     addresses = {peer: spec.dials.get(peer, spec.listen or "") for peer in spec.peers}
     return frozenset(peer for peer, at in addresses.items() if at.startswith("ipc://"))
 
 
 def job_of(spec: NodeSpec) -> str:
-    """Name the job of a node, alike for all nodes of one directory."""
+    """Return a name of the job that is equal for all nodes of one directory."""
     addresses = [at for at in (spec.listen, *spec.dials.values()) if at is not None]
     places = sorted(at.rpartition("/")[0] for at in addresses)
     return f"{zlib.crc32(repr(places[:1]).encode()):08x}"
@@ -57,7 +57,7 @@ def job_of(spec: NodeSpec) -> str:
 class SharedSender:
     """Keeps a node's values for its peers: the large ones in segments, the others as bytes.
 
-    No more than `num_receivers` peers read the segments; with 0 there are none.
+    At most `num_receivers` peers read the segments; with 0 no segments are made.
     """
 
     def __init__(self, job: str, num_receivers: int) -> None:
@@ -132,10 +132,10 @@ def _snapshot(borrowed: Encoded, pool: Pool) -> Encoded:
 
 
 class SharedReceiver:
-    """Reads announced values on a thread of its own, started by the first announcement.
+    """Reads announced values on its own thread, started by the first announcement.
 
-    There it calls `deliver` with a peer, its values and the number of their message, or `reject`
-    with the reason why a value was dropped.
+    On that thread it calls `deliver` with a peer, its values and the number of their message, or
+    `reject` with the reason why a value was dropped.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class SharedReceiver:
         return self._jobs.unfinished_tasks > 0
 
     def put(self, peer: int, values: Mapping[str, Any], number: int) -> None:
-        """Queue a peer's values: the announced ones are read, and all delivered in order."""
+        """Queue a peer's values; announced ones are read, and all are delivered in order."""
         self._jobs.put(partial(self._receive, peer, values, number))
         if self._thread is None:
             self._thread = threading.Thread(
@@ -194,7 +194,7 @@ class SharedReceiver:
             try:
                 found[key] = self._read(peer, key, value)
             except Overtaken:
-                continue  # a newer one is on its way, unless the peer has just ended
+                continue  # a newer value is on its way, unless the peer has just ended
             except (CodecError, MemoryError) as error:
                 self._reject(f"What node {peer} announced as `{key}`: {error}")
         self._deliver(peer, found, number)

@@ -136,7 +136,7 @@ def check_listening(address: Address, *, key_file: str | None) -> None:
 def free_ports(host: str, count: int) -> list[int]:
     """Return different ports that are free at the moment.
 
-    They are not reserved: the caller must cope with one that is taken meanwhile.
+    They are not reserved: another process may take one before the caller does.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sockets = [socket.socket(family, socket.SOCK_STREAM) for _ in range(count)]
@@ -150,7 +150,7 @@ def free_ports(host: str, count: int) -> list[int]:
 
 
 def is_taken(path: str | Path) -> bool:
-    """Return whether a process listens on a socket file, rather than was killed and left it."""
+    """Return whether a process listens on a socket file, which a killed one leaves behind."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)
         try:
@@ -168,8 +168,8 @@ def is_taken(path: str | Path) -> bool:
 class PrivateDirectory:
     """A directory of a running job that only this user can enter.
 
-    A lock in it shows whether its job is alive. Directories of jobs or nodes that were killed with
-    all their processes are removed when another job or node of the user makes or removes its own.
+    A lock in it shows whether its job is alive. Making or removing a directory also removes the
+    directories of other jobs or nodes of the user of which all processes were killed.
     """
 
     def __init__(self, base: Path | None = None) -> None:

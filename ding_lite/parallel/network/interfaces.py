@@ -40,7 +40,7 @@ def reachable_at(listens: str | None, towards: str | None) -> str:
     if place.place in ANY_HOST:
         there = Address.parse(towards)
         host = interface_towards(there)
-        # That node is on this machine, and others reach both by its name.
+        # The other node is on this machine, so that others reach both by its name.
         place = replace(place, place=there.place if is_loopback(host) else host)
     return str(place)
 

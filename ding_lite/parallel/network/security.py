@@ -5,8 +5,8 @@ listening and one for dialling, bound to its node id: a process that proves to h
 node 3 is taken for node 3 and for no other. The secret lies in a file that only its
 owner can read. Only its path is passed on; the derived keys never leave the process.
 
-On the loopback interface a key of the user's own does, made on first use. It keeps other users
-of the machine out and lets two programs of one user find each other.
+On the loopback interface the user's own key is used, which is made on first use. It keeps other
+users of the machine out, and lets two programs of one user connect.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Key:
 
     @property
     def secret(self) -> bytes:
-        """The secret itself, to be passed on only in secret."""
+        """The secret itself; pass it on only over secret channels."""
         return self._secret
 
     def __repr__(self) -> str:
@@ -170,7 +170,7 @@ def _check_owner_only(
 
 
 def place_to_listen(address: Address, *, key_file: str | None) -> Address:
-    """Return the address to bind, with the host looked up, so that the checked one is bound."""
+    """Return the address to bind with its host looked up, so that the checked host is bound."""
     if address.scheme == "ipc":
         check_private(Path(address.place).absolute().parent)
     if address.scheme != "tcp":

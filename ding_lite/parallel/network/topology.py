@@ -3,8 +3,8 @@
 A topology is a set of edges between node ids. Of the two nodes of an edge the one with the
 lower id listens and the one with the higher id dials, so exactly one link is made.
 
-A `tree` is a star that does not fill its hub's link: node 0 is the root, each node is the hub of
-at most `FAN_OUT` others, and the hubs relay messages (`relay`).
+A `tree` spreads the load of a star: node 0 is the root, each node is the hub of at most `FAN_OUT`
+others, and the hubs relay messages (`relay`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _BYTES_OF_AN_EDGE = 160
 FAN_OUT = 8
 """The default limit of the children of a hub; `tree:4` sets another one.
 
-The bytes that a hub sends grow with it, and the hops of a message shrink with its logarithm.
-With 8 a job of up to nine nodes is a star, three levels reach 585 nodes, and 15 policies of 10 MB
-a second fill a hub's link of 10 Gbit/s.
+With a higher limit a hub sends more bytes, and a message takes fewer hops (logarithmically). With
+8, a job of up to nine nodes is a star, three levels reach 585 nodes, and 15 policies of 10 MB a
+second fill a hub's link of 10 Gbit/s.
 """
 
 FIRST_TIMESTAMP_INCARNATION = 2**40
-"""Incarnations from here on are timestamps, of nodes without a launcher: such a node never replaces
-one that is still there, as a restarted one does."""
+"""Incarnations from here on are timestamps of nodes without a launcher. Such a node never replaces
+a connected one, in contrast to a restarted one."""
 
 Edge: TypeAlias = tuple[int, int]
 """Two connected nodes, the lower id first."""
@@ -48,7 +48,7 @@ class Growth:
     topology: str
     """`star` or `mesh`: the nodes that a further one is connected to."""
     first_id: int
-    """The lowest id that is given to a node without one."""
+    """The lowest id for a joining node that does not request one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,28 +60,28 @@ class NodeSpec:
     """How many nodes the job has; 0 until a peer has reported it."""
     labels: frozenset[str]
     incarnation: int = 1
-    """Counts the starts of the node; nanoseconds since 1970 where no launcher counts them."""
+    """The number of starts of the node; nanoseconds since 1970 if no launcher counts them."""
     listen: str | None = None
-    """The address where nodes with a higher id connect; None where there are no such nodes."""
+    """The address where nodes with a higher id connect; None if there are no such nodes."""
     dials: Mapping[int, str] = field(default_factory=dict)
-    """The addresses of the peers with a lower id, by their id; "" of one that is yet to be
-    found."""
+    """The addresses of the peers with a lower id, by their id; "" for an address that is not known
+    yet."""
     desk: str | None = None
-    """The address of the rendezvous at node 0; None where all addresses are known."""
+    """The address of the rendezvous at node 0; None if all addresses are known."""
     peers: frozenset[int] = frozenset()
     key_file: str | None = None
     """The key file of the job, for tcp; None for the user's own key, on loopback."""
     startup_timeout: float | None = 60.0
     """Seconds within which all peers must be connected; None waits for ever."""
     linger: float = 30.0
-    """Seconds that it waits, as it leaves, for a lost peer with unacknowledged events."""
+    """Seconds that a leaving node waits for a lost peer with unacknowledged events."""
     peer_timeout: float | None = None
-    """Seconds without any peer after which it ends with an error; None for no limit."""
+    """Seconds without any peer after which the node ends with an error; None for no limit."""
     world: tuple[frozenset[str], ...] = ()
-    """The labels of every node of the job; empty where only those of the peers will be known."""
+    """The labels of every node of the job; empty if only those of the peers will be known."""
     edges: frozenset[Edge] = frozenset()
     fan_out: int = 0
-    """The limit of the children of a hub, where the job is a tree; else 0."""
+    """The limit of the children of a hub in a tree; 0 for other topologies."""
     growth: Growth | None = None
     """How an elastic job grows; None for a fixed number of nodes."""
     has_joined: bool = False
@@ -136,7 +136,7 @@ def _edge(pair: object, num_nodes: int) -> Edge:
 
 
 def fan_out(topology: Topology) -> int:
-    """Return the limit of the children of a hub; 0 where the topology is no tree."""
+    """Return the limit of the children of a hub; 0 if the topology is no tree."""
     if not isinstance(topology, str) or kind_of_topology(topology) != "tree":
         return 0
     _, _, children = topology.partition(":")

@@ -1,8 +1,8 @@
 """Discover the running jobs of this user on this machine, from the metrics of their nodes.
 
-No node is asked: the records in the private directories of jobs are read. The state and the memory
-of a process come from /proc, so that a node need not report them, and a node that hangs is shown as
-well.
+It reads the records in the private directories of jobs, and sends no messages to nodes. The state
+and the memory of a process come from /proc, so nodes need not report them, and a node that hangs is
+shown as well.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ding_lite.parallel.observe import metrics
 from ding_lite.parallel.observe.metrics import NodeMetrics, PeerMetrics, State, read_metrics
 
 Seen: TypeAlias = State | Literal["stopped", "silent", "gone", "elsewhere", "lost"]
-"""The state of a node: that of its own record or, without a fresh one, as seen by the reader:
-`stopped` by a signal, `silent` though its process is there, `gone` without a record of its end,
-`elsewhere` on another machine as its peers report, and `lost` by them."""
+"""The state of a node, from its fresh record or else as the reader sees it: `stopped` by a signal,
+`silent` with a live process, `gone` without a record of its end, `elsewhere` on another machine as
+its peers report, and `lost` as its peers report."""
 OVER: tuple[Seen, ...] = (*metrics.ENDED, "gone", "elsewhere", "lost")
 
 
@@ -37,11 +37,11 @@ class Node:
     labels: tuple[str, ...]
     state: Seen
     told: NodeMetrics | None = None
-    """Its own record; None where only another node has reported it."""
+    """The node's own record; None if only another node has reported it."""
     beat_s: float | None = None
-    """Seconds since its last record, or its last message to another node."""
+    """Seconds since the node's last record, or its last message to another node."""
     rss_bytes: int | None = None
-    """Memory of its process, shared memory included."""
+    """Memory of the node's process, shared memory included."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class RunningJob:
 
     @property
     def is_over(self) -> bool:
-        """Whether no process of it is left on this machine."""
+        """Whether no process of the job is left on this machine."""
         return all(node.state in OVER for node in self.nodes)
 
 
@@ -94,8 +94,8 @@ def _pids(job: RunningJob) -> list[str]:
 def _by_job(found: Mapping[str, Sequence[NodeMetrics]]) -> dict[str, list[NodeMetrics]]:
     """Group records into jobs: those of one directory, or with a common address.
 
-    Nodes without a launcher have a directory each, and are grouped by the addresses at which they
-    listen and which they dial. Such a job has the name of its oldest directory.
+    Each node without a launcher has its own directory. Such nodes are grouped by the addresses that
+    they listen at and dial, and their job has the name of its oldest directory.
     """
     jobs: list[tuple[set[str], list[str]]] = []
     for name, records in found.items():
@@ -153,7 +153,7 @@ def _node(record: NodeMetrics, now: float) -> Node:
 
 
 def _reported_node(peer: PeerMetrics, known: Node | None, age_s: float) -> Node:
-    """Make a node from the report of a peer, unless it is older than what is known."""
+    """Make a node from the report of a peer, unless the known node is newer."""
     heard_s = None if peer.heard_s is None else peer.heard_s + age_s
     if known is not None and (known.beat_s or 0.0) <= (heard_s or math.inf):
         return known
@@ -162,7 +162,7 @@ def _reported_node(peer: PeerMetrics, known: Node | None, age_s: float) -> Node:
 
 
 def _process(pid: int) -> str | None:
-    """Return the kernel's letter for the state of a process; None where there is none."""
+    """Return the kernel's letter for the state of a process; None if there is no such process."""
     with suppress(OSError, IndexError):
         status = Path(f"/proc/{pid}/stat").read_text()
         letter = status.rpartition(")")[2].split()[0]

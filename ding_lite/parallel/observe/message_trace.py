@@ -1,10 +1,10 @@
 """Draw the messages of a node on a time line, as slices and arrows between them.
 
-An event, an item of a stream and a call begin in a slice of the thread that sends them, pass the
-thread that reads them at the receiver, and end where its program gets them: in a listener, at
-`receive`, in a handler. A ctx begins where it was published and ends where it is read: from then
-on the program can see it. The sender, its incarnation and the number of a message, known to both
-nodes, are the key of its arrow.
+The arrow of an event, a stream item or a call begins in a slice of the thread that sends it, passes
+the thread that reads it at the receiver, and ends where the receiver's program gets it: in a
+listener, in `receive`, in a handler. The arrow of a ctx begins where it was published, and ends
+where it is read, as the program can see it from then on. The key of an arrow is the sender, its
+incarnation and the number of the message, which both nodes know.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class MessageTrace(Traced):
     def item_came(
         self, peer: int, args: tuple[Any, ...], taken: Future[Any], began_ns: int
     ) -> None:
-        """Draw a received item, and where the program takes it."""
+        """Draw a received item, and the point at which the program takes it."""
         tracer = self._since(began_ns)
         match args:
             case (int(incarnation), str(stream), int(number), *_) if tracer is not None:
@@ -114,7 +114,7 @@ class MessageTrace(Traced):
                 taken.add_done_callback(lambda _taken: _draw_taking(tracer, stream, key))
 
     def _since(self, began_ns: int) -> Tracer | None:
-        """Return the tracer, if it was there at that time and is still."""
+        """Return the tracer, if tracing was on at that time and still is."""
         return self.tracer if began_ns else None
 
     def _process_of(self, peer: int) -> tuple[int, int]:

@@ -1,8 +1,8 @@
 """Metrics that a node writes once a second, for any process of the user to read.
 
-A record is a file in the private directory of the node's job. The node makes it when it starts
-and writes it anew in place: that costs one short system call a second, and a reader needs neither
-a connection nor an answer from a node that hangs. A record that is read in the middle of a write
+A record is a file in the private directory of the node's job. The node makes it when it starts and
+rewrites it in place. That costs one short system call a second, and a reader needs neither a
+connection nor an answer from a node that hangs. A record that is read in the middle of a write
 fails its checksum and is read again.
 """
 
@@ -34,7 +34,7 @@ _TRIES = 5
 State: TypeAlias = Literal[
     "starting", "running", "waiting", "finishing", "no task", "ended", "failed"
 ]
-"""The state of a node in its own record. Only a reader can see that it is gone."""
+"""The state of a node in its own record. Only a reader can find that the node is gone."""
 ENDED: tuple[State, ...] = ("ended", "failed")
 STATES: tuple[State, ...] = get_args(State)
 
@@ -46,9 +46,9 @@ class Counts:
     total_step: int | float | None = None
     """The present or last step of its task; None before the first."""
     env_step: int | float | None = None
-    """`ctx.env_step`, where that is a number."""
+    """`ctx.env_step`, if it is a number."""
     events_out: int | float = 0
-    """Events sent; one that goes to three nodes counts three times."""
+    """Events sent; an event to three nodes counts three times."""
     events_in: int | float = 0
     ctx_out: int | float = 0
     ctx_in: int | float = 0
@@ -59,7 +59,7 @@ class Counts:
         for name in self.__dataclass_fields__:
             now, then = getattr(self, name), getattr(before, name)
             if now is not None and then is not None:
-                # A peer that starts again, or a second task, counts anew.
+                # The counts of a restarted peer, or of a second task, begin at 0 again.
                 rates[name] = max(0.0, now - then) / seconds
         return Counts(**rates)
 
@@ -73,10 +73,10 @@ class PeerMetrics:
     is_connected: bool = False
     has_left: bool = False
     unacknowledged: int = 0
-    """Events that it has not acknowledged yet."""
+    """Events that the peer has not acknowledged yet."""
     heard_s: float | None = None
     ctx_s: float | None = None
-    """Seconds since its newest ctx message: how far this node lags behind."""
+    """Seconds since the peer's newest ctx message: how far this node lags behind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,13 +90,13 @@ class NodeMetrics:
     pid: int
     program: str
     addresses: tuple[str, ...] = ()
-    """The addresses where it listens and that it dials; nodes that share one are of one job."""
+    """The addresses that the node listens at and dials; nodes that share one are of one job."""
     restarts: int | None = None
-    """How often it was restarted; None without a launcher."""
+    """The number of restarts of the node; None without a launcher."""
     began: float
-    """When it started, in seconds of the machine's monotonic clock."""
+    """When the node started, in seconds of the machine's monotonic clock."""
     at: float
-    """When this was written, on the same clock."""
+    """When this record was written, on the same clock."""
     state: State
     where: str = ""
     """The line of the program where the task's thread is."""
@@ -119,7 +119,7 @@ class NodeMetrics:
 
     @property
     def lag_s(self) -> float | None:
-        """The age of the oldest among the newest ctx of each node."""
+        """The age of the oldest of the peers' newest ctx; None without any."""
         return max((peer.ctx_s for peer in self.peers if peer.ctx_s is not None), default=None)
 
 
@@ -145,7 +145,7 @@ class MetricsFile:
 
 @contextmanager
 def own_directory() -> Iterator[str | None]:
-    """Make a private directory for a node of a job without one; yield None if that fails.
+    """Make a private directory for a node of a job that has none; yield None if that fails.
 
     It is deleted at the end of the `with` block.
     """
@@ -162,7 +162,7 @@ def own_directory() -> Iterator[str | None]:
 
 
 def read_metrics(path: Path) -> NodeMetrics | None:
-    """Read a node's record; return None without a whole one."""
+    """Read a node's record; return None if it is missing or damaged."""
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

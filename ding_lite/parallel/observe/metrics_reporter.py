@@ -1,9 +1,9 @@
 """Write the metrics of a node once a second.
 
 The reporter runs on the thread that reads messages, between two of them. It looks at the task from
-outside: at the ctx of the pipeline and at the frame of the task's thread, so the task itself counts
-nothing and is not slowed. A thread in a wait of ours is in `clock.py`, where all of them end, or
-reads messages meanwhile.
+outside: at the ctx of the pipeline and at the frame of the task's thread. So the task itself counts
+nothing and is not slowed. A thread that waits in this package is in `clock.py`, which all waits
+call, or reads messages meanwhile.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ding_lite.runtime.messaging.inbox import Inbox, Progress, Reports
 logger = logging.getLogger(__name__)
 
 PERIOD_S = 0.9
-"""Least seconds between two records. There is a tick every second even when idle."""
+"""The least seconds between two records. There is a tick every second even when idle."""
 _WAITS = (clock_module.__name__, reactor.__name__)
 _OURS = "ding_lite"
 _WORTH_SHOWING = ("ding_lite.middleware", "ding_lite.testing")
-"""Modules of ours with lines worth showing; for others the line of their caller is."""
+"""Modules of this package with lines worth showing; for others the caller's line is shown."""
 
 
 class Reporter:
@@ -149,7 +149,7 @@ class Reporter:
         return None
 
     def _remember(self, progress: Progress | None) -> None:
-        """Keep the newest counts: in the middle of a step, or after it, they may be unset."""
+        """Keep the newest counts, as they may be unset in the middle of a step or after it."""
         if progress is None:
             return
         self._last_step = progress.total_step
@@ -184,9 +184,9 @@ class Reporter:
 
 
 def where_is(thread: int) -> tuple[str, bool]:
-    """Return the line of the user's program where a thread is, and whether it is in a wait of ours.
+    """Return the line of the user's program where a thread is, and whether it waits in our code.
 
-    A line of our middleware is returned where the program has none in between.
+    If a middleware of this package runs no code of the program, its own line is returned.
     """
     frame: FrameType | None = sys._current_frames().get(thread)
     waits = False

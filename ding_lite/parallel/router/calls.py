@@ -1,4 +1,4 @@
-"""Remote procedure calls between nodes: calls of this node, and answers to those of others.
+"""Remote procedure calls between nodes: calls of this node, and answers to other nodes' calls.
 
 A call is sent at most once. If the link breaks before the answer, the caller gets `PeerLost` and
 decides whether to call again; it is unknown whether the other node has done the work.
@@ -214,7 +214,7 @@ class Calls:
         self._start(self._early.close())
 
     def owes(self, nodes: Container[int]) -> bool:
-        """Whether one of these nodes waits for an answer that is done or being computed."""
+        """Return whether one of these nodes waits for an answer that is done or being computed."""
         return self._answers.has_any_for(nodes)
 
     def close(self) -> None:
@@ -232,7 +232,7 @@ def guard(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fu
     except BaseException as error:  # noqa: BLE001 - the caller raises it, also a SystemExit
         answer.set_exception(error)
     else:
-        if issubclass(type(result), Future):  # it may lie about its `__class__`
+        if issubclass(type(result), Future):  # its `__class__` may be wrong
             return cast("Future[Any]", result)
         answer.set_result(result)
     return answer
@@ -389,10 +389,10 @@ class Answers:
                 del self._owed[key]
 
     def has_any_for(self, nodes: Container[int]) -> bool:
-        """Whether one of these nodes waits for an answer that is done or being computed.
+        """Return whether one of these nodes waits for an answer that is done or being computed.
 
         An answer that a handler has deferred (a pending future) does not count: a collective
-        without all its members may never be done.
+        without all its members may never complete.
         """
         with self._lock:
             return any(

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 COLLECTIVE_TIMEOUT_S = 60.0
 """Default timeout of a collective operation."""
 GATHERED_BYTES = 512 * 1024
-"""Smaller tensors (of all members together) are averaged by all_gather: the ring all_reduce of
-gloo takes several rounds, which pays only for large tensors."""
+"""Tensors below this size (of all members together) are averaged by all_gather: the ring all_reduce
+of gloo takes several rounds, which pays only for large tensors."""
 
 
 class World:
@@ -70,7 +70,7 @@ class World:
         """Return the labels of a node.
 
         Raises:
-            ConfigError: This node does not know them.
+            ConfigError: This node does not know the labels.
         """
         self._check_known([node])
         return self._router.world[node]
@@ -154,7 +154,7 @@ class Group:
 
     @property
     def is_member(self) -> bool:
-        """Whether this node is one of them."""
+        """Whether this node is a member."""
         return self._router.node_id in self.members
 
     @property
@@ -182,7 +182,7 @@ class Group:
     def all_gather(
         self, value: object, *, timeout: float | None = COLLECTIVE_TIMEOUT_S
     ) -> list[Any]:
-        """Give a value, and get those of all members, in the order of their ranks.
+        """Send a value, and return the values of all members, in the order of their ranks.
 
         Raises:
             DeadlineExceeded: A member did not call in time.
@@ -207,11 +207,11 @@ class Group:
     def broadcast(
         self, value: object, *, src: int = 0, timeout: float | None = COLLECTIVE_TIMEOUT_S
     ) -> Any:
-        """Return the value of one member; values of the others are ignored.
+        """Return the value of one member; the values of the others are ignored.
 
         Args:
-            value: The value, on that member.
-            src: The rank of that member.
+            value: The value, used on the member with rank `src` only.
+            src: The rank of the member that sends its value.
             timeout: Seconds to wait for the others; `None` waits for ever.
 
         Raises:
@@ -237,7 +237,7 @@ class Group:
         """Fetch the current value that a member has paired with this name.
 
         Raises:
-            ConfigError: No member has such a value.
+            ConfigError: No member has paired a value with this name.
             PeerLost: A member is gone or not connected to this node.
         """
         for member in self.members:
@@ -259,7 +259,7 @@ class Group:
             timeout: Seconds that a member waits for the others each time.
 
         Raises:
-            PeerLost: In a later call: a member has died, has left, or was too slow.
+            PeerLost: By the returned function: a member has died, has left, or was too slow.
         """
         if len(self.members) == 1:
             return _stay
@@ -268,7 +268,7 @@ class Group:
         import torch
 
         distributed: Any = torch.distributed
-        self.process_group()  # from now on the default one, which no handle here keeps alive
+        self.process_group()  # it is the default group then, which no handle here keeps alive
         limit, size = timedelta(seconds=timeout), len(self.members)
 
         def average(tensor: Tensor) -> None:
@@ -297,24 +297,24 @@ class Group:
     def process_group(
         self, backend: str | None = None, *, host: str | None = None, timeout: float = 300.0
     ) -> ProcessGroup:
-        """Make these nodes one group of `torch.distributed`.
+        """Make the members one process group of `torch.distributed`.
 
         Every member must call it, once. The traffic of gloo and nccl is neither encrypted nor
         authenticated: use it on a network that you trust.
 
-        On several machines gloo takes the interface by which this one reaches the others, unless
+        On several machines gloo uses the interface by which this machine reaches the others, unless
         the variable GLOO_SOCKET_IFNAME names another one.
 
         Args:
-            backend: `gloo` or `nccl`; by default nccl where every member has a GPU.
-            host: Where the other members reach the one of rank 0; by default where its router
-                listens, or the interface by which its machine reaches the others.
+            backend: `gloo` or `nccl`; by default nccl if every member has a GPU.
+            host: The host at which the other members reach the member of rank 0; by default where
+                its router listens, or the interface by which its machine reaches the others.
             timeout: Seconds after which a member that waits for another one in a collective of
-                the group gives up, with PyTorch's error. Torch's own 30 minutes are a long time
-                to hang; members that stay apart for longer than five minutes need more.
+                the group raises PyTorch's error. PyTorch's default is 30 minutes. Members that
+                stay apart for more than five minutes need a longer timeout.
 
         Returns:
-            The process group; it is also the default one of this process.
+            The process group; it is also the default group of this process.
 
         Raises:
             ConfigError: `timeout` is not above 0.
@@ -344,7 +344,7 @@ class Group:
 
 
 def _stay(tensor: Tensor) -> None:
-    """Return at once: the mean of one tensor is itself."""
+    """Return at once: the mean of one tensor is that tensor."""
 
 
 def _own_host(own: str | None, of_all: Iterable[str | None]) -> str:

@@ -15,7 +15,7 @@ from ding_lite.runtime.messaging.base import Router
 
 
 class JobView(Router):
-    """The part of a router that knows the job: from the spec of its node, and from its peers.
+    """The part of a router that knows the job, from the spec of its node and from its peers.
 
     Args:
         spec: The place of this node.
@@ -120,7 +120,7 @@ class JobView(Router):
 
     def labels_of(self, peer: int) -> frozenset[str]:
         """Return the labels of a peer; empty before its handshake."""
-        session = self.links.sessions.get(peer)  # one that had joined may be gone by now
+        session = self.links.sessions.get(peer)  # a peer that had joined may be gone by now
         return frozenset() if session is None else session.labels
 
     def note_labels(self, node: int, labels: frozenset[str], event: str = "") -> None:
@@ -129,7 +129,7 @@ class JobView(Router):
         Args:
             node: The node.
             labels: Its labels; empty for a node that is gone.
-            event: An event to emit locally, where the node is no peer.
+            event: An event to emit locally if the node is no peer.
         """
         self._roster[node] = labels
         if event:

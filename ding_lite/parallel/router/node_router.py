@@ -170,7 +170,7 @@ class NodeRouter(JobView):
                 self._lasting.append(encoded)
             for peer, session in [*self.links.sessions.items()]:
                 if not session.has_left:
-                    if event != FINISH and not session.events.has_room:  # FINISH waits for none
+                    if event != FINISH and not session.events.has_room:  # FINISH does not wait
                         self._wait_for_room(session, event)
                     at_ns = began_ns and self.traced.now()
                     number = session.events.post(encoded, lasting=event == FINISH)
@@ -248,7 +248,6 @@ class NodeRouter(JobView):
         return self._calls.send(node, WITHDRAW, request)
 
     def _receivers(self, patterns: Iterable[str]) -> list[int]:
-        """Return the connected nodes with matching labels."""
         me = [self.node_id] if matches(self.labels, patterns) else []
         near = [p for p in self.links.connected if matches(self.labels_of(p), patterns)]
         return me + near + ([] if self._relay is None else self._relay.reaches(patterns))
@@ -322,12 +321,12 @@ class NodeRouter(JobView):
     def close(self, *, good_bye: bool = True, linger: float | None = None) -> None:
         """Wait until the peers have all events and answers, exchange good-byes, and disconnect.
 
-        A lost peer may come back, and is waited for; undelivered messages are logged. A signal
-        ends the wait.
+        A lost peer may come back, so the node waits for it; undelivered messages are logged. A
+        signal ends the wait.
 
         Args:
             good_bye: Whether to send good-byes; without one the peers count this node as lost.
-            linger: Seconds to wait for a silent peer; those of the node's spec by default.
+            linger: Seconds to wait for a silent peer; by default those of the node's spec.
 
         Raises:
             KeyboardInterrupt: Ctrl-C was pressed meanwhile.
@@ -360,7 +359,7 @@ class NodeRouter(JobView):
     # -- internals ---------------------------------------------------------------------------
 
     def _adopt(self, peer: int) -> bool:
-        """Admit a node that is no peer but connects, if the job has such a node."""
+        """Admit a connecting node that is no peer yet, if the job has such a node."""
         return False
 
     def _make_relay(self) -> Relaying | None:

@@ -12,7 +12,7 @@ from ding_lite.runtime.messaging.streams import Parcel
 
 
 class Relaying(ABC):
-    """The messages of a node for nodes beyond its peers, and those that it passes on."""
+    """The messages of a node to nodes beyond its peers, and the messages that it relays."""
 
     @property
     @abstractmethod
@@ -30,7 +30,7 @@ class Relaying(ABC):
 
     @abstractmethod
     def leads_to(self, peer: int, patterns: Iterable[str]) -> bool:
-        """Tell whether the labels of a peer match, or those of a node behind it."""
+        """Tell whether the labels of a peer, or of a node behind it, match."""
 
     @abstractmethod
     def addressed(self, slots: Mapping[str, Any], to: Sequence[str] | None) -> dict[str, Any]:
@@ -38,7 +38,7 @@ class Relaying(ABC):
 
     @abstractmethod
     def take_state(self, peer: int, values: dict[str, Any]) -> dict[int, dict[str, Any]]:
-        """Relay received values; return those for this node, by sender."""
+        """Relay received values; return the values for this node, by sender."""
 
     @abstractmethod
     def take_event(self, peer: int, came: EventArrived) -> tuple[int, EventArrived] | None:
@@ -58,7 +58,7 @@ class Relaying(ABC):
 
     @abstractmethod
     def gone(self, peer: int) -> None:
-        """Keep the items for a lost peer; give up those for a peer that has left."""
+        """Keep the items for a lost peer; give up the items for a peer that has left."""
 
     @abstractmethod
     def stay(self) -> None:

@@ -101,7 +101,7 @@ class Topics:
 
     Args:
         links: The links of this node.
-        relay: Passes values on, if the node is one of a tree.
+        relay: Relays values, if the node is in a tree.
         inbox: Takes the values of other nodes.
         traced: Records messages for a timeline.
         keeps_offers: Whether to keep published values for nodes that join later.
@@ -154,7 +154,7 @@ class Topics:
         self._links.wake()
 
     def take(self, peer: int, arrival: StateArrived) -> None:
-        """Deliver values that have arrived; those in shared memory on a thread that reads it."""
+        """Deliver values that have arrived; values in shared memory are read on another thread."""
         if arrival.owes_credit or self._shared_receiver.is_busy:
             self._shared_receiver.put(peer, arrival.values, arrival.owes_credit)
         else:
@@ -194,7 +194,7 @@ class Topics:
 
 
 def name_of(topic: object) -> str:
-    """Return a topic as a message to the user names it: `ctx.KEY` if it is that of a ctx key."""
+    """Return the name of a topic in messages to the user: `ctx.KEY` for a ctx key."""
     if type(topic) is not str or not topic.isascii():
         return f"`{shorten(topic)}`"
     name = topic[: LONGEST_TOPIC + len(CTX)]
@@ -210,7 +210,7 @@ def _fault(topic: str, num_known: int) -> str | None:
 
 
 def _check_topic(topic: object) -> None:
-    """Refuse a topic that cannot be sent here, rather than on the transport's thread."""
+    """Refuse an invalid topic here, rather than on the transport's thread."""
     if type(topic) is not str or len(topic) > LONGEST_TOPIC:
         raise CodecError(
             f"a topic, or a key of ctx that is sent, is a str of at most {LONGEST_TOPIC} "

@@ -1,8 +1,7 @@
 """The engine of a supervisor: it starts the nodes of a job, reports on them, and ends them.
 
-An engine decides nothing: which node is started again, when one is late, and what the job has come
-to is decided once, in `supervisor`. The engines are `local`, with a fork server on this machine,
-and `ray`.
+An engine makes no decisions: `supervisor` decides which node is restarted, when a node is late, and
+how the job ends. The engines are `local`, with a fork server on this machine, and `ray`.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ Report: TypeAlias = Entered | Returned | Failed | Exited
 
 
 class EngineLost(Exception):
-    """The engine has died, and has left no sign of the nodes."""
+    """The engine has died, and no reports on the nodes will come."""
 
 
 class Engine(Protocol):
-    """Starts the nodes of a job as processes; used on one thread, but for `wake`."""
+    """Starts the nodes of a job as processes; used on one thread, except for `wake`."""
 
     name: str
-    """The subject of a sentence about it."""
+    """The engine's name as the subject of a sentence."""
     forwards_signals: bool
     """Whether a signal to the launcher is raised in `main` as well."""
 
@@ -38,10 +37,10 @@ class Engine(Protocol):
     def wait(self, timeout: float | None) -> Sequence[tuple[int, Report]]:
         """Wait for reports or `wake`; return all reports that have come, by node id.
 
-        A report that is the cause of another one is returned with it at the latest.
+        The cause of a report is returned before that report, or together with it.
 
         Raises:
-            EngineLost: No report will come any more.
+            EngineLost: No more reports will come.
         """
         ...
 
@@ -56,7 +55,7 @@ class Engine(Protocol):
     def interrupt(self, signum: int) -> None: ...
 
     def end(self, grace: float) -> None:
-        """End all nodes in order, and kill those that have not ended in so many seconds."""
+        """End all nodes in order, and kill those that still run after `grace` seconds."""
         ...
 
     def kill(self, node_id: int) -> None:

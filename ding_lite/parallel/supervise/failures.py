@@ -39,7 +39,7 @@ class Failure:
 
     @property
     def may_pass(self) -> bool:
-        """Whether a restart may help: not if the program cannot be imported."""
+        """Whether a restart may help; it cannot if the program cannot be imported."""
         return not self.kind or self.stage not in (STARTING, IMPORTING)
 
     @property

@@ -1,15 +1,15 @@
 """The fork server: a small process between the launcher and its nodes.
 
-What is ugly here and why: nodes are forks, because importing torch takes a second or two and
-a fork of a process that has it takes none. Python's own fork server would do that too, but it
-keeps the environment and the output of the moment it was first used, outlives the job, and
-leaves its directory behind when its user is killed. So this is one of our own, one per job.
+Nodes are forked, because importing torch takes 1 to 2 seconds and a fork of a process that has
+imported it takes none. Python's own fork server would do that too, but it keeps the environment and
+the output of its first use, outlives the job, and leaves its directory behind if its user is
+killed. So each job has a fork server of this package.
 
 Only a process with a single thread may fork. The fork server imports the slow modules that the
-launcher names, and starts over without them if an import has started a thread. It is the nodes'
-parent, so it alone can signal them safely: the kernel does not give a process id away again
-before the parent has reaped the process. It outlives the launcher until it has ended the nodes
-and deleted the job's directory, however the launcher has ended.
+launcher names, and starts over without them if an import has started a thread. As the nodes' parent
+only it can signal them safely: the kernel does not reuse a process id before the parent has reaped
+the process. However the launcher ends, the fork server runs until it has ended the nodes and
+deleted the job's directory.
 
 Protocol: the launcher sends `{"start": node}` with the descriptor of the node's connection,
 `{"signal": number}` for all nodes, and `{"end": seconds}`. The fork server sends `{"started":
@@ -68,7 +68,7 @@ def run_fork_server() -> None:
     spec = ForkServerSpec(**json.loads(sys.argv[-1]))
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # a signal here is meant for the launcher
     num_threads = _num_threads()  # those of numpy's BLAS, which ends them before a fork
-    gc.disable()  # a tenth of the time that the import of torch takes is spent on collections
+    gc.disable()  # collections take a tenth of the time of importing torch
     for name in spec.preload:
         with suppress(ImportError):
             importlib.import_module(name)
@@ -76,7 +76,7 @@ def run_fork_server() -> None:
         bare = replace(spec, preload=()).as_json()
         os.execv(sys.executable, [*sys.orig_argv[:-1], bare])
 
-    gc.freeze()  # a collection in a node would copy all the pages that it shares with the others
+    gc.freeze()  # a collection in a node would copy all shared pages
     gc.enable()
     server = _ForkServer(spec)
     with server.control:
@@ -152,7 +152,7 @@ class _ForkServer:
         )
         process.start()
         connection.close()
-        with suppress(PermissionError, ProcessLookupError):  # it has done so by itself
+        with suppress(PermissionError, ProcessLookupError):  # the node has done so itself
             os.setpgid(_pid(process), _pid(process))
         self._nodes[node_id] = process
         self._report(started=node_id, pid=_pid(process))
@@ -163,7 +163,7 @@ class _ForkServer:
             with suppress(ChildProcessError):  # reaped by the start of another node just now
                 if os.waitid(os.P_PID, _pid(process), flags) is None:
                     continue
-            # Before the process is reaped its id is surely still that of its group.
+            # Until the process is reaped, its id is still that of its group.
             self._kill_group(process)
             process.join()
             self._report(exited=node_id, code=process.exitcode)

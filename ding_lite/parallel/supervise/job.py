@@ -41,7 +41,7 @@ class NodeRecord:
         self.spec = spec
         self.stage: Stage = STARTING
         self.deadline = Deadline.after(None)
-        """When it must run `main`, or, after the end of `main`, have exited."""
+        """When the node must run `main`, or must have exited after `main` has ended."""
         self.start_at: Deadline | None = None
         self.failure: Failure | None = None
         self.returned: Returned | None = None
@@ -49,13 +49,13 @@ class NodeRecord:
         """Whether the job ends without a result of this node."""
         self.was_told_to_finish = False
         self.was_broken_off = False
-        """Whether a signal has ended it before it ran `main`."""
+        """Whether a signal has ended the node before it ran `main`."""
         self.is_over = False
         self.num_restarts = 0
 
     @property
     def has_ended_main(self) -> bool:
-        """Whether `main` has returned or raised, or its process has ended."""
+        """Whether `main` has returned or raised, or the node's process has ended."""
         return self.returned is not None or self.failure is not None
 
     @property
@@ -79,8 +79,8 @@ class Nodes(dict[int, NodeRecord]):
     def is_cut_off(self, node: NodeRecord) -> bool:
         """Tell whether the end of the job cannot reach a running node.
 
-        A node that has returned has sent FINISH to its peers, which pass it on. A node that was
-        given up has sent nothing.
+        A node that has returned has sent FINISH to its peers, which relay it. A node that was given
+        up has sent nothing.
         """
         seen, to_see, has_lost_peer = {node.spec.node_id}, [node], False
         while to_see:

@@ -34,7 +34,7 @@ from ding_lite.parallel.supervise.node_process import (
 )
 
 FORK_SERVER_GRACE_S = 5.0
-"""Seconds that the fork server has to end the nodes; then it is killed itself."""
+"""Seconds that the fork server has to end the nodes before it is killed."""
 
 
 @dataclass
@@ -44,9 +44,9 @@ class _Child:
     node: NodeRecord
     connection: Connection[Any, Any] | None
     pid: int | None = None
-    """None before it has been started, and when it has ended: the kernel may reuse it."""
+    """None before the process has started and after it has ended: the kernel may reuse the id."""
     is_doomed: bool = False
-    """Whether to kill it, even if it has not been started yet."""
+    """Whether to kill the process, even if it has not been started yet."""
 
 
 class LocalEngine:
@@ -86,7 +86,7 @@ class LocalEngine:
             directory=str(self._directory.path),
             preload=self._preload,
         )
-        # Blocked from the start: for a moment it is in the process group that gets Ctrl-C.
+        # Signals are blocked from the start: the fork server begins in the group that gets Ctrl-C.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             self._process = subprocess.Popen(
@@ -120,7 +120,7 @@ class LocalEngine:
         if self._control in ready:
             reports += self._read_control(may_be_lost=not reports)
         if any(isinstance(report, Returned) for _, report in reports):
-            # What has ended that node's `main` may have been sent since `wait`.
+            # The cause of the end of that node's `main` may have been reported since `wait`.
             for child in lines.values():
                 reports += self._read(child)
         return reports
@@ -195,7 +195,7 @@ class LocalEngine:
                     self._send_work(child, connection)
                 elif isinstance(report, Returned):
                     with suppress(OSError):
-                        connection.send(None)  # the last command: it may go
+                        connection.send(None)  # the last command: the node may exit
         except (EOFError, OSError):
             if connection is not None:
                 connection.close()
@@ -270,7 +270,7 @@ def exited(code: int, pid: int | None) -> Exited:
 
 
 def explain_unpicklable(parts: Mapping[str, object], error: Exception) -> str:
-    """Name the first of several objects that cannot be pickled."""
+    """Describe the first of several objects that cannot be pickled."""
     with open(os.devnull, "wb") as devnull:
         scratch: Connection[Any, Any] = Connection(os.dup(devnull.fileno()), readable=False)
     with scratch:

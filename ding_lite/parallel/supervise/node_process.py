@@ -1,8 +1,8 @@
 """The process of one node: import `main`, connect, run it, and report to the launcher.
 
-A node begins as a fork of the fork server, a process with one thread that has imported slow
-modules and nothing of the user's. So each node imports the program itself, as after a fresh
-start, and shares no random numbers, files or threads with the others.
+A node begins as a fork of the fork server, a process with one thread that has imported slow modules
+and none of the user's. So each node imports the program itself, as after a fresh start, and shares
+no random numbers, files or threads with the others.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ if TYPE_CHECKING:  # the fork server needs no transport
 
 SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 ORPHANED_S = 3.0
-"""Seconds until a node ends when the launcher and the fork server have been killed."""
+"""Seconds until a node ends after the launcher and the fork server were killed."""
 SWITCH_S = 0.0005
-"""The interpreter's switch interval while a node runs `main`: so long a thread that answers other
-nodes waits for a busy one. Python's own are 5 ms."""
+"""The interpreter's switch interval while a node runs `main`: the time that a thread that answers
+other nodes waits for a busy thread. Python's default is 5 ms."""
 
 Stage: TypeAlias = Literal["starting", "importing `main`", "connecting", "running `main`"]
 STARTING: Stage = "starting"
@@ -88,7 +88,7 @@ class Failed:
     message: str
     traceback: str
     error: BaseException | None = None
-    """The error itself, if it can be pickled; it follows as a message of its own."""
+    """The error itself, if it can be pickled; it follows as a separate message."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,9 @@ def obey(router: NodeRouter, command: Command) -> None:
 class NodeProcess(ForkProcess):
     """The process of one incarnation of a node.
 
-    `life_fd` is a pipe that closes when the launcher ends in any way; `directory` is the job's,
-    deleted if launcher and fork server are gone; `foreign_fds` are the fork server's, to be closed.
+    `life_fd` is a pipe that closes when the launcher ends in any way. `directory` is the job's, and
+    is deleted if the launcher and the fork server are gone. `foreign_fds` are descriptors of the
+    fork server, which the node closes.
     """
 
     def __init__(
@@ -174,7 +175,7 @@ class NodeProcess(ForkProcess):
 
         with self._connection:
             succeeded = self._work()
-        atexit._run_exitfuncs()  # a fork that ends runs none by itself
+        atexit._run_exitfuncs()  # a forked process runs none by itself
         raise SystemExit(0 if succeeded else 1)
 
     def _work(self) -> bool:
@@ -242,7 +243,7 @@ class NodeProcess(ForkProcess):
                 f"be passed to another process: {error}. Return numbers, strings, arrays, or "
                 f"lists and dicts of such."
             ) from error
-        self._may_go.wait()  # shared tensors are gone with this process
+        self._may_go.wait()  # shared tensors are freed when this process ends
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
@@ -298,7 +299,7 @@ def call_main(work: Work) -> Any:
 
 @contextmanager
 def leaving(router: NodeRouter) -> Iterator[NodeRouter]:
-    """Close a router at the end, without a good-bye where the node may be restarted."""
+    """Close a router at the end, without a good-bye if the node may be restarted."""
     good_bye = True
     try:
         yield router
@@ -322,7 +323,7 @@ def _start(name: str, target: Callable[..., None], *args: object) -> None:
 
 
 def _outlive(life_fd: int, directory: str) -> None:
-    """Wait until the launcher has ended; then kill this node with all that it started."""
+    """Wait until the launcher has ended; then kill this node and all processes it started."""
     while os.read(life_fd, 1):
         pass
     SYSTEM_CLOCK.sleep(ORPHANED_S)  # the fork server ends this node earlier, in order

@@ -1,14 +1,13 @@
 """Supervise a job: start its nodes, watch them, restart them, end them, and report failures.
 
-What is ugly here and why: one death is reported along three paths. A node that raises reports
-its error over its own connection; a node that is killed is reported by its parent, the engine;
-and when the engine or the launcher is killed, a pipe that closes is the only sign.
-These reports arrive in any order, and one failure soon causes others (a lost peer, a timeout), so
-the first failure is determined only when all nodes have ended. Signals are ugly as well: they
-may arrive at any line. The handler only records them and wakes the loop.
+One death is reported in three ways. A node that raises reports its error over its own connection. A
+killed node is reported by its parent, the engine. If the engine or the launcher is killed, a closed
+pipe is the only sign. These reports arrive in any order, and one failure soon causes others (a lost
+peer, a timeout), so the first failure is determined only when all nodes have ended. Signals may
+arrive at any line, so the handler only records them and wakes the loop.
 
-Everything here is one loop on the caller's thread. Every wait has a limit: a node that does not
-end in time is killed, and so is the engine.
+Everything here is one loop on the caller's thread. Every wait has a limit: a node or an engine that
+does not end in time is killed.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from ding_lite.runtime.interrupt import interruptible
 EXIT_GRACE_S = 30.0
 """Seconds that a node may take to exit after `main` has ended; then it is killed."""
 ENGINE_GRACE_S = 5.0
-"""Seconds that the engine has beyond `END_GRACE_S` to end the nodes; then it is given up."""
+"""Seconds beyond `END_GRACE_S` that the engine has to end the nodes before it is given up."""
 _BACK_OFF_S = 0.1
 _MAX_BACK_OFF_S = 5.0
 
@@ -47,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 def back_off(num_restarts: int) -> float:
     """Return the seconds before a node's next start: exponential, up to a limit."""
-    # A bound on the power: a long job may restart a node a thousand times.
+    # A bound on the exponent: a long job may restart a node a thousand times.
     return min(_BACK_OFF_S * 2.0 ** min(num_restarts, 32), _MAX_BACK_OFF_S)
 
 
@@ -79,7 +78,7 @@ def run_job(job: Job, engine: Engine) -> list[Any]:
 
 
 class Supervisor:
-    """The launcher's view of a job: what is known of its nodes, and what to do about it."""
+    """The launcher's view of a job: the state of its nodes, and decisions about them."""
 
     def __init__(self, job: Job, engine: Engine) -> None:
         self._job = job
@@ -181,7 +180,7 @@ class Supervisor:
             case Exited():
                 if node.returned is None and node.failure is None:
                     self._note(node, crashed(node.spec, node.stage, report))
-                # Its peers' `close` does not wait for it any more.
+                # The `close` of its peers need not wait for it any more.
                 ended = Ended(node.spec.node_id, node.spec.incarnation)
                 for near in self._nodes.peers_of(node):
                     if near.stage != STARTING:  # it has its work, and reads this once connected
@@ -191,7 +190,7 @@ class Supervisor:
     def _break_off_starts(self) -> None:
         """Set a deadline for nodes that do not run `main` yet.
 
-        The signal reaches them at any line, also where its exception is swallowed.
+        The signal interrupts them at any line, even where its exception is swallowed.
         """
         self._cancel_restarts()
         for node in self._nodes.values():

@@ -25,8 +25,9 @@ def within_program(trace: TracebackType | None) -> TracebackType | None:
 def format_error(error: BaseException) -> str:
     """Format an error with its traceback from the program's first frame.
 
-    Return an empty string for a `DingLiteError` without a frame of the program: its message is
-    enough. Any other error without such a frame is a bug of ours, and keeps its whole traceback.
+    Return an empty string for a `DingLiteError` without a frame of the program, as its message is
+    enough. Any other error without such a frame is a bug of this package, and keeps its whole
+    traceback.
     """
     passed = any(within_program(one.__traceback__) is not None for one in _chain(error))
     if isinstance(error, DingLiteError) and not passed:

@@ -1,18 +1,19 @@
 """The contract of a transport, which moves messages between nodes and does not read them.
 
 A message is a list of frames, all or nothing. Between two nodes lies one link with two lanes:
-`CONTROL` for what is small and urgent, `BULK` for what is large, so that a large message never
-delays a small one. Each lane keeps its order, in each direction; there is none between the lanes.
+`CONTROL` for small and urgent messages, `BULK` for large ones, so that a large message never
+delays a small one. Each lane keeps the order of its messages in each direction; between the lanes
+there is no order.
 
-A link may break and come back. Messages under way are lost then, whole, and nothing else ever
-loses one; the caller must send them again. A node with a slow sink does not make the others
-wait: what is sent to it waits in memory, and the caller must bound that.
+A link may break and come back. Messages under way are then lost as a whole, and nothing else ever
+loses a message; the caller must send them again. A node with a slow sink does not delay the others:
+messages to it wait in memory, and the caller must bound them.
 
-A transport has one thread of its own. The sink is called there, or on a thread that pumps, one
-call after the other, from `start` until `close` returns. An exception of the sink is logged, and
-ends nothing but that call.
+A transport has its own thread. The sink is called there, or on a thread that pumps, one call after
+the other, from `start` until `close` returns. An exception of the sink is logged, and ends only
+that call.
 
-`tests/parallel/contract.py` holds every transport to every sentence of this page.
+`tests/parallel/contract.py` tests each transport for each sentence of this page.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from typing import NewType, Protocol, TypeAlias
 from ding_lite.log import Throttle
 
 CLOSE_TIMEOUT_S = 1.0
-"""Seconds for which `close` tries to send messages that were taken."""
+"""Seconds for which `close` tries to send accepted messages."""
 
 Link = NewType("Link", bytes)
-"""Names one end of a connection: where a message goes to or came from."""
+"""Identifies one end of a connection: the destination or the source of a message."""
 
 Frame: TypeAlias = bytes | memoryview
 """One part of a message."""
@@ -52,51 +53,51 @@ class Sink(Protocol):
         """Take a message; its frames belong to the receiver."""
 
     def on_down(self, link: Link) -> None:
-        """Note that a dialled link has broken; it comes back by itself if it can, as the same.
+        """Note that a dialled link has broken; it comes back by itself if it can, as the same link.
 
         It may be called late: messages sent before may reach another process in the peer's place.
         """
 
     def on_doubt(self) -> None:
-        """Note that a link which was dialled from elsewhere has broken; a `send` returns which.
+        """Note that a link which a peer has dialled is broken; `send` returns False for that link.
 
-        It may take a moment until a `send` knows; then this is called again.
+        It may take a moment until `send` does so; then this is called again.
         """
 
     def on_refused(self, node_id: int, reason: str) -> None:
-        """Note that a dialled node refuses this one; it is not dialled any more."""
+        """Note that a dialled node refuses this one; it is no longer dialled."""
 
     def on_rejected(self, reason: str, link: Link | None = None) -> None:
-        """Note that input was dropped, and the link that it came on: malformed, or of no peer."""
+        """Note that input was dropped, as malformed or of no peer, and the link that it came on."""
 
     def on_tick(self) -> float:
-        """Send what waits; return the seconds until the next tick at the latest.
+        """Send waiting messages; return the maximum seconds until the next tick.
 
-        The last call of all, when the transport is closed, is one of these.
+        The last call of the sink, when the transport is closed, is a tick.
         """
 
 
 def log_failure(throttle: Throttle, error: BaseException) -> None:
-    """Log the exception of a sink at a limited rate: the thread serves all peers, and goes on."""
+    """Log an exception of a sink at a limited rate: the thread serves all peers, and continues."""
     text = "a message could not be handled:\n%s"
     throttle.every(1.0, logging.ERROR, type(error).__name__, text, traceback.format_exc())
 
 
 class Transport(Protocol):
-    """Moves messages between this node and others, of which its peers may connect to it."""
+    """Moves messages between this node and others; its peers may connect to it."""
 
     def listen(self, address: str) -> str:
         """Listen at an address, before `start`; return it with the port.
 
         Raises:
-            ConfigError: The address is malformed, or not one to listen at.
-            TransportError: It is taken.
+            ConfigError: The address is malformed, or this node cannot listen at it.
+            TransportError: The address is taken.
         """
 
     def dial(self, node_id: int, address: str) -> None:
         """Connect to a node, now or as soon as it listens; before `start`.
 
-        Each call makes a link of its own. It may dial any number of nodes, and listen as well.
+        Each call makes a separate link. A transport may dial any number of nodes, and listen too.
         """
 
     def start(self, sink: Sink) -> None:
@@ -115,24 +116,24 @@ class Transport(Protocol):
         """Accept connections of a further node from now on; safe from any thread."""
 
     def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
-        """Send a message; safe from any thread. Its frames must not change any more.
+        """Send a message; safe from any thread. Its frames must not change afterwards.
 
         It never blocks. Messages of two threads never mix, and those of one thread keep their
         order.
 
         Returns:
-            Whether it was taken; False where the link is broken or unknown, and once the transport
-            is closed.
+            Whether the message was accepted; False if the link is broken or unknown, or the
+            transport is closed.
         """
 
     def owner(self, link: Link) -> int | None:
         """Return the node that a link is proved to belong to; None without a proof."""
 
     def brought_at(self, link: Link) -> float:
-        """Return when bytes were last received on a link, be their message complete or not.
+        """Return when bytes were last received on a link, even of an incomplete message.
 
-        By the machine's monotonic clock, and about a second late at most; 0 where that is not
-        known. Only within a call of the sink.
+        The time is that of the machine's monotonic clock, and at most about a second late; 0 if it
+        is unknown. Only within a call of the sink.
         """
 
     def forget(self, link: Link) -> None:
@@ -149,25 +150,25 @@ class Transport(Protocol):
 
     @property
     def is_calling(self) -> bool:
-        """Whether this thread is within a call of the sink, and so must not wait for another."""
+        """Whether this thread is within a call of the sink, and must not wait for another one."""
 
     def pump(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Call the sink on this thread until `ready()`, which must not wait, for a time at most.
+        """Call the sink on this thread until `ready()`, which must not wait, or for `seconds`.
 
-        A thread that waits for a message gets it without a switch of threads then. It asks after
-        each message and after `wake_pump`. It may return at any time, and does so at once where the
-        transport cannot do it or does it already. A signal handler must not raise meanwhile: a
-        message may be lost.
+        A thread that waits for a message then gets it without a thread switch. `ready` is checked
+        after each message and after `wake_pump`. The call may return at any time, and returns at
+        once if the transport cannot pump, or pumps already. A signal handler must not raise
+        meanwhile, as a message may be lost.
         """
 
     def wake_pump(self) -> None:
         """Make the pumping thread check `ready` again; safe from any thread and at any time."""
 
     def end_pump(self) -> None:
-        """Make the thread that pumps return, or else the next one to do so; safe likewise."""
+        """End the current `pump`, or else the next one; safe from any thread and at any time."""
 
     def close(self) -> None:
-        """Send the messages that were taken, within a second, and end the thread.
+        """Send the accepted messages, within a second, and end the thread.
 
-        Safe at any time and twice, but not within a call of the sink.
+        It is safe at any time and twice, but not within a call of the sink.
         """

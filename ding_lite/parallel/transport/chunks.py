@@ -3,8 +3,8 @@
 A message above `CHUNK_ABOVE` bytes is announced by the sizes of its frames and follows in
 pieces of at most `CHUNK_BYTES`, in order, each with its offset. The receiver lays the frames
 into one block of memory and copies each piece to its place. So no single frame is large: sizes
-are checked before memory is taken, memory is touched once, and sending, receiving and encrypting
-overlap. `docs/protocol.md` is the authority on the bytes.
+are checked before memory is allocated, memory is touched once, and sending, receiving and
+encrypting overlap. `docs/protocol.md` is the authority on the bytes.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ding_lite.parallel.memory.pool import Pool, keep_freed_memory, parts, place
 from ding_lite.parallel.transport.base import Frame, Lane, Link
 
 CHUNK_ABOVE = 8 * 2**20
-"""Bytes of the largest message that is sent whole."""
+"""The most bytes of a message that is sent whole."""
 CHUNK_BYTES = 2**20
 MAX_FRAME_BYTES = 16 * 2**20
-"""Limit of the bytes of a frame; a connection that brings a larger one is closed."""
+"""Limit of the bytes of a frame; a connection that sends a larger one is closed."""
 MAX_MESSAGE_BYTES = 2 * 2**30 + MAX_FRAME_BYTES
 MAX_FRAMES = 1024
 MAX_PIECES = 64
@@ -38,7 +38,7 @@ _SIZE = np.dtype("<u8")
 
 
 def split(frames: Sequence[Frame], stream: int) -> Iterator[list[Frame]]:
-    """Make the chunks of a message, without a copy; its sender has no other of this `stream`."""
+    """Make the chunks of a message without a copy; a sender uses each `stream` number once."""
     sizes = np.array([memoryview(frame).nbytes for frame in frames], _SIZE)
     total = int(sizes.sum())
     yield [_head(_BEGIN, len(frames), stream, total), sizes.tobytes()]
@@ -66,8 +66,9 @@ def is_chunk(frames: Sequence[Frame]) -> bool:
 class Assembler:
     """Assembles messages from their chunks, one at a time for each lane of each link.
 
-    A node that is proved to own a link has at most one for each lane in all, so that it cannot
-    displace the messages of others. Beyond `max_under_way` the oldest incomplete one is dropped.
+    A node that is proved to own a link has at most one incomplete message per lane over all its
+    links, so that it cannot displace the messages of others. Beyond `max_under_way` the oldest
+    incomplete message is dropped.
     """
 
     def __init__(self, *, max_under_way: int, max_bytes: int = MAX_MESSAGE_BYTES) -> None:
@@ -97,7 +98,7 @@ class Assembler:
         magic, version, kind, flags, num_frames, stream, number = _HEAD.unpack(chunk[0])
         if magic != _MAGIC or version != _VERSION or flags or kind not in (_BEGIN, _MORE):
             raise CodecError(f"A chunk is of version {version}, kind {kind}, flags {flags}.")
-        if kind == _BEGIN:  # an incomplete one was cut off: messages are sent one after the other
+        if kind == _BEGIN:  # messages are sent in sequence, so an incomplete one was aborted
             self.num_given_up += partial is not None
             partial = self._begin(chunk, num_frames, stream, number)
             partial.owner = owner
@@ -138,7 +139,7 @@ class Assembler:
             raise CodecError(f"The frames of a message have {sum(sizes)} bytes, not {total}.")
         starts, block_bytes = places(sizes)
         try:
-            block = self._pool.allocate(block_bytes)  # pages are taken as they are filled
+            block = self._pool.allocate(block_bytes)  # pages are allocated as they are filled
         except MemoryError as error:
             raise CodecError(f"There is no memory for a message of {total} bytes.") from error
         return _Partial(stream, sizes, starts, block)
@@ -152,7 +153,7 @@ class _Partial:
     block: memoryview
     received: int = 0
     frame: int = 0
-    """The frame that the next byte belongs to."""
+    """The index of the frame of the next byte."""
     inside: int = 0
     """The bytes of that frame received so far."""
     owner: int | None = None

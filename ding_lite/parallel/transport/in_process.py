@@ -1,9 +1,9 @@
 """A transport within one process, for clusters in tests without a socket.
 
-The nodes of a cluster share a `Network`, in which a test injects the faults of real ones. Every
-promise of `base` holds here as it does over ZeroMQ. A message is copied when it is handed over, so
-two nodes never share memory, and a sender that changes a frame afterwards is detected. The node at
-the other end is known for certain, as on encrypted tcp, and one that is no peer is refused.
+The nodes of a cluster share a `Network`, in which a test injects faults. The transport fulfils the
+contract of `base` as ZeroMQ does. A message is copied when it is delivered, so two nodes never
+share memory, and a sender that changes a frame afterwards is detected. The node at the other end is
+known, as on encrypted tcp, and a node that is no peer is refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _News: TypeAlias = Callable[[Sink], None]
 
 
 class Network:
-    """The network between nodes of one process; a test injects faults, which hold for later links.
+    """The network between nodes of one process; injected faults hold for later links, too.
 
     Nodes are named by their ids.
     """
@@ -55,7 +55,7 @@ class Network:
     # -- called by tests ----------------------------------------------------------
 
     def cut(self, one: int, other: int) -> None:
-        """Break the links between two nodes, and let none come back until `mend`.
+        """Break the links between two nodes, and prevent new ones until `mend`.
 
         Messages under way are lost, and both sinks are called.
         """
@@ -72,8 +72,8 @@ class Network:
     def hold(self, sender: int, receiver: int, *lanes: Lane) -> None:
         """Hold the messages of one node to another until `release`; neither is notified.
 
-        To hold one lane lets the other one overtake it. To hold both, which is the default, makes
-        a link that is dead in one direction and seems to be alive.
+        Holding one lane lets the other one overtake it. Holding both, which is the default, makes a
+        link that is dead in one direction and seems to be alive.
         """
         with self._lock:
             self._held |= {(sender, receiver, lane) for lane in lanes or Lane}
@@ -93,7 +93,7 @@ class Network:
     def remove(self, node_id: int) -> None:
         """Remove a node as if it were killed: its links break.
 
-        Its place is free for a later incarnation. The removed node has no links any more, and must
+        Its place is free for a later incarnation. The removed node has no links any more, but must
         still be closed.
         """
         with self._lock:
@@ -103,7 +103,7 @@ class Network:
                     self._forget(transport)
 
     def under_way(self, sender: int, receiver: int) -> int:
-        """Return how many messages of one node have not been handed to another one yet."""
+        """Return the number of messages of one node that were not delivered to another one yet."""
         with self._lock:
             return sum(
                 len(pipe)
@@ -126,7 +126,7 @@ class Network:
             del self._at[end][wire.link]
 
     def _connect_all(self) -> None:
-        """Connect the wires that can be, and let all transports look for messages."""
+        """Connect the wires that can be connected, and notify all transports."""
         for wire in list(self._wires.values()):
             self._connect(wire)
             for end in wire.ends:
@@ -280,7 +280,7 @@ class InprocTransport(Transport):
         return threading.current_thread() is self._thread
 
     def pump(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Messages stay on the transport's own thread, which tests do not mind."""
+        """Do nothing: messages stay on the transport's own thread."""
 
     def wake_pump(self) -> None:
         pass
@@ -298,11 +298,11 @@ class InprocTransport(Transport):
             self._thread.join()
         with self._network._lock:
             wires = self._network._of(self)
-            for wire in wires:  # so that the senders of what was not read do not wait
+            for wire in wires:  # so that senders of unread messages do not wait
                 for lane in Lane:
                     wire.pipes.get((self, lane), deque()).clear()
             self._network._changed.notify_all()
-            Deadline.after(CLOSE_TIMEOUT_S).wait(  # not of the clock, which may stand still
+            Deadline.after(CLOSE_TIMEOUT_S).wait(  # not on `self._clock`, which may stand still
                 self._network._changed,
                 lambda: not any(any(wire.pipes.values()) for wire in wires),
             )
@@ -319,7 +319,7 @@ class InprocTransport(Transport):
         return 0.0
 
     def forget(self, link: Link) -> None:
-        """Messages are received whole here."""
+        """Do nothing: messages are received whole."""
 
     def drop(self, link: Link) -> None:
         with self._network._lock:
@@ -351,7 +351,7 @@ class InprocTransport(Transport):
             self._todo.popleft()(sink)
 
     def _pick_up(self) -> list[_News]:
-        """Take messages: urgent ones, and then one bulky one a link."""
+        """Take urgent messages, and then one bulky message per link."""
         found: dict[Lane, list[_News]] = {lane: [] for lane in Lane}
         for wire in self._network._of(self):
             for lane, at_once in ((Lane.CONTROL, _READ_AT_ONCE), (Lane.BULK, 1)):

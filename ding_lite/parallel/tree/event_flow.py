@@ -48,7 +48,7 @@ class EventFlow:
         return True
 
     def pass_on(self, event: Encoded, number: int, *, source: int, hops: Iterable[int]) -> None:
-        """Queue an event for peers; `number` is that of the link of its `source`."""
+        """Queue an event for peers; `number` is its number on the link of its `source`."""
         with self._links.lock:
             for hop in hops:
                 session = self._links.sessions[hop]
@@ -64,7 +64,7 @@ class EventFlow:
                 del self._under_way[key]
 
     def _settle(self, hop: int, seen: int) -> None:
-        """Acknowledge events to their sources once all peers have; with the lock held."""
+        """Acknowledge events to their sources once all next hops have; with the lock held."""
         for (source, to), under_way in self._under_way.items():
             if to == hop and under_way and under_way[0][0] <= seen:
                 while under_way and under_way[0][0] <= seen:

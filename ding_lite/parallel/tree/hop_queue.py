@@ -1,10 +1,10 @@
 """Store and forward: the stream items that a node of a tree relays, until they are taken.
 
-Every node on the route of an item keeps it, its sender included, and relays it as the credits of
-the next hop allow. The answer returns on the same route when a program has taken the item; only
-then is there room for another one, so all queues are bounded by the credits of the receiver.
-Where the next hop is lost, the item waits for it to come back, and is sent again. Its receiver
-recognizes a duplicate by its `ItemId`.
+Every node on the route of an item keeps it, including its sender, and relays it as the credits of
+the next hop allow. The answer returns on the same route when a program has taken the item. Only
+then is there room for another item, so all queues are bounded by the credits of the receiver. If
+the next hop is lost, the item waits for it to come back, and is sent again. Its receiver recognizes
+a duplicate by its `ItemId`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Queue:
 
     def __init__(self) -> None:
         self.waiting: list[QueuedItem] = []
-        """In order of arrival."""
+        """The items in order of arrival."""
         self.num_under_way = 0
 
 

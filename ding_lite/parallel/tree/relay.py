@@ -6,14 +6,14 @@ labels, items and calls) go only to their receivers, wherever those are.
 
 - State: each hub keeps a slot for each topic of each sender, as for its own values; the newest
   value wins. So a slow branch does not delay another one.
-- Events: a hub relays each once and in order, and acknowledges it when its receivers have
+- Events: a hub relays each event once and in order, and acknowledges it when its receivers have
   (`EventFlow`). So no event is lost when a hub is killed.
 - Items of streams are kept on their route until a program has taken them (`HopQueue`).
 - A call goes from hop to hop; its answer names the node that has answered.
 
 A hub stays after the end of its program until all nodes below it have left.
 
-`RoutingTable` computes the routes; relayed messages use the sessions of the hub as its own do.
+`RoutingTable` computes the routes. Relayed messages use the sessions of the hub like its own ones.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ ONWARD = "ding_lite.onward"
 """The call that wraps a call to a third node."""
 
 RETRY_S = 2.0
-"""Seconds without items for a node that a hub has reported as lost."""
+"""Seconds in which no items are sent to a node that a hub has reported as lost."""
 
 _LABELS = "ding_lite/labels"
-"""The topic of a node's labels, where the specs do not have the labels of all nodes."""
+"""The topic of a node's labels, if the specs do not have the labels of all nodes."""
 _DONE, _RAISED, _LOST = "done", "raised", "lost"
 _ADDRESSED_KEY = msgspec.json.Decoder(tuple[int, list[str] | None, str])
 
@@ -112,7 +112,7 @@ class Relay(Relaying):
         return dict(self._table.labels)
 
     def _publish_labels(self) -> None:
-        """Send the labels of this node to all nodes, which do not have them in their specs."""
+        """Send the labels of this node to all nodes, as their specs do not have them."""
         slots = self._outbox.fill({_LABELS: sorted(self._spec.labels)})
         with self._links.lock:
             for session in self._links.sessions.values():
@@ -170,7 +170,6 @@ class Relay(Relaying):
         self._streams.wake()  # a blocked sender may wait for such a receiver
 
     def _hops(self, peer: int, to: Sequence[str] | None) -> frozenset[int]:
-        """Return the peers to which to relay a value of a peer."""
         if to is not None:
             return self._table.next_hops(to) - {peer}
         return self._table.relay_hops(peer) if peer == self._table.parent else frozenset()
@@ -235,14 +234,12 @@ class Relay(Relaying):
             self._calls.take_call(peer, own, asker=asker)
 
     def _ask(self, node: int, request: Encoded) -> Future[Any]:
-        """Call a node beyond the peers; return the future of its answer."""
         answer: Future[Any] = Future()
         asked = self._pass_on(node, self._spec.node_id, 0, request)
         asked.add_done_callback(lambda done: _settle(answer, done.result(), node))
         return answer
 
     def _relay_call(self, peer: int, to: object, origin: object, credits: object, body: Any) -> Any:
-        """Relay a call to another node; return the future of its outcome."""
         if not isinstance(to, int) or not isinstance(credits, int):
             raise CodecError("A relayed call has a receiver and credits.")
         sender = self._sender(peer, origin)

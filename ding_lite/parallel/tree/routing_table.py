@@ -25,7 +25,7 @@ class RoutingTable:
         """The hub of this node; None at the root."""
 
     def next_hop(self, node: int) -> int:
-        """Return the next hop to another node: the peer that leads to it or is it."""
+        """Return the next hop to another node: the node itself, or the peer that leads to it."""
         child = node
         while child > self._me:  # a hub has a lower id than all nodes below it
             hub = hub_of(child, self._fan_out)
@@ -59,7 +59,7 @@ class RoutingTable:
     def next_hops(self, patterns: Iterable[str]) -> frozenset[int]:
         """Return the next hops to all nodes with matching labels.
 
-        Return all peers where some labels are unknown.
+        All peers are returned if some labels are unknown.
         """
         if len(self.labels) < self._num_nodes:
             return self._peers

@@ -1,8 +1,8 @@
-"""The base of all routers: a node's way to the other nodes of its job.
+"""The base of all routers: the connection of a node to the other nodes of its job.
 
-The runtime owns it, so that it need not know about processes or sockets: `LocalRouter` connects
-nodes of one process, and the router of the parallel floor, which is set before `main()` runs, those
-of a job of several processes.
+The runtime defines it, so that it need not know about processes or sockets. `LocalRouter` connects
+nodes of one process. The router of `parallel`, which is set before `main()` runs, connects the
+nodes of a job of several processes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ding_lite.settings import check_all, whole
 
 
 class Router(ABC):
-    """A node's way to the other nodes."""
+    """The connection of a node to the other nodes."""
 
-    # More than 20 methods: all that a program does with other nodes is one object, which is the
-    # current router, `task.router` and `Parallel()`. It has four classes of messages, each with a
+    # More than 20 methods: a program does everything with other nodes by one object, which is the
+    # current router, `task.router` and `Parallel()`. It has four kinds of messages, each with a
     # verb for either side, and the properties of the job.
 
     traced: Traced
@@ -61,7 +61,7 @@ class Router(ABC):
     @property
     @abstractmethod
     def peers(self) -> tuple[int, ...]:
-        """The ids of the connected nodes; in a tree also of those behind them."""
+        """The ids of the connected nodes; in a tree also of the nodes behind them."""
 
     @property
     @abstractmethod
@@ -81,7 +81,7 @@ class Router(ABC):
     @property
     @abstractmethod
     def grows(self) -> bool:
-        """Whether the job is elastic; empty labels in `world` are then a free place."""
+        """Whether the job is elastic; empty labels in `world` then mean a free place."""
 
     @property
     @abstractmethod
@@ -91,14 +91,14 @@ class Router(ABC):
     @property
     @abstractmethod
     def address(self) -> str | None:
-        """The address on which this node listens, if it does."""
+        """The address on which this node listens; None if it does not."""
 
     @property
     @abstractmethod
     def host(self) -> str | None:
-        """The host by which other nodes reach this machine, for connections beside the router.
+        """The host by which other nodes reach this machine, for connections without the router.
 
-        None where the router listens on all interfaces and dials no other machine.
+        None if the router listens on all interfaces and dials no other machine.
         """
 
     @abstractmethod
@@ -114,8 +114,8 @@ class Router(ABC):
         """Block until every peer is connected.
 
         Raises:
-            DeadlineExceeded: A peer is missing; names it.
-            AuthenticationError: A peer has refused this node; gives the reason.
+            DeadlineExceeded: A peer is missing; the message names it.
+            AuthenticationError: A peer has refused this node; the message says why.
             KeyboardInterrupt: Ctrl-C was pressed meanwhile.
         """
 
@@ -133,14 +133,14 @@ class Router(ABC):
     def on(self, event: str, fn: Callable[..., object]) -> None:
         """Call `fn` with the arguments of each such event, on the thread that reads messages.
 
-        A task's listeners (`task.on`) run on the task's time instead, and are the usual way.
+        A task's listeners (`task.on`) run between two middleware instead, and are the usual way.
         """
         self.join(Listening(event, fn))
 
     def join(self, receiver: Receiver) -> Callable[[], None]:
         """Deliver messages to a receiver from now on; the returned function ends that.
 
-        Messages that came while there was no receiver go to the first one.
+        The first receiver also gets the messages that came while there was none.
         """
         return self._inbox.join(receiver)
 
@@ -150,12 +150,12 @@ class Router(ABC):
     def publish(self, topic: str, tree: Any, *, to: str | Iterable[str] | None = None) -> None:
         """Publish a value under a topic, for `subscribe` on other nodes; the newest value wins.
 
-        It never waits: a receiver that is slow skips values, and ends with the newest. Large
+        It never waits: a slow receiver skips values, and ends with the newest. Large
         arrays go through shared memory to nodes of the same machine.
 
         Args:
             topic: The name of the topic, such as `actor/weights`.
-            tree: The value; a snapshot is sent, so it may change at once.
+            tree: The value; a snapshot is sent, so it may change after the call.
             to: Patterns of the labels of the receivers; by default all connected nodes.
 
         Raises:
@@ -165,7 +165,7 @@ class Router(ABC):
 
     @abstractmethod
     def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
-        """Publish each key of a ctx under a topic of its own, `ctx/KEY`.
+        """Publish each key of a ctx under a separate topic, `ctx/KEY`.
 
         A value that cannot be encoded is not sent, with one warning for each key.
         """
@@ -216,7 +216,7 @@ class Router(ABC):
             **kwargs: Keyword arguments of the handler.
 
         Raises:
-            RemoteError: The handler has raised; has its traceback.
+            RemoteError: The handler has raised; the error has its traceback.
             PeerLost: The node is not connected, or was lost before it answered.
             DeadlineExceeded: No answer came in time.
             CodecError: An argument cannot be encoded.
@@ -242,7 +242,7 @@ class Router(ABC):
             ) from None
 
     def _give_up(self, answer: Future[Any]) -> None:
-        """Drop a pending call; its caller waits no more."""
+        """Drop a pending call for which its caller no longer waits."""
         return
 
     @abstractmethod
@@ -272,19 +272,19 @@ class Router(ABC):
         After a broken link the receiver keeps its items. If it comes back in a new incarnation,
         leaves, loses its place in an elastic job, or is away for more than two minutes, other
         nodes get the items that it has not acknowledged. Unless it has left, it may have taken
-        one of them just before: then that item is taken twice, with the same `Item.id`.
+        one of them just before; that item is then taken twice, with the same `Item.id`.
 
         Args:
             stream: The stream's name.
-            tree: The item; a snapshot is sent, so it may change at once.
+            tree: The item; a snapshot is sent, so it may change after the call.
             to: Patterns of the labels of the receivers.
-            in_flight: Items of this stream that each receiver may have without taking them.
-                More hides more delay and costs more memory; 2 is usual.
+            in_flight: Items of this stream that each receiver may hold before it takes them. More
+                hide more delay and cost more memory; 2 is usual.
             timeout: Seconds to wait for room; `None` waits for ever.
             until: Ends the wait when it returns True; called again at each `wake`.
 
         Returns:
-            Whether the item was sent; False where `until` has ended the wait.
+            Whether the item was sent; False if `until` ended the wait.
 
         Raises:
             DeadlineExceeded: No receiver had room in time.
@@ -306,7 +306,7 @@ class Router(ABC):
 
     @abstractmethod
     def _item(self, stream: str, number: int, oldest: int, tree: Any) -> Any:
-        """Return an item as it travels: its number, the oldest under way, and a snapshot."""
+        """Return an item as it is sent: its number, the oldest number under way, and a snapshot."""
 
     def receive(
         self, stream: str, *, timeout: float | None = 60.0, until: Until | None = None
@@ -319,7 +319,7 @@ class Router(ABC):
             until: Ends the wait when it returns True; called again at each `wake`.
 
         Returns:
-            The item with its sender; None where `until` has ended the wait.
+            The item with its sender; None if `until` ended the wait.
 
         Raises:
             DeadlineExceeded: No item arrived in time.
@@ -334,13 +334,13 @@ class Router(ABC):
         self._inbox.wake()
 
     def pump(self, ready: Callable[[], bool], timeout: float | None) -> None:
-        """Read messages on this thread until `ready()`, where that saves time; may return early.
+        """Read messages on this thread until `ready()`, if that saves time; may return early.
 
         Another thread that makes `ready` true calls `wake_pump`. By default it returns at once.
 
         Args:
-            ready: Asked after each message, and after `wake_pump`. It must not wait.
-            timeout: Seconds at most; None for ever.
+            ready: Checked after each message, and after `wake_pump`. It must not wait.
+            timeout: Maximum seconds; None for no limit.
 
         Raises:
             KeyboardInterrupt: Ctrl-C was pressed meanwhile.

@@ -25,7 +25,7 @@ class Collectives:
         self._lock = threading.Lock()
 
     def next_round(self, key: str) -> int:
-        """Count this node's collective operations in a group: all members count alike."""
+        """Count this node's collective operations in a group; all members have the same count."""
         with self._lock:
             self._rounds[key] += 1
             return self._rounds[key]
@@ -33,10 +33,10 @@ class Collectives:
     def contribute(self, key: str, size: int, rank: int, value: object) -> Future[list[Any]]:
         """Add a member's value to an operation; the future gets the values of all members, by rank.
 
-        It is one future for all of them, so all members get the result together.
+        All members share one future, so they get the result together.
 
         Raises:
-            ConfigError: The member has been there already, or there is no such rank.
+            ConfigError: The member has contributed already, or there is no such rank.
         """
         with self._lock:
             values, answer = self._open.setdefault(key, ({}, Future()))
@@ -53,7 +53,7 @@ class Collectives:
         return answer
 
     def pair(self, name: str, value: object) -> None:
-        """Give a value of this node a name by which others may fetch it."""
+        """Give a value of this node a name by which other nodes may fetch it."""
         with self._lock:
             self._named[name] = value
 

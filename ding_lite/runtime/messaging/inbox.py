@@ -1,7 +1,7 @@
 """The inbox of a node: a queue of messages from other nodes for the task.
 
-Events queue up, each once and in order. Of each topic that a node publishes only the newest value
-is kept, so that a task that is slow to begin costs no memory.
+Events are queued, each once and in order. For each topic only the newest value of each node is
+kept, so a task that starts slowly costs no memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ding_lite.runtime.messaging.subscription import CTX, Subscription
 from ding_lite.runtime.middleware import name_of
 
 FINISH = "finish"
-"""The event that says that the job ends; it follows from a task's latch, and stays true."""
+"""The event that the job has ended; it follows from a task's latch, and stays in force."""
 
 
 class Progress(NamedTuple):
@@ -27,11 +27,11 @@ class Progress(NamedTuple):
 
     total_step: int
     env_step: Any
-    """The value of that key of its ctx."""
+    """The value of `env_step` of its ctx."""
     num_waiting: int
-    """Events not yet delivered to its listeners."""
+    """The number of events not yet delivered to its listeners."""
     finish: bool
-    """Whether it is to end."""
+    """Whether it should end."""
     thread: int
     """The thread on which it runs."""
 
@@ -41,7 +41,7 @@ class Reports(Protocol):
     """A receiver that reports its progress."""
 
     def progress(self) -> Progress:
-        """Return its progress; called on any thread, and must not wait."""
+        """Return its progress; called on any thread, so it must not wait."""
         ...
 
 
@@ -50,7 +50,7 @@ class Ends(Protocol):
     """A receiver that ends with an error when its node is cut off from the job."""
 
     def receive_failure(self, error: Exception) -> None:
-        """Take the reason; called on the router's threads, and must not block."""
+        """Handle the reason; called on the router's threads, so it must not block."""
         ...
 
 
@@ -58,11 +58,11 @@ class Receiver(Protocol):
     """Takes the messages of other nodes; called on the router's threads, and must not block."""
 
     def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
-        """Take an event that a node has emitted."""
+        """Handle an event that a node has emitted."""
         ...
 
     def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
-        """Take what a node has put on its ctx."""
+        """Handle the values that a node has put on its ctx."""
         ...
 
 
@@ -74,7 +74,7 @@ class Listening:
         self._fn = fn
 
     def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
-        """Call the listener if it is its event."""
+        """Call the listener if the event has its name."""
         if event == self._event:
             try:
                 self._fn(*args, **kwargs)
@@ -83,7 +83,7 @@ class Listening:
                 refuse_exit(error, who, MiddlewareError, "Raise an error, or set `task.finish`.")
 
     def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
-        """Ignore it."""
+        """Ignore the values."""
 
 
 _Message: TypeAlias = Callable[[Receiver], None]
@@ -92,8 +92,8 @@ _Message: TypeAlias = Callable[[Receiver], None]
 class Inbox:
     """Delivers incoming messages to the receivers; queues them while there are none.
 
-    A receiver that only listens to an event may join before the task does. So that the first task
-    misses nothing that it depends on, the end of the job and the values of the ctx wait for it.
+    A receiver that only listens to an event may join before the task does. The end of the job and
+    the values of the ctx are kept for the first task, which depends on them.
     """
 
     def __init__(self) -> None:
@@ -120,18 +120,18 @@ class Inbox:
         return len(self._events)
 
     def put_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
-        """Take an event from a node."""
+        """Queue an event of a node, and deliver it."""
         take = methodcaller("receive_event", node_id, event, args, kwargs)
         self._events.append((event, take))
         self._deliver()
 
     def put_failure(self, error: Exception) -> None:
-        """End the task with an error, in the place of the end of the job."""
+        """Queue an error that ends the task, in place of the end of the job."""
         self._events.append((FINISH, partial(_hand_over_failure, error)))
         self._deliver()
 
     def put_state(self, node_id: int, values: Mapping[str, Any]) -> None:
-        """Take the values of topics from a node; they replace older ones."""
+        """Store the values of topics of a node; they replace older ones."""
         with self._lock:
             for topic, value in values.items():
                 if topic.startswith(CTX):
@@ -161,11 +161,11 @@ class Inbox:
     def join(self, receiver: Receiver) -> Callable[[], None]:
         """Deliver messages to a receiver from now on; the returned function ends that.
 
-        Messages that came while there was no receiver go to the first one.
+        The first receiver also gets the messages that came while there was none.
 
         Raises:
-            Exception: What a receiver has raised, once all the others have got all there is;
-                several are a group.
+            Exception: The error of a receiver, once all other receivers have got all messages;
+                several errors are a group.
         """
         with self._lock:
             self._receivers.append(receiver)
@@ -184,10 +184,10 @@ class Inbox:
         return leave
 
     def _deliver(self) -> None:
-        """Deliver queued messages in order, without a lock held while a receiver runs.
+        """Deliver queued messages in order, without a lock while a receiver runs.
 
-        A receiver may answer at once, and two nodes that answer each other must not wait for
-        each other's lock. So one thread at a time delivers, and it takes along what others add.
+        A receiver may answer at once, and two nodes that answer each other must not wait for each
+        other's lock. So one thread at a time delivers, including messages that others add.
         """
         errors: list[BaseException] = []
         is_delivering = False
@@ -209,7 +209,7 @@ class Inbox:
                             raise
                         errors.append(error)
         finally:
-            if is_delivering:  # a signal ends it
+            if is_delivering:  # a signal has interrupted it
                 with self._lock:
                     self._audience = ()
 
@@ -237,6 +237,6 @@ def _hand_over_failure(error: Exception, receiver: Receiver) -> None:
 
 
 def _hand_over_to(late: Receiver, message: _Message, receiver: Receiver) -> None:
-    """Deliver a message to receivers that joined late; the others have got it."""
+    """Deliver a message to a receiver that joined late; the others have got it."""
     if receiver is late:
         message(receiver)

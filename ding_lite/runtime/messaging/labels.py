@@ -1,8 +1,8 @@
-"""Labels: the names a node answers to, and the glob patterns that select nodes.
+"""Labels: the names of a node, and the glob patterns that select nodes.
 
-A node has `standalone` or `distributed`, `node.<id>`, its roles (`learner`) with their count
-(`learner.0`), `async` where its task runs so, and whatever the user adds. A middleware names
-the nodes it runs on by patterns, of which one must match one label.
+A node has the labels `standalone` or `distributed`, `node.<id>`, its roles (`learner`), also with
+their count (`learner.0`), `async` if its task is async, and the user's. A middleware selects its
+nodes by patterns: at least one pattern must match at least one label.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def check_labels(labels: str | Iterable[str], what: str = "label") -> frozenset[
     """Return labels as a set; a single string counts as one label.
 
     Raises:
-        LabelError: One of them is no string, is empty, or has a character that labels may
-            not have.
+        LabelError: A label is no string, is empty, or has a character that labels may not
+            have.
     """
     checked = several(labels)
     for label in checked:
@@ -43,7 +43,7 @@ def check_patterns(patterns: str | Iterable[str]) -> tuple[str, ...]:
     """Return label patterns as a tuple; a single string counts as one pattern.
 
     Raises:
-        LabelError: There are none, or one of them could match no label.
+        LabelError: There are no patterns, or one of them could match no label.
     """
     checked = several(patterns)
     if not checked:
@@ -63,12 +63,11 @@ def check_patterns(patterns: str | Iterable[str]) -> tuple[str, ...]:
 def several(names: str | Iterable[str]) -> tuple[str, ...]:
     """Return labels or patterns as a tuple; a single string counts as one."""
     if isinstance(names, str) or not isinstance(names, Iterable):
-        return (names,)  # what is neither is refused as a label would be
+        return (names,)  # anything else is refused like a label that is no string
     return tuple(names)
 
 
 def _can_match(pattern: str) -> bool:
-    """Return whether there is a label that a pattern matches."""
     parts = _PATTERN_PART.findall(pattern)
     if not parts or "".join(parts) != pattern:
         return False
@@ -98,7 +97,7 @@ def node_labels(
     roles: Iterable[str] = (),
     extra: Iterable[str] = (),
 ) -> frozenset[str]:
-    """Put together the labels of one node.
+    """Return all labels of one node.
 
     Example:
         >>> sorted(node_labels(2, distributed=True, roles={"learner", "learner.0"}))
@@ -109,7 +108,7 @@ def node_labels(
 
 
 def roles_of(labels: AbstractSet[str]) -> tuple[str, ...]:
-    """Return the roles that a node's labels tell of; without any, what the user has added.
+    """Return the roles among a node's labels; without any, the labels that the user has added.
 
     Example:
         >>> roles_of({"distributed", "node.2", "collector", "collector.1", "gpu"})
@@ -126,7 +125,7 @@ def roles_of(labels: AbstractSet[str]) -> tuple[str, ...]:
 
 
 def describe_node(node_id: int, labels: AbstractSet[str]) -> str:
-    """Name a node as its log lines do: by its number and its roles.
+    """Describe a node for log lines by its number and its roles.
 
     Example:
         >>> describe_node(1, {"distributed", "node.1", "collector", "collector.0"})
@@ -138,17 +137,17 @@ def describe_node(node_id: int, labels: AbstractSet[str]) -> str:
 def count_roles(
     roles: Sequence[str | Iterable[str]], *, num_nodes: int | None = None
 ) -> list[frozenset[str]]:
-    """Turn one role entry per node into the labels it gives each node.
+    """Return the labels of each node, given one role entry per node.
 
-    A role is a name or a set of names. Every name is also counted over the nodes, from 0, in
-    their order.
+    A role is a name or a set of names. Nodes with the same name are also counted, from 0, in the
+    order of the nodes.
 
     Args:
         roles: The entries.
-        num_nodes: How many there must be.
+        num_nodes: The required number of entries.
 
     Raises:
-        LabelError: There are more or fewer, one is no label, or a role would be taken for
+        LabelError: The number of entries is wrong, an entry is no label, or a role equals
             another label: that of a node, or the count of another role.
 
     Example:

@@ -1,8 +1,8 @@
-"""The router of a node that shares its process with all the nodes it can reach.
+"""The router of a node that is in one process with all nodes that it can reach.
 
-By itself it is the only node. Several on threads of one process are a job for tests, and for
-stepping through a distributed program in a debugger. What passes between them is copied, as on
-a wire.
+A single one is the only node of its job. Several ones, on threads of one process, are a job for
+tests and for stepping through a distributed program in a debugger. Messages between them are
+copied, as on a network.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ logger = logging.getLogger(__name__)
 
 
 class LocalRouter(Router):
-    """The router of a node that shares its process with all the nodes it can reach.
+    """The router of a node that is in one process with all nodes that it can reach.
 
-    Made by itself it is the only node and never active. `LocalRouter.group` makes several
-    that are connected to each other, each for a thread of its own.
+    A router made by itself is the only node, and is never active. `LocalRouter.group` makes several
+    routers that are connected to each other, each for a separate thread.
 
     Args:
         node_id: This node's number.
-        labels: Labels beside `standalone` and `node.<id>`; those of `DING_LITE_LABELS` and
-            `DING_LITE_ROLES` by default.
+        labels: Labels beside `standalone` and `node.<id>`; by default those of
+            `DING_LITE_LABELS` and `DING_LITE_ROLES`.
     """
 
     # No properties, since each step reads them.
@@ -82,11 +82,11 @@ class LocalRouter(Router):
         """Make `num_nodes` routers, all connected to each other.
 
         Args:
-            num_nodes: How many nodes.
-            roles: One entry a node: a role, or a set of roles.
+            num_nodes: The number of nodes.
+            roles: One entry per node: a role, or a set of roles.
 
         Raises:
-            ConfigError: There would be no node, or `roles` are not those of so many.
+            ConfigError: There would be no node, or the number of `roles` differs.
         """
         check_all(whole(1, num_nodes=num_nodes))
         roles = [()] * num_nodes if roles is None else roles
@@ -213,7 +213,7 @@ class LocalRouter(Router):
         return members[0]
 
     def _copy(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Copy what can be copied; the rest stays home, as on a wire."""
+        """Copy values; leave out those that cannot be copied, as on a network."""
         copied = {}
         for key, value in values.items():
             try:
@@ -234,7 +234,7 @@ def _copy_said(
     event: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     try:
-        return copy.deepcopy((args, kwargs))  # at once, so that they still share what they share
+        return copy.deepcopy((args, kwargs))  # together, so that they still share objects
     except Exception as error:
         at_fault = ", ".join(
             f"`{name}`, {kind_of(value)}"
@@ -268,7 +268,7 @@ def _remote(node: int, error: BaseException) -> RemoteError:
 
 
 def labels_of_environment() -> frozenset[str]:
-    """Return what `DING_LITE_LABELS` and `DING_LITE_ROLES` add to a node that is alone."""
+    """Return the labels that `DING_LITE_LABELS` and `DING_LITE_ROLES` add to a single node."""
     settings = Settings.from_environ()
     with _blaming("DING_LITE_ROLES"):
         roles = count_roles([role.split("+") for role in settings.roles])

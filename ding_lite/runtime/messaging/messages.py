@@ -1,8 +1,8 @@
 """The messages of a task: its events and streams, and the ctx values of its job's nodes.
 
-An event waits in a queue until the task delivers it, at the latest between two middleware. So a
-listener never runs beside a middleware of a task that is not async, and its exception ends the
-run as a middleware's does.
+An event is queued until the task delivers it, at the latest between two middleware. So a listener
+never runs at the same time as a middleware of a task that is not async. Its exception ends the run
+like that of a middleware.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Emission(NamedTuple):
 
 
 class Messages:
-    """The messages of one task; receives those of other nodes from the router.
+    """The messages of one task; it receives messages of other nodes from the router.
 
     Args:
         router: Connects this node to the others.
         latch: Ends the job: set here when a node ends it, and announced to nodes when set here.
-        ctx: Returns the context that the task is at.
+        ctx: Returns the task's current context.
         clock: Measures the waits.
     """
 
@@ -48,11 +48,11 @@ class Messages:
         self, router: Router, latch: Latch, ctx: Callable[[], Context], clock: Clock
     ) -> None:
         self.parallel_ctx = ParallelContext()
-        """Key by key the newest value that any node has put on its ctx."""
+        """For each key, the newest value that any node has put on its ctx."""
         self.pending: deque[tuple[str, Emission]] = deque()
-        """Events not yet delivered; the pipeline looks at it between two middleware."""
+        """Events not yet delivered; the pipeline checks it between two middleware."""
         self.owner = threading.get_ident()
-        """The thread on which the task runs, the only one that delivers."""
+        """The thread on which the task runs; only this thread delivers."""
         self.router = router
         self._latch = latch
         self._ctx = ctx
@@ -66,7 +66,7 @@ class Messages:
         self._shares: list[tuple[tuple[str, ...], tuple[str, ...] | None]] = []
         self._leave: Callable[[], None] | None = None
         self._failure: Exception | None = None
-        # Also while no node is connected: it waits for those that come back.
+        # Even if no node is connected: the event is kept for lost nodes that come back.
         latch.listen(lambda: router.emit(FINISH), of_job=True)
         latch.listen(self._announce_end)
         latch.step.listen(self._wake_waits)
@@ -78,7 +78,7 @@ class Messages:
             self._leave = self.router.join(self)
 
     def unsubscribe(self) -> None:
-        """Stop receiving them."""
+        """Stop receiving messages."""
         if self._leave is not None:
             self._leave()
             self._leave = None
@@ -87,8 +87,8 @@ class Messages:
         """Raise an error if this node has been cut off from its job.
 
         Raises:
-            NodeReplaced: Another process has taken its place.
-            PeerLost: All others are gone without a good-bye, for too long.
+            NodeReplaced: Another process has taken the place of this node.
+            PeerLost: All other nodes are gone without a good-bye, for too long.
         """
         if self._failure is not None:
             raise self._failure
@@ -167,7 +167,7 @@ class Messages:
 
     @contextmanager
     def notifies(self, notify: Callable[[], None]) -> Iterator[None]:
-        """Call `notify()` after each event that is queued, for the length of a `with` block."""
+        """Call `notify()` after each event that is queued, within a `with` block."""
         before, self._notify = self._notify, notify
         try:
             yield
@@ -175,9 +175,9 @@ class Messages:
             self._notify = before
 
     def deliver(self) -> None:
-        """Call the listeners of all queued events, if this is the thread to do so.
+        """Call the listeners of all queued events, if this is the task's thread.
 
-        An event that a listener emits queues up behind those already there.
+        An event that a listener emits is queued behind the others.
         """
         if self._delivering or threading.get_ident() != self.owner:
             return
@@ -212,10 +212,10 @@ class Messages:
         """Block until an event of this name is emitted, delivering others meanwhile.
 
         Returns:
-            What came; None when the job is to end.
+            The arguments of the event; None if the job ends.
 
         Raises:
-            DeadlineExceeded: Nothing came in time.
+            DeadlineExceeded: The event did not come in time.
         """
         self.subscribe()
         box: list[tuple[Emission, str]] = []
@@ -224,7 +224,7 @@ class Messages:
         deliverable = threading.get_ident() == self.owner and not self._delivering
         latch, step = self._latch, self._latch.step
 
-        def ready() -> bool:  # asked several times for each message
+        def ready() -> bool:  # called several times for each message
             has_come = box or (deliverable and self.pending)
             return bool(has_come) or latch.is_set or step.is_cancelled
 
@@ -260,7 +260,6 @@ class Messages:
         self._wake_waits()
 
     def _wake_waits(self) -> None:
-        """Wake all blocked calls: the job ends, or their step has failed."""
         self.router.wake()
         with self._lock:
             self._posted.notify_all()
@@ -283,12 +282,12 @@ class Messages:
     def wait_ctx(
         self, newer_than: Mapping[str, Any], timeout: float | None
     ) -> ParallelContext | None:
-        """Block until other nodes have sent values newer than these, or the job is to end.
+        """Block until other nodes have sent values newer than these, or the job ends.
 
         Raises:
-            DeadlineExceeded: They did not come in time.
-            ConfigError: There are no others.
-            PeerLost: All of them have left.
+            DeadlineExceeded: No such values came in time.
+            ConfigError: There are no other nodes.
+            PeerLost: All other nodes have left.
         """
         self.subscribe()
         router, latch = self.router, self._latch
@@ -309,27 +308,27 @@ class Messages:
         )
 
     def receive(self, stream: str, timeout: float | None) -> Item | None:
-        """Wait for the next item of a stream; return None when the job is to end."""
+        """Wait for the next item of a stream; return None if the job ends."""
         self.subscribe()
         return self.router.receive(stream, timeout=timeout, until=lambda: self._latch.ends_waits)
 
     # -- called by the router --------------------------------------------------------------
 
     def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
-        """Take an event that a node has emitted."""
+        """Handle an event that a node has emitted."""
         if event == FINISH:
             self._latch.set()
         else:
             self._post(event, Emission(args, kwargs))
 
     def receive_failure(self, error: Exception) -> None:
-        """End the run with an error, as this node is cut off."""
+        """End the run with an error, as this node is cut off from the job."""
         if not self._latch.is_set:
             self._failure = error
             self._latch.set(only_here=True)
 
     def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
-        """Take what a node has put on its ctx."""
+        """Handle the values that a node has put on its ctx."""
         self.parallel_ctx.receive(node_id, values)
 
     def progress(self) -> Progress:

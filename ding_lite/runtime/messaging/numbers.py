@@ -6,12 +6,11 @@ _PAGE = 1024
 
 
 class Numbers:
-    """The numbers of a sender's items that are done with, however many there are.
+    """The numbers of a sender's finished items, however many there are.
 
-    A sender counts its items over all its receivers, and one that hangs keeps old numbers alive
-    for as long as it hangs. So what a receiver has to remember meanwhile must be small: 1,024
-    numbers in a row take some 200 bytes, and adding one or dropping old ones takes the same time
-    however many are known.
+    A sender counts its items over all its receivers, and a receiver that hangs keeps old numbers in
+    use for as long as it hangs. So each number must take little memory: 1,024 numbers in a row take
+    some 200 bytes, and adding a number or dropping old ones takes constant time.
     """
 
     def __init__(self) -> None:
@@ -31,12 +30,12 @@ class Numbers:
         return len(self._pages)
 
     def add(self, number: int) -> None:
-        """Remember a number."""
+        """Add a number."""
         place = number // _PAGE
         self._pages[place] = self._pages.get(place, 0) | 1 << number % _PAGE
 
     def forget_before(self, oldest: int) -> None:
-        """Drop what is lower than this, but for the rest of its row of 1,024."""
+        """Drop lower numbers, except those in the same row of 1,024."""
         first = oldest // _PAGE
         if first <= self._first_page:
             return

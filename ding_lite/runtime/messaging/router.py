@@ -13,7 +13,7 @@ __all__ = ["Router", "current_router", "is_alone", "use_router"]
 
 
 def is_alone(router: Router) -> bool:
-    """Return whether this node has no peers, as far as it can know."""
+    """Return whether this node has no peers, as far as it knows."""
     return not (router.is_active if router.grows else router.has_audience)
 
 
@@ -21,7 +21,7 @@ _CURRENT: ContextVar[Router] = ContextVar("ding_lite_router")
 
 
 def current_router() -> Router:
-    """Return this node's router; a `LocalRouter` where nothing was launched."""
+    """Return this node's router; a `LocalRouter` if no job was launched."""
     try:
         return _CURRENT.get()
     except LookupError:
@@ -32,7 +32,7 @@ def current_router() -> Router:
 
 @contextmanager
 def use_router(router: Router) -> Iterator[Router]:
-    """Make a router the current one, in this thread, for the length of a `with` block."""
+    """Make a router the current one, in this thread, within a `with` block."""
     token = _CURRENT.set(router)
     try:
         yield router

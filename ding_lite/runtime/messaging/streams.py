@@ -1,21 +1,21 @@
 """Streams: each item goes to exactly one receiver, with a bound on unacknowledged items.
 
-The receiver answers when its program takes an item. So the items without an answer are what is
-in flight, and bound what waits anywhere. A receiver that has left has not taken what it has not
-answered, and another one gets it.
+The receiver answers when its program takes an item. So the items without an answer are the items in
+flight, and their limit bounds the memory. If a receiver has left, another one gets the items that
+it has not answered.
 
-A broken link does not tell whether the receiver has taken what it has not answered. So the sender
-keeps these items for that receiver and sends them again when the link is back; the receiver
-recognizes by its number an item that it has already, and answers it. This makes one receiver of
-each item, however often links break. It cannot hold for ever, since silence and death look alike:
+If a link breaks, the sender does not know whether the receiver has taken the unanswered items. So
+the sender keeps them for that receiver and sends them again when the link is back. The receiver
+recognizes by its number an item that it already has, and answers it. So each item has one receiver,
+however often links break. There are two exceptions, as silence and death look alike:
 
-- A receiver that has come back in a new incarnation has died. Others get what it has not answered,
-  which may include an item that it had taken just before.
+- A receiver that comes back in a new incarnation has died. Others get the items that it has not
+  answered, which may include an item that it had taken just before.
 - A receiver that is away for longer than `DOUBT_S`, or that loses its place in an elastic job
-  meanwhile, is taken for dead. If it was only cut off, it may have taken such an item too. What it
-  has not taken is withdrawn from it when it is back.
+  meanwhile, is considered dead. If it was only cut off, it may have taken such an item, too. The
+  items that it has not taken are withdrawn from it when it is back.
 
-In these two cases, and in no others, an item can be taken twice. `Item.id` is the same both times.
+Only in these two cases can an item be taken twice. `Item.id` is the same both times.
 """
 
 from __future__ import annotations
@@ -34,44 +34,44 @@ from ding_lite.runtime.messaging.numbers import Numbers
 logger = logging.getLogger(__name__)
 
 DOUBT_S = 120.0
-"""How long items wait for a receiver with a broken link to come back."""
+"""Seconds that items wait for a receiver with a broken link to come back."""
 
 Until = Callable[[], bool]
-"""Tells a wait to give up: the job has ended."""
+"""Ends a wait when it returns True, as the job has ended."""
 
 
 class ItemId(NamedTuple):
-    """The identity of an item within a job; the same each time that it is received."""
+    """The identity of an item within a job; the same each time it is received."""
 
     node_id: int
-    """The node that has sent it."""
+    """The node that has sent the item."""
     incarnation: int
-    """The incarnation of the sender: a restarted node has another number."""
+    """The incarnation of the sender, which differs after a restart."""
     number: int
-    """Counts the items of that incarnation, over all streams."""
+    """The number of the item among all items of that incarnation, over all streams."""
 
 
 class Item(NamedTuple):
-    """One item that has come."""
+    """A received item."""
 
     node_id: int
-    """The node that has sent it."""
+    """The node that has sent the item."""
     value: Any
     id: ItemId
-    """By this a program can drop an item that was taken twice; see `Router.send`."""
+    """The identity by which a program can drop an item taken twice; see `Router.send`."""
 
 
 class Parcel(NamedTuple):
-    """One item on its way."""
+    """An item to send."""
 
     stream: str
     to: tuple[str, ...]
     number: int
-    """Counts the items of this sender, over all streams."""
+    """The number of the item among all items of this sender, over all streams."""
     body: Any
-    """The item as it travels."""
+    """The item as it is sent."""
     in_flight: int
-    """Items of this stream that a receiver may have not yet taken."""
+    """The most items of this stream that a receiver may hold before it takes them."""
 
 
 class _QueuedItem(NamedTuple):
@@ -87,14 +87,14 @@ class _Sender:
     def __init__(self, incarnation: int) -> None:
         self.incarnation = incarnation
         self.known: dict[int, Future[None]] = {}
-        """Those of the items that wait here to be taken."""
+        """The items that wait here to be taken, by number."""
         self.oldest = 0
         """The lowest number that can be new: all items before it have been taken."""
         self.taken = Numbers()
         """The items that were taken here, and that the sender may send again."""
 
     def forget_before(self, oldest: int) -> None:
-        """Drop what the sender will not send again."""
+        """Drop the items that the sender will not send again."""
         self.oldest = max(self.oldest, oldest)
         for number in [number for number in self.known if number < oldest]:
             del self.known[number]
@@ -102,13 +102,13 @@ class _Sender:
 
 
 class Streams:
-    """The items that a node has under way, and those that wait for its program.
+    """The items that a node has in flight, and the items that wait for its program.
 
     Args:
-        carry: Takes a parcel to a node; its future is done when the program there has the item.
-        withdraw: Takes back from a node the items of these numbers, if they have not been taken.
-        receivers: Returns the nodes at hand that label patterns match.
-        clock: What waits are measured by.
+        carry: Sends a parcel to a node; its future is done when the program there has the item.
+        withdraw: Withdraws items by their numbers from a node, if they have not been taken.
+        receivers: Returns the reachable nodes that label patterns match.
+        clock: Measures the waits.
     """
 
     def __init__(
@@ -137,12 +137,12 @@ class Streams:
 
     @property
     def num_sent(self) -> int:
-        """How many items this node has sent."""
+        """The number of items that this node has sent."""
         return self._last_number
 
     @property
     def num_waiting(self) -> int:
-        """How many items wait for this node's program."""
+        """The number of items that wait for this node's program."""
         with self._changed:
             return sum(map(len, self._arrived.values()))
 
@@ -162,14 +162,14 @@ class Streams:
 
         Args:
             stream: The stream's name.
-            write: Makes the item's body of its number and of the oldest one under way.
+            write: Makes the item's body, given its number and the oldest number in flight.
             to: Patterns of the labels of its receivers.
-            in_flight: Items that each of them may have not yet taken.
+            in_flight: The most items that each receiver may hold before it takes them.
             timeout: Seconds to wait for room.
             until: Ends the wait.
 
         Returns:
-            Whether it was sent; False where `until` has ended the wait.
+            Whether it was sent; False if `until` ended the wait.
 
         Raises:
             DeadlineExceeded: No receiver had room in time, or there was none.
@@ -207,7 +207,7 @@ class Streams:
         return True
 
     def _least_busy(self, stream: str, to: tuple[str, ...], in_flight: int) -> list[int]:
-        """Return the receivers with room, the one with the fewest items first."""
+        """Return the receivers with room, sorted by the number of their items."""
         busy = {node: self._in_flight[stream, node] for node in self._receivers(to)}
         return sorted((node for node in busy if busy[node] < in_flight), key=busy.__getitem__)
 
@@ -241,7 +241,7 @@ class Streams:
         self._send_again(parcel)
 
     def _send_again(self, parcel: Parcel) -> None:
-        """Send what a receiver has not taken to another one, now or when one comes."""
+        """Send an item that was not taken to another receiver, now or when there is one."""
         with self._changed:
             receivers = self._least_busy(parcel.stream, parcel.to, 2**31)
             if not receivers:
@@ -253,7 +253,7 @@ class Streams:
     # -- nodes that come and go --------------------------------------------------------------
 
     def joined(self, node: int, *, is_new_incarnation: bool) -> None:
-        """Send unanswered items again; those of a former incarnation go to any receiver."""
+        """Send unanswered items again; those of a former incarnation may go to any receiver."""
         with self._changed:
             self._gone.discard(node)
             again = [parcel for _, of, parcel in self._doubtful if of == node]
@@ -280,14 +280,14 @@ class Streams:
             self._send_again(parcel)
 
     def left(self, node: int) -> None:
-        """Give what a node that is gone for good has not taken to others."""
+        """Send the items that a node which has left for good has not taken to other nodes."""
         with self._changed:
             self._gone.add(node)
             self._moved.pop(node, None)
         self._resolve(lambda doubt: doubt[1] == node)
 
     def look(self) -> None:
-        """Give others what a node had that has not come back in time."""
+        """Send the items of nodes that have not come back in time to other nodes."""
         if self._doubtful:
             self._resolve(lambda doubt: doubt[0].expired)
 
@@ -298,7 +298,7 @@ class Streams:
 
     def _withdraw_from(self, node: int, numbers: Sequence[int]) -> None:
         def on_done(answer: Future[Any]) -> None:
-            if answer.exception() is None:  # else it is told when it is back once more
+            if answer.exception() is None:  # otherwise it is repeated when the node is back
                 with self._changed:
                     self._moved.get(node, set()).difference_update(numbers)
 
@@ -321,18 +321,18 @@ class Streams:
     def arrive(
         self, node_id: int, incarnation: int, stream: str, number: int, oldest: int, value: Any
     ) -> Future[None]:
-        """Take an item from a node; the returned future is done when a program has it.
+        """Queue an item of a node; the returned future is done when a program has it.
 
         Args:
-            node_id: The node that sends it.
-            incarnation: That of the node, for its numbers begin anew with each.
+            node_id: The node that has sent it.
+            incarnation: The incarnation of that node; each counts its items anew.
             stream: The stream's name.
-            number: The item's; it may have come before.
+            number: The item's number; the item may have come before.
             oldest: Items with lower numbers will not come again.
             value: The item.
 
         Raises:
-            CodecError: That is none.
+            CodecError: The arguments are not those of an item.
         """
         numbers = (incarnation, number, oldest)
         is_whole = all(type(n) is int and n >= 0 for n in numbers)
@@ -355,7 +355,7 @@ class Streams:
         return taken
 
     def withdraw(self, node_id: int, incarnation: int, numbers: Sequence[int]) -> None:
-        """Forget those of these items that no program has taken: others have been given them."""
+        """Drop the items among these that no program has taken, as other nodes have got them."""
         if not isinstance(numbers, list | tuple) or not {int}.issuperset(map(type, numbers)):
             raise CodecError("Items are taken back by a list of their numbers.")
         with self._changed:
@@ -379,10 +379,10 @@ class Streams:
         """Wait for the next item.
 
         Returns:
-            The item, or None where `until` has ended the wait.
+            The item, or None if `until` ended the wait.
 
         Raises:
-            DeadlineExceeded: None came in time.
+            DeadlineExceeded: No item came in time.
         """
         with self._changed:
             queue = self._arrived.setdefault(stream, deque())

@@ -1,4 +1,4 @@
-"""Topics of state: names under which only the newest value of each node counts."""
+"""Topics of state, for each of which only the newest value of each node is kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError
 
 CTX = "ctx/"
-"""The prefix of the topics by which the keys of a ctx travel."""
+"""The prefix of the topics of ctx keys."""
 LONGEST_TOPIC = 1024
 """The most characters of a topic."""
 
@@ -19,7 +19,7 @@ def check_topic(topic: object) -> str:
     """Return a topic that a program may publish.
 
     Raises:
-        ConfigError: It is no name, or that of a ctx key.
+        ConfigError: The topic is no name, or is that of a ctx key.
     """
     if type(topic) is not str or not 1 <= len(topic) <= LONGEST_TOPIC:
         raise ConfigError(
@@ -37,7 +37,7 @@ def check_topic(topic: object) -> str:
 class Subscription:
     """The newest values of some topics, by the node that has published them.
 
-    Values that were published before are there as well: one of each topic and node is kept. The
+    It includes values that were published before: the newest of each topic and node is kept. The
     topic of a ctx key is `ctx/KEY`.
 
     Args:
@@ -67,7 +67,7 @@ class Subscription:
         deadline: Deadline | None = None,
         until: Callable[[], bool] = lambda: False,
     ) -> bool:
-        """Block until `ready(newest)` or `until()`; return whether that came in time.
+        """Block until `ready(newest)` or `until()`; return False if the deadline expires first.
 
         Args:
             ready: By default, whether anything was published.
@@ -79,11 +79,11 @@ class Subscription:
             return deadline.wait(self._changed, lambda: until() or ready(self._newest))
 
     def put(self, node_id: int, values: Mapping[str, Any]) -> None:
-        """Take values that a node has published; called by the router."""
+        """Store values that a node has published; called by the router."""
         seen = {topic: values[topic] for topic in self.topics if topic in values}
         if seen:
             with self._changed:
-                # A new dict each time: a reader of the old one keeps values that belong together.
+                # A new dict each time: values that a reader has taken belong together.
                 self._newest = self._of_node[node_id] = self._of_node.get(node_id, {}) | seen
                 self._changed.notify_all()
 

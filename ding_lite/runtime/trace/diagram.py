@@ -15,7 +15,7 @@ class Diagram:
     """A picture of a pipeline; printing it shows the text."""
 
     text: str
-    """One line a middleware, in order, with its place and whether this node runs it."""
+    """One line per middleware, in order, with its place and whether this node runs it."""
     mermaid: str
     """A flow chart for any Mermaid viewer."""
 
@@ -30,12 +30,11 @@ class Diagram:
         return {"text/vnd.mermaid": self.mermaid}
 
     def _repr_html_(self) -> str:
-        """Show the text in a notebook."""
         return f"<pre>{escape(self.text)}</pre>"
 
 
 def draw(uses: Sequence[Use], *, labels: AbstractSet[str], concurrent: bool) -> Diagram:
-    """Draw the middleware of a task as a node with these labels sees them."""
+    """Draw the middleware of a task, as a node with these labels runs them."""
     names = distinct([name_of(use.fn) for use in uses])
     return Diagram(_text(uses, names, labels, concurrent), _mermaid(uses, names, labels))
 

@@ -1,14 +1,13 @@
 """The file of a trace, which all nodes of a machine write together.
 
-What is ugly here and why: the nodes are processes that begin and end as they like and may be
-killed at any moment, and no one of them is there for all of the time. So there are no parts that
-must be put together in the end: each record is appended to the one file by one system
-call, which the kernel keeps whole. A lock on the file, shared by all writers, tells a process
-whether it is the only one: the first writer begins the file, the last one closes the JSON array.
-The kernel gives back the lock of a node that was killed. If the very last one is killed, the
+Nodes start and end at any time, may be killed at any moment, and there may be no node that runs all
+the time. So there are no parts that must be joined in the end: each record is appended to the file
+by one system call, which the kernel keeps whole. A lock on the file, shared by all writers, tells a
+process whether it is the only one: the first writer begins the file, the last one closes the JSON
+array. The kernel releases the lock of a node that was killed. If the last node is killed, the
 closing bracket is missing, which readers of this format allow.
 
-Instants are those of the machine's monotonic clock, which all its processes share.
+Times are those of the machine's monotonic clock, which all its processes share.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class TraceFile:
-    """A trace file that is open to be written.
+    """A trace file that is open for writing.
 
-    It is begun anew unless another process writes it at the moment, or it was begun after
-    `since_ns`: then it is of the same job, and is appended to.
+    The file is begun anew, unless another process is writing it or it was begun after `since_ns`:
+    then it belongs to the same job, and is appended to.
     """
 
     def __init__(self, path: Path, since_ns: int) -> None:
@@ -40,7 +39,7 @@ class TraceFile:
         self._fd = _enter(path, since_ns)
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Append a record; OSError where there is no room."""
+        """Append a record; raise OSError if there is no room."""
         os.write(self._fd, b",\n" + json.dumps(record).encode())
 
     def close(self) -> None:
@@ -49,12 +48,12 @@ class TraceFile:
             if _is_alone(self._fd):
                 os.write(self._fd, _END)
         finally:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)  # a child that was forked has it too
+            fcntl.flock(self._fd, fcntl.LOCK_UN)  # a forked child shares it
             os.close(self._fd)
 
 
 def _enter(path: Path, since_ns: int) -> int:
-    """Open the file, begun and not closed, with a share of its lock."""
+    """Open the file, begun and not closed, with a shared lock."""
     while True:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         fd = os.open(path, flags, 0o666)
@@ -71,7 +70,7 @@ def _enter(path: Path, since_ns: int) -> int:
 
 
 def _is_alone(fd: int) -> bool:
-    """Take the exclusive lock unless another process has a share; else give up the own share."""
+    """Take the exclusive lock unless another process has a shared one; else release the lock."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -80,7 +79,7 @@ def _is_alone(fd: int) -> bool:
 
 
 def _begin(fd: int, since_ns: int) -> None:
-    """Make a file of this job of whatever it is, while this process is alone with it."""
+    """Turn any file into one of this job, while no other process has it open."""
     if _began_ns(fd) >= since_ns:
         if _is_closed(fd):
             os.ftruncate(fd, os.fstat(fd).st_size - len(_END))
@@ -97,7 +96,7 @@ def _begin(fd: int, since_ns: int) -> None:
 
 
 def _began_ns(fd: int) -> int:
-    """Return when a file was begun; -1 if it is none of ours, or older than the machine's clock."""
+    """Return when a file was begun; -1 for other files, and those of an earlier boot."""
     first = os.pread(fd, _HEAD_BYTES, 0).removeprefix(b"[\n").partition(b"\n")[0]
     with suppress(ValueError, TypeError, KeyError, OverflowError, RecursionError):
         head = json.loads(first.rstrip(b","))
@@ -112,7 +111,7 @@ def _is_closed(fd: int) -> bool:
 
 
 def _boot() -> str:
-    """Tell one run of the machine from another."""
+    """Return the id of this boot of the machine; empty if it is unknown."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:

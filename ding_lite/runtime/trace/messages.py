@@ -1,9 +1,9 @@
 """Trace the messages of a node as arrows of a time line.
 
 A message is an arrow: it begins in the slice of its sender, may pass the slice of the thread
-that takes it from the wire, and ends in the slice of its receiver. Both ends find the same
-name for it in what they know of the message anyway, so nothing travels for the sake of a trace.
-Without a tracer all of this costs an `is None`.
+that reads it, and ends in the slice of its receiver. Both ends derive the same key of the arrow
+from the message itself, so nothing is sent for a trace. Without a tracer all of this costs an
+`is None`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Turn: TypeAlias = Literal["s", "t", "f"]
 
 
 class Slice(NamedTuple):
-    """A stretch of time on a thread, in nanoseconds of the machine's monotonic clock."""
+    """A period of a thread, in nanoseconds of the machine's monotonic clock."""
 
     thread: int
     began_ns: int
@@ -28,11 +28,11 @@ class Tracer(Protocol):
     """Draws slices and arrows into a time line."""
 
     def slice(self, name: str, began_ns: int) -> Slice:
-        """Draw what this thread has done from then until now."""
+        """Draw the work of this thread from then until now."""
         ...
 
     def arrow(self, turn: Turn, kind: str, key: str, where: Slice, at_ns: int) -> None:
-        """Draw one end of an arrow, or what lies between, within a slice that has been drawn.
+        """Draw the start, a step or the end of an arrow, within a slice that has been drawn.
 
         `kind` is `event`, `ctx`, `item`, `call` or `answer`; both ends of an arrow, and no other of
         its kind, have the same `key`.
@@ -41,14 +41,14 @@ class Tracer(Protocol):
 
 
 def arrow_key(*parts: object) -> str:
-    """Make the key of an arrow: a number of 64 bits, as the format asks for."""
+    """Make the key of an arrow: a number of 64 bits, as the format requires."""
     return f"0x{blake2b(repr(parts).encode(), digest_size=8).hexdigest()}"
 
 
 class TracedEvent(str):
-    """The name of an event that has come from another node, and the arrow that it came by.
+    """The name of an event from another node, and its arrow.
 
-    Code that hands it on need not know; the listener draws the end of the arrow.
+    It is a str for the code that passes it on; the listener draws the end of the arrow.
     """
 
     tracer: Tracer
@@ -61,16 +61,16 @@ class TracedEvent(str):
 
 
 def draw_listener(event: str, began_ns: int) -> None:
-    """Draw that a listener of an event has run since then, and its arrow if it came by one."""
+    """Draw the run of a listener of an event since then, and the event's arrow if it has one."""
     if isinstance(event, TracedEvent):
         where = event.tracer.slice(f"on {event}", began_ns)
         event.tracer.arrow("f", "event", event.key, where, began_ns)
 
 
 def draw_wait(event: str, began_ns: int) -> None:
-    """Draw that an event was waited for since then, and its arrow if it came by one.
+    """Draw a wait for an event since then, and the event's arrow if it has one.
 
-    The arrow ends in a slice of its own: one that began before the arrow would turn it round.
+    The arrow ends in a separate slice: a slice that began before the arrow would reverse it.
     """
     if isinstance(event, TracedEvent):
         event.tracer.slice(f"wait_for {event}", began_ns)
@@ -81,8 +81,8 @@ def draw_wait(event: str, began_ns: int) -> None:
 class Traced:
     """The tracer of a node's messages, if there is one.
 
-    `began_ns` is when its job began, on the machine's monotonic clock; None of a node that is
-    alone. `shares_process` tells whether other nodes of the job are threads of the same process.
+    `began_ns` is when its job began, on the machine's monotonic clock; None for a single node.
+    `shares_process` tells whether other nodes of the job are threads of the same process.
     """
 
     def __init__(self, began_ns: int | None = None, *, shares_process: bool = False) -> None:
@@ -95,5 +95,5 @@ class Traced:
         """Draw an item of a stream, which may have waited for room."""
 
     def now(self) -> int:
-        """Return the instant at which a slice begins; 0 while messages are not traced."""
+        """Return the current time, at which a slice begins; 0 while messages are not traced."""
         return 0 if self.tracer is None else monotonic_ns()

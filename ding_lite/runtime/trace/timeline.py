@@ -1,8 +1,8 @@
 """The time line of a node: slices and arrows in the Chrome trace event format.
 
-A slice is a stretch of time in a row, and a row is a thread. Slices of one row lie one behind the
-other or one within the other, or the viewers cannot show them; so a coroutine, which overlaps
-others of its thread, has a row of its own. The end of an arrow belongs to the slice around it.
+A slice is a period in a row, and a row is a thread. Viewers can only show the slices of a row if
+they follow each other or contain each other. A coroutine overlaps others of its thread, so it has
+its own row. The end of an arrow belongs to the slice around it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from ding_lite.runtime.trace.messages import Slice, Traced, Turn
 logger = logging.getLogger(__name__)
 
 _SHORTEST_NS = 1_000
-"""A slice that took less would leave no room for the end of an arrow."""
+"""The shortest slice; a shorter one would leave no room for the end of an arrow."""
 _ROWS = 512
-"""How many rows a thread may have."""
+"""The maximum number of rows of a thread."""
 _OWN_ROWS = 2**31
-"""From here on rows are numbered that are no threads; all numbers have 32 bits."""
+"""The first number of rows that are not threads; all numbers have 32 bits."""
 
 
 class Timeline:
-    """Draws what a node does, and its messages, into a file."""
+    """Draws the work of a node, and its messages, into a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -46,21 +46,21 @@ class Timeline:
         self._lock = threading.Lock()
 
     def open(self, router: Router) -> None:
-        """Begin to draw a node; OSError where the file cannot be written."""
+        """Begin to draw a node; raise OSError if the file cannot be written."""
         traced = router.traced
         since_ns = self._made_ns if traced.began_ns is None else traced.began_ns
         with self._lock:
             self._file = TraceFile(self._path, since_ns)
             self._rows.clear()
             name = describe_node(router.node_id, router.labels)
-            # Rows of nodes that share a process are told apart by their own names.
+            # The names of rows distinguish nodes that share a process.
             self._row_prefix = f"{name} " if traced.shares_process else ""
             self._name("process_name", "nodes" if traced.shares_process else name)
         if traced.tracer is None:
             self._traced, traced.tracer = traced, self
 
     def close(self) -> None:
-        """Draw no more; does nothing the second time."""
+        """Stop drawing; do nothing the second time."""
         if self._traced is not None:
             self._traced.tracer = None
             self._traced = None
@@ -72,10 +72,10 @@ class Timeline:
     def record(
         self, name: str, step: int | None, began_ns: int, ended_ns: int, *, row: int = 0
     ) -> None:
-        """Draw a slice of this thread; does nothing while the time line is not open.
+        """Draw a slice of this thread; do nothing while the time line is not open.
 
-        Instants are on the machine's monotonic clock; a `row` from 1 on is one of the thread's
-        further.
+        Times are those of the machine's monotonic clock; a `row` from 1 on is an additional row of
+        the thread.
         """
         if self._file is None:
             return
@@ -101,7 +101,7 @@ class Timeline:
             self._write({**record, "pid": os.getpid(), "tid": where.thread})
 
     def _row(self, row: int, name: str) -> int:
-        """Return the number of a row of this thread, which is named when it is first used."""
+        """Return the number of a row of this thread, which is named at its first use."""
         thread = threading.get_native_id()
         tid = _OWN_ROWS + (thread * _ROWS + row) % _OWN_ROWS if row else thread
         if tid not in self._rows:

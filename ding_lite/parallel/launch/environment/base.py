@@ -1,9 +1,9 @@
 """The place of this process in a job, as an external launcher describes it.
 
 A launcher such as torchrun or srun starts one process for each node of a job and describes it in
-environment variables. Each module beside this one reads the variables of one launcher, by a
-function `detect(environ)` that returns a `Placement`, or None where that launcher has not started
-this process. They read only the mapping that they are given.
+environment variables. Each module beside this one has a function `detect(environ)`, which reads the
+variables of one launcher. It returns a `Placement`, or None if that launcher has not started this
+process. It reads only the given mapping.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Placement:
     node_id: int
     num_nodes: int
     job: str
-    """An identifier that all nodes of the job share, and another job most likely does not."""
+    """An identifier that all nodes of the job share, most likely different from other jobs."""
     on_one_machine: bool
     hosts: Mapping[int, str] = field(default_factory=dict)
     how_to_tell: str = ""
-    """Advice for a user where the host of node 0 is unknown."""
+    """Advice for a user if the host of node 0 is unknown."""
     local_rank: int | None = None
     """The index of this process on its machine; None if unknown."""
     machine: int | None = None
@@ -53,7 +53,7 @@ class Placement:
 
     @property
     def rendezvous(self) -> str | None:
-        """The address of node 0 as `host:port`; None where its host is unknown."""
+        """The address of node 0 as `host:port`; None if its host is unknown."""
         host = "127.0.0.1" if self.on_one_machine else self.hosts.get(0)
         return None if host is None else f"{host}:{self.port}"
 
@@ -69,7 +69,7 @@ class Placement:
 
 
 def number(environ: Mapping[str, str], name: str) -> int | None:
-    """Return a variable as a whole number; None where it is not set."""
+    """Return a variable as a whole number; None if it is not set."""
     text = environ.get(name, "").strip()
     if not text:
         return None
@@ -82,7 +82,7 @@ def number(environ: Mapping[str, str], name: str) -> int | None:
 
 
 def master(environ: Mapping[str, str]) -> dict[int, str]:
-    """Return the host of node 0 from `MASTER_ADDR`; empty where it is not set."""
+    """Return the host of node 0 from `MASTER_ADDR`; empty if it is not set."""
     name = environ.get("MASTER_ADDR", "").strip()
     return {0: name} if name else {}
 

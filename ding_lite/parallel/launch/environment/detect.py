@@ -10,14 +10,15 @@ from ding_lite.parallel.launch.environment.base import Placement
 from ding_lite.settings import Settings
 
 LAUNCHERS = (torchrun.detect, mpi.detect, slurm.detect, kubernetes.detect)
-"""Ordered from the innermost: srun may start mpirun or torchrun, a pod any of them."""
+"""Launchers from the innermost to the outermost: srun may start mpirun or torchrun, and a pod any
+of them."""
 
 
 def detect(environ: Mapping[str, str]) -> Placement | None:
     """Return the placement by the innermost launcher.
 
-    None where there is no launcher, and where it has started a single process: that one may
-    start nodes itself.
+    Return None without a launcher, and if it has started a single process, which may start nodes
+    itself.
     """
     found = (of_one(environ) for of_one in LAUNCHERS)
     place = next((place for place in found if place is not None), None)
@@ -27,7 +28,8 @@ def detect(environ: Mapping[str, str]) -> Placement | None:
 def placement_of(settings: Settings, environ: Mapping[str, str]) -> Placement | None:
     """Return the placement by a launcher, unless the settings take precedence.
 
-    A node id with a number of nodes, an engine, or an address to attach to each do so.
+    These settings take precedence: a node id with a number of nodes, an engine, and an address to
+    attach to.
     """
     is_whole = settings.node_id is not None and settings.num_nodes is not None
     if is_whole or settings.engine is not None or settings.attach_to:

@@ -42,7 +42,7 @@ def _job(environ: Mapping[str, str], node_id: int) -> str:
 
 
 def _hosts(job: str, zero: Mapping[int, str], num_nodes: int) -> dict[int, str]:
-    """Return the host names of all pods if that of pod 0 has the usual form, else only that one."""
+    """Return the host names of all pods if pod 0 has the usual name, else only its name."""
     name, _, service = zero.get(0, "").partition(".")
     if not job or name != f"{job}-0":
         return dict(zero)

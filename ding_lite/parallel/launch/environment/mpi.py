@@ -40,5 +40,5 @@ def detect(environ: Mapping[str, str]) -> Placement | None:
 
 
 def _is_from_srun(environ: Mapping[str, str], of_size: str, num_nodes: int) -> bool:
-    """Tell whether srun has started MPICH directly; the variables of srun say more."""
+    """Tell whether srun has started MPICH directly; srun's own variables then say more."""
     return of_size == "PMI_SIZE" and number(environ, "SLURM_STEP_NUM_TASKS") == num_nodes

@@ -1,7 +1,7 @@
 """The Ray cluster: connect to it, validate requested resources, and require authentication.
 
-What is ugly here and why: the safety of Ray depends on how it was started. Any client of a Ray
-without authentication can run any program, so such a Ray is refused unless it is on loopback.
+The safety of Ray depends on how it was started. Any client of a Ray cluster without authentication
+can run any program, so such a cluster is refused unless it is on loopback.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def load_ray() -> ModuleType:
 
 @contextmanager
 def connected_to(ray: ModuleType, num_cpus: float) -> Iterator[str]:
-    """Connect to Ray, or start it with at least so many cores; yield the address of its head."""
+    """Connect to Ray, or start it with at least `num_cpus` cores; yield its head's address."""
     is_ours = not ray.is_initialized()
     if is_ours:
-        # Without an address Ray may find the files of a cluster that is gone, and fail.
+        # Without an address Ray may find the files of an ended cluster, and fail.
         address = process_environ().get("RAY_ADDRESS")
         if address is None:  # nodes share the cores of one machine, as without Ray
             num_cpus = max(os.cpu_count() or 1, math.ceil(num_cpus))
@@ -83,7 +83,7 @@ def connected_to(ray: ModuleType, num_cpus: float) -> Iterator[str]:
 
 
 def check_guarded(head: str) -> None:
-    """Refuse a Ray without authentication that other machines can reach."""
+    """Refuse a Ray cluster without authentication that other machines can reach."""
     host = head.rpartition(":")[0].strip("[]")
     if is_loopback(host) or process_environ().get("RAY_AUTH_MODE") == "token":
         return

@@ -3,10 +3,10 @@
 Ray chooses the machine; the resources of a node, by its labels, are passed on unchanged. The nodes
 run `main` when all have been placed, since only then their addresses are known.
 
-What is ugly here and why: each incarnation of a node is an actor of its own. An actor that Ray
-restarts by itself answers only some seconds after its start, and one that is unreachable for a
-moment looks like a dead one; a new actor answers at once. The next incarnation keeps the node id,
-but has another address, so the peers that dial it must be told.
+Each incarnation of a node is a separate actor. An actor that Ray restarts answers only some seconds
+after its start, and an actor that is unreachable for a moment looks like a dead one; a new actor
+answers at once. The next incarnation keeps the node id, but has another address, so the peers that
+dial it must be told.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from ding_lite.parallel.supervise.supervisor import run_job
 logger = logging.getLogger(__name__)
 
 CALLS_AT_ONCE = 8
-"""Concurrent calls of an actor: `main`, and commands meanwhile."""
+"""Concurrent calls of an actor: `main`, and the commands that arrive meanwhile."""
 
 
 def run_on_ray(
@@ -71,8 +71,8 @@ def run_on_ray(
 ) -> list[Any]:
     """Run a job on nodes that Ray places, and return the results of `main` by node.
 
-    It uses the Ray that this process is connected to, else that of `RAY_ADDRESS`, and else starts
-    one on this machine for the duration of the job.
+    It uses the Ray cluster that this process is connected to, else the one at `RAY_ADDRESS`, and
+    else starts one on this machine for the duration of the job.
     """
     wanted = wanted_by_nodes(plan.labels_of_nodes(), resources)
     ray = load_ray()

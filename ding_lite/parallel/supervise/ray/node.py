@@ -1,8 +1,8 @@
 """The Ray actor of a node.
 
-Ray starts its process on a machine with the requested resources; each incarnation of a node is an
-actor of its own. Ray transfers `main`, its arguments, its result and the key of the job over its
-own connections. Messages between nodes use ours, encrypted with that key.
+Ray starts its process on a machine with the requested resources; each incarnation of a node is a
+separate actor. Ray transfers `main`, its arguments, its result and the key of the job over its own
+connections. Messages between nodes use connections of this package, encrypted with that key.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""A transport over ZeroMQ, with CURVE encryption and bounds on what is read ahead."""
+"""A transport over ZeroMQ, with CURVE encryption and bounds on the bytes that are read ahead."""

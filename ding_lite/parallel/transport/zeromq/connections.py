@@ -1,13 +1,13 @@
 """Bound the unread bytes of each connection of a node, and cut connections beyond it.
 
-What is ugly here and why: ZeroMQ reads ahead of the program, and nothing that it offers bounds
-that in bytes. A high-water mark counts messages, whole ones only, and with heartbeats it aborts
-the process (`docs/design/0009-back-pressure.md`). But the kernel counts the bytes of each tcp
-connection, and ZeroMQ says from which descriptor a message has come: the difference is what ZeroMQ
-holds. A connection with too much is shut down through its descriptor, without ZeroMQ, to which it
-looks as if the other side had hung up. There is no other way to end one connection of many.
+ZeroMQ reads ahead of the program, and offers no bound of that in bytes. A high-water mark counts
+messages, whole ones only, and with heartbeats it aborts the process
+(`docs/design/0009-back-pressure.md`). But the kernel counts the bytes of each tcp connection, and
+ZeroMQ reports from which descriptor a message has come; the difference is the bytes that ZeroMQ
+holds. A connection with too many is shut down through its descriptor, without ZeroMQ, to which the
+other side seems to have hung up. There is no other way to end one connection of many.
 
-Socket files (ipc) have no such count. Only this user can reach them.
+Socket files (ipc) have no such count, but only this user can reach them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from dataclasses import dataclass
 from ding_lite.parallel.transport.chunks import MAX_MESSAGE_BYTES
 
 MAX_PEER_BYTES = MAX_MESSAGE_BYTES + 256 * 2**20
-"""Bytes that ZeroMQ may hold of one peer. A correct peer has less under way: one message
+"""Bytes that ZeroMQ may hold of one peer. A correct peer has fewer under way: one message
 of the largest size, and the events that may be unacknowledged."""
 MAX_UNFINISHED_BYTES = 64 * 2**20
-"""Bytes that ZeroMQ may hold of one unfinished message, or of all the connections together that
-have not brought a whole one yet. Larger messages than 8 MiB come in pieces."""
+"""Bytes that ZeroMQ may hold of one unfinished message, or of all connections together that have
+not delivered a whole message yet. Messages above 8 MiB are sent in pieces."""
 LOOK_EVERY_S = 0.1
-"""Seconds between two checks while the connections bring anything."""
+"""Seconds between two checks while connections receive anything."""
 _IDLE_LOOK_EVERY_S = 1.0
-_FRAME_BYTES = 42  # that encryption and framing add to a frame, at most
+_FRAME_BYTES = 42  # the most that encryption and framing add to a frame
 _RECEIVED_AT = 128  # in the kernel's `tcp_info`
 _RECEIVED = struct.Struct("=Q")
 _INFO_BYTES = _RECEIVED_AT + _RECEIVED.size
@@ -41,17 +41,17 @@ _INFO_BYTES = _RECEIVED_AT + _RECEIVED.size
 @dataclass
 class _Connection:
     name: object
-    """Both ends: a descriptor may be closed, and its number given to another."""
+    """The addresses of both ends, as the number of a closed descriptor may be reused."""
     family: int
     owner: int | None = None
     route: bytes | None = None
-    """The link and lane that it carries; None before its first message."""
+    """The link and lane of the connection; None before its first message."""
     base: int = 0  # bytes received when all of them had been read
     read: int = 0  # bytes read since then
     received: int = 0
     received_at: float = 0.0
     was_over: bool = False
-    """Whether it may have had too much of an unfinished message at the last look."""
+    """Whether it may have held too much of an unfinished message at the last check."""
 
     @property
     def is_tcp(self) -> bool:
@@ -59,15 +59,15 @@ class _Connection:
 
     @property
     def held(self) -> int:
-        """The bytes that ZeroMQ holds of it."""
+        """The bytes of the connection that ZeroMQ holds."""
         return self.received - self.base - self.read
 
 
 class Connections:
     """The connections of a node's sockets, by their descriptors.
 
-    ZeroMQ may hold no more than these bytes of one peer and of all; of all by default half of the
-    memory.
+    The arguments limit the bytes that ZeroMQ may hold of one peer and of all peers; the default for
+    all is half of the memory.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Connections:
         self._max_total_bytes = max_total_bytes or memory // 2
         self._open: dict[int, _Connection] = {}
         self.of_routes: dict[bytes, int] = {}
-        """The descriptors of the links and lanes that have brought a message, or were dialled."""
+        """The descriptors of the links and lanes that have delivered a message, or were dialled."""
         self._fresh: set[int] = set()
         self._settled: set[int] = set()
         self._has_drained = False
@@ -113,7 +113,7 @@ class Connections:
         if known is None:
             return
         self.num_tcp -= known.is_tcp
-        self._left_behind[known.owner] += max(0, known.held)  # ZeroMQ goes on to hold its messages
+        self._left_behind[known.owner] += max(0, known.held)  # ZeroMQ still holds its messages
         self._assign(fd, known, None)
 
     def brought(
@@ -155,7 +155,7 @@ class Connections:
             self._shut_down(fd)
 
     def look(self, now: float) -> tuple[float, list[str]]:
-        """Cut connections with too many unread bytes; return the wait, and why any was cut."""
+        """Cut connections with too many unread bytes; return the wait, and the reasons for cuts."""
         if not self.num_tcp:
             return math.inf, []
         if now < self._look_at:
@@ -187,7 +187,7 @@ class Connections:
     def _cut_unfinished(self) -> Iterator[str]:
         """Cut connections with too much of an unfinished message.
 
-        A connection has one if all whole messages were read since the last check, and none of it.
+        A connection has one if all whole messages were read since the last check, but none from it.
         """
         for fd, known in self._open.items():
             was_over, known.was_over = known.was_over, known.held > MAX_UNFINISHED_BYTES
@@ -229,7 +229,7 @@ class Connections:
 
 
 def bytes_received(connection: socket.socket) -> int | None:
-    """Return the received bytes of a tcp connection; None where the kernel does not count them."""
+    """Return the received bytes of a tcp connection; None if the kernel does not count them."""
     try:
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
     except OSError:  # no tcp
@@ -238,11 +238,11 @@ def bytes_received(connection: socket.socket) -> int | None:
 
 
 def borrow(fd: int, family: int = -1) -> socket.socket:
-    """Make a socket of a copy of ZeroMQ's descriptor, so that it stays open meanwhile."""
+    """Make a socket from a copy of ZeroMQ's descriptor, so that it stays open meanwhile."""
     own = os.dup(fd)
     try:
         return socket.socket(family, socket.SOCK_STREAM if family >= 0 else -1, 0, own)
-    except OSError:  # by now it is something else
+    except OSError:  # the descriptor was reused for something else
         os.close(own)
         raise
 

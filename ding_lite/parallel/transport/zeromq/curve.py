@@ -1,8 +1,8 @@
 """CURVE on ZeroMQ sockets: encryption and authentication.
 
-ZeroMQ asks a handler within the process (ZAP) about each connection that has proved to hold a
-key. The answer carries the node id that the key belongs to, and ZeroMQ attaches it to every
-message of that connection: a peer cannot send as another node, whatever its messages claim.
+ZeroMQ calls a handler within the process (ZAP) for each connection that has proved to hold a key.
+The answer contains the node id of the key, and ZeroMQ attaches it to every message of that
+connection. So a peer cannot send as another node, whatever its messages claim.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Doorkeeper:
         self._peers[_public(self._key.of_dialler(peer))] = peer
 
     def guard(self, socket: zmq.Socket[bytes]) -> None:
-        """Set up a socket that will listen: only peers may connect."""
+        """Set up a listening socket so that only peers may connect."""
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.CURVE_SECRETKEY, self._key.of_listener(self._node_id))
         socket.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN)

@@ -1,12 +1,12 @@
 """The sockets that dial a peer, and the options of every socket.
 
-A dialled peer is two DEALER sockets, one a lane. It is there when both are. Their monitors also
-say why a handshake has failed, which decides between an accident and a refusal: a peer that is
-starting or dying is dialled again, one that has no place for this node is not.
+A dialled peer has two DEALER sockets, one per lane, and is connected when both are. Their monitors
+also report why a handshake has failed, which distinguishes an accident from a refusal: a peer that
+is starting or dying is dialled again, a peer that has no place for this node is not.
 
-What is ugly here and why: a port forward or load balancer with no node behind it accepts and hangs
-up, as a node does for a wrong key. But a node greets first: the kernel's count of the bytes that
-came tells them apart, through a copy of the descriptor, which ZeroMQ closes before it reports.
+A port forward or load balancer without a node behind it accepts a connection and hangs up, as a
+node does for a wrong key. But a node greets first, so the kernel's count of received bytes tells
+them apart. It is read through a copy of the descriptor, as ZeroMQ closes it before it reports.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OPTIONS = {
     zmq.MAXMSGSIZE: MAX_FRAME_BYTES,
     zmq.HANDSHAKE_IVL: 5_000,
     # The kernel detects a machine that is cut off: sent data must be acknowledged in time, and
-    # keepalives replace it where there is none. ZeroMQ's own heartbeats may abort the process.
+    # keepalives are sent if there is no data. ZeroMQ's own heartbeats may abort the process.
     zmq.TCP_MAXRT: 3_000,
     zmq.TCP_KEEPALIVE: 1,
     zmq.TCP_KEEPALIVE_IDLE: 1,  # seconds, as the next one
@@ -116,7 +116,7 @@ class Dealers:
     def note_failure(self, lane: Lane, event: zmq.Event, value: int) -> str | None:
         """Return why a handshake has failed, if it is a refusal.
 
-        After a first success no failure is one: the peer may be starting again.
+        After a first success no failure is a refusal: the peer may be starting again.
         """
         has_greeted = self._has_greeted(lane)
         self.is_met_with_silence = value in _CLOSED_BY_PEER and not has_greeted

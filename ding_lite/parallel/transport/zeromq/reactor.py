@@ -1,9 +1,9 @@
 """The event loop of the transport, which a thread that waits for a message may run itself.
 
-A message that one thread reads and another one waits for changes threads, and mostly cores, on its
-way, which takes longer than all that is done with a small message. So a thread that waits may lead:
-it reads by itself until it has what it waits for (Schmidt et al. 2000, "Leader/Followers"). The own
-thread sleeps through that, but for what is due and for `wake`.
+If one thread reads a message and another one waits for it, the message changes threads, and mostly
+cores, which takes longer than all other work on a small message. So a waiting thread may lead: it
+reads by itself until its message has come (Schmidt et al. 2000, "Leader/Followers"). Meanwhile the
+reactor's own thread sleeps, except for due work and `wake`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Reactor(ABC):
         self._leader = 0
         self._ends_pump = False
         self._own_thread_at = -math.inf
-        """When the own thread serves again by itself, at the latest; read by the leader."""
+        """The latest time at which the reactor's own thread serves again; read by the leader."""
         self._is_stopped = True
 
     @abstractmethod
@@ -37,7 +37,7 @@ class Reactor(ABC):
 
     @abstractmethod
     def _tick(self) -> float:
-        """Let the sinks send; the last call of all."""
+        """Let the sinks send; this is the last call of all."""
 
     def _begin(self) -> None:
         self._is_stopped = False

@@ -1,19 +1,18 @@
 """Share ZeroMQ sockets between threads: one at a time reads, any may send.
 
-What is ugly here and why: a socket of ZeroMQ may move from thread to thread if nothing of the
-one's use of it can be reordered with the other's; so a lock stands around each use. The poller of
-ZeroMQ uses its sockets for as long as it waits, and a sender would wait as long. So readers
-wait for the sockets' file descriptors instead, which they can do without touching the sockets. But
-a descriptor does not say that a message is there, only that the socket has not looked since
-something has happened; and each use of a socket, sending too, makes it look. So after a send the
-socket is asked for what it has seen, and that is passed on to a reader.
+Several threads may use a ZeroMQ socket if their uses cannot be reordered, so a lock guards each
+use. The poller of ZeroMQ uses its sockets for as long as it waits, and a sender would wait as long.
+So readers wait for the sockets' file descriptors instead, without using the sockets. But a
+descriptor does not show that there is a message, only that something has happened since the socket
+was last used; and each use of a socket, sending too, resets it. So after a send the socket is
+checked for messages, and a reader is notified of them.
 
 One thread always waits, and another one may take over for a while (`zeromq.reactor`). So all
-descriptors are in one epoll, on which the other thread waits directly, and the first one through a
-second epoll, in which the first can be switched off and on by one call. A thread that takes over
-again soon, as in a conversation of two nodes, does not even need that: between two of its turns the
-sockets stay its own, or the answer to what it sends would find the first thread, which would take
-the interpreter from it. The first thread then looks after each `GRACE_S`.
+descriptors are in one epoll. The other thread waits on it directly; the first thread waits through
+a second epoll, in which one call switches the first epoll off and on. A thread that takes over
+again soon, as in a conversation of two nodes, needs no such call: between two of its turns the
+sockets stay with it. Otherwise the answer to its message would wake the first thread, which would
+take the interpreter from it. The first thread then checks the sockets after each `GRACE_S`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from ding_lite.parallel.transport.base import Frame
 Socket: TypeAlias = "zmq.Socket[bytes]"
 
 GRACE_S = 0.002
-"""Seconds within which a thread that takes over again has a conversation."""
+"""A thread that takes over again within these seconds is in a conversation."""
 _LONGEST_WAIT_S = 3_600.0
 _AT_ONCE = 64
 _COPY_BELOW = 64 * 1024
@@ -56,9 +55,9 @@ class Sockets:
         self._own_epoll.register(self._epoll.fileno(), select.EPOLLIN)
         self._of_fds: dict[int, Socket] = {}
         self.unread: set[Socket] = set()
-        """The sockets that may have something to read; `wait` waits for the others."""
+        """The sockets that may have messages to read; `wait` waits for the others."""
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # Each write is an edge: it need not be read.
+        # Edge-triggered, so that writes need not be read.
         self._own_epoll.register(self._wake_fd, select.EPOLLIN | select.EPOLLET)
         self._leader_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._leader_fd, select.EPOLLIN)
@@ -68,19 +67,19 @@ class Sockets:
         self.is_lent = False
         """Whether the sockets stay with the threads that take over, one turn after the other."""
         self._taken_at = -math.inf
-        # Re-entrant: a signal may come while the main thread holds it, and its handler may wake.
+        # Re-entrant: a signal handler may call `wake` while the main thread holds it.
         self._wake_lock = threading.RLock()
         self._is_closed = False
 
     def add(self, socket: Socket) -> None:
-        """Add a socket; before the reading begins, or by the thread that reads."""
+        """Add a socket, before reading begins or on the thread that reads."""
         fd = int(socket.getsockopt(zmq.FD))
         self._of_fds[fd] = socket
         self.unread.add(socket)
         self._epoll.register(fd, select.EPOLLIN)
 
     def remove(self, socket: Socket) -> None:
-        """Remove a socket; by the thread that reads, with `lock` held."""
+        """Remove a socket, on the thread that reads, with `lock` held."""
         fd = int(socket.getsockopt(zmq.FD))
         del self._of_fds[fd]
         self.unread.discard(socket)
@@ -92,7 +91,7 @@ class Sockets:
         """Send messages one after the other; large frames are not copied.
 
         Raises:
-            zmq.ZMQError: A message was not taken.
+            zmq.ZMQError: A message was not accepted.
         """
         with self.lock:
             try:
@@ -114,7 +113,7 @@ class Sockets:
                         self._note_unread(socket)
 
     def _note_unread(self, socket: Socket) -> None:
-        """Note that there is something to read, which the descriptor may not show."""
+        """Note that there is a message to read, which the descriptor may not show."""
         self.unread.add(socket)
         will_look = self.is_lent and not self.is_led  # within `GRACE_S`
         if not will_look and threading.get_ident() != self.reader:
@@ -186,7 +185,7 @@ class Sockets:
 
     def is_readable(self, socket: Socket) -> bool:
         """Tell whether there is a message; with `lock` held."""
-        # In half the time of `getsockopt`, which looks each option up in an enum.
+        # This takes half the time of `getsockopt`, which looks up each option in an enum.
         return bool(zmq_poll([(socket, _READABLE)], 0))
 
     def close(self) -> None:
@@ -200,7 +199,7 @@ class Sockets:
 
 _send_frame: Callable[[Socket, Frame, int, bool], object] = cast(
     Any, BaseSocket
-).send  # without a method of pyzmq around it that only passes on
+).send  # without pyzmq's wrapper, which only forwards the call
 
 
 def _send(socket: Socket, frames: Sequence[Frame]) -> None:

@@ -1,18 +1,18 @@
 """A transport over ZeroMQ.
 
-What is ugly here and why: a node listens on a ROUTER socket and dials each peer with two DEALER
-sockets, one a lane, with one random token and the lane as routing ids. One thread at a time reads
-all of them (`zeromq.reactor`), and any may send (`zeromq.sockets`). ZeroMQ hides broken
-connections, so a monitor watches each socket: without it a peer that died would only be missed when
-its heartbeats stay away, and one that is refused would try for ever. A ROUTER does not say which
-peer has gone (`on_doubt`); sending to it does (`ROUTER_MANDATORY`).
+A node listens on a ROUTER socket and dials each peer with two DEALER sockets, one per lane. Their
+routing ids are a random token and the lane. One thread at a time reads all sockets
+(`zeromq.reactor`), and any may send (`zeromq.sockets`). ZeroMQ hides broken connections, so a
+monitor watches each socket. Without it a dead peer would only be noticed when its heartbeats stop,
+and a refused peer would retry for ever. A ROUTER does not report which peer has gone (`on_doubt`);
+sending to it does (`ROUTER_MANDATORY`).
 
-High-water marks are off on purpose: they would drop or block what the sessions above count and
-bound, and ZeroMQ 4.3.5 with heartbeats aborts the process where peers that have reached the mark go
-away. What a peer can make ZeroMQ hold all the same is bounded from outside, by `zeromq.connections`
-(`docs/design/0009-back-pressure.md`). Frames are bounded, connections that bring larger ones are
-cut, and large messages travel in chunks. On tcp all is encrypted, and a connection must prove to be
-of a peer.
+High-water marks are off on purpose: they would drop or block messages that the sessions above count
+and bound, and ZeroMQ 4.3.5 with heartbeats aborts the process if peers that have reached the mark
+disconnect. Instead, `zeromq.connections` bounds the bytes that a peer can make ZeroMQ hold
+(`docs/design/0009-back-pressure.md`). Frames are bounded: connections that send larger ones are
+cut, and large messages are sent in chunks. On tcp everything is encrypted, and a connection must
+prove to be of a peer.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ _T = TypeVar("_T")
 _BACKLOG = 512
 _READ_AT_ONCE = 256
 _BULK_COUNTS = 16
-"""Small messages that a bulky one counts for."""
+"""The number of small messages that a bulky one counts for."""
 _EVENTS_AT_ONCE = 64
 _EVENTS_FOR_S = 0.02
-"""Seconds for which events of connections may keep messages waiting."""
+"""Seconds for which connection events may delay messages."""
 _DOUBT_EVERY_S = 0.02
 _NOW = int(zmq.NOBLOCK)
 _DESCRIPTOR = int(zmq.SRCFD)
@@ -86,11 +86,11 @@ _WHY_NOT = {
 }
 _LANES: dict[bytes, Lane] = {lane: lane for lane in Lane}
 _OWNED = b"@"
-"""Stands in a link's name before the node that it is proved to belong to."""
+"""Precedes, in a link's name, the node that is proved to own the link."""
 
 
 class _Source(NamedTuple):
-    """The origin of what comes on a dialled socket, or of one message of a listening one."""
+    """The origin of the messages of a dialled socket, or of one message of a listening one."""
 
     link: Link | None
     """None for a routing id that no node has."""
@@ -101,7 +101,7 @@ class _Source(NamedTuple):
 
 
 class _Others:
-    """A transport's part for a second router; it begins before the first one and ends before it."""
+    """The transport of a second router, which starts before the first one and ends before it."""
 
     def __init__(self, transport: Transport, sinks: list[Sink]) -> None:
         self._transport = transport
@@ -126,9 +126,9 @@ class ZeroMQTransport(Reactor, Transport):
     Args:
         node_id: This node.
         peers: The nodes that may connect to it.
-        key_file: The file of the job's key, for tcp; the user's own key without one, on loopback.
-        connections: Bounds what ZeroMQ holds for this node, for tcp.
-        other_ids: Further nodes that may, for a second router of this node, which `others` serves.
+        key_file: The file of the job's key, for tcp; without one the user's own key, on loopback.
+        connections: Bounds the bytes that ZeroMQ holds for this node, for tcp.
+        other_ids: Further nodes that may connect, for a second router, which `others` serves.
     """
 
     def __init__(
@@ -351,7 +351,7 @@ class ZeroMQTransport(Reactor, Transport):
         return (link.rpartition(_OWNED)[0] if is_incoming else link) + lane
 
     def _serve(self, found: Sequence[Socket]) -> float:
-        """Run one iteration: hand messages on, and let the sink send."""
+        """Run one iteration: deliver messages, and let the sink send."""
         try:
             is_drained, others = True, []
             for socket in found:
@@ -375,13 +375,13 @@ class ZeroMQTransport(Reactor, Transport):
         except BaseException as error:  # noqa: BLE001 - all peers are served here, so it goes on
             self._complain(error)
             return 0.0
-        return 0.0 if self._wants_tick else wait_s  # a thread asked for one meanwhile
+        return 0.0 if self._wants_tick else wait_s  # a thread has requested a tick meanwhile
 
     def _read(self, socket: Socket) -> bool:
-        """Hand messages on; return whether those were all.
+        """Deliver messages; return whether all were delivered.
 
-        Each message is handed on after the next one was read: a thread that it wakes needs the
-        interpreter, and this thread has nearly done with it.
+        Each message is delivered after the next one was read: a thread that it wakes needs the
+        interpreter, and this thread has nearly finished with it then.
         """
         read = partial(self._receive, socket)
         left = _READ_AT_ONCE
@@ -404,12 +404,12 @@ class ZeroMQTransport(Reactor, Transport):
     def _take(self, socket: Socket, read: Callable[[], _T], *, look: bool = True) -> _T | None:
         """Call `read` if there is a message; return None if not, or if it raises zmq.Again.
 
-        Until then `wait` returns at once, and the socket stays in `unread`. To `look` first is
-        cheaper where there may well be none.
+        Until then `wait` returns at once, and the socket stays in `unread`. It is cheaper to `look`
+        first if there is often no message.
         """
         with self._sockets.lock:
             if not look or self._sockets.is_readable(socket):
-                try:  # as `suppress` does, which each message would pay for
+                try:  # `suppress` would cost each message more
                     return read()
                 except zmq.Again:
                     pass
@@ -423,7 +423,7 @@ class ZeroMQTransport(Reactor, Transport):
             source = self._source_of(socket.recv(_NOW, copy=False))
         part = socket.recv(_NOW, copy=False)
         num_frames, is_bulky = 1, source.lane is Lane.BULK
-        # What is small is copied, so that it does not keep a buffer of ZeroMQ's.
+        # Small messages are copied, so that they do not keep a buffer of ZeroMQ's.
         frames: list[Frame] = [part.buffer if is_bulky else part.bytes]
         while part.more:
             part = socket.recv(_NOW, copy=False)
@@ -483,7 +483,7 @@ class ZeroMQTransport(Reactor, Transport):
 
     def _watch(self, monitor: Any) -> None:
         link, lane = self._monitors[monitor]
-        if link is None:  # before reading of them, which is slow
+        if link is None:  # before reading of the events, which is slow
             self._check_unauthenticated(has_come=True)
         until = SYSTEM_CLOCK.now() + _EVENTS_FOR_S
         for _ in range(_EVENTS_AT_ONCE):
@@ -540,7 +540,7 @@ class ZeroMQTransport(Reactor, Transport):
                 self._sinks[0].on_refused(dealers.node_id, reason)
 
     def _look(self) -> float:
-        """Cut connections that make ZeroMQ hold too much; return when to look again."""
+        """Cut connections that make ZeroMQ hold too much; return the seconds to the next check."""
         wait_s, reasons = self._connections.look(SYSTEM_CLOCK.now())
         for reason in reasons:
             self._sinks[0].on_rejected(reason)

@@ -1,17 +1,17 @@
-"""Limit the connections that have not proved yet that they have a key.
+"""Limit the connections that have not proved to hold a key yet.
 
-What is ugly here and why: ZeroMQ accepts every connection, keeps it for as long as a handshake may
-take, and takes a frame as large as a message's; it offers no limit before the handshake is over.
-But a process has one table of descriptors for all that it does, so an attacker could stop it from
-opening a file. The kernel counts the bytes of each connection: one that was sent this node's last
-part of the handshake has proved its key, and no handshake brings more than a few hundred bytes.
-Connections above the limit, the oldest first, and those that bring too much are shut down through
-their descriptors, without ZeroMQ.
+ZeroMQ accepts every connection, keeps it for as long as a handshake may take, and accepts frames as
+large as those of messages; it offers no limit before the handshake is over. But a process has one
+table of descriptors, so an attacker could prevent it from opening a file. The kernel counts the
+bytes of each connection: a connection that was sent this node's last part of the handshake has
+proved its key, and no handshake takes more than a few hundred bytes. Connections above the limit,
+the oldest first, and those that send too much are shut down through their descriptors, without
+ZeroMQ.
 
-They must be found faster than they arrive, and ZeroMQ's monitor is too slow to read where another
+They must be found faster than they arrive, and ZeroMQ's monitor is too slow to read while another
 thread computes (5 ms each). So all descriptors are checked, by calls of the C library that keep the
-interpreter: about a microsecond each. And a descriptor is shut down through a spare one, which is
-open from the start: where the table is full no copy could be made.
+interpreter lock: about a microsecond each. A descriptor is shut down through a spare one, which is
+open from the start, because no copy can be made when the table is full.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from typing import NamedTuple
 from ding_lite.parallel.memory.pool import give_back_freed_memory
 
 MAX_HANDSHAKE_BYTES = 4096
-"""Bytes that a connection may bring before it has proved its key; a node brings less than 600."""
+"""Bytes that a connection may send before it has proved its key; a node sends less than 600."""
 MAX_UNAUTHENTICATED = 256
-"""Connections that may be in the handshake at a time, where there are descriptors enough."""
+"""Connections that may be in the handshake at a time, if there are enough descriptors."""
 MIN_DESCRIPTORS = 4096
 """Descriptors that a process with a reachable port should be allowed to have."""
 LOOK_EVERY_S = 0.02
@@ -46,7 +46,7 @@ _PROVED_BYTES = 264
 _GAP = 256  # unused numbers in a row after which there are no descriptors: the lowest come first
 _LISTENS = 10
 
-_C = ctypes.PyDLL(None, use_errno=True)  # which keeps the interpreter, as `CDLL` does not
+_C = ctypes.PyDLL(None, use_errno=True)  # unlike `CDLL` it keeps the interpreter lock
 
 
 class _Info(ctypes.Structure):
@@ -88,7 +88,7 @@ class _PendingConnection(NamedTuple):
 class UnauthenticatedConnections:
     """The connections to a port of this process that are in the handshake.
 
-    At most `limit` may be at a time; by default a share of the descriptors of this process.
+    At most `limit` may be open at a time; by default a share of the descriptors of this process.
     """
 
     def __init__(self, port: int, num_peers: int, *, limit: int | None = None) -> None:
@@ -107,11 +107,11 @@ class UnauthenticatedConnections:
         return len(self._names)
 
     def look(self, *, has_come: bool = False) -> tuple[float, list[int], list[str]]:
-        """Cut connections above the limit, or with too many bytes; some may have come.
+        """Cut connections above the limit, or with too many bytes; `has_come` if some may be new.
 
         Returns:
-            The seconds until the next check, the descriptors of those that have proved a key since
-            the last one, and why any was cut.
+            The seconds until the next check, the descriptors of connections that have proved a key
+            since the last one, and the reasons for cuts.
         """
         now = monotonic()
         if has_come:
@@ -152,7 +152,7 @@ class UnauthenticatedConnections:
         return self._freed_at + _TRIM_EVERY_S > self._trimmed_at
 
     def _cut_excess(self, found: dict[int, _PendingConnection]) -> list[str]:
-        """Cut those with too many bytes, and the oldest ones: a handshake takes milliseconds."""
+        """Cut connections with too many bytes, and the oldest: a handshake takes milliseconds."""
         reasons = []
         for fd in [*self._names]:
             if found[fd].received > MAX_HANDSHAKE_BYTES:
@@ -175,7 +175,7 @@ class UnauthenticatedConnections:
         """Shut a connection down; ZeroMQ closes it when it has noticed."""
         self._cut[fd] = name = self._names.pop(fd)
         if _C.dup2(fd, self._spare) == self._spare:
-            if _name_of(self._spare) == name:  # else it was closed, and the number given again
+            if _name_of(self._spare) == name:  # else it was closed, and the number reused
                 _C.shutdown(self._spare, socket.SHUT_RDWR)
             _C.dup2(self._null, self._spare)
 
