@@ -96,8 +96,8 @@ class LearnsFromSequences(Policy, Protocol):
 class TakesTurns(Policy, Protocol):
     """A policy that takes turns with others in the same environments, such as an `Agent`.
 
-    After each turn the next policy uses the environments, and its settings may change between two
-    turns.
+    After each turn the next policy uses the environments. The settings of a policy may change
+    between two turns.
     """
 
     @property

@@ -243,7 +243,6 @@ def _is_complex(value: Tensor | np.ndarray[Any, Any]) -> bool:
 
 
 def _as_real(value: Tensor | np.ndarray[Any, Any]) -> Tensor | np.ndarray[Any, Any]:
-    """Return the real and the imaginary parts on a new last axis."""
     if isinstance(value, Tensor):
         return torch.view_as_real(value.detach().resolve_conj())
     return np.stack([value.real, value.imag], axis=-1)

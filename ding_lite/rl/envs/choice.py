@@ -51,7 +51,7 @@ def choose(
 ) -> EnvsMode:
     """Find the fastest mode of stepping environments, and log it."""
     kind = maker.native_kind()
-    if kind == "theirs":  # its episodes differ, so no measurement may choose it
+    if kind == "theirs":  # its episodes differ: a measurement must not decide
         choice = ChosenMode("native", "there is a program that steps all of them at once")
     else:
         cores = 1 if multiprocessing.current_process().daemon else num_cores()

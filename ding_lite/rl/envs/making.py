@@ -342,7 +342,6 @@ def _check_sample(env_id: str, space: Space[Any]) -> None:
 
 
 def _tells_legal_actions(env: Any, spec: EnvSpec) -> bool:  # noqa: ANN401
-    """Return whether the environment's `reset` returns an action mask."""
     try:
         if isinstance(env, VectorEnv):
             with raising_env_errors(spec.env_id, "reset"):

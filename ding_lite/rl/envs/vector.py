@@ -410,8 +410,8 @@ def make_envs(  # noqa: PLR0913 - all but two by name, and few are given at a ti
             actions.
         mode: `native` steps all environments as one array program, if there is one (CartPole).
             `sync` steps them one after the other in this process, `async` in worker processes.
-            `auto` measures which mode is fastest on this machine and logs it with the reason. It
-            never chooses a vector form of another package, as its episodes differ.
+            `auto` measures which mode is fastest on this machine and logs it with the reason. A
+            vector form of another package is used without a measurement, as its episodes differ.
         frame_stack: The number of newest observations that are stacked into one; 4 is usual if one
             image does not show motion.
         reward_scale: A factor of rewards, but not of the returns of episodes. Rewards of about 1

@@ -56,8 +56,6 @@ _UNGUARDED = (
 
 
 class _Arrays(NamedTuple):
-    """Arrays in shared memory, one row for each environment."""
-
     action: NumpyArray
     frames: NumpyArray
     reward: FloatArray

@@ -87,7 +87,7 @@ class Categorical:
         weight_ND = np.exp(shifted_ND)
         running_ND = weight_ND.cumsum(axis=1)
         total_N = running_ND[:, -1]
-        # Below the total, so that rounding can exceed only the last sum, which is left out.
+        # Without the last sum, so that rounding gives no action beyond the last one.
         mark_N = rng.random(size, dtype=np.float32) * total_N
         action_N = (mark_N[:, None] >= running_ND[:, :-1]).sum(axis=1)
         log_prob_N: FloatArray = shifted_ND[np.arange(size), action_N] - np.log(total_N)

@@ -64,7 +64,7 @@ class QNetwork(Values, Protocol):
         """Overwrite all tensors; if one does not fit, overwrite none."""
 
     def copy_buffers(self, leader: Self) -> None:
-        """Copy the tensors that gradients do not change, such as running means."""
+        """Copy the buffers of another network, such as running means."""
 
 
 class MLPQNetwork(MLPOutputs):

@@ -399,7 +399,6 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
             )
 
     def _tensors_of(self, batch: Transitions) -> tuple[Tensor, Tensor, Tensor]:
-        """Return observations, next observations and actions as inputs of the networks."""
         action_1BA = placed(self._box.to_unit(batch.action), self.device).unsqueeze(0)
         return self._on_device(batch.obs), self._on_device(batch.next_obs), action_1BA
 

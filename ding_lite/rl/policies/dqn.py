@@ -328,7 +328,6 @@ class DQN(OpenPolicy):
         return metrics_of(metrics, check)
 
     def _update(self, inputs: Inputs, *, rows: Rows, follows: bool) -> Outputs:
-        """Do an update without the counts, which are kept on the host."""
         seen: Any = SimpleNamespace(**inputs)
         weight_1B = None if seen.weight is None else rows.fold(seen.weight)
         q_1BA, saved, next_q_1B = evaluate(

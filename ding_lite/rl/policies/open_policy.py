@@ -272,7 +272,6 @@ class OpenPolicy(ABC):
         return self._compile == "graph"
 
     def _compile_networks(self, networks: Iterable[FlatModule]) -> None:
-        """Compile the functions of modules that updates call, if the user asked for it."""
         if self._compiler is None:
             return
         found = list(networks)
@@ -286,14 +285,12 @@ class OpenPolicy(ABC):
             flat.run = self._compiler(flat.run)
 
     def _captured(self) -> CapturedUpdate | None:
-        """Return `_update` as a captured update; None if the user did not ask for it."""
         if not self._is_captured:
             return None
         check_captures(self.device, optimizer=self._parts.get("optimizer"))
         return CapturedUpdate(self._update, CudaRecorder(self.device), device=self.device)
 
     def _run_update(self, inputs: Inputs, **form: Hashable) -> Outputs:
-        """Do an update, by a captured graph if there is one."""
         if self._graph is None:
             with self._drawing:  # once per update: it takes longer than a small layer
                 return self._update(inputs, **form)
@@ -306,7 +303,6 @@ class OpenPolicy(ABC):
             return self._graph(inputs, **form)
 
     def _refuse_capture(self, reason: str) -> None:
-        """Raise if the user asked for graphs of a policy that has none."""
         if self._is_captured:
             raise ConfigError(
                 f'`compile="graph"` captures the updates of DQN and PPO, and those of '
@@ -367,7 +363,6 @@ class GradientPolicy(OpenPolicy):
         return Memory(num_envs, self.state_size) if self.state_size else None
 
     def _check_memory(self, memory: Memory | None) -> None:
-        """Raise unless a memory is given exactly if the policy has one."""
         if (memory is not None) != bool(self.state_size):
             has = "has memory: give `memory=`" if self.state_size else "has no memory: leave it out"
             raise ConfigError(
@@ -442,14 +437,12 @@ class GradientPolicy(OpenPolicy):
         return norm, None
 
     def _note_skip(self, skip: Tensor | None) -> None:
-        """Record for the metrics of `learn` that an update was skipped."""
         if skip is not None:
             self._skipped = skip if self._skipped is None else torch.maximum(self._skipped, skip)
 
     def _step(
         self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None
     ) -> None:
-        """Step along the gradient; a `skip` of 1.0 leaves the weights unchanged."""
         self._optimizer.lr = self._lr_at(self.train_iter)
         self._optimizer.step(grad_P, weights_P, skip=skip)
         self.train_iter += 1

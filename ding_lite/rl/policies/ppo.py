@@ -127,7 +127,6 @@ class PPO(ActorCriticPolicy[PPOConfig]):
         return values
 
     def _update(self, inputs: Inputs, *, rows: Rows) -> Outputs:
-        """Do an update of a minibatch without the counts, which the host keeps."""
         columns = {name: inputs[name] for name in _COLUMNS}
         unroll = Unroll(inputs["state_NS"], inputs["ended_TN"]) if "state_NS" in inputs else None
         values = self._write_gradient(rows, Minibatch(**columns, unroll=unroll))

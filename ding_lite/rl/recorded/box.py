@@ -216,7 +216,6 @@ def _num_values(module: nn.Module, spec: EnvSpec, num_critics: int, *, device: t
 
 
 def _columns(found: Any) -> Iterator[Tensor]:  # noqa: ANN401 - a tensor, or several
-    """Yield the values of each critic, [B]."""
     for values in _listed(found):
         if values.dim() == 1:
             yield values

@@ -50,9 +50,9 @@ class PrioritizedReplay(ReplayBuffer):
     """The newest transitions, sampled in proportion to their priorities.
 
     A transition of priority p is sampled with probability P = p**alpha / (sum of all p**alpha).
-    A new one gets the priority that `add` is given, or the highest so far, so that it is sampled
-    soon. Each batch has importance weights, (N P)**-beta divided by the highest of the batch. They
-    correct the bias of this sampling, fully with a beta of 1.
+    A new one gets the priority that `add` is given, or the present highest one, so that it is
+    sampled soon. Each batch has importance weights, (N P)**-beta divided by the highest of the
+    batch. They correct the bias of this sampling, fully with a beta of 1.
 
     Args:
         spec: The environment's spec, for shapes and types; if None they are those of the first
@@ -112,7 +112,7 @@ class PrioritizedReplay(ReplayBuffer):
         Args:
             transitions: B transitions.
             priority: The priority of each, [B], 0 or more, such as |TD error|; by default the
-                highest so far.
+                present highest one.
             **own: The values of the replay's own `fields`; see `ReplayBuffer.add`.
 
         Raises:
@@ -274,7 +274,6 @@ class PrioritizedReplay(ReplayBuffer):
                 )
 
     def _set_values(self, first: int, last: int, value: float) -> None:
-        """Set the value of the transitions with the serials from `first` to before `last`."""
         while first < last:
             start = first % self.capacity
             stop = min(start + last - first, self.capacity)

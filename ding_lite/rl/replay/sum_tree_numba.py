@@ -22,7 +22,7 @@ class NumbaWalks:
     """Finds slots and updates sums, like `NumpyWalks`."""
 
     def __init__(self, shape: TreeShape, sums: Float64Array) -> None:
-        self._shape = tuple(shape)  # numba reads a named tuple as slowly as it handles 30 leaves
+        self._shape = tuple(shape)  # numba reads a named tuple as slowly as 30 leaves
         self._sum = sums
 
     def draw(

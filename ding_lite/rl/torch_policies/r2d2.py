@@ -350,7 +350,6 @@ class R2D2(TorchPolicy[R2D2Config]):
     # -- inputs --------------------------------------------------------------------------
 
     def _on_device(self, batch: Any) -> Sequences:  # noqa: ANN401 - raises if not sequences
-        """Return sequences as tensors on the device."""
         if not isinstance(batch, Sequences) or batch.state is None:
             found = kind_of(batch) if not isinstance(batch, Sequences) else "no states"
             raise ConfigError(
@@ -395,6 +394,5 @@ def _state_size(net: nn.Module) -> int:
 
 
 def _tensor(value: Any) -> Tensor:  # noqa: ANN401 - an array, by its type
-    """Return a tensor that `_on_device` made, with its type."""
     tensor: Tensor = value
     return tensor

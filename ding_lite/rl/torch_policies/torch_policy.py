@@ -429,7 +429,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             yield
 
     def _choose(self, obs: NumpyArray, explore: bool, memory: Memory | None) -> Any:  # noqa: ANN401
-        """Return the result of `choose`, and replace the states of a memory."""
         self._check_memory(memory)
         with self._acting():
             inputs = self._inputs(obs)
@@ -531,8 +530,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
 
 class _Greedy(nn.Module):
-    """Chooses the best actions of a policy."""
-
     def __init__(self, policy: TorchPolicy[Any], networks: nn.Module) -> None:
         super().__init__()
         self.networks = networks

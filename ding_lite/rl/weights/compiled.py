@@ -84,8 +84,6 @@ class CapturedUpdate:
 
 
 class _Graph:
-    """The update for inputs of one shape."""
-
     def __init__(
         self,
         held: dict[str, Tensor],
