@@ -168,7 +168,7 @@ class EnvSpec:
 
     @property
     def num_choices(self) -> int:
-        """The number of choices of all numbers of an action together; 0 for a Box."""
+        """The number of choices of all numbers of an action together; 0 for Box and MultiBinary."""
         if isinstance(self.action_space, MultiDiscrete):
             return int(self.action_space.nvec.sum())
         return self.num_actions or 0

@@ -1,7 +1,7 @@
 """The built-in actors and critics for box actions of images: convolutions, then hidden layers.
 
-The actor has its own convolutions, and the critics share theirs, so that the actor's loss does not
-change the critics' features, nor theirs the actor's. Gradients come from autograd.
+The actor has its own convolutions, and the critics share theirs, so that the loss of the one does
+not change the features of the other. Gradients come from autograd.
 """
 
 from __future__ import annotations

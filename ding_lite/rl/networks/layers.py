@@ -187,9 +187,9 @@ class DuelingHead:
 
 
 def dueling(value: AnyArray, advantage: AnyArray) -> AnyArray:
-    """Compute q(x, a) = v(x) + adv(x, a) - mean over a' of adv(x, a'), equation 9 of 1511.06581.
+    """Compute q(x, a) = v(x) + adv(x, a) - mean over a' of adv(x, a'), overwriting `advantage`.
 
-    It overwrites `advantage`.
+    This is equation 9 of arXiv:1511.06581.
     """
     advantage += value - advantage.mean(-1, keepdims=True)
     return advantage

@@ -1,7 +1,7 @@
 """DDPG: a deterministic actor that follows the gradient of the critic's value by its action.
 
 The base is Lillicrap et al. 2016 (arXiv:1509.02971). Gaussian noise replaces the Ornstein-Uhlenbeck
-process, as it does equally well (Fujimoto et al. 2018, arXiv:1802.09477). Importance weights of
+process; it does equally well (Fujimoto et al. 2018, arXiv:1802.09477). Importance weights of
 prioritized replay and n-step returns are added as in Ape-X (Horgan et al. 2018, arXiv:1803.00933).
 """
 

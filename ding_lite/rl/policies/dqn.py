@@ -92,8 +92,8 @@ class DQNConfig(PolicyConfig):
     n_step: int = 3
     """The number of rewards summed before bootstrapping; 1 to 5 are usual."""
     double: bool = True
-    """Choose the next action by the online network and compute its value by the target network,
-    which overestimates values less."""
+    """Choose the next action by the online network and compute its value by the target network, so
+    that values are overestimated less."""
     dueling: bool = False
     """Estimate the value of an observation and the advantage of each action separately. This helps
     where many actions have similar values."""

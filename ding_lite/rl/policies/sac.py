@@ -1,8 +1,8 @@
 """SAC: an actor that maximises the return and its entropy.
 
-The base is Haarnoja et al. 2018: arXiv:1801.01290, with the two critics, the missing value network
-and the learned temperature of arXiv:1812.05905. The temperature, the weight of the entropy, rises
-while the entropy is below its target, and falls while it is above.
+The base is Haarnoja et al. 2018 (arXiv:1801.01290), with two critics, without a value network, and
+with a learned temperature, as in arXiv:1812.05905. The temperature, the weight of the entropy,
+rises while the entropy is below its target, and falls while it is above.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """TD3: DDPG with three measures against overestimated values.
 
 Fujimoto et al. 2018 (arXiv:1802.09477, algorithm 1). Targets use the lower of two critics. Noise on
-the next action prevents that a narrow peak of a critic is exploited. The actor is updated less
+the next action prevents the exploitation of narrow peaks of a critic. The actor is updated less
 often than the critics.
 """
 
