@@ -1,7 +1,7 @@
-"""Batches of experience between environments, replay and policies: one array per field.
+"""Batches of experience, which environments, replays and policies exchange: one array per field.
 
-Shape letters, here and in the formulas of this floor: N environments, B transitions,
-T time steps, F frames, A actions, I inputs and O outputs of a layer, P parameters.
+Shape letters, here and in the formulas: N environments, B transitions, T time steps, F frames,
+A actions, I inputs and O outputs of a layer, P parameters.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ _NO_EXTRA: Mapping[str, Array] = MappingProxyType({})
 class Step:
     """One env step of N environments at once.
 
-    `next_obs` is the true next observation: where an episode ended, the last one of that
-    episode, never the first one of the next.
+    Where an episode ended, `next_obs` is the last observation of that episode, not the first one
+    of the next episode.
     """
 
     obs: NumpyArray
-    """The observations that were acted on, [N, ...]."""
+    """The observations before the actions, [N, ...]."""
     action: NumpyArray
     """The actions, [N] or [N, ...]."""
     reward: FloatArray
     """The rewards, [N]."""
     next_obs: NumpyArray
-    """The observations that followed, [N, ...]."""
+    """The observations after the actions, [N, ...]."""
     terminated: BoolArray
-    """The episode ended for good: nothing follows, so nothing is bootstrapped, [N]."""
+    """Whether the episode terminated, [N]: nothing follows, so its value is not bootstrapped."""
     truncated: BoolArray
-    """The episode was cut off, by a time limit for example: it would have gone on, [N]."""
+    """Whether the episode was cut off, for example by a time limit, [N]."""
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -56,7 +56,7 @@ class Step:
 class Transitions:
     """Experience to learn from: B transitions of one or more env steps each.
 
-    Arrays of numpy on the way to a replay, tensors of torch on the way out of it.
+    A replay is given numpy arrays and returns torch tensors.
     """
 
     obs: Array
@@ -68,24 +68,25 @@ class Transitions:
     next_obs: Array
     """The observation `num_steps` env steps later, [B, ...]."""
     terminated: Array
-    """Whether the episode ended for good there; if so, nothing is bootstrapped, [B]."""
+    """Whether the episode terminated there, [B]; if so, its value is not bootstrapped."""
     truncated: Array
-    """Whether the episode was cut off there; its value is bootstrapped all the same, [B]."""
+    """Whether the episode was cut off there, [B]; its value is bootstrapped all the same."""
     num_steps: Array
-    """The env steps that it spans, at least 1, [B]. The bootstrap is times gamma**num_steps."""
+    """The env steps of each transition, at least 1, [B]. The bootstrapped value is multiplied by
+    gamma**num_steps."""
 
     def __len__(self) -> int:
         return int(self.reward.shape[0])  # `len` of a tensor takes longer
 
     @property
     def extra(self) -> Mapping[str, Array]:
-        """Fields of your own, [B, ...] each; empty unless `with_extra` or a replay has set them."""
+        """Your own fields, [B, ...] each; empty unless `with_extra` or a replay has set them."""
         return _NO_EXTRA
 
     def with_extra(self, **own: Array) -> Transitions:
-        """Return these transitions with fields of your own, [B, ...] each, beside their others.
+        """Return these transitions with more fields, [B, ...] each.
 
-        A replay that was made with `fields` of these names keeps them.
+        A replay stores the fields that its `fields` name.
         """
         return ExtraTransitions(
             self.obs, self.action, self.reward, self.next_obs,
@@ -97,10 +98,10 @@ class Transitions:
 @register
 @dataclass(frozen=True, slots=True)
 class ExtraTransitions(Transitions):
-    """Transitions with fields of a user's own."""
+    """Transitions with a user's own fields."""
 
     extra: Mapping[str, Array] = field(default_factory=dict, kw_only=True)
-    """Fields of your own, [B, ...] each."""
+    """Your own fields, [B, ...] each."""
 
 
 @register
@@ -109,13 +110,13 @@ class PrioritizedTransitions(Transitions):
     """Transitions of a prioritized replay, with importance weights."""
 
     weight: Array
-    """The importance weight of each, above 0 and at most 1, [B] float32: the mean of losses times
-    weights is that of a uniform sample."""
+    """The importance weight of each transition, above 0 and at most 1, [B] float32. The mean of
+    the weighted losses estimates the mean loss of a uniform sample."""
     serial: NumpyArray
-    """The serial of each: how many transitions the replay had been given before it, [B] int64.
-    Serials are never reused, so an overwritten transition is recognised."""
+    """The serial of each transition, [B] int64: the number of transitions that were added to the
+    replay before it. Serials are never reused, so an overwritten transition is recognised."""
     extra: Mapping[str, Array] = field(default_factory=dict, kw_only=True)
-    """Fields of your own, [B, ...] each."""
+    """Your own fields, [B, ...] each."""
 
 
 @register
@@ -124,7 +125,7 @@ class RolloutBatch:
     """A minibatch of B env steps of a `RolloutBuffer`."""
 
     obs: Array
-    """The observations that were acted on, [B, ...]."""
+    """The observations before the actions, [B, ...]."""
     action: Array
     """The actions, [B] or [B, ...]."""
     log_prob: Array
@@ -145,21 +146,21 @@ class RolloutBatch:
 class Rollout:
     """T consecutive env steps of N environments, for on-policy learning.
 
-    Steps are consecutive across the ends of episodes, too: after one, `obs` is the first of the
-    next episode.
+    Steps are consecutive across the ends of episodes: the step after an end begins with the first
+    observation of the next episode.
     """
 
     obs: NumpyArray
-    """The observations that were acted on, [T, N, ...]."""
+    """The observations before the actions, [T, N, ...]."""
     action: NumpyArray
-    """The actions as drawn, [T, N] or [T, N, ...]. For the environment they were clipped to the
-    bounds of the action space."""
+    """The actions as drawn, [T, N] or [T, N, ...]. The environments got them clipped to the bounds
+    of the action space."""
     reward: FloatArray
     """The rewards, [T, N]."""
     terminated: BoolArray
-    """Where the episode ended for good, [T, N]."""
+    """Whether the episode terminated with the step, [T, N]."""
     truncated: BoolArray
-    """Where the episode was cut off, [T, N]."""
+    """Whether the episode was cut off with the step, [T, N]."""
     log_prob: FloatArray
     """The log-probability, or log-density, of each action when it was drawn, [T, N]."""
     last_obs: NumpyArray
@@ -171,10 +172,10 @@ class Rollout:
     cut_obs: NumpyArray
     """The last observations of these episodes, [K, ...]; their values are bootstrapped."""
     version: int = 0
-    """The version of the weights that acted; 0 if unknown."""
+    """The version of the weights of the policy that acted; 0 if unknown."""
     state: FloatArray | None = None
-    """The recurrent states before the first step, [N, S], of a policy with memory. They are zeros
-    again after each end of an episode."""
+    """The recurrent states before the first step, [N, S], of a policy with memory. The states are
+    set to zeros after each end of an episode."""
 
     @property
     def num_steps(self) -> int:
@@ -187,7 +188,7 @@ class Rollout:
         return int(self.reward.shape[1])
 
     def __len__(self) -> int:
-        """Count the env steps of all environments together."""
+        """Return the number of env steps of all environments together."""
         return int(self.reward.size)
 
 
@@ -203,19 +204,21 @@ class Sequences:
     reward: Array
     """The rewards, [B, T]."""
     terminated: Array
-    """Where the episode ended for good, [B, T]."""
+    """Whether the episode terminated with the step, [B, T]."""
     truncated: Array
-    """Where the episode was cut off, [B, T]."""
+    """Whether the episode was cut off with the step, [B, T]."""
     mask: Array
-    """Which steps exist, [B, T]: after the end of an episode the fields are zeros, and `obs`
-    repeats its last observation; before its beginning, within the burn-in, the first one."""
+    """Whether a step exists, [B, T]. After the end of an episode the fields are zeros and `obs`
+    repeats the last observation. Before its beginning, within the burn-in, `obs` repeats the first
+    observation."""
     burn_in: int = field(default=0, kw_only=True)
-    """How many of the T steps, the first ones, only lead to the state that learning begins with."""
+    """The number of first steps, of the T, that are not learned from: they only compute the
+    recurrent state with which learning begins."""
     state: Array | None = field(default=None, kw_only=True)
     """The recurrent state before the first step that exists, [B, S]; None if the
     buffer keeps no states."""
     extra: Mapping[str, Array] = field(default_factory=dict, kw_only=True)
-    """Fields of your own, [B, T, ...] each, which the buffer was made with."""
+    """Your own fields, [B, T, ...] each, which the buffer's `fields` name."""
 
     def __len__(self) -> int:
         return len(self.reward)

@@ -21,16 +21,16 @@ from ding_lite.rl.protocols import Policy
 def mean_return(policy: Policy, envs: Envs, *, episodes: int | None = None) -> float:
     """Play whole episodes without exploring and average their returns.
 
-    Every environment plays the same number of episodes, from a reset. Taking the first episodes to
-    end, of all environments, would favour the short ones.
+    Every environment plays the same number of episodes, from a reset. The first episodes to end, of
+    all environments, would be biased towards short ones.
 
     Args:
-        policy: Acts with `explore=False`; if it has memory, by one that this evaluation makes.
-        envs: Environments to play in. Not those of a collector: they are reset.
+        policy: Acts with `explore=False`; a policy with memory starts from a new memory.
+        envs: The environments to play in. They are reset, so do not pass those of a collector.
         episodes: The total number, a multiple of `envs.num_envs`; one per environment if None.
 
     Raises:
-        ConfigError: If `episodes` is no multiple of the number of environments.
+        ConfigError: If `episodes` is not a multiple of the number of environments.
     """
     return play(policy, envs, episodes=episodes).mean_return
 
@@ -40,11 +40,11 @@ class Played:
     """The mean return and the env steps of some episodes."""
 
     mean_return: float
-    """The mean of their returns; of the returns so far if no episode has ended."""
+    """The mean of their returns; if no episode has ended, of the returns so far."""
     env_steps: int
-    """The env steps played, those of environments that waited for others included."""
+    """The env steps played, including those of environments that waited for others."""
     episodes: int
-    """How many have ended: fewer than were asked for where a limit of env steps was reached."""
+    """The number of ended episodes. It is smaller than requested if `max_env_steps` was reached."""
 
 
 def play(
@@ -54,9 +54,9 @@ def play(
     episodes: int | None = None,
     max_env_steps: int | None = None,
 ) -> Played:
-    """Play as `mean_return` does, and count the env steps too.
+    """Play as `mean_return` does, and return the env steps too.
 
-    Playing ends at `max_env_steps` at the latest, rounded up to a step of all environments.
+    Playing stops at `max_env_steps`, rounded up to a step of all environments.
     """
     most = math.inf if max_env_steps is None else max_env_steps
     episodes = envs.num_envs if episodes is None else episodes
@@ -94,9 +94,9 @@ class PlayedByEach:
     """The returns of several players, and the env steps played."""
 
     returns: tuple[tuple[float, ...], ...]
-    """Each player's returns, in the order in which its episodes have ended."""
+    """Each player's returns, in the order in which its episodes ended."""
     env_steps: int
-    """The env steps played, those of environments without an episode left included."""
+    """The env steps played, including those of environments that had no episode left to play."""
 
     @property
     def mean_returns(self) -> tuple[float, ...]:
@@ -112,10 +112,10 @@ def play_each(
 ) -> PlayedByEach:
     """Play whole episodes of several players in the same environments, and return their returns.
 
-    Each player plays a fixed number of episodes, and each episode that was begun counts, however
-    long it is. After an episode an environment takes the next one, of any player, so that no
-    environment waits before the last episodes are under way. `act` gets the index of the player of
-    each environment, [N], beside the observations; the environments are reset first.
+    Each player plays a fixed number of episodes. Each episode that begins counts, however long it
+    is. After an episode an environment begins the next one of any player, so that environments are
+    idle only at the end, when no episode is left to begin. `act` gets the observations and the
+    index of the player of each environment, [N]. The environments are reset first.
     """
     if not episodes or min(episodes) < 1:
         raise ConfigError(
@@ -145,7 +145,7 @@ def play_each(
 
 
 def is_below(goal: float, returns: Sequence[float]) -> bool:
-    """Return whether their mean is below a goal by more than its standard error."""
+    """Return whether the mean of returns is below a goal by more than its standard error."""
     error = stdev(returns) / math.sqrt(len(returns)) if len(returns) > 1 else 0.0
     return fmean(returns) + error < goal
 

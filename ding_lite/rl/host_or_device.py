@@ -1,9 +1,9 @@
 """One set of formulas for numpy arrays on a CPU and for tensors on a device.
 
-A call of numpy on a small batch takes a third of the time of PyTorch's, so a CPU computes losses on
-numpy views of tensors. On a device the same lines compute on the tensors, without a copy to the
-host: `xp = namespace(x)` is the module with the functions for `x`. Metrics are fetched when
-read.
+A call of numpy on a small batch takes a third of the time of PyTorch's, so on a CPU losses are
+computed on numpy views of tensors. On a device the same lines compute on the tensors, without a
+copy to the host: `xp = namespace(x)` is the module with the functions for `x`. Metrics are copied
+to the host when they are read.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def is_host(device: torch.device) -> bool:
 
 
 def usable_device(device: str | torch.device) -> torch.device:
-    """Return a device of this machine; ConfigError if there is none of that name here."""
+    """Return a device of this machine; raise ConfigError if it cannot be used."""
     try:
         return torch.zeros(0, device=device).device
-    except (RuntimeError, AssertionError, TypeError) as error:  # each of its own
+    except (RuntimeError, AssertionError, TypeError) as error:  # each backend raises its own
         reason = str(error).splitlines()[0].rstrip(".")
         raise ConfigError(
             f"`device` is {device!r}, which cannot be used here: {reason}. "
@@ -46,10 +46,10 @@ def usable_device(device: str | torch.device) -> torch.device:
 
 
 def number(value: Any) -> Number:  # noqa: ANN401 - an array or a tensor of one number
-    """Return one number to compute on: a `float`, or a tensor as it is.
+    """Return one number for formulas: a `float`, or a tensor unchanged.
 
-    A float of Python does not change the precision of arrays and tensors, and computes faster than
-    a scalar of numpy.
+    A Python float does not change the precision of arrays and tensors, and computes faster than a
+    numpy scalar.
     """
     return value if isinstance(value, Tensor) else float(value)
 
@@ -65,23 +65,23 @@ def floats(values: AnyArray) -> AnyArray:
 
 
 def zeros_like(values: AnyArray) -> AnyArray:
-    """Return contiguous zeros of the same shape and type; numpy's own take twice as long."""
+    """Return contiguous zeros of the same shape and type; `np.zeros_like` takes twice as long."""
     if isinstance(values, Tensor):
         return torch.zeros_like(values, memory_format=torch.contiguous_format)
     return np.zeros(values.shape, values.dtype)
 
 
 def computable(tensor: Tensor) -> AnyArray:
-    """Return a tensor as formulas compute on it: a numpy view on a CPU, else itself."""
+    """Return a tensor as an operand of formulas: a numpy view on a CPU, else the tensor itself."""
     if tensor.requires_grad:
         tensor = tensor.detach()
     return tensor.numpy() if is_host(tensor.device) else tensor
 
 
 def on(device: torch.device, values: Array) -> AnyArray:
-    """Return values as formulas compute on them with the outputs of a network on a device.
+    """Return values as operands of formulas together with a network's outputs on a device.
 
-    An array on a CPU, else a tensor there: the host does not wait for a copy to the device.
+    Return an array on a CPU, else a tensor there; the host does not wait for a copy to the device.
     """
     if is_host(device):
         return to_numpy(values)
@@ -102,11 +102,11 @@ def as_tensor(values: Array) -> Tensor:
 
 
 def guard(loss: Number, check: Callable[[float], None]) -> Tensor | None:
-    """Let no update follow from a loss that is not finite: `check` raises if it is not.
+    """Prevent an update by a loss that is not finite: `check` raises an error if it is not.
 
-    Return None on a CPU. On a device, which the host does not wait for, return 1.0 if the optimiser
-    is to skip its step, else 0.0, as `FlatAdam.step(skip=...)` takes it; there the metrics raise
-    the error when they are read.
+    Return None on a CPU. The host does not wait for a device, so there return 1.0 if the optimiser
+    must skip its step, else 0.0, as `FlatAdam.step(skip=...)` takes it; the metrics raise the error
+    when they are read.
     """
     if isinstance(loss, Tensor):
         return (~torch.isfinite(loss)).float()
@@ -119,10 +119,10 @@ def metrics_of(
     check: Callable[[float], None],
     **checks: Callable[[float], None],
 ) -> Metrics:
-    """Return metrics: plain numbers and arrays on a CPU, else what fetches them when read.
+    """Return metrics as numbers and arrays; metrics of a device are copied when they are read.
 
-    `check` gets the `loss` that was fetched, and `checks` further losses by name; they raise if one
-    is not finite.
+    `check` gets the copied `loss`, and `checks` get further losses by name; they raise an error if
+    the loss is not finite.
     """
     if Tensor in map(type, values.values()):
         return DeviceMetrics(values, check, **checks)
@@ -130,7 +130,7 @@ def metrics_of(
 
 
 class DeviceMetrics(Mapping[str, float | NumpyArray]):
-    """Metrics on a device. The first value that is read fetches all, in one copy each of a size.
+    """Metrics on a device. Reading the first value copies all metrics, the single numbers at once.
 
     The checks are those of `metrics_of`.
     """
@@ -146,7 +146,7 @@ class DeviceMetrics(Mapping[str, float | NumpyArray]):
         self._fetched: dict[str, float | NumpyArray] | None = None
 
     def __getitem__(self, name: str) -> float | NumpyArray:
-        """Return a metric; NonFiniteError where a loss was not finite, and the update not done."""
+        """Return a metric; raise NonFiniteError if a loss was not finite: its step was skipped."""
         if name not in self._values:
             raise KeyError(name)
         if self._fetched is None:
@@ -171,7 +171,7 @@ class DeviceMetrics(Mapping[str, float | NumpyArray]):
 
 
 class Unread:
-    """A number that is fetched when `float` asks for it.
+    """A number that is copied to the host when `float` is called on it.
 
     Example:
         >>> float(Unread(lambda: 2.0))
@@ -189,7 +189,7 @@ class Unread:
 
 
 def unread(metrics: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return metrics without fetching any: those of a device become `Unread` numbers."""
+    """Return metrics without copying them; metrics of a device become `Unread` numbers."""
     if not isinstance(metrics, DeviceMetrics):
         return metrics
     return {name: Unread(partial(metrics.__getitem__, name)) for name in metrics}

@@ -1,4 +1,4 @@
-"""Recurrent states of a policy with memory, one of each environment that it acts in."""
+"""Recurrent states of a policy with memory, one for each environment that it acts in."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ding_lite.settings import check_all, whole
 class Memory:
     """Holds the recurrent states of N environments for a policy that acts in them.
 
-    What steps the environments owns it: `collect`, an evaluation, or a loop of your own. The
-    policy replaces `state` while it acts, `act(obs, memory=memory)`, and the owner calls `reset`
-    after each env step. The states of all layers lie side by side, for example h and c of an LSTM.
+    It belongs to the code that steps the environments: `collect`, an evaluation, or a loop of your
+    own. The policy replaces `state` when it acts, `act(obs, memory=memory)`, and the owner calls
+    `reset` after each env step. A state joins those of all layers, for example h and c of an LSTM.
 
     Args:
         num_envs: The number of environments, N.
@@ -39,24 +39,24 @@ class Memory:
     def __init__(self, num_envs: int, size: int) -> None:
         check_all(whole(1, num_envs=num_envs, size=size))
         self.state: FloatArray = np.zeros((num_envs, size), dtype=np.float32)
-        """The states before the next env step, [N, S]. Written in place: copy it to keep it."""
+        """The states before the next env step, [N, S]. They change in place: copy to keep them."""
 
     def __len__(self) -> int:
         return len(self.state)
 
     def reset(self, done: BoolArray | None = None) -> None:
-        """Set states back to zeros: where `done`, [N], an episode has ended; all if None."""
+        """Set states to zeros where an episode ended, `done`, [N]; all states if None."""
         self.state[slice(None) if done is None else done] = 0.0
 
     def state_dict(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Copy what an exact resume needs."""
+        """Copy everything that an exact resume needs."""
         return {"state": self.state.copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that `state_dict` returned.
 
         Raises:
-            CheckpointError: If it is of another number of environments or another length.
+            CheckpointError: If the number of environments or the length differs.
         """
         saved = state.get("state")
         if not isinstance(saved, np.ndarray) or saved.shape != self.state.shape:
@@ -70,7 +70,7 @@ class Memory:
 
 
 def memory_of(policy: object, num_envs: int) -> Memory | None:
-    """Make the memory that a policy acts by; None for one that has no memory.
+    """Make the memory that a policy acts with; return None if it has no memory.
 
     A policy with memory has `make_memory(num_envs)`, and takes it as `act(obs, memory=...)`.
     """
@@ -80,9 +80,9 @@ def memory_of(policy: object, num_envs: int) -> Memory | None:
 
 
 def fitted(memory: Memory | None, policy: object, num_envs: int) -> Memory | None:
-    """Return the memory that a policy acts by now: a new one where its states became longer.
+    """Return the memory for a policy: the given one, or a new one if the states' shape changed.
 
-    Those of an `Agent` do so when a mutation changes the width of its memory.
+    It changes if a mutation changes the memory width of an `Agent`.
     """
     needed = memory_of(policy, num_envs)
     if memory is None or needed is None or memory.state.shape != needed.state.shape:

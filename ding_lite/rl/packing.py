@@ -1,8 +1,8 @@
-"""Packed observations: one array for an observation of several parts, and for a mask of actions.
+"""Packed observations: one array holds an observation of several parts, and its action mask.
 
-Dict, Tuple, MultiDiscrete and MultiBinary observations, and those with an action mask, are packed
-by the environments into one flat array. So replay, rollouts and messages handle a single array;
-only the input of a network takes it apart again.
+The environments pack Dict, Tuple, MultiDiscrete and MultiBinary observations, and those with an
+action mask, into one flat array. Replays, rollouts and messages handle a single array therefore,
+and only the input of a network unpacks it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ding_lite.rl.batch import Array, FloatArray, NumpyArray, to_numpy
 LeafSpace: TypeAlias = Box | Discrete | MultiDiscrete | MultiBinary
 ObsSpace: TypeAlias = LeafSpace | Dict | Tuple[Any]
 Tree: TypeAlias = Any
-"""An observation of the structure of its space: an array, or a dict or tuple of trees."""
+"""An observation with the structure of its space: an array, or a dict or tuple of trees."""
 Keys: TypeAlias = tuple[str | int, ...]
 ArrayT = TypeVar("ArrayT", NumpyArray, Tensor)
 
@@ -34,7 +34,7 @@ _PER_BYTE = 1.0 / 255.0
 
 @dataclass(frozen=True)
 class Leaf:
-    """One part of an observation: where it lies in its tree, and its form."""
+    """One part of an observation: its place in the tree, and its form."""
 
     keys: Keys
     """The keys that lead to it, from the outermost one."""
@@ -42,12 +42,12 @@ class Leaf:
 
     @property
     def name(self) -> str:
-        """Its name in messages, such as `obs["camera"][0]`."""
+        """The name of the part in messages, such as `obs["camera"][0]`."""
         return "obs" + "".join(f"[{key!r}]" for key in self.keys).replace("'", '"')
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """Its shape as a network gets it: numbers as one-hot vectors, images channels first."""
+        """The shape as the input of a network: one-hot vectors, images with channels first."""
         space = self.space
         if isinstance(space, Discrete):
             return (int(space.n),)
@@ -67,7 +67,7 @@ class Leaf:
 
     @property
     def dtype(self) -> type[np.uint8] | type[np.float32]:
-        """Its dtype as a network gets it."""
+        """The dtype as the input of a network."""
         is_bytes = isinstance(self.space, Box) and self.space.dtype == np.uint8
         return np.uint8 if is_bytes else np.float32
 
@@ -78,7 +78,7 @@ class Leaf:
 
     @property
     def is_binary(self) -> bool:
-        """Whether all of its numbers are 0 or 1, so that a byte holds one."""
+        """Whether all numbers are 0 or 1, so that one byte holds each."""
         return not isinstance(self.space, Box)
 
     def find(self, tree: Tree) -> Any:  # noqa: ANN401 - of any type
@@ -101,13 +101,13 @@ class Leaf:
 
     @cached_property
     def _choices(self) -> NumpyArray:
-        """The number that each column of one-hot vectors stands for."""
+        """The number that each column of the one-hot vectors stands for."""
         sizes, starts = self._sizes_and_starts()
         return np.concatenate([np.arange(n) + k for n, k in zip(sizes, starts, strict=True)])
 
     @cached_property
     def _owners(self) -> NumpyArray:
-        """The index of the number that each column of one-hot vectors is of."""
+        """The index of the number that each column of the one-hot vectors belongs to."""
         sizes, _ = self._sizes_and_starts()
         return np.repeat(np.arange(len(sizes)), sizes)
 
@@ -121,8 +121,8 @@ class Leaf:
 class Packing:
     """The layout of packed observations: the parts one after the other, then the action mask.
 
-    A packed observation is float32 if no part is of bytes. Else it is bytes: parts of bytes and of
-    zeros and ones have one for each number, all others four.
+    Packed observations are float32 if no part is of bytes, else bytes. Parts of bytes, and parts of
+    zeros and ones, then take one byte for each number, all others four.
 
     Example:
         >>> space = Dict(at=Discrete(3), speed=Box(-1.0, 1.0, (2,)))
@@ -148,16 +148,16 @@ class Packing:
         """Where the action mask begins."""
         self.shape = (self.border + num_masked,)
         self.num_inputs = sum(leaf.size for leaf in self.leaves)
-        """The length of the vector of all parts, `joined`."""
+        """The length of the vector that `joined` returns."""
         self.has_images = any(leaf.is_image for leaf in self.leaves)
         self.is_one_leaf = self.leaves[0].keys == ()
-        """Whether the observation is no tree: only a mask comes with it."""
+        """Whether the observation is a single part, packed only because it has an action mask."""
 
     def pack(self, tree: Tree, *, action_mask: Array | None = None) -> NumpyArray:
         """Pack a batch of observations, [N, D].
 
-        Each part is [N, ...], either as the environment gives it or as `unpack` returns it; without
-        a mask, [N, A], all actions are legal.
+        Each part is [N, ...], either as the environment returns it or as `unpack` does. Without a
+        mask, [N, A], all actions are legal.
         """
         parts = [self._encoded(leaf, tree) for leaf in self.leaves]
         count = len(parts[0])
@@ -186,10 +186,10 @@ class Packing:
             self._write(row[where], leaf, part)
 
     def unpack(self, packed: ArrayT) -> Tree:
-        """Take packed observations, [..., D], apart.
+        """Unpack observations, [..., D].
 
-        Return a tree of [..., *shape]: numbers one-hot, images with channels first. Its arrays may
-        share memory with what was packed.
+        Return a tree of [..., *shape]: numbers as one-hot vectors, images with channels first. The
+        arrays may share memory with `packed`.
         """
         parts = iter(self.parts(packed))
         return _rebuilt(self.space, parts)
@@ -218,13 +218,13 @@ class Packing:
         return mask
 
     def is_normal(self) -> NumpyArray:
-        """Return which numbers of `joined` are real ones, [I] bool, and no zeros and ones."""
+        """Return which numbers of `joined`, [I] bool, are not just zeros and ones."""
         return np.concatenate([np.full(leaf.size, not leaf.is_binary) for leaf in self.leaves])
 
     def first_infinite(self, packed: NumpyArray) -> tuple[int, Leaf, NumpyArray] | None:
         """Find a number that is NaN or infinite in packed observations, [N, D].
 
-        Return the row, the part, and what it holds there; None where all are finite.
+        Return its row, its part, and the values of that part in the row; None if all are finite.
         """
         if not self.is_bytes and np.count_nonzero(np.isfinite(packed)) == packed.size:
             return None
@@ -298,7 +298,7 @@ def leaf_spaces(space: Space[Any], keys: Keys = ()) -> Iterator[tuple[Keys, Any]
 
 
 def box_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of a Box as a network gets it: a vector, or an image with channels first."""
+    """Return the shape of a Box as a network's input: a vector, or an image, channels first."""
     if not shape:
         return (1,)
     if len(shape) == 2:
@@ -309,7 +309,7 @@ def box_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def has_channels_last(shape: tuple[int, ...]) -> bool:
-    """Return whether an image's shape ends with its channels: they are fewer than pixels a side.
+    """Return whether the channels come last: the last axis is the shortest.
 
     Example:
         >>> has_channels_last((84, 84, 3)), has_channels_last((4, 84, 84))

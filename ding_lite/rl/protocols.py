@@ -23,7 +23,7 @@ class BatchConfig(Protocol):
 
     @property
     def batch_size(self) -> int:
-        """The transitions of one update, by default."""
+        """The default number of transitions of one update."""
 
 
 @runtime_checkable
@@ -35,15 +35,15 @@ class Policy(Protocol):
 
     @property
     def spec(self) -> EnvSpec:
-        """The spec of the environments that it was made for."""
+        """The spec of the policy's environments."""
 
     @property
     def config(self) -> object:
-        """Its settings, a frozen dataclass."""
+        """The settings, a frozen dataclass."""
 
     @property
     def n_step(self) -> int:
-        """The env steps that one of its transitions spans, unless the episode ends."""
+        """The env steps that a transition spans, unless the episode ends earlier."""
 
     @property
     def gamma(self) -> float:
@@ -57,10 +57,10 @@ class Policy(Protocol):
         batch: Any,  # noqa: ANN401 - Transitions, or what a narrower protocol says
         /,
     ) -> Mapping[str, float | NumpyArray]:
-        """Do one update and return its metrics, `loss` among them.
+        """Do one update and return its metrics, including `loss`.
 
         It weights `PrioritizedTransitions` by their importance weights, and adds `td_error`, [B],
-        to the metrics: the error of each value, which becomes its priority.
+        to the metrics: the errors of the values, which become the priorities.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class Policy(Protocol):
         """Load a state that `state_dict` returned."""
 
     def weights(self) -> dict[str, Tensor]:
-        """Copy the weights that a collector acts by."""
+        """Copy the weights that collectors act with."""
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         """Load the weights that another policy's `weights` returned."""
@@ -85,30 +85,31 @@ class LearnsFromSequences(Policy, Protocol):
 
     @property
     def sequence_length(self) -> int:
-        """The env steps of a sequence that it learns from."""
+        """The env steps of a sequence that are learned from."""
 
     @property
     def burn_in(self) -> int:
-        """The env steps before these, which bring the recurrent state up to date."""
+        """The env steps before these, which update the recurrent state."""
 
 
 @runtime_checkable
 class TakesTurns(Policy, Protocol):
     """A policy that takes turns with others in the same environments, such as an `Agent`.
 
-    It leaves them to the next one behind each turn, and its settings may change between two turns.
+    After each turn the next policy uses the environments. The settings of a policy may change
+    between two turns.
     """
 
     @property
     def policy(self) -> Policy:
-        """The policy that acts and learns now."""
+        """The policy that currently acts and learns."""
 
     @property
     def learn_every(self) -> int | None:
-        """Env steps for each update; None leaves that to `train`."""
+        """The env steps for each update; with None `train` decides."""
 
     def take_updates(self) -> int:
-        """Return how many updates `learn_every` asks for since the last call."""
+        """Return the number of updates that `learn_every` requires since the last call."""
 
 
 @runtime_checkable
@@ -116,7 +117,7 @@ class ReducesGradient(Policy, Protocol):
     """A policy that may average its gradients with other learners."""
 
     reduce_gradient: Callable[[Tensor], None] | None
-    """Called with each flat gradient before the step along it, to change it in place."""
+    """Called with each flat gradient before the step, to change it in place."""
 
 
 @runtime_checkable
@@ -125,19 +126,19 @@ class ActorCritic(Policy, Protocol):
 
     @property
     def train_iter(self) -> int:
-        """Updates done."""
+        """The number of updates done."""
 
     def explore(self, obs: NumpyArray) -> tuple[NumpyArray, FloatArray]:
         """Sample an action for each observation, and return its log-probability.
 
         Returns:
             The actions, [N] or [N, ...], and their log-probabilities, or log-densities, [N].
-            Actions may lie outside the bounds of the action space: they are clipped for the
-            environment, and learned from as they were drawn.
+            Actions may lie outside the bounds of the action space: environments get them clipped,
+            and learning uses them as drawn.
         """
 
     def learn(self, rollouts: Sequence[Rollout], /) -> Mapping[str, float | NumpyArray]:
-        """Do one update or several, and return their metrics, `loss` among them."""
+        """Do one or several updates, and return their metrics, including `loss`."""
 
 
 @runtime_checkable
@@ -146,13 +147,13 @@ class Replay(Protocol):
 
     @property
     def capacity(self) -> int:
-        """The most transitions that it can hold."""
+        """The maximum number of transitions."""
 
     def __len__(self) -> int:
-        """Return the number of transitions that it holds."""
+        """Return the number of stored transitions."""
 
     def add(self, transitions: Transitions) -> None:
-        """Add transitions, in place of the oldest ones once it is full."""
+        """Add transitions; once the replay is full, they replace the oldest ones."""
 
     def sample(self, batch_size: int) -> Transitions:
         """Sample transitions, as torch tensors."""
@@ -166,15 +167,15 @@ class Prioritized(Replay, Protocol):
         """Sample transitions in proportion to their priorities, with importance weights."""
 
     def update_priorities(self, batch: PrioritizedTransitions, priority: NumpyArray) -> int:
-        """Set the priorities of sampled transitions, [B]; return how many it still holds."""
+        """Set the priorities of sampled transitions, [B]; return how many are still stored."""
 
 
 @runtime_checkable
 class FilledElsewhere(Replay, Protocol):
     """A replay that other nodes fill.
 
-    While all of them are lost, `sample` raises `PeerLost`, and its length is 0.
+    While all of these nodes are lost, `sample` raises `PeerLost`, and the length is 0.
     """
 
     def wait_for(self, size: int, *, until: Callable[[], bool]) -> None:
-        """Wait until it holds so many transitions, or `until()`."""
+        """Wait until the replay has `size` transitions, or `until()` is true."""

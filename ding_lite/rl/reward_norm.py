@@ -18,8 +18,9 @@ class RewardNorm:
     """Divides rewards by the standard deviation of their discounted sums.
 
     The sum of an environment is R <- gamma R + r, from the first reward of each episode on, as in
-    gymnasium's `NormalizeReward`. The mean stays, so that signs do. Rewards are kept as they were
-    and divided when they are learned from: all of a batch by the same number, however old.
+    gymnasium's `NormalizeReward`. The mean is not subtracted, which keeps the signs. Rewards are
+    stored unchanged and divided when they are learned from, all of a batch by the same number,
+    however old they are.
 
     Example:
         >>> norm = RewardNorm(2, gamma=0.5)
@@ -36,7 +37,7 @@ class RewardNorm:
 
     @property
     def scale(self) -> float:
-        """The factor of rewards, 1 over the standard deviation of all sums so far."""
+        """The factor of rewards: 1 / the standard deviation of all sums so far."""
         return float(self._sums.scale_I[0])
 
     def update(self, reward_N: FloatArray, done_N: BoolArray) -> None:
@@ -45,7 +46,7 @@ class RewardNorm:
         self.restart(done_N)
 
     def restart(self, done_N: BoolArray) -> None:
-        """Begin the sums anew where episodes do."""
+        """Restart the sums of environments with an ended episode."""
         self._sum_N[done_N] = 0.0
 
     def __call__(self, batch: BatchT) -> BatchT:

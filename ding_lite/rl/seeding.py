@@ -1,7 +1,7 @@
-"""Reproducible randomness: every part of a run draws from a generator of its own.
+"""Reproducible randomness: every part of a run draws from its own generator.
 
-The global generators of numpy and torch stay untouched, so that parts do not change each other's
-random numbers, and user code may draw from them.
+The global generators of numpy and torch are not used, so that parts do not change each other's
+random numbers and user code may draw from the global ones.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def make_rng(seed: int | np.integer[Any], stream: str) -> np.random.Generator:
 def spawn_seeds(seed: int | np.integer[Any], stream: str, *, count: int) -> list[int]:
     """Derive seeds that do not collide with those derived from nearby seeds.
 
-    `seed + i`, as it is often done, gives the second env of seed 0 and the first env of
-    seed 1 the same episodes; training and evaluation would then share them.
+    With the usual `seed + i`, the second env of seed 0 and the first env of seed 1 would play the
+    same episodes; training and evaluation would then share them.
     """
     return [int(word) for word in _sequence(seed, stream).generate_state(count)]
 
@@ -52,7 +52,7 @@ def rng_state(rng: np.random.Generator) -> npt.NDArray[np.uint64]:
 
 
 def state_words(state: Mapping[str, Any]) -> npt.NDArray[np.uint64]:
-    """Return the state of a PCG64 bit generator as `rng_state` does."""
+    """Return the state of a PCG64 bit generator in the form of `rng_state`."""
     position, increment = state["state"]["state"], state["state"]["inc"]
     words = [
         position >> 64,
@@ -66,7 +66,7 @@ def state_words(state: Mapping[str, Any]) -> npt.NDArray[np.uint64]:
 
 
 def set_rng_state(rng: np.random.Generator, words: npt.ArrayLike) -> None:
-    """Load a state that `rng_state` returned; CheckpointError if the words are no such state."""
+    """Load a state that `rng_state` returned; raise CheckpointError if it is not one."""
     array = np.asarray(words)
     if array.shape != (6,) or array.dtype != np.uint64:
         raise CheckpointError(

@@ -19,12 +19,12 @@ from ding_lite.rl.packing import ArrayT, ObsSpace, Packing, Tree, box_shape
 class EnvSpec:
     """The shapes and types of an environment's observations and actions.
 
-    Observations have one of three forms, `obs_shape` and `obs_dtype`: vectors; Discrete numbers as
-    one-hot vectors; images, channels first. Those of bytes stay bytes, a quarter of the memory,
-    and are scaled to 0 to 1 within the network; all others are float32.
+    Observations have one of three forms (`obs_shape`, `obs_dtype`): vectors; one-hot vectors of
+    Discrete numbers; images with their channels first. Observations of bytes stay bytes, which
+    takes a quarter of the memory, and the network scales them to 0 to 1. All others are float32.
 
     Observations of several parts (Dict, Tuple, MultiDiscrete, MultiBinary) and those with an action
-    mask are packed into one vector; `unpack` returns the parts, `action_mask` the mask.
+    mask are packed into one vector. `unpack` returns the parts, `action_mask` the mask.
 
     Example:
         >>> screen = Box(0, 255, (84, 84, 3), dtype=np.uint8)
@@ -39,7 +39,7 @@ class EnvSpec:
     """
 
     env_id: str
-    """Its name: that in gymnasium's registry, or that of its class."""
+    """The environment's name in gymnasium's registry, or the name of its class."""
     obs_space: ObsSpace
     """The environment's own observation space."""
     action_space: Discrete | Box | MultiDiscrete | MultiBinary
@@ -47,12 +47,12 @@ class EnvSpec:
     max_episode_steps: int | None = None
     """The time limit that truncates an episode, in env steps."""
     frame_stack: int = 1
-    """How many of the newest observations are stacked along the first axis, the oldest first. At
-    the beginning of an episode the first one is repeated."""
+    """The number of newest observations that are stacked along the first axis, the oldest first.
+    The first observation of an episode is repeated to fill the stack."""
     has_action_mask: bool = False
-    """Whether the environment tells in `info["action_mask"]` which actions are legal."""
+    """Whether `info["action_mask"]` of the environment says which actions are legal."""
     maker: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
-    """How environments of it are made, for `make_envs`; None where `env_id` says all."""
+    """Makes such environments, for `make_envs`; None where `env_id` is enough."""
 
     @cached_property
     def packing(self) -> Packing | None:
@@ -90,16 +90,17 @@ class EnvSpec:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of what a built-in network gets of an observation: its parts in one vector."""
+        """The shape of an input of a built-in network; several parts are joined into one vector."""
         packing = self.packing
         if packing is None:
             return self.obs_shape
         return packing.leaves[0].shape if packing.is_one_leaf else (packing.num_inputs,)
 
     def inputs(self, obs: ArrayT) -> ArrayT:
-        """Return what a built-in network gets of observations, [..., *input_shape].
+        """Return observations as inputs of a built-in network, [..., *input_shape].
 
-        That is all parts of them as one vector of floats, or the observation beside its mask.
+        Several parts are joined into one vector of floats. Of a single part with an action mask the
+        part is returned. Other observations are unchanged.
         """
         packing = self.packing
         if packing is None:
@@ -107,19 +108,18 @@ class EnvSpec:
         return packing.parts(obs)[0] if packing.is_one_leaf else packing.joined(obs)
 
     def pack(self, tree: Tree, *, action_mask: Array | None = None) -> NumpyArray:
-        """Make an array of a batch of observations of the environment's own form.
+        """Pack a batch of observations that have the form of the observation space.
 
         Args:
-            tree: As the observation space, each part [N, ...], as the environment gives it or as
-                `unpack` returns it.
-            action_mask: Which actions are legal, [N, A], where the environment tells; all are
-                without it.
+            tree: A tree of the observation space, each part [N, ...], either as the environment
+                returns it or as `unpack` does.
+            action_mask: Which actions are legal, [N, A]; all actions if it is not given.
 
         Returns:
             [N, *obs_shape], as policies and replays take it.
 
         Raises:
-            ShapeError: A part is missing or not of its space, or there is a mask where the
+            ShapeError: If a part is missing or not of its space, or if a mask is given and the
                 environment has none.
         """
         packing = self.packing
@@ -141,13 +141,13 @@ class EnvSpec:
             obs: [..., *obs_shape], an array or a tensor.
 
         Returns:
-            A tree of [..., *shape]: numbers one-hot as float32, bytes as bytes, images with their
-            channels first. Observations that are not packed are returned as they are.
+            A tree of [..., *shape]: numbers are one-hot vectors of float32, bytes stay bytes, and
+            images have their channels first. Observations that are not packed are unchanged.
         """
         return obs if self.packing is None else self.packing.unpack(obs)
 
     def action_mask(self, obs: ArrayT) -> ArrayT | None:
-        """Return which actions are legal, [..., A] bool; None where the environment does not say.
+        """Return which actions are legal, [..., A] bool; None if the environment has no mask.
 
         Args:
             obs: [..., *obs_shape], an array or a tensor.
@@ -158,7 +158,7 @@ class EnvSpec:
 
     @property
     def num_actions(self) -> int | None:
-        """The number of discrete actions; None if an action is not one number of many."""
+        """The number of discrete actions; None if the action space is not Discrete."""
         return int(self.action_space.n) if isinstance(self.action_space, Discrete) else None
 
     @property
@@ -168,7 +168,7 @@ class EnvSpec:
 
     @property
     def num_choices(self) -> int:
-        """How many choices all numbers of an action have together; 0 if it has none of any."""
+        """The number of choices of all numbers of an action together; 0 for Box and MultiBinary."""
         if isinstance(self.action_space, MultiDiscrete):
             return int(self.action_space.nvec.sum())
         return self.num_actions or 0
@@ -180,10 +180,10 @@ class EnvSpec:
 
 
 def check_spec(spec: object) -> None:
-    """Refuse anything else where the spec of environments belongs, such as the environments.
+    """Raise an error if `spec` is not an `EnvSpec`, for example if it is the environments.
 
     Raises:
-        ConfigError: It is no `EnvSpec`.
+        ConfigError: If `spec` is not an `EnvSpec`.
     """
     if not isinstance(spec, EnvSpec):
         has_one = isinstance(getattr(spec, "spec", None), EnvSpec)

@@ -1,8 +1,8 @@
 """A stream of PyTorch's random numbers for one policy.
 
 Dropout and noisy layers draw from PyTorch's global generators. While a policy computes, its own
-stream stands in their place, so that policies do not change each other's numbers and an exact
-resume continues the stream.
+stream replaces their state, so that policies do not change each other's numbers and an exact resume
+continues the stream.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ding_lite.rl.seeding import spawn_seeds
 class TorchRandom:
     """Replaces PyTorch's global generators by its own stream, as a context manager.
 
-    Within itself it does nothing: the outermost block counts.
+    Nested blocks do nothing: only the outermost one counts.
     """
 
     def __init__(self, seed: int, stream: str, *, device: str | torch.device = "cpu") -> None:
         self._generators = [torch.default_generator]
         device = torch.device(device)
         if device.type == "cuda":
-            torch.zeros(0, device=device)  # starts CUDA, which makes its generators
+            torch.zeros(0, device=device)  # initialises CUDA, which makes its generators
             self._generators.append(torch.cuda.default_generators[device.index or 0])
         self._stream = stream
         self._depth = 0
@@ -63,7 +63,7 @@ class TorchRandom:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned; a stream of another device starts anew there."""
+        """Load a state that `state_dict` returned; on another kind of device a stream restarts."""
         for index, generator in enumerate(self._generators):
             words = state.get(generator.device.type)
             if words is None:
@@ -78,7 +78,7 @@ class TorchRandom:
 
 
 def to_words(state: Any) -> Tensor:  # noqa: ANN401 - an array or a tensor
-    """Return the state of a generator of PyTorch, which a checkpoint gives as an array."""
+    """Return the state of a PyTorch generator as a tensor; checkpoints return it as an array."""
     return (
         state.clone() if isinstance(state, Tensor) else torch.from_numpy(np.array(state, np.uint8))
     )

@@ -1,9 +1,8 @@
 """Large arrays of a checkpoint, as content-addressed files.
 
-A replay of a million transitions changes little from one save to the next. So an array is cut
-along its first axis, each part goes into a file named by a hash of its bytes, and a part with an
-existing file is not written again: a save writes only what has changed, and never changes a file
-of an older checkpoint.
+A replay of a million transitions changes little between two saves. So an array is divided along its
+first axis, and each part is written to a file that is named by a hash of its bytes, unless that
+file exists. A save writes only changed parts, and never changes a file of an older checkpoint.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from ding_lite.rl.checkpoint.folder import Folder
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 LARGE_BYTES = 1 << 20
-"""The size, in bytes, from which on an array has files of its own."""
+"""The size, in bytes, from which on an array is saved in separate files."""
 PART_BYTES = 4 << 20
-"""The approximate size of a file. With smaller ones less is written again."""
+"""The approximate size of a file. With smaller files a save writes less unchanged data."""
 _PREFIX, _SUFFIX = "rows-", ".bin"
 _DIGEST_BYTES = 20
 _MAX_NDIM = 32
@@ -40,11 +39,11 @@ class ArrayWriter:
         self._write = write
         self._there = files_in(directory)
         self.used: set[Path] = set()
-        """The files that the checkpoint consists of."""
+        """The files of the checkpoint."""
         self.written: set[Path] = set()
 
     def save(self, array: Array) -> dict[str, Any]:
-        """Write the parts without a file; return the entry for `load_rows`."""
+        """Write the parts that have no file yet; return the entry for `load_rows`."""
         array = np.ascontiguousarray(array)
         row_bytes = max(1, array.nbytes // max(1, len(array)))
         step = max(1, PART_BYTES // row_bytes)
@@ -63,12 +62,12 @@ class ArrayWriter:
 
 
 def load_rows(folder: Folder, entry: object, *, most: int) -> Array:
-    """Read an array that `ArrayWriter.save` wrote, of at most so many bytes.
+    """Read an array that `ArrayWriter.save` wrote, of at most `most` bytes.
 
-    CheckpointError says that a file is missing or has changed, or that the entry is invalid.
+    Raise CheckpointError if a file is missing or has changed, or the entry is invalid.
     """
     shape, dtype, names = _described(folder, entry)
-    nbytes = math.prod(shape) * dtype.itemsize  # Python's integers: no product overflows
+    nbytes = math.prod(shape) * dtype.itemsize  # Python integers, which do not overflow
     sizes = {name: folder.size(name) for name in dict.fromkeys(names)}
     if nbytes != sum(sizes[name] for name in names):
         raise folder.damaged(f"an array of {nbytes:,} bytes has files of another size")

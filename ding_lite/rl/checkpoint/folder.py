@@ -1,10 +1,9 @@
 """The directory of a checkpoint, which one process may read while another one saves to it.
 
-A reader holds a shared lock on the directory from before it reads the manifest until it has read
-the last file. A saver removes unused files only while it holds the lock exclusively, and otherwise
-leaves that to its next save. Neither waits for the other, and the kernel releases the lock of a
-process that was killed. Without locks, as on some network file systems, a reader that misses a
-file finds a newer manifest, and reads that.
+A reader holds a shared lock on the directory while it reads the manifest and all files. A saver
+removes unused files only if it gets the lock exclusively; otherwise its next save removes them.
+Neither waits for the other, and the kernel releases the lock of a killed process. Some network file
+systems have no locks. There a reader that finds a file missing reads the newer manifest instead.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from ding_lite.io.reading import open_file, read_file
 
 MANIFEST = "manifest.json"
 MANIFEST_BYTES = 1 << 30
-"""The most bytes of a manifest; large arrays are not in it."""
+"""The maximum size of a manifest, in bytes; it does not contain large arrays."""
 ROOM_FOR_READERS = 64 << 20
-"""Bytes of unused files that a reader may keep alive, if the checkpoint itself has fewer."""
+"""The bytes of unused files that are kept for readers, if the checkpoint itself has fewer."""
 _FILES = re.compile(r"(tensors-[0-9]{8,19}\.safetensors|rows-[0-9a-f]{40}\.bin)")
 
 
 class Folder:
-    """A checkpoint's directory, open for reading; CheckpointError where it cannot be opened."""
+    """A checkpoint's directory, open for reading; CheckpointError if it cannot be opened."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,7 +45,7 @@ class Folder:
             ) from error
 
     def __enter__(self) -> Self:
-        # A saver that has the lock now removes files of older checkpoints only.
+        # A saver that has the lock now removes only files of older checkpoints.
         with suppress(OSError):
             fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return self
@@ -55,7 +54,7 @@ class Folder:
         _close(self._fd)
 
     def manifest(self) -> bytes:
-        """Read the manifest; CheckpointError where it is missing, or cannot be read."""
+        """Read the manifest; raise CheckpointError if it is missing or cannot be read."""
         with self._explained(MANIFEST):
             return read_file(MANIFEST, most=MANIFEST_BYTES, folder=self._fd)
 
@@ -63,7 +62,7 @@ class Folder:
         """Read a file that the manifest names.
 
         Raises:
-            CheckpointError: It is missing or too large, or no file of a checkpoint has such a name.
+            CheckpointError: If it is missing or too large, or its name is not a checkpoint file's.
         """
         with self._explained(name):
             return read_file(_checked(name), most=most, folder=self._fd, follow=False)
@@ -117,7 +116,7 @@ def _checked(name: object) -> str:
 
 
 def _close(fd: int) -> None:
-    """Release the lock and close; a child that was forked meanwhile holds the lock, too."""
+    """Release the lock and close; a process forked meanwhile also holds the lock."""
     with suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_UN)
     os.close(fd)
@@ -126,8 +125,8 @@ def _close(fd: int) -> None:
 def remove_unused(path: Path, unused: Iterable[Path], used: Iterable[Path]) -> None:
     """Remove unused files, unless a reader may still need them.
 
-    A suspended reader must not fill the disk: beyond the size of the checkpoint, and beyond 64
-    MiB, files are removed in any case.
+    A suspended reader must not fill the disk: files are removed anyway if they take more than the
+    checkpoint itself and more than 64 MiB.
     """
     unused = list(unused)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -137,7 +136,7 @@ def remove_unused(path: Path, unused: Iterable[Path], used: Iterable[Path]) -> N
         except BlockingIOError:
             if _bytes_of(unused) <= max(ROOM_FOR_READERS, _bytes_of(used)):
                 return
-        except OSError:  # no locks here: see above
+        except OSError:  # a file system without locks
             pass
         remove(unused)
     finally:
@@ -145,7 +144,7 @@ def remove_unused(path: Path, unused: Iterable[Path], used: Iterable[Path]) -> N
 
 
 def remove(files: Iterable[Path]) -> None:
-    """Remove files; those that cannot be removed are left to the next save."""
+    """Remove files; the next save removes those that cannot be removed now."""
     for file in files:
         with suppress(OSError):
             file.unlink()

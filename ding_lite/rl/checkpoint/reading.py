@@ -1,8 +1,8 @@
 """Reading of untrusted checkpoints.
 
-Checksums detect damage, but a checkpoint may also be malicious. So dtypes and names of files must
-be on a list of allowed ones, sizes are compared with those of the files before memory is
-allocated, and any mismatch is a `CheckpointError`.
+Checksums detect damage, but a checkpoint may also be malicious. So only known dtypes and names of
+files are accepted, sizes are compared with those of the files before memory is allocated, and any
+mismatch is a `CheckpointError`.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ Tree: TypeAlias = Any
 KeySelection: TypeAlias = (
     Collection[str] | Callable[[dict[str, Any]], Collection[str] | None] | None
 )
-"""Keys of the tree's first level; a function chooses them by the checkpoint's `meta`."""
+"""The keys of the tree's first level, or a function that chooses them by the `meta`."""
 
 FORMAT_VERSION = 2
 _HEX = re.compile(r"-?0x[0-9a-f]{1,1024}")
-"""An integer of more than 64 bits, such as a random generator has."""
+"""An integer of more than 64 bits, as in the state of a random generator."""
 _BYTES = re.compile(r"([0-9a-f]{2})*")
 _PARTS = (torch.float16, torch.float32, torch.float64)
 _TORCH_DTYPES = {str(one): one for one in vars(torch).values() if isinstance(one, torch.dtype)}
 MAX_DEPTH = 100
-"""The deepest nesting of dicts, lists and tuples."""
+"""The maximum depth of nested dicts, lists and tuples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint that `load_checkpoint` has read."""
+    """A checkpoint that `load_checkpoint` read."""
 
     state: Tree
-    """The tree that was saved, tensors as tensors and arrays as arrays."""
+    """The saved tree, with tensors as tensors and arrays as arrays."""
     meta: dict[str, Any]
-    """The `meta` that it was saved with."""
+    """The saved `meta`."""
 
 
 class ManifestBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -133,7 +133,7 @@ class _Reading:
     def restore(self, value: Tree, depth: int) -> Tree:
         if not isinstance(value, dict | list):
             return value
-        if depth > MAX_DEPTH + 2:  # the deepest leaf may be tagged itself, even twice
+        if depth > MAX_DEPTH + 2:  # the deepest leaf may have one or two tags around it
             raise self._folder.damaged(f"more than {MAX_DEPTH} values lie within each other")
         if isinstance(value, list):
             return [self.restore(item, depth + 1) for item in value]
@@ -202,7 +202,7 @@ class _Reading:
     def _array(self, name: str, tensor: Tensor) -> np.ndarray[Any, Any]:
         try:
             return tensor.numpy()
-        except (TypeError, ValueError) as error:  # a dtype or a shape that numpy does not have
+        except (TypeError, ValueError) as error:  # a dtype or a shape that numpy lacks
             raise self._folder.damaged(f"`{name}` is no array ({error})") from error
 
 

@@ -1,9 +1,9 @@
 """Checkpoints: a tree of tensors, arrays and plain values in a directory.
 
-Tensors go into a safetensors file, large arrays into files of their own, and everything else into
-`manifest.json`, which also names those files. Saving writes new files beside the old ones, and
-then replaces the manifest by one atomic rename: at every moment the directory holds one whole
-checkpoint, the old or the new. Nothing is pickled, so loading runs no code from the file.
+Tensors are saved in a safetensors file, large arrays in files of their own, and everything else in
+`manifest.json`, which also names those files. A save writes new files beside the old ones, and then
+replaces the manifest by one atomic rename, so that the directory always contains one complete
+checkpoint, the old or the new one. Nothing is pickled, so loading runs no code from the file.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from ding_lite.rl.checkpoint.reading import (
 
 _MOST_INT = 2**63 - 1
 _TEXTS = {"$bytes": bytes, "$device": torch.device, "$dtype": torch.dtype}
-"""Types with a text for each value in the manifest, by their tags."""
+"""The types with values that are saved as texts in the manifest, by their tags."""
 LOCK_TIMEOUT_S = 60.0
-"""Seconds of retries with newer checkpoints, if a run saves faster than they are read."""
+"""Seconds of retries with newer checkpoints, if a run saves faster than they can be read."""
 
 
 def save_checkpoint(
@@ -58,19 +58,19 @@ def save_checkpoint(
     """Save a tree; the previous checkpoint is kept until the new one is complete.
 
     Args:
-        directory: Created if it does not exist.
+        directory: The directory, which is created if it does not exist.
         state: Dicts, lists, tuples and deques of tensors, numpy arrays and scalars, numbers,
             texts, bytes, booleans, None, and devices and dtypes of PyTorch, such as a policy's
-            `state_dict()` or an optimiser's. Keys, and what is in a set, are texts, numbers,
+            `state_dict()` or an optimiser's. Keys, and members of sets, are texts, numbers,
             booleans, None, or tuples of these.
-        meta: Plain values beside the state: counters, settings.
+        meta: Plain values besides the state, such as counters and settings.
 
     Returns:
         The manifest's path.
 
     Raises:
         CheckpointError: If a value cannot be saved.
-        SaveError: If the disk refuses.
+        SaveError: If the files cannot be written.
     """
     path = Path(directory)
     rows = ArrayWriter(path, _write_atomically)
@@ -97,7 +97,7 @@ def save_checkpoint(
         _write_atomically(path / tensors_file, payload)
         _write_atomically(path / MANIFEST, encoded)
     except BaseException as error:
-        remove(path.glob("*.tmp"))  # half a file would only keep a full disk full
+        remove(path.glob("*.tmp"))  # a partial file would keep a full disk full
         if not _holds(path / MANIFEST, encoded):
             remove(rows.written)
         if isinstance(error, CheckpointError) or not isinstance(error, OSError):
@@ -112,7 +112,7 @@ def save_checkpoint(
 
 
 def check_saveable(state: Tree, name: str) -> None:
-    """Raise unless a checkpoint can hold a tree; nothing is written."""
+    """Raise unless a checkpoint can contain a tree; nothing is written."""
     _Tree(None).plain(state, name)
 
 
@@ -126,16 +126,16 @@ def _holds(path: Path, content: bytes) -> bool:
 def load_checkpoint(
     directory: str | os.PathLike[str], *, only: KeySelection = None, clock: Clock = SYSTEM_CLOCK
 ) -> Checkpoint:
-    """Load a checkpoint, also while a run saves the next one to the same directory.
+    """Load a checkpoint, even while a run saves the next one to the same directory.
 
     Args:
-        directory: Its directory.
+        directory: The directory of the checkpoint.
         only: The keys of the tree's first level to load, or a function that chooses them by the
-            `meta`; the large arrays of others are not read. All by default.
-        clock: Measures the time for retries.
+            `meta`; large arrays of other keys are not read. All keys by default.
+        clock: The clock for the time of retries.
 
     Raises:
-        CheckpointError: If there is none, it is damaged, or another version wrote it.
+        CheckpointError: If there is no checkpoint, it is damaged, or another version wrote it.
     """
     path = Path(directory)
     give_up = clock.now() + LOCK_TIMEOUT_S
@@ -153,7 +153,7 @@ def load_checkpoint(
 @dataclass
 class _Tree:
     rows: ArrayWriter | None
-    """Writes large arrays; None only checks."""
+    """Writes large arrays; with None values are only checked."""
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
     def plain(self, value: Tree, name: str, depth: int = 1) -> Tree:
@@ -213,7 +213,7 @@ class _Tree:
 
     def _key(self, key: object, name: str, depth: int) -> Tree:
         if isinstance(key, np.generic):
-            key = key.item()  # equal, and of the same hash
+            key = key.item()  # an equal value with the same hash
         parts = key if isinstance(key, tuple) else (key,)
         if not all(part is None or isinstance(part, bool | int | float | str) for part in parts):
             raise CheckpointError(
@@ -224,7 +224,7 @@ class _Tree:
 
 
 def _plain_value(value: bool | float | str | None, name: str) -> Tree:
-    """Write a value for JSON, which has no infinity and no integer above 64 bits."""
+    """Return a value for JSON, which has no infinity and no integer of more than 64 bits."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -236,14 +236,13 @@ def _plain_value(value: bool | float | str | None, name: str) -> Tree:
 
 
 def _is_complex(value: Tensor | np.ndarray[Any, Any]) -> bool:
-    if isinstance(value, Tensor):  # safetensors holds those of 64 bits
+    if isinstance(value, Tensor):  # safetensors supports complex numbers of 64 bits
         is_dense = value.layout == torch.strided and not value.is_meta
         return value.is_complex() and value.dtype != torch.complex64 and is_dense
     return bool(value.dtype.kind == "c")
 
 
 def _as_real(value: Tensor | np.ndarray[Any, Any]) -> Tensor | np.ndarray[Any, Any]:
-    """Put the real and the imaginary parts side by side on a new last axis."""
     if isinstance(value, Tensor):
         return torch.view_as_real(value.detach().resolve_conj())
     return np.stack([value.real, value.imag], axis=-1)
@@ -268,7 +267,7 @@ def _check_numbers(array: np.ndarray[Any, Any], name: str) -> None:
 
 
 def _tensor(value: Tensor | np.ndarray[Any, Any] | np.generic, name: str) -> Tensor:
-    """Copy a tensor, so that views of one tensor are saved apart."""
+    """Return a copy as a tensor, so that views of one tensor are saved separately."""
     if not isinstance(value, Tensor):
         array = np.array(value)
         _check_numbers(array, name)

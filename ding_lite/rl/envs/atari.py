@@ -10,17 +10,17 @@ from ding_lite.errors import ConfigError, MissingExtraError, pip_line
 from ding_lite.rl.envs.checks.faults import Env
 
 FRAME_STACK = 4
-"""Pictures in an observation, from which motion is seen."""
+"""The images of an observation, which show motion together."""
 ATARI_ARGS = {"frameskip": 1}
-"""Arguments of a game with `play_atari` around it, which skips frames itself."""
+"""The arguments of a game for `play_atari`, which itself skips frames."""
 
 
 def play_atari(env: Env) -> Env:
-    """Wrap a game: 4 frames a step, the maximum of the last two, grey, 84 x 84.
+    """Wrap a game: 4 frames per step, the maximum of the last two, grey, 84 x 84.
 
-    A game begins with up to 30 steps that do nothing. The preprocessing is that of Mnih et al.
-    (2015), "Human-level control through deep reinforcement learning". Sticky actions are those of
-    the game's own arguments.
+    A game begins with up to 30 steps without an action. The preprocessing is that of Mnih et al.
+    (2015), "Human-level control through deep reinforcement learning". Sticky actions are an
+    argument of the game.
     """
     check_is_game(env)
     try:
@@ -41,10 +41,10 @@ def check_is_game(env: Env) -> None:
 
 
 class EndAtLifeLoss(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Ends an episode with each life, and goes on with the same game at the next reset.
+    """Ends an episode with each life; the next reset continues the same game.
 
-    A step that loses a life, but not the game, returns True for `terminated` and `truncated` both:
-    so `Envs` tells it from the end of a game.
+    A step that loses a life but does not end the game returns True for both `terminated` and
+    `truncated`, by which `Envs` distinguishes it from the end of a game.
     """
 
     def __init__(self, env: Env) -> None:
@@ -54,7 +54,7 @@ class EndAtLifeLoss(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._newest: tuple[Any, dict[str, Any]] = (None, {})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:  # noqa: ANN401
-        """Begin a game, or go on where a life was lost."""
+        """Begin a game, or continue it after the loss of a life."""
         if not self._has_lost_life or seed is not None:
             self._newest = self.env.reset(seed=seed, options=options)
         self._has_lost_life = False

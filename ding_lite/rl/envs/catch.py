@@ -1,6 +1,6 @@
 """Catch, an environment of images without a ROM: balls fall, drift and bounce off the walls.
 
-It is registered with gymnasium as `ding_lite/Catch-v0` wherever `make_envs` is imported.
+Importing `make_envs` registers it with gymnasium as `ding_lite/Catch-v0`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ding_lite.rl.batch import NumpyArray
 CATCH_ID = "ding_lite/Catch-v0"
 _LIT, _DIM = 255, 160
 _FASTEST = 2
-"""The largest drift of a ball in a step: faster than the paddle, so acting needs foresight."""
+"""The largest drift of a ball in a step: faster than the paddle, so the policy must plan ahead."""
 _SCALE = 16
 """The side of a rendered pixel."""
 
@@ -24,10 +24,10 @@ _SCALE = 16
 class Catch(gymnasium.Env[NumpyArray, np.int64]):
     """An environment in which a paddle must be below each ball when the ball lands.
 
-    One image, `size` x `size` bytes, shows the ball and the paddle; the direction of its drift
-    needs two (`frame_stack=2`). Actions: 0 left, 1 stay, 2 right. A caught ball has a reward of 1,
-    a missed one of -1; the next one starts at once. After `balls` of them the episode ends, so the
-    best return is `balls`.
+    One image of `size` x `size` bytes shows the ball and the paddle; the direction of the drift
+    needs two images (`frame_stack=2`). Actions: 0 left, 1 stay, 2 right. The reward is 1 for a
+    caught ball and -1 for a missed one; the next ball starts at once. The episode ends after
+    `balls` balls, so the highest return is `balls`.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012 - as gymnasium's

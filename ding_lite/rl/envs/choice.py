@@ -1,9 +1,9 @@
 """The choice of the fastest mode of stepping environments, by measurement.
 
-One after the other is fastest for environments with fast env steps; worker processes for slow
-ones; an array program, if there is one, for many. A few env steps of environments that are thrown
-away are measured. All modes play the same episodes, so the choice changes only how long a run
-takes.
+Stepping one after the other is fastest for environments with fast env steps, worker processes for
+slow ones, and an array program, if there is one, for many environments. A few env steps are
+measured, of environments that are not used otherwise. All modes play the same episodes, so the
+choice changes only the duration of a run.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ from ding_lite.rl.spec import EnvSpec
 logger = logging.getLogger(__name__)
 
 ROUND_TRIP_S = 60e-6
-"""Seconds of a round trip to worker processes; and for each of them:"""
+"""Seconds of a round trip to worker processes, without the part of each process."""
 ROUND_TRIP_OF_EACH_S = 30e-6
+"""Further seconds of a round trip for each worker process."""
 MIN_GAIN = 1.5
-"""Processes take cores from other work, so they must be faster by this factor."""
+"""The minimum speedup by processes, because they take cores from other work."""
 MIN_SAVING_S = 1e-3
-"""Less than that, at a step of all environments, is not worth starting processes for."""
+"""The minimum saving in a step of all environments that is worth starting processes."""
 _MIN_STEPS, _MAX_STEPS = 3, 64
 _ENOUGH_S = 0.03
 
@@ -50,7 +51,7 @@ def choose(
 ) -> EnvsMode:
     """Find the fastest mode of stepping environments, and log it."""
     kind = maker.native_kind()
-    if kind == "theirs":  # its episodes are others: what a run is must not hang on a measurement
+    if kind == "theirs":  # its episodes differ: a measurement must not decide
         choice = ChosenMode("native", "there is a program that steps all of them at once")
     else:
         cores = 1 if multiprocessing.current_process().daemon else num_cores()
@@ -85,7 +86,7 @@ def choose_mode(
     native: Source | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> ChosenMode:
-    """Measure environments and choose the fastest mode; `env` and `native` are thrown away then."""
+    """Measure environments and choose the fastest mode; discard `env` and `native` afterwards."""
     if num_envs == 1:
         return ChosenMode("sync", "there is only one")
     if num_cores == 1 and native is None:
@@ -112,7 +113,7 @@ def choose_mode(
 
 
 def seconds_of_a_step(env: Env, *, clock: Clock) -> float:
-    """Return the median seconds of an env step with random actions, legal ones only."""
+    """Return the median seconds of an env step with random legal actions."""
 
     def act() -> Callable[[], bool]:
         action = _random_action(env.action_space, getattr(env, "action_mask", ()))
@@ -129,7 +130,7 @@ def seconds_of_a_step(env: Env, *, clock: Clock) -> float:
 
 
 def _random_action(space: Any, legal: Any) -> Any:  # noqa: ANN401 - of any kind
-    """Draw an action; of those that flags, [A], leave, if there are any flags."""
+    """Draw an action, among the legal ones if there are flags, [A]."""
     if not len(legal):
         return space.sample()
     flags = np.asarray(legal, dtype=np.int8)
@@ -162,11 +163,11 @@ def _median_seconds(
 ) -> float:
     """Take steps, and return their median seconds.
 
-    On a busy machine some steps are interrupted by other processes; the median hardly changes by
-    that. `act` chooses an action, and returns a function that takes that step and returns whether
-    an episode ended.
+    On a busy machine other processes interrupt some steps, which hardly changes the median. `act`
+    chooses an action, and returns a function that does the step and returns whether an episode
+    ended.
     """
-    if act()():  # the first one may still prepare something
+    if act()():  # the first step may include preparations
         begin_again()
     measured: list[float] = []
     while len(measured) < _MIN_STEPS or (len(measured) < _MAX_STEPS and sum(measured) < _ENOUGH_S):

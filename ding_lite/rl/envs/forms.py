@@ -1,6 +1,6 @@
 """Conversion of observations into batches, one form for each kind of space.
 
-A `Form` writes an observation into a row of a batch: a vector as it is, a Discrete number as a
+A `Form` writes an observation into a row of a batch: a vector unchanged, a Discrete number as a
 one-hot vector, an image with its channels first, several parts packed. `FrameStack` then stacks
 frames.
 """
@@ -35,7 +35,8 @@ class Form:
         is_moved = self._is_channels_last and shape[-1] > 1
         is_joined = bool(shape) and self._packing is None and not is_moved
         self._joined_shape = (-1, *shape[1:]) if is_joined else None
-        """The shape of rows of a batch, one after the other, as the environments show them."""
+        """The shape of environments' observations joined along their first axis; None if rows are
+        written one by one."""
         self.write_row: WriteRow = self._choose_write_row()
         """Write an environment's observation into a row of `empty`."""
 
@@ -43,7 +44,7 @@ class Form:
         return np.empty((num_rows, *self.frame_shape), dtype=self.dtype)
 
     def batch(self, raw_N: NumpyArray) -> NumpyArray:
-        """Convert the observations of a vector environment, [N, ...], into a batch of its own."""
+        """Convert the observations of a vector environment, [N, ...], into a new batch."""
         if self._packing is not None:
             return self._packing.pack(raw_N)
         if self._start is not None:
@@ -88,7 +89,7 @@ class Form:
 class FrameStack:
     """Stacks the newest observations of each environment, the oldest first.
 
-    At the beginning of an episode the first one is repeated.
+    At the beginning of an episode the first observation is repeated.
     """
 
     def __init__(self, num_frames: int, spec: EnvSpec, num_envs: int) -> None:
@@ -98,12 +99,12 @@ class FrameStack:
         """The stacks that were returned last; the caller shares their memory."""
 
     def push(self, frames: NumpyArray) -> NumpyArray:
-        """Add the next frame of each environment; return the new stacks, freshly allocated."""
+        """Add the next frame of each environment; return the new stacks, newly allocated."""
         self.stacks = np.concatenate((self.stacks[:, self._size :], frames), axis=1)
         return self.stacks
 
     def restart(self, done_N: BoolArray, frames: NumpyArray) -> NumpyArray:
-        """Restart the stacks of the mask with these first frames; return fresh new stacks."""
+        """Restart the stacks of the mask with first frames; return newly allocated stacks."""
         self.stacks = self.stacks.copy()
         repeats = (1, self._num_frames) + (1,) * (frames.ndim - 2)
         self.stacks[done_N] = np.tile(frames, repeats)
@@ -111,7 +112,7 @@ class FrameStack:
 
 
 def supported_obs_space(env_id: str, space: Space[Any]) -> ObsSpace:
-    """Return the space if its observations are supported."""
+    """Return the space if its observations are supported, else raise."""
     parts = list(leaf_spaces(space))
     for keys, part in parts:
         is_box = isinstance(part, Box) and 1 <= len(part.shape) <= 3
@@ -141,7 +142,7 @@ def supported_obs_space(env_id: str, space: Space[Any]) -> ObsSpace:
 def supported_action_space(
     env_id: str, space: Space[Any]
 ) -> Discrete | Box | MultiDiscrete | MultiBinary:
-    """Return the space if its actions are supported."""
+    """Return the space if its actions are supported, else raise."""
     if isinstance(space, Discrete):
         return space
     has_one_axis = isinstance(space, Space) and len(space.shape or ()) == 1

@@ -1,8 +1,8 @@
 """Makers of environments.
 
-A maker holds the name of an environment, or its class, with arguments and wrappers. It can be
-pickled, so that another process makes the environment, and described in plain values, so that the
-checkpoint of a run tells how.
+A maker holds the name or class of an environment, with arguments and wrappers. It can be pickled,
+so that another process makes the environment. It can also be described in plain values, so that a
+run's checkpoint contains it.
 """
 
 from __future__ import annotations
@@ -46,27 +46,26 @@ from ding_lite.rl.spec import EnvSpec
 
 EnvsMode: TypeAlias = Literal["auto", "native", "sync", "async"]
 EnvWrapper: TypeAlias = Callable[[Any], Any]
-"""Takes an environment, and returns one around it."""
+"""Takes an environment, and returns a wrapped one."""
 EnvLike: TypeAlias = "str | Make | EnvMaker | VectorEnv[Any, Any, Any]"
-"""An environment's name, the class or function that makes it, a maker with its arguments, or a
-vector environment."""
+"""An environment's name, a class or function that makes it, a maker, or a vector environment."""
 
 _OF_VECTORS = {"num_envs", "vectorization_mode", "vector_kwargs", "wrappers"}
-"""Keywords of `gymnasium.make_vec` beside those of the environment."""
+"""Keyword arguments of `gymnasium.make_vec` that are not the environment's."""
 _PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
 _EXTRAS = {"box2d": "box2d", "atari": "ale_py", "mujoco": "mujoco", "video": "pygame"}
-"""The extras with packages of environments, and the word that their absence is told with."""
+"""The extras with packages of environments, and a word in the error if a package is missing."""
 
 
 @dataclass(frozen=True)
 class EnvMaker:
-    """Makes environments of one kind, here or in another process.
+    """Makes environments of one kind, in this or another process.
 
     Args:
         env: The environment's name, or the class or function that makes it.
-        args: Keywords for that; `max_episode_steps` is the time limit, -1 for none.
+        args: Its keyword arguments; `max_episode_steps` is the time limit, -1 for none.
         wrappers: Applied to each environment, the first one innermost.
-        imports: Modules and files to import before.
+        imports: Modules and files to import first.
     """
 
     env: str | Make
@@ -83,7 +82,7 @@ class EnvMaker:
         wrappers: Sequence[EnvWrapper] = (),
         imports: Sequence[str] = (),
     ) -> EnvMaker:
-        """Return the maker of an environment; with another maker, what it has and this beside."""
+        """Return the maker of an environment; arguments given with a maker are added to its own."""
         _check_list("wrappers", wrappers, callable, "functions around each environment")
         _check_list("imports", imports, _is_text, "names of modules and files")
         args = {} if args is None else args
@@ -127,7 +126,7 @@ class EnvMaker:
 
     @cached_property
     def registered(self) -> Registration | None:
-        """Its entry in gymnasium's registry; None if a class or a function makes it."""
+        """The entry in gymnasium's registry; None if a class or a function makes it."""
         found = self._made_by
         return found if isinstance(found, Registration) else None
 
@@ -138,7 +137,7 @@ class EnvMaker:
         return find_env(self.env) if isinstance(self.env, str) else self.env
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out a class that was found by a name: other processes find it by that."""
+        """Leave out a class that was found by its name: other processes find it by the name."""
         state = dict(vars(self))
         if self.registered is None and isinstance(self.env, str):
             state.pop("_made_by", None)
@@ -149,12 +148,12 @@ class EnvMaker:
 
     @property
     def is_plain(self) -> bool:
-        """Whether an id of gymnasium's registry says all."""
+        """Whether an id of gymnasium's registry is enough to make the environment."""
         has_more = self.args or self.wrappers or self.imports
         return isinstance(self.env, str) and ":" not in self.env and not has_more
 
     def described(self) -> dict[str, Any]:
-        """Describe it in plain values; None stands for what cannot be found by a name."""
+        """Describe the maker in plain values; None replaces objects that no name finds."""
         env = self.env if isinstance(self.env, str) else name_of(self.env)
         about = {
             "env_args": dict(self.args),
@@ -165,7 +164,7 @@ class EnvMaker:
 
     @classmethod
     def from_description(cls, about: Mapping[str, Any], *, name: str) -> EnvMaker:
-        """Return the maker that `described` has described, if all parts are found."""
+        """Return the maker of a description by `described`; raise if a part is not found."""
         wrappers = about.get("wrappers", ())
         if about["env"] is None or None in wrappers:
             what = "The environment" if about["env"] is None else "A wrapper of the environment"
@@ -182,11 +181,11 @@ class EnvMaker:
         )
 
     def __call__(self, **args: Any) -> Any:  # noqa: ANN401 - an environment, or several as one
-        """Make an environment, or a vector environment where its function makes such.
+        """Make an environment, or a vector environment if its function makes one.
 
         Raises:
             MissingExtraError: If it needs a package that is not installed.
-            ConfigError: If it does not take the arguments.
+            ConfigError: If it does not accept the arguments.
             EnvError: If it or a wrapper raises.
         """
         name, args = self.name, {**self.args, **args}
@@ -231,7 +230,7 @@ class EnvMaker:
             raise fault from error
 
     def make(self, num_envs: int) -> list[Env]:
-        """Make several environments; if one cannot be made, close those before it."""
+        """Make several environments; if one cannot be made, close the others."""
         envs: list[Env] = []
         try:
             for _ in range(num_envs):
@@ -243,17 +242,17 @@ class EnvMaker:
 
     @property
     def takes_num_envs(self) -> bool:
-        """Whether it is a function that takes `num_envs`, and so makes a vector environment."""
+        """Whether a function with an argument `num_envs` makes a vector environment."""
         if isinstance(self._made_by, Registration):
             return False
         try:
             return "num_envs" in inspect.signature(self._made_by).parameters
-        except (TypeError, ValueError):  # some of those that are written in C
+        except (TypeError, ValueError):  # some functions written in C have no signature
             return False
 
     @property
     def reward_threshold(self) -> float | None:
-        """The return that counts as solved; None if the registry tells none."""
+        """The return that counts as solved; None if the registry has none."""
         return None if self.registered is None else self.registered.reward_threshold
 
     def time_limit(self, env: Any) -> int | None:  # noqa: ANN401 - an environment, or several
@@ -275,11 +274,11 @@ class EnvMaker:
             close_all([env])
 
     def spec_of(self, env: Env | VectorEnv[Any, Any, Any], *, frame_stack: int) -> EnvSpec:
-        """Return the spec of an environment, or of those of a vector environment.
+        """Return the spec of an environment, or of the members of a vector environment.
 
         Raises:
-            ConfigError: If a space of it is not supported.
-            EnvError: If it has none.
+            ConfigError: If one of its spaces is not supported.
+            EnvError: If it has no spaces.
         """
         env_id = self.name
         maker: EnvMaker = self
@@ -314,7 +313,7 @@ class EnvMaker:
     def native_kind(self) -> Literal["ours", "theirs"] | None:
         """Return which array program, if any, steps all environments at once.
 
-        One of another package has episodes of its own.
+        The episodes of another package's program (`theirs`) differ from those of `sync` mode.
         """
         if self.registered is None or self.wrappers or self.registered.additional_wrappers:
             return None
@@ -325,7 +324,7 @@ class EnvMaker:
             return "ours"
         try:
             creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-        except ImportError:  # it needs a package that the plain form may do without
+        except ImportError:  # a missing package, which the plain form may not need
             return None
         mode = getattr(creator, "metadata", {}).get("autoreset_mode")
         return "theirs" if mode in (AutoresetMode.DISABLED, AutoresetMode.SAME_STEP) else None
@@ -333,7 +332,7 @@ class EnvMaker:
 
 def _check_sample(env_id: str, space: Space[Any]) -> None:
     with raising_env_errors(env_id, "action_space.sample"):
-        drawn = copy.deepcopy(space).sample()  # of a copy: the space's own draws stay as they were
+        drawn = copy.deepcopy(space).sample()  # a copy keeps the generator of the space unchanged
         is_own = space.contains(drawn)
     if not is_own:
         raise EnvError(
@@ -343,7 +342,6 @@ def _check_sample(env_id: str, space: Space[Any]) -> None:
 
 
 def _tells_legal_actions(env: Any, spec: EnvSpec) -> bool:  # noqa: ANN401
-    """Return whether the environment's `reset` returns an action mask."""
     try:
         if isinstance(env, VectorEnv):
             with raising_env_errors(spec.env_id, "reset"):
@@ -351,7 +349,7 @@ def _tells_legal_actions(env: Any, spec: EnvSpec) -> bool:  # noqa: ANN401
             _, info = obs_and_info(spec.env_id, answer)
         else:
             _, info = CheckedEnv(env, index=0, spec=spec).reset(seed=0)
-    except EnvError:  # it fails again, under its own number, when its episodes begin
+    except EnvError:  # it is raised again, with the right number, when the episodes begin
         return False
     if "action_mask" not in info:
         return False
@@ -365,9 +363,9 @@ def _tells_legal_actions(env: Any, spec: EnvSpec) -> bool:  # noqa: ANN401
 
 
 def maker_again(vector: VectorEnv[Any, Any, Any]) -> EnvMaker | None:
-    """Return the maker of environments as those of a vector that gymnasium has made.
+    """Return a maker of environments like the members of a vector that gymnasium has made.
 
-    None if it tells no id of the registry, or has wrappers of its own.
+    Return None if the vector has no id of the registry, or has its own wrappers.
     """
     spec = _registered_spec(vector)
     if spec is None or spec.id not in gymnasium.registry or spec.kwargs.get("wrappers"):
@@ -414,9 +412,9 @@ def _is_text(value: object) -> bool:
 
 
 def _is_plain(made: partial[Any]) -> bool:
-    """Return whether a partial function holds nothing but keywords that can be written down."""
+    """Return whether a partial function has only keyword arguments that can be written down."""
     values = made.keywords.values()
-    is_limited = "max_episode_steps" in made.keywords  # which is a time limit among `args`
+    is_limited = "max_episode_steps" in made.keywords  # in `args` it would be a time limit
     return not made.args and not is_limited and all(isinstance(one, _PLAIN) for one in values)
 
 
@@ -433,5 +431,5 @@ def _full(place: str) -> str:
 
 
 def ids_of_native() -> list[str]:
-    """Name the environments of the registry that `make_envs` steps as one array program."""
+    """Return the ids of the registry that `make_envs` can step as one array program."""
     return sorted(env_id for env_id in gymnasium.registry if EnvMaker(env_id).native_kind())

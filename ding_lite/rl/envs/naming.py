@@ -1,4 +1,4 @@
-"""Names of environments: how they are found by name, and by which name they are found again.
+"""Names of environments: finding environments by name, and naming them for other processes.
 
 An environment is named by its id in gymnasium's registry (`CartPole-v1`), by a module that
 registers it (`package.module:Env-v0`), or by the class or function that makes it
@@ -33,11 +33,11 @@ Make: TypeAlias = Callable[..., Any]
 """Makes an environment: a class or a function."""
 
 _REGISTERED_BY = {"ALE": ("ale_py", "atari"), "MinAtar": ("minatar.gym", "minatar")}
-"""The module that registers the ids of a namespace, and the extra that it comes with."""
+"""The module that registers the ids of a namespace, and the extra that installs it."""
 
 
 def find_env(name: str) -> Registration | Make:
-    """Find an environment by its name, in one of the forms above."""
+    """Find an environment by its name, in one of the forms of this module's docstring."""
     place, _, member = name.rpartition(":")
     if not place:
         return find_registered(name)
@@ -99,7 +99,7 @@ def _register_package(env_id: str) -> None:
 
 
 def short_name(env: str | Make) -> str:
-    """Return the name of an environment in messages and directories.
+    """Return the name of an environment for messages and directories.
 
     Example:
         >>> short_name("tasks/corridor.py:Corridor"), short_name("CartPole-v1"), short_name(dict)
@@ -114,7 +114,7 @@ def short_name(env: str | Make) -> str:
 
 
 def name_of(made: object) -> str | None:
-    """Return the name by which another process finds a class or a function; None without one.
+    """Return the name by which other processes find a class or function; None if it has none.
 
     Example:
         >>> name_of(gymnasium.wrappers.TimeLimit), name_of(lambda env: env)
@@ -131,7 +131,7 @@ def name_of(made: object) -> str | None:
 
 
 def described(made: object) -> dict[str, Any] | None:
-    """Describe a function with arguments in plain values; None if it cannot be found by a name."""
+    """Describe a function with its arguments in plain values; None if no name finds it."""
     if isinstance(made, partial):
         inner = described(made.func)
         return None if inner is None or made.args else {**inner, "args": dict(made.keywords)}
@@ -140,7 +140,7 @@ def described(made: object) -> dict[str, Any] | None:
 
 
 def undescribed(about: Mapping[str, Any]) -> Make:
-    """Return the function that `described` has described; ConfigError if it is not found."""
+    """Return the function of a description by `described`; raise ConfigError if not found."""
     found = find_env(about["name"])
     if isinstance(found, Registration):
         raise ConfigError(f"{about['name']} is an environment; a function was expected.")
@@ -148,7 +148,7 @@ def undescribed(about: Mapping[str, Any]) -> Make:
 
 
 def full_name(env: str) -> str:
-    """Return a name with the whole path of its file, where it names one."""
+    """Return a name with the absolute path of its file, if it has one."""
     place, _, member = env.rpartition(":")
     return f"{os.path.abspath(place)}:{member}" if place and is_file(place) else env
 

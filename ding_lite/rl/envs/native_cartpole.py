@@ -1,12 +1,12 @@
 """CartPole as one array program for all environments of a vector.
 
-Gymnasium has such a program too. It resets an episode one step late and makes up a transition in
-doing so, and it checks and counts what `Envs` does anyway; so here are its formulas alone, in the
-same order, and the episodes are those of the plain CartPole, bit for bit.
+Gymnasium has such a program too, but it resets an episode one step late, and that step is no
+transition of an episode. It also repeats checks and counts of `Envs`. This module has only its
+formulas, in the same order, so that the episodes are those of the plain CartPole, bit for bit.
 
-What is ugly here and why: a step of few environments costs what its calls of numpy cost, and not
-its arithmetic. Hence the arrays that are written into over and over again, and positions and
-velocities as one array each, cart before pole.
+With few environments the calls of numpy, not the arithmetic, take most of the time of a step.
+Therefore arrays are allocated once and written in place, and positions and velocities are one array
+each, cart before pole.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ding_lite.rl.envs.sources import RawStep, Source
 from ding_lite.rl.seeding import rng_state, set_rng_state
 
 START_WITHIN: Final = 0.05
-"""Each of the four numbers of a new episode lies between this and its opposite."""
+"""The bound of the absolute value of each of the four numbers of a first state."""
 _DRAWN_AHEAD = 16
-"""Beginnings of episodes that each environment's generator draws at a time."""
+"""The number of first states that each environment's generator draws at a time."""
 
 
 class NativeCartPole:
-    """CartPoles that are stepped together."""
+    """Several CartPole environments that are stepped together."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class NativeCartPole:
         num_envs = len(seeds)
         self._limit = max_episode_steps or np.iinfo(np.int32).max
         self._rngs = [seeding.np_random(seed)[0] for seed in seeds]
-        # The first states of the next episodes of each, drawn together, and how many are used.
+        # The next first states of each environment, drawn together, and the number already used.
         self._firsts = np.empty((num_envs, _DRAWN_AHEAD, 4))
         self._used = np.full(num_envs, _DRAWN_AHEAD)
         self._all = np.ones(num_envs, dtype=np.bool_)
@@ -128,7 +128,7 @@ class NativeCartPole:
         return first.astype(np.float32)
 
     def _observe(self) -> NumpyArray:
-        """Return cart position and velocity, then those of the pole, [N, 4]."""
+        """Return the cart's position and velocity, then the pole's, [N, 4]."""
         shown = np.empty((len(self._steps), 2, 2), dtype=np.float32)
         shown[...] = self._state.T
         return shown.reshape(-1, 4)
@@ -137,7 +137,7 @@ class NativeCartPole:
         in_order = self._state.transpose(1, 0, 2).reshape(4, -1)
         for rng, used in zip(self._rngs, self._used.tolist(), strict=True):
             bits: Any = rng.bit_generator
-            bits.advance(4 * (used - _DRAWN_AHEAD))  # back to before the unused ones
+            bits.advance(4 * (used - _DRAWN_AHEAD))  # rewind to before the unused draws
         self._used[:] = _DRAWN_AHEAD
         words = np.stack([rng_state(rng) for rng in self._rngs])
         return {"state": in_order, "steps": self._steps.copy(), "rng": words}
@@ -151,10 +151,10 @@ class NativeCartPole:
         return self._observe(), self._all
 
     def close(self) -> None:
-        """Do nothing: there are only arrays."""
+        """Do nothing: arrays need no closing."""
 
 
 OURS: dict[str, Callable[..., Source]] = {
     "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv": NativeCartPole,
 }
-"""Sources that replace vector entry points of gymnasium's that reset late."""
+"""The sources that replace gymnasium's vector entry points, which reset late."""

@@ -10,17 +10,17 @@ from ding_lite.io.memory import check_fits
 from ding_lite.rl.spec import EnvSpec
 
 _COPIES_OF_OBS = 3
-"""Observations before a step and after it, and the arrays that environments write."""
+"""The copies of observations: before and after a step, and the arrays that environments write."""
 _BYTES_BESIDE = 128
-"""Bytes of an environment beside observations: seed, return, length, reward and flags."""
+"""The bytes of an environment besides observations: seed, return, length, reward and flags."""
 _BYTES_OF_OBJECTS = 4096
-"""The least bytes of an environment's Python objects, such as its random generator."""
+"""The minimum bytes of an environment's Python objects, such as its random generator."""
 
 
 def check_envs_fit(spec: EnvSpec, num_envs: int, *, mode: str, **option: int) -> None:
     """Raise if environments, or their stacks of frames, do not fit into memory.
 
-    `option` is the setting of their number, by its name; `num_envs` unless given.
+    `option` names the setting of their number, for the message; `num_envs` by default.
     """
     frame_bytes = _bytes_of(spec.frame_shape, np.dtype(spec.obs_dtype))
     beside = _BYTES_BESIDE + (0 if mode == "native" else _BYTES_OF_OBJECTS)
@@ -32,9 +32,9 @@ def check_envs_fit(spec: EnvSpec, num_envs: int, *, mode: str, **option: int) ->
 
 
 def check_steps_fit(spec: EnvSpec, num_steps: int, **option: int) -> None:
-    """Raise if the env steps to collect at a time do not fit into memory.
+    """Raise if the env steps of one collection do not fit into memory.
 
-    `option` is the setting of their number, by its name, with its value.
+    `option` names the setting of their number, with its value, for the message.
     """
     of_obs = _bytes_of(spec.obs_shape, np.dtype(spec.obs_dtype))
     of_action = _bytes_of(spec.action_shape, np.dtype(spec.action_dtype))

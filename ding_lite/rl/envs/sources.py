@@ -1,12 +1,11 @@
 """Sources of env steps: environments one after the other, or as one array program.
 
-A source never resets by itself: `Envs` resets it where an episode has ended. The source of worker
-processes is in `workers`, and steps the `EnvLoop` of this module.
+A source never resets by itself: `Envs` resets it where an episode has ended. The source with worker
+processes is in `workers`; it uses the `EnvLoop` of this module.
 
-What is ugly here and why: gymnasium's environments cannot be saved. What is saved instead is their
-history: the state of the random generator at the last reset, and the actions since. Replaying the
-actions restores the state, unless an environment has other sources of randomness; so the caller
-compares the observation.
+Gymnasium's environments cannot be saved, so their history is saved instead: the state of the random
+generator at the last reset, and the actions since then. Replaying the actions restores the state,
+unless an environment has other sources of randomness, so the caller compares the observations.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ from ding_lite.rl.seeding import set_rng_state, state_words
 from ding_lite.rl.spec import EnvSpec
 
 RawStep: TypeAlias = tuple[NumpyArray, FloatArray, BoolArray, BoolArray]
-"""next_obs, reward, terminated, truncated."""
+"""The next observations, rewards, and the flags terminated and truncated."""
 History: TypeAlias = dict[str, Any]
-"""From what one environment's state can be restored: `seed` or `rng`, and `actions`."""
+"""Restores the state of one environment: `seed` or `rng`, and `actions`."""
 
 MAX_HISTORY = 100_000
-"""The longest episode that is saved, in env steps; a longer one begins anew."""
+"""The longest episode that is saved, in env steps; a longer one restarts when it is restored."""
 _TRIM_EVERY = 1_024
 
 
@@ -49,28 +48,28 @@ class Source(Protocol):
     """Steps N environments of one kind, without resetting them by itself."""
 
     def reset(self) -> NumpyArray:
-        """Reset all environments, the first time from the seeds. Returns frames, [N, ...]."""
+        """Reset all environments, the first time by the seeds; return frames, [N, ...]."""
 
     def step(self, action: NumpyArray) -> RawStep:
-        """Act once in each environment; what is returned is freshly allocated."""
+        """Act once in each environment; return newly allocated arrays."""
 
     def reset_where(self, done_N: BoolArray) -> NumpyArray:
-        """Reset the environments of the mask, and return their first frames only."""
+        """Reset the environments of the mask; return only their first frames."""
 
     def save(self) -> dict[str, Any]:
-        """Return from what each environment's state can be restored."""
+        """Return the data from which `restore` restores each environment's state."""
 
     def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
-        """Restore what `save` returned; return the frames, and which environments were restored."""
+        """Restore a result of `save`; return frames, and which environments were restored."""
 
     def close(self) -> None:
-        """Close the environments. May be called more than once."""
+        """Close the environments. It may be called more than once."""
 
 
 class EnvLoop:
     """Steps plain environments one after the other, and writes the results into given arrays.
 
-    `first_index` is the number of the first one among all, for messages.
+    `first_index` is the number of the first environment among all workers', for messages.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class EnvLoop:
         self._form = Form(spec)
         self._seeds: list[int | None] = list(seeds)
         self._action_form = ActionForm(spec)
-        # The history of each: its generator when its episode began, and since when.
+        # The history of each environment: its generator when its episode began, and its first step.
         self._origins: list[History] = [{} for _ in envs]
         self._begun = np.zeros(len(envs), dtype=np.int64)
         self._log: list[NumpyArray] = []
@@ -113,12 +112,12 @@ class EnvLoop:
             self._form.write_masks(frames, np.stack([env.action_mask for env in self._envs]))
 
     def reset_where(self, done: BoolArray, frames: NumpyArray) -> None:
-        """Reset the environments of the mask; only their rows are written."""
+        """Reset the environments of the mask, and write only their rows."""
         for index in np.flatnonzero(done).tolist():
             self._reset_one(index, frames[index])
 
     def save(self) -> list[History]:
-        """Return the history of each environment; empty where it is unknown."""
+        """Return the history of each environment, or an empty one if it is unknown."""
         histories: list[History] = []
         for index, origin in enumerate(self._origins):
             begun = int(self._begun[index]) - self._log_begins
@@ -133,7 +132,7 @@ class EnvLoop:
         return histories
 
     def restore(self, histories: Sequence[History], frames: NumpyArray) -> None:
-        """Replay histories; where one is empty, begin a new episode."""
+        """Replay histories; an empty history begins a new episode."""
         self._log.clear()
         longest = max((len(history.get("actions", ())) for history in histories), default=0)
         empty = np.zeros((len(self._envs), *self._spec.action_shape), self._spec.action_dtype)
@@ -171,7 +170,7 @@ class EnvLoop:
             self._form.write_masks(frame, self._envs[index].action_mask)
 
     def _note(self, action: NumpyArray) -> None:
-        """Record an action of each environment until all episodes that it is part of have ended."""
+        """Record the actions of a step, and drop those that no history needs any more."""
         self._log.append(action.copy())
         if len(self._log) % _TRIM_EVERY == 0:
             end = self._log_begins + len(self._log)
@@ -181,20 +180,20 @@ class EnvLoop:
 
 
 class ActionForm:
-    """Turns actions into those that environments take."""
+    """Turns actions of policies into those of environments."""
 
     def __init__(self, spec: EnvSpec) -> None:
         space = spec.action_space
         self._is_number = isinstance(space, Discrete)
         self._start = space.start if isinstance(space, Discrete | MultiDiscrete) else None
-        # Actions of float32 are given as they are wherever they fit, as in a Box of float64.
+        # Actions of float32 are passed unchanged if they fit, as in a Box of float64.
         fits = isinstance(space, Discrete) or np.can_cast(spec.action_dtype, space.dtype)
         is_kept = fits and not isinstance(space, MultiDiscrete | MultiBinary)
         self._dtype = None if is_kept else space.dtype
 
     def of_all(self, action: NumpyArray) -> NumpyArray:
         """Return the actions of a vector environment, [N, ...], as a copy."""
-        # Copies, because an environment may write into what it is given.
+        # A copy, because an environment may write into it.
         action = action.copy() if self._start is None else action + self._start
         return action if self._dtype is None else action.astype(self._dtype)
 
@@ -259,10 +258,11 @@ class SyncSource:
 class NativeVector:
     """Steps a vector environment of another package.
 
-    An environment that resets itself at the next step (NEXT_STEP) is reset before that, as one
-    that leaves resets to its user (DISABLED): with `reset_mask`. Such a reset returns the first
-    observations of all environments, or, as EnvPool's do, of those that were reset. One that resets
-    itself at once (SAME_STEP) tells the true last observations as `final_obs`.
+    An environment that resets itself at the next step (NEXT_STEP) is reset with `reset_mask` before
+    that step, like one that leaves resets to its user (DISABLED). Such a reset returns the first
+    observations of all environments, or, as EnvPool's does, of those that were reset. An
+    environment that resets itself at once (SAME_STEP) returns the true last observations as
+    `final_obs`.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *, seed: int, spec: EnvSpec) -> None:
@@ -333,7 +333,7 @@ class NativeVector:
         return obs_and_info(self._name, answer)
 
     def _check_mask(self) -> None:
-        """Refuse an environment that resets all where `reset_mask` names one."""
+        """Raise for an environment that resets all its members when `reset_mask` names one."""
         first_N = np.arange(self._env.num_envs) == 0
         before = copy.deepcopy(self._reset(seed=self._seed)[0])
         after, _ = self._reset(options={"reset_mask": first_N.copy()})
@@ -357,7 +357,7 @@ class NativeVector:
         *,
         matters_N: BoolArray,
     ) -> NumpyArray:
-        """Return frames, and action masks if there are any; legal ones where `matters_N`."""
+        """Return frames, with action masks if there are any; only `matters_N` are checked."""
         frames = self._form.batch(self._checked_obs(raw, where, num=len(matters_N)))
         if self._spec.has_action_mask:
             masks = check_masks(self._name, info, spec=self._spec, matters_N=matters_N)

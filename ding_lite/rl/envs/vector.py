@@ -1,12 +1,12 @@
 """Vectors of environments of one kind, with one rule for the ends of episodes.
 
-The rule: where an episode ended, `Envs.step` returns its true last observation, and whether it
-ended for good (`terminated`) or was cut off (`truncated`). `Envs.obs` is then already the first
-observation of the next episode. So no transition crosses an episode or is made up by a reset.
+Where an episode ended, `Envs.step` returns its true last observation, and whether the episode
+terminated (`terminated`) or was cut off (`truncated`). `Envs.obs` is then already the first
+observation of the next episode. So no transition crosses the end of an episode.
 
-What is ugly here and why: gymnasium has three ways of resetting an env that ended. Its vector
-CartPole resets one step late and makes up a transition in doing so. The sources in `sources` and
-`workers` therefore never reset by themselves; `Envs` resets them in one place.
+Gymnasium has three ways of resetting an environment after an episode; its vector CartPole resets
+one step late, and that step is no transition of an episode. The sources in `sources` and `workers`
+therefore never reset by themselves: `Envs` resets all of them, in one place.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Episode:
     """A finished episode."""
 
     env_index: int
-    """The index of its environment."""
+    """The index of the environment."""
     ret: float
-    """The sum of its rewards, as the environment gave them."""
+    """The sum of its rewards, as the environment returned them."""
     length: int
-    """Its length in env steps."""
+    """The length in env steps."""
 
 
 class Envs:
@@ -88,7 +88,7 @@ class Envs:
         clip_rewards: bool = False,
         end_at_life_loss: bool = False,
     ) -> None:
-        """Take a function that makes a source in a mode; use `make_envs` instead."""
+        """Make the source with a function of the mode; use `make_envs` instead."""
         self.spec = spec
         self.num_envs = num_envs
         self.mode = mode
@@ -106,11 +106,11 @@ class Envs:
         self._clips_rewards = clip_rewards
         self._tells_lives = end_at_life_loss
         self.reward_norm: RewardNorm | None = None
-        """Measures rewards, once `measure_rewards` was called."""
+        """The statistics of rewards; None before `measure_rewards` is called."""
         self._returns = np.zeros(num_envs, dtype=np.float64)
         self._num_steps = 0
         self._begun = np.zeros(num_envs, dtype=np.int64)
-        """How many steps there had been when each episode began."""
+        """The number of env steps before each episode began."""
         self._actions_shape = (num_envs, *spec.action_shape)
         self._num_choices: NumpyArray | None = None
         if not isinstance(spec.action_space, Box):
@@ -124,12 +124,12 @@ class Envs:
         return self.reset() if self._obs is None else self._obs
 
     def reset(self) -> NumpyArray:
-        """Start new episodes everywhere and drop the unfinished ones.
+        """Start new episodes in all environments and drop the unfinished ones.
 
-        The first reset uses the seed; later ones continue the random generators.
+        The first reset uses the seed. Later ones continue the random generators.
 
         Raises:
-            NonFiniteError: If an observation holds NaN or infinity.
+            NonFiniteError: If an observation contains NaN or infinity.
         """
         everywhere_N = np.ones(self.num_envs, dtype=np.bool_)
         self._forget_episodes(everywhere_N)
@@ -146,10 +146,10 @@ class Envs:
 
         Raises:
             ShapeError: If it is not one action per environment.
-            ConfigError: If an action is not among the environment's.
-            NonFiniteError: If an observation or a reward holds NaN or infinity.
-            EnvError: If an environment raises or returns what is not of its spaces, or if the
-                process of one dies.
+            ConfigError: If an action is not in the action space.
+            NonFiniteError: If an observation or a reward contains NaN or infinity.
+            EnvError: If an environment raises or returns values that are not of its spaces, or if
+                its process dies.
         """
         obs = self.obs
         self._check_action(action)
@@ -181,8 +181,8 @@ class Envs:
     def measure_rewards(self, *, gamma: float) -> RewardNorm:
         """Measure the rewards of each env step from now on, to normalise them.
 
-        `mw.train(..., normalize_rewards=envs)` calls it. `step` returns rewards as before. What was
-        measured is part of the state. A second call returns what the first one did.
+        `mw.train(..., normalize_rewards=envs)` calls it. `step` still returns unnormalised rewards.
+        The statistics are part of the state. A second call returns the same object.
 
         Args:
             gamma: The discount of one env step.
@@ -199,7 +199,7 @@ class Envs:
     def random_actions(self) -> NumpyArray:
         """Draw one action per environment, uniformly among the legal ones.
 
-        It has a random generator of its own.
+        The actions have their own random generator.
         """
         spec, space = self.spec, self.spec.action_space
         if spec.has_action_mask and (mask_NA := spec.action_mask(self.obs)) is not None:
@@ -219,8 +219,8 @@ class Envs:
     def state_dict(self) -> dict[str, Any]:
         """Copy everything that an exact resume needs.
 
-        An environment is saved as the state of its random generator when its episode began, and
-        the actions since.
+        The state of an environment is the state of its random generator when the episode began, and
+        the actions since then.
         """
         started = self._obs is not None
         measured = {} if self.reward_norm is None else {_MEASURED: self.reward_norm.state_dict()}
@@ -238,14 +238,14 @@ class Envs:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that `state_dict` returned.
 
-        That is exact for environments that draw from `np_random` only, the generator that
-        gymnasium gives them, and that keep nothing from one episode to the next. If an environment
-        shows another observation than it did, it begins a new episode, and a warning is logged.
-        With `mode="auto"` the environments take the mode of the saved ones.
+        The state is exact for environments that draw random numbers only from `np_random`, the
+        generator that gymnasium gives them, and that keep nothing from one episode to the next. An
+        environment that then shows another observation than the saved one begins a new episode, and
+        a warning is logged. With `mode="auto"` the environments take the mode of the saved ones.
 
         Raises:
-            CheckpointError: If it is no state of such environments, or of another number of them,
-                or of some in a mode that these were not made with.
+            CheckpointError: If it is not a state of such environments, or has another number of
+                environments, or a mode that these were not made with.
         """
         if set(state) - {_MEASURED} != _STATE_KEYS or len(state["returns"]) != self.num_envs:
             raise CheckpointError(
@@ -272,7 +272,7 @@ class Envs:
             self._go_back(np.array(state["obs"]), state["source"])
 
     def close(self) -> None:
-        """Close the environments. May be called more than once."""
+        """Close the environments. It may be called more than once."""
         self._source.close()
 
     def __enter__(self) -> Self:
@@ -282,7 +282,7 @@ class Envs:
         self.close()
 
     def _begin(self, done_N: BoolArray, frames: NumpyArray, obs: NumpyArray) -> NumpyArray:
-        """Return observations after new episodes have begun where the mask is set."""
+        """Return the observations after new episodes began in the environments of the mask."""
         if self._stack is not None:
             return self._stack.restart(done_N, frames)
         obs = obs.copy()
@@ -290,7 +290,7 @@ class Envs:
         return obs
 
     def _go_back(self, obs: NumpyArray, source_state: dict[str, Any]) -> None:
-        """Restore the environments to the states that showed these observations."""
+        """Restore the environments to the states with these observations."""
         frames, is_known_N = self._source.restore(source_state)
         expected = obs[:, -self.spec.frame_shape[0] :]
         is_same_N = (frames == expected).reshape(self.num_envs, -1).all(axis=1)
@@ -334,7 +334,7 @@ class Envs:
         sizes = self._num_choices
         if sizes is None:
             return
-        if action.dtype == np.int64:  # negative ones are large as unsigned: one comparison for both
+        if action.dtype == np.int64:  # negative numbers are large as unsigned: one comparison
             is_legal = action.view(np.uint64) < sizes
         else:
             is_legal = (action >= 0) & (action < sizes)
@@ -379,7 +379,7 @@ class Envs:
             self.reward_norm.restart(lost_N)
 
 
-def make_envs(  # noqa: PLR0913 - all but two by name, and few at a time
+def make_envs(  # noqa: PLR0913 - all but two by name, and few are given at a time
     env: EnvLike,
     num_envs: int | None = None,
     *,
@@ -395,36 +395,38 @@ def make_envs(  # noqa: PLR0913 - all but two by name, and few at a time
 ) -> Envs:
     """Make environments that are stepped together.
 
-    Each mode plays the same episodes for the same seed and actions, bit for bit; only a vector
-    form of another package has episodes of its own.
+    Every mode plays the same episodes for the same seed and actions, bit for bit, except for vector
+    forms of other packages, which have other episodes.
 
     Args:
-        env: An id of gymnasium's registry (`CartPole-v1`), with the module that registers it
-            (`package.module:Env-v0`), a class or function of a file or module by its name
-            (`path/to/file.py:MyEnv`), or itself; or a vector environment of gymnasium, which is
-            taken as it is, or a function that makes one.
-        num_envs: How many. More give steadier learning and faster stepping; 8 is usual. A vector
-            environment has its own number; a function is called with it if it takes `num_envs`.
-        seed: One seed for all. The same seed gives the same episodes for the same actions.
-        mode: `native` steps all of them as one array program, where there is one (CartPole);
-            `sync` one after the other in this process, `async` in processes of their own.
-            `auto` measures which is the fastest here and logs it with the reason; a vector form of
-            another package is never chosen by measurement, as its episodes differ.
-        frame_stack: How many of the newest observations are stacked into one; 4 is usual where one
-            picture does not show motion.
-        reward_scale: Rewards are multiplied by it, but not the returns of episodes. Rewards of
-            about 1 are the easiest to learn from.
-        clip_rewards: Rewards become -1, 0 or 1, but not the returns of episodes.
-        end_at_life_loss: Of Atari games, what is learned from ends with each life; the returns of
-            episodes are those of whole games.
-        env_args: Keywords for the environment, such as {"gravity": -5.0}. `max_episode_steps` is
-            the time limit of its episodes, -1 for none.
-        wrappers: Each is applied to every environment, the first one innermost: gymnasium's
-            wrappers, or functions that return one.
-        imports: Modules and files to import before, such as those that register environments.
+        env: An id of gymnasium's registry (`CartPole-v1`), an id with the module that registers it
+            (`package.module:Env-v0`), or a class or function, given by its file or module
+            (`path/to/file.py:MyEnv`) or as an object. Or a vector environment of gymnasium, which
+            is used unchanged, or a function that makes one.
+        num_envs: The number of environments. More make learning more stable and stepping faster; 8
+            is usual. A vector environment has its own number; a function with an argument
+            `num_envs` is called with it.
+        seed: The seed of all environments. The same seed gives the same episodes for the same
+            actions.
+        mode: `native` steps all environments as one array program, if there is one (CartPole).
+            `sync` steps them one after the other in this process, `async` in worker processes.
+            `auto` measures which mode is fastest on this machine and logs it with the reason. A
+            vector form of another package is used without a measurement, as its episodes differ.
+        frame_stack: The number of newest observations that are stacked into one; 4 is usual if one
+            image does not show motion.
+        reward_scale: A factor of rewards, but not of the returns of episodes. Rewards of about 1
+            are the easiest to learn from.
+        clip_rewards: Rewards become -1, 0 or 1; the returns of episodes do not change.
+        end_at_life_loss: In Atari games, transitions end with each life; the returns of episodes
+            are still those of whole games.
+        env_args: Keyword arguments of the environment, such as {"gravity": -5.0}.
+            `max_episode_steps` is the time limit of episodes, -1 for none.
+        wrappers: Applied to every environment, the first one innermost: gymnasium's wrappers, or
+            functions that return a wrapped environment.
+        imports: Modules and files to import first, for example because they register environments.
 
     Raises:
-        ConfigError: If there is no such environment, it has no native form, or a space of it
+        ConfigError: If the environment does not exist, it has no native form, or one of its spaces
             is not supported.
         MissingExtraError: If the environment needs a package that is not installed.
         EnvError: If an environment raises, has no spaces, or cannot be made in another process.

@@ -1,13 +1,13 @@
 """Environments in worker processes, for environments with slow env steps.
 
-Each process steps a part of the environments with the same `EnvLoop` that steps them all in one
-process, so that the episodes are the same, bit for bit. Observations, rewards and flags go through
-shared memory; the pipes carry single bytes: commands, and their completion.
+Each process steps a part of the environments with the same `EnvLoop` that `sync` mode uses for all
+of them, so that the episodes are the same, bit for bit. Observations, rewards and flags are passed
+in shared memory. The pipes carry single bytes, commands and replies, and saved states.
 
-What is ugly here and why: a process may die at any moment. Its end of the pipe is then closed,
-which ends each wait for it at once; and as no process holds an end that is not its own, the
-workers end in the same way when this process dies. They start from a fork server, because a copy
-of this process would inherit locks that its threads hold.
+A process may die at any moment. That closes its end of the pipe, which ends every wait for it at
+once. No process holds an end that is not its own, so the workers also end when this process dies.
+They start from a fork server, because a fork of this process would inherit locks that its threads
+hold.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _STEP, _RESET, _RESET_WHERE, _SAVE, _RESTORE, _CLOSE = b"s", b"r", b"w", b"v", b
 _DONE, _FAILED = b"k", b"e"
 _ALIGNMENT = 64
 _CLOSING_S = 5.0
-"""Seconds that environments may take to close before their process is ended."""
+"""Seconds that environments may take to close before their process is killed."""
 _HASTY_S = 1.0
-"""The same in a run that has been interrupted."""
+"""The same after an interruption of the run."""
 HANGING_S = 5.0
-"""Seconds that environments may take to answer in an interrupted run."""
+"""Seconds that environments may take to answer after an interruption of the run."""
 
 _UNGUARDED = (
     "What it wrote stands above. A program that makes such environments runs under "
@@ -56,8 +56,6 @@ _UNGUARDED = (
 
 
 class _Arrays(NamedTuple):
-    """Arrays in shared memory, one row for each environment."""
-
     action: NumpyArray
     frames: NumpyArray
     reward: FloatArray
@@ -92,8 +90,8 @@ class WorkerSource:
 
     Raises:
         ConfigError: If `make_env` cannot be sent to another process, or this process may not
-            start any.
-        EnvError: If an environment cannot be made there.
+            start processes.
+        EnvError: If an environment cannot be made in its process.
     """
 
     def __init__(
@@ -111,7 +109,7 @@ class WorkerSource:
                 'mode="sync" here.'
             )
         num_envs = len(seeds)
-        spec = replace(spec, maker=None)  # which may be a lambda, and is sent as `make_env`
+        spec = replace(spec, maker=None)  # the maker may be a lambda; `make_env` is sent instead
         self._spec = spec
         self._clock = clock
         context = multiprocessing.get_context("forkserver")
@@ -119,7 +117,7 @@ class WorkerSource:
         memory = RawArray("B", sum(size for *_, size in _layout(spec, num_envs)))
         self._arrays = _view(memory, spec, num_envs)
         self._is_lost = False
-        """Whether the environments were lost in the middle of their episodes."""
+        """Whether a failure ended the environments in the middle of their episodes."""
         self._workers: list[_Worker] = []
         try:
             for indices in np.array_split(np.arange(num_envs), num_workers):
@@ -191,7 +189,7 @@ class WorkerSource:
             for worker, message in messages:
                 worker.send(message)
             return [worker.wait() for worker, _ in messages]
-        except BaseException as error:  # an answer still under way would be taken for another
+        except BaseException as error:  # a late answer would be taken for that of another message
             self._is_lost = True
             self._end(within=_HASTY_S if is_interrupted() else _CLOSING_S)
             if isinstance(error, SystemExit | KeyboardInterrupt):
@@ -213,7 +211,7 @@ class _Worker:
         )
         try:
             self._process.start()
-        except (TypeError, AttributeError, ValueError) as error:  # what pickling raises
+        except (TypeError, AttributeError, ValueError) as error:  # raised by pickling
             self._pipe.close()
             raise ConfigError(
                 f"{share.spec.env_id} cannot be sent to another process: {error}. Define its "
@@ -235,7 +233,7 @@ class _Worker:
     def wait(self) -> bytes:
         """Wait for the answer.
 
-        The wait ends if the process dies, or hangs while the run is being interrupted.
+        Stop waiting if the process dies, or if it hangs while the run is being interrupted.
         """
         limit: Deadline | None = None
         while not self._poll.poll(LOOK_UP_S * 1_000.0):
@@ -285,8 +283,8 @@ class _Worker:
 
 
 def _work(pipe: Connection, memory: Any, share: _Assignment) -> None:  # noqa: ANN401
-    """Run commands from the pipe until it is closed: the main function of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
+    """Run commands from the pipe until it is closed; the main function of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     rows = _view(memory, share.spec, share.num_envs).rows(share.rows)
     try:
         envs = [share.make_env() for _ in share.seeds]
@@ -296,7 +294,7 @@ def _work(pipe: Connection, memory: Any, share: _Assignment) -> None:  # noqa: A
             pipe.send_bytes(_DONE + _obey(message, loop, rows, share.spec))
         loop.close()
     except (EOFError, ConnectionError):
-        pass  # the process that asks has gone
+        pass  # the parent process has ended
     except Exception as error:
         known = isinstance(error, DingLiteError)
         what = str(error) if known else f"{share} raised {type(error).__name__}: {error}"
@@ -324,7 +322,7 @@ def _obey(message: bytes, loop: EnvLoop, rows: _Arrays, spec: EnvSpec) -> bytes:
 
 
 def _pack(histories: Sequence[History]) -> bytes:
-    """Serialise histories; arrays as the bytes of their memory."""
+    """Serialise histories, with arrays as the bytes of their memory."""
     return msgspec.msgpack.encode(histories, enc_hook=np.ndarray.tobytes)
 
 

@@ -1,6 +1,6 @@
 """Advantages of a rollout, on arrays or on tensors, and their normalisation.
 
-Each estimate has a slow, obvious reference in `tests/rl/reference.py`.
+Each estimate has a slow, simple reference in `tests/rl/reference.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ding_lite.rl.host_or_device import AnyArray, floats, namespace, zeros_like
 from ding_lite.settings import at_least, check_all, inside, positive
 
 HIGHEST_LOG = 80.0
-"""Its exponential is about the highest number that float32 holds."""
+"""The exponential of this is near the largest float32 number."""
 _TINY = float(np.finfo(np.float32).tiny)
 
 
@@ -45,7 +45,7 @@ def _without_gradient(estimate: EstimateT) -> EstimateT:
 
     @functools.wraps(estimate)
     def run(*given_TB: AnyArray, **more: Any) -> Any:  # noqa: ANN401 - of any estimate
-        # Arrays have no gradient, and to switch it off takes longer than a short sum.
+        # Arrays have no gradient, and disabling gradients takes longer than a short sum.
         is_tensor = any(isinstance(each, Tensor) for each in (*given_TB[:1], *more.values()))
         return (without if is_tensor else estimate)(*given_TB, **more)
 
@@ -64,20 +64,20 @@ def gae(
 ) -> Advantages[ArrayT]:
     """Compute generalised advantage estimates (Schulman et al. 2016, equation 16).
 
-    Each is a weighted mean of the estimates by 1, 2, 3 ... rewards and then a value. No sum
-    crosses the end of an episode: a terminated one is followed by 0, a truncated one by the value
-    of its last observation.
+    Each is a weighted mean of the estimates by 1, 2, 3 ... rewards followed by a value. No sum
+    crosses the end of an episode: after a terminated episode the value is 0, after a truncated one
+    it is the value of its last observation.
 
-    Shapes: T steps, B environments; float32. Arrays, or tensors of one device, where it computes
-    in far fewer calls than a loop over time; no gradient flows through them.
+    Shapes: T steps, B environments; float32. Arrays, or tensors of one device, on which it needs
+    far fewer calls than a loop over time; no gradient flows through them.
 
     Args:
         discount_TB: gamma, and 0 where the step terminated. Not 0 where it was truncated.
         reward_TB: The rewards.
         value_TB: The value of each observation.
-        next_value_TB: The value of the observation that the step led to; at the end of an episode
-            of its last observation.
-        truncated_TB: Whether the episode was cut off there.
+        next_value_TB: The value of the next observation; at the end of an episode, of its last
+            observation.
+        truncated_TB: Whether the episode was cut off with the step.
         gae_lambda: 0 relies on the values, 1 on the rewards; 0.9 to 0.97 are usual.
 
     Raises:
@@ -90,7 +90,7 @@ def gae(
         [[1.5, 1.0]]
     """
     _check_shapes(discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
-    if not 0.0 <= gae_lambda <= 1.0:  # `check_all` alone takes longer than a short sum
+    if not 0.0 <= gae_lambda <= 1.0:  # `check_all` takes longer than a short sum
         check_all(inside(0.0, 1.0, gae_lambda=gae_lambda))
     error_TB = _errors(discount_TB, reward_TB, value_TB, next_value_TB)
     advantage_TB = _sum_backwards(error_TB, gae_lambda * discount_TB, truncated_TB)
@@ -109,25 +109,25 @@ def vtrace(
     rho_clip: float = 1.0,
     c_clip: float = 1.0,
 ) -> Advantages[ArrayT]:
-    """Compute V-trace targets: value targets for data that older weights have collected.
+    """Compute V-trace targets: value targets for data that older weights collected.
 
-    Espeholt et al. 2018 (IMPALA), equation 1. The importance ratio of each step is cut at
-    `rho_clip` (which policy's value is estimated) and at `c_clip` (how far a correction travels
-    back in time). With equal policies the targets are n-step returns up to the end of the data. At
-    the end of an episode it is as with `gae`.
+    This is equation 1 of Espeholt et al. 2018 (IMPALA). The importance ratio of each step is
+    clipped at `rho_clip`, which decides which policy's value is estimated, and at `c_clip`, which
+    limits how far corrections propagate to earlier steps. With equal policies the targets are
+    n-step returns up to the end of the data. Ends of episodes are treated as in `gae`.
 
-    Shapes: T steps, B environments; float32. Arrays, or tensors of one device, as with `gae`.
+    Shapes: T steps, B environments; float32. Arrays, or tensors of one device, as in `gae`.
 
     Args:
         log_rho_TB: log pi(a|x) - log mu(a|x), learner minus collector.
         discount_TB: gamma, and 0 where the step terminated. Not 0 where it was truncated.
         reward_TB: The rewards.
         value_TB: The learner's value of each observation.
-        next_value_TB: The value of the observation that the step led to; at the end of an episode
-            of its last observation.
-        truncated_TB: Whether the episode was cut off there.
-        rho_clip: Lower means less variance, more bias. Usually 1; infinity switches it off.
-        c_clip: Lower forgets sooner. Usually 1; never above `rho_clip`.
+        next_value_TB: The value of the next observation; at the end of an episode, of its last
+            observation.
+        truncated_TB: Whether the episode was cut off with the step.
+        rho_clip: Lower means less variance and more bias. Usually 1; infinity disables it.
+        c_clip: Lower propagates corrections less far. Usually 1; never above `rho_clip`.
 
     Raises:
         ShapeError: If the inputs do not agree on T and B.
@@ -147,7 +147,7 @@ def vtrace(
     error_TB = rho_TB * _errors(discount_TB, reward_TB, value_TB, next_value_TB)
     correction_TB = _sum_backwards(error_TB, discount_TB * c_TB, truncated_TB)
 
-    # The next value is corrected likewise where the next step is of the same episode.
+    # The next value is corrected in the same way if the next step is of the same episode.
     next_correction_TB = zeros_like(correction_TB)
     next_correction_TB[:-1] = correction_TB[1:]
     next_correction_TB[truncated_TB] = 0.0
@@ -166,9 +166,9 @@ def _errors(
 
 
 def _sum_backwards(term_TB: AnyArray, decay_TB: AnyArray, truncated_TB: AnyArray) -> AnyArray:
-    """Turn terms into x with x_t = term_t + decay_t x_(t+1), which begins from 0 behind the last.
+    """Turn terms into x with x_t = term_t + decay_t x_(t+1), where x after the last step is 0.
 
-    Nothing is carried over a truncation. Both may be overwritten; the terms are returned.
+    Decays at truncations become 0. Both arguments may be overwritten; the terms are returned.
     """
     decay_TB[truncated_TB] = 0.0
     sum_up = _sum_by_doubling if isinstance(term_TB, Tensor) else _sum_in_a_loop
@@ -176,11 +176,11 @@ def _sum_backwards(term_TB: AnyArray, decay_TB: AnyArray, truncated_TB: AnyArray
 
 
 def _sum_in_a_loop(term_TB: FloatArray, decay_TB: FloatArray) -> FloatArray:
-    """Sum whole rows, one by one: on a CPU forms without a loop do the same sums several times."""
+    """Sum row by row; on a CPU forms without a loop would repeat the same sums several times."""
     rows, decays = list(term_TB), list(decay_TB)
     if not rows:
         return term_TB
-    multiply, add = np.multiply, np.add  # looked up once; they are called often, with little to do
+    multiply, add = np.multiply, np.add  # looked up once, as each of the many calls is short
     following_B = rows.pop()
     product_B = np.empty_like(following_B)
     while rows:
@@ -193,8 +193,8 @@ def _sum_in_a_loop(term_TB: FloatArray, decay_TB: FloatArray) -> FloatArray:
 def _sum_by_doubling(term_TB: Tensor, decay_TB: Tensor) -> Tensor:
     """Sum in log2(T) rounds (Hillis and Steele 1986), as each step of a loop is a call to a GPU.
 
-    Before each round a term is the sum of `reach` steps and a decay their product: the sum of
-    twice as many is that sum and the decayed one behind it.
+    Before each round a term is the sum over `reach` steps and a decay their product. The sum over
+    twice as many steps is this sum plus the decayed sum of the steps after it.
     """
     for doubling in range(math.ceil(math.log2(max(1, len(term_TB))))):
         reach = 2**doubling
@@ -224,9 +224,9 @@ def normalized(rows: Rows, advantage_GB: AnyArray) -> AnyArray:
 def normalized_by_rho(rows: Rows, advantage_GB: AnyArray, rho_GB: AnyArray) -> AnyArray:
     """Normalise advantages that are multiplied by their ratios to mean 0 and deviation 1.
 
-    Mean and deviation are those of a member's plain advantages, weighted by the ratios: so actions
-    that the policy would not take any more keep a gradient of 0. With the plain mean subtracted
-    they would count as good ones whenever the others are bad.
+    Mean and deviation are those of a member's plain advantages, weighted by the ratios. So actions
+    that the policy no longer takes keep a gradient of 0. If the plain mean were subtracted, they
+    would count as good whenever the other actions are bad.
     """
     weight_G = rows.mean(rho_GB).clip(1e-8, None)
     mean_G = rows.mean(advantage_GB) / weight_G
@@ -238,5 +238,5 @@ def normalized_by_rho(rows: Rows, advantage_GB: AnyArray, rho_GB: AnyArray) -> A
 
 
 def unweighted(weighted_B: AnyArray, rho_B: AnyArray) -> AnyArray:
-    """Divide by ratios what was multiplied by them; where a ratio is 0 the result is 0."""
+    """Divide products by their ratios; the result is 0 where a ratio is 0."""
     return weighted_B / rho_B.clip(_TINY, None)

@@ -1,7 +1,7 @@
 """The updates of DDPG, TD3 and SAC, from a batch to the gradients of all weights.
 
 Each formula has a leading axis of G members, which learn as one computation: the policies of a
-population, or one policy alone. It computes on arrays on a CPU, else on tensors.
+population, or a single policy. It computes on arrays on a CPU, else on tensors.
 
 Shape letters: E critics, G members, B rows of each, A numbers of an action.
 """
@@ -23,7 +23,7 @@ from ding_lite.rl.networks.box_actors import BoxActor, DeterministicActor, Squas
 from ding_lite.rl.networks.layers import Members
 
 DrawNoise: TypeAlias = Callable[[], Any]
-"""Draws the noise on actions, a tensor [G, B, A]; None for policies without any."""
+"""Draws the noise on actions, a tensor [G, B, A]; None for policies without noise."""
 ActorT_co = TypeVar("ActorT_co", bound=BoxActor, covariant=True)
 
 
@@ -32,19 +32,19 @@ class Networks(Protocol[ActorT_co]):
 
     @property
     def actor(self) -> ActorT_co:
-        """The actor that learns."""
+        """The actor to learn."""
 
     @property
     def target_actor(self) -> ActorT_co:
-        """The actor that chooses next actions; without a target the same as `actor`."""
+        """The actor that chooses next actions; `actor` itself without a target actor."""
 
     @property
     def critics(self) -> Critics:
-        """The critics that learn."""
+        """The critics to learn."""
 
     @property
     def judges(self) -> Critics:
-        """Those of them that the actor follows."""
+        """The critics with the values that the actor maximises."""
 
     @property
     def target_critics(self) -> Critics:
@@ -52,16 +52,16 @@ class Networks(Protocol[ActorT_co]):
 
     @property
     def of_members(self) -> Members:
-        """All tensors that learn by name."""
+        """All tensors to learn, by name."""
 
     @property
     def grads_of_members(self) -> Members:
-        """Their gradients."""
+        """The gradients of these tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class CriticsUpdate:
-    """The numbers that an update of the critics reports."""
+    """The loss and metrics of an update of the critics."""
 
     loss_G: AnyArray
     """The sum of the critics' mean squared errors."""
@@ -80,10 +80,9 @@ def update_critics(
     next_value_GB: AnyArray,
     weight_GB: AnyArray | None = None,
 ) -> CriticsUpdate:
-    """Write the gradient of the mean squared errors of all critics, which have one target each.
+    """Write the gradient of the mean squared errors of all critics, which share their targets.
 
-    The rows of `batch` are those of the first member first, its actions from -1 to 1; weights are 1
-    if None.
+    The rows of `batch` are ordered by member, and actions are from -1 to 1. Weights are 1 if None.
     """
     q, saved = critics.forward_saving(obs, action_GBA)
     q_EGB = computable(q)
@@ -98,7 +97,7 @@ def update_critics(
 def critic_errors(
     q_EGB: AnyArray, rows: Rows, batch: Transitions, next_value_GB: AnyArray
 ) -> AnyArray:
-    """Compute value minus target for each critic, [E, G, B]; arguments are as those of learning."""
+    """Compute value minus target for each critic, [E, G, B]."""
     return q_EGB - bootstrapped_targets(
         floats(rows.fold(batch.reward)),
         rows.fold(batch.terminated),
@@ -113,7 +112,7 @@ def deterministic_values(
 ) -> AnyArray:
     """Estimate the values of next observations, [G, B], as DDPG and TD3 do.
 
-    The lowest Q'_i(x', mu'(x') + noise) of the critics (DDPG, equation 5; TD3, algorithm 1).
+    This is the lowest Q'_i(x', mu'(x') + noise) of the critics (DDPG, eq. 5; TD3, algorithm 1).
     """
     action_GBA = networks.target_actor.forward(next_obs)
     if noise_GBA is not None:
@@ -145,7 +144,7 @@ class Temperature:
     grad_G1: Tensor
     target_entropy_G: AnyArray
     learns_G: AnyArray
-    """1 where it learns, else 0."""
+    """1 if the temperature is learned, else 0."""
 
 
 def soft_values(
@@ -155,7 +154,7 @@ def soft_values(
 ) -> AnyArray:
     """Estimate the values of next observations, [G, B], as SAC does.
 
-    The lowest Q'_i(x', a') - alpha log pi(a'|x') of the critics, a' drawn (equation 3).
+    This is the lowest Q'_i(x', a') - alpha log pi(a'|x') of the critics, with a sampled a' (eq. 3).
     """
     drawn = networks.actor.sample(next_obs, noise_GBA)
     q_EGB = networks.target_critics.forward(next_obs, as_tensor(drawn.action_GBA))

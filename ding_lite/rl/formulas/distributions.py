@@ -1,7 +1,7 @@
 """Action distributions of policies, with the gradients written out.
 
-What learning needs, `judge` and `backward`, computes on arrays or on tensors, wherever the outputs
-of a network are. Acting draws on the CPU, where the actions go.
+`judge` and `backward`, which learning needs, compute on arrays or tensors, on the device of a
+network's outputs. Actions are drawn on the CPU, where environments need them.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Likelihood:
 
 
 class Distribution(Protocol):
-    """Maps a network's outputs to actions, and their gradient to that of the outputs."""
+    """Maps a network's outputs to actions, and gradients of log-probabilities to the outputs."""
 
     num_outputs: int
 
     def best(self, outputs_ND: FloatArray) -> NumpyArray:
-        """Return the likeliest actions, within the bounds of the space."""
+        """Return the most likely actions, within the bounds of the space."""
 
     def draw(
         self, outputs_ND: FloatArray, rng: np.random.Generator
@@ -63,9 +63,9 @@ class Distribution(Protocol):
     def backward(
         self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad_B1: AnyArray = None
     ) -> AnyArray:
-        """Return the gradient of the outputs, given those of log_prob and of the entropies, if any.
+        """Return the gradient of the outputs, given those of log_prob and of entropies, if any.
 
-        The gradients of weights of its own are written where they belong.
+        The gradients of the distribution's own weights are written to their memory.
         """
 
 
@@ -87,7 +87,7 @@ class Categorical:
         weight_ND = np.exp(shifted_ND)
         running_ND = weight_ND.cumsum(axis=1)
         total_N = running_ND[:, -1]
-        # Below the total, so that the last action is the last resort.
+        # Without the last sum, so that rounding gives no action beyond the last one.
         mark_N = rng.random(size, dtype=np.float32) * total_N
         action_N = (mark_N[:, None] >= running_ND[:, :-1]).sum(axis=1)
         log_prob_N: FloatArray = shifted_ND[np.arange(size), action_N] - np.log(total_N)
@@ -193,9 +193,9 @@ class Bernoullis:
 
 
 class BoxUnits:
-    """The units of a box of actions: 0 is its middle, 1 its upper and -1 its lower bound.
+    """The units of a box of actions: 0 is the middle, 1 the upper and -1 the lower bound.
 
-    Where there is no bound, units are those of the environment.
+    Without bounds the units are those of the environment.
     """
 
     def __init__(self, space: Box, *, device: torch.device = CPU) -> None:
@@ -204,11 +204,11 @@ class BoxUnits:
         self.high: NumpyArray = space.high.reshape(-1).astype(np.float32)
         is_bounded = np.isfinite(self.low) & np.isfinite(self.high)
         low, high = (np.where(is_bounded, end, 0.0) for end in (self.low, self.high))
-        # With one bound or none the middle is 0, or a unit within the bound if 0 is not.
+        # Without two bounds the middle is 0, or a unit inside of the bound if 0 is outside.
         inner_low, inner_high = self.low + np.float32(1.0), self.high - np.float32(1.0)
         start = np.where(self.low > 0.0, inner_low, np.where(self.high < 0.0, inner_high, 0.0))
         self.middle_D = np.where(is_bounded, low / 2 + high / 2, start).astype(np.float32)
-        # Where both bounds are equal, or there is none, a unit is that of the environment.
+        # If both bounds are equal, or one is missing, the unit is that of the environment.
         self.unit_D = np.where(high > low, high / 2 - low / 2, 1.0).astype(np.float32)
         self.log_unit = float(np.log(self.unit_D).sum())
         self._middle_there: AnyArray = on(device, self.middle_D)
@@ -219,7 +219,7 @@ class BoxUnits:
         return np.clip(action_ND, self.low, self.high).reshape(-1, *self.shape)
 
     def in_units(self, action: AnyArray) -> AnyArray:
-        """Return actions on the device in these units, [B, D]."""
+        """Return actions, on the device, in these units, [B, D]."""
         found_BD = floats(action.reshape(len(action), -1)) - self._middle_there
         found_BD /= self._unit_there
         return found_BD
@@ -229,9 +229,9 @@ class Gaussian(BoxUnits):
     """The diagonal normal distribution: a network's mean, and a learned standard deviation.
 
     Args:
-        log_std: The logarithms of the deviations, in units of the space: [D], or [G, D] of several
-            members, of which each has as many rows of the outputs.
-        grad: Takes their gradient.
+        log_std: The logarithms of the deviations, in units of the space: [D], or [G, D] for several
+            members with the same number of rows each.
+        grad: The memory for their gradient.
     """
 
     def __init__(self, space: Box, log_std: Tensor, grad: Tensor) -> None:
@@ -294,14 +294,14 @@ def num_outputs(spec: EnvSpec) -> int:
 
 
 def legal_logits(logit_ND: AnyArray, mask_ND: AnyArray | None) -> AnyArray:
-    """Return logits with which actions that are not legal have the probability 0.
+    """Return logits that give actions that are not legal the probability 0.
 
-    Their gradient is 0 then, and they add nothing to the entropy (Huang and Ontanon 2022,
-    arXiv:2006.14171).
+    The gradients of these logits are 0, and they do not contribute to the entropy (Huang and
+    Ontanon 2022, arXiv:2006.14171).
     """
     if mask_ND is None:
         return logit_ND
-    # A finite number, as 0 times an infinite logarithm has no value.
+    # A finite number, because 0 times an infinite logarithm is NaN.
     return namespace(logit_ND).where(mask_ND, logit_ND, _IMPOSSIBLE)
 
 
@@ -315,5 +315,5 @@ def _softplus(logit_ND: AnyArray) -> AnyArray:
 
 
 def _flag_log_prob(logit_ND: AnyArray, action_ND: AnyArray) -> AnyArray:
-    """Return the sum of the flags' log-probabilities: each is a z - log(1 + exp(z))."""
+    """Return the sum of the flags' log-probabilities, a z - log(1 + exp(z)) each."""
     return (floats(action_ND) * logit_ND - _softplus(logit_ND)).sum(axis=1)

@@ -24,19 +24,19 @@ class Ranked(Protocol):
 def epsilon_ladder(
     group: Ranked, *, base: float = 0.4, power: float = 7.0, steps: float = 0.0
 ) -> Schedule:
-    """Make a schedule with an epsilon of its own for each collector, from high to low.
+    """Make a schedule with a different epsilon for each collector, from high to low.
 
-    Node i of N takes base^(1 + power * i / (N - 1)): some act mostly at random, others mostly
-    follow the policy, and the replay holds the experience of both (Horgan et al. 2018,
-    arXiv:1803.00933, section 4.1). The paper's hundreds of collectors do so from the first env
-    step on. With a few collectors that explores too little at first: `steps` lets all begin at 1.
+    Node i of N uses base^(1 + power * i / (N - 1)): some collectors act mostly at random, others
+    mostly follow the policy, and the replay has the experience of both (Horgan et al. 2018,
+    arXiv:1803.00933, section 4.1). The paper's hundreds of collectors do so from the first env step
+    on. With a few collectors that explores too little at first: with `steps` all begin at 1.
 
     Args:
         group: The collectors.
-        base: The share of the first one; that of a single one, too.
-        power: Higher makes the last ones act less at random.
-        steps: How many env steps of its own a collector takes to come from 1 to its share, in a
-            straight line; 0 begins there.
+        base: The epsilon of the first collector, or of a single one.
+        power: Higher makes the last collectors act less at random.
+        steps: The number of a collector's own env steps in which its epsilon falls linearly from 1
+            to its final value; 0 starts with the final value.
 
     Returns:
         A schedule for `collect(epsilon=...)`.
@@ -53,7 +53,7 @@ def epsilon_ladder(
     check_all(inside(0.0, 1.0, base=base), positive(power=power), at_least(0.0, steps=steps))
 
     def _epsilon(env_step: float) -> float:
-        # Only now: nodes that do not collect have no rank, and make this schedule all the same.
+        # Computed late, because nodes that do not collect make this schedule but have no rank.
         share = float(base ** (1.0 + power * group.rank / max(1, len(group) - 1)))
         return share if env_step >= steps else 1.0 - (1.0 - share) * env_step / steps
 
@@ -68,17 +68,17 @@ def epsilon_greedy(
     rng: np.random.Generator,
     mask_NA: BoolArray | None = None,
 ) -> npt.NDArray[np.int64]:
-    """Replace each action, with probability epsilon, by one drawn from all legal ones.
+    """Replace each action, with probability epsilon, by a random legal one.
 
-    Two draws are taken from `rng` per action, whatever epsilon is, so that runs which differ only
-    in epsilon stay comparable. Each row of `mask_NA` has a legal action.
+    Two numbers are drawn from `rng` per action, for any epsilon, so that runs that differ only in
+    epsilon stay comparable. Each row of `mask_NA` has a legal action.
     """
     draws_2N = rng.random((2, len(greedy_N)))
     if mask_NA is None:
         random_N = (draws_2N[1] * num_actions).astype(np.int64)
     else:
         place_N = (draws_2N[1] * mask_NA.sum(axis=1)).astype(np.int64)
-        # The first action behind which more legal ones have been than the place says.
+        # The first action up to which more legal actions occur than the drawn place.
         random_N = (mask_NA.cumsum(axis=1) > place_N[:, None]).argmax(axis=1)
     return np.where(draws_2N[0] < epsilon, random_N, greedy_N)
 
@@ -88,8 +88,8 @@ def add_noise(
 ) -> FloatArray:
     """Add normal noise to actions, and clip them to -1 to 1.
 
-    `noise` is the standard deviation, one for all or one for each of the N. A draw is taken from
-    `rng` for each number, whatever it is.
+    `noise` is the standard deviation, one for all actions or one for each of the N. One number is
+    drawn from `rng` for each number of an action, for any `noise`.
 
     Example:
         >>> rng = np.random.default_rng(0)

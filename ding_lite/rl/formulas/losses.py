@@ -11,7 +11,7 @@ from ding_lite.rl.host_or_device import AnyArray
 def huber(error: AnyArray, weight: AnyArray = None) -> tuple[AnyArray, AnyArray]:
     """Compute the Huber loss: half the square up to 1, linear beyond (Huber 1964).
 
-    Return the loss of each error, times its weight if it has one, and its slope.
+    Return the loss of each error, multiplied by its weight if given, and its slope.
     """
     plain = error.clip(-1.0, 1.0)
     slope = plain if weight is None else plain * weight
@@ -19,7 +19,7 @@ def huber(error: AnyArray, weight: AnyArray = None) -> tuple[AnyArray, AnyArray]
 
 
 def squared(error: AnyArray, weight: AnyArray = None) -> tuple[AnyArray, AnyArray]:
-    """Compute the squared error and its slope, as `huber` does."""
+    """Compute the squared error and its slope, in the form of `huber`."""
     weighted = error if weight is None else error * weight
     return weighted * error, 2.0 * weighted
 

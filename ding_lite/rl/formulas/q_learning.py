@@ -1,7 +1,7 @@
 """The update of Q-learning, from the outputs of networks to the gradient of these outputs.
 
-Arrays or tensors with a leading axis of G members, which learn as one computation: the policies
-of a population, or one policy alone. B transitions each, A actions.
+Arrays or tensors have a leading axis of G members, which learn as one computation: the policies of
+a population, or a single policy. Each has B transitions, with A actions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ding_lite.rl.host_or_device import AnyArray, computable, namespace
 
 @dataclass(frozen=True, slots=True)
 class QGradient:
-    """The gradient of an update, and what it reports."""
+    """The gradient of an update, with its loss and metrics."""
 
     loss_G: AnyArray
     """The mean loss of each member."""
@@ -33,16 +33,16 @@ class QGradient:
 
 
 class Values(Protocol):
-    """A network of a value for each action, of one member, [B, A], or of several, [G, B, A]."""
+    """A network with a value for each action, of one member, [B, A], or of several, [G, B, A]."""
 
     def forward(self, obs: Tensor, /) -> Tensor:
         """Compute the values; nothing is recorded."""
 
     def forward_saving(self, obs: Tensor, /) -> tuple[Tensor, Any]:
-        """Compute the values, and return what their backward needs."""
+        """Compute the values, and return the activations for their backward."""
 
     def forward_pair(self, obs: Tensor, next_obs: Tensor, /) -> tuple[Tensor, Any, Tensor]:
-        """Compute the values of obs, what their backward needs, and the values of next_obs."""
+        """Compute the values of obs, the activations for their backward, and next_obs's values."""
 
 
 def evaluate(
@@ -55,11 +55,11 @@ def evaluate(
     is_double: bool,
     mask_GBA: AnyArray = None,
 ) -> tuple[AnyArray, Any, AnyArray]:
-    """Return Q(x, .), [G, B, A], what its backward needs, and the value of x', [G, B].
+    """Return Q(x, .), [G, B, A], the activations for its backward, and the value of x', [G, B].
 
-    That is the value of the action that ranks highest. Double Q-learning ranks by the online
-    network and values by the target network (van Hasselt et al. 2016, arXiv:1509.06461); otherwise
-    both are the target network.
+    The value of x' is that of its best action. Double Q-learning chooses this action by the online
+    network and computes its value by the target network (van Hasselt et al. 2016,
+    arXiv:1509.06461). Otherwise the target network does both.
     """
     shape = (rows.count, rows.largest, -1)
     rank_GBA = value_GBA = computable(target.forward(next_obs)).reshape(shape)
@@ -73,7 +73,7 @@ def evaluate(
 
 
 def only_legal(value: AnyArray, mask: AnyArray) -> AnyArray:
-    """Return values with minus infinity for actions that are not legal; all are without a mask."""
+    """Return values with minus infinity for actions that are not legal; no mask allows all."""
     if mask is None:
         return value
     xp = namespace(value)
@@ -83,7 +83,7 @@ def only_legal(value: AnyArray, mask: AnyArray) -> AnyArray:
 def best_values(
     rows: Rows, value_GBA: AnyArray, rank_GBA: AnyArray, mask_GBA: AnyArray = None
 ) -> AnyArray:
-    """Return the value of the legal action that ranks highest, [G, B]."""
+    """Return the value of the legal action with the highest rank, [G, B]."""
     return rows.pick(value_GBA, only_legal(rank_GBA, mask_GBA).argmax(-1))
 
 

@@ -1,6 +1,6 @@
 """Transitions of several env steps, and their value targets.
 
-Each formula has a slow, obvious reference in `tests/rl/reference.py`.
+Each formula has a slow, simple reference in `tests/rl/reference.py`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ ValuesT = TypeVar("ValuesT", bound=Array)
 
 
 class NStep:
-    """Joins env steps to transitions of n steps, which carry a reward back faster.
+    """Joins env steps into transitions of n steps, which propagate rewards back faster.
 
     A transition that starts at time t and spans n steps has the reward
     r_t + gamma r_(t+1) + ... + gamma^(n-1) r_(t+n-1) and leads to the observation at t+n
-    (Sutton and Barto 2018, section 7.1, without the bootstrap, which is the learner's).
-    Where the episode ends first, the transition spans what is left of it, so no transition crosses
-    an episode and each env step starts exactly one.
+    (Sutton and Barto 2018, section 7.1, without the bootstrap, which the learner adds).
+    If the episode ends earlier, the transition spans the rest of it. So no transition crosses
+    an episode, and each env step starts exactly one.
 
     Args:
-        n: How many env steps a transition spans. Higher spreads rewards faster and adds the
+        n: The number of env steps of a transition. Higher propagates rewards faster and adds the
             variance (and, off-policy, the bias) of n - 1 more actions; 1 to 5 are usual.
         gamma: The discount of one env step.
-        num_envs: How many environments each step comes from.
+        num_envs: The number of environments of each step.
 
     Raises:
         ConfigError: If n is below 1 or gamma not in 0 to 1.
@@ -50,20 +50,20 @@ class NStep:
         self._powers_n = np.power(np.float32(gamma), np.arange(n, dtype=np.float32))
         self._pending_N = np.zeros(num_envs, dtype=np.int64)
         self._newest = -1
-        self._age_nn = (np.arange(n)[:, None] - np.arange(n)) % n  # of each slot, by the newest
+        self._age_nn = (np.arange(n)[:, None] - np.arange(n)) % n  # [newest slot, slot]
         self._next_obs: NumpyArray | None = None
-        # Rings of the last n env steps, by slot: observation, action, and rewards since.
+        # Rings of the last n env steps, by slot: the observation, the action, and the reward sum.
         self._rings: tuple[NumpyArray, NumpyArray] | None = None
         self._reward_nN = np.zeros((n, num_envs), dtype=np.float32)
 
     def reset(self) -> None:
-        """Drop pending env steps; needed when environments are reset amid their episodes."""
+        """Drop pending env steps; call it when environments are reset within an episode."""
         self._pending_N[:] = 0
 
     def __call__(self, step: Step) -> Transitions:
         """Add the next step of each environment; return the transitions that it completes.
 
-        They are ordered oldest first; there are none while all episodes are younger than n.
+        They are ordered oldest first. While all episodes are shorter than n, the result is empty.
         """
         if len(step) != self._num_envs:
             raise ShapeError(
@@ -81,16 +81,16 @@ class NStep:
     def flush(self) -> Transitions | None:
         """Return pending env steps as shorter transitions, as if no step followed.
 
-        A collector that gives its environments to another one calls this, as the next steps are
-        not its own. The transitions lead to where the last step did, and are bootstrapped there.
+        A collector that passes its environments to another one calls this, because the next steps
+        are not its own. The transitions end with the last step, and are bootstrapped there.
 
         Returns:
-            None if no env step was pending.
+            The transitions; None if no env step was pending.
         """
         if self._rings is None or self._next_obs is None:
             return None
         no_N = np.zeros(self._num_envs, dtype=np.bool_)
-        # A transition of n steps is complete, and has been returned.
+        # A transition of n steps is complete, and was returned before.
         self._pending_N = np.minimum(self._pending_N, self.n - 1)
         if not self._pending_N.any():
             return None
@@ -104,7 +104,7 @@ class NStep:
         terminated_N: NumpyArray,
         truncated_N: NumpyArray,
     ) -> Transitions:
-        """Take out the transitions that have n steps, and all of environments that are done."""
+        """Remove the transitions with n steps, and all of ended environments; return them."""
         age_n = self._age_nn[self._newest]
         oldest_first_n = np.argsort(-age_n)
         age_n1 = age_n[oldest_first_n, None]
@@ -124,7 +124,7 @@ class NStep:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Copy the env steps that are not part of all their transitions yet."""
+        """Copy the env steps that are still pending."""
         obs_nN, action_nN = self._rings if self._rings is not None else (None, None)
         return {
             "pending": self._pending_N.copy(),
@@ -157,7 +157,7 @@ class NStep:
         self._next_obs = None if next_obs is None else np.array(next_obs)
 
     def drop_broken_off(self, obs_N: NumpyArray) -> None:
-        """Drop pending env steps of environments that have not gone on from their last step.
+        """Drop pending env steps of environments that did not continue from their last step.
 
         Args:
             obs_N: The current observations, [N, ...].
@@ -184,7 +184,7 @@ class NStep:
 
 def bootstrapped_targets(
     reward_B: ValuesT,
-    terminated_B: Any,  # noqa: ANN401 - an array or a tensor, as the others
+    terminated_B: Any,  # noqa: ANN401 - an array or a tensor, like the others
     num_steps_B: Any,  # noqa: ANN401 - likewise
     next_value_B: ValuesT,
     *,
@@ -192,8 +192,8 @@ def bootstrapped_targets(
 ) -> ValuesT:
     """Compute the value targets of transitions: reward plus discounted next value.
 
-    reward + gamma^num_steps (1 - terminated) next_value (Sutton and Barto 2018, equation 7.1).
-    A truncated transition is completed like any other: its episode would have gone on.
+    They are reward + gamma^num_steps (1 - terminated) next_value (Sutton and Barto 2018, equation
+    7.1). A truncated transition is bootstrapped, because its episode would have continued.
 
     Shapes: B transitions. Arrays, or tensors of one device.
     """

@@ -1,7 +1,7 @@
 """The rows of a batch by member: B rows for each of G policies that learn as one computation.
 
-A policy alone is one member. Members may have batches of several sizes: then each has as many rows
-as the largest, and those beyond its own size count for nothing.
+A single policy is one member. Members may have batches of different sizes: then each has as many
+rows as the largest, and the rows beyond its own size do not count.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _CPU = torch.device("cpu")
 
 
 class Rows:
-    """The layout of the batches of G members in one.
+    """The layout of the batches of G members in one batch.
 
     Args:
-        mask_GB: Which rows count; the first ones of each member if None.
+        mask_GB: Which rows count; the first `sizes` ones of each member if None.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Rows:
     @classmethod
     @lru_cache(maxsize=64)
     def of_one(cls, size: int, gamma: float, device: torch.device) -> Rows:
-        """Return the layout of one policy's batch; each is made once."""
+        """Return the layout of a single policy's batch, cached."""
         return cls([size], [gamma], device)
 
     @property
@@ -60,7 +60,7 @@ class Rows:
         return self.count * self.largest
 
     def fold(self, values: Array) -> AnyArray:
-        """Return a number for each row as [G, B], on the device that it computes on."""
+        """Return one number per row as [G, B], on the device of the computation."""
         return on(self._device, values).reshape(self._shape)
 
     def pick(self, values_GBA: AnyArray, action_GB: AnyArray) -> AnyArray:
@@ -69,7 +69,7 @@ class Rows:
         return flat_MA[self._all, action_GB.reshape(-1)].reshape(action_GB.shape)
 
     def spread(self, picked_GB: AnyArray, action_GB: AnyArray, like_GBA: AnyArray) -> AnyArray:
-        """Return zeros like other values, [G, B, A], with one value for an action in each row."""
+        """Return zeros shaped [G, B, A], except for the value of an action in each row."""
         values_GBA = zeros_like(like_GBA)
         flat_MA = values_GBA.reshape(self.num_rows, -1)  # a view
         flat_MA[self._all, action_GB.reshape(-1)] = picked_GB.reshape(-1)
@@ -78,13 +78,13 @@ class Rows:
     def mean(self, values_GB: AnyArray) -> AnyArray:
         """Return the mean over each member's own rows, [G]."""
         own_GB = self._own(values_GB)
-        return own_GB @ self._ones / self._size_G  # a product takes half the time of a sum
+        return own_GB @ self._ones / self._size_G  # a product takes half as long as a sum
 
     def per_size(self, slope_GB: AnyArray) -> AnyArray:
         return self._own(slope_GB / self._size_G1)
 
     def _own(self, values_GB: AnyArray) -> AnyArray:
-        """Return values with zeros, whatever was there, in rows that are of no member."""
+        """Return values with zeros in the rows that do not count."""
         if self._mask_GB is None:
             return values_GB
         return namespace(values_GB).where(self._mask_GB, values_GB, 0.0)

@@ -30,12 +30,12 @@ def constant(value: float) -> Schedule:
 
 
 def linear(start: float, end: float, *, steps: float) -> Schedule:
-    """Make a schedule that goes straight from one value to another, and stays there.
+    """Make a schedule that goes linearly from one value to another, and stays there.
 
     Args:
         start: The value at env step 0.
         end: The value from env step `steps` on.
-        steps: The env steps from one to the other.
+        steps: The number of env steps between the two values.
 
     Raises:
         ConfigError: If `steps` is not above 0.
@@ -60,7 +60,7 @@ def exponential(start: float, end: float, *, decay: float) -> Schedule:
     Args:
         start: The value at env step 0.
         end: The value it approaches.
-        decay: After so many env steps 63 % of the way is done. Higher is slower.
+        decay: The number of env steps after which 63 % of the change is done. Higher is slower.
 
     Raises:
         ConfigError: If `decay` is not above 0.
@@ -81,18 +81,18 @@ def exponential(start: float, end: float, *, decay: float) -> Schedule:
 def get_epsilon_greedy_fn(
     start: float, end: float, decay: int, type_: Literal["exp", "linear"] = "exp"
 ) -> Schedule:
-    """Make a function from env steps to the share of random actions, under DI-engine's name.
+    """Make a schedule of the share of random actions, with DI-engine's name and arguments.
 
     Args:
         start: The share at env step 0.
-        end: The share in the end.
-        decay: In env steps: how long a linear fall takes, or after how many an exponential
-            one has done 63 % of the way.
-        type_: `exp` for `(start - end) * exp(-env_step / decay) + end`, `linear` for a
-            straight line.
+        end: The final share.
+        decay: The number of env steps after which a linear fall ends, or an exponential fall has
+            done 63 % of the change.
+        type_: `exp` for `(start - end) * exp(-env_step / decay) + end`, `linear` for a straight
+            line.
 
     Raises:
-        ConfigError: If the type is neither, or `decay` is not above 0.
+        ConfigError: If the type is not one of the two, or `decay` is not above 0.
 
     Example:
         >>> epsilon_greedy = get_epsilon_greedy_fn(0.95, 0.1, 10_000)

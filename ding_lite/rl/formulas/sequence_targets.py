@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 RESCALE_EPSILON = 1e-3
-"""The slope that `rescaled` keeps for large values."""
+"""The slope of `rescaled` for large values."""
 
 
 def sequence_targets(
@@ -18,14 +18,14 @@ def sequence_targets(
     gamma: float,
     n_step: int,
 ) -> Tensor:
-    """Compute the targets of n steps within sequences, [B, T].
+    """Compute n-step targets within sequences, [B, T].
 
     The target of step t is r_t + ... + gamma^(m-1) r_(t+m-1) + gamma^m value_(t+m), without the
-    last term where the episode terminated. m is n, or less at the end of the sequence or the
-    episode (Sutton and Barto 2018, section 7.1).
+    last term if the episode terminated. m is n, or less at the end of the sequence or the episode
+    (Sutton and Barto 2018, section 7.1).
 
-    `value_BT1` has the value of each observation and of the last one. Where `mask_BT` is not set no
-    step exists, and the target is any number.
+    `value_BT1` has the value of each observation and of the last one. Where `mask_BT` is false no
+    step exists, and the target is arbitrary.
     """
     size, num_steps = reward_BT.shape
     time_T = torch.arange(num_steps, device=reward_BT.device)

@@ -1,4 +1,4 @@
-"""The normal distribution of actions with a spread that depends on the observation."""
+"""The normal distribution of actions with standard deviations that depend on the observation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ding_lite.rl.formulas.distributions import CPU, HALF_LOG_2PI, BoxUnits, Lik
 from ding_lite.rl.host_or_device import AnyArray, namespace
 
 MIN_LOG_STD, MAX_LOG_STD = -20.0, 2.0
-"""Logarithms of standard deviations are cut to these; beyond them their gradient is 0."""
+"""The limits of the logarithms of standard deviations; beyond them their gradient is 0."""
 
 
 class StateGaussian(BoxUnits):

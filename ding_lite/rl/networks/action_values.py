@@ -1,7 +1,7 @@
 """Critics for box actions: several networks that estimate the return, computed together.
 
 The critics of one policy are the members of one `MLP`, so that each layer is one call for all of
-them. Those of a population are an `MLP` each, with the policies as its members.
+them. In a population each critic is one `MLP`, with the policies as its members.
 
 Shape letters: E critics, G policies that learn as one computation (one if a policy learns alone),
 B rows of each, A numbers of an action.
@@ -24,7 +24,7 @@ from ding_lite.rl.weights.flat import FlatWeights
 class Critics(Protocol):
     """Several networks of each of G policies that estimate the return of an action.
 
-    Observations are those of all policies, as the networks take them; for one policy [B, ...].
+    Observations are those of all policies, as inputs of the networks; [B, ...] for one policy.
     """
 
     def forward(self, obs: Tensor, action_GBA: Tensor, /) -> Tensor:
@@ -32,21 +32,21 @@ class Critics(Protocol):
         return self.forward_saving(obs, action_GBA)[0]
 
     def forward_saving(self, obs: Tensor, action_GBA: Tensor, /) -> tuple[Tensor, Any]:
-        """Compute the values, and return what `backward` needs."""
+        """Compute the values, and return the activations for `backward`."""
 
     def judge(self, obs: Tensor, action_GBA: Tensor, /) -> tuple[Tensor, Any]:
-        """Compute the values, and return what `backward_action` needs."""
+        """Compute the values, and return the activations for `backward_action`."""
         return self.forward_saving(obs, action_GBA)
 
     def backward(self, saved: Any, grad_EGB: Tensor, /) -> None:  # noqa: ANN401 - each its own
         """Write the gradients of the weights, given those of the values."""
 
     def backward_action(self, saved: Any, grad_EGB: Tensor, /) -> Tensor:  # noqa: ANN401
-        """Compute the gradient of the action, [G, B, A]; the weights get none."""
+        """Compute the gradient of the action, [G, B, A], without gradients of the weights."""
 
 
 class ActionValues(Critics):
-    """E networks of one policy, of one size, with a single output each."""
+    """E networks of one policy, of the same size, with a single output each."""
 
     def __init__(
         self,

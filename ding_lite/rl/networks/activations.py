@@ -1,6 +1,6 @@
-"""Activation functions of hidden layers: forward, written-out backward, and what it saves.
+"""Activation functions of hidden layers: the forward, and a written-out backward.
 
-The derivative of ReLU, tanh and ELU is known from their output, so that they overwrite their input.
+The derivative of ReLU, tanh and ELU follows from their output, so that they overwrite their input.
 GELU (Hendrycks and Gimpel 2016, arXiv:1606.08415, with the exact normal distribution function) and
 SiLU are not monotonic, so that their backward needs the input. A test compares each with autograd.
 """
@@ -34,15 +34,15 @@ class ActivationFunction:
     forward: Callable[[Tensor], Tensor]
     """The function; it overwrites its input unless `saves_input`."""
     forward_numpy: Callable[[FloatArray], FloatArray]
-    """Overwrites an array with the function of it, and returns it."""
+    """Overwrites an array with the function of its values, and returns it."""
     backward: Callable[[Tensor, Tensor], Tensor]
     """Overwrites the gradient of the output, the first argument, with that of the input. The second
-    argument is the input if `saves_input`, else the output."""
+    argument is the input if `saves_input`, otherwise the output."""
     saves_input: bool = False
     """Whether the backward needs the input instead of the output."""
 
     def extend(self, outputs: list[Tensor], sums: Tensor) -> Tensor:
-        """Append what the backward needs, and the function of `sums` last; return it."""
+        """Append the tensors that the backward needs, the output last; return the output."""
         if self.saves_input:
             outputs.append(sums)
         found = self.forward(sums)
@@ -68,7 +68,7 @@ def activation_function(name: Activation) -> ActivationFunction:
 
 
 def input_of(outputs: Sequence[Tensor], layer: int, function: ActivationFunction) -> Tensor:
-    """Return the input of a layer among what `ActivationFunction.extend` has appended."""
+    """Return the input of a layer from the tensors that `ActivationFunction.extend` appended."""
     return outputs[function.stride * layer]
 
 
@@ -80,12 +80,12 @@ def _tanh_forward(sums: Tensor) -> Tensor:
     if not is_host(sums.device):
         return sums.tanh_()
     array = sums.numpy()
-    np.tanh(array, out=array)  # takes a sixth of the time of PyTorch's
+    np.tanh(array, out=array)  # takes a sixth of the time of PyTorch's function
     return sums
 
 
 def _on_array(operation: Callable[[Tensor], object]) -> Callable[[FloatArray], FloatArray]:
-    """Return an operation of PyTorch that overwrites a tensor as one that overwrites an array."""
+    """Return an in-place PyTorch operation as one on numpy arrays."""
 
     def forward(array: FloatArray) -> FloatArray:
         operation(torch.from_numpy(array))
@@ -100,7 +100,7 @@ def _relu_backward(grad: Tensor, output: Tensor) -> Tensor:
 
 
 def _backward(operation: Any, *settings: float) -> Callable[[Tensor, Tensor], Tensor]:  # noqa: ANN401
-    """Return an operation of PyTorch as one that overwrites the gradient of the output."""
+    """Return a PyTorch operation as one that overwrites the gradient of the output."""
 
     def backward(grad: Tensor, saved: Tensor) -> Tensor:
         operation.grad_input(grad, *settings, saved, grad_input=grad)

@@ -1,7 +1,7 @@
 """Actor-critic networks.
 
-For vectors they are two MLPs with a written-out backward, for images one torso of convolutions
-under both, with autograd. On another device than the CPU, and for a user's module, all use
+For vectors they are two MLPs with a written-out backward; for images they share one torso of
+convolutions, with autograd. On a device other than the CPU, and for a user's module, all use
 autograd. A test compares both with plain PyTorch.
 """
 
@@ -39,13 +39,13 @@ from ding_lite.rl.weights.flat_module import FlatModule, bind, seeded
 class ActorCriticNetwork(Protocol):
     """Computes an actor's outputs and values, and the gradient of the weights.
 
-    Values, outputs and their gradients are arrays on a CPU, and tensors on any other device.
+    Outputs, values and their gradients are arrays on a CPU, and tensors on any other device.
     """
 
     weights: FlatWeights
     grads: FlatWeights
     num_apart: int
-    """How many weights, at the end, get their gradients from elsewhere."""
+    """The number of weights, at the end, for which `backward` writes no gradients."""
 
     @property
     def module(self) -> nn.Module:
@@ -62,25 +62,25 @@ class ActorCriticNetwork(Protocol):
         """Compute the values, [N]; nothing is recorded."""
 
     def forward(self, obs: AnyArray) -> tuple[AnyArray, AnyArray, Any]:
-        """Compute both, [B, D] and [B], and return the activations for `backward`."""
+        """Compute outputs, [B, D], and values, [B]; return also the activations for `backward`."""
 
     def backward(
         self,
-        saved: Any,  # noqa: ANN401 - each keeps its own
+        saved: Any,  # noqa: ANN401 - differs between networks
         outputs_grad_BD: AnyArray,
         value_grad_B: AnyArray,
     ) -> None:
-        """Write `grads`, given the saved activations and the gradients of both."""
+        """Write `grads`, given the activations and the gradients of outputs and values."""
 
     @property
     def buffers(self) -> Mapping[str, Tensor]:
-        """The tensors that are saved and not learned by gradients, such as running means."""
+        """The tensors that are saved but not learned by gradients, such as running means."""
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copy all tensors to the CPU."""
 
     def load(self, tensors: Mapping[str, Any]) -> None:
-        """Overwrite all tensors, or none of them when one does not fit."""
+        """Overwrite all tensors; if one does not fit, overwrite none."""
 
 
 class MLPActorCritic:
@@ -206,7 +206,7 @@ def with_autograd(
     device: torch.device,
     unpack: Callable[[Tensor], Any] | None = None,
 ) -> RecordedActorCritic:
-    """Make the network of a module of this package, all weights zero."""
+    """Make the network of a module of this package, with all weights zero."""
     with seeded(0, "unused"):
         module = make()
     flat = FlatModule(module, device=device, last=LOG_STD)
@@ -221,8 +221,8 @@ def with_autograd(
 def draw_orthogonal(weights: FlatWeights, rng: np.random.Generator) -> None:
     """Initialise weights orthogonally (Saxe et al. 2014).
 
-    The heads differ, as is usual (Huang et al. 2022, "The 37 implementation details of PPO"):
-    the actor's is so small that all actions begin about equally likely. Biases are 0.
+    The heads differ, as is usual (Huang et al. 2022, "The 37 implementation details of PPO"): the
+    actor's is so small that all actions are about equally likely at first. Biases are 0.
     """
     gains = {"actor.head.weight": 0.01, "critic.head.weight": 1.0}
     for name, shape in weights.shapes.items():
@@ -237,7 +237,7 @@ def _orthogonal(shape: tuple[int, ...], rng: np.random.Generator) -> NumpyArray:
     tall = rng.normal(size=(max(rows, columns), min(rows, columns)))
     # numpy's threads spin: with busy cores its decomposition takes up to 14 times as long.
     q, r = torch.linalg.qr(torch.from_numpy(tall))
-    q *= torch.sign(torch.diagonal(r))  # else the signs are not even
+    q *= torch.sign(torch.diagonal(r))  # otherwise the signs are not uniform
     drawn: NumpyArray = (q if rows >= columns else q.T).numpy().reshape(shape)
     return drawn
 

@@ -36,21 +36,21 @@ _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class ActorBody(Protocol):
-    """Computes the numbers of which an actor makes actions, and the gradients of its weights."""
+    """Computes the numbers from which an actor makes actions, and the gradients of its weights."""
 
     def forward(self, obs: Tensor, /) -> Tensor:
         """Compute the outputs, [G, B, O]; nothing is recorded."""
 
     def forward_saving(self, obs: Tensor, /) -> tuple[Tensor, Any]:
-        """Compute the outputs, and return what `backward` needs."""
+        """Compute the outputs, and return the activations for `backward`."""
 
     def backward(self, saved: Any, grad_GBO: Tensor, /) -> None:  # noqa: ANN401 - each its own
-        """Write the gradients of the weights, given that of the outputs."""
+        """Write the gradients of the weights, given those of the outputs."""
 
     def look(self, obs: NumpyArray, /) -> FloatArray:
-        """Compute the outputs of few or many observations, as an array.
+        """Compute the outputs of observations as an array.
 
-        Of a policy alone they are [N, O], of several [G, N, O].
+        They are [N, O] for a single policy, [G, N, O] for several.
         """
 
 
@@ -112,9 +112,9 @@ class BoxActor(ABC):
 
     @abstractmethod
     def act(self, obs: NumpyArray) -> FloatArray:
-        """Compute the best actions of few or many observations, as an array.
+        """Compute the best actions for observations as an array.
 
-        Of a policy alone they are [N, A], of several [G, N, A].
+        They are [N, A] for a single policy, [G, N, A] for several.
         """
 
 
@@ -132,7 +132,7 @@ class DeterministicActor(BoxActor):
         return self._body.forward(obs).tanh_()
 
     def forward_saving(self, obs: Tensor) -> tuple[Tensor, Any]:
-        """Compute the actions, [G, B, A], and what `backward` needs."""
+        """Compute the actions, [G, B, A], and the activations for `backward`."""
         raw_GBA, saved = self._body.forward_saving(obs)
         return raw_GBA.tanh_(), saved
 
@@ -141,10 +141,10 @@ class DeterministicActor(BoxActor):
 
 
 class OwnActor(DeterministicActor):
-    """A deterministic actor of a user: the output of its module is the action, from -1 to 1.
+    """A user's deterministic actor: the output of its module is the action, from -1 to 1.
 
     Raises:
-        ConfigError: If an action is beyond -1 to 1, on a CPU also while it learns.
+        ConfigError: If an action is beyond -1 to 1. Learning checks this only on a CPU.
     """
 
     def __init__(self, body: ActorBody, spec: EnvSpec) -> None:
@@ -161,7 +161,7 @@ class OwnActor(DeterministicActor):
 
     def forward_saving(self, obs: Tensor) -> tuple[Tensor, Any]:
         action_GBA, saved = self._body.forward_saving(obs)
-        if action_GBA.device.type == "cpu":  # on a device the host would wait for it
+        if action_GBA.device.type == "cpu":  # on a device the host would have to wait
             check_actions(action_GBA, self._spec)
         return action_GBA, saved
 
@@ -178,11 +178,12 @@ class Sample:
     """
 
     action_GBA: AnyArray
-    """From -1 to 1."""
+    """The actions, from -1 to 1."""
     log_prob_GB: AnyArray
-    """The logarithm of the density of each."""
+    """The log-density of each action."""
     spread_GBA: AnyArray
-    """The distance of each from the mean before the tanh: its gradient by the log of std."""
+    """The distance of each action from the mean before the tanh, which is its derivative by the
+    log of std."""
     free_GBA: AnyArray
     """1 where the log of std was within its limits, else 0."""
 
@@ -214,7 +215,7 @@ def squash(raw: Tensor, noise_GBA: Tensor) -> Sample:
 
 
 def _drawn(outputs: AnyArray, noise: AnyArray) -> tuple[AnyArray, AnyArray, AnyArray]:
-    """Return what is drawn before the tanh, its distance from the mean, and the log of std."""
+    """Return the draws before the tanh, their distances from the mean, and the logs of std."""
     xp, size = namespace(outputs), outputs.shape[-1] // 2
     log_std = xp.clip(outputs[..., size:], LOWEST_LOG_STD, HIGHEST_LOG_STD)
     spread = xp.exp(log_std) * noise
@@ -224,8 +225,8 @@ def _drawn(outputs: AnyArray, noise: AnyArray) -> tuple[AnyArray, AnyArray, AnyA
 class SquashedGaussianActor(BoxActor):
     """A stochastic actor: the action is the tanh of a Gaussian sample (arXiv:1801.01290).
 
-    The last layer's outputs are the mean and the logarithm of the standard deviation, which is
-    clipped to -20 to 2, as in the authors' program.
+    The last layer's outputs are the mean and the logarithm of the standard deviation. The logarithm
+    is clipped to -20 to 2, as in the program of the paper's authors.
     """
 
     outputs_per_action = 2
@@ -237,7 +238,7 @@ class SquashedGaussianActor(BoxActor):
         return action
 
     def draw(self, obs: NumpyArray, noise_NA: FloatArray) -> FloatArray:
-        """Sample an action for each of few or many observations, [N, A], as an array."""
+        """Sample an action for each observation, [N, A], as an array."""
         action_NA: FloatArray = np.tanh(_drawn(self._body.look(obs), noise_NA)[0])
         return action_NA
 
@@ -245,12 +246,12 @@ class SquashedGaussianActor(BoxActor):
         return squash(self._body.forward(obs), noise_GBA)
 
     def sample_saving(self, obs: Tensor, noise_GBA: Tensor) -> tuple[Sample, Any]:
-        """Sample an action for each observation; return also what `backward` needs."""
+        """Sample an action for each observation; return also the activations for `backward`."""
         raw, saved = self._body.forward_saving(obs)
         return squash(raw, noise_GBA), saved
 
     def backward(self, saved: Any, raw_grad: Tensor) -> None:  # noqa: ANN401 - the body's own
-        """Write the gradients of the weights, given what `Sample.backward` returned."""
+        """Write the gradients of the weights, given the result of `Sample.backward`."""
         self._body.backward(saved, raw_grad)
 
 
@@ -262,7 +263,7 @@ def within_bounds(
 
 
 class GreedyActor(nn.Module):
-    """An actor from observations to the best actions in the units of the environment."""
+    """A module that maps observations to the best actions in the environment's units."""
 
     def __init__(self, network: nn.Module, spec: EnvSpec, *, squashes: bool) -> None:
         super().__init__()

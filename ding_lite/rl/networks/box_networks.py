@@ -1,4 +1,4 @@
-"""The actor and critics of a policy for box actions and those of its targets, on flat weights."""
+"""The actor, critics and target networks of a policy for box actions, on flat weights."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ from ding_lite.rl.weights.flat_module import FlatModule, MakeModule, bind, copie
 
 ActorT = TypeVar("ActorT", bound=BoxActor)
 Parts = dict[str, FlatModule]
-"""The modules of a user by the prefix of their weights."""
+"""A user's modules by the prefix of their weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoxForm(Generic[ActorT]):
-    """The networks that an algorithm has."""
+    """The networks of an algorithm for box actions."""
 
     actor_type: type[ActorT]
     num_critics: int
     has_target_actor: bool
-    """Whether an actor that follows slowly chooses the next actions."""
+    """Whether the next actions of targets come from a target actor."""
     num_followed: int | None = None
-    """How many of the critics the actor follows, from the first on; all if None."""
+    """The number of critics that the actor maximises, from the first on; all if None."""
     more_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Of further tensors that are learned with the actor."""
+    """The shapes of further tensors that are learned with the actor."""
 
 
 class BoxNetworks(Generic[ActorT]):
     """An actor and critics with their targets: networks of this package, or a user's modules.
 
-    All weights lie in one flat tensor: the critics', the actor's, then further ones. Those of the
-    targets lie in the same order.
+    All weights lie in one flat tensor: first the critics', then the actor's, then further ones. The
+    targets' weights lie in the same order in another.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class BoxNetworks(Generic[ActorT]):
         )
 
     def _actor_on(self, weights: FlatWeights, own: Parts) -> ActorT:
-        """Make an actor on these weights; all actors share one memory for gradients."""
+        """Make an actor on these weights; all actors write gradients to the same memory."""
         body: ActorBody
         if "actor." in own:
             body = RecordedActor(own["actor."], self._spec)
@@ -200,7 +200,7 @@ class BoxNetworks(Generic[ActorT]):
 
     @cached_property
     def greedy(self) -> nn.Module:
-        """The actor as a plain module, from what it sees of observations to the best actions."""
+        """The actor as a plain module that maps its inputs to the best actions."""
         own = self._own.get("actor.")
         if own is not None:
             squashes = self._form.actor_type.outputs_per_action > 1
@@ -223,11 +223,11 @@ class BoxNetworks(Generic[ActorT]):
 
     @property
     def own_parts(self) -> dict[str, dict[str, nn.Module]]:
-        """The modules of a user, each critic apart, by the keys and names of `state_dict`."""
+        """A user's modules, each critic separately, by the keys and names of `state_dict`."""
         return {"weights": _apart(self._own), "target": _apart(self._own_targets)}
 
     def parameters(self, prefix: str) -> list[nn.Parameter]:
-        """Return the parameters of a part, with gradients: of an own module, or on the weights."""
+        """Return a part's parameters, with gradients: those of an own module, or flat weights."""
         own = self._own.get(prefix)
         if own is not None:
             return [*own.module.parameters()]
@@ -255,7 +255,7 @@ class BoxNetworks(Generic[ActorT]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned; nothing is changed where it does not fit."""
+        """Load a state that `state_dict` returned; a state that does not fit changes nothing."""
         pairs = (
             (self.weights, self._own, state["weights"]),
             (self.target, self._own_targets, state["target"]),

@@ -1,4 +1,4 @@
-"""The convolutions for images: which there are, and which fit."""
+"""The convolutions for images: the built-in kinds, and the choice of a kind that fits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Conv:
     stride: int
     """The stride, in pixels."""
     padding: int = 0
-    """The zero padding; without any, borders count less."""
+    """The zero padding, in pixels; without it, pixels at the borders count less."""
 
     def __post_init__(self) -> None:
         check_all(
@@ -36,22 +36,22 @@ CONVS: dict[str, tuple[Conv, ...]] = {
     "nature": (Conv(32, 8, 4), Conv(64, 4, 2), Conv(64, 3, 1)),
     "small": (Conv(16, 3, 1, padding=1), Conv(32, 3, 2, padding=1)),
 }
-"""`nature` is that of Mnih et al. 2015 (doi:10.1038/nature14236), for about 84 x 84 pixels;
-`small` sees single pixels up to the border, for images of up to about 30 x 30."""
+"""`nature` has the convolutions of Mnih et al. 2015 (doi:10.1038/nature14236), for about 84 x 84
+pixels; `small` resolves single pixels up to the border, for images of up to about 30 x 30."""
 
 
 AnyTorso: TypeAlias = TorsoName | tuple[Conv, ...]
-"""The kind of the convolutions of each image, or these convolutions."""
+"""The kind of convolutions of each image, or the convolutions themselves."""
 
 
 def images_of(config: Any) -> AnyTorso:  # noqa: ANN401 - a config with both settings
-    """The convolutions of each image: `convs` if given, else the kind `torso`."""
+    """Return the convolutions of each image: `convs` if given, else the kind `torso`."""
     torso: AnyTorso = config.torso if config.convs is None else config.convs
     return torso
 
 
 def torso_for(torso: AnyTorso, obs_shape: Sequence[int], *, env_id: str) -> tuple[Conv, ...]:
-    """Choose the convolutions for observations; none for an MLP."""
+    """Choose the convolutions for observations; an MLP has none."""
     is_image = len(obs_shape) == 3
     if not isinstance(torso, str):
         if torso and not (is_image and num_features(obs_shape, torso)):
@@ -76,7 +76,7 @@ def torso_for(torso: AnyTorso, obs_shape: Sequence[int], *, env_id: str) -> tupl
 
 
 def num_features(obs_shape: Sequence[int], convs: Sequence[Conv]) -> int:
-    """Return how many numbers convolutions make of an image; 0 where it is too small."""
+    """Return the number of features that convolutions compute; 0 if the image is too small."""
     channels, *sides = obs_shape
     for conv in convs:
         sides = [

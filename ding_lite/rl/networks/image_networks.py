@@ -1,7 +1,7 @@
 """The built-in actors and critics for box actions of images: convolutions, then hidden layers.
 
-The actor and the critics have convolutions of their own each, and the critics share theirs, so that
-neither loss pulls at what the other has learned to see. Gradients come from autograd.
+The actor has its own convolutions, and the critics share theirs, so that the loss of the one does
+not change the features of the other. Gradients come from autograd.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ImageActor(Torso):
 class ImageCritics(nn.Module):
     """Several critics on shared convolutions, [B, C, H, W] and [B, A] -> [B, E].
 
-    The first hidden layer is shared; the action is added behind it.
+    The first hidden layer is shared; its output is joined with the action.
     """
 
     def __init__(

@@ -25,14 +25,14 @@ def normed(obs_BI: AnyArray, shift_I: AnyArray, scale_I: AnyArray, limit: float)
 class RunningNorm:
     """Normalises each number of an observation to mean 0 and standard deviation 1.
 
-    Mean and variance are those of all observations it was updated with (Chan et al. 1979). A
-    policy owns it, so that they are saved, published and loaded with its weights, and replay
-    holds observations as they were.
+    The mean and variance are those of all observations passed to `update` (Chan et al. 1979). The
+    norm belongs to a policy: its statistics are saved, published and loaded with the weights, and a
+    replay holds unnormalised observations.
 
     Args:
-        clip: Normalised numbers are clipped to plus and minus this, which bounds rare ones.
+        clip: Normalised numbers are clipped to plus and minus this, which bounds rare values.
         only_I: Which numbers are normalised, [I] bool; all if None. The others are only clipped.
-        device: Where the statistics are; an update there copies nothing to the host.
+        device: The device of the statistics; an update there copies nothing to the host.
 
     Example:
         >>> norm = RunningNorm(1)
@@ -50,7 +50,7 @@ class RunningNorm:
         device: torch.device = _CPU,
     ) -> None:
         self.clip = float(clip)
-        # A device of Apple's has no float64.
+        # Apple's devices have no float64.
         self.device = _CPU if device.type == "mps" else device
         self._only_I = on(self.device, np.ones(size, np.bool_) if only_I is None else only_I)
         self._count = 0.0
@@ -62,7 +62,7 @@ class RunningNorm:
         self._derive()
 
     def __call__(self, obs_BI: AnyArray) -> AnyArray:
-        """Normalise observations, where they are; bytes are scaled to 0 to 1 first."""
+        """Normalise observations on their own device; bytes are scaled to 0 to 1 first."""
         return normed(obs_BI, *self._shift_and_scale(obs_BI), self.clip)
 
     def update(self, obs_BI: Array) -> None:
@@ -98,7 +98,7 @@ class RunningNorm:
     def _derive(self) -> None:
         xp, variance_I = namespace(self._mean_I), self._squares_I / max(self._count, 1.0)
         self.shift_I = floats(self._mean_I * self._only_I)
-        # A constant number has no deviation; it becomes 0, and small changes stay small.
+        # A constant number has no deviation: its scale is 1, so that small changes stay small.
         usable_I = (variance_I > 1e-12) & self._only_I
         self.scale_I = floats(xp.where(usable_I, 1.0 / xp.sqrt(variance_I + 1e-12), 1.0))
         self._on_host: tuple[FloatArray, FloatArray] | None = None

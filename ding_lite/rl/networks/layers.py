@@ -1,9 +1,9 @@
-"""Layers of MLPs: of one network, or of several of one architecture, computed together.
+"""Layers of MLPs, of one network or of several networks of one architecture, computed together.
 
-Several are the members of a leading axis of all tensors: twin critics are two, a population is as
-many as it has policies. A single network has no such axis, and the same lines compute it. Forward
-and backward are written out on views into flat weights instead of being recorded by autograd: for
-networks of this size the recording costs more than the arithmetic. A test compares both.
+Several networks are members along a leading axis of all tensors: two twin critics, or the networks
+of a population. A single network has no such axis, and the same lines compute it. Forward and
+backward are written out on views into flat weights instead of being recorded by autograd: for
+networks of this size recording takes longer than the arithmetic. A test compares both.
 
 Shape letters: G members, B rows of each, I inputs and O outputs of a layer; `...` is G or nothing.
 """
@@ -31,7 +31,7 @@ from ding_lite.rl.networks.activations import (
 from ding_lite.rl.weights.flat import FlatWeights
 
 ONE_THREAD_PRODUCTS = 2**18
-"""The most multiplications of two matrices for which numpy starts no threads."""
+"""The largest number of multiplications of a matrix product for which numpy starts no threads."""
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -39,11 +39,11 @@ class Members(Protocol):
     """Tensors by name, of all members or of a single network."""
 
     def __getitem__(self, name: str, /) -> Tensor:
-        """Return the tensor of a name, [G, ...] of members."""
+        """Return a tensor by its name, [G, ...] if there are members."""
 
 
 class OneMember:
-    """Flat weights as those of a single member."""
+    """Flat weights with an axis for a single member."""
 
     def __init__(self, weights: FlatWeights) -> None:
         self._weights = weights
@@ -55,11 +55,11 @@ class OneMember:
 class Linear:
     """One layer, y = x W^T + b, on views into flat weights and flat gradients.
 
-    Small gradients are computed by numpy on a CPU: where there are few inputs, PyTorch takes up to
-    twenty times as long.
+    On a CPU numpy computes small gradients: where there are few inputs, PyTorch takes up to twenty
+    times as long.
 
     Args:
-        first: Only so many of the members, from the first on; all if None.
+        first: Use only so many members, from the first on; all if None.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Linear:
         self._product: Callable[..., Tensor] = torch.mm if is_single else torch.bmm
         self._add_product: Callable[..., Tensor] = torch.addmm if is_single else torch.baddbmm
         self._is_host = is_host(self._weight.device)
-        if self._weight.is_cpu:  # numpy sees no other memory
+        if self._weight.is_cpu:  # numpy cannot access other memory
             self._weight_numpy: FloatArray = self._weight.numpy()
             self._weight_grad_numpy: FloatArray = self._weight_grad.numpy()
             self._bias_grad_numpy: FloatArray = self._bias_grad.numpy()
@@ -94,7 +94,7 @@ class Linear:
         return self._add_product(self._bias, x, self._weight_T)
 
     def forward_numpy(self, x_NI: FloatArray) -> FloatArray:
-        """Compute y of few inputs of the first member, for which numpy has less overhead."""
+        """Compute y of few inputs of the first member; numpy has less overhead for them."""
         y_NO: FloatArray = x_NI @ self._weight_IO_numpy
         y_NO += self._bias_O_numpy
         return y_NO
@@ -121,7 +121,7 @@ class Linear:
 
 @lru_cache(maxsize=64)
 def _ones(count: int) -> FloatArray:
-    """Return ones: their product with a matrix is the sum of its rows."""
+    """Return ones, cached; their product with a matrix is the sum of its rows."""
     return np.ones(count, dtype=np.float32)
 
 
@@ -144,8 +144,8 @@ class Head(Protocol):
 class DuelingHead:
     """The value of an observation, and the advantage of each action (Wang et al. 2016).
 
-    The first half of the features is for v, the second for the advantages, so that each has a last
-    hidden layer of its own.
+    The first half of the features is for the value, the second for the advantages, so that each
+    has its own last hidden layer.
     """
 
     def __init__(self, weights: Members, grads: Members, *, first: int | None = None) -> None:
@@ -187,9 +187,9 @@ class DuelingHead:
 
 
 def dueling(value: AnyArray, advantage: AnyArray) -> AnyArray:
-    """Compute q(x, a) = v(x) + adv(x, a) - mean over a' of adv(x, a'); it overwrites `advantage`.
+    """Compute q(x, a) = v(x) + adv(x, a) - mean over a' of adv(x, a'), overwriting `advantage`.
 
-    That is equation 9 of arXiv:1511.06581.
+    This is equation 9 of arXiv:1511.06581.
     """
     advantage += value - advantage.mean(-1, keepdims=True)
     return advantage
@@ -222,9 +222,9 @@ class MLP:
         self._head: Head = head
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        """Compute the output of each layer, the input first and the head's last.
+        """Compute the outputs of all layers: first the input, last the head's output.
 
-        Inputs of activations lie between them where their backward needs these.
+        The input of an activation precedes its output if its backward needs the input.
         """
         outputs = [x]
         features = through(self._forwards, x, partial(self._function.extend, outputs))
@@ -247,7 +247,7 @@ class MLP:
                 grad = self._hidden[index].backward_input(grad)
 
     def backward_input(self, outputs: Sequence[Tensor], grad: Tensor, *, last: int) -> Tensor:
-        """Compute the gradient of the last numbers of the input, and of nothing else."""
+        """Compute the gradient of the last `last` numbers of the input only."""
         grad = self._head.backward_input(grad)
         for index in reversed(range(len(self._hidden))):
             self._through(grad, outputs, index)
@@ -263,7 +263,7 @@ class MLP:
 
 
 class MLPOutputs:
-    """The outputs of an MLP, and what its backward needs of each layer."""
+    """The outputs of an MLP, and the activations for its backward."""
 
     def __init__(self, layers: MLP) -> None:
         self._layers = layers
@@ -273,12 +273,12 @@ class MLPOutputs:
         return self.forward_saving(x)[0]
 
     def forward_saving(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Compute the outputs, and what `backward` needs."""
+        """Compute the outputs, and the activations for `backward`."""
         outputs = self._layers.forward(x)
         return outputs[-1], outputs
 
     def forward_pair(self, x: Tensor, next_x: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
-        """Compute the outputs of both in one forward, and what `backward` needs of the first."""
+        """Compute the outputs of both in one forward, and the activations of the first."""
         size = x.shape[-2]
         both, saved = self.forward_saving(torch.cat((x, next_x), dim=-2))
         # An index for each axis: an ellipsis takes twice as long.

@@ -1,8 +1,8 @@
 """The networks of this package as plain `nn.Module`s.
 
-Images and devices other than the CPU are computed by them; for vectors on a CPU they are the form
-in which a policy gives its network away, on the same weights. The names of their parameters are
-those of the written-out networks.
+They compute images, and everything on devices other than the CPU. For vectors on a CPU they are
+only views of the written-out networks, on the same weights, that a policy returns as its `module`.
+Their parameters have the names of the written-out networks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MemoryKind: TypeAlias = Literal["lstm", "gru"]
 
 
 class Torso(nn.Module):
-    """Convolutions with ReLUs, where there are any, then fully connected layers."""
+    """Convolutions with ReLUs, if any, then fully connected layers."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Torso(nn.Module):
         self.torso = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(sizes))
         self._activation = activation_function(activation).recorded
 
-    def forward(self, obs: Tensor) -> Any:  # noqa: ANN401 - of a subclass: more than one tensor
+    def forward(self, obs: Tensor) -> Any:  # noqa: ANN401 - subclasses return several tensors
         return self.features(obs)
 
     def features(self, obs: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class Torso(nn.Module):
 
 
 class QModule(Torso):
-    """A value per action: q(x, .), [B, ...] -> [B, A]; a dueling network splits its last layer."""
+    """The values of all actions, [B, ...] -> [B, A]; a dueling network splits its last layer."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class MemoryBranch(nn.Module):
             self.memory = nn.GRUCell(sizes[-1], memory_size)
         self.head = nn.Linear(memory_size, num_outputs)
         self.state_size = memory_size * (2 if memory == "lstm" else 1)
-        """The length of its state: h, or h and c of an LSTM side by side."""
+        """The length of the recurrent state: h, or for an LSTM h and c side by side."""
         self._activation = activation_function(activation).recorded
 
     def encode(self, features_BI: Tensor) -> Tensor:
@@ -173,9 +173,9 @@ class MemoryBranch(nn.Module):
 
 
 class MemoryActorCriticModule(nn.Module):
-    """An actor and a critic with memory, each with one of its own, on one encoder.
+    """An actor and a critic on one encoder, each with its own memory.
 
-    With one memory under both heads the loss of the critic, the larger one, would dominate it.
+    In a shared memory the gradient of the critic's loss, the larger one, would dominate.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ def add_parameters(module: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> 
 
 
 class Normalized(nn.Module):
-    """A network behind running normalisation of its observations."""
+    """A network with normalisation of its observations."""
 
     def __init__(
         self, network: nn.Module, norm: RunningNorm | None, *, size: int | None = None
@@ -245,11 +245,11 @@ class Normalized(nn.Module):
                 self.register_buffer(name, placed(found[:size], device).clone())
 
     def normed(self, obs: Tensor) -> Tensor:
-        """Normalise observations by the statistics of when it was made."""
+        """Normalise observations by the statistics at the time the module was made."""
         found: Tensor = normed(obs, self.shift, self.scale, cast(float, self.clip))
         return found
 
     def forward(self, obs: Tensor, state: Tensor | None = None) -> Any:  # noqa: ANN401 - what the network returns
-        """Compute what the network computes; one with memory takes its states, too."""
+        """Compute the network's outputs; a network with memory also takes its states."""
         normed = self.normed(obs)
         return self.network(normed) if state is None else self.network(normed, state)

@@ -44,7 +44,7 @@ def make_norm(
 
 
 def with_norm(weights: Mapping[str, Tensor], norm: RunningNorm | None) -> dict[str, Tensor]:
-    """Return a network's weights with the statistics of observations, as `norm.<name>`."""
+    """Return a network's weights with the normalisation's statistics, as `norm.<name>`."""
     state = {} if norm is None else norm.state_dict()
     return {**weights, **{_PREFIX + name: value for name, value in state.items()}}
 

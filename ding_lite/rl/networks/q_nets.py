@@ -1,7 +1,7 @@
 """Q-networks: one value per action.
 
-That of vectors has a written-out backward; that of images uses autograd. A test compares both with
-plain PyTorch. Both move their inputs to their own device.
+The network for vectors has a written-out backward; the one for images uses autograd. A test
+compares both with plain PyTorch. Both move their inputs to their own device.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ding_lite.rl.weights.flat import FlatWeights
 from ding_lite.rl.weights.flat_module import FlatModule, bind, seeded
 
 MAX_NUMPY_PRODUCTS = 2**17
-"""The most multiplications of a layer that is faster in numpy; its threads start at twice that."""
+"""The multiplications of the largest layer that numpy computes; it starts threads at twice that."""
 
 
 class QNetwork(Values, Protocol):
@@ -51,20 +51,20 @@ class QNetwork(Values, Protocol):
     def module(self) -> nn.Module:
         """The network as a plain module in the same memory."""
 
-    def backward(self, saved: Any, grad_BA: Tensor) -> None:  # noqa: ANN401 - each keeps its own
-        """Write `grads`, given the saved activations and the gradient of the values."""
+    def backward(self, saved: Any, grad_BA: Tensor) -> None:  # noqa: ANN401 - differs by network
+        """Write `grads`, given the activations and the gradient of the values."""
 
     def values(self, obs: NumpyArray) -> FloatArray:
-        """Compute the values of few or many observations, [N, A], as an array."""
+        """Compute the values of observations, [N, A], as an array."""
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copy all tensors to the CPU."""
 
     def load(self, tensors: Mapping[str, Any]) -> None:
-        """Overwrite all tensors, or none of them when one does not fit."""
+        """Overwrite all tensors; if one does not fit, overwrite none."""
 
     def copy_buffers(self, leader: Self) -> None:
-        """Copy what is not learned by gradients, such as running means, from another network."""
+        """Copy the buffers of another network, such as running means."""
 
 
 class MLPQNetwork(MLPOutputs):
@@ -137,7 +137,7 @@ class MLPQNetwork(MLPOutputs):
         self.weights.load(tensors)
 
     def copy_buffers(self, leader: Self) -> None:
-        """Do nothing: all of its tensors are learned."""
+        """Do nothing, because there are no buffers."""
 
     def _vectors(self, obs: Tensor) -> Tensor:
         floats = as_floats(placed(obs, self._device))
@@ -152,7 +152,7 @@ def make_q_network(
     device: str | torch.device = "cpu",
     **shape: Any,  # noqa: ANN401 - what both kinds take
 ) -> QNetwork:
-    """Make the network for the observations: with convolutions and ReLUs, or an MLP."""
+    """Make the network for observations: with convolutions and ReLUs, or an MLP."""
     if not convs:
         return MLPQNetwork(math.prod(obs_shape), hidden, device=device, **shape)
     with seeded(0, "unused"):
@@ -168,7 +168,7 @@ def recorded_q_networks(
     random: TorchRandom,
     device: str | torch.device,
 ) -> tuple[QNetwork, QNetwork]:
-    """Make the network of a user's module, and the target network of its copy."""
+    """Make the network of a user's module, and a target network of a copy of it."""
     module.to(device)
     seen = spec.unpack(sample_obs(spec, device=device))
     check_outputs(module, [seen], [(num_actions,)], spec=spec)
@@ -181,7 +181,7 @@ def recorded_q_networks(
 def draw_weights(weights: FlatWeights, rng: np.random.Generator, *, first_input: int = 1) -> None:
     """Initialise weights as PyTorch's layers do: uniform within 1 / sqrt(inputs of a unit).
 
-    `first_input` is the first dimension of a weight that is of its inputs; 2 behind members.
+    `first_input` is the first axis of inputs in the shape of a weight; 2 after an axis of members.
     """
     for name, shape in weights.shapes.items():
         weight_shape = weights.shapes[name.rpartition(".")[0] + ".weight"]
@@ -191,5 +191,5 @@ def draw_weights(weights: FlatWeights, rng: np.random.Generator, *, first_input:
 
 
 def _widths(hidden: Sequence[int], *, dueling: bool) -> tuple[int, ...]:
-    """Return the hidden widths, the last one doubled for value and advantages."""
+    """Return the hidden widths; for a dueling network the last one is doubled."""
     return (*hidden[:-1], 2 * hidden[-1]) if dueling else tuple(hidden)

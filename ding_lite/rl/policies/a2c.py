@@ -1,7 +1,7 @@
 """A2C: advantage actor-critic (Mnih et al. 2016, arXiv:1602.01783).
 
 One update for each rollout: a step along the gradient of the log-probabilities, each weighted by
-its advantage. The paper's A3C is the same with `gradients` sent to a gradient server.
+its advantage. The paper's A3C differs only in that `gradients` are sent to a gradient server.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class A2CConfig(ActorCriticConfig):
     """Settings of A2C. The defaults suit small tasks such as CartPole."""
 
     lr: float = 3e-3
-    """Adam's step size. Higher learns faster, too high forgets; 3e-4 to 5e-3 are usual, and the
-    larger the network, the lower."""
+    """Adam's step size. Higher learns faster; too high forgets. 3e-4 to 5e-3 are usual, and larger
+    networks need lower ones."""
     gae_lambda: float = 0.95
-    """Lambda of GAE: 1 takes all rewards of the rollout, as the paper does; lower has less variance
+    """Lambda of GAE: 1 uses all rewards of the rollout, as the paper does; lower has less variance
     and more bias. 0.9 to 1 are usual."""
     normalize_advantage: bool = True
     """Normalise the advantages of an update to mean 0 and standard deviation 1, so that the scale
-    of rewards does not matter. The paper does not."""
+    of rewards does not matter. The paper does not normalise them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,8 +68,8 @@ class A2C(ActorCriticPolicy[A2CConfig]):
             `loss`, its parts `policy_loss`, `value_loss` and `entropy`, and `grad_norm`.
 
         Raises:
-            ShapeError: If they are not of the environment it was made for.
-            NonFiniteError: If the loss is NaN or infinite. The weights are as before then.
+            ShapeError: If they are not of the policy's environment.
+            NonFiniteError: If the loss is NaN or infinite. The weights are then unchanged.
         """
         return self._answered(self._updates(rollouts))
 

@@ -43,34 +43,34 @@ class ActorCriticConfig(PolicyConfig):
     """The settings that A2C, PPO and IMPALA share."""
 
     lr: float = 1e-3
-    """Adam's step size. Higher learns faster, too high forgets; 1e-4 to 3e-3 are usual, and the
-    larger the network, the lower."""
+    """Adam's step size. Higher learns faster; too high forgets. 1e-4 to 3e-3 are usual, and larger
+    networks need lower ones."""
     lr_end: float | None = None
-    """The step size from update `lr_updates` on, to which it falls in a straight line. Falling
-    steps settle what was learned; None keeps `lr`."""
+    """The step size from update `lr_updates` on, to which it falls linearly; None keeps `lr`.
+    Falling step sizes let learning settle."""
     lr_updates: int = 10_000
-    """The updates of that fall; those of the whole run are usual."""
+    """The number of updates in which the step size falls; usually all updates of the run."""
     hidden: tuple[int, ...] = (64, 64)
-    """The widths of the hidden layers. Wider ones fit more and cost more. For vectors actor and
-    critic have their own; for images they share these and the convolutions before them."""
+    """The widths of the hidden layers. Wider layers can learn more and take longer. For vectors,
+    actor and critic have separate layers; for images they share the layers and the convolutions."""
     activation: Activation = "tanh"
-    """The activation of hidden layers: `tanh` is steadier, `relu` cheaper, and `gelu`, `elu` and
+    """The activation of hidden layers: `tanh` is more stable, `relu` faster, and `gelu`, `elu` and
     `silu` are smooth."""
     image_activation: Activation = "relu"
-    """The activation of the hidden layers behind the convolutions of an image, in its place. Those
-    behind several parts of an observation have `activation`."""
+    """The activation of the hidden layers after the convolutions of an image, instead of
+    `activation`. Layers after several parts of an observation use `activation`."""
     value_coef: float = 0.5
-    """The weight of the critic's loss. It matters where actor and critic share layers, and for
+    """The weight of the critic's loss. It matters if actor and critic share layers, and for
     `max_grad_norm`; 0.25 to 1 are usual."""
     entropy_coef: float = 0.0
     """The weight of the entropy bonus. Higher explores longer; 0 to 0.02 are usual."""
     memory: MemoryKind | None = None
-    """A recurrent layer behind the hidden ones, for observations that do not show everything: an
-    `lstm`, or a `gru`, which costs less. Actor and critic have one each."""
+    """A recurrent layer after the hidden layers, for observations that do not show the whole state:
+    an `lstm`, or a `gru`, which takes less time. Actor and critic have one each."""
     memory_size: int = 64
-    """The width of each of these layers; 32 to 256 are usual."""
+    """The width of each recurrent layer; 32 to 256 are usual."""
     max_grad_norm: float | None = 0.5
-    """The norm to which a larger gradient is clipped; None leaves it."""
+    """The norm to which a larger gradient is clipped; None does not clip."""
     log_std_start: float = 0.0
     """For continuous actions: the logarithm of the initial standard deviation, in units of half
     the range of the action space. -1 to 0 are usual."""

@@ -1,4 +1,4 @@
-"""Helpers of all policies: devices, action spaces and checks."""
+"""Functions that all policies share: devices, action spaces and checks."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ class PolicyConfig:
     """The settings that all policies with a network of this package share."""
 
     gamma: float = 0.99
-    """The discount of one env step. Higher looks further ahead: 1 / (1 - gamma) steps or so."""
+    """The discount of one env step. Higher looks further ahead, about 1 / (1 - gamma) steps."""
     hidden: tuple[int, ...] = (64, 64)
-    """The widths of the hidden layers. Wider ones fit more and cost more. Images pass through
-    convolutions first; a single layer of 128 to 512 is usual after them."""
+    """The widths of the hidden layers. Wider layers can learn more and take longer. Images pass
+    through convolutions first; a single layer of 128 to 512 is usual after them."""
     torso: TorsoName = "auto"
-    """The convolutions for images: `nature` (84 x 84 pixels or so), `small` (up to about 30 x
-    30), `mlp` (none), or `auto`, which picks one by size."""
+    """The convolutions for images: `nature` (about 84 x 84 pixels), `small` (up to about 30 x 30),
+    `mlp` (none), or `auto`, which chooses by size."""
     convs: tuple[Conv, ...] | None = None
-    """The convolutions for images, one by one, in place of those of `torso`; None leaves it. Of
-    several images in an observation each goes through some of its own, of these sizes."""
+    """The convolutions for images, one by one, instead of those of `torso`; None uses `torso`. Each
+    image of an observation has its own convolutions of these sizes."""
     activation: Activation = "relu"
-    """The activation of hidden layers: `relu` is cheapest, `tanh` keeps values within bounds, and
-    `gelu`, `elu` and `silu` are smooth. Convolutions have `relu`."""
+    """The activation of hidden layers: `relu` is fastest, `tanh` keeps values within bounds, and
+    `gelu`, `elu` and `silu` are smooth. Convolutions use `relu`."""
     normalize_obs: bool = False
-    """Normalise each number of an observation to mean 0 and standard deviation 1. It helps where
-    their scales differ much; not for images, which are scaled anyway."""
+    """Normalise each number of an observation to mean 0 and standard deviation 1. It helps if their
+    scales differ much. It is not for images, which are scaled to 0 to 1."""
     seed: int = 0
-    """Draws the initial weights and the exploration."""
+    """The seed of the initial weights and of exploration."""
 
     images = property(images_of)
 
 
 def step_size(**named: float | None) -> list[str]:
-    """List the step sizes that are not above 0 and finite; None is skipped."""
+    """Return the faults of step sizes that are not above 0 and finite; None is skipped."""
     given = {name: value for name, value in named.items() if value is not None}
     return positive(**given) or finite(**given)
 
@@ -91,10 +91,10 @@ def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
 
 
 def own_config(config: object, kind: type[ConfigT]) -> ConfigT:
-    """Return the settings of a policy: the defaults for None, those of a dict by name.
+    """Return the settings of a policy: the defaults for None, a dict's values by name.
 
     Raises:
-        ConfigError: They are of another kind, or a value of a dict does not fit.
+        ConfigError: If they are of another kind, or a value of the dict does not fit.
     """
     if config is None:
         return kind()
@@ -136,19 +136,19 @@ class BoxActions:
         self._middle_A = (0.5 * low_A + 0.5 * high_A).astype(np.float32)
         half_A = 0.5 * high_A - 0.5 * low_A
         self._half_A = half_A.astype(np.float32)
-        # Where both bounds are the same number, the unit action is 0.
+        # Where both bounds are equal, the unit action is 0.
         self._per_half_A = np.divide(1.0, half_A, out=np.zeros_like(half_A), where=half_A > 0.0)
         self._per_half_A = self._per_half_A.astype(np.float32)
 
     def from_unit(self, unit_NA: FloatArray) -> FloatArray:
-        """Turn numbers from -1 to 1 into actions, [N, ...], none of them out of bounds."""
+        """Turn numbers from -1 to 1 into actions within their bounds, [N, ...]."""
         action_NA: FloatArray = within_bounds(
             unit_NA, self._middle_A, self._half_A, self._low_A, self._high_A
         )
         return action_NA.reshape(-1, *self._shape)
 
     def to_unit(self, action: Array) -> Any:  # noqa: ANN401 - an array on a CPU, else a tensor
-        """Turn actions, [B, ...], into numbers from -1 to 1, [B, A], where the actions are."""
+        """Turn actions, [B, ...], into numbers from -1 to 1, [B, A], on their own device."""
         device = action.device if isinstance(action, Tensor) else _CPU
         action_BA = floats(on(device, action)).reshape(len(action), self.size)
         unit_BA = action_BA - on(device, self._middle_A)
@@ -157,8 +157,8 @@ class BoxActions:
 
 
 def packed(obs: Any, spec: EnvSpec) -> NumpyArray:  # noqa: ANN401 - a tree, or an array
-    """Return observations as one array: a tree of them is packed, arrays and tensors stay."""
-    if obs.__class__ is np.ndarray:  # the usual case; an isinstance takes its time
+    """Return observations as one array: a tree is packed, arrays and tensors are unchanged."""
+    if obs.__class__ is np.ndarray:  # the usual case; `isinstance` is slower
         return cast(NumpyArray, obs)
     if isinstance(obs, Mapping | tuple):
         return spec.pack(obs)
@@ -166,7 +166,7 @@ def packed(obs: Any, spec: EnvSpec) -> NumpyArray:  # noqa: ANN401 - a tree, or 
 
 
 def check_obs(obs: Array, spec: EnvSpec) -> None:
-    """Raise unless observations have the shape [N, ...] and the type of the spec."""
+    """Raise unless observations have the shape [N, ...] and the dtype of the spec."""
     if obs.shape[1:] != spec.obs_shape:
         hint = "" if spec.packing is None else " Packed: `spec.pack` makes them of their parts."
         raise ShapeError(

@@ -1,6 +1,6 @@
 """The base of DDPG, TD3 and SAC: an actor for box actions, and critics.
 
-Further tensors, such as a temperature, are stepped by the actor's optimiser.
+The actor's optimiser also steps further tensors, such as a temperature.
 """
 
 from __future__ import annotations
@@ -64,21 +64,22 @@ class BoxPolicyConfig(PolicyConfig):
     """The settings that DDPG, TD3 and SAC share."""
 
     actor_lr: float = 1e-3
-    """Adam's step size for the actor. Higher learns faster, too high gets stuck; 1e-4 to 3e-3."""
+    """Adam's step size for the actor. Higher learns faster; too high gets stuck. 1e-4 to 3e-3 are
+    usual."""
     critic_lr: float = 1e-3
     """Adam's step size for the critics; usually that of the actor or a few times as much."""
     n_step: int = 1
-    """How many rewards are summed before bootstrapping; 1, or 3 to 5 with many collectors and a
+    """The number of rewards summed before bootstrapping; 1, or 3 to 5 with many collectors and a
     prioritized replay."""
     hidden: tuple[int, ...] = (64, 64)
-    """The widths of the hidden layers of the actor and of each critic. Two of 256 are usual for
-    robots; smaller ones are faster and do for small tasks. Images pass through convolutions first;
-    those of the critics, and the first layer, are shared by them."""
+    """The widths of the hidden layers of the actor and of each critic. Two layers of 256 are usual
+    for robots; smaller ones are faster and suffice for small tasks. Images pass through
+    convolutions first; the critics share their convolutions and the first layer after them."""
     batch_size: int = 128
-    """The transitions of one update. More are steadier and slower; 64 to 256."""
+    """The transitions of one update. More are more stable and slower; 64 to 256 are usual."""
     target_tau: float = 0.01
-    """The share of the weights in each update of the target weights. Higher follows faster and
-    less steadily; 0.001 to 0.02 are usual."""
+    """The share of the weights in each update of the target weights. Higher follows faster and less
+    stably; 0.001 to 0.02 are usual."""
 
     def __post_init__(self) -> None:
         check_all(
@@ -94,7 +95,7 @@ ConfigT = TypeVar("ConfigT", bound=BoxPolicyConfig)
 
 
 class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
-    """An actor and critics that learn from replay; subclasses add their losses."""
+    """An actor and critics that learn from replay; subclasses define targets and actor losses."""
 
     config: ConfigT
     _config_type: type[ConfigT]
@@ -118,23 +119,24 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         Args:
             spec: The spec of the environments, `envs.spec`.
             config: The settings, or a dict of them.
-            actor: An actor of one's own in place of the one that the config describes: a module,
-                or a function of the spec that makes one. What it returns depends on the policy.
-            critic: A critic of one's own likewise. It maps observations and actions from -1 to 1,
-                [B, A], to the value of each, [B] or [B, 1]. Where there are two critics, a function
-                is called for each; a module is copied, and the layers of the copy are initialised
-                anew; or one module gives the values of both, [B, 2].
-            optimizer: An optimiser in place of Adam, such as `torch.optim.RMSprop`: a function of
-                the parameters, called for the critics and for the actor. If it takes `lr`, it gets
-                the config's.
+            actor: Your own actor instead of the one that the config describes: a module, or a
+                function of the spec that makes one. Its outputs depend on the policy.
+            critic: Your own critic, likewise. It maps observations, and actions from -1 to 1,
+                [B, A], to values, [B] or [B, 1]. If there are two critics, a function is called
+                twice, and a module is copied with the layers of the copy initialised anew. Or one
+                module returns both values, [B, 2].
+            optimizer: An optimiser instead of Adam, such as `torch.optim.RMSprop`: a function of
+                the parameters, called for the critics and for the actor. If it has an argument
+                `lr`, it gets the config's.
             device: The device of learning, as PyTorch names it.
-            compile: `"torch"` compiles networks of one's own for updates, by `torch.compile`; a
-                function such as `partial(torch.compile, mode="max-autotune")` by that.
+            compile: `"torch"` compiles your own networks for updates with `torch.compile`, and a
+                function such as `partial(torch.compile, mode="max-autotune")` compiles them with
+                that function.
 
         Raises:
             ConfigError: If actions are discrete or unbounded, or parts of observations are images
-                and there are no networks for them; if a network or the optimiser cannot be used, or
-                actions of an actor are out of bounds.
+                and no networks for them are given; if a network or the optimiser cannot be used, or
+                an actor's actions are out of bounds.
             ShapeError: If the outputs of a network have another shape.
         """
         config = own_config(config, self._config_type)
@@ -191,33 +193,33 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
 
     @property
     def own_modules(self) -> Mapping[str, Mapping[str, nn.Module]]:
-        """The modules that the user gave, and their targets, by where their tensors are saved."""
+        """The user's own modules and their targets, by the keys and names of saved tensors."""
         return self._networks.own_parts
 
     @property
     def module(self) -> nn.Module:
-        """The actor as a plain module for inference, on the weights of the policy.
+        """The actor as a plain module for inference, with the weights of the policy.
 
-        It maps observations as the environment gives them, [B, ...], to the best actions in the
-        units of the environment, [B, ...]. With `normalize_obs` it normalises by the statistics of
-        now.
+        It maps observations as the environment returns them, [B, ...], to the best actions in the
+        units of the environment, [B, ...]. With `normalize_obs` it normalises by the present
+        statistics.
         """
         return for_inference(
             self._networks.greedy, self.spec, self._norm, sees_trees="actor" in self.parts
         )
 
     def q_values(self, obs: NumpyArray, action: NumpyArray) -> FloatArray:
-        """Estimate the return of taking an action, and going on as the policy does.
+        """Estimate the return of taking an action and then following the policy.
 
         Args:
             obs: [N, ...].
-            action: One for each observation, [N, ...], as the environment takes them.
+            action: One for each observation, [N, ...], in the environment's units.
 
         Returns:
-            The values, [N], each the lowest that a critic gives.
+            The values, [N]: the lowest among the critics.
 
         Raises:
-            ShapeError: If the observations are not those of the environment it was made for.
+            ShapeError: If the observations are not those of the policy's environment.
         """
         looked_at = self._on_device(packed(obs, self.spec))
         action_1NA = placed(self._box.to_unit(action), self.device).unsqueeze(0)
@@ -226,27 +228,27 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         lowest_N: FloatArray = q_E1N[:, 0].amin(0).cpu().numpy()
         return lowest_N
 
-    @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises instead
+    @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises an error
     def learn(self, batch: Transitions, /) -> Metrics:
-        """Do one update: a step of Adam for the critics, one for the actor, and the targets follow.
+        """Do one update: a step of Adam for the critics and for the actor, then move the targets.
 
         The target of a transition that spans k env steps and leads to x' is
         reward + gamma^k (1 - terminated) V(x'), with the V(x') of the policy. A truncated
         transition is bootstrapped like any other.
 
         Args:
-            batch: B transitions, tensors or arrays. From what a prioritized replay gave the
-                critics learn with its importance weights.
+            batch: B transitions, tensors or arrays. For the critics, transitions of a prioritized
+                replay are weighted by their importance weights.
 
         Returns:
             `loss`, that of the critics; `q_mean`, the mean value of the actions taken;
-            `actor_loss` in updates of the actor; of prioritized transitions also `td_error`,
-            [B]: how far the values of each were from its target, as a mean over the critics.
+            `actor_loss` in updates of the actor; for prioritized transitions also `td_error`, [B],
+            the distance of each transition's values from its target, averaged over the critics.
 
         Raises:
-            NonFiniteError: If a loss is NaN or infinite. The weights of what it is the loss of
-                are as before then. On a device it is raised when the metrics are read.
-            ShapeError: If the observations are not those of the environment it was made for.
+            NonFiniteError: If a loss is NaN or infinite. The weights that it updates are then
+                unchanged. On a device it is raised when the metrics are read.
+            ShapeError: If the observations are not those of the policy's environment.
         """
         rows = Rows.of_one(len(batch), self.config.gamma, self.device)
         if self._norm is not None:
@@ -285,20 +287,20 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         return metrics_of(values, of_critics, actor_loss=of_actor)
 
     def td_errors(self, transitions: Transitions) -> FloatArray:
-        """Compute how far the values of transitions are from their targets, without learning.
+        """Compute the distance of transitions' values from their targets, without learning.
 
-        Collectors of Ape-X take them for initial priorities (Horgan et al. 2018, arXiv:1803.00933):
+        Collectors of Ape-X use it for initial priorities (Horgan et al. 2018, arXiv:1803.00933):
         `mw.add_to(replay, priority=policy.td_errors)`. Where targets are noisy, as in TD3 and SAC,
-        the noise is that of the next update, and the random stream stays where it is.
+        the noise is that of the next update, and the random stream does not advance.
 
         Args:
             transitions: B transitions, arrays or tensors.
 
         Returns:
-            Absolute errors, [B] float32, as a mean over the critics, as in `learn`.
+            Absolute errors, [B] float32, averaged over the critics, as in `learn`.
 
         Raises:
-            ShapeError: If the observations are not those of the environment it was made for.
+            ShapeError: If the observations are not those of the policy's environment.
         """
         count = len(transitions)
         if not count:  # the first steps complete no transition of n steps
@@ -321,7 +323,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
 
     @property
     def actor_is_due(self) -> bool:
-        """Whether the update under way is one of the actor, too."""
+        """Whether the present update also updates the actor."""
         return (self.train_iter + 1) % self._actor_every == 0
 
     @classmethod
@@ -333,7 +335,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         next_obs: Tensor,
         draw: DrawNoise,
     ) -> AnyArray:
-        """Estimate the return from the observations that transitions lead to, [G, B]."""
+        """Estimate the return from the next observations of transitions, [G, B]."""
 
     @classmethod
     @abstractmethod
@@ -345,10 +347,10 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         obs: Tensor,
         draw: DrawNoise,
     ) -> dict[str, AnyArray]:
-        """Write the gradients of actors; return metrics, [G] each, `actor_loss` among them."""
+        """Write the gradients of actors; return metrics, [G] each, including `actor_loss`."""
 
     def draw_noise(self, count: int) -> FloatArray | None:
-        """Draw the noise on the actions of an update, [B, A]; None for a policy without any."""
+        """Draw the noise on the actions of an update, [B, A]; None for a policy without noise."""
         del count
         return None
 
@@ -361,7 +363,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
     ) -> None:
         """Step along the critics' part of a flat gradient."""
         border = self._networks.border
-        self._critic_optimizer.lr = self.config.critic_lr  # it may have loaded another
+        self._critic_optimizer.lr = self.config.critic_lr  # a loaded state may have changed it
         self._step(self._critic_optimizer, grad_P[:border], weights_P[:border], skip)
 
     def step_actor(
@@ -384,7 +386,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         """Raise if a loss is not finite.
 
         Raises:
-            NonFiniteError: It is NaN or infinite.
+            NonFiniteError: If it is NaN or infinite.
         """
         if not math.isfinite(loss):
             name, config = type(self).__name__, self.config
@@ -397,12 +399,11 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
             )
 
     def _tensors_of(self, batch: Transitions) -> tuple[Tensor, Tensor, Tensor]:
-        """Return observations, next observations and actions as the networks take them."""
         action_1BA = placed(self._box.to_unit(batch.action), self.device).unsqueeze(0)
         return self._on_device(batch.obs), self._on_device(batch.next_obs), action_1BA
 
     def _on_device(self, obs: Array) -> Tensor:
-        """Return observations as the networks take them: bytes as they are, others as float32."""
+        """Return observations as inputs of the networks: bytes unchanged, all others as float32."""
         check_obs(obs, self.spec)
         if self._norm is not None:
             obs = self._norm(on(self.device, obs))
@@ -411,7 +412,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
 
     @property
     def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:
-        """All weights, and the target weights, themselves and not copies."""
+        """All weights, and the target weights, not copied."""
         return self._weights, self._target
 
     @property
@@ -433,7 +434,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         """Load a state that `state_dict` returned.
 
         Raises:
-            CheckpointError: If it is no state of such a policy.
+            CheckpointError: If it is not the state of such a policy.
             ShapeError: If it is of networks of another size.
         """
         of_critics, of_actor = (f"{x}_{self._optimizer_key}" for x in ("critic", "actor"))

@@ -1,8 +1,8 @@
 """DDPG: a deterministic actor that follows the gradient of the critic's value by its action.
 
-Lillicrap et al. 2016 (arXiv:1509.02971), with Gaussian noise in place of the Ornstein-Uhlenbeck
-process (it does as well: Fujimoto et al. 2018, arXiv:1802.09477), the importance weights of
-prioritized replay and returns of n steps as in Ape-X (Horgan et al. 2018, arXiv:1803.00933).
+The base is Lillicrap et al. 2016 (arXiv:1509.02971). Gaussian noise replaces the Ornstein-Uhlenbeck
+process; it does equally well (Fujimoto et al. 2018, arXiv:1802.09477). Importance weights of
+prioritized replay and n-step returns are added as in Ape-X (Horgan et al. 2018, arXiv:1803.00933).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class DDPGConfig(BoxPolicyConfig):
     """Settings of DDPG. The defaults suit small tasks such as Pendulum."""
 
     noise: float = 0.1
-    """The standard deviation of the noise on actions that explore, where actions reach from -1
-    to 1. Higher tries out more; 0.1 to 0.3 are usual."""
+    """The standard deviation of the exploration noise on actions, which are scaled to -1 to 1.
+    Higher explores more; 0.1 to 0.3 are usual."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,8 +46,8 @@ class DDPGConfig(BoxPolicyConfig):
 class DDPG(BoxPolicy[DeterministicActor, DDPGConfig]):
     """Off-policy deterministic actor-critic for box actions.
 
-    An actor of one's own maps observations, [B, ...], to actions from -1 to 1, [B, A], as a last
-    `torch.tanh` gives them, also while it learns; the policy scales them to the bounds of the
+    Your own actor maps observations, [B, ...], to actions from -1 to 1, [B, A], for example by a
+    last `torch.tanh`, also in training mode. The policy scales actions to the bounds of the
     environment. The target actor is a copy.
 
     Example:
@@ -74,15 +74,15 @@ class DDPG(BoxPolicy[DeterministicActor, DDPGConfig]):
 
         Args:
             obs: [N, ...].
-            explore: Without it every action is the best one, and nothing random is drawn.
-            noise: The standard deviation of what is added, where actions reach from -1 to 1: one
-                for all, or one for each observation, [N]; the config's if None.
+            explore: If false, every action is the best one, and nothing random is drawn.
+            noise: The standard deviation of the noise on actions scaled to -1 to 1: one number, or
+                one for each observation, [N]; the config's if None.
 
         Returns:
             Actions, [N, ...] float32, within their bounds.
 
         Raises:
-            ShapeError: If the observations are not those of the environment it was made for.
+            ShapeError: If the observations are not those of the policy's environment.
         """
         with self._drawing:
             unit_NA = self._actor.act(self.as_inputs(obs))

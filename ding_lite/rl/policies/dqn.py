@@ -1,8 +1,8 @@
 """DQN: learn the value of each action, and take the action of the highest value.
 
-Mnih et al. 2015 (doi:10.1038/nature14236) with the double estimate of van Hasselt et al. 2016
-(arXiv:1509.06461), the dueling network of Wang et al. 2016 (arXiv:1511.06581), the importance
-weights of prioritized replay (Schaul et al. 2016, arXiv:1511.05952) and returns of n steps
+The base is Mnih et al. 2015 (doi:10.1038/nature14236), with the double estimate of van Hasselt et
+al. 2016 (arXiv:1509.06461), the dueling network of Wang et al. 2016 (arXiv:1511.06581), the
+importance weights of prioritized replay (Schaul et al. 2016, arXiv:1511.05952) and n-step returns
 (Sutton and Barto 2018, section 7.1).
 """
 
@@ -71,7 +71,8 @@ from ding_lite.rl.weights.optimizers import MakeOptimizer, make_optimizer
 from ding_lite.settings import check_all, inside, one_of, positive, suggests, whole
 
 _COLUMNS = ("action", "reward", "terminated", "num_steps", "weight")
-"""Columns of a batch that an update reads beside observations; `weight` is of prioritized ones."""
+"""The columns of a batch, besides observations, that an update reads; only prioritized batches have
+`weight`."""
 
 
 @suggests
@@ -80,41 +81,41 @@ class DQNConfig(PolicyConfig):
     """Settings of DQN. The defaults suit small tasks such as CartPole."""
 
     lr: float = 2e-3
-    """Adam's step size. Higher learns faster, too high forgets; 1e-4 to 3e-3 are usual, and the
-    larger the network, the lower."""
+    """Adam's step size. Higher learns faster; too high forgets. 1e-4 to 3e-3 are usual, and larger
+    networks need lower ones."""
     lr_end: float | None = None
-    """The step size from update `lr_updates` on; None stays at `lr`. A tenth of `lr` is usual:
-    lower settles down, and what it has learned stays learned."""
+    """The step size from update `lr_updates` on; None keeps `lr`. A tenth of `lr` is usual: with a
+    lower step size learning settles and less is forgotten."""
     lr_updates: int = 50_000
-    """The updates of that fall, in a straight line. The count of updates is saved, so that a
-    resumed run goes on with exactly the step size that it would have had."""
+    """The number of updates in which the step size falls linearly to `lr_end`. The count of updates
+    is saved, so that a resumed run continues with the same step size."""
     n_step: int = 3
-    """How many rewards are summed before bootstrapping; 1 to 5 are usual."""
+    """The number of rewards summed before bootstrapping; 1 to 5 are usual."""
     double: bool = True
-    """Choose the next action by the online network and value it by the target network: values are
-    overestimated less."""
+    """Choose the next action by the online network and compute its value by the target network, so
+    that values are overestimated less."""
     dueling: bool = False
-    """Estimate the value of an observation and the advantage of each action apart. It helps where
-    many actions have much the same value."""
+    """Estimate the value of an observation and the advantage of each action separately. This helps
+    where many actions have similar values."""
     batch_size: int = 128
-    """The transitions of one update. More are steadier and slower; 32 to 512."""
+    """The transitions of one update. More are more stable and slower; 32 to 512 are usual."""
     loss: Literal["huber", "mse"] = "huber"
-    """`huber` grows linearly from an error of 1 on, so that outliers pull less; `mse` is plain."""
+    """`huber` is linear for errors above 1, so that outliers weigh less; `mse` is quadratic."""
     target_tau: float = 0.01
     """The share of the online weights in each update of the target network. Higher follows faster
-    and less steadily; 0.001 to 0.02 are usual, and 1 copies them."""
+    and less stably; 0.001 to 0.02 are usual, and 1 copies the weights."""
     target_every: int = 1
-    """Updates of the online network per update of the target network; with a tau of 1, 100 to
-    10,000 are usual."""
+    """The number of updates of the online network per update of the target network; with
+    `target_tau` 1, 100 to 10,000 are usual."""
     max_grad_norm: float | None = None
-    """The norm to which a larger gradient is clipped; None leaves it."""
+    """The norm to which a larger gradient is clipped; None does not clip."""
     epsilon_start: float = 1.0
     """The share of random actions at the first env step."""
     epsilon_end: float = 0.1
-    """The share of random actions from env step `epsilon_steps` on. Lower collects higher
-    returns; too low, and a good policy forgets the states that it no longer visits."""
+    """The share of random actions from env step `epsilon_steps` on. Lower gives higher returns
+    while collecting; too low, and a good policy forgets states that it no longer visits."""
     epsilon_steps: int = 5_000
-    """The env steps in which the share of random actions falls, in a straight line."""
+    """The number of env steps in which the share of random actions falls linearly."""
 
     def __post_init__(self) -> None:
         check_all(
@@ -136,19 +137,19 @@ class DQN(OpenPolicy):
     Args:
         spec: The spec of the environments, `envs.spec`.
         config: The settings, or a dict of them.
-        network: A network of one's own in place of the one that the config describes: a module, or
-            a function of the spec that makes one. It maps observations, [B, ...], to the value of
-            each action, [B, A]. The target network is a copy.
-        optimizer: An optimiser in place of Adam, such as `torch.optim.RMSprop`: a function of the
-            parameters. If it takes `lr`, it gets the config's.
+        network: Your own network instead of the one that the config describes: a module, or a
+            function of the spec that makes one. It maps observations, [B, ...], to the value of
+            each action, [B, A]. The target network is a copy of it.
+        optimizer: An optimiser instead of Adam, such as `torch.optim.RMSprop`: a function of the
+            parameters. If it has an argument `lr`, it gets the config's.
         device: The device of the networks, as PyTorch names it.
-        compile: `"torch"` compiles the network for updates, by `torch.compile`; a function such as
-            `partial(torch.compile, mode="max-autotune")` by that. `"graph"` captures updates on a
-            GPU as CUDA graphs.
+        compile: `"torch"` compiles the network for updates with `torch.compile`, and a function
+            such as `partial(torch.compile, mode="max-autotune")` compiles it with that function.
+            `"graph"` captures updates on a GPU as CUDA graphs.
 
     Raises:
-        ConfigError: If the actions are continuous, there is no such device, or the network or the
-            optimiser cannot be used, or compiled.
+        ConfigError: If the actions are continuous, the device does not exist, or the network or
+            the optimiser cannot be used or compiled.
         ShapeError: If the outputs of the network are not [B, A].
 
     Example:
@@ -226,22 +227,22 @@ class DQN(OpenPolicy):
 
     @property
     def target_module(self) -> nn.Module:
-        """The target network as a plain module, on its weights."""
+        """The target network as a plain module, with the same weights."""
         return acting(self._target_net.module)
 
     @property
     def own_modules(self) -> Mapping[str, Mapping[str, nn.Module]]:
-        """The network that the user gave, and its target, by where their tensors are saved."""
+        """The user's network and its target, by the keys and names of their saved tensors."""
         if not self.has_own_network:
             return {}
         return {"q_net": {"": self._q_net.module}, "target_net": {"": self._target_net.module}}
 
     @property
     def module(self) -> nn.Module:
-        """The network as a plain module for inference, on the weights of the policy.
+        """The network as a plain module for inference, with the weights of the policy.
 
-        It maps observations as the environment gives them, [B, ...], to the value of each action,
-        [B, A]. With `normalize_obs` it normalises by the statistics of now.
+        It maps observations as the environment returns them, [B, ...], to the value of each action,
+        [B, A]. With `normalize_obs` it normalises by the present statistics.
         """
         return for_inference(self._q_net.module, self.spec, self._norm, sees_trees=self._sees_trees)
 
@@ -252,14 +253,14 @@ class DQN(OpenPolicy):
 
         Args:
             obs: [N, ...].
-            explore: Without it every action is the best one, and nothing random is drawn.
+            explore: If false, every action is the best one, and nothing random is drawn.
             epsilon: The share of random actions; the config's schedule if None.
 
         Returns:
             Actions, [N] int64.
 
         Raises:
-            ShapeError: If the observations are not those of the environment it was made for.
+            ShapeError: If the observations are not those of the policy's environment.
         """
         obs = packed(obs, self.spec)
         greedy_N: NumpyArray = self.q_values(obs).argmax(axis=1)
@@ -282,7 +283,7 @@ class DQN(OpenPolicy):
             Values, [N, A]; minus infinity for actions that are not legal.
 
         Raises:
-            ShapeError: If the observations are not those of the environment it was made for.
+            ShapeError: If the observations are not those of the policy's environment.
         """
         inputs = self.as_inputs(obs)
         values_NA: FloatArray = only_legal(
@@ -291,10 +292,10 @@ class DQN(OpenPolicy):
         return values_NA
 
     def _inputs(self, obs: ArrayT) -> ArrayT:
-        """Return observations as the network takes them; a network of trees takes packed ones."""
+        """Return observations as inputs of the network; a network of trees takes packed ones."""
         return obs if self._sees_trees else self.spec.inputs(obs)
 
-    @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises instead
+    @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises an error
     def learn(self, batch: Transitions) -> Metrics:
         """Do one update: one step of Adam along the loss, then move the target network.
 
@@ -303,17 +304,17 @@ class DQN(OpenPolicy):
         both are the target network. A truncated transition is bootstrapped like any other.
 
         Args:
-            batch: B transitions, tensors or arrays. What a prioritized replay gave is learned
-                from with its importance weights.
+            batch: B transitions, tensors or arrays. Transitions of a prioritized replay are
+                weighted by their importance weights.
 
         Returns:
-            `loss`, and `q_mean`, the mean value of the actions taken; `lr` too, where it falls;
-            of prioritized transitions also `td_error`, [B]: how far each value was from its
+            `loss`; `q_mean`, the mean value of the actions taken; `lr` if the step size falls; for
+            prioritized transitions also `td_error`, [B], the distance of each value from its
             target.
 
         Raises:
-            NonFiniteError: If the loss is NaN or infinite. The weights are as before then.
-            ShapeError: If the observations are not those of the environment it was made for.
+            NonFiniteError: If the loss is NaN or infinite. The weights are then unchanged.
+            ShapeError: If the observations are not those of the policy's environment.
         """
         inputs = {name: getattr(batch, name, None) for name in _COLUMNS}
         inputs["obs"], inputs["next_obs"] = self._observations(batch)
@@ -327,7 +328,6 @@ class DQN(OpenPolicy):
         return metrics_of(metrics, check)
 
     def _update(self, inputs: Inputs, *, rows: Rows, follows: bool) -> Outputs:
-        """Do an update, but for what the host counts."""
         seen: Any = SimpleNamespace(**inputs)
         weight_1B = None if seen.weight is None else rows.fold(seen.weight)
         q_1BA, saved, next_q_1B = evaluate(
@@ -353,9 +353,9 @@ class DQN(OpenPolicy):
         return metrics
 
     def td_errors(self, transitions: Transitions) -> FloatArray:
-        """Compute how far the value of each transition is from its target, without learning.
+        """Compute the difference of each transition's value from its target, without learning.
 
-        Collectors of Ape-X take them for initial priorities (Horgan et al. 2018, arXiv:1803.00933):
+        Collectors of Ape-X use it for initial priorities (Horgan et al. 2018, arXiv:1803.00933):
         `mw.add_to(replay, priority=policy.td_errors)`.
 
         Args:
@@ -365,7 +365,7 @@ class DQN(OpenPolicy):
             Value minus target, [B] float32, as in `learn`.
 
         Raises:
-            ShapeError: If the observations are not those of the environment it was made for.
+            ShapeError: If the observations are not those of the policy's environment.
         """
         if not len(transitions):  # the first steps complete no transition of n steps
             return np.zeros(0, dtype=np.float32)
@@ -388,7 +388,7 @@ class DQN(OpenPolicy):
         """Raise if a loss is not finite.
 
         Raises:
-            NonFiniteError: It is NaN or infinite.
+            NonFiniteError: If it is NaN or infinite.
         """
         if not math.isfinite(loss):
             number = self.train_iter + 1 if update is None else update
@@ -415,7 +415,7 @@ class DQN(OpenPolicy):
         return Rows.of_one(len(batch), self.config.gamma, self.device)
 
     def _next_mask(self, batch: Transitions) -> AnyArray | None:
-        """Return which actions are legal in the next observations; None where all are."""
+        """Return which actions are legal in the next observations; None without action masks."""
         if not self.spec.has_action_mask:
             return None
         return self.spec.action_mask(on(self.device, batch.next_obs))
@@ -424,9 +424,9 @@ class DQN(OpenPolicy):
         """Step along a gradient, then move the target network.
 
         Args:
-            grad_P: The flat gradient; it is shortened in place where it is too long.
-            weights_P: The flat weights, its own or a copy of them that stands for them.
-            target_P: Those of the target network likewise.
+            grad_P: The flat gradient; it is clipped in place.
+            weights_P: The flat weights: the policy's own, or a copy that replaces them.
+            target_P: The flat weights of the target network, likewise.
         """
         self._optimizer.lr = self._lr(self.train_iter)
         self._move(grad_P, weights_P, target_P, follows=self._follows)
@@ -455,12 +455,12 @@ class DQN(OpenPolicy):
 
     @property
     def lr(self) -> float:
-        """The step size of its last update."""
+        """The step size of the last update."""
         return self._optimizer.lr
 
     @property
     def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:
-        """The weights of the network and of its target, themselves and not copies."""
+        """The weights of the network and of its target, not copied."""
         return self._q_net.weights, self._target_net.weights
 
     @property
@@ -480,7 +480,7 @@ class DQN(OpenPolicy):
         """Load a state that `state_dict` returned.
 
         Raises:
-            CheckpointError: If it is no state of a DQN.
+            CheckpointError: If it is not the state of a DQN.
             ShapeError: If it is of a network of another size.
         """
         self._check_state(state, "q_net", "target_net", self._optimizer_key)
@@ -496,7 +496,7 @@ def network_of(policy: DQN) -> QNetwork:
 
 
 class _Unrecorded:
-    """A network of which nothing is kept for a backward."""
+    """A network that stores nothing for a backward."""
 
     def __init__(self, network: QNetwork) -> None:
         self.forward = network.forward

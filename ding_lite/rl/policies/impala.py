@@ -1,6 +1,7 @@
 """IMPALA: learn from rollouts of older weights (Espeholt et al. 2018, arXiv:1802.01561).
 
-V-trace corrects for the difference, so that collectors need not wait for the learner.
+V-trace corrects for the difference between the weights, so that collectors need not wait for the
+learner.
 """
 
 from __future__ import annotations
@@ -31,27 +32,27 @@ class IMPALAConfig(ActorCriticConfig):
     """Settings of IMPALA. The defaults suit small tasks such as CartPole."""
 
     lr: float = 3e-3
-    """Adam's step size. Higher learns faster, too high forgets; 3e-4 to 5e-3 are usual, and the
-    larger the network, the lower."""
+    """Adam's step size. Higher learns faster; too high forgets. 3e-4 to 5e-3 are usual, and larger
+    networks need lower ones."""
     rho_clip: float = 1.0
-    """The upper bound of the importance ratio of an action in its own advantage and value error.
-    Lower has less variance and more bias; 1 is usual, infinity switches it off."""
+    """The upper bound of an action's importance ratio in its own advantage and value error. Lower
+    has less variance and more bias; 1 is usual, and infinity disables the bound."""
     c_clip: float = 1.0
-    """The upper bound of the ratios that carry a correction back in time. Lower carries it less
-    far; 1 is usual, and never above `rho_clip`."""
+    """The upper bound of the importance ratios that propagate corrections to earlier steps. Lower
+    propagates them less far; 1 is usual, and it must not exceed `rho_clip`."""
     epochs: int = 1
-    """Passes over each batch of rollouts; V-trace is computed anew before each. More learns more
-    from each env step and takes longer; 1 to 20."""
+    """Passes over each batch of rollouts; V-trace is computed anew before each. More passes learn
+    more from each env step and take longer; 1 to 20 are usual."""
     batch_size: int | None = None
-    """Env steps of one update. Fewer are more updates an epoch; None, as in the paper, takes the
-    whole batch. With `memory` they are whole sequences, of one environment at least."""
+    """The env steps of one update. Fewer give more updates per epoch; None, as in the paper, uses
+    the whole batch. With `memory` an update has whole sequences, of at least one environment."""
     clip: float | None = None
-    """The bound on the relative change of an action's probability since it was collected; beyond
-    it the gradient is 0. It keeps many updates of the same env steps stable; 0.1 to 0.3 are usual,
-    and None, as in the paper, bounds nothing but the ratios."""
+    """The bound on the relative change of an action's probability since it was collected; beyond it
+    the gradient is 0. It makes many updates on the same env steps stable; 0.1 to 0.3 are usual, and
+    None, as in the paper, bounds only the ratios."""
     normalize_advantage: bool = True
-    """Normalise the advantages of an update to mean 0 and standard deviation 1, each weighted by
-    its ratio rho. The paper does not."""
+    """Normalise the advantages of an update, each weighted by its ratio rho, to mean 0 and standard
+    deviation 1. The paper does not normalise them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,25 +81,24 @@ class IMPALA(ActorCriticPolicy[IMPALAConfig]):
         self._refuse_capture("have another shape with each end of an episode")
 
     def learn(self, rollouts: Sequence[Rollout], /) -> Metrics:
-        """Go `epochs` times through all env steps, with a step of Adam for each minibatch of them.
+        """Do `epochs` passes over all env steps, with a step of Adam for each minibatch.
 
-        Each epoch begins with V-trace. With its targets v, the cut ratio rho of an action and its
+        Each epoch begins with V-trace. With its targets v, an action's clipped ratio rho and its
         advantage A = r + gamma v' - V(x), the loss of a minibatch is
-        -mean(rho log pi(a|x) A) + value_coef mean((V(x) - v)^2) - entropy_coef H; rho is a
-        constant in it. Where an action has reached the bound of `clip`, its A is 0.
+        -mean(rho log pi(a|x) A) + value_coef mean((V(x) - v)^2) - entropy_coef H, in which rho is a
+        constant. Where an action has reached the bound of `clip`, its A is 0.
 
         Args:
-            rollouts: All of the same length; of any collectors, and any version of the weights.
+            rollouts: All of the same length, from any collectors and any version of the weights.
 
         Returns:
-            Of the last update `loss`, its parts `policy_loss`, `value_loss` and `entropy`,
-            `rho` (the mean cut importance ratio; 1 where the weights are those that acted),
-            `clip_fraction` where there is a `clip` (the share of actions that it holds) and
-            `grad_norm`.
+            From the last update: `loss`, its parts `policy_loss`, `value_loss` and `entropy`, `rho`
+            (the mean clipped importance ratio; 1 if the policy that acted had the same weights),
+            `clip_fraction` if `clip` is set (the share of actions at the bound) and `grad_norm`.
 
         Raises:
-            ShapeError: If they are not of the environment it was made for.
-            NonFiniteError: If a loss is NaN or infinite. That step is not taken then.
+            ShapeError: If they are not of the policy's environment.
+            NonFiniteError: If a loss is NaN or infinite. That step is not done.
         """
         return self._answered(self._updates(rollouts))
 
@@ -113,7 +113,7 @@ class IMPALA(ActorCriticPolicy[IMPALAConfig]):
             for part in steps.split(size, self._rng):
                 values = yield Descend(part)
         if self.config.clip is None:
-            values.pop("clip_fraction", None)  # of others in a population
+            values.pop("clip_fraction", None)  # other members of a population have a `clip`
         return values
 
     def _rows(self, rollout: Rollout) -> Updates[tuple[Minibatch, Seen | None]]:

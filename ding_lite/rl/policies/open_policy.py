@@ -1,4 +1,4 @@
-"""The base of all policies: parts that a user gives, copies, and learning together."""
+"""The base of all policies: a user's own parts, copies, and data-parallel learning."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _OF_NETWORKS = (
 )
 """The settings that describe a network."""
 _RANDOM = {"rng", "network_rng"}
-"""The keys of random numbers in the state of a policy."""
+"""The keys of a policy's state that hold random numbers."""
 
 
 class Learners(Protocol):
@@ -60,7 +60,7 @@ class Learners(Protocol):
         ...
 
     def broadcast(self, value: object, /) -> Any:  # noqa: ANN401 - of any type, as it was given
-        """Return the value that rank 0 has passed."""
+        """Return the value that rank 0 passed."""
         ...
 
     def averager(self) -> Callable[[Tensor], None]:
@@ -75,7 +75,7 @@ class SavedNetwork(Protocol):
         """Copy all tensors to the CPU."""
 
     def load(self, tensors: Mapping[str, Any]) -> None:
-        """Overwrite all tensors, or none of them when one does not fit."""
+        """Overwrite all tensors; if one does not fit, overwrite none."""
 
 
 class OpenPolicy(ABC):
@@ -84,13 +84,14 @@ class OpenPolicy(ABC):
     config: Any
     _rng: np.random.Generator
     _random: TorchRandom | None = None
-    """The stream that networks of a user draw from."""
+    """The stream that a user's networks draw from."""
     _norm: RunningNorm | None
     """The statistics by which observations are normalised."""
     _update: Callable[..., Outputs]
-    """Does an update, but for what the host counts; only policies with captured updates have it."""
+    """Does an update without the counts, which the host keeps. Only policies with updates that can
+    be captured have it."""
     _graph: CapturedUpdate | None = None
-    """Its updates where they are captured."""
+    """The captured update; None if updates are not captured."""
 
     def __init__(
         self,
@@ -105,14 +106,14 @@ class OpenPolicy(ABC):
         self.spec = spec
         self.config = config
         self.device = usable_device(device)
-        """Where the weights are."""
+        """The device of the weights."""
         self.env_step = 0
-        """Env steps acted with `explore=True`."""
+        """The env steps acted with `explore=True`."""
         self.train_iter = 0
-        """Updates done."""
+        """The number of updates done."""
         self.reduce_gradient: Callable[[Tensor], None] | None = None
-        """Called with each flat gradient before a step along it, to change it in place: learners
-        that share their updates average theirs here."""
+        """Called with each flat gradient before the step, to change it in place: data-parallel
+        learners average their gradients here."""
         self._compile = compile
         self._compiler = compiler_of(compile)
         self._parts = {name: part for name, part in parts.items() if part is not None}
@@ -125,11 +126,11 @@ class OpenPolicy(ABC):
     @property
     @abstractmethod
     def _acting_net(self) -> SavedNetwork:
-        """The network that a collector acts by."""
+        """The network that collectors act by."""
 
     @property
     def n_step(self) -> int:
-        """The env steps that one of its transitions spans, unless the episode ends."""
+        """The env steps that a transition spans, unless the episode ends earlier."""
         return int(self.config.n_step)
 
     @property
@@ -148,14 +149,14 @@ class OpenPolicy(ABC):
             weights: Tensors or arrays by name.
 
         Raises:
-            ShapeError: If a name or a shape is not this policy's. Nothing is changed then.
+            ShapeError: If a name or a shape is not this policy's. Then nothing is changed.
         """
         norm, of_network = read_norm(weights, self.spec, self._norm)
         self._acting_net.load(of_network)
         self._norm = norm
 
     def as_inputs(self, obs: Any, /) -> Any:  # noqa: ANN401 - an array, or a tree of them
-        """Return observations packed, checked, of the type of the spec, and normalised."""
+        """Return observations packed, checked, of the spec's dtype, and normalised."""
         obs = packed(obs, self.spec)
         check_obs(obs, self.spec)
         obs = np.asarray(obs, dtype=self.spec.obs_dtype)
@@ -167,7 +168,7 @@ class OpenPolicy(ABC):
         return self._norm
 
     def _progress(self) -> dict[str, Any]:
-        """Copy the random numbers and the counts, which are a part of each state."""
+        """Copy the state of random numbers and the counts, a part of every policy's state."""
         state = {
             "rng": rng_state(self._rng),
             "env_step": self.env_step,
@@ -186,19 +187,19 @@ class OpenPolicy(ABC):
         """Load a state that `state_dict` returned."""
 
     def data_parallel(self, learners: Learners) -> None:
-        """Average gradients with the same policy on other nodes, all of which call this.
+        """Average gradients with the same policy on other nodes, all of which call this method.
 
-        All begin with the state of rank 0. From now on each update takes the mean of their
-        gradients, so that their weights stay equal; it waits for the slowest one. Random numbers
-        and the running means of `normalize_obs` stay apart.
+        All learners begin with the state of rank 0. From then on each update uses the mean of their
+        gradients, so that their weights stay equal, and waits for the slowest learner. Random
+        numbers and the running means of `normalize_obs` are not shared.
 
         Args:
-            learners: `World.current().group("learner")`; this node is one of them.
+            learners: `World.current().group("learner")`, with this node as a member.
 
         Raises:
-            ConfigError: This node is not one of them.
-            DeadlineExceeded: Another node has not joined in time.
-            PeerLost: Later, in an update: one of them has died, left, or hangs.
+            ConfigError: If this node is not a member.
+            DeadlineExceeded: If another node does not join in time.
+            PeerLost: Later, in an update, if a member has died, left, or hangs.
         """
         state = self.state_dict()
         first = learners.broadcast(state if learners.rank == 0 else None)
@@ -229,32 +230,32 @@ class OpenPolicy(ABC):
 
     @property
     def _drawing(self) -> AbstractContextManager[None]:
-        """The random stream of own modules, in place of PyTorch's while they compute."""
+        """The random stream of own modules, which replaces PyTorch's while they compute."""
         if self._random is None or not self.has_own_network:
             return nullcontext()
         return self._random
 
     @property
     def parts(self) -> Mapping[str, object]:
-        """The parts that the user gave, by the name of their argument."""
+        """The user's own parts, by the name of their argument."""
         return self._parts
 
     @property
     def own_modules(self) -> Mapping[str, Mapping[str, nn.Module]]:
-        """The modules that the user gave and their targets, by where their tensors are saved.
+        """The user's own modules and their target networks.
 
-        By the key in `state_dict`, and by the prefix of the names of their tensors there.
+        The keys are those of `state_dict`, and then the prefixes of the tensors' names there.
         """
         return {}
 
     def like(self, config: Any = None, **replaced: object) -> Self:  # noqa: ANN401 - the policy's own dataclass
         """Make another policy of the same kind, with the same parts.
 
-        A module that was given is copied with its weights; a function makes a new one.
+        A module is copied with its weights; a function is called again.
 
         Args:
-            config: Its settings; those of this policy if None.
-            **replaced: Parts to use instead of its own.
+            config: The settings; those of this policy if None.
+            **replaced: Parts that replace this policy's.
         """
         given = {**self._parts, **replaced}
         modules = {name: part for name, part in given.items() if isinstance(part, nn.Module)}
@@ -271,7 +272,6 @@ class OpenPolicy(ABC):
         return self._compile == "graph"
 
     def _compile_networks(self, networks: Iterable[FlatModule]) -> None:
-        """Compile what updates call of modules, if the user wants it."""
         if self._compiler is None:
             return
         found = list(networks)
@@ -285,27 +285,24 @@ class OpenPolicy(ABC):
             flat.run = self._compiler(flat.run)
 
     def _captured(self) -> CapturedUpdate | None:
-        """Return `_update` as one that is captured; None if the user does not want it."""
         if not self._is_captured:
             return None
         check_captures(self.device, optimizer=self._parts.get("optimizer"))
         return CapturedUpdate(self._update, CudaRecorder(self.device), device=self.device)
 
     def _run_update(self, inputs: Inputs, **form: Hashable) -> Outputs:
-        """Do an update as it is, or as a graph."""
         if self._graph is None:
-            with self._drawing:  # once an update, as it takes longer than a small layer
+            with self._drawing:  # once per update: it takes longer than a small layer
                 return self._update(inputs, **form)
         if self.reduce_gradient is not None:
             raise ConfigError(
                 '`compile="graph"` captures updates of one learner, and this one averages its '
                 'gradients with others. Leave `compile` out, or take `compile="torch"`.'
             )
-        with self._random or nullcontext():  # a graph holds no change of generators
+        with self._random or nullcontext():  # a graph cannot contain the change of generators
             return self._graph(inputs, **form)
 
     def _refuse_capture(self, reason: str) -> None:
-        """Raise if the user wants graphs of a policy without any."""
         if self._is_captured:
             raise ConfigError(
                 f'`compile="graph"` captures the updates of DQN and PPO, and those of '
@@ -319,15 +316,15 @@ class OpenPolicy(ABC):
         return twin
 
     def reseed(self, seed: int) -> None:
-        """Draw random numbers of another seed from now on."""
+        """Continue with the random numbers of another seed."""
         set_rng_state(self._rng, rng_state(make_rng(seed, "offspring")))
         if self._random is not None:
             self._random.reseed(seed)
 
     def _guarded(self, loss: Number, check: Callable[[float], None]) -> Tensor | None:
-        """Return whether a step is to be skipped, on a device; raise where the host knows it."""
+        """Return whether to skip a step, on a device; on a CPU raise if the loss is not finite."""
         if self.reduce_gradient is not None:
-            check(float(loss))  # before others take its gradient
+            check(float(loss))  # before other learners use its gradient
         return guard(loss, check)
 
     @property
@@ -336,37 +333,36 @@ class OpenPolicy(ABC):
 
 
 def step_sizes(config: Any) -> Schedule:  # noqa: ANN401 - a config with a falling step size
-    """Return the step size as a function of the updates done."""
+    """Return the step size as a function of the number of updates done."""
     lr_end = config.lr if config.lr_end is None else config.lr_end
     return linear(config.lr, lr_end, steps=config.lr_updates)
 
 
 class GradientPolicy(OpenPolicy):
-    """A policy of one loss, with a gradient that may also be computed by other nodes."""
+    """A policy with a single loss; other nodes may compute its gradient."""
 
     state_size: int = 0
     """The length of the recurrent state of one environment; 0 without memory."""
     _optimizer: Optimizer
     _lr_at: Schedule
     _skipped: Tensor | None = None
-    """On a device, 1.0 if an update of this `learn` was left out, else 0.0."""
+    """On a device, 1.0 if an update of this `learn` was skipped, else 0.0."""
 
     @property
     @abstractmethod
     def _grad_P(self) -> Tensor:
-        """The flat gradient that the backward writes; it is shortened in place."""
+        """The flat gradient that the backward writes; it is clipped in place."""
 
     @property
     @abstractmethod
     def _buffers(self) -> Mapping[str, Tensor]:
-        """The tensors that are saved and not learned by gradients, such as running means."""
+        """The tensors that are saved but not learned by gradients, such as running means."""
 
     def make_memory(self, num_envs: int) -> Memory | None:
-        """Make the memory that it acts by in so many environments; None without memory."""
+        """Make a memory for so many environments; None for a policy without memory."""
         return Memory(num_envs, self.state_size) if self.state_size else None
 
     def _check_memory(self, memory: Memory | None) -> None:
-        """Raise unless a memory was given to a policy that has one, and only to such."""
         if (memory is not None) != bool(self.state_size):
             has = "has memory: give `memory=`" if self.state_size else "has no memory: leave it out"
             raise ConfigError(
@@ -378,7 +374,7 @@ class GradientPolicy(OpenPolicy):
     def _keeping_buffers(self) -> Iterator[None]:
         before = {name: buffer.clone() for name, buffer in self._buffers.items()}
         yield
-        buffers = self._buffers  # others, where the network sets them anew
+        buffers = self._buffers  # read again, as the network may have replaced them
         changed = [name for name, old in before.items() if not torch.equal(old, buffers[name])]
         for name, old in before.items():
             buffers[name].copy_(old)
@@ -393,14 +389,14 @@ class GradientPolicy(OpenPolicy):
         """Do one step of the optimiser along a gradient of `gradients`, or a mean of several.
 
         Args:
-            grad_P: [P]. It is left as it is.
+            grad_P: [P]. It is not changed.
 
         Returns:
-            Its length, before it was shortened to `max_grad_norm`.
+            Its length before it was clipped to `max_grad_norm`.
 
         Raises:
             ShapeError: If it is of other weights.
-            NonFiniteError: If it is not finite. The weights are as before then.
+            NonFiniteError: If it is not finite. The weights are then unchanged.
         """
         own_P = self._grad_P
         if not isinstance(grad_P, Tensor):
@@ -419,13 +415,13 @@ class GradientPolicy(OpenPolicy):
     def _improve(
         self, loss: Number, grad_P: Tensor | None = None, weights_P: Tensor | None = None
     ) -> Number:
-        """Apply the gradient of a loss that was written; return its length.
+        """Apply the gradient of a loss; return its length.
 
-        Gradient and weights are its own if None.
+        `grad_P` and `weights_P` are the policy's own if None.
         """
         grad_P = self._grad_P if grad_P is None else grad_P
         if self.reduce_gradient is not None:
-            self._check_finite(float(loss))  # before others take its gradient
+            self._check_finite(float(loss))  # before other learners use its gradient
             self.reduce_gradient(grad_P)
         norm, skip = self._clipped(loss, grad_P)
         self._step(grad_P, weights_P, skip=skip)
@@ -433,7 +429,7 @@ class GradientPolicy(OpenPolicy):
         return norm
 
     def _clipped(self, loss: Number, grad_P: Tensor) -> tuple[Number, Tensor | None]:
-        """Shorten the gradient; return its length, and on a device whether to skip the step."""
+        """Clip the gradient; return its length, and on a device whether to skip the step."""
         norm = clip_norm(grad_P, self.config.max_grad_norm)
         if isinstance(loss, Tensor):
             return norm, (~torch.isfinite(loss + norm)).float()  # the sum is finite if both are
@@ -441,20 +437,18 @@ class GradientPolicy(OpenPolicy):
         return norm, None
 
     def _note_skip(self, skip: Tensor | None) -> None:
-        """Remember for the metrics of a `learn` that an update was left out."""
         if skip is not None:
             self._skipped = skip if self._skipped is None else torch.maximum(self._skipped, skip)
 
     def _step(
         self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None
     ) -> None:
-        """Step along the gradient; with a `skip` of 1.0 weights stay as they are."""
         self._optimizer.lr = self._lr_at(self.train_iter)
         self._optimizer.step(grad_P, weights_P, skip=skip)
         self.train_iter += 1
 
     def _metrics(self, values: Mapping[str, Any]) -> Metrics:
-        """Return the metrics of the last update of `learn`; the loss is NaN if one was left out."""
+        """Return the metrics of the last update of `learn`; `loss` is NaN if one was skipped."""
         skipped, self._skipped = self._skipped, None
         if skipped is not None:
             values = {**values, "loss": torch.where(skipped > 0.0, torch.nan, values["loss"])}
@@ -473,10 +467,10 @@ class GradientPolicy(OpenPolicy):
 
 
 def check_no_description(config: object) -> None:
-    """Raise if settings describe a network, where the user has given one.
+    """Raise if settings describe a network although the user has given one.
 
     Raises:
-        ConfigError: They do: they are not the defaults.
+        ConfigError: If such a setting differs from its default.
     """
     found = {
         f"`{name}`": f"`{name}` is {getattr(config, name)!r}"
@@ -492,7 +486,7 @@ def check_no_description(config: object) -> None:
 
 
 def without_unused(settings: Mapping[str, Any], parts: Mapping[str, object]) -> dict[str, Any]:
-    """Return settings without those that describe what the given parts of a policy replace.
+    """Return settings without those that describe a network or optimiser that a part replaces.
 
     Example:
         >>> without_unused({"hidden": (512,), "lr": 1e-3}, {"network": nn.Linear})

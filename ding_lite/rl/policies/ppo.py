@@ -22,7 +22,7 @@ from ding_lite.rl.weights.compiled import CapturedUpdate, Inputs, Outputs
 from ding_lite.settings import check_all, inside, positive, suggests, whole
 
 _COLUMNS = ("obs", "action", "log_prob_B", "advantage_B", "target_B")
-"""The columns of a minibatch that an update reads beside its sequences."""
+"""The columns of a minibatch that an update reads, besides its sequences."""
 
 
 @suggests
@@ -31,25 +31,25 @@ class PPOConfig(ActorCriticConfig):
     """Settings of PPO. The defaults suit small tasks such as CartPole."""
 
     lr: float = 2e-3
-    """Adam's step size. Higher learns faster, too high forgets; 1e-4 to 2e-3 are usual, and the
-    larger the network, the lower."""
+    """Adam's step size. Higher learns faster; too high forgets. 1e-4 to 2e-3 are usual, and larger
+    networks need lower ones."""
     gae_lambda: float = 0.95
     """Lambda of GAE: 0 relies on the values, 1 on the rewards; 0.9 to 0.97 are usual."""
     clip: float = 0.2
     """The bound on the relative change of an action's probability in all updates of a rollout;
     beyond it the gradient is 0. 0.1 to 0.3 are usual."""
     epochs: int = 4
-    """Passes over each rollout. More learns more from each env step and takes longer; 3 to 20 are
-    usual."""
+    """Passes over each rollout. More passes learn more from each env step and take longer; 3 to 20
+    are usual."""
     batch_size: int = 64
-    """The env steps of one update. Fewer are more updates an epoch; 64 to 4,096 are
-    usual. With `memory` they are whole sequences, of one environment at least."""
+    """The env steps of one update. Fewer give more updates per epoch; 64 to 4,096 are usual. With
+    `memory` an update has whole sequences, of at least one environment."""
     normalize_advantage: bool = True
     """Normalise the advantages of an update to mean 0 and standard deviation 1, so that the scale
     of rewards does not matter."""
     target_kl: float | None = None
-    """Skip the rest of a rollout's updates once the policy's divergence from the one that collected
-    it is above this, in nats; 0.01 to 0.05 are usual. None does all updates."""
+    """Skip the rest of a rollout's updates once the policy's divergence from the policy that
+    collected it exceeds this, in nats; 0.01 to 0.05 are usual. None does all updates."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,9 +83,9 @@ class PPO(ActorCriticPolicy[PPOConfig]):
         return super()._captured()
 
     def learn(self, rollouts: Sequence[Rollout], /) -> Metrics:
-        """Go `epochs` times through all env steps, in minibatches, with a step of Adam for each.
+        """Do `epochs` passes over all env steps, with a step of Adam for each minibatch.
 
-        With the ratio r of an action's probability to what it was, the loss is
+        With the ratio r of an action's present probability to that at its collection, the loss is
         -mean(min(r A, clip(r, 1 - clip, 1 + clip) A)) + value_coef mean((V(x) - target)^2)
         - entropy_coef H. Advantages and targets are computed once, before the first step.
 
@@ -93,13 +93,13 @@ class PPO(ActorCriticPolicy[PPOConfig]):
             rollouts: All of the same length.
 
         Returns:
-            Of the last minibatch `loss`, its parts `policy_loss`, `value_loss` and `entropy`,
+            From the last minibatch: `loss`, its parts `policy_loss`, `value_loss` and `entropy`,
             `approx_kl` (the divergence from the policy that collected, in nats), `clip_fraction`
             (the share of actions beyond the clip) and `grad_norm`.
 
         Raises:
-            ShapeError: If they are not of the environment it was made for.
-            NonFiniteError: If a loss is NaN or infinite. That step is not taken then.
+            ShapeError: If they are not of the policy's environment.
+            NonFiniteError: If a loss is NaN or infinite. That step is not done.
         """
         return self._answered(self._updates(rollouts))
 
@@ -127,7 +127,6 @@ class PPO(ActorCriticPolicy[PPOConfig]):
         return values
 
     def _update(self, inputs: Inputs, *, rows: Rows) -> Outputs:
-        """Do an update of a minibatch, but for what the host counts."""
         columns = {name: inputs[name] for name in _COLUMNS}
         unroll = Unroll(inputs["state_NS"], inputs["ended_TN"]) if "state_NS" in inputs else None
         values = self._write_gradient(rows, Minibatch(**columns, unroll=unroll))

@@ -1,8 +1,8 @@
 """SAC: an actor that maximises the return and its entropy.
 
-Haarnoja et al. 2018 (arXiv:1801.01290, with the two critics and without the value network of
-arXiv:1812.05905), with the learned temperature of the latter: the weight of the entropy rises
-while it is below its target, and falls while it is above.
+The base is Haarnoja et al. 2018 (arXiv:1801.01290), with two critics, without a value network, and
+with a learned temperature, as in arXiv:1812.05905. The temperature, the weight of the entropy,
+rises while the entropy is below its target, and falls while it is above.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class SACConfig(BoxPolicyConfig):
     """Settings of SAC. The defaults suit small tasks such as Pendulum."""
 
     alpha: float = 1.0
-    """The initial temperature: the weight of the entropy beside rewards. Higher explores more;
-    0.1 to 1 are usual."""
+    """The initial temperature: the weight of the entropy relative to rewards. Higher explores
+    more; 0.1 to 1 are usual."""
     learn_alpha: bool = True
     """Whether the temperature is learned so that the entropy meets `target_entropy`."""
     target_entropy: float | None = None
-    """The entropy to hold, of actions from -1 to 1: at most 0.69 for each dimension. By default
-    minus the number of dimensions, as is usual."""
+    """The target of the entropy, of actions scaled to -1 to 1: at most 0.69 for each dimension. By
+    default it is minus the number of dimensions, as is usual."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,10 +53,9 @@ class SACConfig(BoxPolicyConfig):
 class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
     """Off-policy maximum-entropy actor-critic for box actions.
 
-    An actor of one's own maps observations, [B, ...], to means and logarithms of standard
-    deviations of a Gaussian, side by side as [B, 2A] or as a tuple of two [B, A]. The policy
-    applies the tanh, and scales actions to the bounds of the environment. Beyond -20 to 2 the
-    logarithms are clipped.
+    Your own actor maps observations, [B, ...], to means and logarithms of standard deviations of a
+    Gaussian, side by side as [B, 2A] or as a tuple of two [B, A]. The policy clips the logarithms
+    to -20 to 2, applies the tanh, and scales actions to the bounds of the environment.
 
     Example:
         >>> from ding_lite.rl import make_envs
@@ -78,7 +77,7 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
 
     @property
     def target_entropy(self) -> float:
-        """The entropy that the temperature holds."""
+        """The entropy that the temperature is learned for."""
         wanted = self.config.target_entropy
         return -float(self._box.size) if wanted is None else wanted
 
@@ -92,14 +91,14 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
 
         Args:
             obs: [N, ...].
-            explore: Draw it from the distribution that the actor gives; without it every action
-                is that of the mean, and nothing random is drawn.
+            explore: Draw actions from the actor's distribution; if false, every action is the
+                tanh of the mean, and nothing random is drawn.
 
         Returns:
             Actions, [N, ...] float32, within their bounds.
 
         Raises:
-            ShapeError: If the observations are not those of the environment it was made for.
+            ShapeError: If the observations are not those of the policy's environment.
         """
         obs = self.as_inputs(obs)
         with self._drawing:
@@ -109,7 +108,7 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
             return self._box.from_unit(self._actor.draw(obs, self.draw_noise(len(obs))))
 
     def _parameters_of_actor(self) -> list[nn.Parameter]:
-        """Return what an own optimiser steps with the actor: the temperature too, if it learns."""
+        """Return the parameters of the actor's own optimiser, with a learned temperature."""
         of_temperature = self._networks.parameters("log_") if self.config.learn_alpha else []
         return super()._parameters_of_actor() + of_temperature
 

@@ -1,8 +1,8 @@
 """TD3: DDPG with three measures against overestimated values.
 
-Fujimoto et al. 2018 (arXiv:1802.09477, algorithm 1): targets take the lower of two critics; noise
-on the next action, so that a narrow peak of a critic is not exploited; and fewer updates of the
-actor than of the critics.
+Fujimoto et al. 2018 (arXiv:1802.09477, algorithm 1). Targets use the lower of two critics. Noise on
+the next action prevents the exploitation of narrow peaks of a critic. The actor is updated less
+often than the critics.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class TD3Config(DDPGConfig):
     """Settings of TD3. The defaults suit small tasks such as Pendulum."""
 
     target_noise: float = 0.2
-    """The standard deviation of the noise on the next actions of targets, where actions reach
-    from -1 to 1. Higher makes values smoother over actions; 0.1 to 0.3 are usual."""
+    """The standard deviation of the noise on the next actions of targets, which are scaled to -1 to
+    1. Higher makes values smoother over actions; 0.1 to 0.3 are usual."""
     target_noise_clip: float = 0.5
     """The noise on the next actions is clipped to plus and minus this."""
     policy_delay: int = 2
-    """Updates of the critics for one of the actor and the targets."""
+    """The number of updates of the critics per update of the actor and the targets."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,7 +44,7 @@ class TD3Config(DDPGConfig):
 class TD3(DDPG):
     """Off-policy deterministic actor-critic for box actions, with twin critics.
 
-    An actor of one's own is as for `DDPG`.
+    Your own actor is as for `DDPG`.
 
     Example:
         >>> from ding_lite.rl import make_envs

@@ -1,7 +1,7 @@
 """Any module as an actor-critic network, with gradients by autograd.
 
-Own modules get observations as the environment gives them: bytes are not scaled, observations of
-several parts are a tree.
+A user's modules get observations as the environment returns them: bytes are not scaled, and
+observations of several parts are a tree.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Parts: TypeAlias = Mapping[str, MakeModule | None]
 
 
 class OwnActorCritic(nn.Module):
-    """A user's module, or an actor and a critic apart, as one module.
+    """A user's module, or separate actor and critic modules, as one module.
 
     Args:
         network: Returns action parameters, [B, D], and values, [B] or [B, 1]; with a state as its
@@ -49,10 +49,10 @@ class OwnActorCritic(nn.Module):
         self.actor: Any = actor
         self.critic: Any = critic
         self.state_size = int(getattr(network, "state_size", 0))
-        """The length of its recurrent state; 0 without memory."""
+        """The length of the recurrent state; 0 without memory."""
 
     def forward(self, obs: Any, *state: Tensor) -> tuple[Tensor, ...]:  # noqa: ANN401 - a tree
-        """Compute action parameters, [B, D], values, [B], and the next states where it has any."""
+        """Compute action parameters, [B, D], values, [B], and next states if it has memory."""
         if self.network is not None:
             outputs_BD, value, *states = self.network(obs, *state)
         else:
@@ -65,7 +65,7 @@ class RecordedActorCritic:
 
     Args:
         random: The stream that the module draws from; None for one that draws nothing.
-        num_apart: How many weights, at the end, get their gradients from elsewhere.
+        num_apart: The number of weights, at the end, for which `backward` writes no gradients.
     """
 
     def __init__(
@@ -146,35 +146,35 @@ class RecordedActorCritic:
 
 @dataclass(frozen=True, slots=True)
 class Unroll:
-    """The sequences of env steps that a network goes through: how they begin and where they end."""
+    """The initial states and the ends of episodes of the sequences that a network computes."""
 
     state_NS: AnyArray
     """The states before the first step."""
     ended_TN: AnyArray
-    """Whether the episode ended with this step, so that the next one begins anew."""
+    """Whether the episode ended with the step, so that the next state is zeros."""
 
     def take(self, envs_M: AnyArray) -> Unroll:
         return Unroll(self.state_NS[envs_M], self.ended_TN[:, envs_M])
 
 
 class Unrolled(NamedTuple):
-    """The outputs of a network for sequences, in the order of merged steps."""
+    """The outputs of a network for sequences, in the order of `merged`."""
 
     outputs_BD: Tensor
     value_B: Tensor
     behind_TNS: Tensor
-    """The states behind each step, also where an episode ended with it."""
+    """The states after each step, not yet set to zeros at the ends of episodes."""
 
 
 class RecurrentActorCritic(RecordedActorCritic):
     """A module that maps observations and states to action parameters, values and next states.
 
     It may have `encode(obs)`, the part of its `forward` that needs no state, and
-    `recur(features, state)`, the rest: observations of all steps are encoded at once then.
+    `recur(features, state)`, the rest. Then the observations of all steps are encoded at once.
     """
 
     def step(self, obs: AnyArray, state_NS: AnyArray) -> tuple[AnyArray, AnyArray, AnyArray]:
-        """Compute outputs, [N, D], values, [N], and the next states, [N, S]; records nothing."""
+        """Compute outputs, [N, D], values, [N], and next states, [N, S], without autograd."""
         self.flat.train(False)
         with torch.no_grad(), self._drawing():
             inputs = self._inputs(obs)
@@ -210,7 +210,7 @@ class RecurrentActorCritic(RecordedActorCritic):
     def backward_unrolled(
         self, saved: Unrolled, outputs_grad_BD: AnyArray, value_grad_B: AnyArray
     ) -> None:
-        """Write `grads`, given what `unroll` recorded and the gradients of both outputs."""
+        """Write `grads`, given the result of `unroll` and the gradients of both outputs."""
         self.backward([saved.outputs_BD, saved.value_B], outputs_grad_BD, value_grad_B)
 
 
@@ -219,7 +219,7 @@ def unseen_states(
 ) -> AnyArray:
     """Return the states before the observations of `unseen_obs`, [N + K, S].
 
-    Those of an episode that was cut off are the ones behind its last step, not yet set to 0.
+    For a truncated episode it is the state after its last step, not yet set to 0.
     """
     behind = computable(behind_TNS)
     last_NS = behind[-1] * ~ended_TN[-1][:, None]
@@ -236,7 +236,7 @@ def make_own_actor_critic(
     random: TorchRandom,
     device: str | torch.device,
 ) -> tuple[RecordedActorCritic, bool]:
-    """Make the network of a user's modules; return also whether it has log-stds of its own."""
+    """Make the network of a user's modules; return also whether it computes log-stds."""
     _check_parts(parts)
     made = {
         name: made_module(make, spec, seed=seed, name=name).to(device)

@@ -1,10 +1,10 @@
-"""Modules of users as actors and critics for box actions, with gradients by autograd.
+"""Users' modules as actors and critics for box actions, with gradients by autograd.
 
-The networks of this package have a written-out backward behind the same methods. What is learned
-from runs as `Module.train` has it; targets, actions, and the values that an actor follows run as
-`Module.eval` has it, without Dropout.
+The networks of this package have a written-out backward behind the same methods. Forwards that are
+learned from run in the mode of `Module.train`. Targets, actions, and the values that an actor
+maximises are computed in the mode of `Module.eval`, for example without Dropout.
 
-Outputs have the axis of members that written-out networks have, here of a single policy.
+Outputs have an axis of members as those of written-out networks do, of length 1 here.
 Shape letters: E critics, B rows, O outputs of an actor, A numbers of an action.
 """
 
@@ -34,14 +34,14 @@ from ding_lite.rl.weights.flat_module import (
 )
 
 _RANGE_SCALES = (1.0, 10.0, 1000.0)
-"""How far from 0 the observations lie with which the range of an actor's outputs is probed."""
+"""The scales of the observations by which the range of an actor's outputs is checked."""
 _NUM_PROBES = 64
 
 
 class RecordedActor:
     """A module that maps observations to the numbers of a distribution, or to actions.
 
-    Several outputs, [B, A] each, count as one, side by side.
+    Several outputs, [B, A] each, are joined side by side.
     """
 
     def __init__(self, flat: FlatModule, spec: EnvSpec) -> None:
@@ -74,10 +74,10 @@ class RecordedActor:
 
 
 class CriticList(nn.ModuleList):
-    """Critics, one module each or one for all of them."""
+    """Critics: one module for each, or one module for all of them."""
 
     def forward(self, obs: Tree, action_BA: Tensor, first: int | None = None) -> Tensor:
-        """Compute the values, [E, B]; only those of the `first` critics if given."""
+        """Compute the values, [E, B], of all critics or of the `first` ones."""
         columns = chain.from_iterable(_columns(critic(obs, action_BA)) for critic in self)
         return torch.stack([*islice(columns, first)])
 
@@ -155,9 +155,9 @@ def made_critics(
 ) -> CriticList:
     """Make a user's critics, and check them.
 
-    A function of the spec is called for each critic. A module that gives the values of all critics
-    stands for all; one that gives a single value is copied, and the layers of the copy are
-    initialised anew: equal critics would stay equal.
+    A function of the spec is called for each critic. A module that returns the values of all
+    critics is used for all of them. A module that returns a single value is copied, and the layers
+    of the copies are initialised anew, because equal critics would stay equal.
     """
     seeds = spawn_seeds(seed, "critic", count=num_critics)
     modules = [made_module(make, spec, seed=seeds[0], name="critic").to(device)]
@@ -179,7 +179,7 @@ def made_critics(
 
 
 def check_range(actor: Callable[[Tensor], Tensor], spec: EnvSpec, *, device: torch.device) -> None:
-    """Raise unless an actor keeps its actions within -1 to 1, also far from usual observations."""
+    """Raise unless an actor keeps its actions within -1 to 1, also for unusual observations."""
     for obs in _probes(spec, device=device):
         check_actions(actor(obs), spec)
 
@@ -200,7 +200,7 @@ def joined(found: Any) -> Tensor:  # noqa: ANN401 - a tensor, or several
 
 
 def _num_values(module: nn.Module, spec: EnvSpec, num_critics: int, *, device: torch.device) -> int:
-    """Return how many critics a module stands for: one, or all."""
+    """Return how many critics a module computes: one, or all."""
     action_BA = torch.zeros((2, int(np.prod(spec.action_shape))), device=device)
     inputs = [spec.unpack(sample_obs(spec, device=device)), action_BA]
     outputs = _listed(run_once(module, inputs, spec=spec, name="critic"))
@@ -216,7 +216,6 @@ def _num_values(module: nn.Module, spec: EnvSpec, num_critics: int, *, device: t
 
 
 def _columns(found: Any) -> Iterator[Tensor]:  # noqa: ANN401 - a tensor, or several
-    """Yield the values of each critic, [B]."""
     for values in _listed(found):
         if values.dim() == 1:
             yield values
@@ -236,7 +235,7 @@ def _floats_of(outputs: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> boo
 
 
 def _initialised(module: nn.Module, *, seed: int) -> nn.Module:
-    """Initialise the layers of a module that learn anew, as far as they know how."""
+    """Initialise anew the learned layers of a module that have `reset_parameters`."""
     with seeded(seed, "critic"):
         for part in module.modules():
             reset = getattr(part, "reset_parameters", None)
@@ -256,10 +255,10 @@ def _check_different(one: nn.Module, other: nn.Module) -> None:
 
 
 def _probes(spec: EnvSpec, *, device: torch.device) -> Iterator[Tensor]:
-    """Yield batches of observations, usual and far from usual."""
+    """Yield batches of observations of a usual size, and of far larger ones."""
     generator = torch.Generator().manual_seed(0)
     shape = (_NUM_PROBES, *spec.obs_shape)
-    if spec.obs_dtype is np.uint8:  # packed floats would be any floats, NaN among them
+    if spec.obs_dtype is np.uint8:  # random bytes as packed floats could be NaN
         top = 256 if spec.packing is None else 1
         yield torch.randint(0, top, shape, generator=generator, dtype=torch.uint8).to(device)
         return

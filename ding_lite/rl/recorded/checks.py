@@ -16,7 +16,8 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat_module import check_parameters, copied
 
 _NUM_SAMPLES = 2
-"""Observations of the first forward. One would hide outputs without an axis for the batch."""
+"""The number of observations of the first forward. With one, a missing axis of the batch would not
+be noticed."""
 
 
 def check_outputs(
@@ -28,11 +29,11 @@ def check_outputs(
     name: str = "network",
     num_states: int = 0,
 ) -> Any:  # noqa: ANN401 - what the module returns
-    """Run a module once, and raise unless its outputs have the shapes of a policy.
+    """Run a module once, and raise unless its outputs have the shapes that a policy needs.
 
-    `expected` has the shape of each output without the batch's axis; a list has those of which an
-    output may have any. One output may be returned as it is, several as a tuple. The last
-    `num_states` are states, which need no gradient. Return what the module returned.
+    `expected` has the shape of each output without the axis of the batch, or a list of the shapes
+    that are allowed. A module may return a single output as a tensor, several as a tuple. The last
+    `num_states` outputs are states, which need no gradient. Return the module's outputs.
     """
     found = run_once(module, inputs, spec=spec, name=name)
     outputs = found if isinstance(found, tuple | list) else (found,)
@@ -55,7 +56,7 @@ def check_outputs(
 
 
 def run_once(module: nn.Module, inputs: Sequence[Any], *, spec: EnvSpec, name: str) -> Any:  # noqa: ANN401 - what the module returns
-    """Run a module once as for acting; nothing of it changes, nor PyTorch's global generator."""
+    """Run a module once without training; its state and PyTorch's generator stay the same."""
     check_parameters(module, name=name)
     was_training = module.training
     module.eval()
@@ -75,7 +76,7 @@ def check_learning(
     name: str,
     num_learned: int = 0,
 ) -> None:
-    """Run a copy of a module as for an update; raise unless it can be learned, and copied then."""
+    """Run a copy of a module in training mode; raise unless it can be learned, and copied again."""
     copy = copied(module).train()
     with torch.enable_grad(), warnings.catch_warnings(action="ignore"):
         found = _run(copy, inputs, spec=spec, name=name)
@@ -95,11 +96,11 @@ def check_learning(
             f"`{name}` ({type(module).__name__}) cannot be learned, as its outputs have no "
             f"gradient: {reason}"
         )
-    copied(copy)  # some cannot be copied any more once they have run
+    copied(copy)  # some modules cannot be copied after a forward in training mode
 
 
 def _run(module: nn.Module, inputs: Sequence[Any], *, spec: EnvSpec, name: str) -> Any:  # noqa: ANN401 - what the module returns
-    """Run a module, and raise where it does not take its inputs or changes them."""
+    """Run a module, and raise if it does not accept its inputs or changes them."""
     tensors = [leaf for _, leaf in leaves(list(inputs))]
     versions = [tensor._version for tensor in tensors]
     state = torch.get_rng_state()

@@ -1,8 +1,8 @@
 """A module that maps observations to a value per action, with gradients by autograd.
 
-The network of this package for vectors on a CPU has a written-out backward behind the same
-protocol, which takes less time for small layers. Modules get observations as the environment
-gives them: bytes are not scaled.
+For vectors on a CPU this package has a written-out network with the same protocol, which takes less
+time for small layers. Modules get observations as the environment returns them: bytes are not
+scaled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ding_lite.rl.weights.flat_module import FlatModule
 class RecordedQNetwork:
     """A module that maps observations to a value per action, as a `QNetwork`.
 
-    `see` makes of packed observations what the module takes; None for the observations.
+    `see` maps packed observations to the module's input; None passes observations unchanged.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class RecordedQNetwork:
         torch.autograd.backward([saved], [grad_BA.to(self._device)])
 
     def values(self, obs: NumpyArray) -> FloatArray:
-        with torch.no_grad():  # not compiled, as N changes from one use to the next
+        with torch.no_grad():  # not compiled, as N changes between calls
             values = self._values(self.flat.module, as_tensor(obs), is_training=False)
         values_NA: FloatArray = values.cpu().numpy()
         return values_NA

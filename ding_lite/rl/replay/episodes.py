@@ -1,4 +1,4 @@
-"""A replay of whole episodes, which samples sequences of env steps."""
+"""A replay of whole episodes, from which sequences of env steps are sampled."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ _ENDS = ("terminated", "truncated")
 
 
 class EpisodeBuffer:
-    """The newest finished episodes; samples are sequences of consecutive env steps.
+    """The newest finished episodes, from which sequences of consecutive env steps are sampled.
 
-    An episode of L env steps takes L + 1 rows, one for each observation. It is stored when it ends,
-    as a whole, in place of the oldest ones; of one with more observations than there are rows only
-    the end is kept. With `state_size` the recurrent state before each step is kept, too, from which
-    a policy with memory goes on (R2D2: Kapturowski et al. 2019). Where one becomes longer, as the
-    memory of an agent of a population grows, zeros are added behind the others.
+    An episode of L env steps takes L + 1 rows, one for each observation. It is stored as a whole
+    when it ends, and replaces the oldest ones. Of an episode that is longer than the buffer only
+    the end is stored. With `state_size` the recurrent state before each step is stored too, with
+    which a policy with memory begins (R2D2: Kapturowski et al. 2019). If states become longer, as
+    when the memory of an agent in a population grows, shorter ones are padded with zeros.
 
     Args:
-        spec: The environments', for the shapes and types.
-        capacity: How many observations to keep.
-        num_envs: How many environments each step comes from.
-        state_size: The length of the recurrent state of an environment; None keeps no states.
-            A longer one that comes later makes room for itself.
-        fields: Fields of your own, as those of a `ReplayBuffer`, a row for each env step.
-        seed: Draws the samples.
+        spec: The spec of the environments, for shapes and types.
+        capacity: The number of observations to keep.
+        num_envs: The number of environments of each step.
+        state_size: The length of the recurrent state of an environment; None stores no states. A
+            longer state that is added later increases it.
+        fields: Your own fields, as in a `ReplayBuffer`, a row for each env step.
+        seed: The seed of sampling.
 
     Raises:
         ConfigError: If a setting is out of range, a field has no usable name, shape or dtype, or
@@ -100,15 +100,15 @@ class EpisodeBuffer:
         """The size of the full buffer, in bytes, without the episodes under way."""
         check_fits(self.memory_bytes, what=f"A buffer for {spec.env_id}", capacity=capacity)
         self._arrays = zeros(layout, capacity)
-        # Rows are numbered in order, and number n lies in row n % capacity. An episode is
-        # known by the number of its first row and its length in env steps.
+        # Rows are numbered in order, and number n is stored in row n % capacity. An episode is
+        # identified by the number of its first row and its length in env steps.
         self._next = 0
         self._episodes: deque[tuple[int, int]] = deque()
         self._num_steps = 0
         self._starts_and_ends: tuple[NumpyArray, NumpyArray] | None = None
         self._last_obs: NumpyArray | None = None
         self._is_resumed = False
-        # The steps of the episodes under way, by environment: a value of each column.
+        # The steps of the unfinished episodes of each environment: the values of `_columns`.
         self._columns = tuple(name for name in layout if name not in _ENDS)
         longest = capacity - 1
         self._open: list[deque[tuple[Any, ...]]] = [deque(maxlen=longest) for _ in range(num_envs)]
@@ -126,17 +126,17 @@ class EpisodeBuffer:
         """Add a step to the episode of each environment; store the episodes that it ends.
 
         Args:
-            step: One env step of N environments; or transitions of one env step each, of which
-                every N are a step of the N environments, as `mw.collect` makes them. What is in
-                their `extra`, `state` included, need not be given again.
+            step: One env step of N environments. Or transitions of one env step each, in which
+                every N are a step of the N environments, as `mw.collect` makes them; values in
+                their `extra`, including `state`, need not be passed separately.
             state: The recurrent states before the step, [N, S], for a buffer with `state_size`.
             **own: The values of the buffer's own `fields`, [N, ...] each.
 
         Raises:
-            ConfigError: If states or one of the own fields are missing, or unknown, or the step
-                does not continue the episodes under way.
-            ShapeError: If the step is not one of N environments as the spec says, or what comes
-                with it has another shape or kind of numbers.
+            ConfigError: If states or own fields are missing or unknown, or the step does not
+                continue the unfinished episodes.
+            ShapeError: If an array has another shape than the spec and N environments require, or
+                another kind of numbers.
         """
         if isinstance(step, Transitions):
             for part, more in self._steps_of(step, {} if state is None else {"state": state}, own):
@@ -147,7 +147,7 @@ class EpisodeBuffer:
             self._check_continues(step.obs, self._last_obs)
         self._is_resumed, self._last_obs = False, step.next_obs
         for env, steps in enumerate(self._open):
-            # Copies: a view would keep the observations of all environments.
+            # Copies, because views would keep alive the observations of all environments.
             steps.append(tuple(value[env].copy() for value in values))
         for env in np.flatnonzero(step.terminated | step.truncated).tolist():
             ends = (step.terminated[env], step.truncated[env])
@@ -157,7 +157,7 @@ class EpisodeBuffer:
     def _check_continues(self, obs: NumpyArray, last_obs: NumpyArray) -> None:
         differs_N = (obs != last_obs).reshape(self.num_envs, -1).any(axis=1)
         broken = [env for env in np.flatnonzero(differs_N).tolist() if self._open[env]]
-        if self._is_resumed:  # environments that were not resumed have begun new episodes instead
+        if self._is_resumed:  # environments that were not restored have begun new episodes
             for env in broken:
                 self._open[env].clear()
         elif broken:
@@ -188,7 +188,7 @@ class EpisodeBuffer:
             yield step, {name: values[part] for name, values in more.items()}
 
     def reset(self) -> None:
-        """Drop the episodes under way; needed when environments are reset amid them."""
+        """Drop the unfinished episodes; call it when environments are reset within an episode."""
         for steps in self._open:
             steps.clear()
 
@@ -196,17 +196,18 @@ class EpisodeBuffer:
         """Sample sequences, as torch tensors. Each env step is equally likely to be the first.
 
         Args:
-            batch_size: How many sequences.
-            length: Env steps of each, at most: a sequence ends with its episode.
-            burn_in: So many env steps before the first one are returned as well, which bring a
-                stored recurrent state up to date. Near the beginning of an episode there are fewer.
+            batch_size: The number of sequences.
+            length: The maximum number of env steps; a sequence ends with its episode.
+            burn_in: The number of env steps before the first one that are returned too, from which
+                a stored recurrent state is updated. Near the beginning of an episode there are
+                fewer.
 
         Returns:
-            Sequences of `burn_in + length` steps. Those that do not exist are not in the `mask`:
-            the first ones of a shorter burn-in, and those after the end of the episode.
+            Sequences of `burn_in + length` steps. The `mask` excludes steps that do not exist: the
+            first ones of a shorter burn-in, and those after the end of the episode.
 
         Raises:
-            ConfigError: If there is no episode yet, or a number is out of range.
+            ConfigError: If no episode is stored yet, or a number is out of range.
         """
         check_all(whole(1, batch_size=batch_size, length=length), whole(0, burn_in=burn_in))
         if not self._episodes:
@@ -220,7 +221,7 @@ class EpisodeBuffer:
         episode_B = ends.searchsorted(step_B, side="right")
         lengths = np.diff(ends, prepend=0)[episode_B][:, None]
         left_B1 = (ends[episode_B] - step_B)[:, None]  # env steps to the end of the episode
-        # The time of each row in its episode; those outside of it are not in the mask.
+        # The time of each row in its episode; rows outside of it are not in the mask.
         time_BT = lengths - left_B1 + np.arange(-burn_in, length + 1)
         row_BT = starts[episode_B][:, None] + time_BT.clip(0, lengths)
         row_BT %= self.capacity
@@ -229,7 +230,7 @@ class EpisodeBuffer:
 
         taken = {"obs": self._outputs.take(self._arrays["obs"], row_BT), "mask": mask_BT}
         for name in ("action", "reward", *_ENDS, *self._own):
-            # The row of an episode's last observation has zeros in all the others.
+            # In the row of an episode's last observation all other fields are zeros.
             taken[name] = self._outputs.take(self._arrays[name], row_BT[:, :-1])
             if burn_in:
                 taken[name][before_BT] = 0
@@ -240,7 +241,7 @@ class EpisodeBuffer:
         return Sequences(**tensors, burn_in=burn_in, extra=extra)
 
     def clear(self) -> None:
-        """Remove all episodes, also those under way."""
+        """Remove all episodes, including the unfinished ones."""
         self.reset()
         self._episodes.clear()
         self._num_steps = 0
@@ -293,9 +294,9 @@ class EpisodeBuffer:
         return tuple(given_N[name] for name in self._columns)
 
     def _fitted(self, state: NumpyArray) -> NumpyArray:
-        """Return states with zeros behind them, [N, S]; longer ones make all others longer."""
+        """Return states padded with zeros, [N, S]; longer states increase the `state_size`."""
         if state.ndim != 2 or self.state_size is None:
-            return state  # refused later
+            return state  # the shape is checked later
         self._widen_states(state.shape[1])
         return with_zeros(state, self.state_size)
 
@@ -333,7 +334,7 @@ class EpisodeBuffer:
         """Load a state that `state_dict` returned.
 
         Raises:
-            CheckpointError: If it is no state of such a buffer.
+            CheckpointError: If it is not the state of such a buffer.
         """
         what = f"an EpisodeBuffer of {self.num_envs} environments"
         check_keys(state, self.state_dict(), what)
@@ -356,6 +357,6 @@ class EpisodeBuffer:
 
 
 def with_zeros(array: NumpyArray, size: int) -> NumpyArray:
-    """Return an array with zeros behind its last axis, up to a length."""
+    """Return an array with its last axis padded with zeros up to a length."""
     missing = size - array.shape[-1]
     return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, missing)]) if missing > 0 else array

@@ -1,13 +1,14 @@
-"""Storage of stacked observations in which each frame is kept once.
+"""Storage of stacked observations that stores each frame once.
 
-An image observation is a stack of the newest frames of its environment. The next one has all of
-them but the oldest, plus one, so a replay that stores `obs` and `next_obs` as given stores each
-frame 2 x stack times. Here a frame is kept once, and an observation is a row of frame indices.
+An image observation is a stack of the newest frames of its environment. The next observation has
+all of them but the oldest, and one new frame. So a replay that stores `obs` and `next_obs` directly
+stores each frame 2 x stack times. Here each frame is stored once, and an observation is a row of
+frame indices.
 
-What is ugly here and why: a transition does not name its environment, its order, or how many env
-steps it spans. So frames are recognised by their content: a hash finds a recent frame that may be
-the same, and a comparison of all bytes decides. Observations that share no frames take more
-memory, but what is stored is always what was given.
+A transition does not contain its environment, its position in time, or the env steps that it spans.
+Therefore frames are recognised by their content: a hash finds a recent frame that may be equal, and
+a comparison of all bytes decides. Observations that share no frames take more memory, but they are
+always restored exactly.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ from ding_lite.rl.replay.outputs import Outputs
 from ding_lite.rl.seeding import make_rng
 
 ADD_AT_ONCE = 32
-"""Observations that are hashed and compared at a time: a processor's cache can hold them."""
+"""The number of observations hashed and compared at a time, which fit into a processor's cache."""
 READ_AT_ONCE = 64
-"""Observations that are gathered at a time: then the frames that `obs` and `next_obs` share are
-read from memory once."""
+"""The number of observations gathered at a time, so that the frames that `obs` and `next_obs` share
+are read from memory once."""
 SPARE_FRAMES = 512
-"""Room for more frames than transitions, beside an eighth of the capacity. Each episode has one
-more; and a frame that is recognised after a while holds its place for as long."""
+"""The number of frames beyond the transitions and an eighth of the capacity. Each episode has one
+frame more than transitions, and a frame that is recognised later keeps its row until then."""
 
 
 class Frames:
     """The observations of a replay's transitions.
 
     The first axis of `obs_shape` has the frames, the oldest first. With a `stack` of 1 an
-    observation that is `next_obs` of one transition and `obs` of another is still kept once.
+    observation that is `next_obs` of one transition and `obs` of another is still stored once.
     """
 
     def __init__(
@@ -49,17 +50,17 @@ class Frames:
         self._capacity = capacity
         frame_shape = (obs_shape[0] // stack, *obs_shape[1:])
         self._num_frames = _num_frames(stack, capacity)
-        # Only so many of the newest frames are recognised. Environments take turns, so this must
-        # be several times their number.
+        # The number of newest frames that are recognised. Environments take turns, so it must be
+        # several times their number.
         self._window = _num_frames(stack, capacity) - capacity - 4 * stack
         room = (self._num_frames - self._window) // (2 * stack)
         self._at_once = max(1, min(ADD_AT_ONCE, room))
 
-        # Frames are numbered in order, and number n lies in row n % num_frames.
+        # Frames are numbered in order, and number n is stored in row n % num_frames.
         self._next_number = 0
         self._frames = np.zeros((self._num_frames, *frame_shape), dtype=dtype)
         self._words = _as_words(self._frames)
-        # The newest transition that each frame is of: it ends with the frame, and all before it.
+        # The newest transition with each frame; if the frame is overwritten, it and all before go.
         self._last_serial = np.full(self._num_frames, -1, dtype=np.int64)
         # By slot: the rows of the frames of `obs`, then of those of `next_obs`.
         self._rows = np.zeros((capacity, 2 * stack), dtype=np.int32)
@@ -68,22 +69,22 @@ class Frames:
         self._hash_of_row = np.zeros(self._num_frames, dtype=np.uint64)
         self._first_hashed = 0
         factors = make_rng(0, "frames").integers(1 << 62, size=self._words.shape[1:])
-        self._factors = (2 * factors + 1).astype(np.uint64)  # odd: no bit of a word is lost
+        self._factors = (2 * factors + 1).astype(np.uint64)  # odd, so that no bit of a word is lost
         self._outputs = Outputs()
 
     @staticmethod
     def bytes_for(
         obs_shape: tuple[int, ...], dtype: np.dtype[Any], *, stack: int, capacity: int
     ) -> int:
-        """Return the memory that they take, in bytes."""
+        """Return the memory of the storage, in bytes."""
         frame_bytes = math.prod(obs_shape) // stack * dtype.itemsize
         frames = _num_frames(stack, capacity) * (frame_bytes + 8 + 8)
         return frames + capacity * 2 * stack * np.dtype(np.int32).itemsize
 
     def add(self, serial: int, obs: NumpyArray, next_obs: NumpyArray) -> int:
-        """Store the observations of transitions with consecutive numbers, from `serial` on.
+        """Store the observations of transitions with consecutive serials, from `serial` on.
 
-        Return the number of the oldest transition that still has all of its frames.
+        Return the serial of the oldest transition that still has all of its frames.
         """
         oldest = 0
         for start in range(0, len(obs), self._at_once):
@@ -95,7 +96,7 @@ class Frames:
         return oldest
 
     def gather(self, slot_B: npt.NDArray[np.int64]) -> tuple[NumpyArray, NumpyArray]:
-        """Return the observations of transitions: `obs` and `next_obs`, [B, ...]."""
+        """Return the observations of transitions, `obs` and `next_obs`, [B, ...] each."""
         shape = (len(slot_B), self._stack, *self._frames.shape[1:])
         obs = self._outputs.empty(shape, self._frames.dtype)
         next_obs = self._outputs.empty(shape, self._frames.dtype)
@@ -107,7 +108,7 @@ class Frames:
         return obs.reshape(-1, *self._obs_shape), next_obs.reshape(-1, *self._obs_shape)
 
     def _add(self, serial_B: NumpyArray, observations: NumpyArray, *, side: int) -> int:
-        """Find or store the frames of few observations; return the oldest serial left whole."""
+        """Find or store the frames of observations; return the oldest serial still complete."""
         frames = np.ascontiguousarray(observations, dtype=self._frames.dtype)
         frames = frames.reshape(-1, *self._frames.shape[1:])
         words = _as_words(frames)
@@ -126,7 +127,7 @@ class Frames:
         oldest = self._keep(frames, hash_F, new)
 
         differs = self._words.take(row_F, axis=0) != words
-        if differs.any():  # not what the hash had promised
+        if differs.any():  # equal hashes of different frames
             others = np.flatnonzero(differs.any(axis=1)).tolist()
             row_F[others] = (self._next_number + np.arange(len(others))) % self._num_frames
             oldest = max(oldest, self._keep(frames, hash_F, others))
@@ -134,11 +135,11 @@ class Frames:
         row_BF = row_F.reshape(len(serial_B), self._stack)
         columns = slice(side * self._stack, (side + 1) * self._stack)
         self._rows[serial_B % self._capacity, columns] = row_BF
-        self._last_serial[row_BF] = serial_B[:, None]  # of several the last, which is the newest
+        self._last_serial[row_BF] = serial_B[:, None]  # the last one, the newest, stays
         return oldest
 
     def _keep(self, frames: NumpyArray, hash_F: NumpyArray, new: list[int]) -> int:
-        """Write frames over the oldest ones; return the oldest serial left whole."""
+        """Write frames over the oldest ones; return the oldest serial still complete."""
         if not new:
             return 0
         numbers = range(self._next_number, self._next_number + len(new))
@@ -164,7 +165,7 @@ class Frames:
             self._first_hashed = numbers.stop
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state; its arrays are the memory in use, not copies."""
+        """Return the state; its arrays are the used memory itself, not copies."""
         used = min(self._next_number, self._num_frames)
         return {
             "frames": self._frames[:used],
@@ -206,7 +207,7 @@ def _num_frames(stack: int, capacity: int) -> int:
 
 
 def _as_words(frames: NumpyArray) -> NumpyArray:
-    """View frames as rows of the widest integers that their size is a multiple of."""
+    """View frames as rows of the widest integers that divide their size."""
     rows = frames.reshape(len(frames), -1).view(np.uint8)
     width = next(width for width in (8, 4, 2, 1) if rows.shape[1] % width == 0)
     return rows.view(f"u{width}")

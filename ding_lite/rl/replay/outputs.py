@@ -1,8 +1,8 @@
 """Output arrays of samples, reused once the caller holds no reference to them.
 
-A batch of images takes megabytes. The system clears fresh memory of that size page by page, which
-takes longer than copying the images. What is ugly here and why: whether a batch, or a view of it,
-is still in use is read from the reference count of its array, as CPython keeps it.
+A batch of images takes megabytes. The system clears newly allocated memory of that size page by
+page, which takes longer than copying the images. CPython's reference count of an array says whether
+a batch, or a view of it, is still in use.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy.typing as npt
 from ding_lite.rl.batch import NumpyArray
 
 LARGE_BYTES = 1 << 18
-"""The size, in bytes, from which on memory is reused; smaller arrays are faster to allocate."""
+"""The size, in bytes, from which on memory is reused; smaller arrays are allocated faster."""
 MOST_KEPT = 8
 """The number of arrays that are kept for reuse; beyond it arrays are allocated."""
 
 
 class Outputs:
-    """Gathers rows of arrays into memory that it reuses."""
+    """Gathers rows of arrays into reused memory."""
 
     def __init__(self) -> None:
         self._arrays: list[NumpyArray] = [np.empty(0)]
@@ -30,11 +30,11 @@ class Outputs:
         self._arrays.clear()
 
     def take(self, source: NumpyArray, index: npt.NDArray[np.integer[Any]]) -> NumpyArray:
-        """Return the rows of an array at an index of any shape, in memory of the caller's own."""
+        """Return the rows of an array at an index of any shape, in memory that the caller owns."""
         if index.size * source.strides[0] < LARGE_BYTES:
             return source.take(index, axis=0)
         out = self.empty((*index.shape, *source.shape[1:]), source.dtype)
-        # Numpy writes straight into `out` only if it need not check the indices, which are valid.
+        # Numpy writes directly into `out` only in a mode that checks no indices; they are valid.
         return source.take(index, axis=0, out=out, mode="clip")
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NumpyArray:

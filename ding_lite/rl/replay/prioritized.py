@@ -35,13 +35,13 @@ class Drawn:
     """Transitions drawn from a replay, with the sums that sampling from several replays needs."""
 
     fields: dict[str, NumpyArray]
-    """By field of `Transitions`, and of the replay's own, [B, ...]; empty without draws."""
+    """The fields of `Transitions`, and the replay's own, [B, ...] each; empty without draws."""
     value: npt.NDArray[np.float64]
-    """The priority of each to the power of alpha, [B]."""
+    """The priority of each transition to the power of alpha, [B]."""
     serial: npt.NDArray[np.int64]
-    """The number of each, [B]."""
+    """The serial of each transition, [B]."""
     total: float
-    """The sum of all values in the replay."""
+    """The sum of the values of all transitions in the replay."""
     size: int
     """The number of transitions in the replay."""
 
@@ -50,27 +50,28 @@ class PrioritizedReplay(ReplayBuffer):
     """The newest transitions, sampled in proportion to their priorities.
 
     A transition of priority p is sampled with probability P = p**alpha / (sum of all p**alpha).
-    A new one has the current highest priority, so that it is soon sampled, or the one that `add`
-    is given for it. Each batch has importance weights, (N P)**-beta divided by the highest of the
-    batch, which correct the bias of this sampling: with a beta of 1 fully.
+    A new one gets the priority that `add` is given, or the present highest one, so that it is
+    sampled soon. Each batch has importance weights, (N P)**-beta divided by the highest of the
+    batch. They correct the bias of this sampling, fully with a beta of 1.
 
     Args:
-        spec: The environment's, for the shapes and types; those of the first transitions if None.
-        capacity: How many transitions to keep.
+        spec: The environment's spec, for shapes and types; if None they are those of the first
+            transitions.
+        capacity: The number of transitions to keep.
         alpha: 0 samples uniformly, 1 fully in proportion to the priorities; 0.5 to 0.7 are usual.
-        beta: The default of `sample`. 0.4 is usual at first; let it rise to 1 until the end of a
+        beta: The default of `sample`. 0.4 is usual at first; increase it to 1 until the end of a
             run: `train(..., beta=linear(0.4, 1.0, steps=...))`.
         offset: Added to each priority, so that a transition with an error of 0 is sampled again.
-            Lower does so more seldom; 1e-6 to 1e-2 are usual.
-        fields: Fields of your own, as those of a `ReplayBuffer`.
-        seed: Draws the samples.
-        fast: Whether numba does the loops: None where it is installed, True insists on it. The
+            With a lower offset this is rarer; 1e-6 to 1e-2 are usual.
+        fields: Your own fields, as in a `ReplayBuffer`.
+        seed: The seed of sampling.
+        fast: Whether numba runs the loops; None uses it if it is installed, True requires it. The
             samples are the same.
-        device: Of the transitions, as that of a `ReplayBuffer`; priorities are kept on the CPU.
+        device: The device of the transitions, as in a `ReplayBuffer`; priorities stay on the CPU.
 
     Raises:
         ConfigError: If a setting is out of range, or the machine has too little memory.
-        MissingExtraError: If numba is insisted on and not installed.
+        MissingExtraError: If `fast` is true and numba is not installed.
 
     Example:
         >>> from ding_lite.rl import make_envs
@@ -79,7 +80,7 @@ class PrioritizedReplay(ReplayBuffer):
         (0.6, 3718672)
     """
 
-    def __init__(  # noqa: PLR0913 - all but one by name, and few at a time
+    def __init__(  # noqa: PLR0913 - all but one by name, and few are given at a time
         self,
         spec: EnvSpec | None = None,
         *,
@@ -109,18 +110,17 @@ class PrioritizedReplay(ReplayBuffer):
         """Add transitions, in place of the oldest ones.
 
         Args:
-            transitions: What to add, B of them.
-            priority: The priority of each, [B], 0 or more, such as |TD error|; by default all
-                have the current highest one.
+            transitions: B transitions.
+            priority: The priority of each, [B], 0 or more, such as |TD error|; by default the
+                present highest one.
             **own: The values of the replay's own `fields`; see `ReplayBuffer.add`.
 
         Raises:
-            ShapeError: If a field does not have the shape, or the kind of numbers, that it had so
-                far or that the environment's spec says, or if there are not as many priorities as
-                transitions.
-            NonFiniteError: If a priority is NaN or infinite. Nothing is added then.
-            ConfigError: If a priority is below 0, if one of the own fields is missing or unknown,
-                or if they need more memory than the machine has, and no spec was given.
+            ShapeError: If a field has another shape or kind of numbers than the spec or earlier
+                transitions have, or if the number of priorities differs from that of transitions.
+            NonFiniteError: If a priority is NaN or infinite. Then nothing is added.
+            ConfigError: If a priority is below 0, if an own field is missing or unknown, or if,
+                without a spec, the first transitions need more memory than the machine has.
         """
         if priority is not None:
             priority = checked_priorities(to_numpy(priority), len(transitions))
@@ -133,21 +133,22 @@ class PrioritizedReplay(ReplayBuffer):
             self._set_values(max(first, self._next - self.capacity), self._next, highest)
             if priority is not None:
                 self._set_priorities(np.arange(first, self._next), priority)
-            # Some may have been removed early, with their frames; their slots are not yet reused.
+            # Some were removed early because their frames were; their slots are not yet reused.
             self._set_values(max(oldest, self._next - self.capacity), self._oldest, 0.0)
 
     def sample(self, batch_size: int, *, beta: float | None = None) -> PrioritizedTransitions:
         """Sample transitions in proportion to their priorities, as torch tensors.
 
-        The sum of all priorities is cut into as many parts as there are transitions to draw, and
-        each part gives one: so high and low priorities are in proportion (appendix B.2.1).
+        The sum of all priorities is divided into as many segments as there are transitions to draw,
+        and one is drawn from each segment (appendix B.2.1), which keeps the proportions in each
+        batch.
 
         Args:
-            batch_size: How many.
+            batch_size: The number of transitions.
             beta: The degree of correction by the importance weights, 0 to 1.
 
         Raises:
-            ConfigError: If the replay holds fewer transitions than that.
+            ConfigError: If the replay has fewer transitions.
         """
         with self._lock:
             self._check_batch_size(batch_size)
@@ -170,7 +171,7 @@ class PrioritizedReplay(ReplayBuffer):
         """Draw transitions, with the sums that sampling from several replays needs.
 
         Args:
-            count: How many; an empty replay always draws none.
+            count: The number of transitions; 0 from an empty replay.
         """
         with self._lock:
             tree = self._tree
@@ -186,7 +187,7 @@ class PrioritizedReplay(ReplayBuffer):
             )
 
     def _serials_of(self, slot_B: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the serials of the transitions in these slots, which ascend."""
+        """Return the serials of the transitions in these slots, which are sorted."""
         newest = self._next - 1
         newest_slot = newest % self.capacity
         serial_B = slot_B + (newest - newest_slot)
@@ -199,16 +200,16 @@ class PrioritizedReplay(ReplayBuffer):
         Transitions that were overwritten or cleared since they were sampled are skipped.
 
         Args:
-            batch: From `sample`, at any time.
+            batch: A batch from `sample`, however old.
             priority: [B], each 0 or more. Only their proportions matter.
 
         Returns:
-            How many of the transitions the replay still holds.
+            The number of these transitions that the replay still has.
 
         Raises:
-            ShapeError: If there are not as many priorities as transitions.
-            NonFiniteError: If one of them is NaN or infinite. Nothing is changed then.
-            ConfigError: If one of them is below 0. Nothing is changed then.
+            ShapeError: If the number of priorities differs from that of transitions.
+            NonFiniteError: If a priority is NaN or infinite. Then nothing is changed.
+            ConfigError: If a priority is below 0. Then nothing is changed.
         """
         return self.update_serials(batch.serial, to_numpy(priority))
 
@@ -255,8 +256,8 @@ class PrioritizedReplay(ReplayBuffer):
         """Load a state that `state_dict` returned.
 
         Raises:
-            CheckpointError: If it is no state of a replay of this kind, capacity, shapes, `alpha`
-                and `offset`.
+            CheckpointError: If it is not the state of a replay of this kind, capacity, shapes,
+                `alpha` and `offset`.
         """
         with self._lock:
             super().load_state_dict(state)
@@ -273,7 +274,6 @@ class PrioritizedReplay(ReplayBuffer):
                 )
 
     def _set_values(self, first: int, last: int, value: float) -> None:
-        """Set the value of the transitions with the numbers `first` to before `last`."""
         while first < last:
             start = first % self.capacity
             stop = min(start + last - first, self.capacity)
@@ -285,10 +285,10 @@ _NONE = (np.zeros(0, np.int64), np.zeros(0, np.float64))
 
 
 def importance_weights(chance_B: npt.NDArray[np.float64], beta: float) -> npt.NDArray[np.float32]:
-    """Compute importance weights: 1 for the least likely of a batch, less for others.
+    """Compute importance weights: 1 for the least likely of a batch, lower for the others.
 
-    They are divided by the batch's highest. The least likely transition of the whole replay is
-    hardly ever drawn, and one with an error of 0 would bring all other weights close to 0.
+    They are divided by the highest of the batch, not of the whole replay: its least likely
+    transition is hardly ever drawn, and if its error is 0, all other weights would be close to 0.
     """
     ratio_B: npt.NDArray[np.float32] = chance_B.astype(np.float32)
     ratio_B /= ratio_B.min()
@@ -296,9 +296,9 @@ def importance_weights(chance_B: npt.NDArray[np.float64], beta: float) -> npt.ND
 
 
 def checked_priorities(priority_B: NumpyArray, count: int) -> npt.NDArray[np.float32]:
-    """Return priorities of that many transitions in single precision, finite and not below 0."""
+    """Return `count` priorities as float32, checked to be finite and not below 0."""
     _check_count(priority_B, count)
-    with np.errstate(over="ignore"):  # to infinity, which is refused
+    with np.errstate(over="ignore"):  # large numbers become infinite, which raises below
         single_B: npt.NDArray[np.float32] = priority_B.astype(np.float32, copy=False)
     if not ((single_B >= 0.0) & (single_B < np.inf)).all():
         _refuse(single_B)

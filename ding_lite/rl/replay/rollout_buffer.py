@@ -1,4 +1,4 @@
-"""A buffer for one round of on-policy env steps."""
+"""A buffer for the env steps of one on-policy update."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ ValueOf: TypeAlias = Callable[[NumpyArray], Array]
 class RolloutBuffer:
     """The env steps since the last update, in order, of N environments.
 
-    Fill it with `add`, close it with `finish`, and learn from `minibatches`. The first step that
-    is added after that begins the next round.
+    Fill it with `add`, close it with `finish`, and learn from `minibatches`. The next step that is
+    added begins the next round.
 
     Args:
-        spec: The environments', for the shapes and types.
-        num_envs: How many there are.
-        num_steps: How many steps of each make a round. More sum more rewards before they rely on
+        spec: The spec of the environments, for shapes and types.
+        num_envs: The number of environments.
+        num_steps: The number of steps of each environment in a round. More sum more rewards before
             the value estimate, and learn less often; 5 to 2,048 are usual.
         gamma: The discount of one env step.
         gae_lambda: 0 relies on the values, 1 on the rewards; 0.9 to 0.97 are usual.
-        seed: Draws the order of the minibatches.
+        seed: The seed of the order of minibatches.
 
     Raises:
         ConfigError: If a setting is out of range, or the machine has too little memory.
@@ -89,7 +89,7 @@ class RolloutBuffer:
         self._arrays = zeros(layout, num_steps, num_envs)
         self._time = 0
         self._is_finished = False
-        # The last observations of truncated episodes: by time, which environments, and which obs.
+        # Of truncated episodes: the time, the environments and their last observations.
         self._cut: list[tuple[int, NumpyArray, NumpyArray]] = []
         self._last_obs: NumpyArray = np.zeros(0)
         self._outputs = Outputs()
@@ -112,7 +112,7 @@ class RolloutBuffer:
 
         Raises:
             ConfigError: If the round is full and not finished.
-            ShapeError: If an array is not of N environments as the spec says.
+            ShapeError: If an array does not have the shape of the spec and N environments.
         """
         if self._is_finished:
             self.clear()
@@ -135,11 +135,11 @@ class RolloutBuffer:
         self._time += 1
 
     def finish(self, value_of: ValueOf) -> None:
-        """Compute advantages and targets with `gae`; a round may be finished before it is full.
+        """Compute advantages and targets with `gae`. A round may be finished before it is full.
 
         Args:
-            value_of: Estimates the values of observations. It is called once, with those after the
-                last step and the last ones of truncated episodes.
+            value_of: Estimates the values of observations. It is called once, with the observations
+                after the last step and the last ones of truncated episodes.
 
         Raises:
             ConfigError: If the round has no step yet.
@@ -173,8 +173,8 @@ class RolloutBuffer:
         """Yield all env steps in random order, as torch tensors.
 
         Args:
-            batch_size: Env steps in each; the last one of an epoch has the rest.
-            epochs: How often each env step is yielded.
+            batch_size: The env steps of a minibatch; the last one of an epoch has the rest.
+            epochs: The number of passes over all env steps.
 
         Raises:
             ConfigError: If `finish` was not called, or a number is below 1.
@@ -216,7 +216,7 @@ class RolloutBuffer:
         """Load a state that `state_dict` returned.
 
         Raises:
-            CheckpointError: If it is no state of such a buffer.
+            CheckpointError: If it is not the state of such a buffer.
         """
         check_keys(state, self.state_dict(), "a RolloutBuffer")
         load_rows(self._arrays, state["arrays"], state["time"])

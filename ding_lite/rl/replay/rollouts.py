@@ -1,4 +1,4 @@
-"""Rollouts for learning: checked, joined, on a device, and split in minibatches."""
+"""Rollouts for learning: checked, joined, moved to a device, and split into minibatches."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ding_lite.rl.spec import EnvSpec
 def join_rollouts(rollouts: Sequence[Rollout], spec: EnvSpec, *, state_size: int = 0) -> Rollout:
     """Join rollouts of the same length along the axis of environments.
 
-    They may come from other nodes, so their shapes are checked. The version of the result is the
-    oldest among them.
+    Their shapes are checked, because they may come from other nodes. The version of the result is
+    the oldest among them.
     """
     if not rollouts:
         raise ConfigError("There is no rollout to learn from; at least one was expected.")
@@ -62,7 +62,7 @@ def join_rollouts(rollouts: Sequence[Rollout], spec: EnvSpec, *, state_size: int
 
 
 def on_device(rollout: Rollout, device: torch.device) -> Rollout:
-    """Return a rollout with its arrays as tensors on a device; on a CPU the rollout itself."""
+    """Return a rollout as tensors on a device; on a CPU return it unchanged."""
     if isinstance(on(device, rollout.reward), np.ndarray):
         return rollout
     kept: dict[str, Any] = {field.name: getattr(rollout, field.name) for field in fields(rollout)}
@@ -84,7 +84,7 @@ def unseen_obs(rollout: Rollout) -> AnyArray:
 
 
 def next_values(rollout: Rollout, value_TN: AnyArray, unseen_M: AnyArray) -> AnyArray:
-    """Return the values of the next observations; any number where it terminated."""
+    """Return the values of the next observations; arbitrary where an episode terminated."""
     num_envs = rollout.num_envs
     next_value_TN = namespace(value_TN).empty_like(value_TN)
     next_value_TN[:-1] = value_TN[1:]
@@ -95,18 +95,18 @@ def next_values(rollout: Rollout, value_TN: AnyArray, unseen_M: AnyArray) -> Any
 
 @dataclass(frozen=True, slots=True)
 class Minibatch:
-    """Env steps with their advantages and value targets: in any order, or whole sequences."""
+    """Env steps with their advantages and value targets, in any order or as whole sequences."""
 
     obs: AnyArray
     action: AnyArray
     log_prob_B: AnyArray
-    """The log-probability of the action under the weights that collected it."""
+    """The log-probability of the action by the weights that collected it."""
     advantage_B: AnyArray
     target_B: AnyArray
-    """The return to regress the value on."""
+    """The regression target of the value."""
     unroll: Unroll | None = None
-    """The sequences that the steps are, for a policy with memory: merged [T, N]. Without memory
-    they have no order."""
+    """The sequences that consist of the steps, merged from [T, N], for a policy with memory. None
+    without memory; the steps then have no order."""
 
     def __len__(self) -> int:
         return len(self.target_B)
@@ -121,14 +121,14 @@ class Minibatch:
         )
 
     def split(self, size: int, rng: np.random.Generator) -> Iterator[Minibatch]:
-        """Yield minibatches of about so many env steps, drawn without replacement.
+        """Yield minibatches of about `size` env steps, drawn without replacement.
 
-        Sequences stay whole: then they are as many as have that many env steps, at least one.
+        Sequences stay whole: a minibatch has as many as make up `size` env steps, at least one.
         """
         if len(self) <= size:
             yield self
         elif self.unroll is None:
-            # As many as fit, of even size: a few left over would pull as much as all the others.
+            # All about equally large: a smaller one would weigh as much as each of the others.
             for index_B in self._drawn(len(self), round(len(self) / size), rng):
                 yield self.take(index_B)
         else:
@@ -146,7 +146,7 @@ class Minibatch:
             yield replace(part, unroll=unroll.take(envs_M))
 
     def _drawn(self, total: int, parts: int, rng: np.random.Generator) -> Sequence[AnyArray]:
-        """Return the numbers below `total` in random order, in parts, on the device of the rows."""
+        """Return the numbers below `total` in random order, in parts, on the rows' device."""
         if isinstance(self.target_B, Tensor):
             return torch.tensor_split(on(self.target_B.device, rng.permutation(total)), parts)
         return np.array_split(rng.permutation(total), parts)

@@ -1,8 +1,8 @@
-"""Memory for transitions, laid out for reading some of them at random.
+"""Memory of a replay, laid out for reading transitions at random.
 
-The small fields of a transition lie together in one record: memory is fetched in pieces of 64
-bytes, and a transition then takes one or two of them instead of one a field. Fields with long rows
-have an array of their own, and images are kept as `Frames`.
+The small fields of a transition are stored together in one record: memory is read in lines of 64
+bytes, and a record takes one or two of them instead of one line per field. Fields with long rows
+have separate arrays, and images are stored as `Frames`.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from ding_lite.rl.replay.outputs import Outputs
 from ding_lite.rl.spec import EnvSpec
 
 Layout: TypeAlias = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
-"""The shape and dtype of one row of each field: those of `Transitions`, then a replay's own."""
+"""The shape and dtype of one row of each field: those of `Transitions`, then a user's own."""
 
 OwnFields: TypeAlias = Mapping[str, tuple[tuple[int, ...], npt.DTypeLike]]
-"""Fields that a user adds: the shape and the dtype of one row of each, by name."""
+"""A user's own fields by name: the shape and the dtype of one row of each."""
 
 FIELDS = tuple(field.name for field in fields(Transitions))
 RESERVED = {*FIELDS, "extra", "transitions", "priority", "self"}
-"""Names that no own field may have: `add` takes something else by them."""
+"""The names that no own field may have, because `add` uses them otherwise."""
 SMALL_BYTES = 256
-"""Rows up to this size lie in records; of longer ones a second copy would cost too much."""
+"""The largest row that is stored in records; for larger ones the second copy takes too long."""
 _OBSERVATIONS = ("obs", "next_obs")
 
 
@@ -47,7 +47,7 @@ class Storage:
         self._capacity = capacity
         parts = _Parts(layout)
         self._records = np.zeros(capacity, dtype=parts.record_type)
-        # Bytes are copied as a whole and not number by number; so are the rows of a field.
+        # Raw bytes are copied faster than numbers one by one; so are whole rows of a field.
         self._bytes = self._records.view(_bytes_type(parts.record_type.itemsize))
         self._columns = [
             (name, *layout[name], _bytes_type(row.itemsize) if row.shape else row, offset)
@@ -74,7 +74,7 @@ class Storage:
     def write(self, serial: int, values: tuple[NumpyArray, ...], count: int) -> int:
         """Store transitions in the slots of their numbers, from `serial` on.
 
-        Return the number of the oldest transition that is still whole.
+        Return the number of the oldest transition that is still complete.
         """
         start = serial % self._capacity
         stop = start + count
@@ -106,7 +106,7 @@ class Storage:
         return taken
 
     def state_dict(self, used: int) -> dict[str, Any]:
-        """Return the state: the memory itself up to the last slot in use, not copies."""
+        """Return the state; its arrays are the memory itself, up to the last used slot."""
         return {
             "arrays": {name: array[:used] for name, array in self._arrays.items()},
             "frames": None if self._frames is None else self._frames.state_dict(),
@@ -124,7 +124,7 @@ class Storage:
 class DeviceStorage:
     """The transitions of a replay, by slot, in the memory of a device such as a GPU.
 
-    Every field is a tensor of its own. Images are kept whole, and not frame by frame.
+    Every field is a separate tensor. Images are stored whole, not frame by frame.
     """
 
     def __init__(self, layout: Layout, *, capacity: int, device: torch.device) -> None:
@@ -156,12 +156,12 @@ class DeviceStorage:
         return {name: tensor.index_select(0, there_B) for name, tensor in self._tensors.items()}
 
     def state_dict(self, used: int) -> dict[str, Any]:
-        """Return copies of the memory up to the last slot in use, as those of a `Storage`."""
+        """Return copies of the memory up to the last used slot, in the form of a `Storage`."""
         arrays = {name: to_numpy(tensor[:used]) for name, tensor in self._tensors.items()}
         return {"arrays": arrays, "frames": None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict`, here or of a `Storage` of vectors, returned."""
+        """Load a state that `state_dict` returned, of this class or of a `Storage` of vectors."""
         _check_layout(saved_layout(state), self.layout)
         for name, array in state["arrays"].items():
             self._tensors[name][: len(array)] = placed(np.asarray(array), self._device)
@@ -169,10 +169,10 @@ class DeviceStorage:
 
 class _Parts:
     def __init__(self, layout: Layout) -> None:
-        self.has_frames = len(layout["obs"][0]) > 1  # images are worth it
+        self.has_frames = len(layout["obs"][0]) > 1  # only images are large enough
         names = [n for n in layout if not (self.has_frames and n in _OBSERVATIONS)]
         self.wide = [name for name in names if bytes_of({name: layout[name]}) > SMALL_BYTES]
-        # Wide numbers first: then nothing has to be left empty between them.
+        # The widest numbers come first, so that alignment leaves no gaps between them.
         self.small = sorted(
             (name for name in names if name not in self.wide),
             key=lambda name: -layout[name][1].itemsize,
@@ -201,7 +201,7 @@ def layout_of_spec(spec: EnvSpec) -> Layout:
 
 
 def step_layout(spec: EnvSpec) -> Layout:
-    """Read the layout of an env step without its next observation."""
+    """Return the layout of an env step, which has no next observation."""
     layout = layout_of_spec(spec)
     return {n: layout[n] for n in ("obs", "action", "reward", "terminated", "truncated")}
 
@@ -212,7 +212,7 @@ def bytes_of(layout: Layout) -> int:
 
 
 def zeros(layout: Layout, *lead: int) -> dict[str, NumpyArray]:
-    """Allocate an array for each field, of rows in these leading axes."""
+    """Allocate an array for each field, with the leading axes `lead`."""
     return {name: np.zeros((*lead, *shape), dtype) for name, (shape, dtype) in layout.items()}
 
 
@@ -224,7 +224,7 @@ def check_shape(
 
 
 def check_kind(name: str, array: NumpyArray, dtype: np.dtype[Any], holder: str) -> None:
-    """Raise unless numbers of this kind can be kept."""
+    """Raise unless numbers of the array's kind can be stored as `dtype`."""
     if not np.can_cast(array.dtype, dtype, "same_kind"):
         raise ShapeError(
             f"`{name}` is an array of {array.dtype}; {holder} keeps {dtype}, which cannot hold "
@@ -240,7 +240,7 @@ def check_keys(state: Mapping[str, Any], expected: Mapping[str, Any], what: str)
 
 
 def load_rows(arrays: Mapping[str, NumpyArray], saved: Mapping[str, Any], count: int) -> None:
-    """Load the first `count` rows of each array; nothing is changed if one does not fit."""
+    """Load the first `count` rows of each array; if one does not fit, change nothing."""
     if saved.keys() != arrays.keys():
         raise CheckpointError(
             f"The saved buffer keeps {sorted(saved)}; {sorted(arrays)} was expected. Make one with "
@@ -258,7 +258,7 @@ def load_rows(arrays: Mapping[str, NumpyArray], saved: Mapping[str, Any], count:
 
 
 def layout_of_own(fields: OwnFields | None) -> Layout:
-    """Check the fields that a user adds, and return their layout."""
+    """Return the layout of a user's own fields, checked."""
     return {name: _own_field(name, given) for name, given in (fields or {}).items()}
 
 
@@ -305,7 +305,7 @@ def take_own(given: Mapping[str, Array], expected: Layout) -> tuple[NumpyArray, 
 
 
 def layout_of_values(values: tuple[NumpyArray, ...]) -> Layout:
-    """Read the layout from transitions; real numbers are kept in 4 bytes."""
+    """Return the layout of transitions; float64 is stored as float32."""
     single = {np.dtype(np.float64): np.dtype(np.float32)}
     return {
         name: (value.shape[1:], single.get(value.dtype, value.dtype))
@@ -314,7 +314,7 @@ def layout_of_values(values: tuple[NumpyArray, ...]) -> Layout:
 
 
 def saved_layout(state: Mapping[str, Any]) -> Layout:
-    """Read the layout from what `Storage.state_dict` has returned."""
+    """Return the layout of a state that `Storage.state_dict` returned."""
     layout = {name: (array.shape[1:], array.dtype) for name, array in state["arrays"].items()}
     if state["frames"] is not None:
         layout |= dict.fromkeys(_OBSERVATIONS, Frames.saved_shape_and_type(state["frames"]))

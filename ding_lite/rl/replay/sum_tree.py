@@ -1,10 +1,10 @@
 """A sum tree: draws slots in proportion to their values.
 
-A tree of sums (Schaul et al. 2016, appendix B.2.1) with eight children for each node, cut off at
-the top: above a level of some hundred nodes a running sum and one binary search are quicker than
-further levels. A whole batch walks down and up together, in a few numpy calls a level or, with the
-extra `fast`, in compiled loops. Both do the same sums in the same order, and so find the same
-slots.
+It is a tree of sums (Schaul et al. 2016, appendix B.2.1) with eight children for each node, without
+its uppermost levels: at a level of some hundred nodes a running sum and one binary search are
+faster than further levels. A whole batch walks down and up together, in a few numpy calls per level
+or, with the extra `fast`, in compiled loops. Both compute the same sums in the same order, and find
+the same slots therefore.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ding_lite.settings import check_all, whole
 
 
 class SumTree:
-    """Values by slot, and fast sums of them. Every value is 0 at first.
+    """Values by slot, and fast sums of them; all values are 0 at first.
 
     Example:
         >>> tree = SumTree(4)
@@ -43,7 +43,7 @@ class SumTree:
         check_all(whole(1, capacity=capacity))
         self.capacity = capacity
         self.is_fast = _is_wanted(fast)
-        """Whether numba does the work."""
+        """Whether numba computes the walks."""
         shape = TreeShape.of(capacity)
         self._sum: Float64Array = shape.zeros()
         self._first_leaf = shape.first_leaf
@@ -55,14 +55,14 @@ class SumTree:
             walks = import_module("ding_lite.rl.replay.sum_tree_numba").NumbaWalks
         self._walks: NumpyWalks = walks(shape, self._sum)
 
-        # A slot with the highest value, and that value; -1 where it must be looked for. That is
-        # seldom: this one slot must have changed.
+        # A slot with the highest value, and that value; -1 if it must be searched, which is rare:
+        # only after a change of this one slot.
         self._highest_slot, self._highest = -1, 0.0
         self._end = 0  # slots from here on have never been written
 
     @staticmethod
     def bytes_for(capacity: int) -> int:
-        """Return the most memory that a tree of that many slots takes, in bytes."""
+        """Return the maximum memory of a tree of that many slots, in bytes."""
         return 2 * TreeShape.of(capacity).num_nodes * np.dtype(np.float64).itemsize
 
     @property
@@ -84,10 +84,11 @@ class SumTree:
         return self._highest
 
     def draw(self, uniform_B: Float64Array) -> tuple[Int64Array, Float64Array]:
-        """Draw slots in proportion to their values; ConfigError if every value is 0.
+        """Draw slots in proportion to their values; raise ConfigError if every value is 0.
 
-        The sum of all values is cut into B equal parts, and each gives one slot, at `uniform_B` of
-        it, from 0 to below 1. Slots are in ascending order, and their values above 0.
+        The sum of all values is divided into B equal segments. `uniform_B`, from 0 to below 1, is
+        the position in each segment at which a slot is drawn. Slots are in ascending order, and
+        their values are above 0.
         """
         slot_B, value_B = self._walks.draw(uniform_B, self._sum_up())
         if np.count_nonzero(value_B) < len(value_B):
@@ -95,7 +96,7 @@ class SumTree:
         return slot_B, value_B
 
     def _step_back(self, slot_B: Int64Array, value_B: Float64Array) -> None:
-        """Correct draws that rounding has moved into a slot of value 0."""
+        """Correct draws that rounding moved into a slot of value 0."""
         if not self.highest:
             raise ConfigError("Every value of this tree is 0. Give some slots a higher one first.")
         for row in np.flatnonzero(value_B == 0.0):
@@ -112,13 +113,13 @@ class SumTree:
         first: int,
         end: int,
     ) -> int:
-        """Set the values of serials, where serial n lies in slot n % capacity.
+        """Set the values of serials, where serial n is in slot n % capacity.
 
-        Each value becomes (amount + offset) ** power, which must be above 0. If a serial is given
-        twice, its last amount counts; those before `first` or from `end` on are left out. Return
-        how many values were set; -1, without a change, if an amount is below 0 or not finite.
+        Each value becomes (amount + offset) ** power, which must be above 0. If a serial occurs
+        twice, its last amount counts; serials before `first` or from `end` on are ignored. Return
+        the number of values set; -1, without a change, if an amount is below 0 or not finite.
         """
-        value_B = np.absolute(amount_B)  # no power is taken of what is then refused
+        value_B = np.absolute(amount_B)  # avoids powers of negative amounts, which are rejected
         value_B += offset
         value_B **= power
         ring = (first, end, self.capacity)
@@ -128,7 +129,7 @@ class SumTree:
         return count
 
     def write(self, start: int, stop: int, values: float | Float64Array) -> None:
-        """Set the values of neighbouring slots; each is 0 or more."""
+        """Set the values, 0 or more, of neighbouring slots."""
         if start == stop:
             return
         self._leaves[start:stop] = values

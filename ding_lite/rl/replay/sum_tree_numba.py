@@ -1,8 +1,8 @@
 """Walks along a sum tree, compiled by numba; imported only if the extra `fast` is installed.
 
-They do the same sums in the same order as numpy does in `sum_tree_numpy`, so the extra changes the
-speed of a run and nothing else. The sums of elder siblings are not stored: adding them up where
-they are needed takes a loop less time than updating them.
+They compute the same sums in the same order as `sum_tree_numpy`, so the extra changes only the
+speed of a run. The sums of elder siblings are not stored: in a compiled loop, adding them up when
+they are needed is faster than updating them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ FnT = TypeVar("FnT", bound=Callable[..., object])
 
 
 class NumbaWalks:
-    """Finds slots and updates sums, as `NumpyWalks` does."""
+    """Finds slots and updates sums, like `NumpyWalks`."""
 
     def __init__(self, shape: TreeShape, sums: Float64Array) -> None:
-        self._shape = tuple(shape)  # to read a named one numba takes as long as for 30 leaves
+        self._shape = tuple(shape)  # numba reads a named tuple as slowly as 30 leaves
         self._sum = sums
 
     def draw(
@@ -48,12 +48,12 @@ def _compiled(fn: FnT) -> FnT:
     compiled: FnT
     try:
         compiled = numba.njit(fn, cache=True)
-    except RuntimeError:  # there is no directory to keep it in
+    except RuntimeError:  # no directory for the cache
         compiled = numba.njit(fn)
     return compiled
 
 
-# Indices are unsigned: of one with a sign numba asks each time whether it counts from the end.
+# Indices are unsigned: for a signed one numba checks each time whether it counts from the end.
 
 
 @_compiled
@@ -84,7 +84,7 @@ def _draw(
             top += 1
         node_B[row] = first_top + top
         rest_B[row] = rest - sums_before[top]
-    # Level by level, so that the memory of many nodes is fetched at once.
+    # One level at a time, so that the processor loads the memory of many nodes at once.
     for _ in range(num_levels):
         for row in range(num_draws):
             child, rest = (np.uint64(node_B[row]) << np.uint64(3)) + np.uint64(1), rest_B[row]
@@ -136,7 +136,7 @@ def _update(
     for row in range(count):
         if sum_of[node_B[row]] > sum_of[high]:
             high = node_B[row]
-    # From each leaf to the top: the last walk to reach a node finds all sums below it done.
+    # From each leaf to the top: the last walk that reaches a node finds all sums below complete.
     for row in range(count):
         above = np.uint64(node_B[row])
         for _ in range(num_levels):

@@ -1,7 +1,7 @@
 """The memory layout of a sum tree, and walks in numpy: a whole batch, one level at a time.
 
-Beside the sum of each node lies that of its elder siblings, those of a lower number. Eight of
-these are adjacent, and the number of them that a draw reaches is the child that it falls on.
+Each node has its sum, and the sum of its elder siblings, those with lower numbers. The elder sums
+of eight siblings are adjacent; the number of them that a draw reaches is the child that it is in.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ Float64Array: TypeAlias = npt.NDArray[np.float64]
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 TOP_WIDTH = 512
-"""The topmost level has at most that many nodes."""
+"""The maximum number of nodes of the topmost level."""
 FAMILY = 8
-"""The children of a node: the numbers in a cache line of 64 bytes."""
-_FAMILY_BITS = np.array(3)  # an array, as numpy would make one of a number at each call
+"""The children of a node: as many numbers as a cache line of 64 bytes has."""
+_FAMILY_BITS = np.array(3)  # an array, because numpy would convert a number at each call
 _RECORD = np.dtype((np.void, FAMILY * np.dtype(np.float64).itemsize))
 
 
@@ -30,20 +30,20 @@ class TreeShape(NamedTuple):
     """
 
     num_levels: int
-    """Levels below the topmost one."""
+    """The levels below the topmost one."""
     width: int
-    """Nodes of the topmost level."""
+    """The nodes of the topmost level."""
     first_top: int
     first_leaf: int
     num_nodes: int
-    """All nodes, with the unused ones before the topmost level and between levels."""
+    """All nodes, including the unused ones before the topmost level and between levels."""
 
     @classmethod
     def of(cls, capacity: int) -> TreeShape:
         num_levels, width = 0, capacity
         while width > TOP_WIDTH:
             num_levels, width = num_levels + 1, -(-width // FAMILY)
-        # Far enough from node 0 that the children of the first one lie after the last one.
+        # Far enough from node 0 that the first node's children come after the last node.
         first_top = first_leaf = -(-(width - 1) // (FAMILY - 1))
         for _ in range(num_levels):
             first_leaf = FAMILY * first_leaf + 1
@@ -73,17 +73,17 @@ class NumpyWalks:
     def draw(
         self, uniform_B: Float64Array, sums_before: Float64Array
     ) -> tuple[Int64Array, Float64Array]:
-        """Find the leaves that the B draws fall on, and their values; see `SumTree.draw`."""
+        """Find the leaves of the B draws, and their values; see `SumTree.draw`."""
         scratch = self._scratch_for(len(uniform_B))
         rest_B = uniform_B + scratch.part_B
         rest_B *= sums_before[-1] / len(uniform_B)
-        # The last sum is left out: a draw that rounding moves beyond it is in the last node.
+        # Without the last sum: a draw that rounding moves beyond it is in the last node.
         node_B: Int64Array = sums_before[1:-1].searchsorted(rest_B, side="right")
         rest_B -= sums_before.take(node_B)
         node_B += self._shape.first_top
         for _ in range(self._shape.num_levels):
             self._elder_N8.take(node_B, axis=0, out=scratch.elder_B8, mode="clip")
-            # Repeated first: numpy compares long rows much faster than many short ones.
+            # Repeated first, because numpy compares long rows much faster than many short ones.
             np.less_equal(scratch.elder_8B, rest_B.repeat(FAMILY), scratch.is_reached_8B)
             node_B <<= _FAMILY_BITS
             node_B += np.bitwise_count(scratch.reached_B)
@@ -99,11 +99,11 @@ class NumpyWalks:
         value_B: Float32Array,
         ring: tuple[int, int, int],
     ) -> tuple[int, int]:
-        """Set values as `SumTree.update` does; return how many, and a slot with the highest."""
-        if not (amount_B.min() >= 0.0 and amount_B.max() < np.inf):  # so it is if there is a NaN
+        """Set values as `SumTree.update` does; return the number, and a slot with the highest."""
+        if not (amount_B.min() >= 0.0 and amount_B.max() < np.inf):  # true for NaN too
             return -1, 0
         first, end, capacity = ring
-        is_held_B = (serial_B - first).view(np.uint64) < end - first  # below 0 is very high
+        is_held_B = (serial_B - first).view(np.uint64) < end - first  # negatives become large
         if not is_held_B.all():
             serial_B, value_B = serial_B[is_held_B], value_B[is_held_B]
             if not len(serial_B):
@@ -125,7 +125,7 @@ class NumpyWalks:
         return len(slot_B), high
 
     def sum_above(self, first: int, last: int) -> None:
-        """Update the sums above the leaves `first` to before `last`, counted as nodes."""
+        """Update the sums above the leaves from `first` to before `last`, counted as nodes."""
         for _ in range(self._shape.num_levels):
             first, last = (first - 1) // FAMILY, (last - 2) // FAMILY + 1
             upto_N8 = self._sum_N8[first:last].cumsum(axis=1)
@@ -149,13 +149,13 @@ class _Scratch:
         self.total_B: Float64Array = np.zeros(size)
         elders = [*self.elder_B8.T, self.total_B]
         self.siblings = [*zip(elders, self.sum_B8.T, elders[1:], strict=False)]
-        """For each of eight siblings the sum of its elders, its own, and both: views, [B] each."""
+        """For each of eight siblings its elders' sum, its own, and both together: views, [B]."""
         self.is_reached_8B = np.zeros(size * FAMILY, dtype=np.bool_)
         self.reached_B = self.is_reached_8B.view(np.uint64)
-        """The same, eight in one word."""
+        """`is_reached_8B` with the eight flags of a node in one word."""
 
 
 def _as_records(array_N8: Float64Array) -> npt.NDArray[Any]:
-    """View rows as records, which are copied faster than number by number."""
+    """View rows as records, which are copied faster than single numbers."""
     records_N: npt.NDArray[Any] = array_N8.view(_RECORD)[:, 0]
     return records_N

@@ -44,25 +44,26 @@ _get_fields = attrgetter(*FIELDS)
 class ReplayBuffer:
     """The newest transitions, each of which is equally likely to be sampled.
 
-    A ring of slots: adding and sampling cost a few copies, whatever the number of transitions.
-    The memory is allocated with the first transition. Of images each frame is kept once, however
-    many observations it is part of: stacks are assembled when sampled. It is thread-safe, as the
-    middleware of a task in async mode need it.
+    It is a ring of slots: adding and sampling are a few copies, whatever the number of transitions.
+    The memory is allocated with the first transition. Each frame of images is stored once, however
+    many observations contain it, and stacks are assembled at sampling. It is thread-safe, as
+    middleware in async mode require.
 
     Args:
-        spec: The environment's, for the shapes and types; those of the first transitions if None.
-        capacity: How many transitions to keep. Higher keeps older ones; 1e4 to 1e6 are usual.
+        spec: The environment's spec, for shapes and types; if None they are those of the first
+            transitions.
+        capacity: The number of transitions to keep. Higher keeps older ones; 1e4 to 1e6 are usual.
             `memory_bytes` is the memory that it takes.
-        fields: Fields of your own beside those of `Transitions`, the shape and the dtype of one
-            row of each: `{"log_prob": ((), np.float32)}`. `add` takes them by name, and `sample`
+        fields: Your own fields besides those of `Transitions`: the shape and the dtype of one row
+            of each, as `{"log_prob": ((), np.float32)}`. `add` takes them by name, and `sample`
             returns them in `batch.extra`.
-        seed: Draws the samples.
-        device: Of the memory, as PyTorch names it. On a GPU samples are drawn where the policy
-            learns, without a copy; images are kept whole there, so that they take more memory.
+        seed: The seed of sampling.
+        device: The device of the memory, as PyTorch names it. On a GPU samples need no copy to the
+            device of the policy, but images are stored whole and take more memory.
 
     Raises:
-        ConfigError: If the capacity is below 1, or needs more memory than the machine has, if a
-            field has no usable name, shape or dtype, or if there is no such device.
+        ConfigError: If the capacity is below 1 or needs more memory than the machine has, if a
+            field has no usable name, shape or dtype, or if the device does not exist.
 
     Example:
         >>> from ding_lite.rl import make_envs
@@ -89,8 +90,8 @@ class ReplayBuffer:
         self._own = layout_of_own(fields)
         self._rng = make_rng(seed, "replay")
         self._lock = threading.RLock()
-        # Transitions have serial numbers that are never reused, and serial n lies in slot
-        # n % capacity. Held are those from `_oldest` to before `_next`.
+        # Transitions have serial numbers that are never reused, and serial n is stored in slot
+        # n % capacity. The replay has those from `_oldest` to before `_next`.
         self._next = 0
         self._oldest = 0
         self._stack = 1 if spec is None else spec.frame_stack
@@ -105,7 +106,7 @@ class ReplayBuffer:
 
     @property
     def memory_bytes(self) -> int:
-        """The size of the full replay, in bytes; 0 while the shapes are unknown."""
+        """The size of the full replay, in bytes; 0 before the shapes are known."""
         return self._bytes_for(self._layout) if self._layout else 0
 
     def _bytes_for(self, layout: Layout) -> int:
@@ -120,15 +121,15 @@ class ReplayBuffer:
         """Add transitions, in place of the oldest ones once the replay is full.
 
         Args:
-            transitions: What to add, B of them.
+            transitions: B transitions.
             **own: The values of the replay's own `fields`, [B, ...] each, unless they are in
                 `transitions.extra`.
 
         Raises:
-            ShapeError: If a field does not have the shape, or the kind of numbers, that it had so
-                far or that the environment's spec says.
-            ConfigError: If one of the own fields is missing or unknown, or if they need more
-                memory than the machine has, and no spec was given.
+            ShapeError: If a field has another shape or kind of numbers than the spec or earlier
+                transitions have.
+            ConfigError: If an own field is missing or unknown, or if, without a spec, the first
+                transitions need more memory than the machine has.
         """
         count = len(transitions)
         if not count:
@@ -145,7 +146,7 @@ class ReplayBuffer:
         if not self._layout:
             self._set_layout(layout_of_values(values) | self._own)
         self._check(values, count)
-        if count > self.capacity:  # the older ones would be overwritten at once
+        if count > self.capacity:  # the oldest ones would be overwritten at once
             self._next += count - self.capacity
             values = tuple(value[-self.capacity :] for value in values)
             count = self.capacity
@@ -157,10 +158,10 @@ class ReplayBuffer:
         self._oldest = max(self._oldest, oldest)
 
     def sample(self, batch_size: int) -> Transitions:
-        """Sample transitions uniformly, with replacement, as torch tensors of their own memory.
+        """Sample transitions uniformly, with replacement, as newly allocated torch tensors.
 
         Raises:
-            ConfigError: If the replay holds fewer transitions than that.
+            ConfigError: If the replay has fewer transitions.
         """
         with self._lock:
             self._check_batch_size(batch_size)
@@ -173,15 +174,15 @@ class ReplayBuffer:
             return ExtraTransitions(**taken) if self._own else Transitions(**taken)
 
     def clear(self) -> None:
-        """Remove all transitions; the serials of later ones continue from theirs."""
+        """Remove all transitions; serials continue with the next ones."""
         with self._lock:
             self._oldest = self._next
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that an exact resume needs.
 
-        The arrays are the replay's own memory, so that saving a large one takes no second of it:
-        save them, or copy them, before adding more.
+        The arrays are the replay's own memory, so that saving a large replay does not need the
+        memory twice. Save or copy them before adding transitions.
         """
         used = min(self._next, self.capacity)
         return {
@@ -196,7 +197,7 @@ class ReplayBuffer:
         """Load a state that `state_dict` returned.
 
         Raises:
-            CheckpointError: If it is no state of a replay of this kind, capacity and shapes.
+            CheckpointError: If it is not the state of a replay of this kind, capacity and shapes.
         """
         self._check_state(state)
         with self._lock:
@@ -245,7 +246,7 @@ class ReplayBuffer:
         if count != self._usual_count:
             self._usual_count = count
             self._usual_shapes = [(count, *shape) for shape, _ in self._layout.values()]
-        # Two comparisons of lists, as `add` calls this for every few transitions.
+        # Two comparisons of lists, because `add` calls this for every few transitions.
         fits = [value.shape for value in values] == self._usual_shapes
         if not fits or [value.dtype for value in values] != self._usual_types:
             self._refuse_misfits(values, count)

@@ -1,1 +1,1 @@
-"""Bases for algorithms of users, networks and a loss in plain PyTorch, and R2D2 on them."""
+"""Bases for users' own algorithms, networks and a loss in plain PyTorch; and R2D2 on one."""

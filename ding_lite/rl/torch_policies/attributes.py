@@ -1,4 +1,4 @@
-"""Tensors and numbers among the attributes of a policy, which an exact resume needs."""
+"""Tensors and numbers among a policy's attributes, which an exact resume needs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ding_lite.rl.host_or_device import as_tensor
 
 
 class Attributes:
-    """The plain attributes that `build` has set, and those of them that have changed since then.
+    """The plain attributes that `build` set, and the values of those that changed since then.
 
-    What has not changed follows from the config, and is not saved: a policy that a mutation makes
-    with another config takes over only what was learned.
+    Unchanged attributes follow from the config and are not saved. So a policy that a mutation makes
+    with another config takes over only learned values.
     """
 
     def __init__(self, policy: object, names: set[str]) -> None:
@@ -29,7 +29,7 @@ class Attributes:
         return {n: _copied(v) for n, v in now.items() if not _is_same(v, self._built[n])}
 
     def load(self, changed: Mapping[str, Any]) -> None:
-        """Set those that `changed` returned, and the others as `build` has set them."""
+        """Set the attributes that `changed` returned, and reset the others to `build`'s values."""
         for name, built in self._built.items():
             value = changed.get(name, built)
             if isinstance(built, Tensor):

@@ -1,4 +1,4 @@
-"""The settings that algorithms in plain PyTorch share, and which class of them a policy has."""
+"""The settings that algorithms in plain PyTorch share, and the config class of a policy."""
 
 from __future__ import annotations
 
@@ -15,25 +15,24 @@ class TorchPolicyConfig:
     """The settings that every `TorchPolicy` has; a subclass adds its own fields."""
 
     lr: float = 1e-3
-    """The step size. Higher learns faster, too high forgets; 1e-4 to 3e-3 are usual."""
+    """The step size. Higher learns faster; too high forgets. 1e-4 to 3e-3 are usual."""
     lr_end: float | None = None
-    """The step size from update `lr_updates` on, to which it falls in a straight line; None stays
-    at `lr`."""
+    """The step size from update `lr_updates` on, to which it falls linearly; None keeps `lr`."""
     lr_updates: int = 50_000
-    """The updates of that fall."""
+    """The number of updates in which the step size falls."""
     gamma: float = 0.99
-    """The discount of one env step. Higher looks further ahead: 1 / (1 - gamma) steps or so."""
+    """The discount of one env step. Higher looks further ahead, about 1 / (1 - gamma) steps."""
     n_step: int = 1
-    """How many rewards are summed before bootstrapping; 1 to 5 are usual."""
+    """The number of rewards summed before bootstrapping; 1 to 5 are usual."""
     batch_size: int = 128
-    """The transitions of one update. More are steadier and slower; 32 to 512."""
+    """The transitions of one update. More are more stable and slower; 32 to 512 are usual."""
     max_grad_norm: float | None = None
-    """The norm to which a larger gradient is clipped; None leaves it."""
+    """The norm to which a larger gradient is clipped; None does not clip."""
     normalize_obs: bool = False
     """Normalise each number of an observation to mean 0 and standard deviation 1 before `choose`,
-    `loss` and `batches` see it. It helps where their scales differ much; not for images."""
+    `loss` and `batches` get it. It helps if their scales differ much; it is not for images."""
     seed: int = 0
-    """Draws the initial weights and the random actions."""
+    """The seed of the initial weights and of random actions."""
 
     def __post_init__(self) -> None:
         check_all(
@@ -49,7 +48,7 @@ ConfigT = TypeVar("ConfigT", bound=TorchPolicyConfig)
 
 
 def config_type(policy: type) -> type[TorchPolicyConfig]:
-    """Return the config class of a kind of policy, by its base or by its name."""
+    """Return the config class of a kind of policy, found by its generic base or by its name."""
     for kind in policy.__mro__:
         for base in vars(kind).get("__orig_bases__", ()):
             for named in get_args(base):

@@ -1,4 +1,4 @@
-"""Check, average and read the results of `loss` of an algorithm in plain PyTorch."""
+"""Checks, means and metrics of the results of `loss` of an algorithm in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LossMetrics: TypeAlias = Mapping[str, Tensor | float]
 
 
 def loss_and_metrics(found: Any, kind: str) -> tuple[Tensor, LossMetrics]:  # noqa: ANN401 - of a user
-    """Return the loss and the metrics that `loss` of a kind of policy has found."""
+    """Return the loss and the metrics from a result of `loss`."""
     match found:
         case [Tensor() as loss_B, Mapping() as metrics]:
             return loss_B, metrics
@@ -39,7 +39,7 @@ def mean_loss(loss_B: Tensor, batch: Any, kind: str) -> Tensor:  # noqa: ANN401 
 
 
 def read_metrics(metrics: LossMetrics, batch: Any, kind: str) -> dict[str, Any]:  # noqa: ANN401
-    """Return metrics without their graph; those on another device stay there."""
+    """Return metrics without their graph; metrics on another device stay there."""
     found: dict[str, Any] = {}
     is_weighted = isinstance(batch, PrioritizedTransitions)
     for name, value in metrics.items():

@@ -1,4 +1,4 @@
-"""The networks of a `TorchPolicy`: found among its attributes, and followed by targets."""
+"""The networks of a `TorchPolicy`, found among its attributes, and their target networks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ding_lite.rl.weights.flat_module import FlatModule, copied
 
 
 class Follower:
-    """A copy of a network that follows it, by `tau` of its weights in each update."""
+    """A copy of a network that moves towards it by `tau`, every `every` updates."""
 
     def __init__(self, network: nn.Module, *, tau: float, every: int, device: torch.device) -> None:
         self._tau, self._every, self._device = tau, every, device
@@ -25,7 +25,7 @@ class Follower:
         self.flat = FlatModule(self.module, device=self._device, name="follow")
 
     def attach(self, networks: FlatModule) -> None:
-        """Find the network within the flat weights of a policy; ConfigError if it is not there."""
+        """Find the network in a policy's flat weights; raise ConfigError if it is not there."""
         names = [name for name, m in networks.module.named_modules() if m is self.network]
         try:
             leader = networks.weights.part(f"{names[0]}.") if names else None
@@ -42,13 +42,13 @@ class Follower:
 
     @contextmanager
     def moving_along(self) -> Iterator[None]:
-        """Move the copy by as much as the network moves within the block."""
+        """Move the copy by the same amount as the network moves within the block."""
         before_P = self._leader_P.clone()
         yield
         self.flat.weights.flat.add_(self._leader_P - before_P)
 
     def follow(self, updates: int, *, skip: Tensor | None = None) -> None:
-        """Move the copy, after so many updates of the policy; not with a `skip` of 1.0."""
+        """Move the copy if it is due after so many updates; a `skip` of 1.0 leaves it unchanged."""
         if updates % self._every:
             return
         tau = self._tau if skip is None else self._tau * (1.0 - skip)
@@ -60,7 +60,7 @@ class Follower:
 
 
 def find_networks(policy: object, followers: Sequence[Follower]) -> nn.Module:
-    """Return a module that holds the modules and parameters among the attributes of a policy."""
+    """Return a module that contains the modules and parameters among a policy's attributes."""
     networks = nn.Module()
     copies = {follower.module for follower in followers}
     for name, value in vars(policy).items():

@@ -1,8 +1,8 @@
-"""R2D2: DQN with memory, learned from sequences of stored recurrent states.
+"""R2D2: DQN with memory, learned from sequences with stored recurrent states.
 
-Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement Learning", with
-uniform sampling, the double estimate of van Hasselt et al. 2016 (arXiv:1509.06461), returns of n
-steps within a sequence, and the rescaling of values of Pohlen et al. 2018 (arXiv:1805.11593).
+The base is Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement
+Learning", with uniform sampling, the double estimate of van Hasselt et al. 2016 (arXiv:1509.06461),
+n-step returns within a sequence, and the value rescaling of Pohlen et al. 2018 (arXiv:1805.11593).
 """
 
 from __future__ import annotations
@@ -43,44 +43,44 @@ class R2D2Config(TorchPolicyConfig):
     lr: float = 2e-3
     """The step size of Adam; 1e-4 to 3e-3 are usual."""
     n_step: int = 3
-    """How many rewards are summed before bootstrapping, within a sequence; 1 to 5 are usual."""
+    """The number of rewards summed before bootstrapping, within a sequence; 1 to 5 are usual."""
     batch_size: int = 32
     """The sequences of one update; 16 to 64 are usual."""
     sequence_length: int = 20
-    """The env steps of a sequence that are learned from. Longer learns to remember for longer."""
+    """The env steps of a sequence that are learned from. Longer sequences teach longer memory."""
     burn_in: int = 10
-    """The env steps before these, which bring the stored state up to date without being learned
-    from; 0 relies on the stored state. Half of the length is usual."""
+    """The env steps before these, which update the stored state without being learned from; 0
+    uses the stored state. Half of `sequence_length` is usual."""
     memory: Literal["lstm", "gru"] = "lstm"
-    """The recurrent layer: `gru` is cheaper, `lstm` keeps what it remembers apart from what it
-    says."""
+    """The recurrent layer: `gru` takes less time, `lstm` has a cell state separate from its
+    output."""
     memory_size: int = 64
-    """The width of the recurrent layer. Wider remembers more and costs more."""
+    """The width of the recurrent layer. Wider layers remember more and take longer."""
     hidden: tuple[int, ...] = (64,)
     """The widths of the layers before it. Images pass through convolutions first."""
     torso: TorsoName = "auto"
-    """The convolutions for images, as those of DQN."""
+    """The convolutions for images, as in DQN."""
     convs: tuple[Conv, ...] | None = None
-    """The convolutions for images, one by one, in place of those of `torso`, as those of DQN."""
+    """The convolutions for images, one by one, instead of those of `torso`, as in DQN."""
     activation: Activation = "relu"
     """The activation of hidden layers."""
     double: bool = True
-    """Choose the next action by the online network and value it by the target network."""
+    """Choose the next action by the online network and compute its value by the target network."""
     rescale: bool = False
-    """Learn values on a scale that grows like the square root. It helps where returns differ by
-    orders of magnitude, as in unclipped games."""
+    """Learn values on a scale that grows like a square root. It helps if returns differ by orders
+    of magnitude, as in games without reward clipping."""
     target_tau: float = 0.01
     """The share of the online weights in each update of the target network; 1 copies them."""
     target_every: int = 1
-    """Updates of the online network per update of the target network."""
+    """The number of updates of the online network per update of the target network."""
     max_grad_norm: float | None = 10.0
-    """The norm to which a larger gradient is clipped; None leaves it."""
+    """The norm to which a larger gradient is clipped; None does not clip."""
     epsilon_start: float = 1.0
     """The share of random actions at the first env step."""
     epsilon_end: float = 0.1
     """The share of random actions from env step `epsilon_steps` on."""
     epsilon_steps: int = 5_000
-    """The env steps in which the share of random actions falls, in a straight line."""
+    """The number of env steps in which the share of random actions falls linearly."""
 
     images = property(images_of)
 
@@ -102,8 +102,8 @@ class RecurrentQ(nn.Module):
 
     Args:
         spec: The spec of the environments.
-        config: The sizes.
-        num_actions: The number of values.
+        config: The settings of the layers.
+        num_actions: The number of actions.
     """
 
     def __init__(self, spec: EnvSpec, config: R2D2Config, *, num_actions: int) -> None:
@@ -124,10 +124,10 @@ class RecurrentQ(nn.Module):
         self.memory: nn.Module = layer(config.hidden[-1], config.memory_size, batch_first=True)
         self.head = nn.Linear(config.memory_size, num_actions)
         self.state_size = config.memory_size * (2 if self._is_lstm else 1)
-        """The length of the state of one environment: of each unit h, or h and c.
+        """The length of the state of one environment: h, or h and c, of each unit.
 
-        The first numbers of a longer state are the state of a narrower layer: a replay holds states
-        from before a mutation has changed the width.
+        The first numbers of a longer state are the state of a narrower layer, because a replay has
+        states from before a mutation changed the width.
         """
 
     def forward(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -136,7 +136,7 @@ class RecurrentQ(nn.Module):
         return q_B1A[:, 0], state
 
     def unroll(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute T time steps, [B, T, ...]: values, [B, T, A], and the states behind them."""
+        """Compute T time steps, [B, T, ...]: values, [B, T, A], and the last states, [B, S]."""
         rows = obs.flatten(0, 1)
         if self.encoder is None:
             inputs = self._spec.inputs(rows)
@@ -155,24 +155,24 @@ class R2D2(TorchPolicy[R2D2Config]):
     """Off-policy value learning for discrete actions with memory.
 
     It learns from an `EpisodeBuffer(spec, ..., state_size=policy.state_size)`, which `mw.collect`
-    and `mw.add_to` fill. A sequence begins with the state that was stored when it was collected;
-    `burn_in` steps bring that state up to date, without gradients, and the rest is learned from.
+    and `mw.add_to` fill. A sequence begins with the state that was stored at its collection.
+    `burn_in` steps update that state without gradients, and the other steps are learned from.
 
     Args:
         spec: The spec of the environments, `envs.spec`.
         config: The settings.
-        network: A network of one's own in place of the one that the config describes: a module, or
-            a function of the spec that makes one. It has a `state_size`, S, and its
+        network: Your own network instead of the one that the config describes: a module, or a
+            function of the spec that makes one. It has a `state_size`, S, and its
             `forward(obs, state)` maps observations, [B, ...], and states, [B, S], to the value of
             each action, [B, A], and the next states, [B, S].
-        optimizer: An optimiser in place of Adam: a function of the parameters.
+        optimizer: An optimiser instead of Adam: a function of the parameters.
         device: The device of the networks, as PyTorch names it.
-        compile: `"torch"` compiles `loss`, by `torch.compile`; a function such as
-            `partial(torch.compile, mode="max-autotune")` by that.
+        compile: `"torch"` compiles `loss` with `torch.compile`, and a function such as
+            `partial(torch.compile, mode="max-autotune")` compiles it with that function.
 
     Raises:
-        ConfigError: If the actions are continuous, there is no such device, or the network or the
-            optimiser cannot be used.
+        ConfigError: If the actions are continuous, the device does not exist, or the network or
+            the optimiser cannot be used.
         ShapeError: If the outputs of the network are not [B, A] and [B, S].
 
     Example:
@@ -232,22 +232,22 @@ class R2D2(TorchPolicy[R2D2Config]):
 
     @property
     def module(self) -> nn.Module:
-        """The network: from observations and states to the values of actions and next states.
+        """The network, from observations and states to values of actions and next states.
 
-        Observations of several parts, and those with an action mask, come packed, as `envs.obs`;
-        the values of actions that are not legal are minus infinity.
+        Observations of several parts, and those with an action mask, are packed, as in `envs.obs`.
+        Actions that are not legal have the value minus infinity.
         """
         is_plain = self.spec.packing is None and self._norm is None
         return acting(self.net if is_plain else _LegalValues(self))
 
     @property
     def n_step(self) -> int:
-        """Always 1: env steps are stored, and rewards are summed within sequences."""
+        """Always 1: the buffer stores single env steps, and sequences sum their rewards."""
         return 1
 
     @property
     def sequence_length(self) -> int:
-        """The env steps of a sequence that it learns from."""
+        """The env steps of a sequence that are learned from."""
         return self.config.sequence_length
 
     @property
@@ -267,16 +267,16 @@ class R2D2(TorchPolicy[R2D2Config]):
 
         Args:
             obs: [N, ...].
-            explore: Without it every action is the best one, and nothing random is drawn.
+            explore: If false, every action is the best one, and nothing random is drawn.
             epsilon: The share of random actions; the config's schedule if None.
-            memory: Of `make_memory(N)`. Its states are replaced by the next ones.
+            memory: A result of `make_memory(N)`. Its states are replaced by the next ones.
 
         Returns:
             Actions, [N] int64.
 
         Raises:
             ConfigError: If the memory is missing.
-            ShapeError: If the observations are not those of the environment it was made for.
+            ShapeError: If the observations are not those of the policy's environment.
         """
         self._share = self._epsilon(self.env_step) if epsilon is None else epsilon
         return super().act(obs, explore=explore, memory=memory)
@@ -296,7 +296,7 @@ class R2D2(TorchPolicy[R2D2Config]):
     # -- learning ------------------------------------------------------------------------
 
     def loss(self, batch: Sequences) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the mean Huber loss of the steps behind the burn-in that exist."""
+        """Compute the mean Huber loss of the existing steps after the burn-in."""
         start, config = batch.burn_in, self.config
         obs, mask_BT = _tensor(batch.obs)[:, start:], _tensor(batch.mask)[:, start:]
         action_BT = _tensor(batch.action)[:, start:]
@@ -323,7 +323,7 @@ class R2D2(TorchPolicy[R2D2Config]):
         return (loss_BT * mask_BT).sum() / count, {"q_mean": (q_BT * mask_BT).sum() / count}
 
     def _burnt_in(self, net: nn.Module, batch: Sequences) -> Tensor:
-        """Return the states behind the burn-in; a step that does not exist leaves them."""
+        """Return the states after the burn-in; steps that do not exist do not change them."""
         state_B, obs, mask_BT = _tensor(batch.state), _tensor(batch.obs), _tensor(batch.mask)
         for time in range(batch.burn_in):
             _, next_B = self._one_step(net, obs[:, time], state_B)
@@ -349,8 +349,7 @@ class R2D2(TorchPolicy[R2D2Config]):
 
     # -- inputs --------------------------------------------------------------------------
 
-    def _on_device(self, batch: Any) -> Sequences:  # noqa: ANN401 - refused unless sequences
-        """Return sequences as tensors on the device."""
+    def _on_device(self, batch: Any) -> Sequences:  # noqa: ANN401 - raises if not sequences
         if not isinstance(batch, Sequences) or batch.state is None:
             found = kind_of(batch) if not isinstance(batch, Sequences) else "no states"
             raise ConfigError(
@@ -372,7 +371,7 @@ class R2D2(TorchPolicy[R2D2Config]):
 
 
 class _LegalValues(nn.Module):
-    """The network of a policy behind packed observations, or those that are normalised."""
+    """A policy's network with its preprocessing: normalisation, and masks of legal actions."""
 
     def __init__(self, policy: R2D2) -> None:
         super().__init__()
@@ -395,6 +394,5 @@ def _state_size(net: nn.Module) -> int:
 
 
 def _tensor(value: Any) -> Tensor:  # noqa: ANN401 - an array, by its type
-    """Return what `_on_device` has made a tensor."""
     tensor: Tensor = value
     return tensor

@@ -27,15 +27,15 @@ class TensorRollout:
     """A `Rollout` as tensors on one device: T steps of N environments."""
 
     obs: Tensor
-    """The observations that were acted on, [T, N, ...]."""
+    """The observations before the actions, [T, N, ...]."""
     action: Tensor
     """The actions as drawn, [T, N] or [T, N, ...]."""
     reward: Tensor
     """The rewards, [T, N]."""
     terminated: Tensor
-    """Where the episode ended for good, [T, N]."""
+    """Whether the episode terminated with the step, [T, N]."""
     truncated: Tensor
-    """Where the episode was cut off, [T, N]."""
+    """Whether the episode was cut off with the step, [T, N]."""
     log_prob: Tensor
     """The log-probability of each action when it was drawn, [T, N]."""
     last_obs: Tensor
@@ -51,16 +51,16 @@ class TensorRollout:
 
     @property
     def ended(self) -> Tensor:
-        """Where an episode ended, [T, N]: states are zeros again after it."""
+        """Whether an episode ended with the step, [T, N], after which states are zeros again."""
         return self.terminated | self.truncated
 
     def next_values(self, value_TN: Tensor, last_N: Tensor, cut_K: Tensor) -> Tensor:
-        """Return the values of the next observations, [T, N]; any number where it terminated.
+        """Return the values of the next observations, [T, N]; arbitrary where it terminated.
 
         Args:
             value_TN: The values of `obs`.
-            last_N: Those of `last_obs`.
-            cut_K: Those of `cut_obs`.
+            last_N: The values of `last_obs`.
+            cut_K: The values of `cut_obs`.
         """
         next_value_TN = torch.cat((value_TN[1:], last_N[None]))
         next_value_TN[self.cut_time, self.cut_env] = cut_K
@@ -73,7 +73,7 @@ class TensorRollout:
 
         Args:
             value_TN: The values of `obs`.
-            next_value_TN: Those of `next_values`.
+            next_value_TN: The result of `next_values`.
             gamma: The discount of one env step.
             gae_lambda: 0 relies on the values, 1 on the rewards.
         """
@@ -90,9 +90,9 @@ class TensorRollout:
 class TorchRolloutPolicy(TorchPolicy[ConfigT]):
     """Learns from rollouts of its own experience by the gradient of a loss in plain PyTorch.
 
-    It is a `TorchPolicy`, except for three things. `choose` returns `(actions, log_probs)`, and
-    with memory the next states as a third. `batches` makes of each rollout what `loss` takes, a
-    batch for each update. The loss is one number, or an array of losses of which the mean is taken.
+    It differs from `TorchPolicy` in three ways. `choose` returns `(actions, log_probs)`, and with
+    memory the next states as a third value. `batches` yields the arguments of `loss` from each
+    rollout, one for each update. The loss is one number, or an array to be averaged.
     """
 
     @property
@@ -102,21 +102,21 @@ class TorchRolloutPolicy(TorchPolicy[ConfigT]):
 
     @abstractmethod
     def batches(self, rollout: TensorRollout) -> Iterator[Any]:
-        """Yield the batches of a rollout, one for each update; nothing is recorded.
+        """Yield the batches of a rollout, one for each update, computed without autograd.
 
         Args:
-            rollout: Its observations are as `choose` gets them.
+            rollout: A rollout, with observations in the form that `choose` gets.
         """
 
     def act(
         self, obs: NumpyArray, *, explore: bool = True, memory: Memory | None = None
     ) -> NumpyArray:
-        """Choose an action for each observation, within what the environment takes.
+        """Choose an action for each observation, within the bounds of the action space.
 
         Args:
             obs: [N, ...].
             explore: Whether actions should explore.
-            memory: Of `make_memory(N)`, for a policy with memory.
+            memory: A result of `make_memory(N)`, for a policy with memory.
 
         Returns:
             Actions, [N] int64 or [N, ...].
@@ -131,14 +131,14 @@ class TorchRolloutPolicy(TorchPolicy[ConfigT]):
 
         Args:
             obs: [N, ...].
-            memory: Of `make_memory(N)`, for a policy with memory.
+            memory: A result of `make_memory(N)`, for a policy with memory.
 
         Returns:
             Actions, [N] int64 or [N, ...], and the logarithms of their probabilities, or
-            densities, [N]. Numbers may lie outside of what the environment takes.
+            densities, [N]. Numbers may lie outside of the bounds of the action space.
 
         Raises:
-            ShapeError: If `choose` returns something else.
+            ShapeError: If `choose` returns values of another form.
         """
         action, log_prob = self._choose(obs, True, memory)
         if not isinstance(log_prob, Tensor) or tuple(log_prob.shape) != (len(obs),):
@@ -151,23 +151,23 @@ class TorchRolloutPolicy(TorchPolicy[ConfigT]):
         return actions, log_prob.cpu().numpy().astype(np.float32, copy=False)
 
     def learn(self, rollouts: Sequence[Rollout], /) -> Metrics:
-        """Do an update for each of the batches of rollouts.
+        """Do an update for each batch of the rollouts.
 
         Args:
             rollouts: All of the same length.
 
         Returns:
-            `loss` and the metrics of the last update; `lr` where it falls.
+            `loss` and the metrics of the last update; `lr` if the step size falls.
 
         Raises:
-            NonFiniteError: If a loss is NaN or infinite. That step is not taken then.
-            ShapeError: If they are not of the environment it was made for.
+            NonFiniteError: If a loss is NaN or infinite. That step is not done.
+            ShapeError: If they are not of the policy's environment.
         """
         values: dict[str, Any] = {}
         for batch in self._batches(rollouts):
             values = self._write_gradient(batch)
             self._improve(values["loss"])
-        if self._norm is not None:  # not before: the log-probabilities are of the old statistics
+        if self._norm is not None:  # after learning: log-probabilities are of the old statistics
             for rollout in rollouts:
                 self._norm.update(rollout.obs.reshape(-1, *self.spec.obs_shape))
         if self.config.lr_end is not None:

@@ -1,8 +1,8 @@
 """The base for algorithms in plain PyTorch that learn from transitions.
 
-A subclass makes its networks in `build`, chooses actions in `choose` and writes its `loss`. It
-inherits acting in batches, flat weights, Adam, targets that follow, publishing, averaging of
-gradients, prioritized weights, checkpoints with exact resume, and a place in a population.
+A subclass makes its networks in `build`, chooses actions in `choose` and defines its `loss`. It
+inherits acting in batches, flat weights, Adam, target networks, publishing, averaging of gradients,
+importance weights, checkpoints with exact resume, and support for populations.
 """
 
 from __future__ import annotations
@@ -66,19 +66,19 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     A subclass names its config, as in `class QRDQN(TorchPolicy[QRDQNConfig])`; without a name it is
     the class `QRDQNConfig` of the same module, or else `TorchPolicyConfig`. Modules and parameters
-    that `build` sets as attributes are learned. Tensors and numbers that it sets, and that `loss`
-    or `choose` change, are saved, but not published: what collectors need is a buffer of a module.
-    Random numbers of `build`, `choose` and `loss` come from a stream of the policy, so that fixed
-    seeds give the same weights.
+    that `build` sets as attributes are learned. Tensors and numbers that `build` sets, and that
+    `loss` or `choose` change, are saved but not published: values that collectors need must be
+    buffers of a module. Random numbers of `build`, `choose` and `loss` come from the policy's own
+    stream, so that fixed seeds give the same weights.
 
     Args:
         spec: The spec of the environments, `envs.spec`.
         config: The settings, or a dict of them.
-        optimizer: An optimiser in place of Adam, such as `torch.optim.RMSprop`: a function of the
-            parameters. If it takes `lr`, it gets the config's.
+        optimizer: An optimiser instead of Adam, such as `torch.optim.RMSprop`: a function of the
+            parameters. If it has an argument `lr`, it gets the config's.
         device: The device of the networks, as PyTorch names it.
-        compile: `"torch"` compiles `loss`, by `torch.compile`; a function such as
-            `partial(torch.compile, mode="max-autotune")` by that.
+        compile: `"torch"` compiles `loss` with `torch.compile`, and a function such as
+            `partial(torch.compile, mode="max-autotune")` compiles it with that function.
 
     Raises:
         ConfigError: If `build` makes no network, or one that cannot be learned.
@@ -103,14 +103,14 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     config: ConfigT
     _random: TorchRandom
     generator: torch.Generator
-    """Draws random numbers on `device`; its place is saved."""
+    """Draws random numbers on `device`; its state is saved."""
     _compiled_loss: Callable[[Any], tuple[Tensor, LossMetrics]] | None = None
     changes: tuple[ChangeModule, ...] = ()
-    """The changes that `change_networks` has made since `build`."""
+    """The changes by `change_networks` since `build`."""
     state_size: int = 0
     """The length of the recurrent state of one environment; `build` sets it for a policy with
     memory. `choose` then gets the states, [N, S], as a third argument, and also returns the next
-    ones."""
+    states."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         self._refuse_capture("may do anything in `loss`")
         name = type(self).__name__.lower()
         self._random = TorchRandom(config.seed, name, device=self.device)
-        draws_there = self.device.type != "meta"  # a device without data, and without a generator
+        draws_there = self.device.type != "meta"  # a device without data has no generator
         self.generator = torch.Generator(self.device if draws_there else "cpu")
         self.generator.manual_seed(spawn_seeds(config.seed, f"{name} generator", count=1)[0])
         self._norm = make_norm(spec, normalize_obs=config.normalize_obs, device=self.device)
@@ -153,29 +153,29 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             lr_end=config.lr_end,
         )
 
-    # -- what a subclass writes ----------------------------------------------------------
+    # -- methods of a subclass -----------------------------------------------------------
 
     @abstractmethod
     def build(self) -> None:
         """Make the networks, as attributes: modules and parameters that are learned.
 
-        Also the targets, by `follow`. The spec, the config and the device are set already; modules
-        are moved to the device afterwards.
+        Make the target networks too, by `follow`. The spec, the config and the device are already
+        set; modules are moved to the device afterwards.
         """
 
     @abstractmethod
     def choose(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - see below
-        """Choose an action for each observation, as `choose(obs, explore)`; nothing is recorded.
+        """Choose an action for each observation, as `choose(obs, explore)`, without autograd.
 
-        `obs` are observations on the device, [N, ...], as the environment gives them, or normalised
-        with `normalize_obs`; those of several parts are packed, `self.spec.unpack(obs)` returns the
-        parts and `self.spec.action_mask(obs)` the legal actions. With `explore` actions should
-        explore, without it they should be the best ones. With a `state_size` the states, [N, S],
-        are a third argument.
+        `obs` are observations on the device, [N, ...], as the environment returns them, or
+        normalised with `normalize_obs`. Observations of several parts are packed:
+        `self.spec.unpack(obs)` returns the parts and `self.spec.action_mask(obs)` the legal
+        actions. With `explore` actions should explore, otherwise they should be the best ones. With
+        a `state_size` the states, [N, S], are a third argument.
 
         Returns:
-            A tensor of actions, [N] or [N, ...], as the environment takes them; with a `state_size`
-            a tuple of these and the next states.
+            A tensor of actions, [N] or [N, ...], in the environment's units; with a `state_size` a
+            tuple of actions and next states.
         """
 
     @abstractmethod
@@ -186,21 +186,21 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             batch: B transitions, tensors on the device.
 
         Returns:
-            The loss of each, [B]. The update steps along the gradient of their mean, with the
-            importance weights of a prioritized replay. A single number is taken as it is, without
-            such weights. And metrics, single numbers; with prioritized transitions also `td_error`,
-            [B], the error of each, which becomes its priority.
+            The loss of each transition, [B], and metrics, single numbers. The update steps along
+            the gradient of the mean loss, with the importance weights of a prioritized replay. A
+            loss of a single number is used directly, without such weights. With prioritized
+            transitions the metrics include `td_error`, [B], which sets their priorities.
         """
 
-    # -- what a subclass uses ------------------------------------------------------------
+    # -- methods for a subclass ----------------------------------------------------------
 
     def follow(self, network: nn.Module, *, tau: float, every: int = 1) -> nn.Module:
-        """Return a copy of a network that follows it, for targets; for use in `build`.
+        """Return a copy of a network that follows it, as a target network; for use in `build`.
 
         Args:
-            network: Learned by this policy.
+            network: A network that this policy learns.
             tau: The share of the learned weights in each update of the copy; 1 copies them.
-            every: The updates of the policy per update of the copy.
+            every: The number of updates of the policy per update of the copy.
         """
         check_all(inside(0.0, 1.0, tau=tau), positive(tau=tau), whole(1, every=every))
         follower = Follower(network, tau=tau, every=every, device=self.device)
@@ -209,9 +209,9 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     @contextmanager
     def frozen(self, *networks: nn.Module) -> Iterator[None]:
-        """Let gradients pass through networks to their inputs, and none to their weights.
+        """Let gradients pass through networks to their inputs, but not to their weights.
 
-        An actor's loss, for example, is the value that a frozen critic gives to its actions.
+        For example an actor's loss uses the values that a frozen critic gives to its actions.
         """
         learned = [p for network in networks for p in network.parameters() if p.requires_grad]
         for parameter in learned:
@@ -226,14 +226,14 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     @property
     def has_own_network(self) -> bool:
-        """Whether the user gave a network: always."""
+        """Whether the user gave a network, which is always so."""
         return True
 
     @contextmanager
     def changing_weights(self) -> Iterator[FlatWeights]:
-        """Yield the weights by name, to change them in place; targets move by as much.
+        """Yield the weights by name, to change them in place; targets change by the same amounts.
 
-        A mutation uses this. The optimiser's state stays as it is.
+        A mutation uses this. The optimiser's state does not change.
         """
         with ExitStack() as stack:
             for follower in self._followers:
@@ -242,18 +242,19 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     @property
     def own_modules(self) -> Mapping[str, Mapping[str, nn.Module]]:
-        """The learned networks, by where their tensors are saved."""
+        """The learned networks, by the keys and names of their saved tensors."""
         return {"weights": {"": self._flat.module}}
 
     def change_networks(self, change: ChangeModule) -> bool:
-        """Replace networks that are attributes, and their targets; return whether there are any.
+        """Replace networks that are attributes, and their targets; return whether any changed.
 
-        A mutation uses this. Policies that are made like this one change theirs likewise. The
-        optimiser starts anew. Networks that share parameters stay as they are, and so do those with
-        a target, of all or of a part, that is no attribute.
+        A mutation uses this. Policies made by `like` get the same changes. The optimiser starts
+        anew. Nothing changes if networks share parameters. A network stays unchanged if it, or a
+        part of it, has a target and one of the two is not an attribute.
 
         Args:
-            change: Gets a network or a target; returns another, or None where it stays.
+            change: A function of a network or target that returns its replacement, or None to keep
+                it.
         """
         found = dict.fromkeys(v for v in vars(self).values() if isinstance(v, nn.Module))
         parameters = [id(p) for module in found for p in module.parameters()]
@@ -274,13 +275,13 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         if new:
             self.changes = (*self.changes, change)
             self._compiled_loss = None
-            for parameter in self._flat.module.parameters():  # out of the former tensor
+            for parameter in self._flat.module.parameters():  # detach from the former flat tensor
                 parameter.data, parameter.grad = parameter.data.clone(), None
             self._flatten()
         return bool(new)
 
-    def like(self, config: Any = None, **replaced: object) -> Self:  # noqa: ANN401 - as it is there
-        """Make another policy of the same kind, with the same parts, and with `changes`."""
+    def like(self, config: Any = None, **replaced: object) -> Self:  # noqa: ANN401 - as in the base
+        """Make another policy of the same kind, with the same parts and the same `changes`."""
         twin = super().like(config, **replaced)
         for change in self.changes:
             twin.change_networks(change)
@@ -288,9 +289,9 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     @property
     def module(self) -> nn.Module:
-        """A plain module for inference: from observations, [B, ...], to the best actions.
+        """A plain module for inference, from observations, [B, ...], to the best actions.
 
-        With a `state_size` it takes states, [B, S], too, and returns the next ones behind actions.
+        With a `state_size` it also takes states, [B, S], and returns the next states after actions.
         """
         return acting(_Greedy(self, self._flat.module))
 
@@ -302,35 +303,35 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         Args:
             obs: [N, ...].
             explore: Whether actions should explore.
-            memory: Of `make_memory(N)`, for a policy with memory. Its states are replaced by the
-                next ones.
+            memory: A result of `make_memory(N)`, for a policy with memory. Its states are replaced
+                by the next ones.
 
         Returns:
             Actions, [N] int64 or [N, ...].
 
         Raises:
-            ConfigError: If a memory is missing, or was given to a policy without one.
-            ShapeError: If the observations are not those of the environment it was made for, or
-                `choose` returns something else than actions.
+            ConfigError: If a memory is missing, or is given to a policy without memory.
+            ShapeError: If the observations are not those of the policy's environment, or `choose`
+                returns values of another form.
         """
         return self._as_actions(self._choose(obs, explore, memory), len(obs), explore=explore)
 
     def learn(self, batch: Any, /) -> Metrics:  # noqa: ANN401 - Transitions, by default
-        """Do one update: a step of the optimiser along the gradient, then the targets follow.
+        """Do one update: a step of the optimiser along the gradient, then move the targets.
 
         Args:
-            batch: B transitions, tensors or arrays. What a prioritized replay gave is learned
-                from with its importance weights.
+            batch: B transitions, tensors or arrays. Transitions of a prioritized replay are
+                weighted by their importance weights.
 
         Returns:
-            `loss` and the metrics of the loss; `lr` where it falls.
+            `loss` and the metrics of the loss; `lr` if the step size falls.
 
         Raises:
-            NonFiniteError: If the loss is NaN or infinite. The weights are as before then. On
-                another device than the CPU it is raised when the metrics are read, as they are
-                fetched then; the host waits for nothing before.
-            ShapeError: If the observations are not those of the environment it was made for, or
-                the loss has another shape than [B].
+            NonFiniteError: If the loss is NaN or infinite. The weights are then unchanged. On a
+                device other than the CPU it is raised when the metrics are read, so that the host
+                need not wait.
+            ShapeError: If the observations are not those of the policy's environment, or the loss
+                does not have the shape [B].
         """
         moved = self._on_device(batch)
         if self._norm is not None:
@@ -345,7 +346,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     def td_errors(self, transitions: Transitions) -> NumpyArray:
         """Compute the `td_error` that `loss` reports, [B], without learning.
 
-        Collectors of Ape-X take them for initial priorities:
+        Collectors of Ape-X use it for initial priorities:
         `mw.add_to(replay, priority=policy.td_errors)`.
 
         Args:
@@ -368,11 +369,11 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         return errors
 
     def gradients(self, batch: Any) -> tuple[Tensor, Metrics]:  # noqa: ANN401 - as `learn`
-        """Compute the gradient of one update, [P], and its metrics, and change nothing else.
+        """Compute the gradient of one update, [P], and its metrics, without changing the policy.
 
         Raises:
-            ConfigError: If running means, as those of BatchNorm, change with it: a gradient that is
-                sent elsewhere does not carry them.
+            ConfigError: If running means, such as those of BatchNorm, change: a gradient that is
+                sent to another node does not contain them.
         """
         with self._keeping_buffers():
             values = self._write_gradient(self._normalized(self._on_device(batch)))
@@ -398,11 +399,11 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         """Load a state that `state_dict` returned.
 
         Raises:
-            CheckpointError: If it is no state of such a policy.
+            CheckpointError: If it is not the state of such a policy.
             ShapeError: If it is of networks of another size.
         """
         expected = {"weights", "targets", self._optimizer_key, "rng", "env_step", "train_iter"}
-        state = {"attributes": {}, **state}  # earlier versions did not save them
+        state = {"attributes": {}, **state}  # earlier versions did not save attributes
         check_state_keys(state, expected | {"attributes"}, policy=type(self).__name__)
         self.load_weights(state["weights"])
         for k, follower in enumerate(self._followers):
@@ -415,11 +416,11 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         self.train_iter = int(state["train_iter"])
 
     def reseed(self, seed: int) -> None:
-        """Draw random numbers of another seed from now on."""
+        """Continue with the random numbers of another seed."""
         self._random.reseed(seed)
         self.generator.manual_seed(spawn_seeds(seed, "generator", count=1)[0])
 
-    # -- parts of these ------------------------------------------------------------------
+    # -- helpers -------------------------------------------------------------------------
 
     @contextmanager
     def _acting(self) -> Iterator[None]:
@@ -428,7 +429,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             yield
 
     def _choose(self, obs: NumpyArray, explore: bool, memory: Memory | None) -> Any:  # noqa: ANN401
-        """Return what `choose` returns; the states of a memory are replaced."""
         self._check_memory(memory)
         with self._acting():
             inputs = self._inputs(obs)
@@ -530,8 +530,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
 
 class _Greedy(nn.Module):
-    """Chooses the best actions of a policy."""
-
     def __init__(self, policy: TorchPolicy[Any], networks: nn.Module) -> None:
         super().__init__()
         self.networks = networks

@@ -1,9 +1,9 @@
 """Compiled networks and captured updates, the setting `compile=` of policies.
 
-`"torch"` passes what autograd goes through to `torch.compile`. `"graph"` captures an update on a
-GPU as a CUDA graph, so that later updates of the same shapes are one launch. The capture follows
-the notes of PyTorch, "CUDA semantics, CUDA Graphs": first runs on a side stream, inputs in memory
-that stays, and a replay with nothing from the host but copies into that memory.
+`"torch"` passes the functions that autograd records to `torch.compile`. `"graph"` captures an
+update on a GPU as a CUDA graph, so that later updates of the same shapes are one launch. The
+capture follows PyTorch's notes "CUDA semantics, CUDA Graphs": warm-up runs on a side stream, inputs
+in static memory, and replays for which the host only copies inputs into that memory.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from ding_lite.errors import ConfigError
 from ding_lite.rl.host_or_device import is_host, placed
 
 Compiler: TypeAlias = Callable[[Any], Any]
-"""Makes of a function or a module one that computes the same, as `torch.compile` does."""
+"""Returns a function or module that computes the same as its argument, like `torch.compile`."""
 Compile: TypeAlias = Literal["torch", "graph"] | bool | Compiler | None
 """None or False for neither; `"torch"` or True for `torch.compile`; `"graph"` for a CUDA graph; or
-a compiler of one's own, such as `functools.partial(torch.compile, mode="max-autotune")`."""
+your own compiler, such as `functools.partial(torch.compile, mode="max-autotune")`."""
 Inputs: TypeAlias = Mapping[str, Any]
-"""Tensors or arrays by name; None for those that there are not."""
+"""Tensors or arrays by name; None for an input that a batch does not have."""
 Outputs: TypeAlias = dict[str, Any]
 
 _NUM_FIRST_RUNS = 3
-"""The updates of each shape before its capture; PyTorch's examples take as many."""
+"""The number of updates of each shape before its capture, as in PyTorch's examples."""
 
 
 def compiler_of(setting: Compile) -> Compiler | None:
-    """Return the compiler that a setting names; None for neither or a graph."""
+    """Return the compiler that a setting names; None for no compiler, or a graph."""
     if setting in (None, False, "graph"):
         return None
     if setting in (True, "torch"):
@@ -51,16 +51,16 @@ class Recorder(Protocol):
         """Run a function before it is recorded."""
 
     def record(self, run: Callable[[], Outputs]) -> tuple[Callable[[], object], Outputs]:
-        """Return what does the operations of a function again, and its outputs.
+        """Return a function that repeats the operations of `run`, and the outputs.
 
-        The function runs in Python this once. It may be that no operation is done by that.
+        `run` is called once. The operations may only be recorded, not done, by that call.
         """
 
 
 class CapturedUpdate:
     """Runs an update as a graph that is recorded once for each shape of its inputs.
 
-    The first runs of a shape are updates like any others, so that nothing has to be undone.
+    The first runs of a shape are ordinary updates, so that nothing has to be undone.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class CapturedUpdate:
         self._graphs: dict[Hashable, _Graph] = {}
 
     def __call__(self, inputs: Inputs, **form: Hashable) -> Outputs:
-        """Run the update; return its outputs in memory of their own."""
+        """Run the update; return its outputs in newly allocated memory."""
         tensors = {name: placed(v, self._device) for name, v in inputs.items() if v is not None}
         shapes = tuple((name, each.shape, each.dtype) for name, each in tensors.items())
-        key = (shapes, tuple(form.items()))  # it holds on to what the graph reads of the form
+        key = (shapes, tuple(form.items()))  # keeps alive the objects of `form` the graph reads
         graph = self._graphs.get(key)
         if graph is None:
             held = {name: each.clone() for name, each in tensors.items()}
@@ -84,8 +84,6 @@ class CapturedUpdate:
 
 
 class _Graph:
-    """The update for inputs of one shape."""
-
     def __init__(
         self,
         held: dict[str, Tensor],
@@ -120,7 +118,7 @@ class CudaRecorder:
         self._stream = stream(device)
 
     def warm_up(self, run: Callable[[], Outputs]) -> Outputs:
-        """Run a function on a side stream; what follows on the current one waits for it."""
+        """Run a function on a side stream, with the current stream waiting for it."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):

@@ -1,6 +1,6 @@
 """Flat weights: all parameters of a policy in one contiguous tensor.
 
-Small networks are bound by the number of calls, not by arithmetic. With the parameters as
+A small network's time is spent on the number of calls, not on arithmetic. With the parameters as
 views into one tensor, and the gradients into another, publishing weights is one copy, a soft
 target update one `lerp_`, Adam one fused call, and a gradient one message.
 """
@@ -21,9 +21,9 @@ from ding_lite.io.memory import check_fits
 from ding_lite.rl.host_or_device import is_host
 
 _LARGE = 1 << 24
-"""The number of weights from which on free memory is checked."""
+"""The number of weights from which on the free memory is checked."""
 _COPIES_THAT_LEARN = 4
-"""Copies of learning weights: themselves, their gradient, and two moments of Adam."""
+"""The copies of learning weights: the weights, their gradient, and two moments of Adam."""
 
 
 class FlatWeights:
@@ -49,7 +49,7 @@ class FlatWeights:
     def part(self, prefix: str) -> FlatWeights:
         """Return the tensors of a prefix as flat weights in the same memory.
 
-        Their names are without the prefix.
+        The prefix is removed from their names.
 
         Example:
             >>> whole = FlatWeights({"actor.bias": (2,), "critic.bias": (3,)})
@@ -78,7 +78,7 @@ class FlatWeights:
         return part
 
     def snapshot(self) -> dict[str, Tensor]:
-        """Copy all tensors to the CPU, with one copy of the memory they share."""
+        """Copy all tensors to the CPU, by a single copy of their shared memory."""
         return self._views_of(self.flat.to("cpu", copy=True))
 
     def load(self, tensors: Mapping[str, Any]) -> None:
@@ -99,9 +99,9 @@ class FlatWeights:
 class FlatAdam:
     """Adam (Kingma and Ba 2015, algorithm 1) on flat weights: one fused call per update.
 
-    The arithmetic is that of `torch.optim.Adam`. Its overhead in Python would take several times as
-    long as the update of a small network. If `captured`, graphs of a device hold its steps, so that
-    the step size lies there, too.
+    The arithmetic is that of `torch.optim.Adam`. The overhead of its Python code would take several
+    times as long as the update of a small network. If `captured`, CUDA graphs contain its steps, so
+    the step size is also kept on the device.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class FlatAdam:
         self._mean_P = torch.zeros_like(weights_P)
         self._square_P = torch.zeros_like(weights_P)
         self._num_updates = torch.zeros((), device=weights_P.device)
-        # Of the same number on a CPU: an addition of PyTorch takes 20 times as long.
+        # A view for numpy: an addition by PyTorch takes 20 times as long.
         self._num_updates_1 = self._num_updates.numpy().reshape(1) if weights_P.is_cpu else None
         self._lr = lr
         self._lr_there = torch.full_like(self._num_updates, lr) if captured else None
@@ -138,10 +138,10 @@ class FlatAdam:
     def step(
         self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None
     ) -> None:
-        """Do one update along a gradient, [P]; of `weights_P` instead of its own if given.
+        """Do one update along a gradient, [P], of the optimiser's own weights or of `weights_P`.
 
         `skip` is a tensor of one number: with 1.0 nothing changes, with 0.0 the update is done. The
-        host need not know which.
+        host does not read it.
         """
         if self._num_updates_1 is not None and skip is None:
             self._num_updates_1[0] += 1.0
@@ -172,7 +172,7 @@ class FlatAdam:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned; ShapeError if it is of other weights."""
+        """Load a state that `state_dict` returned; raise ShapeError if it is of other weights."""
         ours = {"mean": self._mean_P, "square": self._square_P, "num_updates": self._num_updates}
         for name, tensor in ours.items():
             found = tuple(np.shape(state[name])) if name in state else None
@@ -186,9 +186,9 @@ class FlatAdam:
 
 
 def clip_norm(grad_P: Tensor, limit: float | None) -> Tensor | float:
-    """Shorten a gradient in place to a norm, and return the norm that it had.
+    """Clip a gradient in place to a norm, and return the norm before.
 
-    A number on a CPU; on a device a tensor, for which the host does not wait.
+    The norm is a number on a CPU, and a tensor on a device, for which the host does not wait.
 
     Example:
         >>> grad_P = torch.tensor([3.0, 4.0])
@@ -225,7 +225,7 @@ def check_names(tensors: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]
 
 
 def assign(view: Tensor, values: Tensor | npt.ArrayLike) -> None:
-    """Overwrite a tensor. Arrays may be read-only, as those that other nodes send are."""
+    """Overwrite a tensor; arrays may be read-only, such as those that other nodes send."""
     if isinstance(values, Tensor):
         view.copy_(values)
     elif view.device.type == "cpu":

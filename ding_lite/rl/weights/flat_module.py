@@ -1,7 +1,7 @@
 """Any `nn.Module` on flat weights: its parameters and their gradients become views.
 
-Publishing, averaging of gradients, checkpoints and Adam then work with a module of a user as they
-do with the networks of this package.
+Publishing, averaging of gradients, checkpoints and Adam then treat a user's module like the
+networks of this package.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MakeModule: TypeAlias = nn.Module | Callable[[EnvSpec], nn.Module]
 
 
 class FlatModule:
-    """Holds the parameters of a module in flat weights, and its buffers beside them.
+    """Holds a module's parameters in flat weights, and its buffers separately.
 
     Args:
-        module: Its parameters are moved: afterwards they are views into `weights`, and their
-            gradients views into `grads`.
-        memory: Weights and gradients that hold the names of its parameters, such as a part of
-            those of several modules; its own if None.
-        last: The name of a parameter that lies behind all others, if the module has it.
+        module: The module. Its parameters become views into `weights`, and their gradients views
+            into `grads`.
+        memory: Existing weights and gradients with the names of its parameters, such as a part of
+            the weights of several modules; new ones if None.
+        last: The name of a parameter that comes after all others, if the module has it.
 
     Raises:
         ConfigError: If a parameter is not float32, is not initialised, or shares its memory with
@@ -51,7 +51,7 @@ class FlatModule:
     ) -> None:
         self.module = module.to(device)
         check_parameters(module, name=name)
-        parameters = dict(module.named_parameters())  # a shared one is named once
+        parameters = dict(module.named_parameters())  # a shared parameter appears once
         if last in parameters:
             parameters[last] = parameters.pop(last)
         if memory is None:
@@ -59,7 +59,7 @@ class FlatModule:
             memory = (weights, weights.zeros_like())
         self.weights = memory[0]
         self.grads = memory[1]
-        """Their gradients; autograd adds to them."""
+        """The gradients of the parameters; autograd adds to them."""
         for key, parameter in parameters.items():
             self.weights[key].copy_(parameter.detach())
         bind(module, self.weights, self.grads)
@@ -76,7 +76,7 @@ class FlatModule:
             if name in kept
         }
         self.run: Callable[..., Any] = module
-        """The function that updates call: the module, which may be compiled."""
+        """The function that updates call: the module, compiled or not."""
         self._modes: list[dict[str, Any]] = [part.__dict__ for part in parts.values()]
         self._switches = all(
             "training" in vars(part) and getattr(part.train, "__func__", None) is nn.Module.train
@@ -87,22 +87,22 @@ class FlatModule:
     def buffers(self) -> dict[str, Tensor]:
         """The buffers that are saved, such as the running means of BatchNorm.
 
-        They are those of now, as `forward` may set others.
+        They are read anew at each access, as `forward` may replace them.
         """
         return {name: owner[key].detach() for name, (owner, key) in self._buffers.items()}
 
     def train(self, is_training: bool) -> None:
-        if not self._switches:  # a module of the user does it its own way
+        if not self._switches:  # a user's module overrides `train`
             self.module.train(is_training)
             return
         for attributes in self._modes:  # nn.Module.train takes ten times as long
             attributes["training"] = is_training
 
     def zero_grad(self, num_apart: int = 0) -> None:
-        """Set gradients to zero, as autograd adds to them.
+        """Set the gradients to zero, as autograd adds to them.
 
-        The first and the last parameter tell whether a user has dropped the gradients, which are
-        bound again then, or moved the parameters.
+        If the user dropped the gradient of the first or last parameter, all are bound again. If the
+        user moved one of the two, an error is raised.
         """
         for parameter, address, grad in self._ends:
             if parameter.data_ptr() != address:
@@ -138,7 +138,7 @@ class FlatModule:
             assign(buffer, tensors[name])
 
     def twin(self) -> FlatModule:
-        """Make an independent copy, which learns by itself or follows."""
+        """Make an independent copy, for example as a target network."""
         return FlatModule(copied(self.module), device=self.weights.flat.device)
 
     def copy_buffers(self, leader: FlatModule) -> None:
@@ -155,7 +155,7 @@ def acting(module: nn.Module) -> nn.Module:
 
 
 def bind(module: nn.Module, weights: FlatWeights, grads: FlatWeights | None = None) -> None:
-    """Make a module's parameters views into flat weights that hold their names."""
+    """Make a module's parameters views into flat weights of the same names."""
     for name, parameter in module.named_parameters():
         parameter.data = weights[name]
         if grads is not None and parameter.requires_grad:
@@ -165,7 +165,7 @@ def bind(module: nn.Module, weights: FlatWeights, grads: FlatWeights | None = No
 def made_module(
     make: MakeModule, spec: EnvSpec, *, seed: int, name: str = "network", copy: bool = False
 ) -> nn.Module:
-    """Return the module of a user: the one given, or the one that a function of the spec makes."""
+    """Return a user's module: the given one, or the one that a function of the spec makes."""
     if isinstance(make, nn.Module):
         return copied(make) if copy else make
     if not callable(make):
@@ -193,7 +193,7 @@ def made_module(
 
 @contextmanager
 def seeded(seed: int, stream: str) -> Iterator[None]:
-    """Seed PyTorch's global generator of the CPU for a while; restore its state afterwards."""
+    """Seed PyTorch's global generator of the CPU within the block; restore its state afterwards."""
     before = torch.get_rng_state()
     torch.default_generator.manual_seed(spawn_seeds(seed, stream, count=1)[0])
     try:
@@ -203,7 +203,7 @@ def seeded(seed: int, stream: str) -> Iterator[None]:
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """Copy a module; ConfigError if it cannot be copied."""
+    """Copy a module; raise ConfigError if it cannot be copied."""
     try:
         return copy.deepcopy(module)
     except (RuntimeError, TypeError) as error:

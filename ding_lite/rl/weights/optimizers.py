@@ -15,7 +15,7 @@ from ding_lite.errors import CheckpointError, ConfigError, kind_of
 from ding_lite.rl.weights.flat import FlatAdam
 
 MakeOptimizer: TypeAlias = Callable[..., torch.optim.Optimizer]
-"""Makes an optimiser of a list of parameters, such as `torch.optim.RMSprop`."""
+"""Makes an optimiser from a list of parameters, such as `torch.optim.RMSprop`."""
 
 
 class Optimizer(Protocol):
@@ -26,9 +26,9 @@ class Optimizer(Protocol):
     def step(
         self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None
     ) -> None:
-        """Do one update along a gradient, [P]; of other weights than its own if given.
+        """Do one update along a gradient, [P], of the optimiser's own weights or of `weights_P`.
 
-        With a `skip` of 1.0 it does nothing.
+        A `skip` of 1.0 changes nothing.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -42,10 +42,11 @@ class TorchOptimizer:
     """An optimiser of PyTorch on parameters that are views into flat weights.
 
     Args:
-        make: Makes the optimiser of a list of parameters. If it takes `lr`, as the classes of
-            `torch.optim` do, it gets the step size of the policy's config, and its schedule;
-            otherwise its step size is its own. Groups of parameters keep the ratio of theirs to it.
-        parameters: Those that learn; the gradient of each is a view into `grad_P`.
+        make: Makes the optimiser from a list of parameters. If it has an argument `lr`, as the
+            classes of `torch.optim` do, it gets the step size of the policy's config and follows
+            its schedule; otherwise it keeps its own step size. The ratios between the step sizes of
+            parameter groups stay the same.
+        parameters: The parameters to learn; the gradient of each is a view into `grad_P`.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class TorchOptimizer:
 
     @property
     def lr(self) -> float:
-        """The step size that it gets, or that of its first group of parameters."""
+        """The step size that the optimiser gets, or that of its first parameter group."""
         return self._lr if self._takes_lr else float(self._optimizer.param_groups[0]["lr"])
 
     @lr.setter
@@ -105,21 +106,21 @@ class TorchOptimizer:
     def step(
         self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None
     ) -> None:
-        """Do one update along a gradient, [P], of its own weights.
+        """Do one update of its own weights along a gradient, [P].
 
-        Where there is a `skip`, the host waits for it: other optimisers know no such argument.
+        The host waits for `skip`, if given, because PyTorch's optimisers have no such argument.
         """
         if skip is not None and float(skip):
             return
         if grad_P.data_ptr() != self._grad_P.data_ptr():
             self._grad_P.copy_(grad_P)
         for parameter, grad in self._grads:
-            if parameter.grad is not grad:  # `zero_grad()` of a module drops it
+            if parameter.grad is not grad:  # a module's `zero_grad()` drops it
                 parameter.grad = grad
         self._optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Copy the state of the optimiser; keys are strings, as checkpoints hold them."""
+        """Copy the state of the optimiser; keys are strings, as in checkpoints."""
         state = self._optimizer.state_dict()
         of_parameters = {
             str(index): {name: _copy(value) for name, value in values.items()}
@@ -159,7 +160,7 @@ def make_optimizer(
     eps: float = 1e-8,
     captured: bool = False,
 ) -> Optimizer:
-    """Make the optimiser of a policy: Adam, unless the user gives another."""
+    """Make the optimiser of a policy: Adam unless the user gives another."""
     if make is None:
         return FlatAdam(weights_P, lr=lr, eps=eps, captured=captured)
     if not callable(make):
@@ -172,7 +173,7 @@ def make_optimizer(
 
 
 def takes_lr(make: MakeOptimizer) -> bool:
-    """Return whether what makes an optimiser takes the step size; not one that is bound already."""
+    """Return whether `make` has an argument `lr` that is not bound already."""
     bound = make.keywords if isinstance(make, partial) else {}
     return "lr" in inspect.signature(make).parameters and "lr" not in bound
 

@@ -1,1 +1,1 @@
-"""Checks of what environments return."""
+"""Checks of the values that environments return."""

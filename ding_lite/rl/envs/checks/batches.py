@@ -1,4 +1,4 @@
-"""Check what a vector environment returns."""
+"""Checks of the values that a vector environment returns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_batch(
 ) -> NumpyArray:
     """Check an array that a vector environment returned, and return it.
 
-    `kinds` are the expected kinds of dtype, as numpy abbreviates them.
+    `kinds` are the accepted kinds of dtype, as `dtype.kind` abbreviates them.
     """
     with raising_env_errors(name, "step"):
         array = np.asarray(value)
@@ -40,7 +40,8 @@ def check_masks(
 ) -> NumpyArray:
     """Check the action masks of a vector environment, and return them, [N, A] bool.
 
-    Where no action follows (`matters_N`) a mask without a legal action becomes one with all.
+    Masks without a legal action become masks of all actions where no action follows (not
+    `matters_N`), and raise elsewhere.
     """
     shape = (len(matters_N), spec.num_choices)
     found = check_batch(name, "action_mask", info.get("action_mask"), shape=shape, kinds="biu")

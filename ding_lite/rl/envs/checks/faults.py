@@ -1,4 +1,4 @@
-"""Errors that name an environment: of what it raises, and of answers of another form."""
+"""Errors that name an environment, for its exceptions and for malformed return values."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ding_lite.interruption import is_interrupted, is_of_a_signal
 Env: TypeAlias = gymnasium.Env[Any, Any]
 
 RAISED: tuple[type[BaseException], ...] = (Exception, SystemExit, GeneratorExit)
-"""Exceptions of a user's code; Ctrl-C is not among them."""
+"""The exceptions of a user's code that are converted; Ctrl-C is not one."""
 
 
 class raising_env_errors:
     """Converts exceptions of a user's code into an `EnvError` that names the environment.
 
-    This is a class because `contextlib.contextmanager` lets a StopIteration through.
+    It is a class because `contextlib.contextmanager` does not catch StopIteration.
     """
 
     def __init__(self, name: str, where: str) -> None:
@@ -39,7 +39,7 @@ class raising_env_errors:
 def fault_of(name: str, where: str, error: BaseException) -> EnvError | None:
     """Return the error for an exception that an environment raised in a method.
 
-    None if it has been told already, or a signal has raised it outside a run.
+    Return None for an error of this package, and for one that a signal raised outside a run.
     """
     if isinstance(error, DingLiteError) or not isinstance(error, (*RAISED, KeyboardInterrupt)):
         return None
@@ -62,7 +62,7 @@ def fault_of(name: str, where: str, error: BaseException) -> EnvError | None:
 
 
 def close_all(envs: Iterable[Env | VectorEnv[Any, Any, Any]]) -> None:
-    """Close all environments, then raise the first error if one has raised."""
+    """Close all environments, then raise the first of their errors, if any."""
     errors = []
     for env in envs:
         try:
@@ -74,7 +74,7 @@ def close_all(envs: Iterable[Env | VectorEnv[Any, Any, Any]]) -> None:
 
 
 def obs_and_info(name: str, answer: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401
-    """Take apart what a `reset` has returned: two values, the second one a dict."""
+    """Return the result of `reset`, checked: two values, the second one a dict."""
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise EnvError(
             f"{name} returned {shown(answer)} from `reset`; two values were expected: obs, info. "
@@ -86,7 +86,7 @@ def obs_and_info(name: str, answer: Any) -> tuple[Any, dict[str, Any]]:  # noqa:
 
 
 def five_values(name: str, answer: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:  # noqa: ANN401
-    """Return what a `step` has returned: five values, the last one a dict."""
+    """Return the result of `step`, checked: five values, the last one a dict."""
     if answer.__class__ is not tuple or len(answer) != 5:
         found = f"{len(answer)} values" if isinstance(answer, tuple) else shown(answer)
         raise EnvError(wrong_count(name, found))
@@ -104,7 +104,7 @@ def _info_fault(name: str, info: Any, where: str) -> EnvError:  # noqa: ANN401
 
 
 def wrong_count(name: str, found: str) -> str:
-    """Return the message for a `step` that has not returned five values."""
+    """Return the message for a `step` that did not return five values."""
     return (
         f"{name} returned {found} from `step`; five were expected: obs, reward, terminated, "
         f"truncated, info. Environments written for gym before 0.26 return four: tell `terminated` "
@@ -113,7 +113,7 @@ def wrong_count(name: str, found: str) -> str:
 
 
 def shown(value: Any) -> str:  # noqa: ANN401
-    """Return a short repr, also if the value's own one raises."""
+    """Return a short repr, even if the value's own repr raises."""
     try:
         return " ".join(reprlib.repr(value).split())
     except RAISED:
@@ -121,7 +121,7 @@ def shown(value: Any) -> str:  # noqa: ANN401
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an error in one line, also if making it raises."""
+    """Return an error's text in one line, even if its `__str__` raises."""
     try:
         return " ".join(str(error).split())
     except RAISED:

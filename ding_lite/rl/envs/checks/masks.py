@@ -20,13 +20,13 @@ def choice_sizes(spec: EnvSpec) -> list[int]:
 
 
 def has_legal(masks: NumpyArray, sizes: list[int]) -> NumpyArray:
-    """Return whether masks, [..., A], leave a choice for each number of an action, [...]."""
+    """Return whether masks, [..., A], allow a choice for each number of an action, [...]."""
     firsts = np.cumsum([0, *sizes[:-1]])
     return np.asarray(np.logical_or.reduceat(masks, firsts, axis=-1).all(axis=-1))
 
 
 def flags_of(mask: Any, size: int) -> NumpyArray | None:  # noqa: ANN401
-    """Return an action mask as flags, [A]; None if it is none."""
+    """Return an action mask as flags, [A]; None if it is not a mask of that size."""
     try:
         parts = mask if isinstance(mask, tuple | list) else (mask,)
         array = np.concatenate([np.atleast_1d(part) for part in parts])

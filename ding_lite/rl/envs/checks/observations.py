@@ -1,4 +1,4 @@
-"""Compare observations with their space."""
+"""Checks of observations against their space."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ding_lite.rl.packing import Keys, Leaf, LeafSpace
 from ding_lite.rl.spec import EnvSpec
 
 _TOLERANCE = 1e-5
-"""Of floats at their bounds, relative to these."""
+"""The tolerance of floats at their bounds, relative to the bounds."""
 _INTS = {int, np.int64, np.int32}
 _Limits: TypeAlias = "tuple[Any, Any] | None"
 
 
 class ObsCheck:
-    """Compares observations of an environment, or of a vector of them, with their space.
+    """Checks observations of an environment, or of a vector of them, against their space.
 
-    Values of the type of the space pass by one comparison; the first ones of `reset` and of `step`
-    are compared with the bounds too.
+    Only the first observations of `reset` and of `step` are compared with the bounds of a Box.
+    Later ones of the space's type and shape pass after one comparison.
     """
 
     def __init__(self, name: str, spec: EnvSpec) -> None:
@@ -35,12 +35,12 @@ class ObsCheck:
         self._new = {"reset", "step"}
         is_box = self._whole is not None and isinstance(spec.obs_space, Box)
         self.usual = (spec.obs_space.dtype, spec.obs_space.shape) if is_box else None
-        """Type and shape of later observations that need no closer look; None if all do."""
+        """The type and shape of later observations that need no check; None if all need one."""
 
     def __call__(self, obs: Any, where: str, *, num: int | None = None) -> Any:  # noqa: ANN401
         """Return an observation, converted if it is a single array or number.
 
-        `num` is of how many environments it is; None for one that is not of a vector.
+        `num` is the number of environments of a vector; None for a single environment.
         """
         lead = () if num is None else (num,)
         if is_first := where in self._new:
@@ -76,7 +76,7 @@ class ObsCheck:
 
 
 class _UnfitError(Exception):
-    """A part of an observation is not of its space; the text says what was found."""
+    """An error for a part of an observation that is not of its space, with the found value."""
 
 
 class _Part:
@@ -93,7 +93,7 @@ class _Part:
         self._is_choice = isinstance(space, Discrete)
 
     def __call__(self, obs: Any, lead: tuple[int, ...], is_first: bool) -> Any:  # noqa: ANN401
-        """Return the observation; values that numpy can convert are converted."""
+        """Return the observation, converted by numpy if it is not of the space's type."""
         if (
             obs.__class__ is np.ndarray
             and obs.dtype == self._dtype
@@ -134,7 +134,7 @@ class _Part:
 
 
 def _bounds_of(space: Any) -> tuple[Any, Any]:  # noqa: ANN401 - of any type
-    """Return the least and the greatest value of a space, with a tolerance for rounded floats."""
+    """Return a space's lowest and highest values, with a tolerance for rounded floats."""
     if isinstance(space, Discrete):
         return int(space.start), int(space.start + space.n) - 1
     if isinstance(space, MultiDiscrete):

@@ -1,8 +1,8 @@
-"""A gymnasium wrapper that checks what an environment returns, and names it when it raises.
+"""A gymnasium wrapper that checks an environment's return values and names it in errors.
 
-Every fault is an `EnvError` with the environment, the method, what was found and what was
-expected; so it reads the same in one process and in several. Values of the usual types pass by one
-comparison each; all others are examined more closely.
+Every fault is an `EnvError` with the environment, the method, the found value and the expected one,
+so that messages are the same in one process and in several. Values of the usual types pass after
+one comparison each; only others are examined further.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ logger = logging.getLogger(__name__)
 
 _LARGEST = float(np.finfo(np.float32).max)
 _LEAST_OF_SYSTEM = 2**64
-"""Seeds from this on are of the system's randomness."""
+"""The lowest seed that can only come from the system's randomness."""
 _FLOATS, _FLAGS = {float, np.float32, np.float64, int}, {bool, np.bool_}
 
 
 class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Checks all that an environment returns against its spaces."""
+    """Checks all values that an environment returns against its spaces."""
 
     def __init__(self, env: Env, *, index: int, spec: EnvSpec) -> None:
         super().__init__(env)
         self.name = f"Environment {index} of {spec.env_id}"
-        """The name with which messages of its faults begin."""
+        """The beginning of messages about its faults."""
         self._env_id = spec.env_id
         self._checked_obs = ObsCheck(self.name, spec)
         self._usual: tuple[Any, Any] | None = None
-        """Type and shape of observations that need no closer look; None before the first step."""
+        """The type and shape of observations that need no check; None before the first step."""
         self._may_draw: bool | None = None
-        """Whether the first episode is about to show a lack of a seed; None before it."""
+        """Whether the first step must check that random numbers are seeded; None before `reset`."""
         self._mask_sizes = choice_sizes(spec) if spec.has_action_mask else []
         self.action_mask = np.ones(sum(self._mask_sizes), dtype=np.bool_)
-        """Which actions are legal now, [A], where the environment tells."""
+        """Which actions are legal now, [A]; all are if the environment has no mask."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -80,7 +80,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
                 raise
             raise fault from error
         obs, reward, terminated, truncated, info = five_values(self.name, answer)
-        # A chained comparison with NaN is false, so that it is looked at more closely.
+        # A comparison with NaN is false, so that NaN is examined further.
         if reward.__class__ not in _FLOATS or not -_LARGEST <= reward <= _LARGEST:  # type: ignore[operator]
             reward = self._checked_reward(reward)
         if terminated.__class__ not in _FLAGS:
@@ -98,12 +98,12 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, reward, terminated, truncated, info
 
     def close(self) -> None:
-        """Close the environment; EnvError if it raises."""
+        """Close the environment; raise EnvError if it raises."""
         with raising_env_errors(self.name, "close"):
             self.env.close()
 
     def _check_is_seeded(self, where: str) -> None:
-        # Where gymnasium has no seed, it takes 128 bits of the system's randomness.
+        # Without a seed gymnasium uses 128 bits of the system's randomness.
         found = getattr(self.env.unwrapped, "_np_random_seed", None)
         if isinstance(found, int) and found >= _LEAST_OF_SYSTEM:
             raise EnvError(
@@ -113,7 +113,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             )
 
     def _note_mask(self, info: dict[str, Any], where: str, *, has_ended: bool) -> None:
-        """Keep which actions are legal; an ended episode may have none."""
+        """Store which actions are legal; after the end of an episode none need be."""
         mask = info.get("action_mask")
         flags = flags_of(mask, len(self.action_mask))
         if flags is not None and has_legal(flags, self._mask_sizes):
@@ -141,7 +141,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
                 value = float(number)
             except OverflowError:
                 value = float("inf")
-            # Rewards are stored as float32, in which larger numbers are infinite.
+            # Rewards are stored as float32, in which larger numbers become infinite.
             return math.copysign(math.inf, value) if abs(value) > _LARGEST else value
         raise EnvError(
             f"{self.name} gave the reward {shown(reward)} from `step`; one number was expected. "
@@ -158,7 +158,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         )
 
     def _step_fault(self, error: BaseException) -> EnvError | None:
-        """Return the fault of an old-style `step`, also if a wrapper of gymnasium's unpacked it."""
+        """Return the fault of an old-style `step`, even if a gymnasium wrapper unpacked it."""
         text = text_of(error)
         if isinstance(error, ValueError) and "values to unpack" in text and "got 4" in text:
             return EnvError(wrong_count(self.name, "4 values"))

@@ -1,8 +1,8 @@
 """The built-in networks for observations of several parts, some of which are images.
 
-Each image goes through convolutions of its own; what they find and the other parts are joined into
-one vector, which hidden layers follow. Gradients come from autograd. Without images the parts are
-one vector from the beginning, and the networks are those of vectors.
+Each image passes through its own convolutions. Their outputs and the other parts are joined into
+one vector, followed by hidden layers. Gradients come from autograd. Without images the parts are
+joined at once, and the networks are those of vectors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def encodes_images(spec: EnvSpec, torso: AnyTorso) -> bool:
 
 
 def encoded_parts(spec: EnvSpec, torso: AnyTorso) -> Iterator[tuple[Leaf, tuple[Conv, ...], int]]:
-    """Yield each part of observations, its convolutions, and how many numbers come out of it."""
+    """Yield each part of observations, its convolutions, and the number of its features."""
     for leaf in () if spec.packing is None else spec.packing.leaves:
         convs = torso_for(torso, leaf.shape, env_id=spec.env_id) if leaf.is_image else ()
         yield leaf, convs, num_features(leaf.shape, convs) if convs else leaf.size
@@ -55,7 +55,7 @@ class PartsEncoder(nn.Module):
 
 
 class PartsQModule(QModule):
-    """A value per action of observations of several parts."""
+    """A Q-network for observations of several parts."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class PartsQModule(QModule):
 
 
 class PartsActorCriticModule(ActorCriticModule):
-    """Action parameters and values of observations of several parts, on shared hidden layers."""
+    """An actor-critic network for observations of several parts, with shared hidden layers."""
 
     encoder: PartsEncoder
 
@@ -94,7 +94,7 @@ class PartsActorCriticModule(ActorCriticModule):
 def for_inference(
     network: nn.Module, spec: EnvSpec, norm: RunningNorm | None, *, sees_trees: bool
 ) -> nn.Module:
-    """Put before a network what a policy does with observations, as a module without Dropout."""
+    """Return a network with the policy's preprocessing, as a module in evaluation mode."""
     if norm is None and (sees_trees or spec.packing is None):
         return acting(network)
     if spec.packing is None:
@@ -103,7 +103,7 @@ def for_inference(
 
 
 class FromTree(Normalized):
-    """A network behind a tree of observations, for inference."""
+    """A network with a tree of observations as its input, for inference."""
 
     def __init__(
         self,
