@@ -1,11 +1,11 @@
 """Threads and the event loop of a task, and the barrier at which a concurrent step ends.
 
-A step may mix plain functions, which block, with coroutines, which need a loop, and the task may
-itself be called from a running loop (a notebook). So coroutines always run on one loop on its own
-thread, the functions of a concurrent step run on worker threads, and the task's thread waits at one
-barrier for both. Nothing outlives the barrier: on an error the coroutines are cancelled and
-awaited. Functions cannot be cancelled, but their scope is: that ends their waits, also those of
-nested steps, and the barrier waits for the functions to return.
+What is ugly here and why: a step may mix plain functions, which block, with coroutines, which need
+a loop, and the task may itself be called from a running loop (a notebook). So coroutines always run
+on one loop on its own thread, the functions of a concurrent step run on worker threads, and the
+task's thread waits at one barrier for both. Nothing outlives the barrier: on an error the
+coroutines are cancelled and awaited. Functions cannot be cancelled, but their scope is: that ends
+their waits, also those of nested steps, and the barrier waits for the functions to return.
 """
 
 from __future__ import annotations

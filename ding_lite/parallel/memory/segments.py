@@ -10,9 +10,9 @@ of two versions, whichever process was killed.
 The writer holds a lock on the file for as long as it runs. A segment with a free lock was left
 behind by a crash, and other nodes remove it (`remove_left_over`).
 
-`multiprocessing.shared_memory` is not used: its resource tracker deletes a segment when any process
-that has attached to it ends. An anonymous file (memfd) could only be opened through
-/proc/<pid>/fd, which hardened systems and containers refuse.
+What is ugly here and why: `multiprocessing.shared_memory` is not used: its resource tracker deletes
+a segment when any process that has attached to it ends. An anonymous file (memfd) could only be
+opened through /proc/<pid>/fd, which hardened systems and containers refuse.
 
 Python has no memory fences. Releasing and acquiring a lock of the process serves as one. On x86-64
 both are locked instructions, which no load or store passes, not even the streaming stores of a

@@ -1,10 +1,11 @@
 """Supervise a job: start its nodes, watch them, restart them, end them, and report failures.
 
-One death is reported in three ways. A node that raises reports its error over its own connection. A
-killed node is reported by its parent, the engine. If the engine or the launcher is killed, a closed
-pipe is the only sign. These reports arrive in any order, and one failure soon causes others (a lost
-peer, a timeout), so the first failure is determined only when all nodes have ended. Signals may
-arrive at any line, so the handler only records them and wakes the loop.
+What is ugly here and why: one death is reported in three ways. A node that raises reports its error
+over its own connection. A killed node is reported by its parent, the engine. If the engine or the
+launcher is killed, a closed pipe is the only sign. These reports arrive in any order, and one
+failure soon causes others (a lost peer, a timeout), so the first failure is determined only when
+all nodes have ended. Signals may arrive at any line, so the handler only records them and wakes the
+loop.
 
 Everything here is one loop on the caller's thread. Every wait has a limit: a node or an engine that
 does not end in time is killed.

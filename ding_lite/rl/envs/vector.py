@@ -4,9 +4,10 @@ Where an episode ended, `Envs.step` returns its true last observation, and wheth
 terminated (`terminated`) or was cut off (`truncated`). `Envs.obs` is then already the first
 observation of the next episode. So no transition crosses the end of an episode.
 
-Gymnasium has three ways of resetting an environment after an episode; its vector CartPole resets
-one step late, and that step is no transition of an episode. The sources in `sources` and `workers`
-therefore never reset by themselves: `Envs` resets all of them, in one place.
+What is ugly here and why: gymnasium has three ways of resetting an environment after an episode;
+its vector CartPole resets one step late, and that step is no transition of an episode. The sources
+in `sources` and `workers` therefore never reset by themselves: `Envs` resets all of them, in one
+place.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """A transport over ZeroMQ.
 
-A node listens on a ROUTER socket and dials each peer with two DEALER sockets, one per lane. Their
-routing ids are a random token and the lane. One thread at a time reads all sockets
-(`zeromq.reactor`), and any may send (`zeromq.sockets`). ZeroMQ hides broken connections, so a
-monitor watches each socket. Without it a dead peer would only be noticed when its heartbeats stop,
-and a refused peer would retry for ever. A ROUTER does not report which peer has gone (`on_doubt`);
-sending to it does (`ROUTER_MANDATORY`).
+What is ugly here and why: a node listens on a ROUTER socket and dials each peer with two DEALER
+sockets, one per lane. Their routing ids are a random token and the lane. One thread at a time reads
+all sockets (`zeromq.reactor`), and any may send (`zeromq.sockets`). ZeroMQ hides broken
+connections, so a monitor watches each socket. Without it a dead peer would only be noticed when its
+heartbeats stop, and a refused peer would retry for ever. A ROUTER does not report which peer has
+gone (`on_doubt`); sending to it does (`ROUTER_MANDATORY`).
 
 High-water marks are off on purpose: they would drop or block messages that the sessions above count
 and bound, and ZeroMQ 4.3.5 with heartbeats aborts the process if peers that have reached the mark
