@@ -1,6 +1,6 @@
-"""Messages and their bytes: what every version 3 of the protocol sends, to the last bit.
+"""Messages and their bytes: what every version 4 of the protocol sends, to the last bit.
 
-The bytes stand in golden/v3/<name>.hex, one line for each frame; `00 * 16384` is that many
+The bytes stand in golden/v4/<name>.hex, one line for each frame; `00 * 16384` is that many
 zeros. A change of them is a change of the protocol, which needs a new version, a new folder and
 a new docs/protocol.md. `python -m tests.parallel.golden_frames` writes what is not there yet.
 """
@@ -21,7 +21,7 @@ from ding_lite.parallel.wire.messages import Envelope, Kind, pack_batch, unpack_
 from ding_lite.records import register
 from ding_lite.runtime.context import Context
 
-FOLDER = Path(__file__).parent / "golden" / "v3"
+FOLDER = Path(__file__).parent / "golden" / "v4"
 
 
 @register(name="golden.Episode")

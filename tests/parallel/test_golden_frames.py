@@ -1,4 +1,4 @@
-"""Version 3 of the protocol equals golden/v3 bit by bit, in both directions."""
+"""Version 4 of the protocol equals golden/v4 bit by bit, in both directions."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ torchrun, or `attach_to` makes this process one node of a job, `join` determines
 What is ugly here and why: a node finds `main` by importing the program a second time, under the
 name `__mp_main__`. This cannot work for a function within a function, in a notebook, or in the
 `__main__.py` of a package. It also starts the job again and again if the call is not guarded by
-`if __name__ == "__main__"`. Each of these is checked here, because Python's own errors do not name the
-cause.
+`if __name__ == "__main__"`. Each of these is checked here, because Python's own errors do not name
+the cause.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -60,19 +61,17 @@ def unreadable(error: Exception) -> Unsendable:
     )
 
 
-class Packing:
+class Packing(msgspec.Struct):
     """The buffers of a message that is being written; `borrow` refers to large arrays, uncopied."""
 
-    __slots__ = ("_nbytes", "borrow", "least_bytes", "num_arrays", "own", "packed")
-
-    def __init__(self, borrow: bool) -> None:
-        self._nbytes = 0
-        self.least_bytes = 0
-        """Bytes that the meta has at least."""
-        self.borrow = borrow
-        self.own: list[memoryview] = []
-        self.packed: list[bytes] = []
-        self.num_arrays = 0
+    borrow: bool
+    least_bytes: int = 0
+    """Bytes that the meta has at least."""
+    nbytes: int = 0
+    """Bytes of all buffers."""
+    own: list[memoryview] = []
+    packed: list[bytes] = []
+    num_arrays: int = 0
 
     def add(self, array: NumpyArray) -> bool:
         """Add a little-endian array; return whether it got its own buffer."""
@@ -121,36 +120,42 @@ class Packing:
 
     def _add_up(self, nbytes: int) -> None:
         """Refuse too many bytes before they are copied: numpy may repeat one number."""
-        self._nbytes += nbytes
-        if self._nbytes > MAX_PAYLOAD_BYTES:
+        self.nbytes += nbytes
+        if self.nbytes > MAX_PAYLOAD_BYTES:
             raise Unsendable(
-                f"one of {self._nbytes} bytes of arrays in its message",
+                f"one of {self.nbytes} bytes of arrays in its message",
                 f"A message holds {MAX_PAYLOAD_BYTES}: send it in parts.",
             )
 
 
-class Unpacking:
+class Unpacking(msgspec.Struct):
     """The buffers of a message that is being read, of which the first may be the packed one."""
 
-    __slots__ = ("_num_arrays", "_own", "_packed", "_position", "_rest")
+    buffers: Sequence[memoryview]
+    packed_bytes: int
+    position: int = 0
+    """The next byte of the packed buffer."""
+    own: int = 0
+    """The next buffer after the packed one."""
+    num_arrays: int = 0
 
-    def __init__(self, buffers: Sequence[memoryview], packed_bytes: int) -> None:
-        self._num_arrays = 0
-        self._position = 0
-        if packed_bytes and (not buffers or buffers[0].nbytes != packed_bytes):
-            found = f"{buffers[0].nbytes} bytes" if buffers else "not there"
-            raise CodecError(f"The packed buffer is {found}; the meta says {packed_bytes} bytes.")
-        self._packed = buffers[0] if packed_bytes else memoryview(b"")
-        self._rest = buffers[1:] if packed_bytes else buffers
-        self._own = 0
+    def __post_init__(self) -> None:
+        if not self.packed_bytes:
+            return
+        if not self.buffers or self.buffers[0].nbytes != self.packed_bytes:
+            found = f"{self.buffers[0].nbytes} bytes" if self.buffers else "not there"
+            raise CodecError(
+                f"The packed buffer is {found}; the meta says {self.packed_bytes} bytes."
+            )
+        self.own = 1
 
     def array(self, code: str, own: bool, shape: list[int]) -> NumpyArray:
         """Return the next array: a view of its own buffer, or a copy out of the packed one."""
         dtype = DTYPES.get(code) if type(code) is str else None
         if dtype is None:
             raise CodecError(f"An array has the unknown dtype {shorten(code)}.")
-        self._num_arrays += 1
-        if self._num_arrays > MAX_ARRAYS:
+        self.num_arrays += 1
+        if self.num_arrays > MAX_ARRAYS:
             raise CodecError(f"There are more than {MAX_ARRAYS} arrays in one message.")
         if len(shape) > MAX_NDIM or any(type(size) is not int or size < 0 for size in shape):
             raise CodecError(
@@ -171,27 +176,27 @@ class Unpacking:
     def take(self, nbytes: int, own: bool) -> memoryview:
         """Return the next bytes: a whole buffer, or a part of the packed one."""
         if own is True:
-            found = None if self._own == len(self._rest) else self._rest[self._own]
+            found = None if self.own == len(self.buffers) else self.buffers[self.own]
             if found is None or found.nbytes != nbytes:
                 size = "none" if found is None else found.nbytes
                 raise CodecError(f"A value of {nbytes} bytes has a buffer of {size} bytes.")
-            self._own += 1
+            self.own += 1
             return found
         if own is not False:
             raise CodecError(f"Where a value's bytes are is said by a bool, not {shorten(own)}.")
-        begin, self._position = self._position, self._position + nbytes
-        if self._position > self._packed.nbytes:
+        begin, self.position = self.position, self.position + nbytes
+        if self.position > self.packed_bytes:
             raise CodecError(
                 f"A value of {nbytes} bytes reaches beyond the end of the packed buffer, which "
-                f"has {self._packed.nbytes} bytes."
+                f"has {self.packed_bytes} bytes."
             )
-        return self._packed[begin : self._position]
+        return self.buffers[0][begin : self.position] if nbytes else memoryview(b"")
 
     def finish(self) -> None:
-        left = len(self._rest) - self._own
-        if left or self._position != self._packed.nbytes:
+        left = len(self.buffers) - self.own
+        if left or self.position != self.packed_bytes:
             raise CodecError(
-                f"Left over are {left} buffers and {self._packed.nbytes - self._position} bytes "
+                f"Left over are {left} buffers and {self.packed_bytes - self.position} bytes "
                 f"of the packed one, which no value claims."
             )
 

@@ -4,21 +4,21 @@ A tree of values becomes one short block of msgpack, the meta, and the raw bytes
 Nothing is pickled, and nothing that arrives is trusted: every size is checked before memory is
 taken for it, and every malformed message raises `CodecError`. Arrays are in `arrays`.
 
-`docs/protocol.md` is the authority on the bytes. In short: a scalar is a msgpack scalar, and
-everything else is a msgpack array with a tag as its first item.
+`docs/protocol.md` is the authority on the bytes. In short: scalars, lists and dicts are what they
+are in msgpack, and everything else is a msgpack array with an extension type as its first item.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass
 from enum import Enum
-from itertools import chain
 from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec.msgpack import Ext
 
 from ding_lite.errors import CodecError, ContextError
 from ding_lite.parallel.wire.arrays import (
@@ -43,9 +43,9 @@ MAX_META_BYTES = 1024 * 1024
 
 
 class Tag:
-    """The kind of an array in the meta: its first item."""
+    """The kind of an array in the meta that is no list: its first item."""
 
-    LIST, TUPLE, DICT, SET, BYTES, SCALAR, ARRAY, TENSOR, CONTEXT, RECORD = range(10)
+    TUPLE, SET, BYTES, SCALAR, ARRAY, TENSOR, CONTEXT, RECORD = (Ext(k, b"") for k in range(8))
 
 
 SCALARS = frozenset({type(None), bool, int, float, str, bytes})
@@ -102,12 +102,12 @@ def encode(tree: Any, *, borrow: bool = False, name: str = "value", room: int = 
 
     Example:
         >>> encode({"loss": 0.5}).meta.hex()
-        '92009302a46c6f7373cb3fe0000000000000'
+        '920081a46c6f7373cb3fe0000000000000'
     """
     writer = _Writer(borrow)
     try:
         node = writer.node(tree, 1)
-        packed = b"".join(writer.packed)
+        packed = b"".join(writer.packed) if writer.packed else b""
         meta = _ENCODER.encode((len(packed), node))
         if len(meta) > MAX_META_BYTES - room:
             raise _too_large(len(meta), room)
@@ -131,18 +131,20 @@ def decode(meta: bytes | memoryview, buffers: Sequence[memoryview]) -> Any:
         CodecError: These bytes are no message.
 
     Example:
-        >>> decode(bytes.fromhex("92009302a46c6f7373cb3fe0000000000000"), [])
+        >>> decode(bytes.fromhex("920081a46c6f7373cb3fe0000000000000"), [])
         {'loss': 0.5}
     """
     if len(meta) > MAX_META_BYTES:
         raise CodecError(f"The meta has {len(meta)} bytes; the limit is {MAX_META_BYTES}.")
     try:
-        packed_bytes, node = _DECODER.decode(meta)
+        found = _DECODER.decode(meta)
+        is_canonical = _ENCODER.encode(found) == meta
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CodecError(f"The meta is no msgpack as it should be: {error}") from error
+    if not is_canonical:
+        raise CodecError("The meta is not in its shortest form, or a dict in it has a key twice.")
 
-    if not buffers and not packed_bytes and type(node) in SCALARS:
-        return node
+    packed_bytes, node = found
     reader = _Reader(buffers, packed_bytes)
     tree = reader.value(node, 1)
     if buffers or packed_bytes:
@@ -151,63 +153,56 @@ def decode(meta: bytes | memoryview, buffers: Sequence[memoryview]) -> Any:
 
 
 _PLAIN = frozenset({type(None), bool, int, float, str})
+_TAGS: dict[type, Ext] = {tuple: Tag.TUPLE, set: Tag.SET}
+_CONTAINERS = frozenset({list, dict, *_TAGS})
+_MANY = 16
+"""Items that are checked sooner all at once than one by one."""
 
 
 class _Writer(Packing):
     """Encodes values into nodes for msgspec, and collects the buffers."""
 
-    __slots__ = ()
     plain: ClassVar[frozenset[type]] = _PLAIN
     """Types that are left to msgspec."""
 
     def node(self, value: Any, depth: int) -> Any:
         kind = type(value)
-        if kind is list:  # copied at once: other threads may write to it
-            return [Tag.LIST, *self.nodes([*value], None, depth)]
-        if kind in self.plain:
-            return value
-        write = _WRITERS.get(kind) or _writer_of(value)
-        return write(self, value, depth)
-
-    def nodes(self, values: Sequence[Any], keys: Iterable[Any] | None, depth: int) -> Sequence[Any]:
-        """Encode the values of a container; `keys` name them in errors."""
+        if kind not in _CONTAINERS:
+            return (_WRITERS.get(kind) or _writer_of(value))(self, value, depth)
         if depth > MAX_DEPTH:
             raise Unsendable(
                 f"the {depth}th container within a container",
                 f"At most {MAX_DEPTH} may be nested, and a container must not hold itself.",
             )
-        self.least_bytes += 1 + len(values)
+        copied: Any = {**value} if kind is dict else [*value]  # at once: others may write to it
+        self.least_bytes += len(copied)
         if self.least_bytes > MAX_META_BYTES:  # a list may hold another one any number of times
             raise _too_large(self.least_bytes, 0)
         plain = self.plain
-        if plain.issuperset(map(type, values)):
-            return values
-        found: list[Any] = []
+        key: Any = 0
         try:
-            for value in values:  # as `node` does, which most values would pay for
-                kind = type(value)
-                if kind is tuple:
-                    value = [Tag.TUPLE, *self.nodes(value, None, depth + 1)]
-                elif kind not in plain and (kind is not bytes or len(value) >= OWN_BUFFER_BYTES):
-                    value = (_WRITERS.get(kind) or _writer_of(value))(self, value, depth + 1)
-                found.append(value)
+            if kind is not dict:
+                if len(copied) < _MANY or not plain.issuperset(map(type, copied)):
+                    for item in copied:
+                        if type(item) not in plain:
+                            copied[key] = self.node(item, depth + 1)
+                        key += 1
+                return copied if kind is list else [_TAGS[kind], *copied]
+            for key, item in copied.items():
+                if type(key) not in SCALARS:
+                    break
+                if type(item) not in plain:
+                    copied[key] = self.node(item, depth + 1)
+            else:
+                return copied
         except Exception as error:  # noqa: BLE001 - likewise
             refusal = unreadable(error)
-            refusal.path.append(len(found) if keys is None else list(keys)[len(found)])
+            refusal.path.append(key)
             raise refusal from (None if refusal is error else error)
-        return found
-
-    def pairs(self, value: Mapping[Any, Any], depth: int) -> list[Any]:
-        value = dict(value)  # at once: other threads may write to it
-        if not SCALARS.issuperset(map(type, value)):
-            key = next(key for key in value if type(key) not in SCALARS)
-            raise Unsendable(
-                f"a dict with the key {shorten(key)}, a {type(key).__name__}",
-                "The key of a dict that travels is a str, int, float, bool, bytes or None.",
-            )
-        values = self.nodes([*value.values()], value, depth)
-        keys = value if self.plain else [self.node(key, depth) for key in value]
-        return [*chain.from_iterable(zip(keys, values, strict=True))]
+        raise Unsendable(
+            f"a dict with the key {shorten(key)}, a {type(key).__name__}",
+            "The key of a dict that travels is a str, int, float, bool, bytes or None.",
+        )
 
 
 _Write = Callable[[_Writer, Any, int], Any]
@@ -216,25 +211,23 @@ _Write = Callable[[_Writer, Any, int], Any]
 class _CheckingWriter(_Writer):
     """Checks every leaf, to find the value that msgspec has refused."""
 
-    __slots__ = ()
-    plain = frozenset()
+    plain: ClassVar[frozenset[type]] = frozenset()
 
-
-def _write_set(writer: _Writer, value: set[Any], depth: int) -> list[Any]:
-    items = [*value]
-    return [Tag.SET, *writer.nodes(items, items, depth)]
+    def node(self, value: Any, depth: int) -> Any:
+        if type(value) is dict:
+            for key in [*value]:
+                super().node(key, depth)
+        return super().node(value, depth)
 
 
 def _write_context(writer: _Writer, value: Context, depth: int) -> list[Any]:
-    kept = writer.nodes(value.kept, None, depth)
-    pairs = writer.pairs(value, depth)
-    return [Tag.CONTEXT, value.finish is True, len(kept), *kept, *pairs]
+    kept = writer.node([*value.kept], depth)
+    return [Tag.CONTEXT, value.finish is True, kept, writer.node(dict(value), depth)]
 
 
 def _write_record(writer: _Writer, value: Any, depth: int) -> list[Any]:
     name, names = RECORDS.description(type(value))
-    fields = {name: getattr(value, name) for name in names}
-    return [Tag.RECORD, name, *writer.pairs(fields, depth)]
+    return [Tag.RECORD, name, writer.node({name: getattr(value, name) for name in names}, depth)]
 
 
 def _write_bytes(writer: _Writer, value: bytes, _depth: int) -> bytes | list[Any]:
@@ -284,13 +277,7 @@ _WRITERS: dict[type, _Write] = {
     int: _write_int,
     str: _write_str,
     bytes: _write_bytes,
-    list: _Writer.node,
-    tuple: lambda writer, value, depth: [Tag.TUPLE, *writer.nodes(value, None, depth)],
-    **dict.fromkeys(
-        (dict, OrderedDict),
-        lambda writer, value, depth: [Tag.DICT, *writer.pairs(value, depth)],
-    ),
-    set: _write_set,
+    OrderedDict: lambda writer, value, depth: writer.node(dict(value), depth),
     **dict.fromkeys((np.ndarray, np.memmap), _write_array),
     Context: _write_context,
     Encoded: _write_encoded,
@@ -352,49 +339,51 @@ def _error(refusal: Unsendable, name: str) -> CodecError:
 class _Reader(Unpacking):
     """Decodes nodes into values, using up the buffers."""
 
-    __slots__ = ()
-
     def value(self, node: Value, depth: int) -> Value:
-        if type(node) in SCALARS:
-            return node
-        if type(node) is not list or not node:
-            raise CodecError(f"{shorten(node)} is neither a scalar nor an array with a tag.")
-        tag = node[0]
-        if type(tag) is not int or not 0 <= tag < len(_READERS):
-            raise CodecError(f"{shorten(tag)} is no tag; they go from 0 to {len(_READERS) - 1}.")
-        read = _READERS[tag]
-        if read is not None:
-            return read(self, node, depth)
-        items = self.values(node[1:], depth)
-        return tuple(items) if tag else items
-
-    def values(self, nodes: Node, depth: int) -> list[Value]:
         if depth > MAX_DEPTH + 1:
             raise CodecError(f"There are more than {MAX_DEPTH + 1} containers within each other.")
-        if SCALARS.issuperset(map(type, nodes)):
-            return nodes
-        return [
-            node if type(node) in SCALARS else self.value(node, depth + 1)  # most are
-            for node in nodes
-        ]
+        kind = type(node)
+        if kind is list:
+            if not node or type(node[0]) is not Ext:
+                return self.items(node, depth)
+            tag, *parts = node
+            if 0 <= tag.code < len(_READERS) and tag.data == b"":
+                return _READERS[tag.code](self, parts, depth)
+            raise CodecError(
+                f"An extension type {tag.code} of {shorten(tag.data)} is no tag; they go from 0 to "
+                f"{len(_READERS) - 1}, without data."
+            )
+        if kind is dict:
+            return self.pairs(node, depth)
+        if kind in SCALARS:
+            return node
+        raise CodecError(f"{shorten(node)} is no value.")
 
-    def pairs(self, nodes: Node, depth: int) -> dict[Value, Value]:
-        if not nodes:
-            return {}
-        keys = nodes[::2]
-        if 2 * len(keys) != len(nodes) or not SCALARS.issuperset(map(type, keys)):
-            raise CodecError("The keys and values of a dict do not come in pairs.")
-        found = dict(zip(keys, self.values(nodes[1::2], depth), strict=True))
-        if len(found) != len(keys):
-            raise CodecError("A dict has a key twice.")
-        return found
+    def items(self, node: Node, depth: int) -> list[Value]:
+        if len(node) < _MANY or not SCALARS.issuperset(map(type, node)):
+            for at, item in enumerate(node):
+                if type(item) not in SCALARS:
+                    node[at] = self.value(item, depth + 1)
+        return node
+
+    def pairs(self, node: dict[Any, Any], depth: int) -> dict[Value, Value]:
+        for key, item in node.items():
+            if type(key) not in SCALARS:
+                raise CodecError(f"A dict has the key {shorten(key)}; expected is a scalar.")
+            if type(item) not in SCALARS:
+                node[key] = self.value(item, depth + 1)
+        return node
 
 
 _Read = Callable[[_Reader, Node, int], Value]
 
 
-def _read_set(reader: _Reader, node: Node, depth: int) -> set[Value]:
-    items = reader.values(node[1:], depth)
+def _read_tuple(reader: _Reader, parts: Node, depth: int) -> tuple[Value, ...]:
+    return tuple(reader.items(parts, depth))
+
+
+def _read_set(reader: _Reader, parts: Node, depth: int) -> set[Value]:
+    items = reader.items(parts, depth)
     try:
         found = set(items)
     except TypeError as error:
@@ -404,15 +393,15 @@ def _read_set(reader: _Reader, node: Node, depth: int) -> set[Value]:
     return found
 
 
-def _read_bytes(reader: _Reader, node: Node, _depth: int) -> bytes:
-    _, size, own = _of_length(node, 3)
+def _read_bytes(reader: _Reader, parts: Node, _depth: int) -> bytes:
+    size, own = _of_length(parts, 2)
     if type(size) is not int or size < 0:
         raise CodecError(f"The size of bytes is {shorten(size)}.")
     return bytes(reader.take(size, own))
 
 
-def _read_scalar(_reader: _Reader, node: Node, _depth: int) -> Value:
-    _, code, raw = _of_length(node, 3)
+def _read_scalar(_reader: _Reader, parts: Node, _depth: int) -> Value:
+    code, raw = _of_length(parts, 2)
     if type(raw) is not bytes:
         raise CodecError(f"The number of a scalar is {shorten(raw)}; expected are its bytes.")
     number = Unpacking([memoryview(raw)], len(raw))
@@ -421,26 +410,24 @@ def _read_scalar(_reader: _Reader, node: Node, _depth: int) -> Value:
     return array[()]
 
 
-def _read_array(reader: _Reader, node: Node, _depth: int) -> NumpyArray:
-    _, code, own = _of_length(node[:3], 3)
-    return reader.array(code, own, node[3:])
+def _read_array(reader: _Reader, parts: Node, _depth: int) -> NumpyArray:
+    code, own, shape = _shaped(parts)
+    return reader.array(code, own, shape)
 
 
-def _read_tensor(reader: _Reader, node: Node, _depth: int) -> Value:
-    _, code, own = _of_length(node[:3], 3)
-    return tensor_of(reader.array("u2" if code == "bf16" else code, own, node[3:]), code)
+def _read_tensor(reader: _Reader, parts: Node, _depth: int) -> Value:
+    code, own, shape = _shaped(parts)
+    return tensor_of(reader.array("u2" if code == "bf16" else code, own, shape), code)
 
 
-def _read_context(reader: _Reader, node: Node, depth: int) -> Context:
-    _, finish, num_kept = _of_length(node[:3], 3)
-    if type(finish) is not bool or type(num_kept) is not int or not 0 <= num_kept < len(node):
-        raise CodecError(f"A context begins with {shorten(node[:3])}.")
-    kept = node[3 : 3 + num_kept]
-    items = reader.pairs(node[3 + num_kept :], depth)
+def _read_context(reader: _Reader, parts: Node, depth: int) -> Context:
+    finish, kept, items = _of_length(parts, 3)
+    if type(finish) is not bool or type(kept) is not list or type(items) is not dict:
+        raise CodecError(f"A context consists of {shorten(parts)}.")
     if "finish" in items or not {str}.issuperset(map(type, kept)):
         raise CodecError("A context keeps a key that is no str, or has an item `finish`.")
     try:
-        ctx = Context(items)
+        ctx = Context(reader.pairs(items, depth))
         ctx.keep(*kept)
     except ContextError as error:
         raise CodecError(f"A context may not hold its keys: {error}") from error
@@ -449,22 +436,29 @@ def _read_context(reader: _Reader, node: Node, depth: int) -> Context:
     return ctx
 
 
-def _read_record(reader: _Reader, node: Node, depth: int) -> object:
-    _, name = _of_length(node[:2], 2)
-    return RECORDS.build(name, reader.pairs(node[2:], depth))
+def _read_record(reader: _Reader, parts: Node, depth: int) -> object:
+    name, fields = _of_length(parts, 2)
+    if type(fields) is not dict:
+        raise CodecError(f"The fields of a record are {shorten(fields)}; expected is a dict.")
+    return RECORDS.build(name, reader.pairs(fields, depth))
 
 
-def _of_length(node: Node, length: int) -> Node:
-    if len(node) != length:
-        raise CodecError(f"A value has {len(node)} parts where it needs {length}: {shorten(node)}.")
-    return node
+def _of_length(parts: Node, length: int) -> Node:
+    if len(parts) != length:
+        raise CodecError(f"A value has {len(parts)} parts; needed are {length}: {shorten(parts)}.")
+    return parts
+
+
+def _shaped(parts: Node) -> tuple[Any, Any, Node]:
+    if len(parts) < 2:
+        _of_length(parts, 2)
+    code, own, *shape = parts
+    return code, own, shape
 
 
 # In the order of their tags.
-_READERS: tuple[_Read | None, ...] = (
-    None,  # lists and tuples, most of all: without a call more
-    None,
-    lambda reader, node, depth: reader.pairs(node[1:], depth),
+_READERS: tuple[_Read, ...] = (
+    _read_tuple,
     _read_set,
     _read_bytes,
     _read_scalar,

@@ -22,7 +22,7 @@ from ding_lite.parallel.wire.codec import MAX_META_BYTES, Encoded, decode, encod
 from ding_lite.runtime.messaging.labels import check_labels
 
 MAGIC = b"DING"
-VERSION = 3
+VERSION = 4
 """The version of docs/protocol.md. A change of the bytes changes it, a new release does not."""
 MAX_BATCH = 4096
 """Events in one message."""

@@ -9,6 +9,7 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -385,6 +386,8 @@ for _ in range(15):
         (frozenset([1]), "", "Send `set(...)`"),
         (bytearray(b"x"), "", "Send `bytes(...)`"),
         (memoryview(b"x"), "", "Send `bytes(...)`"),
+        ([msgspec.msgpack.Ext(0, b""), 1], "[0]", "an Ext"),
+        ([msgspec.Raw(b"\x01")], "[0]", "a Raw"),
         (Unknown(1), "", "an Unknown, which cannot be sent. Decorate its class with @register"),
         (Episode(1.0, [1, 2j]), "['steps'][1]", "a complex"),
         ({"n": 2**64}, "['n']", "the int 18446744073709551616, of more than 64 bits"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from msgspec.msgpack import Ext
 
 from ding_lite.errors import CodecError
 from ding_lite.parallel.wire.codec import MAX_META_BYTES, decode, encode
@@ -27,12 +29,13 @@ def meta(tree: Any, packed_bytes: Any = 0) -> bytes:
 
 
 def nested(depth: int) -> list[Any]:
-    tree: list[Any] = [0]
+    tree: list[Any] = []
     for _ in range(depth - 1):
-        tree = [0, tree]
+        tree = [tree]
     return tree
 
 
+TUPLE, SET, BYTES, SCALAR, ARRAY, TENSOR, CONTEXT, RECORD = (Ext(k, b"") for k in range(8))
 FOUR_BYTES = [memoryview(b"\x00\x00\x80\x3f")]
 PART = "A value has"
 
@@ -40,78 +43,93 @@ PART = "A value has"
 @pytest.mark.parametrize(
     ("tree", "buffers", "complaint"),
     [
-        ([], [], "[] is neither a scalar nor an array with a tag"),
-        ({"a": 1}, [], "{'a': 1} is neither a scalar"),
-        ([0, {}], [], "{} is neither a scalar"),
-        (msgspec.msgpack.Ext(1, b"x"), [], "is neither a scalar"),
-        ([10], [], "10 is no tag; they go from 0 to 9"),
-        ([-1], [], "-1 is no tag"),
-        ([True, 1], [], "True is no tag"),
-        (["list"], [], "'list' is no tag"),
-        ([[0]], [], "[0] is no tag"),
+        (Ext(1, b"x"), [], "is no value"),
+        (TUPLE, [], "is no value"),
+        ([1, TUPLE], [], "is no value"),
+        ({"a": TUPLE}, [], "is no value"),
+        ([TUPLE, SET], [], "is no value"),
+        (datetime.fromtimestamp(0, UTC), [], "is no value"),
+        ([datetime.fromtimestamp(0, UTC)], [], "is no value"),
+        ([Ext(8, b"")], [], "type 8 of b'' is no tag; they go from 0 to 7"),
+        ([Ext(-2, b"")], [], "type -2 of b'' is no tag"),
+        ([Ext(0, b"x")], [], "type 0 of b'x' is no tag"),
         (nested(18), [], "more than 17 containers"),
+        ([TUPLE, nested(17)], [], "more than 17 containers"),
         (nested(500), [], "more than 17 containers"),
-        ([2, "a"], [], "in pairs"),
-        ([2, [0], 1], [], "in pairs"),
-        ([2, "a", 1, "a", 2], [], "A dict has a key twice"),
-        ([3, 1, 1], [], "A set has an item twice"),
-        ([3, 1, True], [], "A set has an item twice"),
-        ([3, [0]], [], "A set holds what no set can"),
-        ([4, 4], FOUR_BYTES, PART),
-        ([4, 4, 1], FOUR_BYTES, "is said by a bool, not 1"),
-        ([4, -1, True], FOUR_BYTES, "The size of bytes is -1"),
-        ([4, 3, True], FOUR_BYTES, "A value of 3 bytes has a buffer of 4 bytes"),
-        ([4, 5, False], FOUR_BYTES, "reaches beyond the end of the packed buffer"),
-        ([5, "f4"], [], PART),
-        ([5, "f4", b"1234", 1], [], PART),
-        ([5, "f4", "1234"], [], "The number of a scalar is '1234'"),
-        ([5, "f4", b"123"], [], "reaches beyond"),
-        ([5, "f4", b"12345"], [], "Left over"),
-        ([5, "b1", b"\x02"], [], "bytes other than 0 and 1"),
-        ([6, "f4"], FOUR_BYTES, PART),
-        ([6, "O", True, 1], FOUR_BYTES, "the unknown dtype 'O'"),
-        ([6, ">f4", True, 1], FOUR_BYTES, "the unknown dtype '>f4'"),
-        ([6, ["f4"], True, 1], FOUR_BYTES, "the unknown dtype ['f4']"),
-        ([6, "bf16", True, 2], FOUR_BYTES, "the unknown dtype 'bf16'"),
-        ([6, "f4", 0, 1], FOUR_BYTES, "is said by a bool, not 0"),
-        ([6, "f4", True, 2], FOUR_BYTES, "A value of 8 bytes has a buffer of 4 bytes"),
-        ([6, "f4", True, 0], FOUR_BYTES, "A value of 0 bytes has a buffer of 4 bytes"),
-        ([6, "f4", True, -1], FOUR_BYTES, "An array has the shape [-1]"),
-        ([6, "f4", True, -1, -1], FOUR_BYTES, "An array has the shape [-1, -1]"),
-        ([6, "f4", True, 1.0], FOUR_BYTES, "An array has the shape [1.0]"),
-        ([6, "f4", True, True], FOUR_BYTES, "An array has the shape [True]"),
-        ([6, "f4", True, "1"], FOUR_BYTES, "An array has the shape ['1']"),
-        ([6, "f4", True, [1]], FOUR_BYTES, "An array has the shape"),
-        ([6, "f4", True, *[1] * 9], FOUR_BYTES, "An array has the shape"),
-        ([6, "u1", True, 2**31, 2**31], FOUR_BYTES, "A value of 4611686018427387904 bytes has"),
-        ([6, "u1", True, 2**32, 2**32], FOUR_BYTES, "A value of 18446744073709551616 bytes has"),
-        ([6, "f4", False, 2**31], FOUR_BYTES, "reaches beyond the end of the packed buffer"),
-        ([6, "f4", False, 2**63, 0], [], "the impossible shape [9223372036854775808, 0]"),
-        ([6, "b1", True, 4], FOUR_BYTES, "bytes other than 0 and 1"),
-        ([6, "f4", True, 1], [], "A value of 4 bytes has a buffer of none bytes"),
-        ([0, [6, "f4", True, 1], [6, "f4", True, 1]], FOUR_BYTES, "a buffer of none bytes"),
-        ([0, *[[6, "u1", False, 0]] * 4097], [], "more than 4096 arrays"),
+        ({(): 1}, [], "A dict has the key (); expected is a scalar"),
+        ([{"a": {(1, 2): 1}}], [], "A dict has the key (1, 2)"),
+        ([SET, 1, 1], [], "A set has an item twice"),
+        ([SET, 1, True], [], "A set has an item twice"),
+        ([SET, [0]], [], "A set holds what no set can"),
+        ([BYTES, 4], FOUR_BYTES, PART),
+        ([BYTES, 4, 1], FOUR_BYTES, "is said by a bool, not 1"),
+        ([BYTES, -1, True], FOUR_BYTES, "The size of bytes is -1"),
+        ([BYTES, 3, True], FOUR_BYTES, "A value of 3 bytes has a buffer of 4 bytes"),
+        ([BYTES, 5, False], FOUR_BYTES, "reaches beyond the end of the packed buffer"),
+        ([SCALAR, "f4"], [], PART),
+        ([SCALAR, "f4", b"1234", 1], [], PART),
+        ([SCALAR, "f4", "1234"], [], "The number of a scalar is '1234'"),
+        ([SCALAR, "f4", b"123"], [], "reaches beyond"),
+        ([SCALAR, "f4", b"12345"], [], "Left over"),
+        ([SCALAR, "b1", b"\x02"], [], "bytes other than 0 and 1"),
+        ([ARRAY, "f4"], FOUR_BYTES, PART),
+        ([ARRAY, "O", True, 1], FOUR_BYTES, "the unknown dtype 'O'"),
+        ([ARRAY, ">f4", True, 1], FOUR_BYTES, "the unknown dtype '>f4'"),
+        ([ARRAY, ["f4"], True, 1], FOUR_BYTES, "the unknown dtype ['f4']"),
+        ([ARRAY, "bf16", True, 2], FOUR_BYTES, "the unknown dtype 'bf16'"),
+        ([ARRAY, "f4", 0, 1], FOUR_BYTES, "is said by a bool, not 0"),
+        ([ARRAY, "f4", True, 2], FOUR_BYTES, "A value of 8 bytes has a buffer of 4 bytes"),
+        ([ARRAY, "f4", True, 0], FOUR_BYTES, "A value of 0 bytes has a buffer of 4 bytes"),
+        ([ARRAY, "f4", True, -1], FOUR_BYTES, "An array has the shape [-1]"),
+        ([ARRAY, "f4", True, -1, -1], FOUR_BYTES, "An array has the shape [-1, -1]"),
+        ([ARRAY, "f4", True, 1.0], FOUR_BYTES, "An array has the shape [1.0]"),
+        ([ARRAY, "f4", True, True], FOUR_BYTES, "An array has the shape [True]"),
+        ([ARRAY, "f4", True, "1"], FOUR_BYTES, "An array has the shape ['1']"),
+        ([ARRAY, "f4", True, [1]], FOUR_BYTES, "An array has the shape"),
+        ([ARRAY, "f4", True, *[1] * 9], FOUR_BYTES, "An array has the shape"),
+        ([ARRAY, "u1", True, 2**31, 2**31], FOUR_BYTES, "of 4611686018427387904 bytes has"),
+        (
+            [ARRAY, "u1", True, 2**32, 2**32],
+            FOUR_BYTES,
+            "of 18446744073709551616 bytes has",
+        ),
+        ([ARRAY, "f4", False, 2**31], FOUR_BYTES, "reaches beyond the end of the packed buffer"),
+        ([ARRAY, "f4", False, 2**63, 0], [], "the impossible shape [9223372036854775808, 0]"),
+        ([ARRAY, "b1", True, 4], FOUR_BYTES, "bytes other than 0 and 1"),
+        ([ARRAY, "f4", True, 1], [], "A value of 4 bytes has a buffer of none bytes"),
+        ([0, [ARRAY, "f4", True, 1], [ARRAY, "f4", True, 1]], FOUR_BYTES, "a buffer of none bytes"),
+        ([0, *[[ARRAY, "u1", False, 0]] * 4097], [], "more than 4096 arrays"),
         (1, FOUR_BYTES, "Left over are 1 buffers"),
-        ([7, "f4", True, 1], [*FOUR_BYTES, *FOUR_BYTES], "Left over are 1 buffers"),
-        ([7, "bf16", True, 1], FOUR_BYTES, "A value of 2 bytes has a buffer of 4"),
-        ([7, "bf17", True, 1], FOUR_BYTES, "the unknown dtype 'bf17'"),
-        ([8, False], [], PART),
-        ([8, 0, 0], [], "A context begins with"),
-        ([8, False, -1], [], "A context begins with"),
-        ([8, False, 2**40], [], "A context begins with"),
-        ([8, False, 1, 3], [], "keeps a key that is no str"),
-        ([8, False, 1, "keep"], [], "A context may not hold its keys"),
-        ([8, False, 0, "keep", 1], [], "A context may not hold its keys"),
-        ([8, False, 0, "_x", 1], [], "A context may not hold its keys"),
-        ([8, False, 0, 1, 1], [], "A context may not hold its keys"),
-        ([8, False, 0, "finish", [6, "f4", True, 1]], FOUR_BYTES, "has an item `finish`"),
-        ([9], [], PART),
-        ([9, 3], [], "A record has an int for a name"),
-        ([9, "os.system", "command", "true"], [], "No class is registered as 'os.system'"),
-        ([9, "test_reading.Ste"], [], 'Did you mean "test_reading.Step"?'),
-        ([9, "test_reading.Step", "reward", 1.0], [], "missing 1 required"),
-        ([9, "test_reading.Step", "reward", 1.0, 5, 1], [], "cannot be built from the fields"),
-        ([9, "test_reading.Step", "reward", 1.0, "obs", 1, "x", 1], [], "unexpected keyword"),
+        ([TENSOR, "f4", True, 1], [*FOUR_BYTES, *FOUR_BYTES], "Left over are 1 buffers"),
+        ([TENSOR, "bf16", True, 1], FOUR_BYTES, "A value of 2 bytes has a buffer of 4"),
+        ([TENSOR, "bf17", True, 1], FOUR_BYTES, "the unknown dtype 'bf17'"),
+        ([CONTEXT, False, []], [], PART),
+        ([CONTEXT, 0, [], {}], [], "A context consists of"),
+        ([CONTEXT, False, {}, {}], [], "A context consists of"),
+        ([CONTEXT, False, [], []], [], "A context consists of"),
+        ([CONTEXT, False, [3], {}], [], "keeps a key that is no str"),
+        ([CONTEXT, False, ["keep"], {}], [], "A context may not hold its keys"),
+        ([CONTEXT, False, [], {"keep": 1}], [], "A context may not hold its keys"),
+        ([CONTEXT, False, [], {"_x": 1}], [], "A context may not hold its keys"),
+        ([CONTEXT, False, [], {1: 1}], [], "A context may not hold its keys"),
+        ([CONTEXT, False, [], {(): 1}], [], "A dict has the key ()"),
+        ([CONTEXT, False, [], {"finish": [ARRAY, "f4", True, 1]}], FOUR_BYTES, "an item `finish`"),
+        ([RECORD], [], PART),
+        ([RECORD, 3, {}], [], "A record has an int for a name"),
+        ([RECORD, "test_reading.Step", []], [], "The fields of a record are []"),
+        ([RECORD, "os.system", {"command": "true"}], [], "No class is registered as 'os.system'"),
+        ([RECORD, "test_reading.Ste", {}], [], 'Did you mean "test_reading.Step"?'),
+        ([RECORD, "test_reading.Step", {"reward": 1.0}], [], "missing 1 required"),
+        (
+            [RECORD, "test_reading.Step", {"reward": 1.0, 5: 1}],
+            [],
+            "cannot be built from the fields",
+        ),
+        (
+            [RECORD, "test_reading.Step", {"reward": 1.0, "obs": 1, "x": 1}],
+            [],
+            "unexpected keyword",
+        ),
     ],
     ids=lambda value: re.sub(r" (object )?at 0x[0-9a-f]+", "", str(value)),
 )
@@ -136,9 +154,9 @@ def test_malformed_messages_are_refused(tree, buffers, complaint) -> None:
 )
 def test_the_packed_buffer_is_as_long_as_the_meta_says(packed_bytes: Any, complaint: str) -> None:
     with pytest.raises(CodecError, match=complaint):
-        decode(meta([6, "u1", False, 2], packed_bytes), FOUR_BYTES)
+        decode(meta([ARRAY, "u1", False, 2], packed_bytes), FOUR_BYTES)
     with pytest.raises(CodecError, match=r"not there|as it should be|beyond the end"):
-        decode(meta([6, "u1", False, 2], packed_bytes), [])
+        decode(meta([ARRAY, "u1", False, 2], packed_bytes), [])
 
 
 @pytest.mark.parametrize(
@@ -159,7 +177,19 @@ def test_the_packed_buffer_is_as_long_as_the_meta_says(packed_bytes: Any, compla
         b"\x92\x00\xd6\xff\x00\x00\x00\x00",
         b"\x92\x00\xa1\xff",
         b"\x92\x00\x81\x80\x01",
+        b"\x92\x00\x82\x01\xc0\x01\xc0",
+        b"\x92\x00\x82\x01\xc0\xc3\xc0",
+        b"\x92\x00\x82\xa1a\xc0\xa1a\xcb" + bytes(8),
+        b"\x92\x00\x82\xa1a\xca\x00\x00\x00\x00\xa1a\xd3",
+        b"\x92\x00\xcc\x01",
+        b"\x92\x00\xca\x00\x00\x00\x00",
+        b"\x92\x00\xd9\x01a",
+        b"\x92\x00\xdc\x00\x00",
+        b"\x92\x00\xde\x00\x00",
+        b"\x92\x00\x91\xc8\x00\x00\x00",
+        b"\x92\x00\x81\xc7\x00\x00\x01",
         b"\x92\x00" + b"\x91" * 100_000 + b"\xc0",
+        b"\x92\x00" + b"\x91" * 900 + b"\xc0",
         b"\x92\x00" + b"\x81\x91" * 100_000 + b"\xc0",
         b"\x92\x00" + b"\xdd\x00\x0f\xff\xff" * 100_000,
         b"\x92\x00" + b"\xc0" * MAX_META_BYTES,

@@ -56,7 +56,7 @@ def test_buffers_are_the_frames_themselves() -> None:
 def frames(**fields: Any) -> list[bytes]:
     """Write frames by hand; `fields` change the header."""
     values = dict.fromkeys(FIELDS.split(), 0) | {
-        **{"magic": b"DING", "version": 3, "kind": 5, "num_buffers": 2},
+        **{"magic": b"DING", "version": 4, "kind": 5, "num_buffers": 2},
         **{"meta_bytes": 3, "payload_bytes": 5},
     }
     return [struct.pack(HEADER, *(values | fields).values()) + b"abc", b"de", b"fgh"]
@@ -73,8 +73,8 @@ GOOD = frames()
         ([GOOD[0][:55], *GOOD[1:]], "55 bytes instead of 56"),
         (GOOD[1:], "A header has 2 bytes"),
         (frames(magic=b"DGL1"), "begins with b'DGL1'"),
-        (frames(version=0), "is of version 0 of the protocol; this node speaks 3"),
-        (frames(version=2), "is of version 2 of the protocol; this node speaks 3"),
+        (frames(version=0), "is of version 0 of the protocol; this node speaks 4"),
+        (frames(version=3), "is of version 3 of the protocol; this node speaks 4"),
         (frames(kind=0), "of kind 0 with flags 0x0: unknown"),
         (frames(kind=14), "of kind 14 with flags 0x0: unknown"),
         (frames(flags=0x8000), "of kind 5 with flags 0x8000: unknown"),
