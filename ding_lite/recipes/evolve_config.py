@@ -65,7 +65,7 @@ class EvolutionConfig(TrainConfig):
     elitism: bool = True
     """Keep the best agent unchanged."""
     window: int = 1
-    """Number of evaluations whose mean is the fitness. More is less noisy and follows changes more
+    """Number of evaluations; the fitness is their mean. More is less noisy and follows changes more
     slowly."""
     mutate_none: float = 0.4
     """Probability of no mutation; this and the next four are normalised by their sum."""

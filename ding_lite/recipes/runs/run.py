@@ -157,7 +157,7 @@ class Run:
         """Measure the time of each stage of a task, for the run's last line and its curve.
 
         Args:
-            task: The task whose middleware are measured.
+            task: The task; all its middleware are measured.
             every: Steps of the pipeline from one report of the seconds to the next.
 
         Returns:
