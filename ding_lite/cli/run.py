@@ -171,7 +171,7 @@ def _passed_on(main: Main, program: str, words: Sequence[str]) -> Sequence[str]:
     return passed
 
 
-# -- what went wrong -----------------------------------------------------------------------
+# -- errors --------------------------------------------------------------------------------
 
 
 def _tell(error: Exception) -> int:

@@ -41,7 +41,7 @@ class Options(RunOptions):
 
     @property
     def goal(self) -> float | None:
-        """The target, None where it is infinity."""
+        """The target; None if it is infinity."""
         return self.target if math.isfinite(self.target) else None
 
     @property

@@ -233,7 +233,7 @@ class _Evolve:
         self._write()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the random generators; the population is a part of its own."""
+        """Return the state of the random generators; the population is saved separately."""
         return {
             "tournament": self.tournament.state_dict(),
             "mutation": self.mutation.state_dict(),
