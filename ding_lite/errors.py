@@ -63,7 +63,7 @@ class MiddlewareError(DingLiteError, RuntimeError):
 
 
 class StepCancelled(DingLiteError, RuntimeError):
-    """A blocked call was given up, because another middleware of the same step has raised."""
+    """A blocked call was cancelled, because another middleware of the same step has raised."""
 
 
 class ShapeError(DingLiteError, ValueError):

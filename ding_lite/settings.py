@@ -131,7 +131,7 @@ def kind_of_topology(name: str) -> str:
 
 
 def variables_set(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables that begin with `DING_LITE_` and are not empty, as they were typed."""
+    """Return the texts of the variables that begin with `DING_LITE_` and are not empty."""
     environ = os.environ if environ is None else environ
     ours = {name: environ[name].strip() for name in environ if name.startswith(PREFIX)}
     return {name: text for name, text in sorted(ours.items()) if text}

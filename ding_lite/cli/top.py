@@ -261,7 +261,7 @@ def _whole(number: float | None) -> str:
 
 
 def _rate(number: float | None) -> str:
-    """Write a number a second in at most five characters.
+    """Write a rate in at most five characters.
 
     Example:
         >>> [_rate(number) for number in (0, 0.25, 9.96, 43.21, 1234, 98_765, 3_400_000)]

@@ -133,7 +133,7 @@ class _Collect:
     def __call__(self, ctx: Context) -> None:
         envs, epsilon = self._envs, self._epsilon
         memory = self._memory = fitted(self._memory, self._policy, envs.num_envs)
-        if self._is_resumed:  # some environments may have begun new episodes instead
+        if self._is_resumed:  # some environments may have begun new episodes
             self._join_rewards.drop_broken_off(envs.obs)
             if memory is not None and self._seen_obs is not None:
                 memory.reset(differs(envs.obs, self._seen_obs))

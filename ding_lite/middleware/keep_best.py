@@ -83,7 +83,7 @@ class _KeepBest:
 
 
 class KeepBestAgent(_KeepBest):
-    """The middleware that `keep_best` makes of a population."""
+    """The middleware that `keep_best` makes for a population."""
 
     __name__ = "keep_best_agent"  # the name of its state in checkpoints
 

@@ -278,7 +278,7 @@ def _run(
     """Run the evolution; return the env steps of evaluations and any excess over the budget."""
     plan, search, population = evolution.plan, evolution.search, best_agent.population
     envs, eval_envs, confirm_envs = everywhere
-    options, agents = run.options, 2 * len(population)  # half is left to their evaluations
+    options, agents = run.options, 2 * len(population)  # half of the env steps is for evaluations
     config = evolution.config.within(options.max_env_steps, envs.num_envs, agents=agents)
     steps = config.steps_per_update(envs.num_envs)
 

@@ -155,7 +155,7 @@ ConfigT = TypeVar("ConfigT", bound=TrainConfig)
 
 @dataclass(frozen=True, kw_only=True)
 class Ingredients(Generic[ConfigT]):
-    """The parts from which a recipe makes a pipeline."""
+    """The objects from which a recipe makes a pipeline."""
 
     policy: Policy
     envs: Envs
@@ -170,7 +170,7 @@ class Ingredients(Generic[ConfigT]):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Generic[ConfigT]):
-    """The training of one kind of policy."""
+    """The classes, functions and presets that train one kind of policy."""
 
     policy: Callable[[EnvSpec, Any], Policy]
     """The policy's class, or a function that makes it from the spec and its settings."""

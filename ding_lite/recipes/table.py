@@ -176,7 +176,7 @@ def made_by(make: Callable[..., Any], spec: EnvSpec, seed: int = 0, **parts: obj
 def _takes(make: Callable[..., Any], *args: object, **named: object) -> bool:
     try:
         inspect.signature(make).bind(*args, **named)
-    except (TypeError, ValueError):  # also one without a signature
+    except (TypeError, ValueError):  # ValueError: some functions in C have no signature
         return False
     return True
 

@@ -27,7 +27,7 @@ class ManualClock:
         self._waiting: dict[object, tuple[float, threading.Condition]] = {}
 
     def now(self) -> float:
-        """Return the instant this clock shows, in seconds."""
+        """Return the current instant of this clock, in seconds."""
         with self._changed:
             return self._now
 

@@ -39,11 +39,11 @@ _WORDS = {
 
 
 class Argument(dict[str, Any]):
-    """An argument, as the keywords of `add_argument`."""
+    """The keywords of `add_argument` for one argument."""
 
 
 class Option(Argument):
-    """An argument that has a name with dashes."""
+    """An argument with a flag: its name with two dashes."""
 
 
 class Command:
@@ -116,7 +116,7 @@ class Evolve(Command):
 
 
 class _OfRuns(Command):
-    """A command that looks at runs."""
+    """A command that reads runs."""
 
     runs = Argument(type=path, nargs="+", metavar="RUN")
     """the directory of a run, or a pattern of several: 'runs/dqn/CartPole-v1/*'"""

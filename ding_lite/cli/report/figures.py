@@ -212,7 +212,7 @@ def family(lives: Sequence[Mapping[str, Any]]) -> Element:
 def _ancestor(number: int, parents: Mapping[int, int | None]) -> int:
     seen: set[int] = set()
     parent = parents.get(number)
-    while parent is not None and number not in seen:  # a damaged file may have a circle
+    while parent is not None and number not in seen:  # a damaged file may contain a cycle
         seen.add(number)
         number, parent = parent, parents.get(parent)
     return number

@@ -74,7 +74,7 @@ class _RateLimit:
         self._at_first = math.inf if at_first is None or is_alone(router) else at_first
         self._timeout = timeout
         self._begun: tuple[int, int] | None = None
-        """The learner's updates and this node's env steps at which counting began."""
+        """The learner's updates and this node's env steps when counting began."""
 
     def __call__(self, ctx: Context) -> None:
         env_step = ctx.get("env_step", 0)

@@ -122,7 +122,7 @@ class TrainTogether:
 
 
 def _agent_of(train: TrainAgent) -> Agent:
-    return cast(Agent, train.agent)  # `for_each` has made them for agents
+    return cast(Agent, train.agent)  # in `for_each` it is always an Agent
 
 
 def _note(agent: Agent, ctx: Context, outcome: UpdateResult, counters: dict[str, int]) -> None:

@@ -127,7 +127,7 @@ class _Own:
 
 
 class _Stage:
-    """The same middleware of all agents."""
+    """One stage of the pipeline: the corresponding middleware of all agents."""
 
     def __init__(self, middleware: Sequence[Middleware]) -> None:
         self._middleware = middleware

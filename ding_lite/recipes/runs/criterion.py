@@ -33,7 +33,7 @@ class Criterion:
 
     def __init__(self, options: Options, *, margin: float = 0.0) -> None:
         self.eval_target = options.target + margin if options.criterion == "greedy" else None
-        """The return of an evaluation that ends the run; None where evaluations do not end it."""
+        """The return at which an evaluation ends the run; None if evaluations do not end it."""
         self._router = current_router()
         self._target = options.target
         self._is_idle = options.criterion == "greedy"

@@ -31,7 +31,7 @@ from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
 
 ExportFormat: TypeAlias = Literal["onnx", "torch"]
 SUFFIXES: dict[str, str] = {"onnx": ".onnx", "torch": ".pt2"}
-"""The end of a file's name in each format."""
+"""The suffix of the file in each format."""
 INPUT = "obs"
 """The name of the input of an ONNX file."""
 

@@ -389,7 +389,7 @@ class Run:
             )
 
     def tell(self, text: str) -> None:
-        """Write a line for a person to standard error, unless the run is quiet."""
+        """Write a line to standard error, unless the run is quiet."""
         if not self.quiet:
             sys.stderr.write(text + "\n")
             sys.stderr.flush()
