@@ -3,9 +3,10 @@
     from ding_lite import Task, middleware as mw
     from ding_lite.rl import DQN, ReplayBuffer, make_envs
 
-or, all of it in one call, `ding_lite.train("dqn", "CartPole-v1")`.
+The call `ding_lite.train("dqn", "CartPole-v1")` does a whole training.
 
-The names below are imported at their first use: `import ding_lite.runtime` needs no PyTorch.
+The names below are imported when they are first used, so `import ding_lite.runtime` does not
+import PyTorch.
 """
 
 import importlib

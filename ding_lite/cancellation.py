@@ -1,8 +1,8 @@
 """Cancel scopes: end the blocked calls of a concurrent step that has failed.
 
-A middleware of a concurrent step may wait for something that never comes, because another one of
-the same step has raised. The step has a scope, its threads and coroutines run inside of that, and
-every wait on a `Deadline` inside of a cancelled scope ends at once.
+A middleware of a concurrent step may wait for a message that is never sent, because another
+middleware of the same step has raised. All threads and coroutines of the step run in one scope.
+When the scope is cancelled, every wait on a `Deadline` in it ends at once.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ Wake = Callable[[], None]
 
 
 class CancelScope:
-    """Ends the waits of one task while a step of it fails."""
+    """Ends the blocked calls of a task when one of its steps fails."""
 
     def __init__(self) -> None:
         self.is_cancelled = False
-        """Whether a step under way has failed."""
+        """Whether a running step has failed."""
         self._causes: set[object] = set()
         self._waits: set[Wait] = set()
         self._listeners: list[Wake] = []
         self._lock = threading.Lock()
 
     def listen(self, fn: Wake) -> None:
-        """Call `fn()` each time the scope is cancelled, on the thread that does so."""
+        """Call `fn()` each time the scope is cancelled, on the thread that cancels it."""
         self._listeners.append(fn)
 
     def cancel(self, cause: object) -> None:
-        """End all waits, and those that begin before `restore` is called with the same cause."""
+        """End all waits, also those that begin before `restore` is called with the same cause."""
         with self._lock:
             if cause in self._causes:
                 return
@@ -47,19 +47,19 @@ class CancelScope:
             wake()
 
     def restore(self, cause: object) -> None:
-        """Let waits begin again; those that `cancel` has ended stay ended."""
+        """Allow new waits; those that `cancel` has ended stay ended."""
         with self._lock:
             self._causes.discard(cause)
             self.is_cancelled = bool(self._causes)
 
     def reset(self) -> None:
-        """Forget every cause: the task is closed, or a new run begins."""
+        """Forget all causes, when the task is closed or a new run begins."""
         with self._lock:
             self._causes.clear()
             self.is_cancelled = False
 
     def check(self) -> None:
-        """Raise StepCancelled in a step that has failed."""
+        """Raise StepCancelled if the scope is cancelled."""
         if self.is_cancelled:
             raise cancelled()
 
@@ -87,7 +87,7 @@ class CancelScope:
 
 
 class Wait:
-    """One blocked call, for the length of a `with` block; outside of a scope it never is over.
+    """One blocked call, for the length of a `with` block; no scope means no cancellation.
 
     `wake` makes the blocked thread check `is_over` again.
     """
@@ -97,7 +97,7 @@ class Wait:
     def __init__(self, wake: Wake) -> None:
         self.wake = wake
         self.is_over = False
-        """Whether the scope has been cancelled since the call began, or before."""
+        """Whether the scope was cancelled, before or after the call began."""
         self._scope = _CURRENT.get()
 
     def __enter__(self) -> Wait:

@@ -1,7 +1,7 @@
 """Clocks and deadlines: time as an object that tests can control.
 
-Nothing else in the package sleeps or asks for the time of a deadline. Deadlines are absolute
-instants on a clock; users write timeouts in seconds, and `None` waits for ever.
+No other module sleeps or computes deadlines. Deadlines are absolute instants on a clock; users
+write timeouts in seconds, and `None` waits for ever.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Clock(Protocol):
         ...
 
     def wait(self, condition: threading.Condition, instant: float) -> None:
-        """Wait on a held condition until it is notified or the clock shows `instant`, or less long.
+        """Wait on a held condition until it is notified or the clock shows `instant`.
 
-        A caller that waits for longer checks and waits again. It is an instant and not a duration,
-        so that no time is lost between its computation and the wait.
+        It may return earlier, so callers wait in a loop. The argument is an instant and not a
+        duration, so that no time is lost between its computation and the wait.
         """
         ...
 
@@ -55,8 +55,8 @@ class SystemClock:
     def wait(self, condition: threading.Condition, instant: float) -> None:
         """Wait on a held condition until it is notified or the clock shows `instant`.
 
-        It may return sooner: a signal that has come a moment before Python waits for a lock is
-        handled only once that wait is over.
+        It returns after `LOOK_UP_S` at the latest: a signal that arrives just before Python blocks
+        on a lock is handled only after that wait.
         """
         condition.wait(max(0.0, min(instant - self.now(), LOOK_UP_S)))
 
@@ -90,21 +90,21 @@ class QuietCondition(threading.Condition):
 
 @dataclass(frozen=True)
 class Deadline:
-    """An absolute instant on a clock, after which waiting is over."""
+    """An absolute instant on a clock, at which waits time out."""
 
     clock: Clock
     instant: float
 
     @classmethod
     def after(cls, timeout: float | None, clock: Clock = SYSTEM_CLOCK) -> Deadline:
-        """Make the deadline that lies `timeout` seconds ahead; `None` never comes, NaN fails."""
+        """Make a deadline in `timeout` seconds; with `None` it never expires, NaN fails."""
         if timeout is not None and math.isnan(timeout):
             raise ConfigError("`timeout` is NaN; give seconds, or None to wait for ever.")
         return cls(clock, math.inf if timeout is None else clock.now() + timeout)
 
     @property
     def remaining(self) -> float | None:
-        """Seconds left, at least 0; `None` when the deadline never comes."""
+        """Seconds left, at least 0; `None` if the deadline never expires."""
         if self.instant == math.inf:
             return None
         return max(0.0, self.instant - self.clock.now())
@@ -114,14 +114,14 @@ class Deadline:
         return self.expires_within(0.0)
 
     def expires_within(self, seconds: float) -> bool:
-        """Whether the instant is no further ahead than that."""
+        """Return whether the deadline expires within `seconds` from now."""
         return self.clock.now() + seconds >= self.instant
 
     def wait(self, condition: threading.Condition, ready: Callable[[], bool]) -> bool:
-        """Wait on a held condition until `ready()`; return whether that came in time.
+        """Wait on a held condition until `ready()`; return False at the deadline.
 
         Raises:
-            StepCancelled: The step that it waits in has failed meanwhile.
+            StepCancelled: The step that contains this call has failed.
         """
         if current_scope() is not None:
             return self._wait_in_scope(condition, ready)
@@ -135,8 +135,8 @@ class Deadline:
         """Wait for the result of a future, and return it.
 
         Raises:
-            TimeoutError: It did not come in time.
-            StepCancelled: The step that waits for it has failed meanwhile.
+            TimeoutError: There is no result at the deadline.
+            StepCancelled: The step that contains this call has failed.
         """
         if current_scope() is None or answer.done():
             return answer.result(self.remaining)

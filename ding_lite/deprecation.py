@@ -1,4 +1,4 @@
-"""Public names that a release has renamed."""
+"""Deprecated aliases of renamed public names."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 def renamed(module: str, **names: str) -> Callable[[str], Any]:
-    """Make a `__getattr__` for a module that serves renamed objects under their old names.
+    """Make a module's `__getattr__` that returns renamed objects by their old names.
 
-    An old name warns at each use, and stays for one release.
+    Each use of an old name warns. Old names stay for one release.
 
     Example:
         >>> __getattr__ = renamed("ding_lite.rl", Unroll="Rollout")

@@ -1,7 +1,7 @@
 """The errors that this package raises on purpose.
 
-Each class is also the builtin a caller would catch, so `except ValueError` works for a wrong
-setting. A message says what was found, what was expected and what to do.
+Each class is also a subclass of the builtin error that callers would catch, so `except ValueError`
+works for a wrong setting. A message says what was found, what was expected and what to do.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class DingLiteError(Exception):
 
 
 class ConfigError(DingLiteError, ValueError):
-    """A setting is wrong, alone or together with another."""
+    """A setting is wrong, or does not fit another setting."""
 
 
 class LabelError(ConfigError):
@@ -48,7 +48,7 @@ class LabelError(ConfigError):
 
 
 class NotRegistered(ConfigError):
-    """No handler of a call's name is registered on the node that was asked."""
+    """The called node has no handler that is registered under the name of the call."""
 
 
 class ContextError(DingLiteError, AttributeError, KeyError):
@@ -63,7 +63,7 @@ class MiddlewareError(DingLiteError, RuntimeError):
 
 
 class StepCancelled(DingLiteError, RuntimeError):
-    """A blocked call was given up, because another middleware of the same step has raised."""
+    """A blocked call was cancelled, because another middleware of the same step has raised."""
 
 
 class ShapeError(DingLiteError, ValueError):
@@ -79,19 +79,19 @@ class CheckpointError(DingLiteError, OSError):
 
 
 class SaveError(CheckpointError):
-    """A checkpoint could not be written; the one before it is still whole."""
+    """A checkpoint could not be written; the previous checkpoint is intact."""
 
 
 class MissingExtraError(DingLiteError, ImportError):
-    """An optional package is needed; says which extra installs it."""
+    """An optional package is not installed; the message names the extra that installs it."""
 
 
 class EnvError(DingLiteError, RuntimeError):
-    """An environment raises, returns what is not of its spaces, or its process has died."""
+    """An environment raises, returns values outside of its spaces, or its process has died."""
 
 
 class DeadlineExceeded(DingLiteError, TimeoutError):
-    """A wait has ended at its timeout; the message says for what and how long."""
+    """A wait has timed out; the message says for what it waited and how long."""
 
 
 class TransportError(DingLiteError, OSError):
@@ -103,7 +103,7 @@ class AuthenticationError(TransportError):
 
 
 class CodecError(DingLiteError, ValueError):
-    """A value cannot travel, or bytes are not a message."""
+    """A value cannot be encoded, or bytes are not a valid message."""
 
 
 class PeerLost(TransportError):
@@ -111,11 +111,11 @@ class PeerLost(TransportError):
 
 
 class NodeReplaced(TransportError):
-    """Another process has taken this node's place in the job while this one was cut off."""
+    """Another process has replaced this node in the job while this node was disconnected."""
 
 
 class NodeFailed(DingLiteError, RuntimeError):
-    """A node raised or died; carries its traceback, its error as the cause, and its id."""
+    """A node raised or died; holds the node's traceback, its error as the cause, and its id."""
 
     def __init__(self, message: str = "", *, node_id: int | None = None) -> None:
         super().__init__(message)
@@ -124,7 +124,7 @@ class NodeFailed(DingLiteError, RuntimeError):
 
 
 class RemoteError(DingLiteError, RuntimeError):
-    """A call has raised on the node that answered it; carries that node's traceback."""
+    """The handler of a call has raised on the called node; holds that node's traceback."""
 
     def __init__(
         self,
@@ -136,17 +136,17 @@ class RemoteError(DingLiteError, RuntimeError):
     ) -> None:
         super().__init__(message)
         self.node_id = node_id
-        """The node that answered."""
+        """The called node."""
         self.kind = kind
-        """The name of the exception's class there."""
+        """The name of the exception's class on that node."""
         self.remote_traceback = remote_traceback
-        """Its traceback, as text; also a note of this error."""
+        """The traceback of that exception, as text; also a note of this error."""
         if remote_traceback:
             self.add_note(remote_traceback)
 
     @property
     def is_not_registered(self) -> bool:
-        """Whether the node has not registered that name, or not yet."""
+        """Whether the called node has no handler of that name, or not yet."""
         return self.kind == NotRegistered.__name__
 
 
@@ -158,7 +158,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def kind_of(value: object) -> str:
-    """Return the class of a value with its article, such as `an int`; None is `None`."""
+    """Return the name of a value's class with an article, such as `an int`; `None` for None."""
     name = type(value).__name__
     if value is None:
         return "None"
@@ -166,7 +166,7 @@ def kind_of(value: object) -> str:
 
 
 def pip_line(extra: str) -> str:
-    """Return the command that installs an extra: of the clone, where this package runs from one."""
+    """Return the command that installs an extra, from the clone if this package runs from one."""
     root = Path(__file__).resolve().parent.parent
     if not (root / "setup.cfg").exists():
         return f'pip install "ding-lite[{extra}]"'

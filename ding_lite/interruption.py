@@ -1,7 +1,8 @@
 """Signals and exits in the middle of a run.
 
-An interrupted run ends its step first. Code that waits for another process checks here whether
-that has begun, and code that calls a user's function tells a signal from an exit of the function.
+An interrupted run completes its current step first. Code that waits for another process checks
+`is_interrupted`, and code that calls a user's function distinguishes a signal from an exit of that
+function.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from ding_lite.errors import DingLiteError
 
 
 class Terminated(SystemExit):
-    """SIGTERM has ended this node, and not its job; the exit code is 143, as the shell expects."""
+    """SIGTERM has ended this node but not its job; the exit code is 143, as shells expect."""
 
     def __init__(self, code: int = 128 + signal.SIGTERM) -> None:
         super().__init__(code)
 
 
 class Interruption:
-    """The signal that ends a run, if one has come."""
+    """The signal that ends a run, if one was received."""
 
     def __init__(self) -> None:
         self.signum: int | None = None
         self.at = 0.0
 
     def raise_if_any(self) -> None:
-        """Raise KeyboardInterrupt or Terminated for the signal, now that the step has ended."""
+        """Raise KeyboardInterrupt or Terminated for a received signal, after the step has ended."""
         if self.signum == signal.SIGINT:
             raise KeyboardInterrupt
         if self.signum is not None:
@@ -59,10 +60,10 @@ def is_interrupted() -> bool:
 def refuse_exit(
     error: SystemExit | KeyboardInterrupt, subject: str, kind: type[DingLiteError], advice: str
 ) -> NoReturn:
-    """Raise an error for a user's function that has ended the program in the middle of a run.
+    """Raise an error for a user's function that has called `sys.exit` in the middle of a run.
 
-    `subject` names the function at the beginning of a sentence, `advice` is one. An exit that a
-    signal's handler has raised goes on as it is.
+    The message begins with `subject`, which names the function, and ends with the sentence
+    `advice`. An exit that a signal handler has raised is raised again unchanged.
     """
     if is_of_a_signal(error):
         raise error
@@ -72,10 +73,10 @@ def refuse_exit(
 
 
 def is_of_a_signal(error: BaseException) -> bool:
-    """Whether a signal's handler is among the frames that an exception has passed."""
+    """Return whether an exception was raised in a signal handler: its traceback has that frame."""
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
     if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) in (
-        signal.default_int_handler,  # which is no Python code, so that it leaves no frame
+        signal.default_int_handler,  # implemented in C: it has no frame in the traceback
         None,
     ):
         return True
@@ -96,10 +97,10 @@ def _code_of(handler: object) -> CodeType | None:
 
 
 def is_for_program(error: BaseException) -> bool:
-    """Return whether an error must go on to the program, on any thread of ours.
+    """Return whether an error must be raised to the program: an exit on the main thread.
 
-    A signal's handler raises on the main thread, KeyboardInterrupt or SystemExit. On any other
-    thread such an error is one of the function that was called, like every other.
+    Signal handlers raise KeyboardInterrupt or SystemExit on the main thread. On other threads such
+    an error comes from the called function, and is treated like any other error.
     """
     is_main = threading.current_thread() is threading.main_thread()
     return is_main and not isinstance(error, Exception)
@@ -109,5 +110,5 @@ def words_of(error: BaseException) -> str:
     """Return the message of an error, even if its `__str__` raises."""
     try:
         return str(error)
-    except Exception as raised:  # noqa: BLE001 - the class of an error is the program's own
+    except Exception as raised:  # noqa: BLE001 - the class of the error may be the user's
         return f"(no message: {type(raised).__name__} was raised instead)"

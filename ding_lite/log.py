@@ -1,7 +1,7 @@
 """Logging: silent unless configured, and rate-limited by cause.
 
-Modules log through `logging.getLogger(__name__)`. `configure()` gives programs one handler;
-`once` and `every` keep a warning from filling the screen.
+Modules log through `logging.getLogger(__name__)`. `configure()` adds one handler; `Throttle.once`
+and `Throttle.every` limit repeated warnings.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _NAMELESS = (None, "MainProcess")
 def configure(
     level: int | str = logging.INFO, *, node: str | None = None, stream: TextIO | None = None
 ) -> logging.Handler:
-    """Show this package's log lines on a stream.
+    """Write this package's log lines to a stream.
 
-    Calling it again replaces the handler of the call before.
+    A further call replaces the handler of the previous call.
 
     Args:
-        level: The least important level shown, by number or by name: `"debug"`.
-        node: The name of the node in each line; by default the node that this process
-            is, with its role, such as `node 1 collector`.
-        stream: Where the lines go; standard error by default.
+        level: The lowest level that is written, by number or by name: `"debug"`.
+        node: The name of the node in each line; by default the node of this process with its
+            role, such as `node 1 collector`.
+        stream: The stream of the lines; standard error by default.
 
     Returns:
         The handler, so that a program can remove it.
@@ -68,9 +68,9 @@ def _number_of(level: int | str) -> int:
 
 @contextmanager
 def speaking_as(name: str) -> Iterator[None]:
-    """Name this process in its log lines, for the length of a `with` block.
+    """Set the name of this process in its log lines, for the length of a `with` block.
 
-    The name becomes that of the process, which `logging` knows as `%(processName)s`.
+    The name is stored as that of the process, which `logging` formats as `%(processName)s`.
     """
     from multiprocessing import current_process
 
@@ -117,7 +117,7 @@ class _LineFormatter(logging.Formatter):
 class Throttle:
     """Limits how often a log line is written, per cause.
 
-    One throttle belongs to the object that logs; nothing is remembered between two of them.
+    Each object that logs has a throttle of its own; throttles share no state.
     """
 
     def __init__(self, logger: logging.Logger, clock: Clock = SYSTEM_CLOCK) -> None:

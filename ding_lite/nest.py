@@ -1,7 +1,7 @@
 """Walk nested dicts, lists and tuples: checkpoints, ctx values and messages are such trees.
 
-A path is the tuple of keys and indices from the root to a leaf. Everything that is not a
-dict, list or tuple is a leaf; so is an empty container, or it would be lost on the way.
+A path is the tuple of keys and indices from the root to a leaf. Every value that is not a dict,
+list or tuple is a leaf. An empty container is a leaf too, so that it is not lost.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Path = tuple[str | int, ...]
 
 
 def leaves(tree: Any) -> Iterator[tuple[Path, Any]]:
-    """Yield each leaf of a tree with its path, depth first, in the order of the containers.
+    """Yield each leaf of a tree with its path, depth first, in container order.
 
     Example:
         >>> list(leaves({"a": [1, 2], "b": {}}))
@@ -41,7 +41,7 @@ def _children(tree: Any) -> Iterable[tuple[str | int, Any]] | None:
 
 
 def map_leaves(fn: Callable[[Any], Any], tree: Any) -> Any:
-    """Build a tree of the same shape with the leaves `fn(leaf)`; the input is left alone.
+    """Build a tree of the same shape with the leaves `fn(leaf)`; the input is not changed.
 
     Example:
         >>> map_leaves(lambda x: x + 1, {"a": [1, 2], "b": (3,)})

@@ -1,7 +1,7 @@
-"""Registered dataclasses: those that messages may contain, each under a name.
+"""The registry of dataclasses that messages may contain, by name.
 
-What arrives names a record; it never names a module to import. So a node builds objects of the
-classes that its own program has registered, and of no others.
+A message contains the name of a record, never that of a module to import. So a node builds only
+objects of classes that its own program has registered.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Records:
         self._descriptions[cls] = name, fields
 
     def description(self, cls: type) -> tuple[str, list[str]]:
-        """Return the name under which a class travels, and the names of its fields."""
+        """Return the name under which a class is sent, and the names of its fields."""
         return self._descriptions[cls]
 
     def build(self, name: object, fields: dict[str, Any]) -> object:
-        """Build the record of a name from the values of its fields."""
+        """Build an object of the class of this name from the values of its fields."""
         if type(name) is not str:
             raise CodecError(f"A record has {kind_of(name)} for a name.")
         cls = self._classes.get(name)
@@ -75,7 +75,7 @@ class Records:
             ) from error
 
 
-# One a process, as the classes themselves are.
+# One registry in each process, like the classes themselves.
 RECORDS = Records()
 
 
@@ -90,13 +90,13 @@ def register(*, name: str) -> Callable[[ClassT], ClassT]: ...
 def register(
     cls: ClassT | None = None, /, *, name: str = ""
 ) -> ClassT | Callable[[ClassT], ClassT]:
-    """Register a dataclass, so that its objects may be sent between nodes, field by field.
+    """Register a dataclass, so that its objects can be sent between nodes, field by field.
 
-    Every node that sends or receives one must have run this, under the same name.
+    Every node that sends or receives such objects must register the class under the same name.
 
     Args:
-        cls: The dataclass; all its fields must be what `encode` takes.
-        name: The name under which it travels, its `__qualname__` by default.
+        cls: The dataclass; `encode` must accept the values of all its fields.
+        name: The name under which its objects are sent, its `__qualname__` by default.
 
     Raises:
         ConfigError: The class is no dataclass, or the name is taken.

@@ -1,9 +1,8 @@
 """Settings: read from the environment or a dict, converted and checked.
 
-Three doors lead in. `Settings` reads the environment variables (nothing else in the package
-looks at the environment), `as_config` turns a dict or an EasyDict into a typed config, and
-the checks (`positive`, `at_least`, `inside`, `whole`, `one_of`) are what a config's
-`__post_init__` runs, so that all its faults stand in one message.
+`Settings` reads the environment variables; no other module reads them. `as_config` turns a dict or
+an EasyDict into a typed config. The `__post_init__` of a config runs the checks (`positive`,
+`at_least`, `inside`, `whole`, `one_of`) and reports all faults in one message.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from ding_lite.errors import ConfigError, did_you_mean, kind_of
 __all__ = ["Settings", "as_config"]
 PREFIX = "DING_LITE_"
 MOST = 2**63 - 1
-"""The greatest whole number of a setting: checkpoints and messages hold 64 bits with a sign."""
+"""The maximum of an integer setting: checkpoints and messages hold signed 64-bit integers."""
 ConfigT = TypeVar("ConfigT")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The settings of this process from environment variables; explicit arguments win over them.
+    """The settings of this process from environment variables; explicit arguments override them.
 
     Each field is read from `DING_LITE_<FIELD>`; an empty variable counts as unset.
     """
@@ -43,11 +42,11 @@ class Settings:
     node_id: int | None = None
     """This process's node number, from 0, when nodes are launched by hand."""
     num_nodes: int | None = None
-    """How many nodes the job has. Set it and the runner spawns nothing: this is one of them."""
+    """Number of nodes of the job. If it is set, the runner starts no nodes: this is one of them."""
     labels: tuple[str, ...] = ()
     """Further labels of this node, separated by commas."""
     roles: tuple[str, ...] = ()
-    """The roles of the nodes, one entry a node, separated by commas; `+` joins several."""
+    """The roles of the nodes, one entry per node, separated by commas; `+` joins several roles."""
     topology: str | None = None
     """The connections between nodes: `star`, `mesh`, `tree` or `alone`."""
     protocol: str | None = None
@@ -55,21 +54,21 @@ class Settings:
     address: str | None = None
     """The interface this node listens on; loopback unless set."""
     ports: tuple[int, ...] = ()
-    """The ports to listen on, separated by commas; unless set, free or derived ones are taken."""
+    """The ports to listen on, separated by commas; by default free or derived ports are used."""
     attach_to: tuple[str, ...] = ()
-    """The address of node 0, or those of all nodes to connect to: `tcp://127.0.0.1:50515`."""
+    """The address of node 0, or the addresses of all peers: `tcp://127.0.0.1:50515`."""
     elastic: bool = False
-    """Whether further nodes may join the job while it runs, and leave it again: 1 or 0."""
+    """Whether further nodes may join and leave the job while it runs: 1 or 0."""
     key_file: str | None = None
-    """The file with the key that lets nodes of different machines trust each other."""
+    """The file with the key by which nodes of different machines authenticate each other."""
     engine: str | None = None
     """The engine that starts the nodes. `local` is this process, also under torchrun or srun."""
     linger: int = 30
-    """Seconds that a node that leaves waits for a lost peer that has yet to get its events."""
+    """Seconds for which a node that leaves waits to deliver its events to a lost peer."""
     peer_timeout: int = 600
-    """Seconds without any peer after which a node that no runner has started ends; 0 is never."""
+    """Seconds without peers after which a node without a runner ends; 0 disables it."""
     torch_threads: int = 1
-    """Threads of PyTorch in running tasks and in nodes. 1 suits small networks; 0 is its choice."""
+    """PyTorch threads in tasks and nodes. 1 suits small networks; 0 keeps PyTorch's default."""
 
     def __post_init__(self) -> None:
         check_all(
@@ -101,8 +100,8 @@ class Settings:
             environ: The variables; those of this process by default.
 
         Raises:
-            ConfigError: A variable does not parse, or begins with `DING_LITE_` and is none
-                of ours.
+            ConfigError: A variable cannot be parsed, or begins with `DING_LITE_` and is not
+                known.
         """
         environ = os.environ if environ is None else environ
         hints = _hints_of(cls)
@@ -122,7 +121,7 @@ class Settings:
 
 
 def kind_of_topology(name: str) -> str:
-    """Return the name of a topology without the number of children that a tree's may have.
+    """Return the name of a topology without a tree's number of children.
 
     Example:
         >>> kind_of_topology("tree:4"), kind_of_topology("star")
@@ -132,16 +131,16 @@ def kind_of_topology(name: str) -> str:
 
 
 def variables_set(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables that begin with `DING_LITE_` and are not empty, as they were typed."""
+    """Return the texts of the variables that begin with `DING_LITE_` and are not empty."""
     environ = os.environ if environ is None else environ
     ours = {name: environ[name].strip() for name in environ if name.startswith(PREFIX)}
     return {name: text for name, text in sorted(ours.items()) if text}
 
 
 def process_environ() -> Mapping[str, str]:
-    """Return the environment variables of this process as they are now, to be read only.
+    """Return a read-only copy of the environment variables of this process.
 
-    Used to detect what has started this process: see `ding_lite.parallel.launch.environment`.
+    Used to detect the launcher of this process: see `ding_lite.parallel.launch.environment`.
     """
     return types.MappingProxyType(dict(os.environ))
 
@@ -149,27 +148,24 @@ def process_environ() -> Mapping[str, str]:
 def suggest_environ(name: str, value: str) -> None:
     """Set an environment variable of this process, unless it is set.
 
-    For libraries that can be told something in no other way.
+    For libraries that can only be configured in this way.
     """
     os.environ.setdefault(name, value)
 
 
 def state_home(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the directory for state that outlives the user's programs.
-
-    That is `$XDG_STATE_HOME`, or `~/.local/state` where it is not set.
-    """
+    """Return the directory of persistent state: `$XDG_STATE_HOME`, by default `~/.local/state`."""
     environ = os.environ if environ is None else environ
     chosen = environ.get("XDG_STATE_HOME", "")
     return Path(chosen) if os.path.isabs(chosen) else Path.home() / ".local" / "state"
 
 
 def limit_torch_threads() -> None:
-    """Set PyTorch's threads in this process, if it is loaded: one, or DING_LITE_TORCH_THREADS.
+    """Limit PyTorch, if it is imported, to DING_LITE_TORCH_THREADS threads, by default one.
 
-    Handing the parts of a small matrix to several threads takes longer than multiplying it,
-    and processes beside this one need the cores. A task does so when it runs, and a node before
-    its `main`; nothing that is only made does.
+    Distributing a small matrix product over threads takes longer than computing it on one, and
+    other processes need the cores. Tasks call this when they run, nodes before their `main`;
+    constructors do not.
     """
     torch, wanted = sys.modules.get("torch"), Settings.from_environ().torch_threads
     if torch is not None and wanted and torch.get_num_threads() != wanted:
@@ -202,7 +198,7 @@ def _parse(variable: str, text: str, hint: Any) -> Any:
 
 
 def default_values(config_type: type[Any]) -> dict[str, Any]:
-    """Return the defaults of a dataclass by the names of its fields, of those that have one."""
+    """Return the defaults of a dataclass by field name; fields without a default are left out."""
     missing = dataclasses.MISSING
     return {
         field.name: field.default if field.default_factory is missing else field.default_factory()
@@ -253,9 +249,9 @@ def as_config(config_type: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
 
 
 def suggests(config_type: type[ConfigT]) -> type[ConfigT]:
-    """Make a config dataclass suggest the field that a mistyped keyword means.
+    """Make a config dataclass suggest the closest field for an unknown keyword.
 
-    A class decorator, to stand above `@dataclass`.
+    A class decorator, to be written above `@dataclass`.
     """
     make: Any = config_type.__init__
     known = [field.name for field in dataclasses.fields(config_type) if field.init]  # type: ignore[arg-type]
@@ -281,7 +277,7 @@ def _find_hints(config_type: Any) -> dict[str, Any]:
 
 
 def _hints_of(config_type: Any) -> dict[str, Any]:
-    """Return the types of the fields; finding them takes longer than making a small policy."""
+    """Return the types of the fields, cached: finding them is slower than making a small policy."""
     return _find_hints(config_type)
 
 
@@ -289,10 +285,10 @@ _MISFIT = object()
 
 
 def _read(value: Any, hint: Any) -> Any:
-    """Return a value as the type of a field wants it, or `_MISFIT`.
+    """Convert a value to the type of a field; return `_MISFIT` if that is not possible.
 
-    What EasyDict and YAML do to values is undone: EasyDicts inside, lists where a tuple is
-    meant, 1 for 1.0. Only what configs are made of is judged.
+    Conversions by EasyDict and YAML are undone: nested EasyDicts become dicts, lists become tuples,
+    and 1 becomes 1.0. Types that configs do not use are not checked.
     """
     kind = typing.get_origin(hint) or hint
     options = typing.get_args(hint)
@@ -333,7 +329,7 @@ def _read_tuple(value: Any, hint: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Turn EasyDicts into dicts, all the way down; an EasyDict changes those in lists too."""
+    """Turn EasyDicts into dicts recursively; EasyDict converts dicts inside lists as well."""
     if isinstance(value, EasyDict):
         return {key: _plain(child) for key, child in value.items()}
     if type(value) in (list, tuple):
@@ -348,7 +344,7 @@ def _spell(hint: Any) -> str:
 
 
 def check_all(*faults: Iterable[str]) -> None:
-    """Raise one error that names all faults, a sentence each, or return when there are none."""
+    """Raise one error that lists all faults, one sentence each; return if there are none."""
     sentences = [fault for group in faults for fault in group]
     if sentences:
         stopped = (s if s.endswith((".", "?")) else f"{s}." for s in sentences)
@@ -356,17 +352,17 @@ def check_all(*faults: Iterable[str]) -> None:
 
 
 def positive(**named: float) -> list[str]:
-    """Fault each value that is not above 0; NaN is at fault too."""
+    """Return a fault for each value that is not above 0; NaN is a fault."""
     return _faults(named, lambda value: value > 0, "be above 0")
 
 
 def at_least(low: float, **named: float) -> list[str]:
-    """Fault each value below `low`; NaN is at fault too."""
+    """Return a fault for each value below `low`; NaN is a fault."""
     return _faults(named, lambda value: value >= low, f"be at least {low}")
 
 
 def inside(low: float, high: float, **named: float) -> list[str]:
-    """Fault each value outside of `low` to `high`, ends included; NaN is at fault too."""
+    """Return a fault for each value outside of [`low`, `high`]; NaN is a fault."""
     return _faults(named, lambda value: low <= value <= high, f"lie between {low} and {high}")
 
 
@@ -375,7 +371,7 @@ def finite(**named: float) -> list[str]:
 
 
 def whole(low: int, **named: int) -> list[str]:
-    """Fault each value that is no whole number from `low` to `MOST`; a bool is no number."""
+    """Return a fault for each value that is no integer from `low` to `MOST`; bools are faults."""
     return [
         f"`{name}` is {value!r}; it must be a whole number from {low} on"
         + (f", and at most {MOST}" if _is_a(numbers.Integral, value) and value > MOST else "")
@@ -385,7 +381,7 @@ def whole(low: int, **named: int) -> list[str]:
 
 
 def one_of(choices: Iterable[Any], **named: Any) -> list[str]:
-    """Fault each value that is not among the choices, with the closest one suggested."""
+    """Return a fault for each value that is not among the choices; it suggests the closest one."""
     choices = list(choices)
     listed = ", ".join(repr(choice) for choice in choices)
     return [
@@ -407,5 +403,5 @@ def _faults(
 
 
 def _is_a(kind: type[Any], value: Any) -> bool:
-    """Return whether a value is a number of some kind, numpy's included; a bool is none."""
+    """Return whether a value is a number of this kind, also of NumPy; bools are not numbers."""
     return isinstance(value, kind) and not isinstance(value, bool)

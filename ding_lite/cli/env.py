@@ -1,4 +1,4 @@
-"""`ding-lite env`: show the settings that programs started from this shell would have."""
+"""`ding-lite env`: show the settings of programs that are started from this shell."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ HEADINGS = ("name", "value", "source", "meaning")
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """One environment variable, as programs started from here would see it."""
+    """One environment variable, as programs that are started from this shell see it."""
 
     name: str
     value: object
-    """As it was understood; as it was typed where that cannot be."""
+    """The parsed value; the text if it cannot be parsed."""
     source: str
-    """`environment`, the launcher that has started this process, or `default`."""
+    """`environment`, the name of the launcher that has started this process, or `default`."""
     meaning: str
 
     @property
@@ -37,7 +37,7 @@ class Variable:
 
 
 def show_environment(*, as_json: bool) -> int:
-    """Print all variables; if one is wrong, say so at the end. Return the exit code."""
+    """Print all variables, and an error at the end if one is wrong; return the exit code."""
     settings = place = fault = None
     try:
         settings = Settings.from_environ()
@@ -60,7 +60,7 @@ def show_environment(*, as_json: bool) -> int:
 
 
 def describe_place(place: Placement) -> str:
-    """Describe the facts that a launcher gives about this process.
+    """Describe the launcher's facts about this process.
 
     Example:
         >>> place = Placement(
@@ -88,7 +88,7 @@ def describe_place(place: Placement) -> str:
 
 
 def list_variables(settings: Settings | None, place: Placement | None = None) -> list[Variable]:
-    """List each variable as `settings` (None: not understood) and a launcher's `place` have it."""
+    """List each variable with its value from `settings` (None: not valid) or from a launcher."""
     typed = variables_set()
     told = {} if place is None else as_settings(place)
     meanings = sentences_of(Settings)

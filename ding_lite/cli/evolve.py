@@ -15,7 +15,7 @@ from ding_lite.recipes.plan import Choices
 
 
 def evolve_policies(options: argparse.Namespace) -> int:
-    """Evolve as the command line says; return the exit code, whether it was solved or not."""
+    """Evolve a population as the command line says; return the exit code, 0 also if not solved."""
     look_here()
     search = search_of(options.search) if options.search else None
     evolution = plan_evolution(
@@ -25,7 +25,7 @@ def evolve_policies(options: argparse.Namespace) -> int:
 
 
 def search_of(given: Sequence[Searched]) -> Search:
-    """Make the search that was typed."""
+    """Make the search from the options `--search`."""
     return Search(**{one.name: _parameter(one) for one in given})
 
 

@@ -1,4 +1,4 @@
-"""`ding-lite export`: write the network of a trained policy for programs without this package."""
+"""`ding-lite export`: export the network of a trained policy for programs without this package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ding_lite.recipes.runs.loading import load_policy
 
 
 def export_run(options: argparse.Namespace) -> int:
-    """Write the network of a run's policy; return the exit code."""
+    """Export the network of a run's policy; return the exit code."""
     configure("warning")
     look_here()
     form = options.format

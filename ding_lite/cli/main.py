@@ -1,7 +1,7 @@
 """`ding-lite`: parse the command line, run the command, and return its exit code.
 
-Nothing but argparse is imported until it is known what to do, so that `--help` and a slip are
-answered at once.
+The modules of a command are imported only when it runs, so that `--help` and errors on the command
+line are fast.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from ding_lite.version import __version__
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Do what the command line says; return the exit code.
+    """Run the command line; return the exit code.
 
-    This is the one door for what goes wrong: what a user can mend ends in a sentence.
+    All errors are handled here: errors that a user can fix become one-line messages.
     """
     _open_streams()
     name = "ding-lite"
@@ -54,10 +54,10 @@ def main(words: Sequence[str] | None = None) -> int:
             _show_cause(error)
         print(f"{name}: {error}", file=sys.stderr)
         return WRONG_USAGE if _is_slip(error) else FAILED
-    except BrokenPipeError:  # the reader, such as `head`, has had enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         pass
     except OSError as error:
-        if error.filename is None:  # it is about no file: a fault of ours
+        if error.filename is None:  # an error without a file is a bug of this package
             raise
         print(f"{name}: {why(error)}.", file=sys.stderr)
     except KeyboardInterrupt:
@@ -68,7 +68,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _show_cause(error: EnvError) -> None:
-    """Print the traceback of what an environment has raised, here or in a process of its own."""
+    """Print the traceback of an environment's error, raised here or in a subprocess."""
     if error.__cause__ is not None:
         traceback.print_exception(error.__cause__)
     for note in getattr(error, "__notes__", ()):
@@ -76,14 +76,14 @@ def _show_cause(error: EnvError) -> None:
 
 
 def _is_slip(error: DingLiteError) -> bool:
-    """Return whether nothing was begun, because of what was typed."""
+    """Return whether an error is one of usage, before anything has begun."""
     if isinstance(error, CheckpointError):
         return not isinstance(error, SaveError)
     return isinstance(error, ConfigError | MissingExtraError)
 
 
 def _open_streams() -> None:
-    """Let output go nowhere where it was closed, and spell what its encoding has no sign for."""
+    """Replace closed streams by the null device, and escape characters that cannot be encoded."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -93,7 +93,7 @@ def _open_streams() -> None:
 
 
 def _forget_output() -> None:
-    """Keep Python from complaining at its end of output that cannot be written."""
+    """Discard output that cannot be written, so that Python prints no error when it exits."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -184,7 +184,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser with errors that say what to do."""
+    """An argument parser that shows an example in its errors."""
 
     def __init__(self, prog: str, *, example: str, description: str, usage: str) -> None:
         super().__init__(prog, description=description, usage=usage, allow_abbrev=False)

@@ -1,4 +1,4 @@
-"""`ding-lite plot`: learning curves of runs in one picture, and a table of what they reached."""
+"""`ding-lite plot`: draw the learning curves of runs in one picture, and print their returns."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _WITH_TARGET = ("eval_return", "return")
 
 
 def plot_runs(patterns: Sequence[str], *, out: str, metric: str | None) -> int:
-    """Draw what runs have left, and print what they reached; return the exit code."""
+    """Draw a metric of runs, and print its last and best values; return the exit code."""
     configure("warning")
     path = picture_path(out)
     results = find_results(patterns)
@@ -135,7 +135,7 @@ def _row(run: Result, metric: str) -> tuple[str, ...]:
 
 
 def _summary(group: RunGroup, metric: str) -> tuple[str, ...]:
-    """Return the line below the runs of a group: means, and how far they lie from each other."""
+    """Return the line below the runs of a group: means and standard deviations."""
     curves = [run.points(metric)[1] for run in group.runs]
     last, best = [float(y[-1]) for y in curves], [float(y.max()) for y in curves]
     steps = [float(run.rows[-1]["env_step"]) for run in group.runs]

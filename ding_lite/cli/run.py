@@ -1,8 +1,8 @@
 """`ding-lite run`: find a function by its name, run it on several nodes, and report the result.
 
-What is ugly here and why: an error may be a slip on the command line, which a sentence explains,
-or one of the user's program, which needs its traceback. Both may have the same class. What tells
-them apart is where they were raised: an error of the program has passed through its code.
+An error may be a mistake on the command line, which one sentence explains, or one of the user's
+program, which needs a traceback. Both may have the same class. They are distinguished by the
+traceback: an error of the program contains frames of its code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ding_lite.parallel.supervise.tracebacks import within_program
 from ding_lite.settings import Settings, process_environ
 
 MOST_SHOWN = 8
-"""Results of more nodes than that are only counted."""
+"""The maximum number of shown results; those of further nodes are counted."""
 
 Main: TypeAlias = Callable[..., object]
 
@@ -43,7 +43,7 @@ def run_program(options: argparse.Namespace) -> int:
                 f"--auto-recover. Add that, or leave --max-retries out."
             )
         main, args = _find(options.program, options.args)
-        # Else it would not be shown that a node was restarted, or ended late.
+        # So that warnings about nodes that were restarted or ended late are shown.
         configure("warning")
         runner = Parallel.runner(
             num_nodes,
@@ -69,7 +69,7 @@ def run_program(options: argparse.Namespace) -> int:
 def summary(
     results: Sequence[object], *, seconds: float, here: tuple[int, int] | None = None
 ) -> str:
-    """Describe the result of a job that ended well, in one line.
+    """Describe the result of a successful job in one line.
 
     Example:
         >>> summary([4.0, None], seconds=2.06)
@@ -97,7 +97,7 @@ def summary(
 
 
 def _node_here() -> tuple[int, int] | None:
-    """Return which node of how many this process is, where another one has started the rest."""
+    """Return this node's id and the number of nodes, if other processes started the others."""
     settings = Settings.from_environ()
     place = placement_of(settings, process_environ())
     if place is not None:
@@ -108,7 +108,7 @@ def _node_here() -> tuple[int, int] | None:
 
 
 def _count_nodes(options: argparse.Namespace) -> int:
-    """Take the number of nodes as it was typed, or count the roles."""
+    """Return the option `--nodes`, by default the number of roles."""
     of_roles = len(options.roles or Settings.from_environ().roles)
     if options.nodes is None:
         return of_roles or 1
@@ -124,7 +124,7 @@ def _count_nodes(options: argparse.Namespace) -> int:
 
 
 def _find(program: str, words: Sequence[str]) -> tuple[Main, Sequence[str]]:
-    """Import a program; return its function, and which of the words that is called with."""
+    """Import a program; return its function and the words that are passed to it."""
     place, _, name = program.rpartition(":")
     if not place or not name.isidentifier():
         raise ConfigError(
@@ -152,7 +152,7 @@ def _find(program: str, words: Sequence[str]) -> tuple[Main, Sequence[str]]:
 def _passed_on(main: Main, program: str, words: Sequence[str]) -> Sequence[str]:
     try:
         signature = inspect.signature(main)
-    except (TypeError, ValueError):  # some of those that are written in C
+    except (TypeError, ValueError):  # some functions in C have no signature
         return words
     kinds = {parameter.kind for parameter in signature.parameters.values()}
     by_position = {
@@ -171,18 +171,18 @@ def _passed_on(main: Main, program: str, words: Sequence[str]) -> Sequence[str]:
     return passed
 
 
-# -- what went wrong -----------------------------------------------------------------------
+# -- errors --------------------------------------------------------------------------------
 
 
 def _tell(error: Exception) -> int:
-    """Show an error as its reader needs it; return the exit code."""
+    """Print an error, with a traceback if it is one of the program; return the exit code."""
     in_program = within_program(error.__traceback__)
     if isinstance(error, DingLiteError) and in_program is None:
-        # Among these is NodeFailed; its message has the traceback from the node.
+        # This includes NodeFailed: its message contains the traceback from the node.
         print(f"ding-lite run: {error}", file=sys.stderr)
         return WRONG_USAGE if isinstance(error, ConfigError) else FAILED
     if in_program is None and isinstance(error, MemoryError | OSError):
-        raise error  # the system's, for the one door
+        raise error  # an error of the system, which `main` handles
     if in_program is not None or isinstance(error, SyntaxError):
         error = error.with_traceback(in_program)
     traceback.print_exception(error)

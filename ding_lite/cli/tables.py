@@ -25,7 +25,7 @@ def print_table(
     for heading in headings:
         table.add_column(heading, no_wrap=heading == headings[0], overflow="fold")
     for index, row in enumerate(rows):
-        # As texts: brackets in a value are no markup.
+        # As `Text`, because brackets in a value must not be read as markup.
         style = "bold" if index < len(bold) and bold[index] else ""
         table.add_row(*(Text(cell, style) for cell in row))
     if sys.stdout.isatty():

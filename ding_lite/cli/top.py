@@ -44,17 +44,17 @@ class Column(NamedTuple):
     heading: str
     cell: Callable[[Node], str]
     rank: int
-    """Where there is no room for all, those of the lowest rank come first."""
+    """The priority of the column in a narrow table: the lowest rank is shown first."""
     is_text: bool = False
-    """Whether it stands on the left of its column, and not on the right as numbers do."""
+    """Whether it is aligned to the left; numbers are aligned to the right."""
     may_be_empty: bool = True
-    """Whether it is shown also where no node has anything to say in it."""
+    """Whether it is shown even if all its cells are empty."""
 
 
 def show_top(
     name: str | None, *, once: bool = False, as_json: bool = False, every: float = 1.0
 ) -> int:
-    """Show the running jobs, or one of them, until they or the user end; return the exit code."""
+    """Show one or all running jobs until they end or the user quits; return the exit code."""
     jobs = running_jobs()
     if name is not None:
         jobs = [choose(jobs, name)]
@@ -66,7 +66,7 @@ def show_top(
             return _print_tables(jobs, name, once=once, every=every)
         else:
             _live(jobs, name, every)
-    except KeyboardInterrupt:  # the usual way to leave
+    except KeyboardInterrupt:  # the usual way to quit
         return DONE
     return DONE
 
@@ -79,7 +79,7 @@ def _jobs(name: str | None) -> list[RunningJob]:
 
 
 def _print_tables(jobs: list[RunningJob], name: str | None, *, once: bool, every: float) -> int:
-    """Print a table after the other, until no job is left."""
+    """Print tables repeatedly until no job is left."""
     if not jobs:
         print(f"ding-lite top: {NOBODY}", file=sys.stderr)
         return FAILED
@@ -138,7 +138,7 @@ def _drawn(nodes: Sequence[Node], width: int) -> RichTable:
 
 
 def _live(jobs: list[RunningJob], name: str | None, every: float) -> None:
-    """Rewrite the tables in place until the user presses q or Ctrl-C, or the job is over."""
+    """Update the tables in place until the user presses q or Ctrl-C, or the job ends."""
     from rich.console import Console, Group, RenderableType
     from rich.live import Live
     from rich.text import Text
@@ -166,7 +166,7 @@ def _live(jobs: list[RunningJob], name: str | None, every: float) -> None:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[str, float], bool]]:
-    """Yield what waits so many seconds for a key, for as long as keys need no return."""
+    """Switch the terminal to unbuffered input; yield a function that waits for a key press."""
     fds = [sys.stdin.fileno()] if sys.stdin is not None and sys.stdin.isatty() else []
 
     def pressed(key: str, seconds: float) -> bool:
@@ -188,14 +188,14 @@ def _keys() -> Iterator[Callable[[str, float], bool]]:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """The cells of a table, and as many columns as there is room for."""
+    """The cells of a table, with the columns that fit into its width."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
 
     @classmethod
     def of(cls, nodes: Sequence[Node], width: int) -> Table:
-        """Make a table of nodes that is not wider than so many characters, where it can be."""
+        """Make a table of nodes that is at most `width` characters wide, if possible."""
         cells = {
             column: [column.cell(node) or "-" for node in nodes]
             for column in COLUMNS
@@ -261,7 +261,7 @@ def _whole(number: float | None) -> str:
 
 
 def _rate(number: float | None) -> str:
-    """Write a number a second in at most five characters.
+    """Write a rate in at most five characters.
 
     Example:
         >>> [_rate(number) for number in (0, 0.25, 9.96, 43.21, 1234, 98_765, 3_400_000)]
@@ -307,7 +307,7 @@ def _size(number: int | None) -> str:
 
 
 def _duration(number: float) -> str:
-    """Write a duration as a clock would.
+    """Write a duration in seconds, minutes or hours.
 
     Example:
         >>> [_duration(number) for number in (7.4, 127, 3 * 3600 + 65)]
@@ -323,7 +323,7 @@ def _duration(number: float) -> str:
 
 
 def _as_dict(job: RunningJob) -> dict[str, Any]:
-    """Convert a job to plain values: reported and observed ones of each node side by side."""
+    """Convert a job to plain values: both the reported and the observed ones of each node."""
     nodes = []
     for node in job.nodes:
         told = {} if node.told is None else dataclasses.asdict(node.told)

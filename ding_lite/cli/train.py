@@ -18,7 +18,7 @@ from ding_lite.recipes.training import run_plan
 
 
 def train_policy(options: argparse.Namespace) -> int:
-    """Train as the command line says; return the exit code, whether it was solved or not."""
+    """Train a policy as the command line says; return the exit code, 0 also if not solved."""
     look_here()
     plan = make_plan(options.policy, options.env, options.set, Choices(**vars(options)))
     return carry_out(options, plan, lambda: run_plan(plan).numbers)
@@ -27,7 +27,7 @@ def train_policy(options: argparse.Namespace) -> int:
 def carry_out(
     options: argparse.Namespace, plan: RunPlan, run: Callable[[], Mapping[str, Any]]
 ) -> int:
-    """Make a run, and print its numbers as the last line, or only its settings; return the code."""
+    """Run and print the numbers as the last line, or only show settings; return the exit code."""
     if options.settings:
         show_settings(plan)
         return DONE
@@ -35,7 +35,7 @@ def carry_out(
         configure("warning")
     try:
         numbers = run()
-    except KeyboardInterrupt:  # the run has said where it can go on
+    except KeyboardInterrupt:  # the run has printed how to resume it
         return INTERRUPTED
     print(json.dumps(numbers))
     sys.stdout.flush()
@@ -43,7 +43,7 @@ def carry_out(
 
 
 def show_settings(plan: RunPlan) -> None:
-    """Print all settings, their values, where those come from, and what they mean."""
+    """Print all settings with their values, the sources of these, and their meanings."""
     meanings = sentences_of(plan.recipe.policy_config) | sentences_of(plan.recipe.config)
     rows = [
         (name, _spell(value), plan.sources[name], meanings[name])
@@ -57,7 +57,7 @@ def show_settings(plan: RunPlan) -> None:
 
 
 def _spell(value: object) -> str:
-    """Write a value as `--set` takes it."""
+    """Write a value in the syntax of `--set`."""
     if isinstance(value, tuple):
         return ",".join(map(_spell, value)) + ("," if len(value) == 1 else "")
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)

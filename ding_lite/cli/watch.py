@@ -26,7 +26,7 @@ def watch_run(options: argparse.Namespace) -> int:
     configure("warning")
     look_here()
     policy = load_policy(options.run, last=options.last, trust=options.trust)
-    limit_torch_threads()  # no task does so
+    limit_torch_threads()  # there is no task that calls it
     if options.record is not None:
         make_directory(Path(options.record))
     print(describe_policy(policy, options.run, last=options.last))
@@ -49,7 +49,7 @@ def watch_run(options: argparse.Namespace) -> int:
 
 
 def describe_policy(policy: Policy, directory: str, *, last: bool) -> str:
-    """Say in a line which policy of a run was loaded, and how far it had been trained."""
+    """Describe in one line the loaded policy and its training."""
     path = find_policy(directory, last=last)
     meta = load_checkpoint(path, only=()).meta
     facts = [f"after {meta['env_step']:,} env steps"] if meta.get("env_step") else []
@@ -60,7 +60,7 @@ def describe_policy(policy: Policy, directory: str, *, last: bool) -> str:
 
 
 def _tell(played: Iterable[tuple[Episode, str]]) -> None:
-    """Print a line for each episode when it ends, and one for all."""
+    """Print a line for each episode when it ends, and a summary."""
     returns = []
     for number, (episode, remark) in enumerate(played, start=1):
         returns.append(episode.ret)
@@ -73,7 +73,7 @@ def _tell(played: Iterable[tuple[Episode, str]]) -> None:
 
 
 def _no_window(policy: Policy, environ: Mapping[str, str]) -> str | None:
-    """Return the reason why there can be no window; None where there can be one."""
+    """Return the reason why no window can be opened; None if it can."""
     if not environ.get("DISPLAY") and not environ.get("WAYLAND_DISPLAY"):
         return "No display here: only the returns are shown; --record DIR writes videos."
     try:

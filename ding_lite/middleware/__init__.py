@@ -80,9 +80,9 @@ __all__ = [
 ]
 
 evaluate_population = evaluate
-"""The name by which programs of populations call it; it does not go away."""
+"""A permanent alias of `evaluate` for programs of populations."""
 
-if not TYPE_CHECKING:  # a type checker knows the present names only
+if not TYPE_CHECKING:  # type checkers see only the current names
     __getattr__ = renamed(
         __name__,
         checkpoint_together="checkpoint",

@@ -21,21 +21,21 @@ from ding_lite.settings import at_least, check_all
 def add_to(
     replay: Replay | EpisodeBuffer, *, priority: Callable[[Transitions], Array] | None = None
 ) -> Middleware:
-    """Add the newest transitions to a replay, those of `collect` or a list as `receive` brings it.
+    """Add the transitions of `collect`, or a list of transitions of `receive`, to a replay.
 
     Context:
         reads: transitions
         writes: metrics (replay_size)
 
     Args:
-        replay: Any object with `add(transitions)` and `len()`. An `EpisodeBuffer` takes those of
-            one env step each, and with a `state_size` those of a policy with memory.
-        priority: Computes the priority of each transition, [B], before it is added, as the
-            collectors of Ape-X do: `priority=policy.td_errors`. By default a new transition has
-            the highest priority of the replay. Signs are dropped.
+        replay: Any object with `add(transitions)` and `len()`. An `EpisodeBuffer` accepts
+            transitions of one env step each; with a `state_size`, those of a policy with memory.
+        priority: Computes the priority of each transition, [B], before it is added, like the
+            collectors of Ape-X: `priority=policy.td_errors`. The absolute value is used. By default
+            a new transition has the highest priority of the replay.
 
     Raises:
-        ConfigError: `replay` is no replay, or takes no priorities.
+        ConfigError: `replay` is no replay, or does not accept priorities.
     """
     check_has(replay, "add", "replay")
     if priority is None:
@@ -73,24 +73,24 @@ def _with_priority(
 def wait_for(replay: Replay | EpisodeBuffer, *, size: int) -> Middleware:
     """Postpone training until a replay holds enough transitions.
 
-    The step goes on, so that the collector of the same pipeline can fill the replay, but every
-    `train` further down does nothing. A `train` of your own reads the same key:
+    The step continues, so that the collector of the same pipeline can fill the replay, but every
+    later `train` does nothing. A training middleware of your own reads the same key:
     `if ctx.get("warming_up"): return`. Place it after `add_to` and before `train`.
 
-    Where other nodes fill the replay, as the shards of a `ShardedReplay`, the step waits for
-    them instead, until the job ends.
+    If other nodes fill the replay, as with a `ShardedReplay`, the step blocks instead, until the
+    replay holds enough transitions or the job ends.
 
     Context:
         writes: warming_up
 
     Args:
-        replay: The replay that is being filled.
-        size: Transitions it must hold. More makes the first updates less lopsided and start
-            later; 1,000 to 10,000 is usual.
+        replay: The replay that is filled.
+        size: Number of transitions that it must hold. With more, the first updates start later
+            and from more diverse data; 1,000 to 10,000 is usual.
 
     Raises:
-        ConfigError: The replay can never hold that many.
-        DeadlineExceeded: In a step: the nodes that are to fill it add nothing.
+        ConfigError: `size` exceeds the capacity of the replay.
+        DeadlineExceeded: In a step: the nodes that fill the replay add nothing.
     """
     check_has(replay, "sample", "replay")
     check_all(at_least(1, size=size))
@@ -113,18 +113,19 @@ def wait_for(replay: Replay | EpisodeBuffer, *, size: int) -> Middleware:
 def update_priorities(replay: Prioritized) -> Middleware:
     """Update the priorities of the transitions of the last batch.
 
-    Their errors become their priorities. What was overwritten since it was sampled is left out.
-    Place it after `train`; in a step without an update it does nothing.
+    The errors of the transitions become their priorities. Transitions that were overwritten since
+    they were sampled are ignored. Place it after `train`; in a step without an update it does
+    nothing.
 
     Context:
         reads: train_data, train_output
 
     Args:
-        replay: The one that `train` samples.
+        replay: The replay that `train` samples.
 
     Raises:
         ConfigError: The replay has no priorities; or, in a step, the batch came from another
-            one, or the policy does not say its errors.
+            replay, or the policy does not return its errors.
         NonFiniteError: In a step: an error is NaN or infinite.
     """
     check_prioritized(replay, why="priorities are to be updated")

@@ -14,7 +14,7 @@ from ding_lite.settings import check_all, whole
 
 
 def check_fits(policy: Policy, envs: Envs) -> None:
-    """Refuse a policy that was made for other observations or actions."""
+    """Refuse a policy that was made for other observation or action spaces."""
     check_has(policy, "act", "policy")
     check_has(envs, "random_actions", "envs")
     have, want = policy.spec, envs.spec
@@ -28,7 +28,7 @@ def check_fits(policy: Policy, envs: Envs) -> None:
 
 
 def _form(spec: EnvSpec) -> object:
-    """Return what two specs must have in common: the shape, or the parts of packed observations."""
+    """Return the part of a spec that must be equal: the shape, or the spaces of observations."""
     parts = spec.packing and (spec.obs_space, spec.has_action_mask)
     return spec.obs_shape, parts
 
@@ -57,16 +57,15 @@ def check_schedule(schedule: object, name: str) -> None:
 
 
 class Period:
-    """Tells the steps in which a middleware is due.
+    """Determines the steps in which a periodic middleware is due.
 
     Args:
-        every: Steps of the pipeline from one to the next: the last of so many is due.
-        every_env_steps: Env steps instead: due is the step that reaches the next multiple, or
-            passes it.
-        usual: Taken for `every` where neither is given.
+        every: The period in steps of the pipeline; the last step of a period is due.
+        every_env_steps: The period in env steps; the step that reaches or passes a multiple is due.
+        usual: The default of `every` if neither is given.
 
     Raises:
-        ConfigError: Not exactly one was given, or one that is no whole number from 1 on.
+        ConfigError: Not exactly one period is given, or it is no whole number from 1 on.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class Period:
         self._seen = 0
 
     def is_due(self, ctx: Context) -> bool:
-        """Return whether this step is the last of a period; ask once a step."""
+        """Return whether the middleware is due in this step; call it once per step."""
         if not self._is_of_env_steps:
             return bool((ctx.total_step + 1) % self._every == 0)
         before, self._seen = self._seen, int(ctx.get("env_step", 0))
@@ -105,7 +104,7 @@ class Period:
 
 
 def number(name: str, value: SupportsFloat) -> float:
-    """Turn a metric into a float, or refuse it; this is where a tensor is waited for."""
+    """Convert a metric to a float, or raise ConfigError; waits for a tensor on a device."""
     try:
         return float(value)
     except (TypeError, ValueError) as error:

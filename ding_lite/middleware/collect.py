@@ -40,22 +40,22 @@ def collect(
     unroll: int | None = None,
     epsilon: Schedule | None = None,
 ) -> Middleware:
-    """Let a policy act, and put what happened on the ctx.
+    """Act with a policy in environments, and put the experience on the ctx.
 
-    With `steps` that are transitions, for a replay. With a policy that asks for n-step returns
-    the rewards are summed here; then the first steps hand on fewer transitions than env steps,
-    and the end of an episode hands on more. An `Agent` leaves the envs to the next agent behind
-    each step, so what it has begun is handed on as shorter transitions then.
+    With `steps`, the experience is `ctx.transitions`, for a replay. For a policy with n-step
+    returns the rewards are summed here, so the first steps yield fewer transitions than env steps,
+    and the end of an episode yields more. An `Agent` shares the envs with other agents, so its
+    incomplete n-step transitions are shortened and passed on at the end of each step.
 
-    With a policy that has memory, each env step is one transition, and the recurrent states before
-    it are `transitions.extra["state"]`: what an `EpisodeBuffer` with a `state_size` keeps.
+    With a policy that has memory, each env step is one transition, and the recurrent state before
+    it is `transitions.extra["state"]`, which an `EpisodeBuffer` with a `state_size` stores.
 
-    With `unroll` it is a list of one `Rollout`: env steps in order, and how likely each action
-    was, for an `ActorCritic` such as A2C, PPO or IMPALA.
+    With `unroll`, the experience is `ctx.trajectories`, a list of one `Rollout`: env steps in order
+    with the log-probabilities of actions, for an `ActorCritic` such as A2C, PPO or IMPALA.
 
-    Once an episode has ended, the metrics say `return` and `episode_length` (means of the last
-    20 episodes), `episode_return` (mean of those that ended in this step) and `episodes` (how
-    many there were); `ctx.collected` holds them with the `returns` of this step. The counts are
+    When episodes have ended, the metrics contain `return` and `episode_length` (means of the last
+    20 episodes), `episode_return` (the mean of those that ended in this step) and `episodes` (their
+    number so far); `ctx.collected` holds them with the `returns` of this step. The counts are
     published for `count_collected` on other nodes.
 
     Context:
@@ -66,18 +66,19 @@ def collect(
 
     Args:
         policy: Acts with exploration.
-        envs: Go on where the step before left them.
-        steps: Env steps in all in each step of the pipeline, a multiple of the number of envs.
-        unroll: Env steps of each env in each step of the pipeline, instead of `steps`. Longer
-            looks further before it trusts the values, and learns less often; 5 to 128 are usual,
+        envs: The environments. Each step continues their episodes.
+        steps: Env steps of all envs together in each step of the pipeline, a multiple of the number
+            of envs.
+        unroll: Env steps of each env in each step of the pipeline, instead of `steps`. More uses
+            longer sums of rewards before it bootstraps, and learns less often; 5 to 128 are usual,
             and up to 2,048 for PPO.
         epsilon: Share of random actions as a function of the env step; by default the policy
-            explores as it is configured to.
+            explores according to its settings.
 
     Raises:
         ConfigError: `steps` does not fit the envs, not exactly one of `steps` and `unroll` was
-            given, the policy was made for other envs, it does not explore by epsilon, or it
-            cannot say how likely its actions were.
+            given, the policy was made for other envs, it does not accept an epsilon, or it does
+            not return the log-probabilities of its actions.
         NonFiniteError: In a step: an env returned an observation that is not finite.
     """
     check_fits(policy, envs)
@@ -113,7 +114,7 @@ def collect(
 
 
 class _Collect:
-    """Acts; remembers what is not part of all its transitions yet, and the newest episodes."""
+    """Acts for transitions; keeps incomplete n-step transitions and the newest episodes."""
 
     __name__ = "collect"
 
@@ -132,14 +133,14 @@ class _Collect:
     def __call__(self, ctx: Context) -> None:
         envs, epsilon = self._envs, self._epsilon
         memory = self._memory = fitted(self._memory, self._policy, envs.num_envs)
-        if self._is_resumed:  # some environments may have begun new episodes instead
+        if self._is_resumed:  # some environments may have begun new episodes
             self._join_rewards.drop_broken_off(envs.obs)
             if memory is not None and self._seen_obs is not None:
                 memory.reset(differs(envs.obs, self._seen_obs))
             self._is_resumed = False
         act: Callable[..., NumpyArray] = self._policy.act
         if memory is not None:
-            if self._leaves_envs:  # another agent has acted meanwhile
+            if self._leaves_envs:  # other agents have acted since
                 memory.reset()
             act = partial(act, memory=memory)
         env_step: int = ctx.get("env_step", 0)
@@ -187,10 +188,10 @@ class _Collect:
 
 
 def random_warmup(envs: Envs, replay: Replay, *, steps: int, hold: int = 1) -> Middleware:
-    """Fill a replay with random actions before the first step does anything else.
+    """Fill a replay with transitions of random actions at the beginning of the first step.
 
-    It acts once, in the first step it is part of, and only as far as the replay is short of
-    `steps` transitions: a resumed run with a full replay goes straight on.
+    It acts only in its first step, and only until the replay holds `steps` transitions: a resumed
+    run with enough transitions continues at once.
 
     Context:
         reads: env_step
@@ -198,16 +199,16 @@ def random_warmup(envs: Envs, replay: Replay, *, steps: int, hold: int = 1) -> M
         keeps: env_step
 
     Args:
-        envs: The ones that collect; they stay where the last random action left them.
-        replay: Gets one transition for each env step.
-        steps: Transitions the replay shall hold, rounded up to a multiple of the number of
-            envs. More makes the first updates less lopsided; 1,000 is usual for small envs.
-        hold: Steps for which each random action is repeated. More gets further where single random
-            actions cancel out; 1 is usual.
+        envs: The environments of `collect`; their episodes continue there.
+        replay: Receives one transition for each env step.
+        steps: Number of transitions to reach, rounded up to a multiple of the number of envs. More
+            makes the first batches more diverse; 1,000 is usual for small envs.
+        hold: Steps for which each random action is repeated. More explores further where single
+            random actions cancel each other out; 1 is usual.
 
     Raises:
-        ConfigError: The replay can never hold that many, or actions are to be repeated that may be
-            illegal by then.
+        ConfigError: `steps` exceeds the capacity of the replay, or `hold` is above 1 and the legal
+            actions change from step to step.
     """
     check_has(envs, "step", "envs")
     check_has(replay, "add", "replay")

@@ -1,4 +1,4 @@
-"""End an evolution within its budget of env steps, those of evaluations included."""
+"""End an evolution within its budget of env steps, including those of evaluations."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from ding_lite.runtime.context import Context
 from ding_lite.settings import at_least, check_all
 
 _SHARE_OF_LONGEST = 0.1
-"""An evaluation is planned with its longest episodes where it takes no more than that of all."""
+"""The maximum share of the budget for which the longest possible evaluation is assumed."""
 _GROWTH = 1.5
-"""Else it may take that many times what the newest one took, as better agents play longer."""
+"""Otherwise the next evaluation is assumed to take the newest one's env steps times this factor,
+as better agents have longer episodes."""
 
 
 def env_step_budget(max_env_steps: int, *, every: int, longest: int | None = None) -> EnvStepBudget:
     """End the run when another generation and its evaluation might exceed a budget of env steps.
 
-    Place it behind `evaluate`. How long an evaluation lasts is not known before; where
-    the time limit of episodes says too little, and one takes more than the newest one lets
-    expect, the run takes more, and `overrun` of what is returned tells so.
+    Place it after `evaluate`. The length of an evaluation is only estimated: from the time limit of
+    episodes, or from the newest evaluation. If an evaluation takes more than that, the run exceeds
+    the budget, and `overrun` of the returned object describes by how much.
 
     Context:
         reads: env_step, eval_steps, total_step
         writes: finish
 
     Args:
-        max_env_steps: How many may be made, those of evaluations included.
+        max_env_steps: The budget, including env steps of evaluations.
         every: Steps of the pipeline from one evaluation to the next.
-        longest: Env steps of an evaluation in which all episodes last as long as they may; None if
-            there is no limit.
+        longest: Env steps of an evaluation with episodes of maximum length; None without a time
+            limit.
 
     Raises:
         ConfigError: A setting is out of range.
@@ -63,14 +64,14 @@ class EnvStepBudget:
             ctx.finish = True
 
     def had_ended(self, ctx: Context) -> bool:
-        """Whether a run that is to go on from here had reached its end."""
+        """Return whether a resumed run had already reached its end."""
         return self._newest > 0 and self._is_over(ctx)
 
     def _is_boundary(self, ctx: Context) -> bool:
         return (ctx.total_step + 1) % self._every == 0
 
     def _is_over(self, ctx: Context) -> bool:
-        """Whether another generation might take too many."""
+        """Return whether another generation might exceed the budget."""
         if spent(ctx) >= self.max_env_steps:
             return True
         if not self._is_boundary(ctx):
@@ -106,5 +107,5 @@ class EnvStepBudget:
 
 
 def spent(ctx: Context) -> int:
-    """Return all env steps made, those of evaluations included."""
+    """Return all env steps made, including those of evaluations."""
     return int(ctx.get("env_step", 0) + ctx.get("eval_steps", 0))

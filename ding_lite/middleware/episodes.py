@@ -16,7 +16,7 @@ RECENT_EPISODES = 20
 
 
 class RecentEpisodes:
-    """Remembers the newest episodes, and how many there were."""
+    """Keeps the newest episodes and the number of all episodes."""
 
     def __init__(self) -> None:
         self._router = current_router()

@@ -22,9 +22,9 @@ from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all, positive
 
 _SHORT = 1_000
-"""An episode of so many env steps is played to its end, also where it takes more than is left."""
+"""Episodes up to this length, in env steps, are not cut, even if they exceed the share."""
 _CONFIRMED = 20
-"""Episodes that are played also beyond a share, as long as they are good."""
+"""Maximum number of episodes beyond the share, while their mean reaches the target."""
 
 
 @overload
@@ -69,15 +69,16 @@ def evaluate(  # noqa: PLR0913 - one of two periods, and few at a time
     confirm_envs: Envs | None = None,
     max_env_steps: int | None = None,
 ) -> Middleware:
-    """Play greedy episodes now and then, and finish the run once they are good enough.
+    """Play greedy episodes periodically, and finish the run once their mean return is high enough.
 
-    The untrained policy is not evaluated: the first evaluation is in step `every`, counted
-    from one. The best of many noisy evaluations flatters, so one that reaches `stop_at` is
-    repeated with `confirm` fresh episodes, and only their mean counts.
+    The untrained policy is not evaluated: the first evaluation is in step `every`, counted from
+    one. The best of many noisy evaluations is biased upwards, so an evaluation that reaches
+    `stop_at` is repeated with `confirm` fresh episodes, and only their mean counts.
 
-    Of a population every agent is evaluated, and the mean return becomes its fitness; the best one
-    is what may end the run. What that costs is counted in `eval_steps`. With `processes` of
-    Accelerate each plays with all agents, and fitness is the mean of all.
+    With a population every agent is evaluated, and its mean return becomes its fitness; the best
+    agent may end the run. The env steps of evaluations are counted in `eval_steps`. With
+    `processes` of Accelerate, each process evaluates all agents, and fitness is the mean over
+    processes.
 
     Context:
         reads: env_step (with share, max_env_steps or every_env_steps), eval_steps (of a \
@@ -88,39 +89,38 @@ eval_episodes, eval_return, eval_steps, fitness_mean)
 
     Args:
         what: A policy, or a population; it acts without exploration.
-        envs: Envs of their own: those that collect would lose their place. Of a population, fewer
-            envs than episodes leave less of them idle in the end, which costs env steps, too.
-        processes: All that evaluate the same population, each in envs with another seed.
+        envs: Environments for evaluations only, as evaluations reset them. For a population, use
+            fewer envs than episodes: fewer are then idle at the end, which also costs env steps.
+        processes: The processes that evaluate the same population, each in envs with another seed.
         every: Steps of the pipeline from one evaluation to the next. Fewer notices success sooner
-            and costs more. Of a population that of `evolve`, or a part of it.
-        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
+            and costs more. For a population, the same as in `evolve`, or a fraction of it.
+        every_env_steps: Env steps of the ctx from one evaluation to the next, instead of `every`.
         stop_at: The mean return at which `ctx.finish` is set; never by default.
         episodes: Episodes of an evaluation, or of each agent, for each process; one for each env
-            by default. More is less noisy. Of a policy they are rounded up to the same number for
-            each env.
-        confirm: Fresh episodes, of all processes together, that must reach `stop_at` too; 0
-            believes the first ones.
-        confirm_at: The mean return from which evaluations of a policy are repeated; only from
-            `stop_at` on by default. Lower lets `keep_best` choose among those that are good, and
-            not lucky.
-        share: The most env steps of evaluations of a policy for each one that is learned from, such
-            as 0.1. An evaluation waits until its episodes, of the length that is known, are paid
-            for; or, once an episode that was learned from has reached `stop_at`, until earlier ones
-            are. It goes on, one episode for each env at a time, while that is paid for or their
-            mean is good, up to `confirm` episodes, and beyond 20 only within the share. What an
-            evaluation took too many, later ones wait for. An episode is cut where it takes much
-            longer than was paid for. Without it nothing is put off or cut.
-        confirm_envs: Where the best agent plays fresh episodes; in `envs` by default. Where the
-            episodes of `envs` are cut to save env steps, whole ones are seen in these.
-        max_env_steps: Env steps of the whole run of a population, those of evaluations included.
-            Fresh episodes that might take more than are left are not played, and the run goes on.
-            An evaluation that could not be confirmed is no `eval_value`.
+            by default. More is less noisy. For a policy the number is rounded up to a multiple of
+            the number of envs.
+        confirm: Fresh episodes, of all processes together; their mean must also reach `stop_at`. 0
+            accepts the first evaluation.
+        confirm_at: The mean return from which evaluations of a policy are repeated; `stop_at` by
+            default. With a lower value `keep_best` compares confirmed evaluations.
+        share: The maximum ratio of evaluation env steps to training env steps of a policy, such as
+            0.1; no limit by default. An evaluation begins when the remaining share covers its
+            episodes, at the episode length so far; or, once a training episode has reached
+            `confirm_at`, as soon as earlier evaluations are covered. It plays one episode in each
+            env at a time, and continues while the share covers it or the mean is high enough, up to
+            `confirm` episodes, and beyond 20 only within the share. An evaluation that exceeds the
+            share delays later ones. Episodes that take much longer than the share covers are cut.
+        confirm_envs: The environments of the best agent's fresh episodes; `envs` by default. Use
+            it for whole episodes if those of `envs` are cut to save env steps.
+        max_env_steps: Maximum env steps of a population's run, including those of evaluations.
+            Fresh episodes that might exceed it are not played, and the run continues. An evaluation
+            that could not be confirmed sets no `eval_value`.
 
     Raises:
-        ConfigError: A setting is out of range, or not for what is evaluated, or that was made for
-            other envs.
-        MiddlewareError: In a step: another process is somewhere else in its program.
-        PeerLost: In a step: another process is gone, or has not come in time.
+        ConfigError: A setting is out of range or does not apply to a policy or a population, or
+            the policy was made for other envs.
+        MiddlewareError: In a step: another process is at another place of its program.
+        PeerLost: In a step: another process has ended, or has not responded in time.
     """
     check_all(
         at_least(1, episodes=episodes) if episodes is not None else [],
@@ -172,13 +172,13 @@ class Evaluate:
     _confirm_at: float
     _share: float | None
     _env_steps: int = 0
-    """Those of all evaluations."""
+    """Env steps of all evaluations."""
     _newest: float = 0.0
-    """The env steps of an episode in the newest evaluation; twice those of one that was cut."""
+    """The length of an episode in the newest evaluation; doubled if the episode was cut."""
     _of_training: float | None = None
-    """The mean length of the newest episodes that were learned from."""
+    """The mean length of the newest training episodes."""
     _is_near: bool = False
-    """Whether one of them has reached what is to be confirmed since the newest evaluation."""
+    """Whether a training episode has reached `_confirm_at` since the newest evaluation."""
     _final: tuple[int, float, int, int] | None = None
     """The env step, mean return, env steps and episodes of an evaluation that ended the run."""
 
@@ -205,22 +205,22 @@ class Evaluate:
             ctx.finish = True
 
     def final(self, env_step: int) -> Played | None:
-        """Return the evaluation within a share that ended the run at this env step, if one did."""
+        """Return the evaluation within a share that ended the run at this env step, else None."""
         if self._final is None or self._final[0] != env_step:
             return None
         return Played(*self._final[1:])
 
     def _is_paid_for(self, left: float) -> bool:
-        """Return whether a whole evaluation is, or one that may succeed can begin."""
+        """Return whether the share covers an evaluation, or a promising one may begin."""
         if self._is_near and left >= 0:
             return True
         length = self._of_training or self._envs.spec.max_episode_steps
         if length is None:
-            return False  # how long an episode takes is not known before one has ended
+            return False  # the length of episodes is not known before one has ended
         return left >= self._rounded(self._episodes) * max(length, self._newest)
 
     def _play_within(self, left: float, ctx: Context) -> tuple[float, int, bool]:
-        """Return the mean of episodes, how many have ended, and whether they end the run."""
+        """Return the mean return, the number of completed episodes, and whether the run ends."""
         num_envs, self._is_near = self._envs.num_envs, False
         enough = self._rounded(self._episodes)
         most = max(enough, self._rounded(self._confirm))
@@ -231,7 +231,7 @@ class Evaluate:
             played = play(self._policy, self._envs, max_env_steps=limit)
             spent += played.env_steps
             self._newest = played.env_steps / num_envs
-            if played.episodes < num_envs:  # as each env plays one, those that ended are the short
+            if played.episodes < num_envs:  # only the short episodes have ended
                 self._newest *= 2
                 is_good = False
                 break
@@ -292,21 +292,19 @@ def stop_at(
 ) -> Middleware:
     """Finish the run when any of the given numbers is reached.
 
-    Place it after the middleware that writes the number. The step in which it is reached is
-    carried on to its end.
+    Place it after the middleware that writes the number. The step that reaches it is completed.
 
     Context:
         reads: env_step, eval_steps (with env_step), eval_value, train_iter
         writes: finish
 
     Args:
-        eval_value: Mean return of an evaluation that is good enough.
-        env_step: Env steps to spend at most, those that evaluations of a population have taken
-            (`eval_steps`) included.
-        train_iter: Updates to make at most.
+        eval_value: Mean return of an evaluation.
+        env_step: Maximum env steps, including those of evaluations of a population (`eval_steps`).
+        train_iter: Maximum number of updates.
 
     Raises:
-        ConfigError: No number was given, or one that is not above 0 for a count.
+        ConfigError: No number was given, or a count is not above 0.
     """
     limits = {
         name: limit

@@ -25,23 +25,23 @@ def keep_best(what: Policy, directory: str | os.PathLike[str]) -> Middleware: ..
 @overload
 def keep_best(what: Population, directory: str | os.PathLike[str]) -> KeepBestAgent: ...
 def keep_best(what: Policy | Population, directory: str | os.PathLike[str]) -> Middleware:
-    """Save a policy, or the best agent's, whenever an evaluation returns more than any before it.
+    """Save a policy, or that of the best agent, whenever an evaluation exceeds all previous ones.
 
-    What learns may also forget, and the last weights of a run are not always its best. Place it
-    behind `evaluate`; of a population, `agent` of what is returned is a
-    copy of the best. `ding-lite watch`, and `load_policy` of `ding_lite.recipes`, take what it
-    has saved in `best` in the directory of a run. A run that goes on remembers what was best.
+    A policy may become worse while it learns, so the last weights of a run are not always its best.
+    Place it after `evaluate`. For a population, `agent` of the returned object is a copy of the
+    best agent. `ding-lite watch` and `ding_lite.recipes.load_policy` load the policy that it has
+    saved in `best` in the directory of a run. The best return is kept when a run is resumed.
 
     Context:
         reads: env_step, eval_value, total_step, train_iter
 
     Args:
         what: The policy that is evaluated, or the population.
-        directory: Made with the first evaluation, if need be.
+        directory: The directory of the checkpoint. It is made with the first save.
 
     Raises:
-        CheckpointError: A policy has a state that cannot be saved.
-        NonFiniteError: In a step: the policy is broken, and was not saved.
+        CheckpointError: The state of the policy cannot be saved.
+        NonFiniteError: In a step: the policy has weights that are not finite, and was not saved.
 
     Example:
         >>> from ding_lite import Task
@@ -75,7 +75,7 @@ class _KeepBest:
         save_evaluated(self._policy, self._directory, ctx, known=self._known)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next evaluation must exceed; None before the first."""
+        """Return the best return so far; None before the first evaluation."""
         return {"best": self._best if math.isfinite(self._best) else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -83,9 +83,9 @@ class _KeepBest:
 
 
 class KeepBestAgent(_KeepBest):
-    """The middleware that `keep_best` makes of a population."""
+    """The middleware that `keep_best` makes for a population."""
 
-    __name__ = "keep_best_agent"  # under which checkpoints have its state
+    __name__ = "keep_best_agent"  # the name of its state in checkpoints
 
     def __init__(self, population: Population, directory: Path) -> None:
         super().__init__(population[0].policy, directory)
@@ -94,7 +94,7 @@ class KeepBestAgent(_KeepBest):
 
     @property
     def agent(self) -> Agent:
-        """The copy; before the first evaluation the population's own best."""
+        """The copy of the best agent; before the first evaluation the population's best agent."""
         return self.population.best if self._agent is None else self._agent
 
     def _take(self, ctx: Context) -> None:
@@ -103,7 +103,7 @@ class KeepBestAgent(_KeepBest):
         self._agent = best.clone()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the copy, and what the next evaluation must exceed; None before the first."""
+        """Return the copy of the best agent and its return; None before the first evaluation."""
         agent = None if self._agent is None else self._agent.state_dict()
         return {"value": super().state_dict()["best"], "agent": agent}
 
@@ -118,9 +118,9 @@ class KeepBestAgent(_KeepBest):
 def save_evaluated(
     policy: Policy, directory: Path, ctx: Context, *, known: Collection[TreePath]
 ) -> None:
-    """Save a policy by itself, with what its evaluation in this step has returned.
+    """Save a policy alone, with the return of its evaluation in this step.
 
-    `known` is what `not_finite` has returned of it before it learned.
+    `known` is the result of `not_finite` before the first update.
     """
     state, train_iter = policy.state_dict(), ctx.get("train_iter", 0)
     check_finite(state, "policy", known=known, train_iter=train_iter, directory=directory)

@@ -15,19 +15,20 @@ from ding_lite.settings import check_all, whole
 def replay_trajectories(num: int) -> Middleware:
     """Append the newest trajectories of earlier steps to those of this step.
 
-    The learner gets data of older weights once more, beside the new data: fewer env steps are
-    needed, and each update takes longer. It is for policies that correct for older weights, as
-    IMPALA does. Place it behind `collect` or `receive`, before `train`.
+    The learner learns from data of older weights again, in addition to the new data: it needs fewer
+    env steps, and each update takes longer. It is for policies that correct for older weights, such
+    as IMPALA. Place it after `collect` or `receive`, before `train`.
 
-    A step without trajectories is left alone.
+    It does nothing in a step without trajectories.
 
     Context:
         reads: trajectories
         writes: trajectories
 
     Args:
-        num: How many are replayed. As many as are new in a step makes half of each update old, as
-            Espeholt et al. 2018 did; more are older, and teach less.
+        num: Number of replayed trajectories. With as many as there are new ones in a step, half of
+            each update is replayed data, as in Espeholt et al. 2018. More are older and less
+            useful.
 
     Raises:
         ConfigError: `num` is below 1.

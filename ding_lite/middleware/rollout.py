@@ -1,4 +1,4 @@
-"""Collect rollouts, which keep the order of steps, for `collect(unroll=)`."""
+"""Collect rollouts, env steps in order, for `collect(unroll=)`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class CollectRollout:
         memory = self._memory = fitted(self._memory, policy, envs.num_envs)
         more = {} if memory is None else {"memory": memory}
         if memory is not None and self._seen_obs is not None:
-            memory.reset(differs(envs.obs, self._seen_obs))  # another agent has acted meanwhile
+            memory.reset(differs(envs.obs, self._seen_obs))  # another agent has acted since
         state = None if memory is None else memory.state.copy()
         spec = envs.spec
         shape_TN = (self._num_steps, envs.num_envs)
@@ -93,6 +93,6 @@ class CollectRollout:
 
 
 def differs(obs: NumpyArray, before: NumpyArray) -> BoolArray:
-    """Return which environments show something else than before, [N]."""
+    """Return the environments with another observation than before, [N]."""
     differs_N: BoolArray = (obs != before).reshape(len(obs), -1).any(axis=1)
     return differs_N

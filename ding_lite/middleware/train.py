@@ -32,7 +32,7 @@ from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all
 
 END_S = 3.0
-"""Seconds by which the end of the job may arrive later than the loss of a learner."""
+"""Maximum seconds from the loss of a learner to the message that the job ends."""
 
 
 def train(
@@ -44,20 +44,19 @@ def train(
     beta: Schedule | None = None,
     normalize_rewards: Envs | None = None,
 ) -> Middleware:
-    """Improve a policy from replay, or, without one, from what this step has brought.
+    """Update a policy from replay, or without a replay from the experience of this step.
 
-    That are the step's transitions, or, for an `ActorCritic` such as A2C, PPO or IMPALA, its
-    trajectories. Nothing happens in a step that has brought none, in which the replay holds fewer
-    transitions than a batch, or in which `wait_for` holds training back. What the newest update
-    reports goes into the metrics as it is: a value that still lives on a device is fetched only
-    when it is reported.
+    The experience is the step's transitions, or, for an `ActorCritic` such as A2C, PPO or IMPALA,
+    its trajectories. There is no update in a step without experience, if the replay holds fewer
+    transitions than a batch, or if `wait_for` postpones training. The metrics of the newest update
+    are written to `ctx.metrics`; values on a device are fetched only when they are reported.
 
-    A policy that learns from sequences, such as R2D2, samples them from an `EpisodeBuffer`: so many
-    sequences an update as its `batch_size` says.
+    A policy that learns from sequences, such as R2D2, samples them from an `EpisodeBuffer`: its
+    `batch_size` is the number of sequences in an update.
 
-    With a replay that has priorities, `update_priorities` belongs further down. It gives back
-    those of a step's last batch; those of the batches before it are given back at once, as the
-    next sample shall know them.
+    With a prioritized replay, place `update_priorities` after it. It updates the priorities of a
+    step's last batch; those of earlier batches are updated at once, so that the next sample uses
+    them.
 
     Context:
         reads: env_step (for beta), train_iter, trajectories (for an ActorCritic), transitions \
@@ -67,23 +66,24 @@ def train(
 
     Args:
         policy: Learns with `learn(batch)`.
-        replay: Sampled once an update. An `ActorCritic` learns without one.
-        batch_size: Transitions in an update; the policy's own setting by default. Larger is
-            steadier and costs more; 32 to 256 is usual.
-        updates: Updates in a step. More learns more from each env step, and at some point
-            learns the replay by heart; one for every 1 to 16 env steps is usual. An `Agent` that
-            has a `learn_every` makes one for so many of its own env steps instead.
-        beta: How far importance weights make up for priorities, as a function of the env step,
-            or of the update on a node that makes no env steps. `linear(0.4, 1.0, steps=...)` is
-            usual, with the steps of the whole run; by default the replay's own, all the time.
-        normalize_rewards: The environments that collect here: they measure rewards from now on, and
-            each batch has its rewards divided by the standard deviation of discounted returns so
-            far. A replay keeps them as they were, and returns are reported as they were.
+        replay: The replay, sampled once for each update. An `ActorCritic` learns without a replay.
+        batch_size: Transitions in an update; the policy's own setting by default. Larger is less
+            noisy and costs more; 32 to 256 is usual.
+        updates: Updates in a step. More learns more from each env step, and too many overfit the
+            data in the replay; one update for every 1 to 16 env steps is usual. An `Agent` with a
+            `learn_every` instead makes one update for every `learn_every` of its own env steps.
+        beta: The exponent of importance weights, as a function of the env step, or of the update
+            on a node that makes no env steps. `linear(0.4, 1.0, steps=...)` over the steps of the
+            whole run is usual; by default the constant `beta` of the replay.
+        normalize_rewards: The environments that collect on this node. They measure rewards from
+            now on, and the rewards of each batch are divided by the running standard deviation of
+            discounted returns. The replay keeps the original rewards, and returns are reported from
+            these.
 
     Raises:
-        ConfigError: A setting is out of range, or the batch is larger than the replay can get.
+        ConfigError: A setting is out of range, or the batch exceeds the capacity of the replay.
         NonFiniteError: In a step: the loss is no longer finite.
-        PeerLost: In a step: another learner of this policy is gone, and the job goes on.
+        PeerLost: In a step: another learner of this policy was lost, and the job continues.
     """
     check_has(policy, "learn", "policy")
     check_all(at_least(1, updates=updates))
@@ -141,7 +141,7 @@ def _updating(
 
 
 class _Sequences:
-    """An `EpisodeBuffer` as a replay that samples sequences as a policy asks for them."""
+    """An `EpisodeBuffer` as a replay that samples sequences of the length that a policy needs."""
 
     def __init__(self, policy: Policy, episodes: object) -> None:
         learner = _learner(policy)
@@ -169,13 +169,13 @@ class _Sequences:
 
 
 def _learner(policy: Policy) -> Policy:
-    """Return the policy that learns now: that of an agent."""
+    """Return the policy itself, or the current policy of an agent."""
     return policy.policy if isinstance(policy, TakesTurns) else policy
 
 
 @dataclass(eq=False)
 class TrainAgent:
-    """Improves an agent from replay, by the settings that it has at the time."""
+    """Updates an agent from replay, with the agent's current settings."""
 
     __name__ = "train"
     agent: TakesTurns
@@ -189,14 +189,14 @@ class TrainAgent:
 
     def __post_init__(self) -> None:
         self.shares = not isinstance(self.replay, Prioritized | FilledElsewhere)
-        """Whether one sample may serve several agents."""
+        """Whether several agents may share a sample."""
         self._size = self.size()
         self._train = self._updating()
         self._unless_the_job_ends = _unless_the_job_ends(lambda ctx: self._train(ctx))
 
     def __call__(self, ctx: Context) -> None:
         size = self.size()
-        if size != self._size:  # the agent has changed
+        if size != self._size:  # the settings of the agent have changed
             self._size = size
             self._train = self._updating()
         self._unless_the_job_ends(ctx)
@@ -207,22 +207,22 @@ class TrainAgent:
         )
 
     def sample(self, count: int) -> Transitions:
-        """Sample so many transitions, with rewards as they are learned from."""
+        """Sample `count` transitions, with normalised rewards if that is set."""
         batch = self.replay.sample(count)
         return batch if self.norm is None else self.norm(batch)
 
     def size(self) -> int:
-        """Return how many transitions an update takes now, as many as the replay can hold."""
+        """Return the current batch size; ConfigError if it exceeds the replay's capacity."""
         return _batch_size(self.agent, self.replay, self.batch_size)
 
     def num_updates(self) -> int:
-        """Return how many updates are due now; asked once a step."""
+        """Return the number of updates that are due; call it once per step."""
         due = self.agent.take_updates()
         return self.updates if self.agent.learn_every is None else due
 
 
 class TrainFromRollouts:
-    """Improves a policy from the rollouts of a step."""
+    """Updates a policy from the rollouts of a step."""
 
     __name__ = "train"
 
@@ -235,7 +235,7 @@ class TrainFromRollouts:
         self._unless_the_job_ends(ctx)
 
     def rollouts(self, ctx: Context) -> Sequence[Rollout]:
-        """Return what it learns from in this step, with rewards as they are learned from."""
+        """Return the rollouts of this step, with normalised rewards if that is set."""
         found: Sequence[Rollout] = () if ctx.get("warming_up") else ctx.get("trajectories") or ()
         return found if self._norm is None else [self._norm(rollout) for rollout in found]
 
@@ -254,14 +254,14 @@ class TrainFromRollouts:
 
 
 def _unless_the_job_ends(train: Middleware) -> Middleware:
-    """Let an update be left out that has waited for learners which have left with the job."""
+    """Skip an update that has lost other learners because the job ends."""
     end = current_router().subscribe()
 
     def _train(ctx: Context) -> None:
         try:
             train(ctx)
         except PeerLost:
-            # That the job ends may be heard of a moment later than that they are gone.
+            # The message that the job ends may arrive a moment after the loss of a learner.
             end.wait(lambda _: False, Deadline.after(END_S), until=lambda: ctx.finish)
             if not ctx.finish:
                 raise
@@ -272,7 +272,7 @@ def _unless_the_job_ends(train: Middleware) -> Middleware:
 def _sampler(
     replay: Replay | None, size: int, beta: Schedule | None
 ) -> Callable[[Context], Transitions | None]:
-    """Return where a batch comes from; None comes when a replay has just gone, with its nodes."""
+    """Return a function that samples a batch, or returns None if the replay's nodes were lost."""
     sample = _sampler_of_any(replay, size, beta)
     if not isinstance(replay, FilledElsewhere):
         return sample
@@ -283,7 +283,7 @@ def _sampler(
         except PeerLost:
             if len(replay) >= size:
                 raise
-            return None  # as if this step had begun a moment later; the job may be about to end
+            return None  # as in a step with too few transitions; the job may be about to end
 
     return _sample
 
@@ -322,7 +322,7 @@ def _check_takes_rollouts(
 
 
 def _batch_size(policy: Policy, replay: Replay | None, batch_size: int | None) -> int:
-    """Return how many transitions an update needs, once that is known to be possible."""
+    """Return the checked number of transitions that an update needs."""
     if replay is None:
         if batch_size is not None:
             raise ConfigError(

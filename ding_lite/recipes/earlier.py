@@ -1,4 +1,4 @@
-"""Read what a file of settings, or an earlier run, says of a run."""
+"""Read the options and settings of a run from a file of settings or from an earlier run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.naming import described, short_name, undescribed
 
 _OF_ENVS = {"env_args": dict, "imports": list}
-"""Facts about the environment that such a file may have."""
+"""Keys about the environment that a file of settings may have, with their types."""
 _PARAMETERS = {kind.__name__: kind for kind in (Range, Choice)}
 
 
@@ -33,12 +33,12 @@ class Earlier:
     """The options and settings of a file or of an earlier run.
 
     Args:
-        place: Where they stand.
-        options: Options by name; `env` and what belongs to it among them.
+        place: The path of the file or of the run.
+        options: Options by name, including `env` and its arguments, wrappers and imports.
         settings: Settings of the policy and of training.
-        searched: What an evolution has searched, as text; None where this is of none.
-        is_trusted: Whether the code that it names may be imported.
-        described: All that a run has written about itself.
+        searched: The search space of an evolution, as text; None without an evolution.
+        is_trusted: Whether the user's code that it names may be imported.
+        described: The whole description that a run has saved.
     """
 
     place: Path = Path()
@@ -50,7 +50,7 @@ class Earlier:
 
     @property
     def report(self) -> tuple[str, ...]:
-        """The functions that the run has reported to, if a program of this user has named them."""
+        """The functions to which the run has reported; ConfigError unless this user named them."""
         return saved_report(self.described)
 
     @property
@@ -60,7 +60,7 @@ class Earlier:
         return {**of_files, **self.settings}
 
     def complete(self, env: EnvMaker) -> EnvMaker:
-        """Return the maker of an environment with what it lacks of what stands here."""
+        """Return the maker with missing arguments, wrappers and imports taken from here."""
         about = self.options
         if short_name(about.get("env") or env.env) != short_name(env.env):
             return env
@@ -90,14 +90,14 @@ class Earlier:
 
     @property
     def search(self) -> Search | None:
-        """The search space of an evolution; None where this is of none."""
+        """The search space of an evolution; None without an evolution."""
         if self.searched is None:
             return None
         return Search(**{name: _parameter(name, text) for name, text in self.searched.items()})
 
 
 def run_begun(directory: Path) -> Earlier:
-    """Read what a run has written about itself; nothing where there is no run."""
+    """Read the description of a run; empty if there is no run."""
     return _of_run(directory, saved_description(directory) or {})
 
 
@@ -135,7 +135,7 @@ def _of_run(place: Path, about: Mapping[str, Any]) -> Earlier:
 
 
 def _parameter(name: str, text: str) -> Range | Choice:
-    """Return the parameter of which this is the `repr`."""
+    """Return the parameter with this `repr`."""
     try:
         call = ast.parse(text, mode="eval").body
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):

@@ -1,4 +1,4 @@
-"""Evolve a population of policies, in one call: what `ding-lite evolve` does."""
+"""Evolve a population of policies in one call, as `ding-lite evolve` does."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from ding_lite.runtime.task import Task
 
 LINEAGE = "lineage.jsonl"
 _VERDICT_SHARE = 0.1
-"""Env steps of a verdict below the target for each one that was learned from, at most."""
+"""The maximum ratio of env steps of a verdict below the target to training env steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,14 +56,14 @@ class EvolveResult:
     """The result of an evolution."""
 
     best: Agent
-    """The agent of the best evaluation, as it was then."""
+    """A copy of the agent at its best evaluation."""
     population: Population
-    """All agents, as they are at the end."""
+    """All agents at the end of the run."""
     directory: Path
     """The directory of the run's metrics, pictures, lineage and checkpoint."""
     solved: bool | None
-    """Whether 20 fresh greedy episodes of the best agent reached the target; None where there was
-    none."""
+    """Whether 20 fresh greedy episodes of the best agent reached the target; None without a
+    target."""
     numbers: dict[str, Any]
     """The numbers in the last line of `ding-lite evolve`."""
 
@@ -113,29 +113,29 @@ def evolve(  # noqa: PLR0913, D417 - all of a run; all but four by name, and few
     quiet: bool = False,
     **more: Any,  # noqa: ANN401 - settings, which are checked by their own types
 ) -> EvolveResult:
-    """Evolve a population until its best agent solves an environment, or its env steps are made.
+    """Evolve a population until its best agent solves an environment, or `max_env_steps` is over.
 
-    The agents differ in their first weights and in what is searched. They share the environments,
-    in which they take turns, and the replay. Generation after generation the best live on, and
-    their mutated copies take the places of the others. Ctrl-C ends the run with everything saved,
-    and `resume` goes on from there exactly.
+    The agents differ in their initial weights and in the searched settings. They share the replay
+    and the environments, in which they take turns. After each generation the best agents survive,
+    and their mutated copies replace the others. Ctrl-C ends the run and saves everything; `resume`
+    continues it exactly.
 
     Args:
-        policy: Which one, such as `DQN` or `"dqn"`, or a `TorchPolicy` of your own, or a function
-            of the spec that makes a policy: its settings are those of all agents, but for what is
-            searched, and each agent has its own.
+        policy: A class or a name, such as `DQN` or `"dqn"`, a `TorchPolicy` of your own, or a
+            function of the spec that makes a policy. Each agent has a policy of its own. The
+            settings of that policy hold for all agents, except for the searched ones.
         env: An environment as `make_envs` takes it: an id of gymnasium's registry,
             `package.module:Env-v0`, `path/to/file.py:MyEnv`, a class or a function.
-        search: Which settings the agents differ in, and within which bounds; by default those of
-            the preset, or step sizes and batch sizes about their usual values, without those that
-            are given as settings.
+        search: The settings in which the agents differ, with their bounds. By default those of the
+            preset, or step sizes and batch sizes around their usual values, without the settings
+            that are given.
         settings: Settings of the policy and of evolution: a dict or an EasyDict.
-        **more: Further settings by name, such as `gamma=0.98`; they win over `settings`.
+        **more: Further settings by name, such as `gamma=0.98`; they override `settings`.
 
     Raises:
         ConfigError: A name is not known, or a value is out of range.
         MissingExtraError: The environment needs a package that is not installed.
-        CheckpointError: What is to go on does not fit, or the disk is full.
+        CheckpointError: The checkpoint to resume does not fit, or the disk is full.
 
     Example:
         >>> import tempfile, ding_lite
@@ -235,7 +235,7 @@ class _Everywhere(NamedTuple):
     train: Envs
     evaluate: Envs
     confirm: Envs | None
-    """For whole episodes, where those of evaluations are cut."""
+    """Environments for whole episodes; None if evaluations do not cut episodes."""
 
 
 @contextmanager
@@ -275,10 +275,10 @@ def _run(
     best_agent: KeepBestAgent,
     everywhere: _Everywhere,
 ) -> dict[str, Any]:
-    """Evolve; say how many env steps the evaluations took, and what was exceeded."""
+    """Run the evolution; return the env steps of evaluations and any excess over the budget."""
     plan, search, population = evolution.plan, evolution.search, best_agent.population
     envs, eval_envs, confirm_envs = everywhere
-    options, agents = run.options, 2 * len(population)  # half is left to their evaluations
+    options, agents = run.options, 2 * len(population)  # half of the env steps is for evaluations
     config = evolution.config.within(options.max_env_steps, envs.num_envs, agents=agents)
     steps = config.steps_per_update(envs.num_envs)
 

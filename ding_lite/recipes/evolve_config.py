@@ -35,53 +35,54 @@ SMOKE_GENERATION = 500
 SMOKE_EVAL_LIMIT = 50
 _MOST_OF_LEARNING, _SHORT_EPISODE = 4, 500
 _OF_A_LONE_RUN = ("max_env_steps", "num_envs", "eval_every", "eval_episodes", "update_ratio")
-"""Presets of a single policy that do not suit a population."""
+"""Options and settings in presets of a single policy that do not suit a population."""
 _STEP_SIZES = ("lr", "actor_lr", "critic_lr")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvolutionConfig(TrainConfig):
-    """The settings of evolution, beside those of the policy."""
+    """The settings of evolution, in addition to those of the policy."""
 
     population: int = 6
-    """How many agents there are. More explore more at a time, and cost as much more; 4 to 10 are
+    """Number of agents. A larger population explores more, at a cost in proportion; 4 to 10 are
     usual."""
     eval_every: int = 4_000
-    """Env steps of all agents together from one generation to the next. At its end all of them
-    are evaluated. More gives settings longer to show what they are worth."""
+    """Env steps of all agents together in one generation, at the end of which all agents are
+    evaluated. More gives settings more time to show their effect."""
     eval_episodes: int = 2
-    """Greedy episodes for each agent in an evaluation. More is less noisy and costs more: env steps
-    of evaluations count as all others do."""
+    """Greedy episodes for each agent in an evaluation. More is less noisy and costs more, as env
+    steps of evaluations count towards `max_env_steps`."""
     eval_limit: int | None = None
-    """Where an episode of an evaluation is cut, in env steps. None leaves that to the environment,
-    as long as an agent is evaluated for no more than 4 times what it learns from in a generation,
-    or 500 env steps an episode. Lower spends fewer env steps on agents that only hold out. It cuts
-    neither the episodes that confirm a good one, nor those of the verdict."""
+    """Maximum length of an episode in an evaluation, in env steps. By default, None, this is the
+    time limit of the environment, but at most the larger of 500 and the length at which an agent is
+    evaluated for 4 times the env steps that it collects in a generation. Lower spends fewer env
+    steps on agents that survive without earning more. Episodes that confirm a good agent and those
+    of the verdict are not cut."""
     log_every: int = 1_000
     """Env steps from one row of the metrics to the next."""
     tournament_size: int = 2
-    """How many agents take part in a tournament. More favours the best, which soon are
-    the only ones."""
+    """Number of agents in a tournament. More favours the best agents and reduces diversity."""
     elitism: bool = True
-    """Let the best agent live on unchanged."""
+    """Keep the best agent unchanged."""
     window: int = 1
-    """How many evaluations make up fitness. More is less noisy, and slower to see a change."""
+    """Number of evaluations; the fitness is their mean. More is less noisy and follows changes more
+    slowly."""
     mutate_none: float = 0.4
-    """How likely an agent is left as it is; this and the next four are divided by their sum."""
+    """Probability of no mutation; this and the next four are normalised by their sum."""
     mutate_architecture: float = 0.2
-    """How likely it gets units or a layer more, or fewer."""
+    """Probability that units or a layer are added or removed."""
     mutate_weights: float = 0.2
-    """How likely noise is added to its weights."""
+    """Probability that noise is added to the weights."""
     mutate_activation: float = 0.0
-    """How likely another function comes after its hidden layers."""
+    """Probability of another activation function of the hidden layers."""
     mutate_hyperparameters: float = 0.2
-    """How likely one of the settings that are searched takes another value."""
+    """Probability that one of the searched settings takes another value."""
     new_layer_prob: float = 0.2
-    """How likely an architecture mutation is one of a whole layer."""
+    """Probability that an architecture mutation changes a whole layer."""
     remove_prob: float = 0.25
-    """How likely an architecture mutation takes away instead of adding."""
+    """Probability that an architecture mutation removes instead of adding."""
     mutation_sd: float = 0.1
-    """The standard deviation of that noise, in units of the usual size of a weight."""
+    """The standard deviation of the noise, in units of the usual size of a weight."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -130,7 +131,7 @@ class EvolutionConfig(TrainConfig):
         )
 
     def evaluation_limit(self, max_episode_steps: int | None) -> int | None:
-        """Return where an episode of an evaluation is cut; None where the environment ends it."""
+        """Return the length at which evaluations cut episodes; None for no limit of their own."""
         if self.eval_limit is not None:
             return self.eval_limit
         own = _MOST_OF_LEARNING * self.eval_every // (self.population * self.eval_episodes)
@@ -147,18 +148,19 @@ class EvolutionConfig(TrainConfig):
 @suggests
 @dataclass(frozen=True, kw_only=True)
 class ReplayEvolutionConfig(EvolutionConfig):
-    """The same for policies that learn from a replay, which all agents share."""
+    """The settings of evolution for policies that learn from a replay, which all agents share."""
 
     capacity: int = 100_000
-    """How many transitions the replay keeps. Higher remembers longer and takes more memory."""
+    """Maximum number of transitions in the replay. More keeps older transitions and takes more
+    memory."""
     warmup: int = 1_000
-    """Random env steps before anything is learned."""
+    """Random env steps before the first update."""
     turn: int = 64
-    """Env steps that an agent makes before the next one takes over the environments, rounded up
-    to a multiple of their number. More learns in larger blocks, and is faster."""
+    """Env steps that an agent makes before the next agent uses the environments, rounded up to a
+    multiple of their number. More learns in larger blocks and is faster."""
     update_ratio: float = 1.0
-    """Updates of an agent for each of its own env steps, where `learn_every` is not searched. As it
-    learns from those of all others too, fewer leave much of them unused."""
+    """Updates of an agent for each of its own env steps, unless `learn_every` is searched. An agent
+    also learns from the env steps of all others, so a lower ratio leaves many of them unused."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -179,10 +181,10 @@ class ReplayEvolutionConfig(EvolutionConfig):
 @suggests
 @dataclass(frozen=True, kw_only=True)
 class RolloutEvolutionConfig(EvolutionConfig):
-    """The same for policies that learn from their own newest experience."""
+    """The settings of evolution for policies that learn from their own newest rollouts."""
 
     unroll: int = 16
-    """How many env steps of each environment are made before anything is learned from them."""
+    """Env steps of each environment in a rollout, after which the agent learns from it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -196,7 +198,7 @@ class RolloutEvolutionConfig(EvolutionConfig):
 
 
 def recipe_of_several(recipe: Recipe[Any]) -> Recipe[Any]:
-    """Make of what is known of a policy's training what is known of a population's."""
+    """Turn the recipe of a policy into that of a population."""
     if issubclass(recipe.config, SequenceConfig):
         raise ConfigError(
             "`evolve` has one replay of transitions for all agents, and "
@@ -225,9 +227,9 @@ def recipe_of_several(recipe: Recipe[Any]) -> Recipe[Any]:
 
 
 def recipe_of_made(recipe: Recipe[Any], env: EnvMaker) -> Recipe[Any]:
-    """Make the recipe of a population of policies like the one that a function makes.
+    """Make the recipe of a population from a function that makes a policy.
 
-    Each agent has a policy of its own by it, with other settings.
+    Each agent has a policy like the one that the function makes, with settings of its own.
     """
     make = recipe.policy
     made = make(env.spec(), None)
@@ -254,7 +256,7 @@ def recipe_of_made(recipe: Recipe[Any], env: EnvMaker) -> Recipe[Any]:
 
 
 def default_search(config: object) -> Search:
-    """Search the step sizes, a fifth to five times what they are, and what batches there are."""
+    """Search step sizes from a fifth to five times, batch sizes from a quarter to twice, theirs."""
     parameters: dict[str, Parameter] = {}
     for field in _fields(type(config)):
         value = getattr(config, field.name)

@@ -1,4 +1,4 @@
-"""Lines about each generation for the person at the terminal."""
+"""Print the agents of each generation on the terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ding_lite.runtime.middleware import Middleware
 
 
 def tell_generations(population: Population) -> Middleware:
-    """Make what shows each generation to a person, once it is over."""
+    """Print each generation on the terminal when it is over."""
     shown = population.generation
 
     def tell(ctx: Context) -> None:
@@ -26,7 +26,7 @@ def tell_generations(population: Population) -> Middleware:
 
 
 def lines_of(population: Population) -> list[str]:
-    """Describe the fitness of the last generation's agents, and the fate of each."""
+    """Describe the fitness of each agent of the last generation, and what it has become."""
     lives = population.lives[-len(population) :]
     worth = [life.fitness for life in lives if life.fitness is not None]
     mean = sum(worth) / len(worth) if worth else math.nan

@@ -1,4 +1,4 @@
-"""Train a policy that learns from replay: random steps first, then collect and learn."""
+"""Train a policy from replay: random actions first, then collect and learn."""
 
 from __future__ import annotations
 
@@ -21,35 +21,38 @@ from ding_lite.runtime.task import Task
 from ding_lite.settings import check_all, inside, suggests, whole
 
 UPDATE_RATIOS = (1e-6, 1e6)
-"""The least and the greatest: beyond them a step of the pipeline would never end."""
+"""The bounds of `update_ratio`: beyond them a step of the pipeline would never end."""
 
 
 @suggests
 @dataclass(frozen=True, kw_only=True)
 class OffPolicyConfig(SingleConfig):
-    """The settings of training from replay, beside those of the policy."""
+    """The settings of training from replay, in addition to those of the policy."""
 
     capacity: int = 100_000
-    """How many transitions the replay keeps. Higher remembers longer and takes more memory."""
+    """Maximum number of transitions in the replay. More keeps older transitions and takes more
+    memory."""
     warmup: int = 1_000
-    """Random env steps before anything is learned. More makes the first updates less lopsided."""
+    """Random env steps before the first update. More makes the first batches more diverse."""
     warmup_hold: int = 1
-    """Steps for which each random action of the warm-up is repeated. More gets further where single
-    random actions cancel out, as those of a weak motor do: 20 or so."""
+    """Steps for which each random action of the warm-up is repeated. About 20 explores further
+    where single random actions cancel each other out, as with a weak motor."""
     update_ratio: float = 1.0
     """Updates for each env step. More learns more from each env step and takes longer; 1/16 to 1
     are usual."""
 
     prioritized: bool = False
-    """Sample more often what there is more to learn from. It learns more from each env step where
+    """Sample transitions with larger errors more often. This learns more from each env step where
     rewards are rare, and takes longer."""
     priority_alpha: float = 0.6
-    """How much priorities count: 0 samples uniformly, 1 fully in proportion; 0.5 to 0.7 are
+    """Exponent of the priorities: 0 samples uniformly, 1 in proportion to them; 0.5 to 0.7 are
     usual."""
     priority_beta: float = 0.4
-    """How far importance weights make up for priorities at first; it rises to 1, which is fully."""
+    """Initial exponent of the importance weights. It rises to 1, which corrects the bias of
+    prioritized sampling in full."""
     priority_beta_steps: int = 100_000
-    """How many env steps that rise takes, in a straight line; those of the whole run are usual."""
+    """Env steps over which `priority_beta` rises linearly to 1; those of the whole run are
+    usual."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,13 +75,13 @@ class OffPolicyConfig(SingleConfig):
 @suggests
 @dataclass(frozen=True, kw_only=True)
 class SequenceConfig(SingleConfig):
-    """The settings of training from sequences of episodes, beside those of the policy."""
+    """The settings of training from sequences of episodes, in addition to those of the policy."""
 
     capacity: int = 100_000
-    """How many observations the buffer of whole episodes keeps. Higher remembers longer and takes
-    more memory: it keeps the recurrent state before each step, too."""
+    """Maximum number of observations in the buffer of whole episodes. More keeps older episodes and
+    takes more memory, also for the recurrent state before each step."""
     update_ratio: float = 0.125
-    """Updates for each env step. Each learns from many steps, so that 1/32 to 1/4 are usual."""
+    """Updates for each env step. Each update learns from many steps; 1/32 to 1/4 are usual."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,7 +103,7 @@ def check_replay_sizes(envs: Envs, policy: Policy, *, capacity: int) -> None:
 
 
 def learn_from_replay(task: Task, given: Ingredients[OffPolicyConfig]) -> dict[str, Stateful]:
-    """Use the middleware that collect and learn; return what is to be saved beside the policy."""
+    """Add the middleware that collect and learn; return parts to save in addition to the policy."""
     config, envs, policy = given.config, given.envs, given.policy
     steps = config.steps_per_update(envs.num_envs)
     updates = max(1, round(steps * config.update_ratio))
@@ -123,7 +126,7 @@ def learn_from_replay(task: Task, given: Ingredients[OffPolicyConfig]) -> dict[s
 
 
 def learn_from_sequences(task: Task, given: Ingredients[SequenceConfig]) -> dict[str, Stateful]:
-    """Use the middleware that collect episodes with their states, and learn from sequences."""
+    """Add the middleware that collect episodes with their states, and learn from sequences."""
     config, envs, policy = given.config, given.envs, given.policy
     steps = config.steps_per_update(envs.num_envs)
     episodes = EpisodeBuffer(

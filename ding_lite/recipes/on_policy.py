@@ -1,4 +1,4 @@
-"""Train a policy that learns from its own newest experience: collect a rollout and learn."""
+"""Train a policy from its own newest rollouts: collect a rollout and learn."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ding_lite.settings import check_all, suggests, whole
 @suggests
 @dataclass(frozen=True, kw_only=True)
 class OnPolicyConfig(SingleConfig):
-    """The settings of training from rollouts, beside those of the policy."""
+    """The settings of training from rollouts, in addition to those of the policy."""
 
     unroll: int = 16
-    """How many env steps of each environment are made before anything is learned from them. More
-    looks further before it trusts the values, and learns less often; 5 to 128 are usual, and up to
-    2,048 for PPO."""
+    """Env steps of each environment in a rollout, after which the policy learns from it. More uses
+    longer sums of rewards before it bootstraps, and learns less often; 5 to 128 are usual, and up
+    to 2,048 for PPO."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -39,15 +39,15 @@ class OnPolicyConfig(SingleConfig):
 @suggests
 @dataclass(frozen=True, kw_only=True)
 class ShortRolloutConfig(OnPolicyConfig):
-    """The same for a policy that learns but once from each rollout."""
+    """The settings of training from rollouts for a policy that makes one update of each."""
 
     unroll: int = 8
-    """How many env steps of each environment are made before anything is learned from them. More
-    looks further before it trusts the values, and learns less often; 5 to 32 are usual."""
+    """Env steps of each environment in a rollout, after which the policy learns from it. More uses
+    longer sums of rewards before it bootstraps, and learns less often; 5 to 32 are usual."""
 
 
 def learn_from_rollouts(task: Task, given: Ingredients[OnPolicyConfig]) -> dict[str, Stateful]:
-    """Use the middleware that collect and learn; nothing else is to be saved."""
+    """Add the middleware that collect and learn; there are no further parts to save."""
     policy = given.policy
     if not isinstance(policy, ActorCritic):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The options of a run, as they were chosen, and as every training program takes them."""
+"""The options of a run, and their parser for training programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ding_lite.settings import at_least, check_all, whole
 class Options(RunOptions):
     """The options of a run, as chosen on the command line or in a call.
 
-    `target` is infinity where there is none.
+    `target` is infinity if there is no target.
     """
 
     def __post_init__(self) -> None:
@@ -41,24 +41,24 @@ class Options(RunOptions):
 
     @property
     def goal(self) -> float | None:
-        """The target, None where it is infinity."""
+        """The target; None if it is infinity."""
         return self.target if math.isfinite(self.target) else None
 
     @property
     def env_description(self) -> dict[str, Any]:
-        """The environment in plain values, by which it is found again: `env`, `env_args`, ...."""
+        """The environment in plain values, from which it can be made again: `env`, `env_args`."""
         if isinstance(self.env, str):
             return {"env": self.env}
         about = self.env.described()
         return about if about["env"] is not None else {**about, "env": self.env.name}
 
     def seed_for(self, use: str) -> int:
-        """Return a seed of its own for a use, such as `evaluation`; it follows from `seed`."""
+        """Return the seed for a purpose, such as `evaluation`, derived from `seed`."""
         [own] = spawn_seeds(self.seed, use, count=1)
         return own
 
     def has_ended(self, counters: Mapping[str, Any]) -> bool:
-        """Whether a run had reached its end where these are what `resume` has found."""
+        """Return whether a run had reached its end, by the counters that `resume` has returned."""
         is_solved = counters.get("eval_value", -math.inf) >= self.target
         is_solved &= self.criterion == "greedy"
         return bool(is_solved or counters["env_step"] >= self.max_env_steps)
@@ -78,22 +78,22 @@ def parse_options(  # noqa: PLR0913 - all by name, and few at a time
 ) -> Options:
     """Read the options from the command line; `--help` explains them and ends the program.
 
-    With `--resume`, options that are not given are those that the run was begun with. Modules of
-    the current folder are found from then on, as `ding-lite` finds them.
+    With `--resume`, options that are not given keep their values from the start of the run. The
+    current folder is added to the import path, as `ding-lite` does.
 
     Args:
-        description: What the program does; its docstring.
-        env: The environment unless another is chosen.
-        max_env_steps: Where the run ends at the latest, unless chosen otherwise.
-        target: What counts as solved, unless chosen otherwise.
-        nodes: How many processes share the work, unless chosen otherwise; without it the
-            program has one, and no such option.
-        seed_goal: The environment and the target with `--criterion seed`, unless chosen
-            otherwise; without it there is no such option.
-        population: How many agents there are, unless chosen otherwise; without it there is one,
-            and no such option.
-        num_envs: How many environments they share, unless chosen otherwise; likewise.
-        arguments: What was typed after the program's name; that of this process by default.
+        description: The description of the program in `--help`, usually its docstring.
+        env: The default environment.
+        max_env_steps: The default maximum of env steps.
+        target: The default mean return that counts as solved.
+        nodes: The default number of processes; without it the program runs in one process and has
+            no option `--nodes`.
+        seed_goal: The default environment and target with `--criterion seed`; without it there is
+            no option `--criterion`.
+        population: The default number of agents; without it there is one agent and no option
+            `--population`.
+        num_envs: The default number of environments; without it there is no option `--num-envs`.
+        arguments: The words after the program's name; those of this process by default.
 
     Raises:
         ConfigError: A number is out of range.
@@ -115,7 +115,7 @@ def parse_options(  # noqa: PLR0913 - all by name, and few at a time
         chosen = vars(parser.parse_args(arguments))
     if chosen["resume"] and chosen["out"] is not None:
         begun_with = (saved_description(Path(chosen["out"])) or {}).get("options") or {}
-        names = chosen.keys() & begun_with.keys() - {"smoke"}  # of which its `max_env_steps` came
+        names = chosen.keys() & begun_with.keys() - {"smoke"}  # saved as `max_env_steps`
         known = {name: begun_with[name] for name in names if begun_with[name] is not None}
         parser.set_defaults(**known)
         chosen = vars(parser.parse_args(arguments))
@@ -124,13 +124,13 @@ def parse_options(  # noqa: PLR0913 - all by name, and few at a time
 
 
 def settled(options: Options) -> Options:
-    """Return options with a target that is a float, and shortened where they are for a trial."""
+    """Return options with a float as the target; with `smoke`, `max_env_steps` is reduced."""
     steps = options.max_env_steps
     most = min(steps, SMOKE_ENV_STEPS) if options.smoke else steps
     return dataclasses.replace(options, target=float(options.target), max_env_steps=most)
 
 
 def as_chosen(env: EnvLike) -> str | EnvMaker:
-    """Return an environment as `Options` has it: its id where that says all, else its maker."""
+    """Return an environment as `Options` stores it: its id if that suffices, else its maker."""
     maker = EnvMaker.of(env)
     return maker.env if maker.is_plain and isinstance(maker.env, str) else maker

@@ -1,4 +1,4 @@
-"""Make the plan of a run from given values, presets and defaults, in this order."""
+"""Make the plan of a run: given values override presets, and presets override defaults."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import as_config, check_all, default_values
 
 _OF_THE_USER = ("given", "file", "run")
-"""Sources of an `eval_every` that asks for evaluations however many env steps they take."""
+"""Sources of `eval_every` that disable the default `eval_share`."""
 _ELSEWHERE = {
     "learning_rate": "lr",
     "discount": "gamma",
@@ -60,7 +60,7 @@ _ELSEWHERE = {
 
 
 class Choices:
-    """The options that were chosen for a run, by name; those that are None were not."""
+    """The options that were chosen for a run, by name; None means that an option was not chosen."""
 
     def __init__(self, **given: Any) -> None:  # noqa: ANN401 - they have types of their own
         known = {*OF_ENVS, *PARTS, *NO_SETTINGS, "population"} - {"env"}
@@ -96,19 +96,19 @@ class RunPlan:
     policy_config: Any
     config: TrainConfig
     sources: Mapping[str, str]
-    """The source of the value of each setting: `given`, `file`, `run`, `preset`, `space` (it suits
-    the spaces of an environment without a preset) or `default`."""
+    """The source of the value of each setting: `given`, `file`, `run`, `preset`, `space` (chosen
+    for the spaces of an environment without a preset) or `default`."""
     use: Sequence[Middleware]
-    """Middleware of the user, and those that call functions of the user with metrics."""
+    """The user's middleware, and those that report metrics to functions of the user."""
     has_preset: bool = True
-    """Whether there is a preset for the environment, or the run goes on with what it had."""
+    """Whether there is a preset for the environment, or the settings of a resumed run."""
 
     @property
     def parts(self) -> dict[str, Any]:
         return _given_parts(vars(self.options))
 
     def make_policy(self, spec: EnvSpec) -> Policy:
-        """Make the policy; ConfigError where it does not take what was given."""
+        """Make the policy; raise ConfigError if it does not accept a given part."""
         more = {**self.parts, **self._computing}
         try:
             return self.recipe.policy(spec, self.policy_config, **more)
@@ -121,7 +121,7 @@ class RunPlan:
             ) from error
 
     def check_env(self) -> None:
-        """Refuse `atari` for other environments, which do not take the arguments of games."""
+        """Refuse `atari` for environments that are not Atari games."""
         if self.config.atari:
             maker = EnvMaker.of(self.options.env)
             args = {name: maker.args[name] for name in maker.args if name not in ATARI_ARGS}
@@ -137,13 +137,13 @@ class RunPlan:
 
     @property
     def described(self) -> dict[str, Any]:
-        """All settings by name, and what else is remembered of a run."""
+        """All settings by name, with the number of environments, the device and the compiler."""
         computing = {name: one for name, one in self._computing.items() if not callable(one)}
         return {"num_envs": self.options.num_envs, **computing, **self.settings}
 
     @property
     def _computing(self) -> dict[str, object]:
-        """The device and the compiler of the policy, where they are not the usual ones."""
+        """The device and the compiler of the policy, if they are not the defaults."""
         device, how = self.options.device, self.options.compile
         return {
             **({} if device == "cpu" else {"device": device}),
@@ -152,7 +152,7 @@ class RunPlan:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All settings by name, those of training behind those of the policy."""
+        """All settings by name, those of the policy before those of training."""
         values = {**_values(self.policy_config), **_values(self.config)}
         return {name: value for name, value in values.items() if name not in NO_SETTINGS}
 
@@ -199,7 +199,7 @@ def make_plan(
 ) -> RunPlan:
     """Make the plan of a run.
 
-    A run that goes on has the settings that it was begun with, but for those that are given.
+    A resumed run keeps the settings of its start, except for those that are given.
     """
     maker, vector = maker_of(env, choices), env if isinstance(env, VectorEnv) else None
     recipe = find_recipe(policy, maker.spec) if recipe is None else recipe
@@ -219,7 +219,7 @@ def make_plan(
             of: without_unused(layer, _given_parts(choices.given)) for of, layer in unchosen.items()
         },
     }
-    if begun_with:  # what it has not saved was its default, whatever presets say today
+    if begun_with:  # settings that it has not saved had their defaults, not today's presets
         del layers["preset"]
     sources = {
         key: next((name for name, layer in layers.items() if key in layer), "default")
@@ -245,7 +245,7 @@ def make_plan(
     own["report"] = own["report"] or choices.begun.report
     made = settled(Options(**{"target": math.inf, **own, **options, "env": as_chosen(maker)}))
     config = as_config(recipe.config, _only(values, recipe.config))
-    steps = max(1, config.steps_per_update(made.num_envs))  # 0 of what is refused later
+    steps = max(1, config.steps_per_update(made.num_envs))  # 0 if a later check refuses it
     every = max(1, config.log_every // steps)
     return RunPlan(
         name=name,
@@ -273,10 +273,10 @@ def _function(place_and_name: str) -> Any:  # noqa: ANN401 - `mw.report` checks 
 
 
 def maker_of(env: EnvLike, choices: Choices) -> EnvMaker:
-    """Return what makes the environments of a run, or others as those of a vector environment.
+    """Return the maker of a run's environments, or of further ones like a vector environment's.
 
-    Its arguments, wrappers and imports that are not given are those of the file of settings, or
-    those that the run was begun with.
+    Arguments, wrappers and imports that are not given come from the file of settings, or from the
+    start of the resumed run.
     """
     about: dict[str, Any] = {n: choices.given[n] for n in OF_ENVS if choices.given.get(n)}
     if not isinstance(env, VectorEnv):
@@ -336,7 +336,7 @@ def _values(config: Any) -> dict[str, Any]:  # noqa: ANN401 - a dataclass of any
 
 
 def checked_settings(settings: object) -> Mapping[str, Any]:
-    """Return settings that were given as one value; without them an empty mapping."""
+    """Return the argument `settings`; an empty mapping for None."""
     if settings is None:
         return {}
     if not isinstance(settings, Mapping):

@@ -1,8 +1,7 @@
 """Presets of settings for environments, and sizes for spaces; other settings have defaults.
 
-Beside the settings of the policy and of training they may hold the options `max_env_steps`,
-`num_envs` and `target`. An `eval_every` says how often an evaluation may be due, within the
-`eval_share`.
+Presets may also contain the options `max_env_steps`, `num_envs` and `target`. The `eval_every` of a
+preset is a minimum period: the `eval_share` still limits evaluations.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from ding_lite.rl.replay.storage import Storage, layout_of_spec
 from ding_lite.rl.spec import EnvSpec
 
 _FEW_NUMBERS = 8
-"""As many numbers as the observations and actions of Pendulum-v1 have, or a few more."""
+"""Slightly more numbers than the observations and actions of Pendulum-v1 have."""
 
 _IMAGE_BYTES = 2 * 10**9
-"""The memory of a replay of images without a preset."""
+"""The memory of a replay of images for environments without a preset."""
 
 DQN_PRESETS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
@@ -30,7 +29,7 @@ DQN_PRESETS: dict[str, dict[str, Any]] = {
         "warmup": 0,
         "eval_every": 1_000,
     },
-    # Random actions swing up once in some 20,000 env steps, and nothing is learned before.
+    # Random actions swing up about once in 20,000 env steps, and DQN learns nothing before.
     "Acrobot-v1": {
         "max_env_steps": 200_000,
         "lr": 1e-3,
@@ -42,11 +41,11 @@ DQN_PRESETS: dict[str, dict[str, Any]] = {
         "update_ratio": 0.5,
         "eval_every": 5_000,
     },
-    # Rewards lie between -100 and 100: a squared error counts the few large ones in full.
-    # Priorities count mildly and are mostly made up for: all that is new has the highest one, and
-    # that is a crash's. An agent that avoids crashes hovers: shorter episodes see more landings.
-    # Returns scatter by 100 and more, and one of many evaluations is always lucky: hence the
-    # margin, and 100 episodes that must confirm it.
+    # Rewards lie between -100 and 100: a squared error gives the few large ones their full weight.
+    # `priority_alpha` is low and `priority_beta` high, because new transitions get the highest
+    # priority, which is that of a crash. An agent that avoids crashes hovers, so shorter episodes
+    # contain more landings. Returns vary by 100 and more, so the best of many evaluations is too
+    # high: hence the margin, and 100 episodes that must confirm it.
     "LunarLander-v3": {
         "max_env_steps": 300_000,
         "target_margin": 40.0,
@@ -69,8 +68,8 @@ DQN_PRESETS: dict[str, dict[str, Any]] = {
         "priority_beta_steps": 300_000,
         "eval_every": 5_000,
     },
-    # rl-baselines3-zoo's tuned values (hyperparams/dqn.yml) do not reach the flag here: random
-    # actions that last one step do not, and held ones do.
+    # rl-baselines3-zoo's tuned values (hyperparams/dqn.yml) do not reach the flag here. Random
+    # actions reach it only if each is repeated.
     "MountainCar-v0": {
         "max_env_steps": 120_000,
         "lr": 1e-3,
@@ -99,8 +98,8 @@ DQN_PRESETS: dict[str, dict[str, Any]] = {
 }
 
 DQN_EVOLUTION_PRESETS: dict[str, dict[str, Any]] = {
-    # Noise on all weights costs an agent that balances what it has learned. Without it two of
-    # three seeds solve even a search that has agents learn once in 1 to 16 env steps; with it none.
+    # Noise on all weights destroys what a balancing agent has learned. Without it two of three
+    # seeds solve even a search with one update in 1 to 16 env steps; with it no seed does.
     "CartPole-v1": {
         "max_env_steps": 200_000,
         "lr": 3e-3,
@@ -108,10 +107,11 @@ DQN_EVOLUTION_PRESETS: dict[str, dict[str, Any]] = {
         "warmup": 0,
         "mutate_weights": 0.0,
     },
-    # Four agents share the env steps, so that each collects a quarter of them: an early end of
-    # exploration and two updates for each env step make up for that. So do 64 units a layer: 32
-    # need nearly all env steps. Step sizes from a fifth to five times this one, as are searched
-    # elsewhere, left seeds 0 and 1 below 200. Whole evaluations took up to 31 % of all env steps.
+    # Four agents share the env steps, so that each collects a quarter of them. An early end of
+    # exploration, two updates for each env step and 64 units in a layer compensate for that; with
+    # 32 units nearly all env steps are needed. The default search, step sizes from a fifth to five
+    # times this one, left seeds 0 and 1 below 200. Uncut evaluations took up to 31 % of all env
+    # steps.
     "LunarLander-v3": {
         "max_env_steps": 400_000,
         "num_envs": 16,
@@ -136,7 +136,7 @@ DQN_EVOLUTION_PRESETS: dict[str, dict[str, Any]] = {
         "mutate_weights": 0.1,
     },
 }
-"""Settings for a population of DQNs, in place of those for one, and what is searched."""
+"""Settings and searches for a population of DQNs, which replace the presets of a single DQN."""
 
 # Young and Tian 2019 (arXiv:1903.03176), with Adam in place of RMSprop.
 _MINATAR_DQN: dict[str, Any] = {
@@ -152,7 +152,7 @@ _MINATAR_DQN: dict[str, Any] = {
     "epsilon_steps": 100_000,
     "checkpoint_every": 100_000,
 }
-# CleanRL's dqn_atari.py, with a tenth of its replay: a million need more than most machines have.
+# CleanRL's dqn_atari.py with a tenth of its replay: a million transitions exceed most memories.
 _ATARI_DQN: dict[str, Any] = {
     "atari": True,
     "max_env_steps": 10_000_000,
@@ -179,9 +179,9 @@ MUJOCO = tuple(
 # and Breakout's its 274.8 (Schulman et al. 2017, arXiv:1707.06347, table 6).
 _MINATAR_TARGETS = (15.0, 28.0, 58.0, 131.0)
 _ATARI_TARGETS = (275.0, 20.0)
-# The lower of gymnasium's threshold, which most methods do not reach in as many env steps, and of
-# what Stable-Baselines3 reached on v3 with tuned values (rl-baselines3-zoo, benchmark.md). Its
-# results for Humanoid took SAC and TD3 twice the env steps, and there are none of PPO.
+# The lower of two returns: gymnasium's threshold, which most methods do not reach in as many env
+# steps, and the return of Stable-Baselines3 on v3 with tuned values (rl-baselines3-zoo,
+# benchmark.md). For Humanoid its SAC and TD3 took twice the env steps, and it has no PPO result.
 _HUMANOID = 5_000.0
 _MUJOCO_PPO_TARGETS = (1_327.0, 4_800.0, 2_410.0, _HUMANOID, 281.0, 3_478.0)
 _MUJOCO_SAC_TARGETS = (4_615.0, 4_800.0, 2_325.0, _HUMANOID, 345.0, 3_863.0)
@@ -229,7 +229,7 @@ _MUJOCO_TD3: dict[str, Any] = {**_MUJOCO_SAC, "warmup": 25_000}
 
 
 def _mujoco(targets: Iterable[float], settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return presets for MuJoCo; swimmers go nowhere where rewards far ahead do not count."""
+    """Return presets for MuJoCo; Swimmer learns to move only with a high gamma."""
     presets = _each(MUJOCO, targets, settings)
     presets["Swimmer-v5"]["gamma"] = 0.9999  # as in rl-baselines3-zoo
     return presets
@@ -261,8 +261,8 @@ _LANDER_TD3: dict[str, Any] = {
     "warmup": 10_000,
 }
 DDPG_PRESETS: dict[str, dict[str, Any]] = {"Pendulum-v1": _PENDULUM}
-# Single random actions of its weak motor never reach the flag, in 256,000 env steps; held ones do
-# about twice in 1,000.
+# Single random actions of the weak motor did not reach the flag in 256,000 env steps. With repeated
+# actions about 2 in 1,000 do.
 _MOUNTAIN_CAR: dict[str, Any] = {
     "max_env_steps": 100_000,
     "warmup": 10_000,
@@ -294,8 +294,8 @@ SAC_PRESETS: dict[str, dict[str, Any]] = {
 
 _CARTPOLE: dict[str, Any] = {"max_env_steps": 50_000, "eval_every": 2_048}
 A2C_PRESETS: dict[str, dict[str, Any]] = {"CartPole-v1": _CARTPOLE}
-# rl-baselines3-zoo's tuned values (hyperparams/ppo.yml), here and where nothing else is said.
-# The landers hovered with that until time was up; see DQN's for what is done about it.
+# rl-baselines3-zoo's tuned values (hyperparams/ppo.yml), here and where no other source is named.
+# With these values alone the landers hovered until the time limit; see the preset of DQN.
 _LANDER_PPO: dict[str, Any] = {
     "max_env_steps": 1_000_000,
     "num_envs": 16,
@@ -321,7 +321,7 @@ _MUJOCO_PPO: dict[str, Any] = {
     "unroll": 2_048,
     "checkpoint_every": 100_000,
 }
-# rl-baselines3-zoo's values; with CleanRL's it reached 1,925 in as many env steps.
+# rl-baselines3-zoo's values; with CleanRL's values it reached 1,925 in as many env steps.
 _CHEETAH_PPO: dict[str, Any] = {
     **_MUJOCO_PPO,
     "target": 4_800.0,
@@ -339,8 +339,8 @@ _CHEETAH_PPO: dict[str, Any] = {
     "activation": "relu",
     "log_std_start": -2.0,
 }
-# Advantages that look 20 steps ahead and falling step sizes ended at 154; these reached 294 in
-# 100,352 env steps.
+# With advantages over about 20 steps and a decaying step size the return ended at 154; these values
+# reached 294 in 100,352 env steps.
 _SWIMMER_PPO: dict[str, Any] = {
     **_MUJOCO_PPO,
     "target": 281.0,
@@ -378,7 +378,7 @@ _ATARI_PPO: dict[str, Any] = {
 }
 PPO_PRESETS: dict[str, dict[str, Any]] = {
     # Ten seeds solve it in 16,384 env steps in the median, and 36,864 at most. With a constant step
-    # size, half the rollout and half the epochs these are 29,696, and more than 50,000.
+    # size, half the rollout and half the epochs the median is 29,696, and the maximum above 50,000.
     "CartPole-v1": {
         **_CARTPOLE,
         "lr_end": 1e-5,
@@ -460,7 +460,7 @@ R2D2_PRESETS: dict[str, dict[str, Any]] = {
 
 
 def sizes_for_images(spec: EnvSpec) -> dict[str, Any]:
-    """Return the usual layer behind convolutions, for observations that are images."""
+    """Return the usual hidden layer behind convolutions, if observations are images."""
     if len(spec.input_shape) != 3:
         return {}
     is_large = num_features(spec.input_shape, CONVS["nature"]) > 0
@@ -468,10 +468,9 @@ def sizes_for_images(spec: EnvSpec) -> dict[str, Any]:
 
 
 def sizes_for_boxes(spec: EnvSpec) -> Mapping[str, Any]:
-    """Return the sizes of DDPG, TD3 and SAC: those for robots where there are many numbers.
+    """Return the sizes of DDPG, TD3 and SAC: those of MuJoCo tasks for larger spaces.
 
-    Of images the replay keeps as many as `_IMAGE_BYTES` hold, and evolution does not change the
-    networks for them.
+    With images the replay is limited to `_IMAGE_BYTES`, and evolution does not mutate networks.
     """
     numbers = math.prod(spec.obs_shape) + math.prod(spec.action_shape)
     if numbers <= _FEW_NUMBERS:

@@ -1,4 +1,4 @@
-"""Recipes: the facts about a policy that `ding_lite.train` needs, as entries of a table."""
+"""Recipes: how `ding_lite.train` trains each kind of policy, as entries of a table."""
 
 from __future__ import annotations
 
@@ -16,47 +16,48 @@ from ding_lite.runtime.task import Task
 from ding_lite.settings import at_least, check_all, finite, positive, whole
 
 EVAL_EPISODES, EVAL_EPISODES_WITHIN_SHARE = 20, 5
-"""Greedy episodes in an evaluation: as they are asked for, and within a share of the env steps."""
+"""Greedy episodes in an evaluation without and with an `eval_share`."""
 ENVS_FOR_ONE_OF_EVALUATIONS = 8
-"""As many learn for each one that evaluates within a share, so that env steps cost about alike."""
+"""Training environments for each evaluation environment with an `eval_share`: env steps of both
+then cost about the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """The settings of training that no policy has of its own."""
+    """The settings of training that are common to all policies."""
 
     frame_stack: int = 1
-    """How many of the newest observations make one; 4 is usual where one picture does not show
-    what moves."""
+    """Number of the newest observations that are stacked into one; 4 is usual if a single image
+    does not show motion."""
     atari: bool = False
-    """Play an Atari game in the usual way: 4 frames a step, the maximum of the last two, grey,
-    84 x 84, 4 pictures in an observation (`frame_stack`). What is learned from ends with each life
-    and has rewards of -1, 0 and 1; all returns that are told are full scores of whole games."""
+    """Use the usual preprocessing of Atari games: 4 frames in a step, the maximum of the last two,
+    greyscale, 84 x 84, 4 images in an observation (`frame_stack`). Training episodes end with each
+    life and have rewards of -1, 0 and 1; all reported returns are full scores of whole games."""
     reward_scale: float = 1.0
-    """Rewards are multiplied by it before they are learned from. Rewards about 1 are easiest."""
+    """Factor of the rewards in training. Rewards about 1 are easiest to learn from."""
     normalize_rewards: bool = False
-    """Divide rewards by the standard deviation of discounted returns so far when they are learned
-    from. It helps where their size is unknown or changes; a replay keeps them as they were, and
-    returns are told as they were."""
+    """Divide rewards by the running standard deviation of discounted returns when a batch is
+    learned from. It helps if the scale of rewards is unknown or changes. The replay keeps the
+    original rewards, and returns are reported from these."""
     episode_limit: int | None = None
-    """Where an episode that is learned from is cut, in env steps; None leaves that to the
-    environment. What would have followed is estimated there, so that nothing wrong is learned.
-    Lower sees more beginnings and fewer long stays, which helps where a policy only holds out. The
-    episodes of evaluations are never cut."""
+    """Maximum length of a training episode, in env steps; None leaves it to the environment. A cut
+    episode counts as truncated: its value is bootstrapped. Lower gives more beginnings and fewer
+    long stays, which helps if a policy survives without earning more. Episodes of evaluations are
+    never cut."""
     eval_every: int = 1_000
     """Env steps from one evaluation to the next. Fewer notices success sooner and costs more."""
     eval_episodes: int | None = None
     """Greedy episodes in an evaluation. More is less noisy and costs more."""
     target_margin: float = 0.0
-    """How far above the target an evaluation must be to end the run. Higher takes longer, and the
-    fresh episodes that judge the policy in the end are surer to reach the target too: where
-    returns scatter widely, half of their spread or so is useful."""
+    """Margin above the target that an evaluation must reach to end the run. A higher margin takes
+    longer, and makes it more likely that the final verdict reaches the target too. If returns vary
+    widely, about half of their spread is useful."""
     confirm_episodes: int = 20
-    """Fresh greedy episodes that take the place of an evaluation which reaches the target: what
-    ends the run, and what is kept as its best, is so in their mean; 0 believes that evaluation.
-    More is surer where returns scatter widely: one of many noisy evaluations is always lucky."""
+    """Fresh greedy episodes that replace an evaluation which reaches the target: their mean decides
+    whether the run ends and which policy is kept as the best. 0 accepts the evaluation itself. More
+    is safer if returns vary widely, as the best of many noisy evaluations is too high."""
     checkpoint_every: int = 10_000
-    """Env steps from one checkpoint to the next: what a killed run loses at most."""
+    """Env steps from one checkpoint to the next, which is the most that a killed run loses."""
     log_every: int = 200
     """Env steps from one row of the metrics to the next."""
 
@@ -79,7 +80,7 @@ class TrainConfig:
 
     @property
     def learning_from(self) -> dict[str, Any]:
-        """Keywords of `make_envs` for the environments that are learned from."""
+        """Keywords of `make_envs` for the training environments."""
         return {
             "reward_scale": self.reward_scale,
             "clip_rewards": self.atari,
@@ -89,16 +90,13 @@ class TrainConfig:
 
     @property
     def env_settings(self) -> dict[str, Any]:
-        """Extra arguments for the training environments.
-
-        Those of evaluations are made without it.
-        """
+        """Extra arguments of the training environments, but not of evaluation environments."""
         return {} if self.episode_limit is None else {"max_episode_steps": self.episode_limit}
 
     def within(self, max_env_steps: int, num_envs: int, *, agents: int = 1) -> Self:
-        """Return the same with blocks of env steps that fit a run which is shorter than they are.
+        """Return a copy with blocks of env steps that fit into a short run.
 
-        So many `agents` make a block each before the run may end.
+        Each of the `agents` makes a block before the run may end.
         """
         room = max_env_steps // agents
         most = {"warmup": max_env_steps // 2, "unroll": room // num_envs, "turn": room}
@@ -115,16 +113,16 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SingleConfig(TrainConfig):
-    """The settings of training one policy, and no population."""
+    """The settings of training a single policy."""
 
     eval_share: float | None = 0.1
-    """Env steps of evaluations for each one that is learned from, at most, or nearly: what an
-    evaluation takes too many, the next one waits for. The evaluation of 20 episodes or more that
-    ends a run comes on top, and so does a verdict of 20 episodes where they take 10,000 env steps
-    at most; a longer one shares what is left. None evaluates as often as `eval_every` says, as if
-    that is given."""
+    """The maximum ratio of evaluation env steps to training env steps. An evaluation that exceeds
+    it delays the next one. Not counted are the evaluation of 20 or more episodes that ends a run,
+    and a verdict of 20 episodes with at most 10,000 env steps in all; a longer verdict is limited
+    to the rest of the share. With None, and by default if `eval_every` is given, there is an
+    evaluation every `eval_every` env steps."""
     eval_episodes: int | None = None
-    """Greedy episodes in an evaluation. More is less noisy and costs more. None: 5 within
+    """Greedy episodes in an evaluation. More is less noisy and costs more. None: 5 with an
     `eval_share`, else 20."""
 
     def __post_init__(self) -> None:
@@ -137,17 +135,17 @@ class SingleConfig(TrainConfig):
         return usual if self.eval_episodes is None else self.eval_episodes
 
     def num_eval_envs(self, num_envs: int) -> int:
-        """Return the environments of evaluations beside so many that are learned from.
+        """Return the number of evaluation environments for a number of training environments.
 
-        Within a share they are few: where several play at once, those that have ended wait for the
-        others, and cost env steps, too.
+        With an `eval_share` it is small: environments that have ended their episode are stepped
+        until all have, which costs env steps.
         """
         if self.eval_share is None:
             return EVAL_EPISODES
         return min(self.num_eval_episodes, max(1, num_envs // ENVS_FOR_ONE_OF_EVALUATIONS))
 
     def running_share(self, max_episode_steps: int | None) -> float | None:
-        """Return the `eval_share` for the time before the verdict: half where that has a part."""
+        """Return the `eval_share` before the verdict: half of it if the verdict needs the rest."""
         has_own = verdict_is_short(max_episode_steps)
         return self.eval_share and self.eval_share / (1 if has_own else 2)
 
@@ -157,7 +155,7 @@ ConfigT = TypeVar("ConfigT", bound=TrainConfig)
 
 @dataclass(frozen=True, kw_only=True)
 class Ingredients(Generic[ConfigT]):
-    """The parts from which a recipe makes a pipeline."""
+    """The objects from which a recipe makes a pipeline."""
 
     policy: Policy
     envs: Envs
@@ -172,19 +170,19 @@ class Ingredients(Generic[ConfigT]):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Generic[ConfigT]):
-    """The training of one kind of policy."""
+    """The classes, functions and presets that train one kind of policy."""
 
     policy: Callable[[EnvSpec, Any], Policy]
-    """Makes the policy from what it acts on and its settings: its class."""
+    """The policy's class, or a function that makes it from the spec and its settings."""
     policy_config: type[Any]
-    """The class of those settings; it has a field `seed`."""
+    """The class of the policy's settings; it has a field `seed`."""
     config: type[ConfigT]
     """The class of the settings of training."""
     learn: Callable[[Task, Ingredients[ConfigT]], dict[str, Stateful]]
-    """Uses the middleware that collect and learn; returns what else is to be saved, by name."""
+    """Adds the middleware that collect and learn; returns further parts to save, by name."""
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Settings and options that suit an environment, by its id."""
+    """Settings and options for an environment, by its id."""
     sizes: Callable[[EnvSpec], Mapping[str, Any]] | None = None
-    """Returns settings that suit the spaces of an environment without a preset."""
+    """Returns settings for the spaces of an environment without a preset."""
     max_env_steps: int = 100_000
-    """Where a run ends at the latest, unless that is chosen."""
+    """The default maximum of env steps."""

@@ -1,4 +1,4 @@
-"""The policies that can be trained by name, one entry each, and those of a class or a function."""
+"""Find the recipe of a policy that is given by its name, its class or a function."""
 
 from __future__ import annotations
 
@@ -78,9 +78,10 @@ RECIPES: dict[str, Recipe[Any]] = {
 def find_recipe(policy: object, spec: Callable[[], EnvSpec]) -> Recipe[Any]:
     """Find or make the recipe of a policy.
 
-    The policy is a name, such as `dqn`; `path/to/file.py:MyPolicy` or `module:MyPolicy`; a class of
-    this package, a subclass of one, which has its settings, or a `TorchPolicy`; or a function of
-    the spec, and what it makes says whether it learns from replay or from rollouts.
+    The policy is one of these: a name, such as `dqn`; `path/to/file.py:MyPolicy` or
+    `module:MyPolicy`; a class of this package; a subclass of it, which has the same settings; a
+    `TorchPolicy`; or a function of the spec. The policy that the function makes decides whether
+    training uses replay or rollouts.
     """
     if isinstance(policy, str):
         recipe = RECIPES.get(policy.lower())
@@ -124,7 +125,7 @@ def name_of_policy(policy: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionConfig:
-    """The settings of a policy that a function makes: it has its own."""
+    """The settings of a policy that a function makes: only the seed, as it has its own."""
 
     seed: int = 0
     """The seed of the run."""
@@ -141,10 +142,10 @@ def _recipe_of_function(make: Callable[..., Any], spec: Callable[[], EnvSpec]) -
 
 
 def made_by(make: Callable[..., Any], spec: EnvSpec, seed: int = 0, **parts: object) -> Policy:
-    """Make a policy by a function of the user.
+    """Call the user's function that makes a policy.
 
-    Where the function takes no `seed`, modules that it makes begin with it, and so does what the
-    policy draws, unless its settings have a seed of their own.
+    If the function takes no `seed`, the modules that it makes are initialised with the seed, and
+    the policy's random numbers use it too, unless its settings have a seed of their own.
     """
     if parts:
         raise ConfigError(
@@ -175,7 +176,7 @@ def made_by(make: Callable[..., Any], spec: EnvSpec, seed: int = 0, **parts: obj
 def _takes(make: Callable[..., Any], *args: object, **named: object) -> bool:
     try:
         inspect.signature(make).bind(*args, **named)
-    except (TypeError, ValueError):  # also one without a signature
+    except (TypeError, ValueError):  # ValueError: some functions in C have no signature
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""Train a policy by its name, in one call: what `ding-lite train` does."""
+"""Train a policy in one call, as `ding-lite train` does."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class TrainResult:
     """The result of a training."""
 
     policy: Policy
-    """The policy of the best evaluation; the last one where there was none."""
+    """The policy of the best evaluation; the last policy if there was no evaluation."""
     directory: Path
     """The directory of the run's metrics, curve and checkpoint."""
     solved: bool | None
-    """Whether 20 fresh greedy episodes reached the target; None where there was none."""
+    """Whether 20 fresh greedy episodes reached the target; None without a target."""
     numbers: dict[str, Any]
     """The numbers in the last line of `ding-lite train`: `eval_return`, `env_steps` and so on."""
 
@@ -68,25 +68,25 @@ def train(  # noqa: PLR0913, D417 - all of a run; all but three by name, and few
     quiet: bool = False,
     **more: Any,  # noqa: ANN401 - settings, which are checked by their own types
 ) -> TrainResult:
-    """Train a policy until it solves an environment, or has had its env steps.
+    """Train a policy until it solves an environment, or `max_env_steps` is reached.
 
-    What is not given comes from a preset for the environment where there is one, else from the
-    defaults. Ctrl-C ends the run with everything saved, and `resume` goes on from there exactly.
+    Settings that are not given come from the environment's preset, or from the defaults. Ctrl-C
+    ends the run and saves everything; `resume` continues it exactly.
 
     Args:
-        policy: Which one: a name such as `dqn` or `path/to/file.py:MyPolicy`, a class of this
-            package or a `TorchPolicy`, or a function of the spec that makes a policy, and takes
-            the run's `seed`, too, if it has such an argument. A subclass of a policy of this
-            package has the settings and presets of that.
+        policy: A name such as `dqn` or `path/to/file.py:MyPolicy`, a class of this package, a
+            `TorchPolicy`, or a function of the spec that makes a policy. The function is called
+            with the run's `seed` if it has such an argument. A subclass of a policy of this package
+            has the settings and presets of that policy.
         env: An environment as `make_envs` takes it: an id of gymnasium's registry,
             `package.module:Env-v0`, `path/to/file.py:MyEnv`, a class or a function.
         settings: Settings of the policy and of training: a dict or an EasyDict.
-        **more: Further settings by name, such as `lr=1e-3`; they win over `settings`.
+        **more: Further settings by name, such as `lr=1e-3`; they override `settings`.
 
     Raises:
         ConfigError: A name is not known, or a value is out of range.
         MissingExtraError: The environment needs a package that is not installed.
-        CheckpointError: What is to go on does not fit, or the disk is full.
+        CheckpointError: The checkpoint to resume does not fit, or the disk is full.
 
     Example:
         >>> import tempfile, ding_lite

@@ -1,4 +1,4 @@
-"""Tools for tests of programs: a manual clock, one step on its own, a cluster with faults."""
+"""Tools for tests of programs: a manual clock, single steps, and a cluster with faults."""
 
 from ding_lite.testing.clock import ManualClock
 from ding_lite.testing.cluster import Cluster

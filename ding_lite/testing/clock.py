@@ -1,7 +1,7 @@
-"""A clock that stands still until a test moves it.
+"""A clock that tests advance by hand.
 
-Give it wherever a `Clock` is taken. Threads that sleep or wait with a timeout stay blocked until
-`advance` has moved the clock past their instant, so a test of five seconds takes none.
+Use it wherever a `Clock` is accepted. Threads that sleep or wait with a timeout stay blocked until
+`advance` has moved the clock past their instant, so a test of five seconds takes no time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ding_lite.errors import DeadlineExceeded
 
 
 class ManualClock:
-    """A `Clock` with a time that only `advance` moves.
+    """A `Clock` that only `advance` moves.
 
     Example:
         >>> clock = ManualClock()
@@ -27,14 +27,14 @@ class ManualClock:
         self._waiting: dict[object, tuple[float, threading.Condition]] = {}
 
     def now(self) -> float:
-        """Return the instant this clock shows, in seconds."""
+        """Return the current instant of this clock, in seconds."""
         with self._changed:
             return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move the clock ahead, and wake the threads that waited for an instant now passed.
+        """Move the clock forward, and wake the threads with an instant that is now past.
 
-        Not while holding the condition of a waiting thread, unless it is re-entrant.
+        Do not call it while holding the condition of a waiting thread, unless it is re-entrant.
         """
         if seconds < 0:
             raise ValueError(f"Cannot advance by {seconds} s: a clock never goes back.")
@@ -70,16 +70,16 @@ class ManualClock:
                 self.wait(wake, instant)
 
     def until_waiting(self, threads: int = 1, *, timeout: float = 10.0) -> None:
-        """Return once that many threads sleep or wait on this clock.
+        """Wait until `threads` threads sleep or wait on this clock.
 
-        Call it before `advance`, or a thread that is still on its way to its wait misses the move.
+        Call it before `advance`; otherwise a thread that has not begun to wait misses the change.
 
         Args:
-            threads: How many, at least.
-            timeout: Real seconds to give them.
+            threads: The minimum number of threads.
+            timeout: Seconds of real time to wait for them.
 
         Raises:
-            DeadlineExceeded: If fewer came.
+            DeadlineExceeded: Fewer threads wait at the timeout.
         """
         with self._changed:
             if self._changed.wait_for(lambda: len(self._waiting) >= threads, timeout):

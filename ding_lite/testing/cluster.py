@@ -1,9 +1,9 @@
 """Run a job of several nodes in one process, and inject faults into its links.
 
-Each node has the router that it has as a process of its own, on threads of this one; what lies
-between them is a `Network` that the test may cut, hold and mend. Nothing listens anywhere, and
-nothing is left when the test ends. What this cannot show is a process that dies in the middle of
-its work: threads cannot be killed.
+Each node has the same router as in a process of its own, on threads of this process. A `Network`
+connects the routers; the test can cut, hold and heal its links. There are no sockets, and nothing
+is left when the test ends. A cluster cannot simulate a process that is killed while it works,
+because threads cannot be killed.
 """
 
 # ruff: noqa: ANN401 - arguments and results of any type, as those of `Parallel.runner`
@@ -32,19 +32,20 @@ from ding_lite.testing.clock import ManualClock
 RUN_TIMEOUT_S = 60.0
 """Seconds that `run` waits for `main` by default."""
 _PATIENCE_S, _PAUSE_S = 0.5, 0.1
-"""Seconds of the machine before a manual clock moves while a cluster closes; between two moves."""
+"""Seconds of real time before a manual clock is first moved while a cluster closes, and between
+further moves."""
 
 
 class Cluster:
     """Several connected nodes in one process; a context manager.
 
     Args:
-        num_nodes: How many.
+        num_nodes: Number of nodes.
         topology: `star`, `mesh`, `tree`, `alone`, or the pairs of connected nodes.
-        roles: One entry a node, as for `Parallel.runner`.
-        labels: Labels that all nodes get.
-        clock: What the nodes measure silence and waits by. With a `ManualClock` time passes only
-            where the test says so.
+        roles: One entry per node, as for `Parallel.runner`.
+        labels: Labels of all nodes.
+        clock: The clock of heartbeats and waits. With a `ManualClock` time passes only when the
+            test advances it.
 
     Raises:
         ConfigError: An argument is wrong.
@@ -103,18 +104,18 @@ class Cluster:
         """Run a program on all nodes, as `Parallel.runner` does; return the results, by node.
 
         Raises:
-            DeadlineExceeded: It has not ended in time; says where.
-            Exception: What `main` has raised on a node; what it has raised on several is a group.
-                The tasks of the other nodes are told to finish.
+            DeadlineExceeded: `main` has not ended in time; the message names the nodes.
+            Exception: The error of `main` on a node; errors of several nodes are an exception
+                group. The tasks of the other nodes are told to finish.
         """
         self.start(main, *args, **kwargs)
         return self.results(timeout=timeout)
 
     def start(self, main: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Begin to run a program on all nodes; `results` waits for its end.
+        """Start a program on all nodes; `results` waits for its end.
 
         Raises:
-            ConfigError: One has been started already.
+            ConfigError: A program has already been started.
         """
         if self._mains:
             raise ConfigError("This cluster has a program already; make another one for another.")
@@ -153,10 +154,10 @@ class Cluster:
         return [done.result() for done in self._mains]
 
     def restart(self, node_id: int) -> NodeRouter:
-        """Let a node vanish without a word, and begin a later incarnation of it; return its router.
+        """Drop a node without a good-bye, and start its next incarnation; return the new router.
 
         Raises:
-            ConfigError: It has a program, which cannot be killed with it.
+            ConfigError: The node runs a program, which cannot be killed.
         """
         if self._mains:
             raise ConfigError(
@@ -171,7 +172,7 @@ class Cluster:
         return self._routers[node_id]
 
     def close(self) -> None:
-        """Mend the network and close all nodes; does nothing the second time."""
+        """Heal the network and close all nodes; a second call does nothing."""
         self.network.heal()
         with self._unfrozen():
             for router in self._routers:
@@ -180,7 +181,7 @@ class Cluster:
 
     @contextmanager
     def _unfrozen(self) -> Iterator[None]:
-        """Move a manual clock where closing takes long: lost peers greet again, or are given up."""
+        """Advance a manual clock during a slow close, so that lost peers reconnect or expire."""
         if not isinstance(self._clock, ManualClock):
             yield
             return
@@ -218,7 +219,7 @@ def _live(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> None:
-    """Run the program on a node, leave the job, and report how it has ended."""
+    """Run the program on a node, leave the job, and store the result or the error."""
     outcome: Future[Any] = Future()
     try:
         with use_router(router):

@@ -1,10 +1,8 @@
 """Probe environments with known solutions, for tests of policies.
 
-Importing this module registers them with gymnasium under `probe/`. If a policy fails at one of
-them, its name says where to look: values, discounting, the observation, the choice of actions,
-memory.
-`-v0` has two actions to choose from, `-v1` one number from -1 to 1. `AsImage` makes pictures of
-what they show.
+Importing this module registers them with gymnasium under `probe/`. Each probe tests one part of a
+policy: values, discounting, observations, actions, or memory. `-v0` has two actions, `-v1` one
+number from -1 to 1. The wrapper `AsImage` turns observations into images.
 """
 
 from __future__ import annotations
@@ -18,16 +16,16 @@ from gymnasium.spaces import Box, Discrete, Space
 from ding_lite.rl.batch import NumpyArray
 
 BEST_NUMBER = 0.5
-"""The action that earns most where any number may be chosen."""
+"""The best action of `-v1`."""
 
 
 class Probe(gymnasium.Env[NumpyArray, Any]):
-    """One number to see; `play` says what an action earns and whether the episode ends."""
+    """The base of the probes: one number as the observation, and `play` for the dynamics."""
 
     observation_space: Space[Any] = Box(-10.0, 10.0, (1,), dtype=np.float32)
     action_space: Space[Any] = Discrete(2)
     now: float
-    """The number that an observation shows."""
+    """The number in the observation."""
 
     def __init__(self, *, continuous: bool = False) -> None:
         self._is_continuous = continuous
@@ -52,7 +50,7 @@ class Probe(gymnasium.Env[NumpyArray, Any]):
     def play(self, action: float) -> tuple[float, bool]:
         """Return the reward of an action, and whether the episode terminates.
 
-        A probe defines this, or all of `step`.
+        A probe overrides this, or the whole of `step`.
         """
         raise NotImplementedError(f"{type(self).__name__} defines neither `play` nor `step`.")
 
@@ -64,14 +62,14 @@ class Probe(gymnasium.Env[NumpyArray, Any]):
 
 
 class OneReward(Probe):
-    """Every episode is one step long and earns 1: all values are 1."""
+    """Episodes of one step with reward 1: all values are 1."""
 
     def play(self, action: float) -> tuple[float, bool]:
         return 1.0, True
 
 
 class RewardIsObs(Probe):
-    """One step that earns what was seen, -1 or 1: a value is the observation."""
+    """Episodes of one step, with the observation, -1 or 1, as the reward: values equal it."""
 
     def first(self) -> float:
         return float(self.np_random.choice([-1.0, 1.0]))
@@ -81,7 +79,7 @@ class RewardIsObs(Probe):
 
 
 class LateReward(Probe):
-    """Two steps, 0 then 1, and a reward of 1 at the end: the first value is gamma."""
+    """Episodes of two steps, with observations 0 and 1, and a final reward of 1: V(0) is gamma."""
 
     def play(self, action: float) -> tuple[float, bool]:
         self.now += 1.0
@@ -89,23 +87,24 @@ class LateReward(Probe):
 
 
 class RightAction(Probe):
-    """One step: action 1 earns 1 and action 0 loses 1; of numbers, 0.5 earns most."""
+    """Episodes of one step: action 1 has reward 1, action 0 reward -1; the best number is 0.5."""
 
     def play(self, action: float) -> tuple[float, bool]:
         return _worth(action, 1.0, is_continuous=self._is_continuous), True
 
 
 class RightActionForObs(RewardIsObs):
-    """As `RightAction`, but where -1 is seen it is the other way round."""
+    """Like `RightAction`, but with the opposite action or number if the observation is -1."""
 
     def play(self, action: float) -> tuple[float, bool]:
         return _worth(action, self.now, is_continuous=self._is_continuous), True
 
 
 class Recall(RewardIsObs):
-    """Three steps: -1 or 1 is seen, then 0 and 0; the last action earns as in the first step.
+    """Episodes of three steps with observations -1 or 1, then 0, 0; only the last action counts.
 
-    Without memory the best that a policy can earn is 0 on average.
+    It is rewarded as in `RightActionForObs` for the first observation. Without memory the best mean
+    return is 0.
     """
 
     def reset(
@@ -125,21 +124,21 @@ class Recall(RewardIsObs):
 
 
 class Endless(Probe):
-    """Each step earns 1 for ever; only a time limit of 4 cuts it off: values are 1/(1-gamma)."""
+    """Endless episodes with reward 1, truncated after 4 steps: values are 1/(1-gamma)."""
 
     def play(self, action: float) -> tuple[float, bool]:
         return 1.0, False
 
 
 class AsImage(gymnasium.ObservationWrapper[NumpyArray, Any, NumpyArray]):
-    """Shows the number as the brightness of an image of bytes, 10 x 10 pixels, channels last."""
+    """Shows the number as the brightness of an image of 10 x 10 bytes, channels last."""
 
     def __init__(self, env: gymnasium.Env[NumpyArray, Any]) -> None:
         super().__init__(env)
         self.observation_space = Box(0, 255, (10, 10, 1), dtype=np.uint8)
 
     def observation(self, observation: NumpyArray) -> NumpyArray:
-        """Paint what is seen, -1 to 2, from dark to bright."""
+        """Map numbers from -1 to 2 to brightness from 0 to 255."""
         return np.full((10, 10, 1), (observation[0] + 1.0) * 85.0, dtype=np.uint8)
 
 

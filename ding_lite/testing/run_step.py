@@ -1,4 +1,4 @@
-"""Run one middleware through one step of a real task, and record its use of the ctx."""
+"""Run one middleware for one step of a real task, and record its use of the ctx."""
 
 # ruff: noqa: ANN401 - it stands in for a Context, with values of any type
 from __future__ import annotations
@@ -18,13 +18,13 @@ class StepRecord:
     """The ctx keys that a middleware read, wrote and kept in one step."""
 
     reads: set[str] = field(default_factory=set)
-    """Keys it asked for that it had not written itself, whether they were set or not."""
+    """Keys that it read before writing them, whether they were set or not."""
     writes: set[str] = field(default_factory=set)
-    """Keys it set or deleted; `metrics` where it wrote any."""
+    """Keys that it set or deleted; `metrics` if it wrote any metric."""
     keeps: set[str] = field(default_factory=set)
-    """Keys it kept for the next step."""
+    """Keys that it kept for the next step."""
     metrics: set[str] = field(default_factory=set)
-    """The metrics it wrote."""
+    """The metrics that it wrote."""
 
     def __or__(self, other: StepRecord) -> StepRecord:
         return StepRecord(
@@ -36,17 +36,17 @@ class StepRecord:
 
 
 def run_step(middleware: Middleware, **values: Any) -> tuple[Context, StepRecord]:
-    """Take one middleware through one step of a task of its own.
+    """Run one middleware for one step of a task of its own.
 
-    What the task itself does to the ctx is not recorded, nor what a middleware does before the
-    step begins or after the run has ended.
+    Only accesses of the middleware within the step are recorded, not those of the task, and not
+    those before the step begins or after the run has ended.
 
     Args:
-        middleware: Any of the shapes that `Task.use` takes.
-        **values: What the ctx holds when the step begins, `total_step` included.
+        middleware: A middleware of any form that `Task.use` accepts.
+        **values: The values of the ctx when the step begins, such as `total_step`.
 
     Returns:
-        The ctx at the end of the step, and what the middleware did to it.
+        The ctx at the end of the step, and the record of the middleware's accesses.
 
     Example:
         >>> def count(ctx: Context) -> None:
@@ -74,7 +74,7 @@ def run_step(middleware: Middleware, **values: Any) -> tuple[Context, StepRecord
 
 
 class _RecordingContext(Context):
-    """A ctx that notes what is done to it while it listens."""
+    """A ctx that records accesses while it listens."""
 
     __slots__ = ("_listening", "_record")
     _listening: bool
@@ -154,7 +154,7 @@ class _RecordingContext(Context):
 
 
 class _RecordingMetrics(dict[str, Any]):
-    """The metrics of a step; tells which of them are written, and whether any are read."""
+    """The metrics of a step; records written metrics, and whether any are read."""
 
     def __init__(self, values: dict[str, Any], note: Callable[[str | None], None]) -> None:
         super().__init__(values)

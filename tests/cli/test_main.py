@@ -71,7 +71,7 @@ def test_help_names_all_that_can_be_trained() -> None:
 
     [train] = [parser for parser in parsers() if parser.prog == "ding-lite train"]
     [policy] = [action for action in train._actions if action.dest == "policy"]
-    assert policy.help == f"what to train: {', '.join(RECIPES)}"
+    assert policy.help == f"the policy to train: {', '.join(RECIPES)}"
 
 
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["run", "--node"], ["--version"]])

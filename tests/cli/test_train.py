@@ -138,8 +138,8 @@ def test_all_settings_are_shown_with_where_they_come_from(capsys) -> None:
     assert rows["lr"][:2] == ["0.003", "preset"]
     assert rows["hidden"][:2] == ["64,64", "default"]
     assert rows["max_grad_norm"][:2] == ["none", "default"]
-    assert rows["frame_stack"][2].startswith("How many of the newest observations make one;")
-    assert rows["capacity"][2].startswith("How many transitions the replay keeps.")
+    assert rows["frame_stack"][2].startswith("Number of the newest observations that are stacked")
+    assert rows["capacity"][2].startswith("Maximum number of transitions in the replay.")
     assert "seed" not in rows
     assert not Path("runs").exists()
 

@@ -1,1 +1,1 @@
-"""`ding-lite doctor`: check that this machine has what ding_lite needs."""
+"""`ding-lite doctor`: check that this machine meets the requirements of ding_lite."""

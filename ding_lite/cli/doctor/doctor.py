@@ -1,4 +1,4 @@
-"""`ding-lite doctor`: check this machine for the needs of ding_lite, with a remedy for each gap."""
+"""`ding-lite doctor`: check the requirements of ding_lite on this machine, with remedies."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class Finding:
     subject: str
     found: str
     advice: str = ""
-    """The advice, unless all is well."""
+    """The advice, if the level is not `ok`."""
 
 
 def examine() -> int:
-    """Look at everything, print a line about each, and return the exit code."""
+    """Run all checks, print a line about each result, and return the exit code."""
     levels = []
     meeting = _Meeting()
     for look in (
@@ -89,7 +89,7 @@ def examine() -> int:
 
 
 def _findings(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """Look at one thing; that looking fails is a finding, too."""
+    """Yield the results of one check; an exception of the check is a failed result."""
     try:
         yield from look()
     except Exception as error:  # noqa: BLE001 - whatever it is, a person is told
@@ -163,7 +163,7 @@ def _extras() -> Iterator[Finding]:
             for one in needed
             if (version := have[one.name]) is None or not _satisfies(version, one)
         ]
-        if have[needed[0].name] is None:  # others may be there for something else
+        if have[needed[0].name] is None:  # the others may be installed for another reason
             yield Finding("ok", extra, f"not installed; for {purpose}: {pip_line(extra)}")
         elif faults:
             yield Finding("warn", extra, f"for {purpose}: {', '.join(faults)}", pip_line(extra))
@@ -173,7 +173,7 @@ def _extras() -> Iterator[Finding]:
 
 
 def _needed_by(package: str, extra: str) -> Iterator[Requirement]:
-    """Yield what an extra needs, and what extras of that need."""
+    """Yield the requirements of an extra, including those of extras of these packages."""
     for one in map(Requirement, importlib.metadata.requires(package) or []):
         marker = one.marker
         if (
@@ -216,7 +216,7 @@ def _processors() -> Iterator[Finding]:
 
 
 def _core_quota() -> float | None:
-    """Read how many cores a container may use; None where nothing limits it."""
+    """Read the number of cores that the container may use; None without a limit."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -282,7 +282,7 @@ def _spell_bytes(count: float) -> str:
 def _ports() -> Iterator[Finding]:
     try:
         settings = Settings.from_environ()
-    except ConfigError:  # told already
+    except ConfigError:  # already reported by `_environment`
         return
     address = settings.address or "127.0.0.1"
     taken = []
@@ -304,7 +304,7 @@ def _ports() -> Iterator[Finding]:
 
 
 class _Meeting:
-    """Two nodes that try to meet while other things are looked at."""
+    """Two nodes that connect in the background while the other checks run."""
 
     def __init__(self) -> None:
         environ = process_environ()
@@ -341,11 +341,11 @@ class _Meeting:
 def _torch() -> Iterator[Finding]:
     try:
         threads = Settings.from_environ().torch_threads
-    except ConfigError:  # told already
+    except ConfigError:  # already reported by `_environment`
         threads = Settings().torch_threads
     found = f"PyTorch uses {threads or 'as many as it likes'} in each process"
     yield Finding("ok", "threads", f"{found} (DING_LITE_TORCH_THREADS)")
-    import torch  # not before it is needed: it takes longest
+    import torch  # imported late, as this is the slowest part
 
     if torch.cuda.is_available():
         names = {torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())}

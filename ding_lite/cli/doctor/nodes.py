@@ -1,7 +1,7 @@
 """Connect two nodes: a program that `ding-lite doctor` starts to test the network.
 
-It is one of its own, so that it can be tried while other things are looked at, and without the
-DING_LITE_* variables, which may be meant for another program.
+It is a process of its own, so that it runs beside the other checks, and without the DING_LITE_*
+variables, which may be meant for another program.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STARTUP_S = 10.0
 
 
 def greet() -> None:
-    """Send the other node a greeting, and wait for its own."""
+    """Send a greeting to the other node, and wait for the greeting of that node."""
 
     def exchange(ctx: Context) -> None:
         other = 1 - task.router.node_id
@@ -31,7 +31,7 @@ def greet() -> None:
 
 
 def main() -> None:
-    """Let two nodes meet by each protocol, and print what became of it, a line of JSON each."""
+    """Connect two nodes by each protocol, and print each result as a line of JSON."""
     for protocol in ("ipc", "tcp"):
         began = SYSTEM_CLOCK.now()
         said = {"protocol": protocol, "error": ""}

@@ -1,7 +1,7 @@
 """Parse and check the values on the command line.
 
-The names of topologies and protocols stand here a second time: their own modules import
-more than `--help` has time for. A test compares them.
+The names of topologies and protocols are repeated here, because importing their own modules would
+slow down `--help`. A test compares them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ EXPORT_FORMATS = ("onnx", "torch")
 SORTED_BY = ("run", "policy", "env", "seed", "steps", "last", "best", "time", "state", "when")
 """The columns of `ding-lite runs`."""
 MOST = 2**63 - 1
-"""The greatest whole number: checkpoints and messages hold 64 bits with a sign."""
+"""The maximum whole number: checkpoints and messages hold signed 64-bit integers."""
 MOST_OF_A_ROLE = 999
 MOST_SECONDS = 1e9
-"""Some 30 years; the system's clocks end at ten times that."""
+"""About 30 years; the system's clocks end at ten times that."""
 _MOST_SHOWN = 60
 _SEARCHED = (
     "expected is LOW:HIGH, both whole or both not, LOW:HIGH:log for all orders of magnitude, or "
@@ -37,7 +37,7 @@ Topology: TypeAlias = str | tuple[tuple[int, int], ...]
 
 
 def whole_number(low: int, high: int = MOST) -> Callable[[str], int]:
-    """Return what reads a whole number from `low` on."""
+    """Return a parser of whole numbers from `low` to `high`."""
 
     def read(word: str) -> int:
         is_number = word.isascii() and word.isdigit() and len(word) <= _MOST_SHOWN
@@ -53,7 +53,7 @@ def whole_number(low: int, high: int = MOST) -> Callable[[str], int]:
 
 
 def show(word: str) -> str:
-    """Spell what was typed, shortened where it is long."""
+    """Quote a word of the command line, shortened if it is long."""
     if len(word) <= _MOST_SHOWN:
         return repr(word)
     return f"{word[: _MOST_SHOWN // 2] + '...'!r} ({len(word)} characters)"
@@ -182,7 +182,7 @@ def number(word: str) -> float:
 
 
 def assignment(word: str) -> tuple[str, object]:
-    """Read a name and its value: a number, true, false, none, several with commas, or a word.
+    """Read a name and its value: a number, true, false, none, a word, or several with commas.
 
     Example:
         >>> assignment("lr=3e-4"), assignment("hidden=64,64"), assignment("double=false")
@@ -203,14 +203,14 @@ def assignment(word: str) -> tuple[str, object]:
 
 
 class Pairs(argparse.Action):
-    """Collect assignments in a dict; the last one of a name counts."""
+    """Collects assignments in a dict; the last value of a name counts."""
 
     def __call__(self, parser: object, namespace: object, pair: Any, *_: object) -> None:  # noqa: ANN401
         setattr(namespace, self.dest, {**(getattr(namespace, self.dest) or {}), pair[0]: pair[1]})
 
 
 def _is_held(value: object) -> bool:
-    """Return whether 64 bits hold a number; what is too large for them is read as infinity."""
+    """Return whether 64 bits hold a number; floats that are too large are read as infinity."""
     if isinstance(value, int):
         return abs(value) <= MOST
     return not isinstance(value, float) or math.isfinite(value)
@@ -234,17 +234,17 @@ def _value(text: str) -> object:
 
 
 class Searched(NamedTuple):
-    """A setting that agents differ in, as it was typed."""
+    """A searched setting, as it is given on the command line."""
 
     name: str
     values: tuple[object, ...]
-    """The two bounds, or all there are."""
+    """The two bounds of a range, or all choices."""
     is_log: bool
     is_range: bool
 
 
 def searched(word: str) -> Searched:
-    """Read what is to be searched of a setting.
+    """Read the search range or the choices of a setting.
 
     Example:
         >>> searched("lr=1e-4:1e-2:log")

@@ -1,6 +1,6 @@
 """The commands of `ding-lite` with their arguments; the string below each one is its help.
 
-The functions of the commands are elsewhere: they import far more than `--help` has time for.
+The functions of the commands are in other modules, because their imports would slow down `--help`.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ from ding_lite.cli.options.run import add_options, sentences_below
 _WORDS = {
     "policies": "dqn, ddpg, td3, sac, a2c, ppo, impala",
     "columns": ", ".join(SORTED_BY),
-    "trust": "import the code that the run names, also if it is not one of yours on this machine",
+    "trust": "import the code that the run names, even if you have not saved it on this machine",
 }
 
 
 class Argument(dict[str, Any]):
-    """An argument, as the keywords of `add_argument`."""
+    """The keywords of `add_argument` for one argument."""
 
 
 class Option(Argument):
-    """An argument that has a name with dashes."""
+    """An argument with a flag: its name with two dashes."""
 
 
 class Command:
-    """One command; the first line of its docstring is what it does."""
+    """One command; the first line of its docstring is its description."""
 
     takes: ClassVar[str]
-    """Its arguments, for the first line of its help."""
+    """The arguments, for the usage line of the help."""
     example: ClassVar[str]
     of_runs: ClassVar[str] = ""
-    """The command of which it has the options of a run: `train` or `evolve`."""
+    """The set of options of a run that the command has: that of `train` or `evolve`."""
 
     @classmethod
     def does(cls) -> str:
-        """Return what it does, as a sentence without its full stop."""
+        """Return the description, a sentence without its full stop."""
         return _help()[cls.__name__]["does"]
 
     @classmethod
@@ -89,12 +89,12 @@ class Train(Command):
     takes, example = "[options] POLICY ENV", "dqn CartPole-v1 --set lr=1e-3 --seed 1"
     of_runs = "train"
     policy = Argument(metavar="POLICY")
-    """what to train: {policies}, r2d2"""
+    """the policy to train: {policies}, r2d2"""
     set = Option(type=assignment, action=Pairs, default={}, metavar="KEY=VALUE")
     """a setting of the policy or of training, such as lr=3e-4 or hidden=64,64; may be given
-    several times (default: a preset for the environment, if there is one)"""
+    several times (default: that of the environment's preset, if there is one)"""
     settings = Option(action="store_true")
-    """show all settings, their values, and where those come from, and begin no run"""
+    """show all settings with their values and the sources of these, without a run"""
 
 
 class Evolve(Command):
@@ -104,7 +104,7 @@ class Evolve(Command):
     example = "dqn CartPole-v1 --population 6 --search lr=1e-4:1e-2:log"
     of_runs = "evolve"
     policy = Argument(metavar="POLICY")
-    """what to evolve: {policies}"""
+    """the policy to evolve: {policies}"""
     search = Option(type=searched, action="append", metavar="KEY=LOW:HIGH")
     """a setting in which agents differ: lr=1e-4:1e-2:log, batch_size=8:64, loss=huber|mse; may be
     given several times (default: that of a preset, or step sizes and batch sizes)"""
@@ -112,53 +112,53 @@ class Evolve(Command):
     """a setting of the policy or of evolution that all agents share, such as gamma=0.98 or
     mutation_sd=0.2; may be given several times"""
     settings = Option(action="store_true")
-    """show all settings, their values, and where those come from, and begin no run"""
+    """show all settings with their values and the sources of these, without a run"""
 
 
 class _OfRuns(Command):
-    """A command that looks at runs."""
+    """A command that reads runs."""
 
     runs = Argument(type=path, nargs="+", metavar="RUN")
     """the directory of a run, or a pattern of several: 'runs/dqn/CartPole-v1/*'"""
 
 
 class Plot(_OfRuns):
-    """Draw the learning curves of runs, and print what they reached."""
+    """Draw the learning curves of runs, and print their returns."""
 
     takes, example = "[options] RUN ...", "runs/dqn/CartPole-v1/1 --out curves.png"
     out = Option(type=path, default="plot.png", metavar="FILE")
     """the picture: .png, .svg or .pdf (default: plot.png)"""
     metric = Option(metavar="NAME")
-    """what to draw (default: eval_return where all runs have it, else return)"""
+    """the metric to draw (default: eval_return if all runs have it, else return)"""
 
 
 class Report(_OfRuns):
-    """Write one HTML page about runs, or serve it while they go on."""
+    """Write one HTML page about runs, or serve it while they train."""
 
     takes, example = "[options] RUN ...", "runs/dqn/CartPole-v1/* --out report.html"
     out = Option(type=path, default="report.html", metavar="FILE")
-    """the page, which opens without a server (default: report.html)"""
+    """the page, a file that opens without a server (default: report.html)"""
     no_video = Option(action="store_true")
-    """play no episode of the best policy for a video"""
+    """record no video of the best policy"""
     trust = Option(action="store_true")
     """{trust}"""
     live = Option(action="store_true")
-    """write nothing, and serve the page on this machine alone while the runs go on, without a
-    video, until Ctrl-C"""
+    """serve the page until Ctrl-C, to this machine only and without a video, instead of writing
+    it"""
     port = Option(type=whole_number(0, 65_535), metavar="N")
-    """with --live, the port to listen on (default: 0, any that is free)"""
+    """with --live, the port to listen on (default: 0, any free port)"""
 
 
 class Runs(Command):
-    """List the runs of a folder, with what they reached."""
+    """List the runs of a folder with their returns."""
 
     takes, example = "[options] [FOLDER]", "--sort best"
     folder = Argument(type=path, nargs="?", default="runs", metavar="FOLDER")
-    """the directory with runs in it, at any depth (default: runs)"""
+    """a directory that contains runs, at any depth (default: runs)"""
     sort = Option(type=one_of(SORTED_BY), default="when", metavar="KEY")
-    """what to sort by, numbers and times from the largest on: {columns} (default: when)"""
+    """the column to sort by, numbers and times in descending order: {columns} (default: when)"""
     json = Option(action="store_true")
-    """show one JSON object, and end"""
+    """print one JSON object"""
 
 
 class _OfRun(Command):
@@ -173,27 +173,27 @@ class _OfRun(Command):
 
 
 class Watch(_OfRun):
-    """Play with a trained policy, in a window, into a video, or for its returns."""
+    """Play episodes of a trained policy in a window, as videos, or to print their returns."""
 
     takes, example = "[options] RUN", "runs/dqn/CartPole-v1/1 --record videos"
     verb = "play with"
     episodes = Option(type=whole_number(1), default=5, metavar="N")
-    """how many episodes to play (default: 5)"""
+    """number of episodes (default: 5)"""
     seed = Option(type=whole_number(0), default=0, metavar="N")
-    """decides how the episodes begin (default: 0)"""
+    """the seed of the environment (default: 0)"""
     record = Option(type=path, metavar="DIR")
-    """write a video of each episode there, without a window: .mp4 where ffmpeg is installed, else
-    .gif"""
+    """write a video of each episode into this directory, without a window: .mp4 if ffmpeg is
+    installed, else .gif"""
 
 
 class Export(_OfRun):
-    """Write the network of a trained policy as ONNX or torch.export."""
+    """Export the network of a trained policy as ONNX or torch.export."""
 
     takes, example = "[options] RUN", "runs/dqn/CartPole-v1/1 --out policy.onnx"
-    verb = "write"
+    verb = "export"
     format = Option(type=one_of(EXPORT_FORMATS), metavar="{" + ",".join(EXPORT_FORMATS) + "}")
-    """onnx for ONNX runtimes, torch for torch.export.load (default: what the end of the file's
-    name says, else onnx)"""
+    """onnx for ONNX runtimes, torch for torch.export.load (default: by the suffix of --out, else
+    onnx)"""
     out = Option(type=path, metavar="FILE")
     """the file to write (default: policy.onnx or policy.pt2)"""
 
@@ -204,68 +204,67 @@ class Run(Command):
     takes = "[options] PROGRAM [-- ARGS ...]"
     example = "train.py:main --roles learner,collector*3 -- --seed 1"
     program = Argument(metavar="PROGRAM")
-    """package.module:main, or path/to/file.py:main; what comes after `--` stands in sys.argv, and
-    is passed to a main that takes positional arguments"""
+    """package.module:main, or path/to/file.py:main; the words after `--` are in sys.argv, and are
+    passed to a main that takes positional arguments"""
     nodes = Option(type=whole_number(1), metavar="N")
-    """how many nodes; 1 runs in this process (default: one for each of the roles, else 1)"""
+    """number of nodes; 1 runs in this process (default: one for each role, else 1)"""
     topology = Option(type=topology, metavar="{" + ",".join(TOPOLOGIES) + ",0-1...}")
-    """the connections: all to node 0, each to each, each to one of few hubs, none, or pairs:
-    0-1,1-2 (default: DING_LITE_TOPOLOGY, else mesh)"""
+    """the connections: all to node 0 (star), each to each (mesh), each to one of a few hubs (tree),
+    none (alone), or pairs: 0-1,1-2 (default: DING_LITE_TOPOLOGY, else mesh)"""
     roles = Option(type=roles, metavar="ROLES")
-    """the role of each node in turn: learner,collector*3; `+` gives one node several:
+    """the role of each node in order: learner,collector*3; `+` gives one node several roles:
     learner+collector (default: DING_LITE_ROLES, else none)"""
     labels = Option(type=names, metavar="LABELS")
-    """labels of all nodes beside those that they have anyway: gpu,fast (added to those of
-    DING_LITE_LABELS)"""
+    """further labels of all nodes: gpu,fast (added to those of DING_LITE_LABELS)"""
     protocol = Option(type=one_of(PROTOCOLS), metavar="{" + ",".join(PROTOCOLS) + "}")
-    """how nodes talk (default: DING_LITE_PROTOCOL, else ipc)"""
+    """the transport between nodes (default: DING_LITE_PROTOCOL, else ipc)"""
     address = Option(metavar="HOST")
     """with tcp, the interface to listen on (default: DING_LITE_ADDRESS, else 127.0.0.1)"""
     ports = Option(type=ports, metavar="PORTS")
-    """with tcp, the port of node 0, from which the others count on, or that of each: 7000,7001
-    (default: DING_LITE_PORTS, else free ones)"""
+    """with tcp, the port of node 0, which the ports of the other nodes follow, or one port per
+    node: 7000,7001 (default: DING_LITE_PORTS, else free ports)"""
     key_file = Option(type=path, metavar="FILE")
     """with tcp, the key that all nodes share, from `ding-lite keygen` (default:
-    DING_LITE_KEY_FILE, else one of this user's, for this machine only)"""
+    DING_LITE_KEY_FILE, else a key of this user, for this machine only)"""
     auto_recover = Option(action="store_true")
-    """start a failed node again; without it a failure ends the job"""
+    """restart failed nodes; without it a failure ends the job"""
     max_retries = Option(type=whole_number(0), metavar="N")
-    """with --auto-recover, how often each node is started again (default: 3)"""
+    """with --auto-recover, the maximum number of restarts of each node (default: 3)"""
     startup_timeout = Option(type=seconds_or_none, default=60.0, metavar="SECONDS")
-    """within which all nodes must be connected; `none` waits for ever (default: 60)"""
+    """seconds within which all nodes must be connected; `none` waits for ever (default: 60)"""
 
 
 class Top(Command):
-    """Show what the nodes of your running jobs do, and renew it every second."""
+    """Show the state of the nodes of your running jobs, updated every second."""
 
     takes, example = "[options] [JOB]", "--once"
     job = Argument(metavar="JOB", nargs="?")
-    """which job: its name as the table shows it, the beginning of that, or the process id of a
-    node (default: all)"""
+    """the job: its name in the table, the beginning of the name, or the process id of a node
+    (default: all)"""
     once = Option(action="store_true")
-    """show one table, and end"""
+    """print one table, and exit"""
     json = Option(action="store_true")
-    """show one JSON object with all that is known, and end"""
+    """print one JSON object with all values, and exit"""
     every = Option(type=seconds, default=1.0, metavar="SECONDS")
-    """how long a table stands; the nodes tell something new once a second (default: 1)"""
+    """the period of the updates; nodes write their state once a second (default: 1)"""
 
 
 class Env(Command):
-    """Show every DING_LITE_* variable, its value, and where that comes from."""
+    """Show every DING_LITE_* variable, its value, and the source of the value."""
 
     takes, example = "[--json]", "--json"
     json = Option(action="store_true")
-    """as JSON, a list with one object a variable"""
+    """print JSON, a list with one object per variable"""
 
 
 class Doctor(Command):
-    """Check that this machine has what ding_lite needs."""
+    """Check that this machine meets the requirements of ding_lite."""
 
     takes, example = "", ""
 
 
 class Keygen(Command):
-    """Write a new key, which lets nodes of several machines trust each other."""
+    """Write a new key, by which nodes of several machines authenticate each other."""
 
     takes, example = "FILE", "job.key"
     file = Argument(type=path, metavar="FILE")

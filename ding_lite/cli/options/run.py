@@ -1,7 +1,7 @@
-"""The options of a run, each spelled once.
+"""The options of a run, each defined once.
 
-`train` and `evolve`, their commands and the programs of `examples/` have theirs from here. What a
-run is made of imports far more than `--help` has time for, and is no part of this module.
+`train` and `evolve`, their commands and the programs of `examples/` use these definitions. The
+modules that make a run are not imported here, as they would slow down `--help`.
 """
 
 # ruff: noqa: RUF009 - `_option` makes a field
@@ -54,13 +54,13 @@ def _option(
     """Make the field of an option.
 
     Args:
-        default: Its value unless it is chosen.
-        of: What always has it: `train`, `evolve`, and programs. A program may have others, too.
-        kind: `run`; `env`, of the environment; `part`, of the policy; `setting`, which is also one.
-        in_file: Whether a file of settings may have it.
-        flag: How it is typed, where not by its name.
-        usual: What holds unless it is chosen, in words.
-        **typed: Keywords of `add_argument`; without any it is for Python alone.
+        default: The value if the option is not given.
+        of: The commands that always have it: `train`, `evolve`, `program`. A program may have more.
+        kind: `run`; `env`, of the environment; `part`, of the policy; `setting`, also a setting.
+        in_file: Whether a file of settings may contain it.
+        flag: The flag on the command line, if it is not the name.
+        usual: The default in words, for the help.
+        **typed: Keywords of `add_argument`; without any the option exists only in Python.
     """
     facts = {"of": of.split(), "kind": kind, "in_file": in_file, "flag": flag, "usual": usual}
     return field(default=default, metadata={**facts, "typed": typed})
@@ -71,7 +71,7 @@ class RunOptions:
     """All options of a run."""
 
     env: str | EnvMaker = _option(kind="env", metavar="ENV")
-    """An environment of gymnasium's registry, such as CartPole-v1, or of yours:
+    """An environment of gymnasium's registry, such as CartPole-v1, or one of your own:
     package.module:Env-v0, or path/to/file.py:MyEnv."""
     env_args: Mapping[str, Any] | None = _option(
         None,
@@ -81,17 +81,17 @@ class RunOptions:
         action=arguments.Pairs,
         metavar="NAME=VALUE",
     )
-    """Keywords for the environment, such as length=12."""
+    """Keyword arguments of the environment, such as length=12."""
     wrappers: Sequence[EnvWrapper] = _option((), kind="env")
-    """Functions around each environment, the first one innermost."""
+    """Wrappers of each environment, the first one innermost."""
     imports: Sequence[str] = _option(
         (), kind="env", flag="--import", action="append", metavar="MODULE"
     )
-    """Modules and files to import before, which may register environments."""
+    """Modules and files to import first, which may register environments."""
     network: MakeModule | None = _option(None, kind="part")
-    """A network of your own, as the policy takes it: a module, or a class or function of the spec
-    that makes one. A class or a function at the top of a module or a file is found again by
-    `load_policy`, `ding-lite watch` and `export`. Each agent of a population has one of its own."""
+    """A network of your own: a module, or a class or function of the spec that makes one.
+    `load_policy`, `ding-lite watch` and `export` import it again if it is a class or a function at
+    the top level of a module or a file. Each agent of a population has a network of its own."""
     actor: MakeModule | None = _option(None, kind="part")
     """An actor of your own, likewise."""
     critic: MakeModule | None = _option(None, kind="part")
@@ -99,7 +99,7 @@ class RunOptions:
     optimizer: MakeOptimizer | None = _option(None, kind="part")
     """An optimiser such as `torch.optim.RMSprop`."""
     use: Sequence[Middleware] = _option(())
-    """Middleware of your own, run behind learning and evaluation in each step, and before the
+    """Middleware of your own, run in each step after learning and evaluation, and before the
     metrics are written: `[mw.report(fn, every=50)]`."""
     population: int = _option(
         1,
@@ -109,57 +109,57 @@ class RunOptions:
         type=arguments.whole_number(1),
         metavar="N",
     )
-    """How many agents there are."""
+    """Number of agents."""
     num_envs: int = _option(
         1, in_file=True, usual=str(NUM_ENVS), type=arguments.whole_number(1), metavar="N"
     )
-    """Environments that are stepped together; agents take turns in them."""
+    """Number of environments that are stepped together; agents take turns in them."""
     seed: int = _option(
         0, of=_ALL, in_file=True, usual="0", type=arguments.whole_number(0), metavar="N"
     )
-    """Decides everything that is random."""
+    """The seed of all random numbers."""
     target: float = _option(
         in_file=True,
         usual="that of the environment, if it has one",
         type=arguments.number,
         metavar="RETURN",
     )
-    """The mean return of 20 greedy episodes of one policy that counts as solved, which ends the
-    run."""
+    """The mean return of 20 greedy episodes at which the environment counts as solved and the run
+    ends."""
     max_env_steps: int = _option(
         in_file=True,
-        usual="that of a preset, else {max_env_steps}",
+        usual="that of the preset, else {max_env_steps}",
         type=arguments.whole_number(1),
         metavar="N",
     )
-    """Where the run ends at the latest; env steps that evaluate a population count, too."""
+    """Maximum number of env steps, including those of evaluations of a population."""
     nodes: int = _option(1, of="", type=arguments.whole_number(1), metavar="N")
-    """How many processes share the work; 1 does all in one."""
+    """Number of processes; 1 runs everything in one."""
     criterion: CriterionName = _option("greedy", of="", choices=("greedy", "seed"))
-    """Which episodes tell whether it is solved: greedy ones, or (seed) those of collectors, where
-    the smoothed return of one is above the target five times in a row."""
+    """The episodes that decide whether it is solved: greedy evaluations, or (seed) those of a
+    collector, if its smoothed return is above the target five times in a row."""
     out: Path | None = _option(
         None, of=_ALL, usual="the next number under {runs}", type=arguments.path, metavar="DIR"
     )
     """The directory of the run."""
     resume: bool = _option(False, of=_ALL, action="store_true")
-    """Go on with the run in `out` where its last checkpoint was saved, with the settings that it
-    was begun with; begin it if there is none."""
+    """Continue the run in `out` from its last checkpoint, with the settings of its start; without
+    a checkpoint, start it."""
     config: Path | None = _option(None, type=arguments.path, metavar="FILE")
-    """A TOML file of settings and options, or the config.json of a run; what is given beside it
-    wins."""
+    """A TOML file of settings and options, or the config.json of a run; values that are given
+    directly override it."""
     report: tuple[str, ...] = _option((), action="append", metavar="FILE:NAME")
-    """A function of yours that gets the newest of every metric and the env steps, each time a row
-    of metrics is written: path/to/file.py:my_logger."""
+    """A function of your own that is called with the newest value of every metric and the env
+    steps whenever a row of metrics is written: path/to/file.py:my_logger."""
     smoke: bool = _option(False, of=_ALL, action="store_true")
-    """Only try it out, for 2,000 env steps."""
+    """Only a trial, of 2,000 env steps."""
     device: str = _option("cpu", in_file=True, usual="cpu", metavar="DEVICE")
     """The device of the networks, as PyTorch names it, such as cuda."""
     compile: Compile = _option(
         None, of="train", in_file=True, choices=("torch", "graph"), metavar="HOW"
     )
-    """Compile the networks for updates: torch by torch.compile, graph by CUDA graphs. In Python
-    also a compiler of your own."""
+    """Compile the networks for updates: torch uses torch.compile, graph uses CUDA graphs. In Python
+    it may also be a compiler of your own."""
     quiet: bool = _option(False, action="store_true")
     """Show nothing on standard error."""
 
@@ -170,13 +170,13 @@ OF_ENVS, PARTS, NO_SETTINGS = (
     tuple(one.name for one in _OF_CALLS if one.metadata["kind"] == kind)
     for kind in ("env", "part", "run")
 )
-"""Options of the environment, of the policy's parts, and of runs, which are no settings."""
+"""Options of the environment, of the policy's parts, and of runs, which are not settings."""
 
 
 def add_options(
     parser: argparse.ArgumentParser, *, of: str, given: Mapping[str, Any] | None = None
 ) -> None:
-    """Add the options of a command, or those of a program, which `given` names with defaults."""
+    """Add the options of a command or a program; `given` names further ones, with defaults."""
     given = given or {}
     for one in fields(RunOptions):
         name, typed = one.name, dict(one.metadata["typed"])
@@ -223,7 +223,7 @@ def documented(of: str) -> Callable[[FunctionT], FunctionT]:
 
 
 def sentences_of(config: type) -> dict[str, str]:
-    """Read the sentences below the fields of a dataclass, those that it inherits included."""
+    """Read the sentences below the fields of a dataclass, including inherited fields."""
     found: dict[str, str] = {}
     for cls in reversed(config.__mro__[:-1]):
         [definition] = ast.parse(inspect.getsource(cls)).body
@@ -233,7 +233,7 @@ def sentences_of(config: type) -> dict[str, str]:
 
 
 def sentences_below(definition: ast.ClassDef) -> dict[str, str]:
-    """Read the sentences below what a class assigns, by its names."""
+    """Read the sentences below the assignments of a class, by the assigned names."""
     found = {}
     for one, text in zip(definition.body, definition.body[1:], strict=False):
         if isinstance(one, ast.AnnAssign | ast.Assign) and isinstance(text, ast.Expr):

@@ -1,1 +1,1 @@
-"""`ding-lite report` and `ding-lite runs`: what runs have left, as a page and as a table."""
+"""`ding-lite report` and `ding-lite runs`: runs as a page and as a table."""

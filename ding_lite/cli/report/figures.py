@@ -1,6 +1,6 @@
-"""Figures of a report: inline SVG, drawn by its own hands, so that it follows the page's colours.
+"""Figures of a report as inline SVG, which follows the colours of the page.
 
-Elements are built as a tree and escaped when they are written: names in a run are any text.
+Elements are built as a tree and escaped when they are written, as names in a run may be any text.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _MOST_POINTS = 300
 _MOST_MARKS = 40
 _ROW = 24
 LARGEST = 1e150
-"""The bound of what is drawn: differences and shares of such numbers are finite."""
+"""The bound of drawn numbers, within which differences and ratios are finite."""
 
 
 class Line(NamedTuple):
-    """A curve, with a band around it where it stands for several."""
+    """A curve, with a band around it if it summarises several curves."""
 
     label: str
     x: NumpyArray
@@ -71,7 +71,7 @@ def chart(
     target: float | None = None,
     note: str = "",
 ) -> Element:
-    """Draw curves over env steps or something else; each point of a short one tells its value."""
+    """Draw curves over env steps or another quantity; points of short curves show their values."""
     lines = [one.tamed() for one in lines]
     values = [part for one in lines for part in (one.y, one.low, one.high) if part is not None]
     if target is not None and abs(target) < LARGEST:
@@ -145,7 +145,7 @@ def _svg(parts: Sequence[Element], label: str, height: int) -> Element:
 
 
 def _range(values: Sequence[NumpyArray], *, at_zero: bool) -> tuple[float, float]:
-    """Return the bounds of an axis: from 0 where nothing lies below, and never of no length."""
+    """Return the bounds of an axis, which begins at 0 if no value is below, and is never empty."""
     low = min(float(part.min()) for part in values)
     high = max(float(part.max()) for part in values)
     low = min(low, 0.0) if at_zero and low >= 0 else low
@@ -157,7 +157,7 @@ def _range(values: Sequence[NumpyArray], *, at_zero: bool) -> tuple[float, float
 
 
 def ticks(low: float, high: float, *, most: int) -> list[float]:
-    """Return the round numbers between two, at most so many and one."""
+    """Return at most `most` + 1 round numbers between two bounds."""
     step = 10.0 ** math.floor(math.log10((high - low) / most))
     step *= next(
         factor for factor in (1, 2, 2.5, 5, 10, 20) if (high - low) <= most * step * factor
@@ -173,7 +173,7 @@ def _short(value: float) -> str:
 
 
 def family(lives: Sequence[Mapping[str, Any]]) -> Element:
-    """Draw the lineage of a population: a column a generation, a row a place, a colour a family."""
+    """Draw the lineage of a population: columns are generations, rows places, colours families."""
     at = {(life["generation"], life["id"]): life["place"] for life in lives}
     parents = {life["id"]: life["parent"] for life in lives}
     first = {number: _ancestor(number, parents) for number in parents}
@@ -212,7 +212,7 @@ def family(lives: Sequence[Mapping[str, Any]]) -> Element:
 def _ancestor(number: int, parents: Mapping[int, int | None]) -> int:
     seen: set[int] = set()
     parent = parents.get(number)
-    while parent is not None and number not in seen:  # a damaged file may have a circle
+    while parent is not None and number not in seen:  # a damaged file may contain a cycle
         seen.add(number)
         number, parent = parent, parents.get(parent)
     return number

@@ -1,4 +1,4 @@
-"""The page of a report: one HTML file without a script, a link, or anything from elsewhere."""
+"""The page of a report: one HTML file without scripts, links or external resources."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ding_lite.recipes.runs.results import Result, group_results, spread_of, tit
 from ding_lite.version import __version__
 
 POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'"
-"""The content security policy: a browser takes nothing but the page itself."""
+"""The content security policy: a browser loads nothing except the page itself."""
 _RETURNS = {
     "eval_return": "Evaluations: return of greedy episodes",
     "return": "Training: return of an episode",
 }
 _COUNTED = {"step", "wall_s", "env_step", "eval_env_step", "episode_return"}
-"""Metrics that are no curve of their own, or that another one shows better."""
+"""Metrics without a curve of their own."""
 _SENT = ("events_out", "ctx_out", "items_out")
 _RECEIVED = ("events_in", "ctx_in")
 _MOST_EVALUATIONS = 200
@@ -35,11 +35,11 @@ _SEVERAL_SEEDS = (
 )
 
 Films = Mapping[str, Element | str]
-"""By the directory of a run: its video, or the reason why there is none."""
+"""The video of a run, or the reason why there is none, by the run's directory."""
 
 
 class Group:
-    """Runs that differ by their seeds alone, with their colour on the page."""
+    """Runs that differ only in their seeds, with their colour on the page."""
 
     def __init__(self, label: str, runs: Sequence[Record], color: int) -> None:
         self.label = label
@@ -55,7 +55,7 @@ class Group:
         return max(self.runs, key=_best)
 
     def line(self, metric: str) -> Line | None:
-        """Return the curve of a metric; None where no run has it."""
+        """Return the curve of a metric; None if no run has it."""
         results = [run.result for run in self.runs if run.result.has(metric)]
         if not results:
             return None
@@ -71,7 +71,7 @@ def _best(run: Record) -> float:
 
 
 def page(results: Sequence[Result], films: Films, *, refresh: int | None = None) -> bytes:
-    """Write the page of some runs; a browser asks again after `refresh` seconds."""
+    """Return the HTML page of runs; with `refresh` a browser reloads it after so many seconds."""
     groups = grouped(results)
     title = title_of(group_results(results))
     sections = [_summary(groups), _curves(groups), _films(groups, films), _stages(groups)]
@@ -110,7 +110,7 @@ def document(
 
 
 def grouped(results: Sequence[Result]) -> list[Group]:
-    """Put runs together that differ by their seeds alone."""
+    """Group runs that differ only in their seeds."""
     return [
         Group(group.label, [Record(run) for run in group.runs], k)
         for k, group in enumerate(group_results(results))
@@ -126,7 +126,7 @@ def _folded(title: str, *content: Element | str) -> Element:
 
 
 def _table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Element | str]]) -> Element:
-    """Make a table that scrolls by itself where the page is too narrow."""
+    """Make a table with a scroll bar of its own for narrow pages."""
     head = tag("tr", *(tag("th", heading, scope="col") for heading in headings))
     body = [
         tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:]))

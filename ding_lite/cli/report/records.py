@@ -1,7 +1,7 @@
-"""Read what runs record beside their curves: state, pipeline, nodes, lineage, command.
+"""Read the state, pipeline, nodes, lineage and command of runs.
 
-Runs may be from elsewhere, of other versions, or going on: a line or a file that cannot be
-understood counts as missing.
+Runs may be of other machines or versions, or still train, so a line or a file that cannot be read
+counts as missing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ State: TypeAlias = Literal["done", "going", "interrupted"]
 _MOST_BYTES = 64 << 20
 _EVOLVE = "evolve-"
 _MOST = 1_000_000
-"""Agents, generations and places of a population."""
+"""The maximum number of agents, generations and places of a population."""
 _STAGE = re.compile(r" *\d+  (?P<name>.+?) +on (?P<marks>.+)")
 
 
@@ -48,7 +48,7 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """One run, with all that it has recorded."""
+    """One run and its records."""
 
     result: Result
 
@@ -65,7 +65,7 @@ class Record:
 
     @cached_property
     def verdict(self) -> dict[str, Any]:
-        """The last line of the run; empty where it has not ended."""
+        """The last line of the run; empty if it has not ended."""
         with suppress(OSError, ValueError):
             return read_json_object(self.directory / RESULT, most=_MOST_BYTES)
         return {}
@@ -76,12 +76,12 @@ class Record:
 
     @property
     def metric(self) -> str:
-        """The metric that it is judged by: evaluations, or returns where there are none."""
+        """The metric by which it is judged: that of evaluations, or of training without them."""
         return "eval_return" if self.result.has("eval_return") else "return"
 
     @cached_property
     def state(self) -> State:
-        """Whether it is done, goes on, or was interrupted."""
+        """Whether the run is done, going, or interrupted."""
         if is_locked(self.directory):
             return "going"
         options = self.result.description.get("options") or {}
@@ -92,7 +92,7 @@ class Record:
 
     @property
     def changed(self) -> float:
-        """When it wrote last, in seconds since 1970."""
+        """The time of its last write, in seconds since 1970."""
         files = [self.directory / name for name in (METRICS, CONFIG)]
         return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
 
@@ -117,7 +117,7 @@ class Record:
 
     @cached_property
     def nodes(self) -> dict[int, list[dict[str, Any]]]:
-        """The counts of each node, over `wall_s`; a job that goes on begins where it was."""
+        """The counts of each node over `wall_s`; those of a resumed job follow the earlier ones."""
         found: dict[int, list[dict[str, Any]]] = {}
         before = newest = 0.0
         for line in _lines(self.directory / NODES):
@@ -134,12 +134,12 @@ class Record:
 
     @cached_property
     def lives(self) -> list[dict[str, Any]]:
-        """The lines of its lineage: each agent of each generation."""
+        """The lines of the lineage, one for each agent of each generation."""
         return [life for life in _lines(self.directory / LINEAGE) if _is_life(life)]
 
     @property
     def command(self) -> str:
-        """The command that repeats it; empty where that is not known."""
+        """The command that repeats the run; empty if it is not known."""
         told = self.result.description.get("command")
         words = [word for word in told if isinstance(word, str)] if isinstance(told, list) else []
         if words == told and words[:1] in (["ding-lite"], ["python"]):
@@ -183,14 +183,14 @@ def _is_life(line: Mapping[str, Any]) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """Return whether something is a number that can be drawn: finite, and not beyond all bounds."""
+    """Return whether a value is a number that can be drawn: finite and below `LARGEST`."""
     return isinstance(value, int | float) and abs(value) < LARGEST
 
 
 def rates(
     points: Sequence[Mapping[str, Any]], names: Sequence[str]
 ) -> tuple[NumpyArray, NumpyArray]:
-    """Return seconds, and the sum of some counts per second since the point before."""
+    """Return the seconds, and the sum of some counts per second since the previous point."""
     told = [(p["wall_s"], sum(p[name] for name in names if is_number(p.get(name)))) for p in points]
     x, y = [0.0], [0.0]
     for (then, before), (now, count) in pairwise([(0.0, 0.0), *told]):

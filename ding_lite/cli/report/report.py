@@ -1,4 +1,4 @@
-"""`ding-lite report`: write runs down as one HTML file, or serve it while they go on."""
+"""`ding-lite report`: write a report of runs as one HTML file, or serve it while they train."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from ding_lite.recipes.runs.results import Result, find_results
 from ding_lite.recipes.runs.video import play_and_film
 
 _REFRESH = 5
-"""Seconds from one page to the next, live."""
+"""Seconds between two reloads of a live page."""
 _SECONDS, _STEPS = 20.0, 1_000
-"""Where a film ends at the latest: what it takes to make, and its env steps."""
+"""The limits of a video: seconds to record it, and env steps."""
 _MOST_FILMS = 4
 
 
@@ -60,7 +60,7 @@ def _serve(patterns: Sequence[str], port: int) -> None:
     def make() -> bytes:
         try:
             return page(find_results(patterns), {}, refresh=_REFRESH)
-        except (DingLiteError, OSError) as error:  # a file may go while it is read
+        except (DingLiteError, OSError) as error:  # a file may be removed while it is read
             return document("No report yet", "", [tag("p", str(error))], refresh=_REFRESH)
 
     with Server(make, port) as server:
@@ -69,7 +69,7 @@ def _serve(patterns: Sequence[str], port: int) -> None:
 
 
 def _films(results: Sequence[Result], *, trust: bool) -> dict[str, Element | str]:
-    """Film the best policy of each group of runs, or say why that cannot be."""
+    """Return a video of the best policy of each group of runs, or the reason why there is none."""
     look_here()
     best = [group.best for group in grouped(results)[:_MOST_FILMS]]
     return {str(run.directory): _film(run, trust=trust) for run in best}

@@ -20,7 +20,7 @@ from ding_lite.rl.envs.naming import short_name
 
 
 def list_runs(folder: str, *, sort: str, as_json: bool) -> int:
-    """Print a table of runs, and a sentence for each directory that is damaged; return the code."""
+    """Print a table of runs, and an error for each damaged directory; return the exit code."""
     configure("warning")
     rows: list[dict[str, Any]] = []
     for directory in runs_in(Path(folder)) if Path(folder).is_dir() else ():
@@ -57,7 +57,7 @@ def _row(run: Record) -> dict[str, Any]:
 
 
 def _rank(value: str | float | None) -> tuple[bool, bool, Any]:
-    """Order numbers from the largest on, then texts, and what is missing last."""
+    """Return a sort key: numbers in descending order, then texts, then missing values."""
     if isinstance(value, int | float):
         return False, False, -value
     return value is None, True, value

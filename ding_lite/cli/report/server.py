@@ -1,7 +1,7 @@
-"""Serve one page on loopback, made anew for each request, until Ctrl-C.
+"""Serve one page on loopback, generated for each request, until Ctrl-C.
 
-Only this machine can connect. A page of another site could still ask through the browser, under a
-name that leads here: so requests are answered only where they name this machine as their host.
+Only this machine can connect. Another site could still send requests through the browser by DNS
+rebinding, so only requests with this machine in their Host header are answered.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAMES = (HOST, "localhost")
 
 
 class Server(ThreadingHTTPServer):
-    """Serves what `make()` returns, at `/` alone, on a port that must be free; 0 takes any."""
+    """Serves the page `make()` at `/` on a free port; port 0 chooses one."""
 
     daemon_threads = True
 
@@ -35,7 +35,7 @@ class Server(ThreadingHTTPServer):
             ) from error
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as there
-        """Say nothing of a browser that has gone; all else is a fault of ours."""
+        """Ignore errors of closed connections; other errors are bugs and are shown."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -45,7 +45,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def hosts(self) -> set[str]:
-        """The names by which a request may call this machine."""
+        """The accepted values of the Host header."""
         return {f"{name}:{self.server_port}" for name in _NAMES}
 
 
@@ -81,4 +81,4 @@ class _Handler(BaseHTTPRequestHandler):
         super().end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Keep the terminal clean."""
+        """Do not log requests."""

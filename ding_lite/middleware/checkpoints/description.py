@@ -1,4 +1,4 @@
-"""Describe the parts of a run in plain values, and compare those saved with a program's."""
+"""Describe the parts of a run in plain values, and compare saved parts with a program's."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _FORMER_KINDS = {
     "_Recall": "_ReplayTrajectories",
     "_Tally": "_CountCollected",
 }
-"""Classes of parts by the names that earlier releases have saved."""
+"""The current names of classes of parts, by their names in earlier releases."""
 
 
 def describe(part: object) -> dict[str, Any]:
-    """Describe a part of a run in plain values: enough to make a policy like it.
+    """Describe a part of a run in plain values, from which such a policy can be made again.
 
     Returns:
-        `kind`, the name of its class; and where it has them `config`, its settings, `env`, what it
-        was made for, `given`, the names of what its user gave of it, and `class`, by which one of
-        the user's own is found again; None stands for what cannot be. Where it names code of the
-        user, it has a `signature`.
+        `kind`, the name of its class; and, if it has them, `config`, its settings; `env`, its
+        environment; `given`, the names of parts from the user, such as a network; and `class`, the
+        import name of a class of the user. A name is None if the object cannot be imported. A
+        description that names code of the user has a `signature`.
     """
     about: dict[str, Any] = {"kind": type(part).__name__}
     config = getattr(part, "config", None)
@@ -54,7 +54,7 @@ def describe(part: object) -> dict[str, Any]:
 
 
 def named_code(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a description names of the user's code: it is imported to load the policy."""
+    """Return the names of the user's code in a description, which loading the policy imports."""
     env = about.get("env", {})
     named = {key: about[key] for key in ("given", "class") if about.get(key)}
     if "made_by" in env or ":" in str(env.get("env_id")):
@@ -63,14 +63,14 @@ def named_code(about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_alone(policy: object) -> dict[str, Any]:
-    """Describe a policy that a checkpoint holds alone, for `described_policy`."""
+    """Describe the only part of a checkpoint, a policy, for `described_policy`."""
     return {POLICY: describe(policy)}
 
 
 def described_policy(meta: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """Find the policy among what a checkpoint's `meta` describes, and its name.
+    """Return the name and the description of the policy in a checkpoint's `meta`.
 
-    That is None where it was saved alone.
+    The name is None if the policy is the only part.
     """
     alone, parts = meta.get(POLICY), described_parts(meta)
     if isinstance(alone, dict) and isinstance(alone.get("kind"), str):
@@ -85,7 +85,7 @@ def described_policy(meta: Mapping[str, Any]) -> tuple[str | None, dict[str, Any
 
 
 def described_parts(meta: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None:
-    """Return what a checkpoint says of its parts; None where it says nothing of that kind."""
+    """Return the descriptions of a checkpoint's parts; None if there are none or they are wrong."""
     parts = meta.get(PARTS)
     if not isinstance(parts, dict):
         return None
@@ -100,7 +100,7 @@ def described_parts(meta: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None
 
 
 def _plain(value: object) -> object:
-    """Return a setting as a checkpoint can hold it, and so that it compares equal later."""
+    """Convert a setting to a value that a checkpoint can hold and that compares equal later."""
     if isinstance(value, tuple | list):
         return tuple(_plain(item) for item in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -125,9 +125,9 @@ def usual_settings(part: object) -> dict[str, Any]:
 def check_fits(
     saved: Mapping[str, Any] | None, wanted: Mapping[str, Any], usual: Mapping[str, Any]
 ) -> None:
-    """Refuse to go on with something else than what was saved.
+    """Refuse to resume with other parts, environments or settings than the saved ones.
 
-    A setting that an earlier version did not have was its default.
+    A setting that an earlier version did not have counts as its default.
     """
     kinds = {
         name: _FORMER_KINDS.get(about["kind"], about["kind"])

@@ -21,9 +21,9 @@ def check_finite(
     train_iter: int,
     directory: Path,
 ) -> None:
-    """Refuse to save a policy that is broken.
+    """Refuse to save a policy with weights that are no longer finite.
 
-    `known` is what `not_finite` returned before it learned.
+    `known` is the result of `not_finite` before the first update.
     """
     for path in not_finite(state):
         if path not in known:
@@ -35,7 +35,7 @@ def check_finite(
 
 
 def not_finite(state: Mapping[str, Any]) -> list[TreePath]:
-    """Return which arrays of a state hold NaN or infinity, as the mask of an attention does."""
+    """Return the paths of arrays that contain NaN or infinity, such as a mask of attention."""
     return [path for path, leaf in leaves(state) if not _is_finite(leaf)]
 
 
@@ -44,4 +44,4 @@ def _is_finite(leaf: object) -> bool:
         return not leaf.is_floating_point() or bool(leaf.detach().double().isfinite().all())
     if isinstance(leaf, np.ndarray):
         return leaf.dtype.kind != "f" or bool(np.isfinite(leaf).all())
-    return True  # such as the infinity with which a schedule of PyTorch begins
+    return True  # a PyTorch scheduler may begin with the number infinity

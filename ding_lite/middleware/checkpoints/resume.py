@@ -1,4 +1,4 @@
-"""Resume a run from what was saved of it."""
+"""Resume a run from its checkpoint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ding_lite.rl.checkpoint.save_load import MANIFEST, load_checkpoint
 _MISFITS = (
     *(KeyError, IndexError, AttributeError, TypeError, ValueError, OverflowError, RuntimeError),
 )
-"""Errors that parts raise when a state has not their form."""
+"""Errors that parts raise if a state has the wrong form."""
 _COUNTERS = ("total_step", "env_step", "train_iter", "eval_value")
 
 
@@ -37,24 +37,24 @@ def resume(
     directory: str | os.PathLike[str],
     processes: Processes | None = None,
 ) -> dict[str, Any] | None:
-    """Make everything what it was when `checkpoint` saved the same parts.
+    """Restore the parts that `checkpoint` has saved.
 
-    Call it before `task.run`, once all middleware are in use. A run in one process then goes on
-    as if it had never ended, bit for bit.
+    Call it before `task.run`, after all middleware are added. A run in one process then continues
+    bit for bit as if it had not been interrupted.
 
     Args:
-        parts: What was saved, by the same names.
-        directory: Where.
-        processes: As many as have saved together; each of them comes here.
+        parts: The same parts by the same names as in `checkpoint`.
+        directory: The directory of the checkpoint.
+        processes: As many processes as have saved; all of them must call this function.
 
     Returns:
         The counters: `total_step`, `env_step` and `train_iter`; and `eval_value`, the newest
-        evaluation, if there was one. None where processes have saved nothing yet.
+        evaluation, if there was one. None if `processes` is given and nothing was saved yet.
 
     Raises:
         CheckpointError: There is no checkpoint, it is damaged, or it is one of other parts, of
-            another environment, or of other settings of a policy; or a process has none of the step
-            that the main one goes on from.
+            another environment, or of other settings of a policy; or a process has no checkpoint of
+            the main process's step.
     """
     if processes is not None:
         place = _newest_of_all(Path(directory), processes)
@@ -74,7 +74,7 @@ def resume(
 
 
 def _newest_of_all(directory: Path, processes: Processes) -> Path | None:
-    """Return where this process has saved the step that the main one goes on from."""
+    """Return this process's checkpoint of the step from which the main process continues."""
     places = [place_of(directory, processes.rank, turn) for turn in range(2)]
     steps = {_step_of(place): place for place in places}
     step = processes.broadcast("the step to go on from", _step_of(places[0]))
@@ -92,7 +92,7 @@ def _newest_of_all(directory: Path, processes: Processes) -> Path | None:
 
 
 def _step_of(place: Path) -> int | None:
-    """Return the step of a checkpoint; None where there is none."""
+    """Return the step of a checkpoint; None if there is no checkpoint."""
     if not (place / MANIFEST).exists():
         return None
     return int(load_checkpoint(place).meta["total_step"])
@@ -100,7 +100,7 @@ def _step_of(place: Path) -> int | None:
 
 @contextmanager
 def fitting(name: str, directory: str | os.PathLike[str]) -> Iterator[None]:
-    """Name the part and the directory when a saved state does not fit the part."""
+    """Raise CheckpointError with the part and the directory if a saved state does not fit."""
     try:
         yield
     except (CheckpointError, ShapeError) as error:

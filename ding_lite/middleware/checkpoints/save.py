@@ -1,9 +1,9 @@
 """Save all parts of a run.
 
-Of several Accelerate processes each saves its own parts, as its replay, its environments and its
-random numbers are its own. The others do so first, by turns in one of two places; then the main
-process saves, which is what makes the new checkpoint the valid one. Whichever process is killed on
-the way, the main process's checkpoint is of a step that all others have saved, too.
+Each of several Accelerate processes saves its own parts, since it has its own replay, environments
+and random numbers. The other processes save first, alternating between two directories. Then the
+main process saves, which makes the new checkpoint valid. Whichever process is killed meanwhile, all
+other processes have a checkpoint of the main process's step.
 """
 
 from __future__ import annotations
@@ -39,38 +39,37 @@ def checkpoint(
     every: int | None = None,
     every_env_steps: int | None = None,
 ) -> Middleware:
-    """Save a policy, or all that a run consists of, now and then and when the run ends.
+    """Save a policy, or all parts of a run, periodically and when the run ends.
 
-    It saves behind the step, when all middleware have done their part, and also after Ctrl-C. A
-    save replaces the one before only when it is complete. After any other error, or a second
-    Ctrl-C in the middle of a step, nothing is saved, and a weight that is not finite is
-    refused: the last good checkpoint stays. An environment that hangs or fails after Ctrl-C
-    loses its own step only: what the whole steps before have made is saved.
+    It saves after the step, when all middleware are done, and also after Ctrl-C. A checkpoint
+    replaces the previous one only when it is complete. After any other error, or a second Ctrl-C
+    in the middle of a step, nothing is saved, and weights that are not finite are not saved: the
+    last good checkpoint remains. If an environment hangs or fails after Ctrl-C, only that step is
+    lost: the complete steps before it are saved.
 
     Context:
         reads: env_step, eval_value, total_step, train_iter
 
     Args:
-        parts: A policy, which `load_checkpoint(directory).state` is the state of; or everything
-            that is to go on exactly, by names of yours, for `resume`: the policy, the replay,
-            the envs, the task.
-        directory: Made when the run begins, if need be.
-        processes: All that are to save at the same step, and must come here in every step. The
-            main one saves in `directory`, the others beside it: rank 1 by turns in
-            `<directory>-1-0` and `<directory>-1-1`. All of one machine, or of several.
-        every: Steps of the pipeline from one save to the next. A save of a small policy costs
-            milliseconds; of a large replay what has changed since the last one is written.
-        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
+        parts: A policy, with its state in `load_checkpoint(directory).state`; or all parts that an
+            exact `resume` needs, by names of your choice: the policy, the replay, the envs, the
+            task.
+        directory: The directory of the checkpoint. It is made when the run begins.
+        processes: The processes that save at the same step; all must run this middleware in every
+            step. The main process saves in `directory`, the others beside it: rank 1 alternates
+            between `<directory>-1-0` and `<directory>-1-1`. They may run on several machines.
+        every: Steps of the pipeline from one save to the next. Saving a small policy takes
+            milliseconds; of a large replay only changes since the last save are written.
+        every_env_steps: Env steps of the ctx from one save to the next, instead of `every`.
 
     Raises:
         ConfigError: `directory` is a file, or a setting is out of range.
-        CheckpointError: A policy has a state that cannot be saved; of other parts, which another
-            node may keep, when the run begins. What they have only once they have run or learned is
-            checked behind the first step, and behind the first update.
-        NonFiniteError: In a step: a weight of the policy that was finite is not, and nothing was
-            saved.
-        MiddlewareError: In a step: another process is somewhere else in its program.
-        PeerLost: In a step: another process is gone, or has not come in time.
+        CheckpointError: The state of a policy cannot be saved. Other parts, which may be used on
+            another node only, are checked when the run begins; state that exists only after running
+            or learning is checked after the first step and after the first update.
+        NonFiniteError: In a step: a weight of the policy is no longer finite; nothing was saved.
+        MiddlewareError: In a step: another process is at another place of its program.
+        PeerLost: In a step: another process has ended, or has not responded in time.
 
     Example:
         >>> from ding_lite import Task
@@ -122,7 +121,7 @@ def stateful(part: object, name: str) -> Stateful:
 
 
 class _Checkpoint:
-    """Saves behind its steps, and once more when the run ends with the policy intact."""
+    """Saves after steps, and once more when the run ends without an error within a step."""
 
     __name__ = "checkpoint"
 
@@ -147,7 +146,7 @@ class _Checkpoint:
                 f"Choose one that you may write to."
             ) from error
         for name, part in self._checkable():
-            if not isinstance(part, Task):  # its other middleware may be entered later
+            if not isinstance(part, Task):  # its other middleware may not be entered yet
                 check_saveable(part.state_dict(), name)
         return self
 
@@ -167,13 +166,13 @@ class _Checkpoint:
             self._check()
 
     def _check(self) -> None:
-        """Refuse now what a save would refuse: optimisers have a state once they have stepped."""
+        """Check that all parts can be saved; optimisers have a state after their first step."""
         self._checked_at = self._counters["train_iter"]
         for name, part in self._checkable():
             check_saveable(part.state_dict(), name)
 
     def _checkable(self) -> Iterator[tuple[str, Stateful]]:
-        """Yield the parts that are the same whether a state is taken of them or not."""
+        """Yield the parts that are not changed by `state_dict`."""
         for name, part in _named(self._parts).items():
             if not getattr(part, "is_changed_by_saving", False):
                 yield name, part
@@ -212,9 +211,9 @@ class _Checkpoint:
 
 
 class _CheckpointTogether(_Checkpoint):
-    """Saves when all the others have."""
+    """Saves the parts of one of several processes; the main process saves last."""
 
-    __name__ = "checkpoint_together"  # under which checkpoints have its state
+    __name__ = "checkpoint_together"  # the name of its state in checkpoints
 
     def __init__(
         self,
@@ -229,7 +228,7 @@ class _CheckpointTogether(_Checkpoint):
         self._turn = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return also the turn, and how many processes have saved."""
+        """Return also the newer of the two directories, and the number of processes."""
         return {**super().state_dict(), "turn": self._turn, "processes": self._processes.size}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -257,10 +256,10 @@ def place_of(directory: Path, rank: int, turn: int) -> Path:
 
 
 def _came_between_steps(error: BaseException) -> bool:
-    """Return whether a run was stopped from outside, with its last step done.
+    """Return whether a run was interrupted between two steps.
 
-    What is raised within a step carries the runtime's note that says where, also a second
-    Ctrl-C: then an update may be half done.
+    An exception that is raised within a step, also by a second Ctrl-C, has a note of the runtime
+    with its place; an update may then be incomplete.
     """
     stopped = isinstance(error, KeyboardInterrupt | SystemExit)
     return stopped and not getattr(error, "__notes__", ())

@@ -17,11 +17,11 @@ _MEANS = ("return", "episode_length")
 def count_collected(collectors: str | Iterable[str] = "collector") -> Middleware:
     """Sum the env steps and episodes of all collectors on a learner's ctx.
 
-    `ctx.env_step` becomes the sum of theirs, and the metrics say `return` and `episode_length`
-    (the means of theirs) and `episodes` (the sum). So `log`, `progress`, `curve`, `tensorboard`
-    and `stop_at` work on a node without envs. A collector that was restarted counts on. In a job
-    of one node it leaves alone what `collect` says. For a collector that plays by middleware of its
-    own it counts `ctx.env_step`.
+    `ctx.env_step` becomes the sum of all collectors' env steps. The metrics become `return` and
+    `episode_length` (means over collectors) and `episodes` (the sum). So `log`, `progress`,
+    `curve`, `tensorboard` and `stop_at` work on a node without envs. The counts of a restarted
+    collector continue. In a job of one node the values of `collect` are not changed. For a
+    collector that uses its own middleware instead of `collect`, `ctx.env_step` is counted.
 
     Context:
         writes: env_step, metrics (return, episode_length, episodes)
@@ -31,7 +31,7 @@ def count_collected(collectors: str | Iterable[str] = "collector") -> Middleware
         collectors: Patterns of the labels of the nodes that collect.
 
     Raises:
-        LabelError: A pattern is none.
+        LabelError: A pattern is malformed.
     """
     return _CountCollected(current_router(), check_patterns(collectors))
 
@@ -64,7 +64,7 @@ class _CountCollected:
                 ctx.metrics[name] = sum(ledger.means[name] for ledger in played) / len(played)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was done so far: in a resumed run the collectors begin to count anew."""
+        """Return the sums so far; after a resume the collectors count from 0."""
         ledgers = [*self._ledgers.values(), self._before]
         return {
             "env_step": sum(ledger.env_step for ledger in ledgers),
@@ -96,6 +96,6 @@ class _Ledger:
         self.means = {name: collected[name] for name in _MEANS if name in collected}
         for name in self._done:
             number = collected[name]
-            if number < self._done[name]:  # it has begun anew
+            if number < self._done[name]:  # the collector was restarted
                 self._before[name] += self._done[name]
             self._done[name] = number

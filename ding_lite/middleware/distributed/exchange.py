@@ -1,7 +1,7 @@
 """Send experience from collectors to learners, each item to exactly one of them.
 
-Both sides wait for each other: a sender for room, a receiver for items. So nothing piles up,
-whichever of them is faster, and both stop waiting when the job ends.
+A sender waits for room at the receivers, and a receiver waits for items, so that no queue grows
+without limit. Both stop waiting when the job ends.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def send(
     in_flight: int = 2,
     timeout: float | None = WAIT_S,
 ) -> Middleware:
-    """Move a ctx key to other nodes: each element of a list to exactly one of them.
+    """Move the value of a ctx key to other nodes: each element of a list to exactly one of them.
 
-    It waits while every receiver has `in_flight` items that it has not taken: so a collector is
-    never further ahead of the learners than that, and neither side needs more memory when it
-    is the faster one. Items that a node had not taken when it died go to another one; those of a
-    node that is cut off wait for it for two minutes. The key is gone from the ctx afterwards.
-    When the job ends, items that no receiver has room for are dropped.
+    It waits while every receiver has `in_flight` items that it has not received from the stream.
+    This limits how far a collector is ahead of the learners, and the memory of both. Items that
+    were pending at a node that died are sent to another node; those of a disconnected node are kept
+    for it for two minutes. The key is deleted from the ctx. When the job ends, items without a
+    receiver that has room are dropped.
 
     Context:
         reads: trajectories
@@ -44,16 +44,16 @@ def send(
 
     Args:
         key: The ctx key, usually `trajectories`, which is also the name of the stream. A value
-            that is no list is one item.
+            that is not a list is one item.
         to: Patterns of the labels of the receivers. This node may be one of them.
-        in_flight: Items that each receiver may have under way or waiting. More hides more of
-            the time that travelling takes, and lets older weights collect; 2 is usual.
-        timeout: Seconds to wait for room, with a receiver or without; None waits for ever.
+        in_flight: Maximum number of pending items of each receiver. More hides more of the latency,
+            and collects with older weights; 2 is usual.
+        timeout: Seconds to wait for a receiver with room; None waits for ever.
 
     Raises:
         ConfigError: A setting is out of range.
         LabelError: In a step: no node of the job has such a label.
-        DeadlineExceeded: In a step: no receiver has taken anything for that long.
+        DeadlineExceeded: In a step: no receiver has received an item for that long.
     """
     _check(key, timeout)
     check_all(whole(1, in_flight=in_flight))
@@ -81,7 +81,7 @@ class _Send:
 
         in_flight = self.in_flight
         if is_alone(self.router):
-            # The receiver is this node, further down: it can make no room while we wait here.
+            # The receiver is this node, later in the step: it makes no room while this call waits.
             in_flight = max(in_flight, 2 * len(items))
         began = SYSTEM_CLOCK.now()
         for item in items:
@@ -107,24 +107,24 @@ def receive(
 ) -> Middleware:
     """Wait for items that other nodes send, and put a list of them on the ctx.
 
-    It waits until there are `at_least` items, and takes along what else is there. When the job
-    ends while it waits, the list holds what has come. In a job of one node, which also sends,
-    nothing more can come while it waits: then the list is empty until there are enough.
+    It waits until there are `at_least` items, and also takes further items that have arrived. If
+    the job ends meanwhile, the list contains the items so far. In a job of one node, which also
+    sends, no items arrive while it waits: the list is empty in steps in which there are too few.
 
     Context:
         reads: weights_version
         writes: trajectories, metrics (received, receive_wait_s, staleness)
 
     Args:
-        stream: The name of the stream, and the ctx key of the list: what `send` was told,
-            usually `trajectories`.
-        at_least: Items of a step. More makes steadier updates of older data.
-        at_most: Items of a step, however many there are; four times `at_least` by default.
+        stream: The name of the stream and the ctx key of the list, as in `send`; usually
+            `trajectories`.
+        at_least: Minimum number of items in a step. More makes less noisy updates from older data.
+        at_most: Maximum number of items in a step; four times `at_least` by default.
         timeout: Seconds to wait for the next item; None waits for ever.
 
     Raises:
         ConfigError: A setting is out of range, or `at_most` is below `at_least`.
-        DeadlineExceeded: In a step: nothing has come for that long.
+        DeadlineExceeded: In a step: no item has arrived for that long.
     """
     _check(stream, timeout)
     check_all(whole(1, at_least=at_least))
@@ -182,7 +182,7 @@ class _Receive:
 
     @staticmethod
     def _report_staleness(ctx: Context, taken: list[Any]) -> None:
-        """Return the age, in versions, of the weights that have collected this."""
+        """Report the mean age, in versions, of the weights that have collected the items."""
         newest = ctx.get("weights_version")
         versions = [item.version for item in taken if hasattr(item, "version")]
         if newest is not None and versions:
@@ -201,7 +201,7 @@ def _check(key: object, timeout: float | None) -> None:
 
 
 def _check_receivers(router: Router, to: tuple[str, ...]) -> None:
-    """Refuse labels that no node has, where the labels of all are known."""
+    """Refuse labels that no node has, if the labels of all nodes are known."""
     world = router.world
     if not router.grows and all(world) and not any(matches(labels, to) for labels in world):
         known = sorted(frozenset().union(*world))

@@ -14,7 +14,7 @@ from ding_lite.settings import at_least, check_all
 
 
 def pull_weights(policy: Policy, server: GradientServer, *, every: int = 1) -> Middleware:
-    """Let a policy act, and learn, by the newest weights of a gradient server.
+    """Load the newest weights of a gradient server into a policy.
 
     Context:
         reads: total_step
@@ -22,14 +22,14 @@ def pull_weights(policy: Policy, server: GradientServer, *, every: int = 1) -> M
         keeps: weights_version
 
     Args:
-        policy: The one that acts here.
-        server: Holds the weights.
-        every: Steps of the pipeline from one look to the next. More asks less often, and lets
-            gradients be of older weights.
+        policy: The policy that acts and computes gradients on this node.
+        server: The gradient server.
+        every: Steps of the pipeline from one pull to the next. More sends fewer messages, and
+            computes gradients with older weights.
 
     Raises:
         ConfigError: `policy` is no policy, or a setting is out of range.
-        DeadlineExceeded: In a step: the server is gone for too long.
+        DeadlineExceeded: In a step: the server was not reachable for too long.
     """
     check_has(policy, "load_weights", "policy")
     check_has(server, "pull", "server")
@@ -45,10 +45,11 @@ def pull_weights(policy: Policy, server: GradientServer, *, every: int = 1) -> M
 
 
 def push_gradients(policy: Policy, server: GradientServer) -> Middleware:
-    """Compute the gradient of this step's trajectories, and let a server step along it.
+    """Compute the gradient of this step's trajectories, and push it to a gradient server.
 
-    The policy here stays as it is: `pull_weights` brings what became of it. It waits for the
-    server's receipt, and for nothing else. The metrics say too what the policy reports.
+    The server applies the gradient; the policy on this node is not changed until `pull_weights`
+    loads the new weights. The call waits for the server's receipt. The metrics include those of
+    the policy.
 
     Context:
         reads: train_iter, trajectories
@@ -57,11 +58,11 @@ def push_gradients(policy: Policy, server: GradientServer) -> Middleware:
 
     Args:
         policy: Computes gradients with `gradients(trajectories)`: A2C, PPO or IMPALA.
-        server: Gets them.
+        server: The gradient server.
 
     Raises:
         ConfigError: The policy has no `gradients`.
-        DeadlineExceeded: In a step: the server is gone for too long.
+        DeadlineExceeded: In a step: the server was not reachable for too long.
     """
     gradients = getattr(policy, "gradients", None)
     check_has(server, "push", "server")
@@ -94,10 +95,10 @@ def push_gradients(policy: Policy, server: GradientServer) -> Middleware:
 
 
 def serve_gradients(policy: Policy, server: GradientServer, *, updates: int = 25) -> Middleware:
-    """Wait on the server's owner until others have improved the weights, and load them here.
+    """Wait for updates on the node that owns the gradient server, and load the new weights.
 
-    So the rest of the pipeline may evaluate, report and save the policy. In a job of one node
-    it does not wait, as no other node pushes.
+    The rest of the pipeline can then evaluate, report and save the policy. In a job of one node it
+    does not wait, as no other node pushes gradients.
 
     Context:
         writes: train_iter, weights_version, metrics (gradients_applied, gradients_refused, \
@@ -105,8 +106,8 @@ staleness)
         keeps: train_iter, weights_version
 
     Args:
-        policy: The one of this pipeline; the server's own is another one.
-        server: Its owner is this node.
+        policy: The policy of this pipeline; the server has a policy of its own.
+        server: A gradient server that this node owns.
         updates: Updates in a step.
 
     Raises:

@@ -25,10 +25,10 @@ def rate_limit(
 ) -> Middleware:
     """Make a collector wait while it has made too many env steps for the learner's updates.
 
-    A replay lets both go at their own pace, so collectors on the learner's machine take the time
-    that it would learn in. It counts from the moment at which the learner has begun to learn:
-    until then it does not wait, unless `at_first` says so, and what the learner waits for can be
-    collected. In a job of one node it does nothing. Place it before `collect`.
+    With a replay, collectors and learner do not wait for each other, so collectors on the learner's
+    machine use CPU time that the learner needs. Counting starts with the learner's first update.
+    Before it, only `at_first` limits the env steps, so that the transitions for which the learner
+    waits can be collected. In a job of one node it does nothing. Place it before `collect`.
 
     Context:
         reads: env_step
@@ -36,11 +36,12 @@ def rate_limit(
 
     Args:
         env_steps_per_update: Env steps of this collector for each update of the learner. More
-            collects more and learns less from each; in all 4 to 32 are usual.
-        ahead: Env steps that it may be ahead of that.
-        at_first: Env steps that this collector may make before the learner's first update. What
-            an untrained policy has found fills the replay where the learner begins late. All
-            collectors together must be allowed what the learner waits for.
+            collects more data and learns less from each env step; 4 to 32 for all collectors
+            together are usual.
+        ahead: Env steps by which the collector may exceed that ratio.
+        at_first: Maximum env steps of this collector before the learner's first update. It keeps
+            transitions of the untrained policy from filling the replay if the learner begins late.
+            The sum over all collectors must reach the transitions for which the learner waits.
         timeout: Seconds to wait for the learner's next update; None waits for ever.
 
     Raises:
@@ -73,7 +74,7 @@ class _RateLimit:
         self._at_first = math.inf if at_first is None or is_alone(router) else at_first
         self._timeout = timeout
         self._begun: tuple[int, int] | None = None
-        """The learner's updates and this node's env steps at which counting began."""
+        """The learner's updates and this node's env steps when counting began."""
 
     def __call__(self, ctx: Context) -> None:
         env_step = ctx.get("env_step", 0)
@@ -103,7 +104,7 @@ class _RateLimit:
 
     def _may_go_on(self, env_step: int) -> bool:
         train_iter = self._learner.newest.get(TRAIN_ITER, 0)
-        if self._begun is None or train_iter < self._begun[0]:  # a learner that began anew, too
+        if self._begun is None or train_iter < self._begun[0]:  # the learner was restarted
             self._begun = (train_iter, env_step) if train_iter > 0 else None
         if self._begun is None:
             return env_step < self._at_first

@@ -22,13 +22,13 @@ WAIT_S = 60.0
 
 
 def publish_weights(policy: Policy, *, every: int = 1, half: bool = False) -> Middleware:
-    """Offer a policy's weights to the connected nodes, which `fetch_weights` loads them on.
+    """Publish a policy's weights to the connected nodes, where `fetch_weights` loads them.
 
-    The newest wins: a node that is slow to fetch skips versions, and neither makes this one
-    wait nor takes more memory. The first version is published when the run begins, so that
-    all nodes start with the same weights; then the versions count up.
+    Only the newest version is kept: a slow node skips versions, and does not block this node or
+    increase its memory. The first version is published when the run begins, so that all nodes start
+    with the same weights. Versions count up from 0.
 
-    A version is new where `train_iter` is; without that key each is.
+    A new version is published only if `train_iter` has changed; without that key it always is.
 
     Context:
         reads: total_step, train_iter
@@ -36,10 +36,10 @@ def publish_weights(policy: Policy, *, every: int = 1, half: bool = False) -> Mi
         keeps: weights_version
 
     Args:
-        policy: The one that learns.
+        policy: The policy that learns.
         every: Steps of the pipeline from one version to the next. 1 keeps collectors up to date;
-            more saves the copies of a large policy.
-        half: Send 16 bits a number: half the bytes, and about three digits of each.
+            more saves copies of a large policy.
+        half: Send weights as 16-bit numbers: half the bytes, and about three digits of precision.
 
     Raises:
         ConfigError: `policy` is no policy, or a setting is out of range.
@@ -75,7 +75,7 @@ class _Publish:
         ctx.keep("weights_version")
 
     def __exit__(self, *error: object) -> None:
-        """Leave what was published where it is."""
+        """Do nothing: the published weights remain available."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"version": self._version}
@@ -99,8 +99,8 @@ def fetch_weights(
 ) -> Middleware:
     """Load the newest weights that another node has published.
 
-    A version is loaded once. Before the first version arrives the policy keeps its own weights;
-    in a job of one node it always does.
+    Each version is loaded once. The policy keeps its own weights until the first version arrives,
+    and always in a job of one node.
 
     Context:
         reads: total_step, weights_version
@@ -108,19 +108,19 @@ def fetch_weights(
         keeps: weights_version
 
     Args:
-        policy: The one that acts.
-        every: Steps of the pipeline from one look to the next.
-        max_staleness: How many versions these weights may be behind what has been announced:
-            beyond that it loads newer ones before their time, and waits for them where they are
-            still on their way. 0 always acts by the newest; None never waits.
-        wait_for_new: Wait, in each such step, for a version that is not loaded yet. For a node
-            that evaluates: it has nothing to do with the same weights twice.
-        timeout: Seconds that such a wait may take; None waits for ever.
+        policy: The policy that acts.
+        every: Steps of the pipeline from one check for a new version to the next.
+        max_staleness: Maximum number of versions by which the weights may be behind the newest
+            announced version. Beyond it newer weights are loaded between checks, and waited for if
+            they have not arrived yet. 0 always acts with the newest version; None never waits.
+        wait_for_new: Wait, at each check, for a version that is not loaded yet. For a node that
+            evaluates, which needs each version only once.
+        timeout: Maximum seconds of a wait; None waits for ever.
 
     Raises:
         ConfigError: `policy` is no policy, or a setting is out of range.
-        DeadlineExceeded: In a step: the weights waited for have not arrived in time.
-        ShapeError: In a step: they are of a network of another size.
+        DeadlineExceeded: In a step: the expected weights have not arrived in time.
+        ShapeError: In a step: the weights are of a network of another size.
     """
     check_has(policy, "load_weights", "policy")
     check_all(

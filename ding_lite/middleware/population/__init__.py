@@ -1,1 +1,1 @@
-"""Middleware that trains, evaluates and breeds a population."""
+"""Middleware that trains, evaluates and evolves a population."""

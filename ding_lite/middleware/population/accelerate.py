@@ -1,8 +1,8 @@
 """Train one population in several processes that Accelerate has connected (`Processes`).
 
-Each process collects for all agents in environments of its own and learns from that. What the
-agents have become on each of them is averaged once a step, and what they are worth is judged by
-all; the main process breeds, and all go on with its population.
+Each process collects with all agents in environments of its own, and trains them on that data. The
+agents' states are averaged over processes once a step, and so are their returns in evaluations. The
+main process breeds the next generation, and all processes load it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from ding_lite.runtime.middleware import Middleware
 
 
 def average_agents(population: Population, processes: Processes) -> Middleware:
-    """Let every agent go on with the mean of what it has become on all processes.
+    """Average the state of every agent over all processes.
 
-    That are its weights, targets and what its optimiser remembers. `ctx.env_step` counts the env
-    steps of all processes from here on; schedules of the agents count those of one. When one
-    process sets `ctx.finish` all finish with the same step. Place it behind `for_each`.
+    The state includes weights, target networks and the state of the optimiser. After this
+    middleware `ctx.env_step` counts the env steps of all processes; schedules of the agents count
+    those of one process. When one process sets `ctx.finish`, all finish in the same step. Place it
+    after `for_each`.
 
     Context:
         reads: env_step, finish
@@ -35,13 +36,13 @@ def average_agents(population: Population, processes: Processes) -> Middleware:
         keeps: env_step
 
     Args:
-        population: The same on all processes, with environments of their own for each.
-        processes: All of them must come here in every step.
+        population: The same population on all processes, each with environments of its own.
+        processes: The processes; all must run this middleware in every step.
 
     Raises:
         MiddlewareError: When the run begins: a process has another population than the main
-            one. In a step: another process is somewhere else in its program.
-        PeerLost: In a step: another process is gone, or has not come in time.
+            process. In a step: another process is at another place of its program.
+        PeerLost: In a step: another process has ended, or has not responded in time.
     """
     check_has(processes, "gather", "processes")
     return _AverageAgents(population, processes)
@@ -57,7 +58,7 @@ class _AverageAgents:
         self._is_checked = self._has_begun = False
 
     def __enter__(self) -> Self:
-        """Begin a run; the first one with a population that is the same everywhere."""
+        """Begin a run; the first run checks that the population is the same on all processes."""
         if not self._is_checked:
             self._is_checked = True
             _check_same(self._population, self._processes)
@@ -67,7 +68,7 @@ class _AverageAgents:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Leave everything as it is."""
+        """Do nothing."""
 
     def __call__(self, ctx: Context) -> Iterator[None]:
         self._count(ctx)
@@ -88,7 +89,7 @@ class _AverageAgents:
         self._has_begun = bool(state["has_begun"])
 
     def _count(self, ctx: Context) -> None:
-        """Add up env steps, and let agents rest everywhere that are broken on one process."""
+        """Sum env steps, and set agents aside that are not finite on one process."""
         made = ctx.get("env_step", 0) - self._env_step
         faults = [agent.fault is not None for agent in self._population]
         rows = self._processes.gather("env steps and faults", [made, *faults])
@@ -103,7 +104,7 @@ class _AverageAgents:
 def evaluate_together(
     here: EvaluatePopulation, processes: Processes, period: Period, goal: float
 ) -> Middleware:
-    """Judge the agents by what all processes have seen of them; `here` plays, and knows no goal."""
+    """Average the returns of `here`, which has no goal of its own, over all processes."""
     check_has(processes, "gather", "processes")
     population, envs, confirm = here.population, here.envs, here.confirm
     of_each_env = math.ceil(confirm / (processes.size * envs.num_envs))
@@ -138,10 +139,10 @@ def evaluate_together(
 
 
 def share_generation(population: Population, processes: Processes, *, every: int) -> Middleware:
-    """Let all processes go on with the population that the main process has bred.
+    """Send the population of the main process to all processes after each generation.
 
-    Afterwards they compare what they have, to the last bit. Place it behind `evolve`, which only
-    the main process uses: `if processes.is_main: task.use(mw.evolve(...))`.
+    Afterwards the processes check that their populations are equal bit for bit. Place it after
+    `evolve`, which only the main process uses: `if processes.is_main: task.use(mw.evolve(...))`.
 
     Context:
         reads: total_step
@@ -149,15 +150,15 @@ def share_generation(population: Population, processes: Processes, *, every: int
         keeps: generation
 
     Args:
-        population: The same on all processes.
-        processes: All of them.
+        population: The population of this process.
+        processes: The processes; all must run this middleware in every step.
         every: Steps of the pipeline in a generation.
 
     Raises:
         ConfigError: A setting is out of range.
-        MiddlewareError: In a step: a process has another population than the main one, or is
-            somewhere else in its program.
-        PeerLost: In a step: another process is gone, or has not come in time.
+        MiddlewareError: In a step: a process has another population than the main process, or is
+            at another place of its program.
+        PeerLost: In a step: another process has ended, or has not responded in time.
     """
     check_has(processes, "broadcast", "processes")
     period = Period(every)
@@ -165,7 +166,7 @@ def share_generation(population: Population, processes: Processes, *, every: int
     def _share_generation(ctx: Context) -> None:
         if not period.is_due(ctx):
             return
-        # Past lives are known to the main process alone, which reports them.
+        # Only the main process keeps and reports the records of earlier generations.
         bred = processes.broadcast("population", population.state_dict() | {"lives": []})
         if not processes.is_main:
             population.load_state_dict(bred)

@@ -1,4 +1,4 @@
-"""Train agents as one batched computation: from one replay, or each from rollouts of its own."""
+"""Train agents as one batched computation, from one replay or each from its own rollouts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ding_lite.runtime.middleware import Middleware
 def together(
     trains: Sequence[Middleware],
 ) -> Callable[[Sequence[Context], dict[str, int]], set[int]] | None:
-    """Return what does the updates of one step for agents that can learn at once.
+    """Return a function that makes the updates of one step for agents that can be batched.
 
-    It gets the context of each agent, and counters, of which `train_iter` counts on, and returns
-    which agents are done; the others are left to learn alone. It is None unless `train` has
-    made all of them.
+    Its arguments are the context of each agent and the counters, of which it increases
+    `train_iter`. It returns the indices of the agents that are done; the others learn one by one.
+    The result is None unless `train` has made all middleware.
     """
     from_replay = [fn for fn in trains if isinstance(fn, TrainAgent)]
     if len(from_replay) == len(trains):
@@ -32,7 +32,7 @@ def together(
 
 
 class RolloutsTogether:
-    """Trains agents from their rollouts, those that can be batched as one computation."""
+    """Trains agents from their own rollouts, in batches of agents with the same shapes."""
 
     def __init__(self, trains: Sequence[TrainFromRollouts]) -> None:
         self._trains = trains
@@ -62,14 +62,14 @@ class RolloutsTogether:
 
 
 class TrainTogether:
-    """Trains agents from one replay, those that can be batched as one computation."""
+    """Trains agents from one replay, in batches of agents with the same shapes."""
 
     def __init__(self, trains: Sequence[TrainAgent]) -> None:
         self._trains = trains
         self._stacks: dict[Hashable, Stack[Any]] = {}
 
     def __call__(self, contexts: Sequence[Context], counters: dict[str, int]) -> set[int]:
-        """Do the updates of a step; return which agents are done, the others learn alone."""
+        """Make the updates of a step; return the indices of the agents that are done."""
         done: set[int] = set()
         stacks = {}
         for key, members in self._groups(contexts).items():
@@ -83,7 +83,7 @@ class TrainTogether:
         return done
 
     def _groups(self, contexts: Sequence[Context]) -> dict[Hashable, list[tuple[int, Policy]]]:
-        """Find agents that share a shape and a replay with enough transitions for all of them."""
+        """Group agents by shape and replay, if the replay has enough transitions for the group."""
         groups: dict[Hashable, list[tuple[int, Policy]]] = {}
         for index, (train, ctx) in enumerate(zip(self._trains, contexts, strict=True)):
             agent = _agent_of(train)
@@ -122,11 +122,11 @@ class TrainTogether:
 
 
 def _agent_of(train: TrainAgent) -> Agent:
-    return cast(Agent, train.agent)  # `for_each` has made them for agents
+    return cast(Agent, train.agent)  # in `for_each` it is always an Agent
 
 
 def _note(agent: Agent, ctx: Context, outcome: UpdateResult, counters: dict[str, int]) -> None:
-    """Count updates, and write what `train` would have written."""
+    """Count updates, and write the ctx keys and metrics of `train`."""
     counters["train_iter"] += outcome.updates
     if outcome.fault is not None:
         agent.set_aside(outcome.fault)

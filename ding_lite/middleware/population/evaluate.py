@@ -17,16 +17,16 @@ from ding_lite.rl.evaluation import PlayedByEach, is_below, play_each
 from ding_lite.runtime.context import Context
 
 _AT_ONCE = 6
-"""So many fresh episodes, or a few more, are played before it is asked whether to go on."""
+"""Number of fresh episodes, rounded up to whole envs, between two checks of their mean."""
 
 
 @dataclass
 class EvaluatePopulation:
-    """Evaluates every agent; the middleware that `evaluate` makes of a population.
+    """Evaluates every agent; the middleware that `evaluate` makes for a population.
 
-    All agents play at once: an env that has ended an episode takes up the next one, of whichever
-    agent. Fresh episodes are played some at a time, and no more of them once their mean is below
-    the goal by more than its standard error.
+    All agents play at the same time: an env that has ended an episode begins the next one, of any
+    agent. Fresh episodes are played in small groups, until their mean is below the goal by more
+    than its standard error.
     """
 
     population: Population
@@ -38,7 +38,7 @@ class EvaluatePopulation:
     sure_envs: Envs
     max_env_steps: int | None
 
-    __name__ = "evaluate_population"  # under which checkpoints have its state
+    __name__ = "evaluate_population"  # the name of its state in checkpoints
     optional_state = True
 
     def __call__(self, ctx: Context) -> None:
@@ -93,7 +93,7 @@ class EvaluatePopulation:
 
 
 def longest_evaluation(envs: Envs, episodes: int) -> int | None:
-    """Return the env steps of so many episodes of full length; None where nothing limits them."""
+    """Return the env steps of `episodes` of maximum length; None without a time limit."""
     limit = envs.spec.max_episode_steps
     return None if limit is None else math.ceil(episodes / envs.num_envs) * envs.num_envs * limit
 

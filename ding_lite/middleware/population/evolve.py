@@ -39,13 +39,12 @@ def for_each(population: Population, learn: Callable[[Agent], Sequence[Middlewar
 
     `learn(agent)` is called once for each agent, and returns its middleware. In each step the
     first middleware runs for one agent after the other, then the second one, and so on. Each
-    agent has a ctx of its own: what one collects no other sees, unless it goes to a replay that
-    they share. Counted together are `env_step` and `train_iter`.
+    agent has a ctx of its own, so agents share experience only through a shared replay. The
+    counters `env_step` and `train_iter` are sums over all agents.
 
-    Agents with networks of the same shape learn as one batched computation, where all train
-    from one `ReplayBuffer`, or each from its own rollouts; each ends where it would have ended
-    alone. An agent with a loss that
-    is no longer finite does nothing more until a better one takes its place.
+    Agents with networks of the same shape learn as one batched computation, if all train from one
+    `ReplayBuffer`, or each from its own rollouts; the results are those of separate updates. An
+    agent with a loss that is no longer finite is skipped until a better agent replaces it.
 
     Context:
         reads: env_step, train_iter
@@ -53,13 +52,13 @@ def for_each(population: Population, learn: Callable[[Agent], Sequence[Middlewar
         keeps: env_step, train_iter
 
     Args:
-        population: The agents that take part.
+        population: The agents.
         learn: Makes the middleware of an agent, such as `[mw.collect(agent, envs, steps=64),
             mw.add_to(replay), mw.train(agent, replay)]`. Metrics are means over the agents.
 
     Raises:
-        ConfigError: It makes none, or of another number for one agent than for another, or one
-            that is asynchronous.
+        ConfigError: `learn` makes no middleware, not the same number for all agents, or one that
+            is asynchronous.
     """
     return _ForEach(population, learn)
 
@@ -104,7 +103,7 @@ class _ForEach:
             kept |= {name: turn.ctx[name] for name in names if name in turn.ctx}
             if turn.ctx.finish:
                 ctx.finish = True
-        # An agent that ends no episode in this step does not report the earlier ones.
+        # An agent reports its number of episodes only in steps in which an episode ends.
         for name in _SUMS:
             for turn, sums in zip(own, self._sums, strict=True):
                 sums[name] = turn.ctx.metrics.get(name, sums.get(name, 0))
@@ -128,14 +127,14 @@ class _Own:
 
 
 class _Stage:
-    """The same middleware of all agents."""
+    """One stage of the pipeline: the corresponding middleware of all agents."""
 
     def __init__(self, middleware: Sequence[Middleware]) -> None:
         self._middleware = middleware
         self._together = together(middleware)
 
     def run(self, own: Sequence[_Own], counters: dict[str, int], onion: Onion) -> None:
-        """Run it for one agent after the other, or for several at once where that can be."""
+        """Run it for one agent after the other, or for several agents as a batch if possible."""
         done: set[int] = set()
         if self._together is not None:
             done = self._together([turn.ctx for turn in own], counters)
@@ -166,11 +165,11 @@ def evolve(
     every_env_steps: int | None = None,
     lineage: str | os.PathLike[str] | None = None,
 ) -> Middleware:
-    """Breed the next generation now and then: select, copy, mutate.
+    """Breed the next generation periodically: select, copy, mutate.
 
-    Place it behind `evaluate`: each agent must have been evaluated since the
-    generation before. In a step that ends the run nothing is bred, so that the best agent is what
-    it was when it was measured.
+    Place it after `evaluate`: each agent must have been evaluated since the previous generation. In
+    a step that ends the run there is no new generation, so that the best agent remains as it was
+    evaluated.
 
     Context:
         reads: env_step (with every_env_steps), finish, total_step
@@ -178,14 +177,15 @@ def evolve(
         keeps: fitness, generation
 
     Args:
-        population: Its agents stay where they are; what lives in them changes.
-        tournament: Chooses the agents that are copied to the places of others.
-        mutation: Changes all of them but the best.
+        population: The population. Its `Agent` objects remain the same; their contents are
+            replaced.
+        tournament: Selects the agents that are copied to the places of others.
+        mutation: Mutates all agents except the best.
         every: Steps of the pipeline from one generation to the next. More gives hyper-parameters
-            longer to show what they are worth.
-        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
-        lineage: A file that gets one JSON object a line for each agent of each generation: where
-            it came from, what had changed, and what it was worth.
+            more time to show their effect.
+        every_env_steps: Env steps of the ctx from one generation to the next, instead of `every`.
+        lineage: A file with one line of JSON for each agent of each generation: its parent, its
+            mutation, and its fitness.
 
     Raises:
         ConfigError: A setting is out of range, or the policies cannot be mutated in this way; in
@@ -233,7 +233,7 @@ class _Evolve:
         self._write()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the random generators are; the population is saved by itself."""
+        """Return the state of the random generators; the population is saved separately."""
         return {
             "tournament": self.tournament.state_dict(),
             "mutation": self.mutation.state_dict(),
@@ -246,7 +246,7 @@ class _Evolve:
         self.mutation.load_state_dict(state["mutation"])
 
     def _write(self) -> None:
-        """Write the whole lineage anew: so it is right after a resume, too, and never half."""
+        """Rewrite the whole lineage atomically, so that it is also correct after a resume."""
         if self.lineage is None:
             return
         lives = [*self.population.lives, *self.population.lives_now()]
@@ -282,7 +282,7 @@ def _visible(ctx: Context) -> dict[str, Any]:
 def _joined(
     metrics: Sequence[Mapping[str, Any]], sums: Sequence[Mapping[str, int]]
 ) -> dict[str, Any]:
-    """Make one set of metrics of those of several agents, and of what each has counted so far."""
+    """Join the metrics of several agents: means, the newest value, or sums of counts so far."""
     joined: dict[str, Any] = {}
     for name in {name: None for own in metrics for name in own}:
         values = [own[name] for own in metrics if name in own]
@@ -295,7 +295,7 @@ def _joined(
     return joined
 
 
-def _mean(values: Sequence[Any]) -> Any:  # noqa: ANN401 - a number, or what fetches it
+def _mean(values: Sequence[Any]) -> Any:  # noqa: ANN401 - a number, or a lazy one on a device
     if any(isinstance(value, Unread) for value in values):
         return Unread(lambda: sum(map(float, values)) / len(values))
     return sum(values) / len(values)

@@ -18,19 +18,19 @@ from ding_lite.settings import at_least, check_all
 def take_members(population: Population, server: PopulationServer) -> Middleware:
     """Take the agents of a generation that a population server assigns to this node.
 
-    All others are away meanwhile: `for_each` and `evaluate` leave them out. In the
-    first step of a generation it waits until there are agents to train. Place it before
-    `for_each`, and `return_members` behind `evaluate`.
+    `for_each` and `evaluate` skip all other agents. In the first step of a generation it waits
+    until there are agents to train. Place it before `for_each`, and `return_members` after
+    `evaluate`.
 
     Context:
         reads: env_step, eval_steps, finish, train_iter
 
     Args:
-        population: This node's.
-        server: Hands them out.
+        population: The population of this node.
+        server: The population server.
 
     Raises:
-        DeadlineExceeded: In a step: the server's node is gone for too long.
+        DeadlineExceeded: In a step: the server's node was not reachable for too long.
     """
     check_has(server, "take", "server")
     for agent in population:
@@ -52,19 +52,19 @@ def take_members(population: Population, server: PopulationServer) -> Middleware
 
 
 def return_members(population: Population, server: PopulationServer, *, every: int) -> Middleware:
-    """Return the agents of a generation, trained and evaluated, to a population server.
+    """Return the trained and evaluated agents of a generation to a population server.
 
     Context:
         reads: env_step, eval_steps, finish, total_step, train_iter
 
     Args:
-        population: This node's.
-        server: Where `take_members` has taken them.
+        population: The population of this node.
+        server: The server of `take_members`.
         every: Steps of the pipeline in a generation, the same on all nodes.
 
     Raises:
         ConfigError: A setting is out of range.
-        DeadlineExceeded: In a step: the server's node is gone for too long.
+        DeadlineExceeded: In a step: the server's node was not reachable for too long.
     """
     check_has(server, "give", "server")
     period = Period(every)
@@ -83,12 +83,12 @@ def return_members(population: Population, server: PopulationServer, *, every: i
 
 
 def gather_members(server: PopulationServer, *, every: int) -> Middleware:
-    """Wait for all members of a generation, and hand out the next one behind the step.
+    """Wait for all members of a generation, and distribute the next generation after the step.
 
-    What follows in the pipeline sees `server.population` complete: `evolve` breeds there, and
-    `checkpoint`, `log` and `stop_at` work as in one process. Env steps, updates and the env steps
-    of evaluations are those that all learners have made for members that came back; what was lost
-    with a node is not among them. In a step that ends the run nothing is handed out.
+    Later middleware see the complete `server.population`: `evolve` breeds the next generation on
+    this node, and `checkpoint`, `log` and `stop_at` work as in one process. Env steps, updates and
+    the env steps of evaluations are counted for returned members only; those that were lost with a
+    node are not counted. In a step that ends the run no members are distributed.
 
     Context:
         reads: finish, total_step
@@ -97,9 +97,9 @@ fitness_mean, restored)
         keeps: env_step, eval_steps, train_iter
 
     Args:
-        server: Its owner is this node.
-        every: Steps of the pipeline in a generation, the same on all nodes. A node that only breeds
-            has nothing to do in the others, and they take no time.
+        server: A population server that this node owns.
+        every: Steps of the pipeline in a generation, the same on all nodes. On a node that only
+            breeds, the other steps do nothing and take no time.
 
     Raises:
         ConfigError: A setting is out of range; or, in a step, this node is not the owner.
@@ -147,9 +147,9 @@ def confirm_best(
     stop_at: float,
     episodes: int = 20,
 ) -> Middleware:
-    """Play fresh episodes with the best agent once it seems good enough; finish if it is.
+    """Play fresh episodes with the best agent if its fitness reaches `stop_at`; finish on success.
 
-    The best of many noisy evaluations flatters. Place it behind `gather_members`.
+    The best of many noisy evaluations is biased upwards. Place it after `gather_members`.
 
     Context:
         reads: total_step
@@ -157,8 +157,8 @@ def confirm_best(
         keeps: eval_steps
 
     Args:
-        server: Its owner is this node; the best agent of its population acts without exploration.
-        envs: Envs of their own.
+        server: A population server that this node owns; the best agent acts without exploration.
+        envs: Environments for evaluations only.
         every: Steps of the pipeline in a generation, the same on all nodes.
         stop_at: The mean return at which `ctx.finish` is set.
         episodes: Fresh episodes, rounded up to the same number for each env.

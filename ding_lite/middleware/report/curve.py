@@ -41,7 +41,7 @@ _RETURNS = ("episode_return", "return", "eval_return")
 _BELOW = {"loss": "loss", "steps_per_s": "env steps a second", "memory_mb": "memory, MB"}
 _STAGES_SHOWN, _EVALUATE = 4, ("evaluate", "verdict")
 _FEW = 200
-"""Points of a small curve; where there are more, each is the mean of its neighbours."""
+"""Maximum number of points of a small curve; more points are averaged."""
 
 
 def curve(
@@ -54,30 +54,30 @@ def curve(
 ) -> Middleware:
     """Draw the learning curve: returns and evaluations over env steps.
 
-    Below it, smaller, are the loss, and what `throughput` has found, the env steps a second and the
-    memory: those that the run has; and above it the shares of its stages where metrics named
-    `seconds/<stage>` tell them, as those of `ding-lite train` do. It is drawn when the run ends,
-    however it ends, and now and then on the way.
+    Smaller charts below it show the loss, and the env steps per second and the memory of
+    `throughput`, if the run has these metrics. A line above it shows the time shares of stages, if
+    there are metrics named `seconds/<stage>`, as in `ding-lite train`. The curve is drawn
+    periodically and when the run ends, also by an error.
 
     Context:
         reads: env_step, metrics, total_step
 
     Args:
         path: The picture, `.png`, `.svg` or `.pdf`.
-        target: The return to reach, drawn as a line.
-        title: What stands above the picture.
-        redraw: Seconds from one drawing to the next; one takes about half a second.
-        clock: What seconds are counted on.
+        target: The target return, drawn as a line.
+        title: The title of the picture.
+        redraw: Seconds from one drawing to the next; a drawing takes about half a second.
+        clock: The clock of these seconds.
 
     Raises:
-        ConfigError: The picture's kind is unknown, or a setting is out of range.
+        ConfigError: The suffix of the picture is unknown, or a setting is out of range.
     """
     check_all(positive(redraw=redraw))
     return Curve(picture_path(path), target, title, redraw, clock)
 
 
 class _Series:
-    """One metric over env steps, a pair of doubles a point."""
+    """One metric over env steps, as pairs of doubles."""
 
     def __init__(self) -> None:
         self._x, self._y = array("d"), array("d")
@@ -97,7 +97,7 @@ class _Series:
         self._y = array("d", state["y"].tobytes())
 
     def points(self, at_most: int | None = None) -> tuple[FloatArray, FloatArray]:
-        """Copy the points, evenly thinned out where there are more than `at_most`."""
+        """Copy the points, or `at_most` of them at regular intervals."""
         x, y = np.array(self._x), np.array(self._y)
         if at_most is not None and len(x) > at_most:
             chosen = np.linspace(0, len(x) - 1, at_most).astype(int)
@@ -105,7 +105,7 @@ class _Series:
         return x, y
 
     def means(self, at_most: int) -> tuple[FloatArray, FloatArray]:
-        """Copy the points, or the means of as many parts of them where there are more."""
+        """Copy the points, or the means of `at_most` groups of adjacent points."""
         x, y = np.array(self._x), np.array(self._y)
         if len(x) <= at_most:
             return x, y
@@ -138,7 +138,7 @@ class Curve:
 
     def __call__(self, ctx: Context) -> None:
         metrics = ctx.metrics
-        # A loss may still live on a device, and to ask for it waits: so not in every step.
+        # Reading a loss waits for the device, so it is not read in every step.
         is_time = "episode_return" in metrics or "memory_mb" in metrics
         for name in self._series if is_time else _RETURNS:
             if name in metrics:
@@ -155,7 +155,7 @@ class Curve:
             self._draw()
 
     def tell_stage(self, name: str, seconds: float) -> None:
-        """Draw once more, with the share of a stage that came behind the run."""
+        """Draw again with the share of a stage after the run."""
         self._seconds[name] = seconds
         self._draw()
 

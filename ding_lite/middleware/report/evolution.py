@@ -36,9 +36,9 @@ def draw_lives(
     title: str,
     target: float | None = None,
 ) -> list[Path]:
-    """Draw fitness.png, hyperparameters.png and family.png into a directory; return those drawn.
+    """Draw fitness.png, hyperparameters.png and family.png into a directory; return their paths.
 
-    There are none before the end of the first generation.
+    Nothing is drawn before the end of the first generation.
     """
     if not any(life.fitness is not None for life in lives):
         return []
@@ -116,7 +116,7 @@ def _draw_values(axes: Axes, generations: dict[int, list[Life]], name: str) -> N
 
 
 def _count_generations(axes: Axes, numbers: Sequence[int]) -> None:
-    """Count generations from left to right, with room for the first and the last one."""
+    """Set up the horizontal axis of generations, with a margin on both sides."""
     from matplotlib.ticker import MaxNLocator
 
     room = 0.02 * len(numbers) + 0.05
@@ -130,7 +130,7 @@ def _drawable(values: Sequence[float | int | str | bool]) -> list[float | str]:
 
 
 def _draw_family(lives: Sequence[Life], path: Path, *, title: str) -> None:
-    """Draw a row a place and a column a generation, and a line from parent to child."""
+    """Draw agents by place and generation, with lines from parents to children."""
     figure, axes, _ = begin_picture()
     generations = _by_generation(lives)
     place_of: dict[tuple[int, int], int] = {

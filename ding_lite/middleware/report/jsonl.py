@@ -1,4 +1,4 @@
-"""Write a run's metrics as JSON, one object a line."""
+"""Write a run's metrics as lines of JSON."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def jsonl(
     every_env_steps: int | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Middleware:
-    """Write a row with the newest metrics now and then, and one when the run ends.
+    """Write a row with the newest metrics periodically, and one when the run ends.
 
-    A row also has the counters, the seconds of the run (`wall_s`), and when `eval_return` was
-    written last (`eval_env_step`). Each evaluation gets a row, before the next one replaces it. A
-    run that is resumed cuts off rows that came later.
+    A row also has the counters, the seconds of the run (`wall_s`), and the env step of the newest
+    `eval_return` (`eval_env_step`). Each evaluation is in a row, even if the next one follows
+    before the end of the period. A resumed run removes rows that are newer than its checkpoint.
 
     Context:
         reads: env_step, metrics, total_step, train_iter
 
     Args:
-        path: The file; rows go behind what it holds already.
+        path: The file; rows are appended.
         every: Steps of the pipeline from one row to the next. 100 to 1,000 is usual.
-        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
-        clock: What seconds are counted on.
+        every_env_steps: Env steps of the ctx from one row to the next, instead of `every`.
+        clock: The clock of `wall_s`.
 
     Raises:
         ConfigError: `path` is a directory, or a setting is out of range.
@@ -59,14 +59,14 @@ class RowFile(Reporter):
         self._path = path
         self._clock = clock
         self._started = clock.now()
-        # Of the run that goes on: how long it took so far, and how long its file was.
+        # The seconds and the file size of a resumed run at its checkpoint.
         self._wall_s_before = 0.0
         self._cut_at: int | None = None
 
     def __enter__(self) -> Self:
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.touch()  # a path that cannot be written to is an error of the start
+            self._path.touch()  # raises at the start if the path cannot be written to
             if self._cut_at is not None:
                 _cut(self._path, self._cut_at)
         self._started = self._clock.now() - self._wall_s_before
@@ -74,9 +74,9 @@ class RowFile(Reporter):
         return self
 
     def __call__(self, ctx: Context) -> None:
-        """Remember the metrics of a step, and when it has evaluated."""
+        """Store the metrics of a step, and the env step of an evaluation."""
         if "eval_return" in ctx.metrics:
-            if "eval_return" in self._fresh:  # no row has the evaluation before
+            if "eval_return" in self._fresh:  # the previous evaluation is in no row yet
                 self._append(self._newest)
             self._newest["eval_env_step"] = ctx.get("env_step", 0)
         super().__call__(ctx)
@@ -103,10 +103,10 @@ class RowFile(Reporter):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state; rows that came later are cut off when the run begins."""
+        """Restore the state; newer rows are removed when the run begins."""
         super().load_state_dict(state)
         own = self._path.name if self._path else None
-        if state.get("file", own) == own:  # not where loggers of other files have come or gone
+        if state.get("file", own) == own:  # unless this logger now writes to another file
             self._cut_at = state["file_bytes"]
         self._wall_s_before = float(state["wall_s"])
 
@@ -119,7 +119,7 @@ def file_path(path: str | os.PathLike[str]) -> Path:
 
 
 def _cut(path: Path, size: int) -> None:
-    """Take off what was written after a checkpoint, and half a line where one was left."""
+    """Remove rows that are newer than a checkpoint, and an incomplete last line."""
     with path.open("r+b") as file:
         content = file.read(size)
         if len(content) < size:

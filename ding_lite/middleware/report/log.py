@@ -29,20 +29,20 @@ def log(
     path: str | os.PathLike[str] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Middleware:
-    """Write a row with the newest metrics now and then, and one when the run ends.
+    """Write a row with the newest metrics periodically, and one when the run ends.
 
-    The rows are a table on standard error, with a heading every 20 rows, and need no logging
-    to be set up. Metrics named `episode_...`, `time/...` or `seconds/...` are details for the file,
-    and so is `eval_env_step`: when `eval_return` was written last.
+    The rows are a table on standard error, with a heading every 20 rows; logging need not be
+    configured. Metrics named `episode_...`, `time/...` or `seconds/...`, and `eval_env_step`, the
+    env step of the newest `eval_return`, are written to the file only.
 
     Context:
         reads: env_step, metrics, total_step, train_iter
 
     Args:
         every: Steps of the pipeline from one row to the next. 100 to 1,000 is usual.
-        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
-        path: A file that gets the same, as `jsonl` writes it.
-        clock: What seconds are counted on.
+        every_env_steps: Env steps of the ctx from one row to the next, instead of `every`.
+        path: A file for the same rows in the format of `jsonl`.
+        clock: The clock of the run's seconds.
 
     Raises:
         ConfigError: A setting is out of range.
@@ -79,12 +79,12 @@ class _Log(RowFile):
         cells = {k: spell(v) for k, v in values.items() if not k.startswith(_DETAILS)}
         if self._has_env_step:
             cells["steps/s"] = f"{(after - before) / max(now - then, 1e-9):,.0f}"
-        else:  # other nodes make the env steps of this job, and their number is not known here
+        else:  # other nodes make the env steps of this job, and this node has no count of them
             del cells["env_step"]
         self._write_row(cells)
 
     def _write_row(self, values: Mapping[str, str]) -> None:
-        """Write a row of the table, under a heading of its columns where that is due."""
+        """Write a row of the table, and a heading if the columns changed or 20 rows have passed."""
         from rich.text import Text
 
         if self._columns != tuple(values) or self._rows % _ROWS_PER_HEADING == 0:
@@ -111,7 +111,7 @@ def _heading(columns: Sequence[str]) -> list[str]:
 
 
 def spell(value: float) -> str:
-    """Write a number with as many digits as one reads: 12,480, 0.0123, 341.2."""
+    """Format a number with few digits, such as 12,480, 0.0123 and 341.2."""
     if not math.isfinite(value):
         return str(value)
     if value == int(value) and abs(value) < 1e9:
@@ -121,7 +121,7 @@ def spell(value: float) -> str:
 
 @functools.cache
 def terminal() -> Console:
-    """Make the one console on standard error, so that lines and the live display get along."""
+    """Return the shared console on standard error, which log lines and the live line use."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)

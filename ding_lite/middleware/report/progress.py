@@ -22,7 +22,7 @@ _PLAIN_SECONDS = 60.0
 _RATE_SECONDS = 5.0
 _SHOWN_LIVE = ("episodes", "return", "eval_return", "epsilon", "loss", "memory_mb")
 _DISPENSABLE = ("title", "epsilon", "memory", "episodes", "loss", "rate", "return", "time")
-"""The parts that are left out of a line that is too short, in this order."""
+"""The parts that are omitted from a line that is too short, in this order."""
 
 
 def progress(
@@ -34,19 +34,19 @@ def progress(
 ) -> Middleware:
     """Show the progress of the run in a live line.
 
-    On a terminal that is one line, rewritten ten times a second: env steps, their rate, the
-    mean return, the last evaluation, the loss, epsilon, the memory that `throughput` has found, and
-    how long the rest will take; what there is no room for is left out. Elsewhere it is one line
-    a minute. Either way the last one stays.
+    On a terminal it is one line, updated ten times per second: env steps, their rate, the mean
+    return, the last evaluation, the loss, epsilon, the memory of `throughput`, and the remaining
+    time. Values that do not fit into the width are omitted. Elsewhere it prints one line per
+    minute. The last line remains.
 
     Context:
         reads: env_step, metrics
 
     Args:
-        max_env_steps: Where the run will end at the latest; without it there is no bar.
-        target: The return to reach, shown beside the evaluation.
-        title: What is running, in a word or two.
-        clock: What seconds are counted on.
+        max_env_steps: The maximum of env steps; without it there is no bar.
+        target: The target return, shown beside the evaluation.
+        title: A short name of the run.
+        clock: The clock of rates and periods.
 
     Raises:
         ConfigError: A setting is out of range.
@@ -56,14 +56,14 @@ def progress(
 
 
 class _Rate:
-    """Env steps a second over the last few seconds."""
+    """Env steps per second over the last few seconds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._marks: deque[tuple[float, int]] = deque()
 
     def begin(self, env_step: int) -> None:
-        """Count from here, unless counting has begun already."""
+        """Begin to count at this env step, unless counting has already begun."""
         if not self._marks:
             self._marks.append((self._clock.now(), env_step))
 
@@ -136,7 +136,7 @@ class _Progress:
         yield self._line(options.max_width - 3, bar=True)
 
     def _line(self, width: int, *, bar: bool) -> Text:
-        """Join the parts that fit; the dispensable ones go first when the line is short."""
+        """Join the parts that fit into the width; `_DISPENSABLE` parts are omitted first."""
         from rich.text import Text
 
         parts = self._parts()

@@ -1,4 +1,4 @@
-"""Report a run: to a function, or in the files of its directory and a line on the terminal."""
+"""Report the metrics of a run: to a function, or to files of a directory and the terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ding_lite.runtime.middleware import Middleware, composed_of
 
 @runtime_checkable
 class RunLike(Protocol):
-    """A run, as `ding_lite.recipes.Run` is one: where its reports go, and what they say of it."""
+    """A run like `ding_lite.recipes.Run`: the directory, the title and the goal of its reports."""
 
     @property
     def directory(self) -> Path: ...
@@ -44,31 +44,32 @@ def report(
     target: float | None = None,
     max_env_steps: int | None = None,
 ) -> Middleware:
-    """Report the newest of every metric now and then, and when the run ends.
+    """Report the newest value of every metric periodically, and when the run ends.
 
-    A function is called with them. A run, or a directory, gets all that there is: rows of
-    `metrics.jsonl`, events for TensorBoard, `curve.png`, and a live line on the terminal unless the
-    run is quiet; `jsonl`, `tensorboard`, `curve` and `progress` make each of them alone.
+    A function is called with the metrics. For a run or a directory, `metrics.jsonl`, events for
+    TensorBoard and `curve.png` are written, and a live line is shown on the terminal unless the run
+    is quiet. `jsonl`, `tensorboard`, `curve` and `progress` make each of these alone.
 
-    Most metrics are not written in every step: `return` when an episode ends, `eval_return` when an
-    evaluation does. Reported is the newest value of each that was written so far, also of those
-    before a resume. Place it behind what writes metrics.
+    Most metrics are not written in every step: `return` is written when an episode ends,
+    `eval_return` when an evaluation ends. The newest value of each metric is reported, also if it
+    is from before a resume. Place it after the middleware that write metrics.
 
     Context:
         reads: env_step, metrics, total_step, train_iter
 
     Args:
         to: A `Run`; the `Path` of a directory; or a function, called as `fn(metrics, env_step)`
-            with metrics by name. Where the ctx has no env steps, as on a node that makes none, it
-            gets the steps of the pipeline instead.
+            with metrics by name. If the ctx has no `env_step`, as on a node that makes no env
+            steps, the argument is the step of the pipeline.
         every: Steps of the pipeline from one report to the next, as in all middleware.
-        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
-        title: What stands above the curve; that of the run by default.
-        target: The return to reach; that of the run by default.
-        max_env_steps: Where the run ends at the latest; that of the run by default.
+        every_env_steps: Env steps of the ctx from one report to the next, instead of `every`.
+        title: The title of the curve; that of the run by default.
+        target: The target return; that of the run by default.
+        max_env_steps: The maximum of env steps; that of the run by default.
 
     Raises:
-        ConfigError: A function cannot be called so, or a setting is out of range.
+        ConfigError: The function cannot be called with these arguments, or a setting is out of
+            range.
 
     Example:
         >>> from ding_lite import Task
@@ -110,7 +111,7 @@ def report(
 
 
 def _fault_of(fn: object) -> str | None:
-    """Return why something cannot be called with metrics; None where it can, or may."""
+    """Return the reason why an object cannot be called with metrics; None if it may be."""
     if not callable(fn):
         return kind_of(fn)
     if isinstance(fn, type):
@@ -121,7 +122,7 @@ def _fault_of(fn: object) -> str | None:
         inspect.signature(fn).bind({}, 0)
     except TypeError as error:
         return f"a function that cannot be called with metrics and env steps ({error})"
-    except ValueError:  # some functions of C tell no signature
+    except ValueError:  # some functions in C have no signature
         pass
     return None
 

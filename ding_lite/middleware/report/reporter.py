@@ -1,4 +1,4 @@
-"""The base of all loggers: it remembers the newest of every metric, and hands them on in time."""
+"""The base of all loggers, which keeps the newest value of every metric for the next report."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ logger = logging.getLogger(__name__)
 
 
 class Reporter(ABC):
-    """The base of middleware that write metrics now and then, and when the run ends."""
+    """The base of middleware that write metrics periodically, and when the run ends."""
 
-    optional_state = True  # loggers may change from one run to its resume
+    optional_state = True  # a resumed run may use other loggers
     only_fresh = False
-    """Whether `write` gets only the metrics that are new since the report before, and no seconds
-    of stages, which the curve and the last line of a run tell."""
+    """Whether `write` gets only metrics that were written since the previous report, without the
+    seconds of stages, which the curve and the last line of a run show."""
 
     def __init__(self, period: Period) -> None:
         self._period = period
@@ -38,7 +38,7 @@ class Reporter(ABC):
 
     @abstractmethod
     def write(self, metrics: dict[str, float], env_step: int) -> None:
-        """Write the metrics down."""
+        """Write the metrics."""
 
     def __enter__(self) -> Self:
         return self
@@ -64,8 +64,8 @@ class Reporter(ABC):
             finally:
                 self.close(failed=any(error))
 
-    def close(self, *, failed: bool) -> None:  # noqa: B027 - most have taken nothing
-        """Release what `__enter__` has taken, once the last report is written."""
+    def close(self, *, failed: bool) -> None:  # noqa: B027 - most loggers hold no resources
+        """Release the resources of `__enter__` after the last report."""
 
     def state_dict(self) -> dict[str, Any]:
         kept = {name: number(name, v) for name, v in self._newest.items() if not is_measured(name)}
@@ -92,7 +92,7 @@ class Reporter(ABC):
 
     @property
     def _x(self) -> int:
-        """The env step of the newest metrics; the step of the pipeline where there is none."""
+        """The env step of the newest metrics; the step of the pipeline without env steps."""
         return self._counters.get("env_step" if self._has_env_step else "step", 0)
 
     def _report(self) -> None:
@@ -107,7 +107,7 @@ class Reporter(ABC):
 
 @contextmanager
 def ending(name: str, error: tuple[object, ...]) -> Iterator[None]:
-    """Let a logger that fails while a run ends by an error warn, and not replace the error."""
+    """Log an error of a logger as a warning if the run ends by another error, which is kept."""
     try:
         yield
     except Exception as failure:
@@ -117,7 +117,7 @@ def ending(name: str, error: tuple[object, ...]) -> Iterator[None]:
 
 
 def import_logger(package: str, extra: str) -> Any:  # noqa: ANN401 - a module
-    """Import the package of a logger when a run first needs it; refuse to go on without."""
+    """Import the package of a logger; raise MissingExtraError if it is not installed."""
     try:
         return importlib.import_module(package)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The style of all pictures: env steps to the right, returns upwards, little ink."""
+"""The common style of all pictures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INK, GREY, BLUE, ORANGE, GREEN = "#1f2933", "#7b8794", "#2f6fde", "#e8590c", "#2
 COLORS = (BLUE, ORANGE, GREEN, "#9c36b5", "#c92a2a", "#0c8599", "#a6740a", "#5c677d")
 _LEFT = 0.022
 _HEIGHT, _HEIGHT_BELOW = 4.5, 1.6
-"""The sizes of a picture, and of the small ones below it, in inches."""
+"""The heights of a picture and of the small charts below it, in inches."""
 
 
 def picture_path(path: str | os.PathLike[str]) -> Path:
@@ -32,7 +32,7 @@ def picture_path(path: str | os.PathLike[str]) -> Path:
 
 
 def begin_picture(*, num_below: int = 0) -> tuple[Figure, Axes, list[Axes]]:
-    """Make an empty picture, with so many small ones below it in a row."""
+    """Make an empty picture with a row of `num_below` small charts below it."""
     from matplotlib.figure import Figure
 
     height = _HEIGHT + _HEIGHT_BELOW * bool(num_below)
@@ -95,7 +95,7 @@ def draw_target(axes: Axes, target: float) -> None:
 
 
 def add_titles(figure: Figure, title: str, below: str) -> None:
-    """Write what the picture shows, and a line below, as large as there is room for."""
+    """Write the title and a line below it, in a font size that fits the width."""
     from_top = _HEIGHT / figure.get_figheight()
     room = (1 - 2 * _LEFT) * figure.bbox.width
     for words, down, size, weight, color in (
@@ -108,7 +108,7 @@ def add_titles(figure: Figure, title: str, below: str) -> None:
 
 
 def add_legend(axes: Axes) -> None:
-    """Draw the legend within the axes, where it hides least: a title has no room beside it."""
+    """Draw the legend inside the axes where it hides least; there is no room beside the title."""
     legend = axes.legend(
         loc="best", frameon=True, framealpha=0.8, edgecolor="none", fontsize=10, labelcolor=INK
     )
@@ -118,7 +118,7 @@ def add_legend(axes: Axes) -> None:
 
 
 def save_picture(figure: Figure, path: Path) -> None:
-    """Draw to a file beside `path`, and put it in place when it is whole."""
+    """Write the picture to `path` atomically."""
     with naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as unfinished:

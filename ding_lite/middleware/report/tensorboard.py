@@ -28,10 +28,10 @@ def tensorboard(
         reads: env_step, metrics, total_step, train_iter
 
     Args:
-        directory: Where the event file goes; made when the run begins, if need be.
-        every: Steps of the pipeline from one point to the next; 100 by default. Fewer draws finer
-            and costs about 50 us a point and metric.
-        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
+        directory: The directory of the event file. It is made when the run begins.
+        every: Steps of the pipeline from one point to the next; 100 by default. Fewer draws more
+            points, each of which takes about 50 us per metric.
+        every_env_steps: Env steps of the ctx from one point to the next, instead of `every`.
 
     Raises:
         ConfigError: `directory` is a file, or a setting is out of range.
@@ -64,7 +64,7 @@ class _TensorBoard(Reporter):
             )
         for name, value in metrics.items():
             self._file.add(name, value, env_step)
-        self._file.flush()  # for those that look at a run while it goes on
+        self._file.flush()  # so that TensorBoard shows the point while the run continues
 
     def close(self, *, failed: bool) -> None:
         file, self._file = self._file, None
@@ -72,18 +72,17 @@ class _TensorBoard(Reporter):
             file.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next points depend on; those before it are on disk then."""
+        """Return the state; earlier points are flushed to disk first."""
         if self._file is not None:
             self._file.flush()
         return super().state_dict()
 
 
 class _EventFile:
-    """A file of scalars, with what tells TensorBoard to forget those that will come again.
+    """A file of scalars with a start event, by which TensorBoard discards points after a resume.
 
-    What is ugly here and why: TensorBoard's own writers cannot write that, or do so on a thread
-    that prints its errors. The modules below them can, but have no types, so they are imported by
-    their names.
+    TensorBoard's own writers cannot write that event, or write on a thread that prints its errors.
+    Their lower-level modules can write it, but have no types, so they are imported by name.
     """
 
     def __init__(self, directory: Path, *, begin: int) -> None:

@@ -12,13 +12,13 @@ from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 
 MEASURED = ("steps_per_s", "memory_mb")
-"""Metrics of this process alone."""
+"""Metrics of this process only."""
 STAGE_SECONDS = "seconds/"
-"""The prefix of the metrics that tell the seconds of each stage."""
+"""The prefix of the metrics with the seconds of each stage."""
 
 
 def is_measured(name: str) -> bool:
-    """Return whether a metric tells of time or memory: no report keeps it in a checkpoint."""
+    """Return whether a metric measures time or memory; these are not saved in checkpoints."""
     return name in MEASURED or name.startswith(STAGE_SECONDS)
 
 
@@ -30,19 +30,19 @@ def throughput(
 ) -> Middleware:
     """Measure the env steps per second of a run, and the memory of this process.
 
-    It does so now and then, and in the step that ends the run. Both are metrics, for
-    reports: place it before them. The rate counts all that the run does, evaluation included; the
-    memory is what is in use (the resident set), in MB.
+    It measures periodically, and in the step that ends the run. Both values are metrics, so place
+    it before the reports. The rate is over the whole time of the run, including evaluations. The
+    memory is the resident set, in MB.
 
     Context:
         reads: env_step, finish, total_step
         writes: metrics (steps_per_s, memory_mb)
 
     Args:
-        every: Steps of the pipeline from one measurement to the next. Fewer follow faster and jump
-            more; as many as lie between two rows of `log` are usual.
-        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
-        clock: What seconds are counted on.
+        every: Steps of the pipeline from one measurement to the next. Fewer follow changes faster
+            and are noisier; the period of `log` is usual.
+        every_env_steps: Env steps of the ctx from one measurement to the next, instead of `every`.
+        clock: The clock of the rate.
 
     Raises:
         ConfigError: A setting is out of range.
@@ -60,11 +60,11 @@ class _Throughput:
         self._begun: tuple[float, int] | None = None
 
     def __enter__(self) -> Self:
-        self._begun = None  # what lies between two runs is no part of them
+        self._begun = None  # the time between two runs is not counted
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Leave everything as it is."""
+        """Do nothing."""
 
     def __call__(self, ctx: Context) -> None:
         env_step: int = ctx.get("env_step", 0)

@@ -20,16 +20,16 @@ def wandb(
 ) -> Middleware:
     """Log the newest metrics to Weights & Biases over env steps.
 
-    A run that is resumed goes on under the same id. A run that was begun by `wandb.init` before is
-    used as it is, and left open.
+    A resumed run keeps its id. If the program has already called `wandb.init`, that run is used
+    and left open.
 
     Context:
         reads: env_step, metrics, total_step, train_iter
 
     Args:
         every: Steps of the pipeline from one point to the next; 100 by default.
-        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
-        **settings: For `wandb.init`: `project`, `name`, `config`, `mode="offline"`.
+        every_env_steps: Env steps of the ctx from one point to the next, instead of `every`.
+        **settings: Arguments of `wandb.init`: `project`, `name`, `config`, `mode="offline"`.
 
     Raises:
         ConfigError: A setting is out of range.
@@ -83,20 +83,19 @@ def mlflow(
 ) -> Middleware:
     """Log the newest metrics to MLflow over env steps.
 
-    A run that is resumed goes on under the same id. Characters that MLflow takes in no name, such
-    as the parentheses of `x(y)`, are underscores there.
+    A resumed run keeps its id. Characters that MLflow does not allow in names, such as the
+    parentheses of `x(y)`, are replaced by underscores.
 
     Context:
         reads: env_step, metrics, total_step, train_iter
 
     Args:
         every: Steps of the pipeline from one point to the next; 100 by default.
-        every_env_steps: The same in env steps, as they are on the ctx, in place of `every`.
-        experiment: Made if there is none of that name.
-        name: Of the run; MLflow makes one up by default.
-        params: Facts about the run, such as its settings.
-        uri: The tracking server, or a file such as `sqlite:///runs.db`; MLflow's own choice by
-            default.
+        every_env_steps: Env steps of the ctx from one point to the next, instead of `every`.
+        experiment: The name of the experiment, which is made if it does not exist.
+        name: The name of the run; MLflow generates one by default.
+        params: Parameters of the run, such as its settings.
+        uri: The tracking server, or a file such as `sqlite:///runs.db`; MLflow's default if None.
 
     Raises:
         ConfigError: A setting is out of range.
@@ -155,5 +154,5 @@ class _MLflow(Reporter):
 
 
 def _name(name: str) -> str:
-    """Return a name as MLflow takes it."""
+    """Replace the characters that MLflow does not allow in names."""
     return re.sub(r"[^A-Za-z0-9_.:/ -]", "_", name)

@@ -1,1 +1,1 @@
-"""One run of a training program: its directory, its metrics, its verdict, and its policy."""
+"""A run of a training program: its directory, metrics, verdict and policy."""

@@ -7,33 +7,33 @@ from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import current_router
 
 EPISODES_PER_COLLECTOR = "episodes_per_collector"
-"""The metric that a run has which is solved by what its collectors play."""
+"""The metric of runs that are solved by the episodes of their collectors."""
 NEWEST_SHARE = 0.1
 TIMES_IN_A_ROW = 5
 _MET = "ding_lite.criterion_met"
 
 
 class Criterion:
-    """Ends a run when it is solved, as `--criterion` says.
+    """Ends a run when it is solved according to `--criterion`.
 
-    With `greedy` that is `evaluate` on the learner, and nothing here does anything. With `seed`
-    it is what Machin's tutorial looks at: each collector smooths the returns of the episodes that
-    it plays itself, exploring, in the order in which they end (0.9 of the value before and 0.1 of
-    the newest, from 0 on), and once that is above the target after five episodes in a row, the
-    run is solved. The metrics of the learner then say `episodes_per_collector`: how many that
-    collector has played.
+    With `greedy`, `evaluate` on the learner ends the run, and this object does nothing. With `seed`
+    the criterion is that of Machin's tutorial. Each collector smooths the returns of its own
+    exploring episodes in the order in which they end: 0.9 of the previous value plus 0.1 of the
+    newest return, starting at 0. The run is solved once the smoothed return is above the target
+    after five episodes in a row. The learner's metric `episodes_per_collector` is then the number
+    of episodes of that collector.
 
-    Every node makes one. Where returns are below 0, the smoothed one begins at the first.
+    Every node makes a criterion. If the target is 0 or less, smoothing starts at the first return.
 
     Args:
         options: The options of the run.
-        margin: By how much evaluations must be above the target to end a run: its episodes may be
-            luckier than those that judge it afterwards.
+        margin: The margin above the target that an evaluation must reach to end a run, as its
+            return may be higher by chance than that of the final verdict.
     """
 
     def __init__(self, options: Options, *, margin: float = 0.0) -> None:
         self.eval_target = options.target + margin if options.criterion == "greedy" else None
-        """The return of an evaluation that ends the run; None where evaluations do not end it."""
+        """The return at which an evaluation ends the run; None if evaluations do not end it."""
         self._router = current_router()
         self._target = options.target
         self._is_idle = options.criterion == "greedy"
@@ -45,7 +45,7 @@ class Criterion:
             self._router.on(_MET, self._note)
 
     def observe(self, ctx: Context) -> None:
-        """Look at the episodes that have ended in this step: a middleware for collectors."""
+        """Smooth the returns of the episodes that ended in this step; a collectors' middleware."""
         if self._is_idle or "collected" not in ctx:
             return
         for value in ctx.collected["returns"]:
@@ -56,12 +56,12 @@ class Criterion:
             self._num_above = self._num_above + 1 if self._smoothed > self._target else 0
             if self._num_above >= TIMES_IN_A_ROW:
                 self._note(self._num_episodes)
-                # Said again at each episode, for a learner that was being started anew.
+                # Sent again after each episode, for a learner that was just restarted.
                 self._router.emit(_MET, self._num_episodes)
         ctx.metrics["smoothed_return"] = self._smoothed
 
     def decide(self, ctx: Context) -> None:
-        """End the run once a collector has met the criterion: a middleware for the learner."""
+        """End the run once a collector has met the criterion; the learner's middleware."""
         if self._met_after is not None:
             ctx.metrics[EPISODES_PER_COLLECTOR] = self._met_after
             ctx.finish = True

@@ -30,11 +30,11 @@ _TYPES: dict[str, type | UnionType] = {
     "target": int | float,
     "report": list,
 }
-"""The facts in a run's description; null stands for those that are missing."""
+"""The values in a run's description and their types; null stands for a missing value."""
 
 
 def make_next(parent: Path) -> Path:
-    """Make the first directory with a number that no run has taken; several may ask at once."""
+    """Make the directory with the lowest free number; safe if several processes call it at once."""
     make_directory(parent)
     number = 1
     while True:
@@ -50,7 +50,7 @@ def make_next(parent: Path) -> Path:
 
 
 def make_directory(directory: Path) -> None:
-    """Make a directory unless it is there, or say why it cannot be made."""
+    """Make a directory unless it exists; raise ConfigError if that is not possible."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -71,9 +71,9 @@ def _shortened(path: Path) -> str:
 
 
 def saved_description(directory: Path) -> dict[str, Any] | None:
-    """Read what a run has written about itself; None where there is no run.
+    """Read the description of a run; None if there is no run.
 
-    A run that was killed while it wrote that, before it had done anything, is none.
+    A run that was killed while it wrote its description, before any training, does not count.
     """
     try:
         return read_description(directory / CONFIG)
@@ -102,7 +102,7 @@ def saved_report(description: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def read_description(file: Path) -> dict[str, Any]:
-    """Read the `config.json` of a run; OSError or ValueError where there is none."""
+    """Read the `config.json` of a run; raise OSError or ValueError if that is not possible."""
     described = read_json_object(file, most=_MOST_BYTES)
     for name in ("options", "config", "versions"):
         if not isinstance(described.get(name), dict | None):
@@ -115,12 +115,12 @@ def read_description(file: Path) -> dict[str, Any]:
 
 
 def code_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the options of a run name of the user's code, beside its environment."""
+    """Return the options of a run that name the user's code: wrappers and imports."""
     return {name: options[name] for name in ("wrappers", "imports") if options.get(name)}
 
 
 def describe(directory: Path, description: Mapping[str, Any]) -> None:
-    """Write what a run says about itself, whole or not at all."""
+    """Write the description of a run atomically."""
     try:
         with replacing(directory / CONFIG) as unfinished:
             unfinished.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
@@ -140,7 +140,7 @@ def has_best(directory: Path) -> bool:
 
 
 def begin_anew(directory: Path) -> None:
-    """Remove what a run has left that was killed before its first checkpoint."""
+    """Remove the files of a run that was killed before its first checkpoint."""
     best = directory / BEST
     files = [directory / name for name in (METRICS, CURVE, NODES, RESULT)]
     for leftover in (*files, *directory.glob(EVENTS), *best.glob("*")):
@@ -148,7 +148,7 @@ def begin_anew(directory: Path) -> None:
 
 
 class Lock:
-    """Keeps other processes out of a run's directory, for as long as this one lives."""
+    """A lock of a run's directory against other processes."""
 
     def __init__(self, directory: Path) -> None:
         self._descriptor = os.open(directory, os.O_RDONLY)
@@ -168,9 +168,10 @@ class Lock:
 
 
 def is_locked(directory: Path) -> bool:
-    """Return whether a process works on a run: the kernel's list of locks says so.
+    """Return whether a process works on a run, according to the kernel's list of locks.
 
-    To try the lock could keep a run from starting. A process in another container is not seen.
+    Trying the lock instead could prevent a run from starting. Processes in other containers are not
+    found.
     """
     try:
         inode = str(directory.stat().st_ino)

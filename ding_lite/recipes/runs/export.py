@@ -1,4 +1,4 @@
-"""Write the network of a policy into a file that other programs run without this package."""
+"""Export the network of a policy to a file that programs run without this package."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
 
 ExportFormat: TypeAlias = Literal["onnx", "torch"]
 SUFFIXES: dict[str, str] = {"onnx": ".onnx", "torch": ".pt2"}
-"""The end of a file's name in each format."""
+"""The suffix of the file in each format."""
 INPUT = "obs"
 """The name of the input of an ONNX file."""
 
@@ -39,25 +39,24 @@ INPUT = "obs"
 def export_policy(
     policy: Policy, path: str | os.PathLike[str], *, format: ExportFormat | None = None
 ) -> Path:
-    """Write the network of a policy into a file, for programs without this package.
+    """Export the network of a policy to a file, for programs without this package.
 
-    The file computes what `policy.module` computes, for any number of observations at a time, as
-    the environment gives them: [B, ...], bytes as bytes. Dropout is off, and `normalize_obs` is
-    part of it. Of A2C, PPO and IMPALA with Box actions it returns actions of the environment in
-    place of means. Where the environment says which actions are legal, it takes that as
-    `action_mask`, [B, A] bool, and the outputs of the others are minus infinity. Of a policy with
-    memory it takes states, [B, S], and returns the next ones, too; they are zeros where an episode
-    begins.
+    The file computes `policy.module` for a batch of any size of the environment's observations,
+    [B, ...], with bytes as bytes. It includes `normalize_obs`, without dropout. For A2C, PPO and
+    IMPALA with Box actions it returns actions of the environment instead of means. If the
+    environment has an action mask, the file also takes `action_mask`, [B, A] bool, and the outputs
+    of illegal actions are minus infinity. For a policy with memory it also takes states, [B, S],
+    and returns the next states; at the beginning of an episode they are zeros.
 
     Args:
-        policy: A trained one. It is left as it is.
+        policy: A trained policy. It is not changed.
         path: The file to write. It is replaced if it exists.
-        format: `onnx` for ONNX runtimes, with the input `obs`, or one for each part, such as
+        format: `onnx` for ONNX runtimes, with the input `obs`, or an input for each part, such as
             `obs.position`, then `action_mask` and `state`; `torch` for `torch.export.load`. By
-            default the end of the path says which: .onnx or .pt2.
+            default the suffix of the path decides: .onnx or .pt2.
 
     Returns:
-        The file.
+        The path of the file.
 
     Raises:
         ConfigError: If the format is unknown, or the network cannot be exported.
@@ -99,7 +98,7 @@ def export_policy(
 
 
 def describe_inputs(policy: Policy) -> str:
-    """Describe what the file of a policy takes: names where there are several, types, shapes."""
+    """Describe the inputs of a policy's file: types, shapes, and names if there are several."""
     if not isinstance(policy, OpenPolicy):
         return ""
     named = _named(policy)
@@ -132,7 +131,7 @@ def _format_of(path: Path) -> str:
 
 
 def _traced(policy: OpenPolicy) -> ExportedProgram:
-    """Trace the network with an axis of any length for the batch."""
+    """Trace the network with a dynamic batch size."""
     with _keeping_modes(policy):
         try:
             module = _served(policy)
@@ -149,7 +148,7 @@ def _traced(policy: OpenPolicy) -> ExportedProgram:
 
 
 def _served(policy: OpenPolicy) -> nn.Module:
-    """Return the module of a policy, with actions in bounds, and none that is not legal."""
+    """Return a policy's module, wrapped to return actions in bounds or to mask illegal actions."""
     space = policy.spec.action_space
     if isinstance(policy, ActorCriticPolicy) and isinstance(space, Box):
         return _InBounds(policy.module, BoxUnits(space), policy.device)
@@ -157,12 +156,12 @@ def _served(policy: OpenPolicy) -> nn.Module:
 
 
 def _takes_mask(policy: OpenPolicy) -> bool:
-    """Whether the legal actions are an input; a `TorchPolicy` reads them of its observations."""
+    """Return whether the action mask is an input; a `TorchPolicy` has it in its observations."""
     return policy.spec.has_action_mask and not isinstance(policy, TorchPolicy)
 
 
 class _InBounds(nn.Module):
-    """An actor-critic with actions of the environment in place of means in units of their range."""
+    """An actor-critic that returns actions of the environment instead of scaled means."""
 
     def __init__(self, network: nn.Module, units: BoxUnits, device: torch.device) -> None:
         super().__init__()
@@ -180,7 +179,7 @@ class _InBounds(nn.Module):
 
 
 class _OnlyLegal(nn.Module):
-    """A network with minus infinity for the actions that are not legal."""
+    """A network that returns minus infinity for illegal actions."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -194,7 +193,7 @@ class _OnlyLegal(nn.Module):
 
 
 def _inputs(policy: OpenPolicy) -> tuple[Any, ...]:
-    """Return what is exported takes: observations, in parts where they have several, and more."""
+    """Return the example inputs of the export: observations, then an action mask and a state."""
     spec = policy.spec
     obs: Any = sample_obs(spec, device=policy.device)
     further: list[Tensor] = []
@@ -206,7 +205,7 @@ def _inputs(policy: OpenPolicy) -> tuple[Any, ...]:
 
 
 def _named(policy: OpenPolicy) -> dict[str, Tensor]:
-    """Return these by name: `obs`, or of several parts `obs.position`, then the further ones."""
+    """Return the inputs by name: `obs` or its parts, such as `obs.position`, then the others."""
     obs, *further = _inputs(policy)
     names = (["action_mask"] if _takes_mask(policy) else []) + ["state"]
     return {**_parts(obs, INPUT), **dict(zip(names, further, strict=False))}
@@ -234,7 +233,7 @@ def _as_onnx(program: ExportedProgram, names: list[str]) -> bytes:
 
 @contextmanager
 def _keeping_modes(policy: OpenPolicy) -> Iterator[None]:
-    """Put own modules back into the mode that each part of them was in."""
+    """Restore the training mode of each of the user's modules."""
     own = [part for parts in policy.own_modules.values() for part in parts.values()]
     modes = {each: each.training for part in own for each in part.modules()}
     try:
@@ -246,7 +245,7 @@ def _keeping_modes(policy: OpenPolicy) -> Iterator[None]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Keep the exporters from telling of packages and internals that are of no concern here."""
+    """Suppress log lines and warnings of the exporters."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

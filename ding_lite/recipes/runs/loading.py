@@ -39,32 +39,32 @@ def load_policy(  # noqa: PLR0913 - all but one by name, and few at a time
     device: str = "cpu",
     trust: bool = False,
 ) -> Policy:
-    """Make the policy that a run has saved, as it was then.
+    """Load the policy that a run has saved.
 
-    `policy.spec.env_id` says which environment it was trained for. A network, an optimiser and a
-    policy of the user's own, and the environment, are found again where they are a class or a
-    function at the top of a module or a file, which is imported. What a run from elsewhere names
-    could be any code, so that it is followed only where `trust` says so.
+    `policy.spec.env_id` is the environment for which it was trained. The user's network, optimiser,
+    policy and environment are imported by name if they are classes or functions at the top level of
+    a module or a file. A run that this user has not saved on this machine could name any code, so
+    its code is imported only with `trust`.
 
     Args:
-        directory: Of a run, or of a checkpoint that `middleware.checkpoint` has written.
-        last: Of a run, take the newest weights, also where `middleware.keep_best` has saved
-            those of the best evaluation.
-        env: The environment, as `make_envs` takes it, where the checkpoint cannot tell it: one
-            that was a lambda or a class of a notebook, or that lies elsewhere now.
+        directory: The directory of a run, or of a checkpoint of `middleware.checkpoint`.
+        last: Load the newest weights of a run, even if `middleware.keep_best` has saved those of
+            the best evaluation.
+        env: The environment, as `make_envs` takes it. It is needed if the checkpoint cannot name
+            it: if it was a lambda or a class of a notebook, or has moved.
         policy: The class of the policy, or the function of the spec that makes it, likewise.
         network: The network of the policy, likewise.
         actor: The actor of the policy, likewise.
         critic: The critic of the policy, likewise.
         optimizer: The optimiser of the policy, likewise.
         device: The device of the networks, as PyTorch names it.
-        trust: Import what the run names, also if no program of this user on this machine has
-            saved it. What is given here is not imported by its name.
+        trust: Import the code that the run names, even if this user has not saved it on this
+            machine. Objects that are given as arguments are not imported by name.
 
     Raises:
         CheckpointError: There is no checkpoint, it is damaged, a part of the policy cannot be
-            found, or the run names code and is from elsewhere.
-        ConfigError: A module or a file that the checkpoint names is not there any more.
+            found, or the run names code and is not trusted.
+        ConfigError: A module or a file that the checkpoint names does not exist any more.
         MissingExtraError: The environment needs a package that is not installed.
     """
     path = find_policy(directory, last=last)
@@ -92,7 +92,7 @@ def load_policy(  # noqa: PLR0913 - all but one by name, and few at a time
 
 
 def _check_signature(about: Mapping[str, Any], replaced: Collection[str], path: Path) -> None:
-    """Refuse unsigned code that the policy's description names and that was not `replaced`."""
+    """Refuse unsigned code in the policy's description, except for parts that are `replaced`."""
     named = named_code(about)
     given = named.get("given")
     places = {**(given if isinstance(given, dict) else {"policy": given} if given else {})}
@@ -114,7 +114,7 @@ def _shown(place: object) -> str:
 
 
 def _parts(about: Mapping[str, Any], given: Mapping[str, object], path: Path) -> dict[str, object]:
-    """Return what a user gave of a policy: as it is given now, or as it is found by its name."""
+    """Return the user's parts of a policy: those given now, else those imported by name."""
     parts = {name: part for name, part in given.items() if part is not None}
     saved = about.get("given")
     for name, place in (saved if isinstance(saved, dict) else {}).items():
@@ -149,13 +149,13 @@ def _recipe(about: Mapping[str, Any], policy: object, spec: EnvSpec, path: Path)
 
 
 def _policy_among(meta: Mapping[str, Any]) -> tuple[str] | None:
-    """Choose the policy among what a checkpoint holds; None where it holds nothing else."""
+    """Return the name of the policy in a checkpoint; None if it contains only a policy."""
     name, _ = described_policy(meta)
     return None if name is None else (name,)
 
 
 def find_policy(directory: str | os.PathLike[str], *, last: bool = False) -> Path:
-    """Return the checkpoint that `load_policy` takes; it need not be there."""
+    """Return the path of the checkpoint that `load_policy` reads; it need not exist."""
     path = Path(directory)
     if (path / MANIFEST).exists():
         return path

@@ -13,7 +13,7 @@ _MOST_BYTES = 1 << 30
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
-    """Read all rows of a metrics file; half a line at its end, of a killed run, is none."""
+    """Read all rows of a metrics file; an incomplete last line of a killed run is ignored."""
     rows = []
     try:
         lines = read_file(file, most=_MOST_BYTES).split(b"\n")
@@ -35,7 +35,7 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
-    """Read a JSON object of numbers and nulls; None if it is none."""
+    """Read a JSON object of numbers and nulls; None for anything else."""
     try:
         row = parse_json(line)
     except ValueError:
@@ -46,13 +46,13 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 
 def _is_told(value: object) -> bool:
-    """Return whether `middleware.log` writes such a value: null, or a number of 64 bits."""
+    """Return whether `middleware.log` can have written a value: null, or a number of 64 bits."""
     if isinstance(value, int):
         return value.bit_length() < 64
     return value is None or (isinstance(value, float) and math.isfinite(value))
 
 
 def last_row(file: Path) -> dict[str, Any]:
-    """Read the last row of a metrics file; empty where there is none."""
+    """Read the last row of a metrics file; empty if there is none."""
     rows = read_rows(file) if file.exists() else []
     return rows[-1] if rows else {}

@@ -1,4 +1,4 @@
-"""Start and end a training program of several nodes."""
+"""Run a training program on several nodes, and judge its result."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ def launch_nodes(
     topology: Topology = "mesh",
     try_next: str = "",
 ) -> None:
-    """Run a program on as many nodes as were asked for, and judge what node 0 has learned.
+    """Run a program on `options.nodes` nodes, and evaluate the policy of node 0.
 
-    A single node has all roles: so the same `main` trains in one process. A node of several that
-    dies is started again, and `main` goes on from the newest checkpoint where it calls
-    `run.resume` on that node.
+    A single node has all roles, so the same `main` trains in one process. With several nodes, a
+    node that dies is restarted; its `main` continues from the newest checkpoint if it calls
+    `run.resume`.
 
     Args:
-        name: What the program is called: `runs/<name>` is where its runs lie.
+        name: The name of the program; its runs are saved in `runs/<name>`.
         main: Does a node's part of the training, and returns the weights of its policy.
         options: The options of the run.
-        policy: Makes what is judged, such as `DQN`.
-        config: Its settings.
-        roles: One for each node in order; the last one is that of all further nodes too.
-        topology: The connections: `star` where all nodes send to node 0 alone.
-        try_next: A hint at what to do afterwards.
+        policy: Makes the policy that is evaluated, such as `DQN`.
+        config: The settings of the policy.
+        roles: The role of each node in order; further nodes have the last role.
+        topology: The connections; `star` if all nodes send to node 0 only.
+        try_next: A hint that is printed at the end.
 
     Raises:
-        ConfigError: There are too few nodes for the roles, or the run's directory is taken.
-        NodeFailed: A node has failed more often than it may be started again, or node 0 was killed
+        ConfigError: There are too few nodes for the roles, or the run's directory is in use.
+        NodeFailed: A node has failed more often than it may be restarted, or node 0 was killed
             while the run ended.
     """
     num_nodes = options.nodes

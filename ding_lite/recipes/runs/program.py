@@ -1,4 +1,4 @@
-"""Run a program's `main`, and show errors that a user can mend without a traceback."""
+"""Run a program's `main`; errors that the user can fix are shown without a traceback."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ _INTERRUPTED = 130
 
 
 def run_program(main: Callable[[], object]) -> None:
-    """Run `main`; an error that a user can mend ends it with a sentence.
+    """Run `main`; an error that the user can fix becomes one sentence and an exit code.
 
-    A wrong option, a missing package and a checkpoint that cannot be read end it with exit code 2,
-    a checkpoint that cannot be written with 1, and Ctrl-C with 130. Any other error keeps its
-    traceback.
+    The exit code is 2 for a wrong option, a missing package and a checkpoint that cannot be read, 1
+    for a checkpoint that cannot be written, and 130 for Ctrl-C. Other errors keep their traceback.
     """
     try:
         main()

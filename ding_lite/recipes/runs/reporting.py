@@ -1,4 +1,4 @@
-"""The directory of every run by name, and its files: checkpoint, metrics, curve."""
+"""The directory of a run that is trained by name, and the middleware that write its files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ding_lite.runtime.task import Task
 
 @contextmanager
 def run_of(plan: RunPlan, name: str, described: Mapping[str, Any]) -> Iterator[Run]:
-    """Open the directory of a plan's run, the next one under its name unless it was chosen."""
+    """Open the directory of a plan's run: the chosen one, or the next number under its name."""
     options = plan.options
     if options.out is None:
         out = make_next(Path("runs", name, str(options.env)))
@@ -35,7 +35,7 @@ def save_and_report(
     parts: Mapping[str, object],
     every: Callable[[int], int],
 ) -> None:
-    """Let a task save its parts, which a resume needs, and write down how it goes."""
+    """Add the middleware that save checkpoints, measure the run and report metrics."""
     config = plan.config
     task.use(mw.checkpoint(parts, run.checkpoint, every=every(config.checkpoint_every)))
     task.use(mw.throughput(every=every(config.log_every)))

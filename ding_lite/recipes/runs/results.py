@@ -1,4 +1,4 @@
-"""Read the results of runs, group those that belong together, and join their curves."""
+"""Read the results of runs, group runs that differ only in their seeds, and join their curves."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from ding_lite.rl.envs.naming import short_name
 
 GRID_POINTS = 400
 _ONLY_OF_ONE = {"seed", "smoke", "target", "max_env_steps"}
-"""Options in which runs that belong together may differ."""
+"""Options in which the runs of a group may differ."""
 
 _PLAIN = ("program", "env")
-"""Facts that a label names by their value alone."""
+"""Facts that a label shows without their names."""
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Result:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """The facts that runs which belong together have in common."""
+        """The facts that are the same in all runs of a group."""
         config = self.description.get("config") or {}
         named = {**self._options, **config}
         return {
@@ -76,14 +76,14 @@ class Result:
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Runs that differ by their seeds alone."""
+    """Runs that differ only in their seeds."""
 
     label: str
     runs: list[Result]
 
 
 class Spread(NamedTuple):
-    """Several curves as one: mean, least, greatest and median over env steps."""
+    """The mean, minimum, maximum and median of several curves over env steps."""
 
     x: NumpyArray
     mean: NumpyArray
@@ -93,7 +93,7 @@ class Spread(NamedTuple):
 
 
 def find_results(patterns: Iterable[str]) -> list[Result]:
-    """Read all runs that are named: directories of runs, of several runs, or patterns of either."""
+    """Read runs, given by their directories, by folders that contain runs, or by patterns."""
     found: dict[Path, Result] = {}
     for pattern in patterns:
         matched = sorted(map(Path, glob.glob(pattern))) or [Path(pattern)]
@@ -112,7 +112,7 @@ def find_results(patterns: Iterable[str]) -> list[Result]:
 
 
 def group_results(results: Sequence[Result]) -> list[RunGroup]:
-    """Put runs together that differ by their seeds alone, and name them by what they differ in."""
+    """Group runs that differ only in their seeds; label groups by the facts that differ."""
     groups: dict[str, list[Result]] = {}
     for result in results:
         groups.setdefault(json.dumps(result.facts, sort_keys=True), []).append(result)
@@ -121,15 +121,15 @@ def group_results(results: Sequence[Result]) -> list[RunGroup]:
     by_program: dict[Any, set[str]] = {}
     for fact in facts:
         by_program.setdefault(fact["program"], set()).update(fact)
-    # What only some programs have, such as settings of a policy, follows from which one it is.
+    # A label shows no facts that only some programs have, such as settings of a policy.
     known_to_all = set.intersection(*by_program.values()) if by_program else set()
-    # So does a setting that is the same in all runs of a program: mostly it is a default there.
+    # Nor a setting that is the same in all runs of a program: usually it is a default there.
     differing = [name for name in names if name in known_to_all and _differs(name, facts)]
     return [RunGroup(_label(runs[0].facts, differing), runs) for runs in groups.values()]
 
 
 def _differs(name: str, facts: Sequence[dict[str, Any]]) -> bool:
-    """Return whether a fact is not the same in all runs, or a setting in those of one program."""
+    """Return whether the program, the environment, or a setting of one program, differs."""
     return any(
         one.get(name) != other.get(name)
         for one, other in combinations(facts, 2)
@@ -144,8 +144,8 @@ def _is_like(one: dict[str, Any], other: dict[str, Any]) -> bool:
 def spread_of(runs: Sequence[Result], metric: str) -> Spread:
     """Join the curves of several runs.
 
-    Between its points a curve is a straight line, and a run that has ended counts on with its
-    last value: mostly it ended because it was good.
+    Curves are interpolated linearly. A run that has ended keeps its last value, since most runs end
+    because they have reached their target.
     """
     curves = [run.points(metric) for run in runs]
     x = np.linspace(min(x[0] for x, _ in curves), max(x[-1] for x, _ in curves), GRID_POINTS)
@@ -179,14 +179,14 @@ def _spell(value: object) -> str:
 
 
 def runs_in(path: Path) -> list[Path]:
-    """Return the directories of all runs in one; itself where that is a run, or none at all."""
+    """Return the directories of all runs in a folder; the path itself if it is a run or missing."""
     if (path / CONFIG).is_file() or not path.is_dir():
         return [path]
     return sorted(config.parent for config in path.rglob(CONFIG))
 
 
 def read_result(directory: Path) -> Result:
-    """Read a run; ConfigError where it is none, or damaged."""
+    """Read a run; raise ConfigError if it is missing or damaged."""
     description = saved_description(directory)
     if description is None:
         raise ConfigError(_no_run(str(directory)))

@@ -34,34 +34,34 @@ from ding_lite.version import __version__
 ResultT = TypeVar("ResultT")
 JUDGED_EPISODES = 20
 _ALWAYS, _AT_LEAST = 10_000, 1_000
-"""The env steps of a verdict, whatever its share: of 20 episodes if that is enough, and of one."""
+"""Env steps that a verdict may always take: for 20 episodes if they suffice, and for one."""
 _JUDGE_SEED = 1_000_003
 _WORTH_DRAWING_S = 0.5
-"""A shorter verdict takes less time than the drawing of a curve that tells its share."""
+"""The least seconds of a verdict for which the curve is drawn again to show its share."""
 _SAVED = ("seed", "max_env_steps", "target", "smoke", "nodes")
 _SAVED_WHERE_UNUSUAL = ("criterion", "population", "num_envs", "report")
-"""Options that the description of a run has where its settings do not."""
+"""Options in the description of a run if they are not defaults and not among its settings."""
 _MAY_CHANGE = {"max_env_steps", "target", "smoke", "device", "compile", "report"}
-"""Options that say when a run ends, how it computes or what is told of it, not how it learns."""
+"""Options that a resumed run may change, as they do not affect learning."""
 
 
 class Run:
-    """The directory of a run, its running time, and its last line.
+    """The directory of a run, its running time, and its last line of output.
 
-    Within its `with` block no other process may work on the same directory, and Ctrl-C (or
-    SIGTERM) adds one line that says where the checkpoint is, and how to go on.
+    Its `with` block locks the directory against other processes. Ctrl-C (or SIGTERM) in the block
+    prints one line with the path of the checkpoint and the options that resume the run.
 
     Args:
         example: The program's name.
         options: The options of the run.
-        config: Settings worth remembering, such as `policy.config`.
-        defaults: Their defaults, which count for what a run of an earlier version has not saved.
-        quiet: Tell a person nothing.
-        clock: What seconds are counted on.
+        config: Settings that are saved in the description, such as `policy.config`.
+        defaults: Defaults of settings that a run of an earlier version has not saved.
+        quiet: Print nothing on standard error.
+        clock: The clock of the running time.
 
     Raises:
-        ConfigError: On entering: the directory holds another run already, or it is to go on
-            with other settings than those it was begun with.
+        ConfigError: On entering: the directory already contains another run, or the run is resumed
+            with other settings than at its start.
     """
 
     def __init__(
@@ -112,32 +112,32 @@ class Run:
             self.tell(f"\nInterrupted; {where}")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Let the nodes of a program know the run; the lock is that of the process that has it."""
+        """Return the state for other nodes, without the lock, which belongs to this process."""
         return {**vars(self), "_lock": None}
 
     @property
     def title(self) -> str:
-        """The default title of its curve."""
+        """The default title of the curve."""
         return f"{self.example} on {self.options.env}"
 
     @property
     def goal(self) -> float | None:
-        """The return to reach; None where there is none."""
+        """The target return; None without a target."""
         return self.options.goal
 
     @property
     def max_env_steps(self) -> int:
-        """Where it ends at the latest."""
+        """The maximum of env steps."""
         return self.options.max_env_steps
 
     def resume(self, parts: Mapping[str, object]) -> None:
-        """Make everything what it was, if this run goes on from a checkpoint.
+        """Restore all parts from the run's checkpoint, if there is one.
 
-        So does a node that has died and was started again, from what its earlier incarnation has
-        saved. A task among the parts is told to finish at once where the run had reached its end.
+        A restarted node also calls it, to continue from the checkpoint of its earlier incarnation.
+        If the run had already reached its end, a task among the parts is set to finish.
 
         Args:
-            parts: What `middleware.checkpoint` has saved in `checkpoint`, by the same names.
+            parts: The parts that `middleware.checkpoint` saves in `checkpoint`, by the same names.
 
         Raises:
             CheckpointError: The checkpoint does not fit.
@@ -154,14 +154,14 @@ class Run:
                 part.finish = True
 
     def time(self, task: Task, *, every: int = 25) -> StageSeconds:
-        """Time the stages of a task, for the run's last line and its curve.
+        """Measure the time of each stage of a task, for the run's last line and its curve.
 
         Args:
-            task: Its middleware are wrapped.
+            task: The task; all its middleware are measured.
             every: Steps of the pipeline from one report of the seconds to the next.
 
         Returns:
-            A middleware that reports them, to be used before `jsonl` and `curve`.
+            A middleware that reports the seconds, to be placed before `jsonl` and `curve`.
         """
         recorder = Recorder(self.directory, task.draw, self._clock)
         self.stages = StageSeconds(every=every, clock=self._clock, recorder=recorder)
@@ -169,13 +169,13 @@ class Run:
         return self.stages
 
     def of_node_0(self, results: Sequence[ResultT | None]) -> ResultT:
-        """Return the result of node 0, which is what the run is judged by.
+        """Return the result of node 0, by which the run is judged.
 
         Args:
-            results: What `Parallel.runner(...)(main)` has returned.
+            results: The results of `Parallel.runner(...)(main)`.
 
         Raises:
-            NodeFailed: There is none: node 0 was killed while the run ended on the others.
+            NodeFailed: Node 0 has no result: it was killed while the run ended on the others.
         """
         if results[0] is None:
             where = "nothing was saved yet."
@@ -194,24 +194,25 @@ class Run:
         """Play 20 fresh greedy episodes with the trained policy.
 
         Args:
-            policy: The trained one.
-            eval_share: The most env steps of evaluations for each that was learned from. All 20 are
-                played where they reach the target, or the time limit of episodes is 500 env steps
-                or less. Else as many are played as this leaves room for,
-                and one of 1,000 env steps or less at least; longer ones are cut.
-            confirmed: The evaluation that ended the run. One of 20 episodes or more that reached
-                the target is the verdict, and nothing more is played.
+            policy: The trained policy.
+            eval_share: The maximum ratio of evaluation env steps to training env steps. All 20
+                episodes are played if they reach the target, or if the time limit of episodes is
+                500 env steps or less. Otherwise their number is limited by the rest of the share;
+                one episode is always played, which is cut if it exceeds both that rest and 1,000
+                env steps.
+            confirmed: The evaluation that ended the run. If it has 20 episodes or more, it is the
+                verdict, and no further episodes are played.
 
         Returns:
-            What the run's last line says. With `--criterion seed` that are two things more, and
-            the collectors have decided whether it is solved.
+            The values of the run's last line. With `--criterion seed` there are two more, and the
+            collectors have decided whether the run is solved.
         """
         began = self._clock.now()
         last, goal = last_row(self.metrics), self.goal
-        if self.stages is not None:  # what reports took in the end is in no row
+        if self.stages is not None:  # no row contains the time of the last reports
             own = self.stages.metrics
             last |= {name: max(s, last.get(name, 0.0)) for name, s in own.items()}
-        wall_s = max(began - self._started, last.get("wall_s", 0.0))  # also before it was resumed
+        wall_s = max(began - self._started, last.get("wall_s", 0.0))  # with that before a resume
         eval_env_steps = int(last.get("eval_env_steps") or 0)
         if confirmed is not None and confirmed.episodes >= JUDGED_EPISODES:
             verdict, env_steps = confirmed, confirmed.env_steps
@@ -262,15 +263,15 @@ class Run:
     def conclude(self, policy: Policy, *, try_next: str = "") -> dict[str, Any]:
         """Judge the policy by 20 fresh greedy episodes, and print the run's last line.
 
-        The line is one JSON object on standard output; what a person may want to know goes to
-        standard error before it.
+        The line is one JSON object on standard output. Before it, a description of the result is
+        printed on standard error.
 
         Args:
-            policy: The trained one.
-            try_next: A hint at what to do now.
+            policy: The trained policy.
+            try_next: A hint that is printed at the end of the description.
 
         Returns:
-            What the line says.
+            The values of the line.
         """
         result = self.judge(policy)
         self.explain(result, try_next=try_next)
@@ -306,7 +307,7 @@ class Run:
         self.tell("\n".join(lines))
 
     def _room(self, last: Mapping[str, Any], share: float | None) -> tuple[int, int | None]:
-        """Return how many episodes a verdict may have, and how many env steps; None for all."""
+        """Return the limits of a verdict in episodes and in env steps; None for no limit."""
         goal = self.goal
         if share is None or (goal is not None and (last.get("eval_return") or -math.inf) >= goal):
             return JUDGED_EPISODES, None
@@ -338,7 +339,7 @@ class Run:
         if code := files.code_of(described["options"]):
             described["signature"] = sign(code)
         if saved is not None:
-            last_row(self.metrics)  # which the verdict needs: a damaged one is told before it
+            last_row(self.metrics)  # the verdict needs it: raise now if the file is damaged
             _check_same(self.directory, saved, described, self._defaults)
             self._tell_of_versions(saved, described)
             described["command"] = saved.get("command")
@@ -388,7 +389,7 @@ class Run:
             )
 
     def tell(self, text: str) -> None:
-        """Write a line for a person to standard error, unless the run is quiet."""
+        """Write a line to standard error, unless the run is quiet."""
         if not self.quiet:
             sys.stderr.write(text + "\n")
             sys.stderr.flush()
@@ -400,7 +401,7 @@ class Run:
 
 
 def _command(words: Sequence[str]) -> list[str] | None:
-    """Return what was typed, where that was `ding-lite` or a program; None in a notebook, say.
+    """Return the command line, if it was `ding-lite` or a program; None in a notebook, say.
 
     Example:
         >>> _command(["/usr/bin/python3", "-m", "ding_lite", "train", "dqn", "CartPole-v1"])
@@ -417,14 +418,14 @@ def _command(words: Sequence[str]) -> list[str] | None:
 
 
 def _spent(row: Mapping[str, Any]) -> int | None:
-    """Return the env steps made, those included that evaluations of a population have taken."""
+    """Return the env steps made, including those of evaluations of a population."""
     if row.get("env_step") is None:
         return None
     return int(row["env_step"] + row.get("eval_steps", 0))
 
 
 def verdict_is_short(max_episode_steps: int | None) -> bool:
-    """Return whether 20 episodes of such a time limit are played whatever their share."""
+    """Return whether 20 episodes with this time limit are played regardless of the share."""
     return max_episode_steps is not None and JUDGED_EPISODES * max_episode_steps <= _ALWAYS
 
 
@@ -434,9 +435,10 @@ def _check_same(
     now: Mapping[str, Any],
     defaults: Mapping[str, Any],
 ) -> None:
-    """Refuse to go on with a run in another way than it was begun.
+    """Refuse to resume a run with other options or settings than at its start.
 
-    A setting that the run has not saved, as its version had no such one, was its default.
+    A setting that the run has not saved, because its version did not have it, counts as the
+    default.
     """
     if then.get("example") != now["example"]:
         raise ConfigError(
@@ -461,7 +463,7 @@ def _check_same(
 
 
 def _plain(value: object) -> object:
-    """Return a setting that JSON does not know as `as_config` reads it again, or as a text."""
+    """Convert a setting for JSON: a dataclass to a dict for `as_config`, other types to text."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     return str(value)

@@ -1,4 +1,4 @@
-"""The records of a run while it goes on: seconds by stage, its pipeline, counts of its nodes."""
+"""Record a run while it trains: seconds of each stage, its pipeline, counts of its nodes."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.middleware import Middleware, around, name_of, parts_of
 
 _SMALL = 0.01
-"""Stages with a smaller share of the time are told as one, but for those of evaluations."""
+"""Stages with a smaller share of the time are reported as `other`, except for evaluations."""
 _REPORT, _EVALUATE = "report", "evaluate"
 _PERIOD_S, _PERIOD_SHARE = 1.0, 0.01
-"""From one record of the nodes to the next: seconds, and the share of the job's age, at least."""
+"""The minimum period of the records of nodes: in seconds, and as a share of the job's age."""
 
 
 class StageSeconds:
     """Sums the seconds of each middleware, and reports them as metrics.
 
-    Its `wrap` is a step wrapper; itself it is a middleware, and stands before the reports: what
-    these take before the first step and after the last one is the stage `report`.
+    `wrap` is a step wrapper. The object itself is a middleware that is placed before the reports.
+    The time of reports before the first step and after the last one is the stage `report`.
     """
 
     __name__ = "stage_seconds"
@@ -45,33 +45,33 @@ class StageSeconds:
         self._clock = clock
         self._recorder = recorder
         self.curve: Curve | None = None
-        """The picture of the run, if it has one."""
+        """The learning curve of the run, if it has one."""
         self._seconds: dict[str, float] = {}
         self._entered_at: float | None = None
-        """When a run began, until its first middleware does."""
+        """The start of a run; None once its first middleware has begun."""
         self._left_at: float | None = None
 
     def __enter__(self) -> Self:
-        """Begin to time the reports, which are entered next."""
+        """Begin to measure the reports, which are entered next."""
         self._entered_at, self._left_at = self._clock.now(), None
         if self._recorder is not None:
             self._recorder.begin()
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Add what the reports have taken since the last step: they have been left by now."""
+        """Add the time of the reports since the last step; they are closed before this."""
         if self._left_at is not None:
             self._add(_REPORT, self._clock.now() - self._left_at)
 
     def wrap(self, fn: Middleware) -> Middleware:
-        """Return a middleware that does the same and is timed."""
+        """Return the same middleware with its time measured."""
         parts = (fn, *parts_of(fn))
         self.curve = next((part for part in parts if isinstance(part, Curve)), self.curve)
         watch = _Watch(self, name_of(fn))
         return around(fn, lambda ctx: watch)
 
     def __call__(self, ctx: Context) -> None:
-        """Write the seconds so far, now and then and in the step that ends the run."""
+        """Write the seconds so far, periodically and in the step that ends the run."""
         if self._period.is_due(ctx) or ctx.finish:
             ctx.metrics.update(self.metrics)
             if self._recorder is not None:
@@ -79,11 +79,11 @@ class StageSeconds:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The seconds so far, as a row of metrics has them."""
+        """The seconds so far, by the names of their metrics."""
         return {f"{STAGE_SECONDS}{name}": s for name, s in self._seconds.items()}
 
     def begin(self) -> float:
-        """Return the time; what has passed since the reports were entered was theirs."""
+        """Return the time; the time since the reports were entered is added to their stage."""
         now = self._clock.now()
         if self._entered_at is not None:
             self._add(_REPORT, now - self._entered_at)
@@ -106,11 +106,11 @@ class StageSeconds:
 
 
 class Recorder:
-    """Writes the pipeline of a run into its directory, and what the nodes of its job have done.
+    """Writes the pipeline of a run and the counts of its nodes into its directory.
 
-    The counts of the nodes on this machine come from the records that they write once a second, so
-    that nothing is sent. A line is added after a second at first, and later after a hundredth of
-    what the job has taken: a day has some thousand of them.
+    The counts of the nodes on this machine are read from the files that they write once a second,
+    so no messages are sent. The period of the records is a second at first, and later a hundredth
+    of the job's age, which gives about a thousand lines in a day.
     """
 
     def __init__(self, directory: Path, draw: Callable[[], object], clock: Clock) -> None:
@@ -125,7 +125,7 @@ class Recorder:
             file.write_text(f"{self._draw()}\n", encoding="utf-8")
 
     def record(self, *, is_last: bool) -> None:
-        """Add the counts of the nodes if there are several, and it is due or the last time."""
+        """Write the counts of the nodes, if there are several nodes and a record is due."""
         now = self._clock.now()
         if (now < self._due and not is_last) or not current_router().is_active:
             return
@@ -160,7 +160,7 @@ class _Watch(AbstractContextManager[None]):
 
 
 def seconds_by_stage(row: Mapping[str, Any], *, wall_s: float) -> dict[str, float]:
-    """Return the seconds of each stage from a row of metrics, and those of all others together."""
+    """Return the seconds of each large stage from a row of metrics, and of `other` stages."""
     told = {k.removeprefix(STAGE_SECONDS): v for k, v in row.items() if k.startswith(STAGE_SECONDS)}
     large = {
         name: round(s, 3)

@@ -1,7 +1,7 @@
 """Play episodes of a policy in a window, or record them as videos.
 
-An environment draws itself; a `Camera` around it takes its pictures. Videos are .mp4 where there
-is ffmpeg, which may come with moviepy, and else .gif, which Pillow writes: matplotlib brings that.
+The environment renders its frames, and the wrapper `Camera` collects them. Videos are .mp4 if
+ffmpeg is installed, which may come with moviepy, else .gif by Pillow, which matplotlib installs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Env: TypeAlias = gymnasium.Env[Any, Any]
 
 _GIF_FPS = 25
-"""More pictures a second make a large file, and browsers slow them down."""
+"""Maximum frames per second: more make a large file, and browsers play them too slowly."""
 _GIF_WIDTH = 400
 
 
@@ -87,20 +87,20 @@ def play(
 def record_video(
     policy: Policy, directory: str | os.PathLike[str], *, episodes: int = 1, seed: int = 0
 ) -> list[Path]:
-    """Play greedy episodes, and write a video of each: .mp4 where there is ffmpeg, else .gif.
+    """Play greedy episodes, and write a video of each: .mp4 if ffmpeg is installed, else .gif.
 
     Args:
-        policy: Acts without exploration; `load_policy` makes that of a run.
-        directory: Where the videos go; made if need be.
-        episodes: How many.
-        seed: Decides how they begin.
+        policy: Acts without exploration; `load_policy` loads that of a run.
+        directory: The directory of the videos; it is made if it does not exist.
+        episodes: Number of episodes.
+        seed: The seed of the environment.
 
     Returns:
-        The videos, in the order in which they were played.
+        The paths of the videos, in the order of the episodes.
 
     Raises:
-        ConfigError: The environment cannot be drawn into a video.
-        MissingExtraError: A package is not installed that drawing needs.
+        ConfigError: The environment cannot be rendered as `rgb_array`.
+        MissingExtraError: A package that rendering needs is not installed.
     """
     filmed = play_and_film(policy, Path(directory), episodes=episodes, seed=seed)
     return [path for _, path in filmed]
@@ -115,9 +115,9 @@ def play_and_film(
     seconds: float = math.inf,
     max_steps: float = math.inf,
 ) -> Iterator[tuple[Episode, Path]]:
-    """Play greedy episodes, and yield each with the video of it; see `record_video`.
+    """Play greedy episodes, and yield each with the path of its video; see `record_video`.
 
-    An episode is cut after `max_steps`, or when all of them have taken so many seconds.
+    Episodes are cut after `max_steps` each, and after `seconds` in all.
     """
     check_render_mode(policy.spec, "rgb_array")
     make_directory(directory)
@@ -141,7 +141,7 @@ def play_and_film(
 
 
 def check_render_mode(spec: EnvSpec, mode: str) -> None:
-    """Refuse an environment that cannot be drawn in some way."""
+    """Raise ConfigError if an environment does not support a render mode."""
     with EnvMaker.of(spec.maker or spec.env_id)() as env:
         modes = list(env.metadata.get("render_modes") or ())
     if mode not in modes:
@@ -151,23 +151,23 @@ def check_render_mode(spec: EnvSpec, mode: str) -> None:
 
 
 class Film(Protocol):
-    """A video that grows picture by picture."""
+    """A video to which frames are added."""
 
     def add(self, picture: NumpyArray) -> None:
-        """Add the next picture, [height, width, 3] bytes."""
+        """Add the next frame, [height, width, 3] bytes."""
 
     def finish(self) -> None:
-        """Put the whole video in place."""
+        """Write the file of the whole video."""
 
     def drop(self) -> None:
-        """Leave nothing of it."""
+        """Discard the video."""
 
 
 class Camera(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Films each episode of an environment; one that is left early leaves no video.
+    """Films each episode of an environment; an episode that does not end has no video.
 
-    `begin_film` is called with the pictures a second when an episode takes its first step.
-    `deadline`, in seconds of the system's clock, and `max_steps` cut episodes.
+    `begin_film` is called with the frames per second at the first step of an episode. Episodes are
+    cut at `deadline`, in seconds of the system's clock, and after `max_steps`.
     """
 
     def __init__(
@@ -224,21 +224,21 @@ class Camera(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def find_ffmpeg() -> str | None:
-    """Find the program that writes .mp4: the system's, or the one that comes with moviepy."""
+    """Return the path of ffmpeg: the system's, or that of moviepy; None if there is none."""
     if found := shutil.which("ffmpeg"):
         return found
     if importlib.util.find_spec("imageio_ffmpeg") is None:
         return None
-    with suppress(RuntimeError):  # it has none for this platform
+    with suppress(RuntimeError):  # it has no ffmpeg for this platform
         return str(importlib.import_module("imageio_ffmpeg").get_ffmpeg_exe())
     return None
 
 
 class Mp4Film:
-    """A .mp4, which ffmpeg writes while the episode is played."""
+    """A .mp4 video, which ffmpeg writes while the episode is played."""
 
     def __init__(self, path: Path, *, fps: float, ffmpeg: str) -> None:
-        """Start nothing yet: the size is that of the first picture."""
+        """Prepare the video; ffmpeg starts with the first frame, which has the size."""
         self._path = path
         self._unfinished = path.with_name(f".{path.name}.unfinished.mp4")
         self._fps = fps
@@ -260,11 +260,11 @@ class Mp4Film:
                 stderr=subprocess.PIPE,
             )
         if self._process.stdin is not None:
-            with suppress(BrokenPipeError):  # why it has ended, it says at the end
+            with suppress(BrokenPipeError):  # `finish` shows the error of ffmpeg
                 self._process.stdin.write(picture.data)
 
     def finish(self) -> None:
-        """Wait for ffmpeg; ConfigError where it has failed."""
+        """Wait for ffmpeg; raise ConfigError if it has failed."""
         if self._process is not None:
             _, said = self._process.communicate()
             if self._process.returncode:
@@ -283,7 +283,7 @@ class Mp4Film:
 
 
 class GifFilm:
-    """A .gif, which is written when the episode has ended; no more than 25 pictures a second."""
+    """A .gif video, which is written at the end of the episode, with at most 25 frames a second."""
 
     def __init__(self, path: Path, *, fps: float) -> None:
         self._path = path
@@ -294,7 +294,7 @@ class GifFilm:
         self._pillow = _pillow()
 
     def add(self, picture: NumpyArray) -> None:
-        """Keep a picture, in 256 colours."""
+        """Keep a frame, in 256 colours."""
         if self._count % self._stride == 0:
             image: Image = self._pillow.fromarray(picture)
             image.thumbnail((_GIF_WIDTH, _GIF_WIDTH))
