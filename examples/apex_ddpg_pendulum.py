@@ -92,7 +92,7 @@ def main(options: Options, config: DDPGConfig, run: Run) -> dict[str, Tensor]:
 
         collector.use(mw.fetch_weights(policy))
         pace = 1.0 / len(collectors)
-        at_first = WARM_UP + NUM_ENVS * config.n_step  # the last ones wait for their next rewards
+        at_first = WARM_UP + NUM_ENVS * config.n_step  # the newest ones wait for their rewards
         collector.use(mw.rate_limit(env_steps_per_update=pace, ahead=100, at_first=at_first))
         collector.use(mw.collect(policy, envs, steps=NUM_ENVS))
         collector.use(mw.add_to(replay))

@@ -68,11 +68,11 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
         parts = {"policy": policy, "task": task}
         collector, learner, lead = task.at("collector"), task.at("learner"), task.at("learner.0")
 
-        # All begin with random actions, which an untrained policy needs to explore.
+        # All collectors begin with random actions, because an untrained policy does not explore.
         epsilon = epsilon_ladder(collectors, power=1.0, base=0.2, steps=8_000 / len(collectors))
         collector.use(mw.fetch_weights(policy))
         pace = 4.0 / len(collectors)
-        at_first = WARM_UP + NUM_ENVS * config.n_step  # the last ones wait for their next rewards
+        at_first = WARM_UP + NUM_ENVS * config.n_step  # the newest ones wait for their rewards
         collector.use(mw.rate_limit(env_steps_per_update=pace, ahead=50, at_first=at_first))
         collector.use(mw.collect(policy, envs, steps=NUM_ENVS, epsilon=epsilon))
         collector.use(mw.add_to(replay))
@@ -96,7 +96,7 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
         if task.match_labels("learner.0"):
             run.resume(parts)
         if learners.is_member:
-            policy.data_parallel(learners)  # all of them go on as the first one does
+            policy.data_parallel(learners)  # all learners continue with the weights of the first
         task.run()
     return policy.weights()
 
@@ -111,8 +111,8 @@ def launch() -> None:
         nodes=4,
         seed_goal=("CartPole-v0", 190.0),
     )
-    # Two learners halve the batch, and take the mean of the two halves. Steps become smaller, so
-    # that what was learned is not forgotten again.
+    # Two learners share a batch and average their gradients. The step size falls, so that the
+    # policy does not become worse again.
     num_learners = 2 if options.nodes > 3 else 1
     config = DQNConfig(
         lr=3e-3,

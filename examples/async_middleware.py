@@ -38,7 +38,7 @@ def note_progress(path: Path) -> Middleware:
 
 
 def mirror_weights(path: Path) -> Middleware:
-    """Write the weights that the previous step has kept to disk."""
+    """Write the weights of the previous step to disk."""
 
     async def _mirror_weights(ctx: Context) -> None:
         weights = ctx.get("weights")
@@ -49,7 +49,7 @@ def mirror_weights(path: Path) -> Middleware:
 
 
 def hand_over_weights(policy: DQN) -> Middleware:
-    """Put a copy of the weights on the ctx, since training changes the original."""
+    """Put a copy of the weights on the ctx, because training changes the original."""
 
     def _hand_over_weights(ctx: Context) -> None:
         ctx.weights = np.concatenate([w.numpy().ravel() for w in policy.weights().values()])

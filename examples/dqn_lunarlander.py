@@ -36,10 +36,10 @@ def main() -> None:
         seed=options.seed,
     )
     policy = DQN(envs.spec, config)
-    # Crashes are rare and have large errors: mild priorities, mostly corrected by weights.
+    # Crashes are rare and have large TD errors: use weak priorities, largely corrected by weights.
     replay = PrioritizedReplay(envs.spec, capacity=100_000, alpha=0.4, seed=options.seed)
     beta = linear(0.6, 1.0, steps=300_000)
-    # Higher than the target, so that the fresh episodes which judge the lander reach it too.
+    # Higher than the target, so that the fresh episodes of the verdict reach it, too.
     good_enough = options.target + 40.0
 
     with Run("dqn_lunarlander", options, config=config) as run:
@@ -68,7 +68,7 @@ def main() -> None:
             task.use(mw.report(run, every=25, title=f"DQN on {options.env}"))
             run.resume(parts)
             task.run()
-        # The last policy may be worse than an earlier one: judge that of the best evaluation.
+        # The last policy may be worse than an earlier one: evaluate that of the best evaluation.
         run.conclude(load_policy(run.directory), try_next=TRY_NEXT)
 
 

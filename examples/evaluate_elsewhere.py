@@ -93,7 +93,7 @@ def report_evaluations(task: Task, policy: DQN, *, target: float) -> Middleware:
             ctx.eval_value, good = heard.popleft()
             ctx.metrics["eval_return"] = ctx.eval_value
             if good is not None:
-                policy.load_weights(good)  # those that were evaluated; training has continued
+                policy.load_weights(good)  # the evaluated weights; training has continued
                 ctx.finish = True
 
     return _report_evaluations

@@ -1,10 +1,10 @@
 """Evolve DQNs in processes that Hugging Face Accelerate connects: one population for all of them.
 
-Each process collects for all agents and trains them; then weights are averaged, all processes
-evaluate, the main process makes the next generation, and sends it to all. Start it with
-`torchrun --nproc-per-node 2 examples/evolve_accelerate.py`, or with `accelerate launch --multi_gpu
---num_processes 2 examples/evolve_accelerate.py`, which needs no GPU in spite of its name. Started
-without a launcher it is the only process.
+Each process collects for all agents and trains them. Then weights are averaged, all processes
+evaluate the agents, and the main process makes the next generation and sends it to all. Start it
+with `torchrun --nproc-per-node 2 examples/evolve_accelerate.py`, or with `accelerate launch
+--multi_gpu --num_processes 2 examples/evolve_accelerate.py`, which needs no GPU in spite of the
+name. Started without a launcher it is the only process.
 """
 
 from contextlib import ExitStack

@@ -1,7 +1,7 @@
 """Evolve four DQNs on LunarLander-v3.
 
-The job is that of a tutorial of AgileRL: four agents (or six, on 8 environments) with the networks
-of its `NET_CONFIG`, batches of 128, a step size of 1e-3, and one update for each env step.
+The settings are those of AgileRL's tutorial: four agents (or six, on 8 environments) with the
+networks of its `NET_CONFIG`, batches of 128, a step size of 1e-3, and one update for each env step.
 Needs Box2D: pip install "ding-lite[box2d]".
 """
 
@@ -63,7 +63,7 @@ def main() -> None:
     replay = ReplayBuffer(envs.spec, capacity=200_000, seed=seed)
     tournament = Tournament(size=2, seed=options.seed_for("evolve/tournament"))
     mutation = Mutation(search, weights=0.1, seed=options.seed_for("evolve/mutation"))
-    warmup = 100 if options.smoke else 1_000  # random env steps before anything is learned
+    warmup = 100 if options.smoke else 1_000  # random env steps before the first update
     generation = 2 if options.smoke else max(1, 24_000 // (size * TURN))
 
     def learn(agent: Agent) -> list[Middleware]:

@@ -1,9 +1,9 @@
 """Train an IMPALA: collectors send rollouts to a learner, without waiting for its updates.
 
-The learner is the hub of a star. Each collector acts by weights that may be a few updates old, and
-V-trace corrects for that, so that collecting and learning overlap. With `--nodes 1` the same file
-does both in one process, in order. Actor and critic are plain `nn.Module`s: change them, and all of
-this works with them.
+The learner is the hub of a star. Each collector acts with weights that may be a few updates old,
+and V-trace corrects for that, so that collecting and learning overlap. With `--nodes 1` the same
+file does both in one process, in order. Actor and critic are plain `nn.Module`s: change them, and
+all of this works with them.
 """
 
 from dataclasses import replace
@@ -77,7 +77,7 @@ def make_policy(spec: EnvSpec, config: IMPALAConfig) -> IMPALA:
 
 def main(options: Options, config: IMPALAConfig, run: Run) -> dict[str, Tensor]:
     """Do this node's part of the training; return its weights."""
-    seed = options.seed + World.current().node_seed  # so that each explores in its own way
+    seed = options.seed + World.current().node_seed  # so that each collector explores differently
     envs = make_envs(options.env, num_envs=NUM_ENVS, seed=seed)
     eval_envs = make_envs(options.env, num_envs=20, seed=seed + 500)
     policy = make_policy(envs.spec, replace(config, seed=seed))
@@ -125,8 +125,8 @@ def launch() -> None:
         nodes=3,
         seed_goal=("CartPole-v0", 190),
     )
-    # Each env step is learned from sixteen times: the clip keeps that steady, and steps that become
-    # smaller settle it.
+    # Each env step is used in sixteen updates: the clip keeps that stable, and the falling step
+    # size makes it converge.
     config = IMPALAConfig(
         lr=2e-3,
         lr_end=2e-4,

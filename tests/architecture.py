@@ -1,8 +1,9 @@
-"""The rules of the house, read from the source: floors, single owners, and a few bans.
+"""Rules for the source: layers ("floors"), single owners of dangerous operations, some bans.
 
-Nothing here imports the package. Each rule is a function of a `House` (the parsed modules) that
-yields its faults; `tests/test_architecture.py` applies them to ding_lite, and to small made-up
-houses that break them.
+The package is parsed and not imported. Each rule is a function of a `House` (the parsed modules)
+that yields violations. `tests/test_architecture.py` applies the rules to ding_lite, and to small
+examples that violate them. The "roof" is `ding_lite` itself; "doorways" are packages that only
+re-export.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ _MUTATORS = {
 
 
 class Fault(NamedTuple):
-    """One broken rule, at one place."""
+    """A violation of a rule."""
 
     path: str
     line: int
@@ -111,7 +112,7 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True)
 class Import:
-    """One name that an import statement (or `import_module("...")`) brings in."""
+    """A name imported by a statement or by `import_module("...")`."""
 
     line: int
     module: str
@@ -144,22 +145,22 @@ class Module:
 
     @cached_property
     def floor(self) -> str:
-        """Which floor the module stands on."""
+        """The layer of the module."""
         return floor_of(self.name)
 
     @cached_property
     def nodes(self) -> list[tuple[ast.AST, bool]]:
-        """All nodes but for contexts, and whether each runs when the module is loaded."""
+        """All nodes except contexts, and whether each runs when the module is imported."""
         return [*_walk(self.tree)]
 
     @cached_property
     def imports(self) -> list[Import]:
-        """All imports, wherever they hide."""
+        """All imports, including those inside functions."""
         return list(_imports(self))
 
     @cached_property
     def uses(self) -> list[tuple[int, str]]:
-        """Line and full dotted name of all that is imported, or named through an import."""
+        """Line and full dotted name of everything imported, or used through an import."""
         local = {alias: full for _, alias, full in _aliases(self)}
         found = [(item.line, item.dotted) for item in self.imports]
         for node, _ in self.nodes:
@@ -176,7 +177,7 @@ class House:
 
     @classmethod
     def read(cls, root: Path) -> House:
-        """Parse every module below a folder that stands for ding_lite/."""
+        """Parse every module below a folder as if it were ding_lite/."""
         files = sorted(root.rglob("*.py"))
         modules = [Module(file.relative_to(root).as_posix(), file.read_text()) for file in files]
         return cls({module.name: module for module in modules})
@@ -184,7 +185,7 @@ class House:
     @classmethod
     @cache
     def real(cls) -> House:
-        """Parse ding_lite once, without a search for garbage among so many new objects."""
+        """Parse ding_lite once, with the garbage collector off."""
         gc.disable()
         try:
             house = cls.read(Path(__file__).resolve().parent.parent / PACKAGE)
@@ -199,7 +200,7 @@ class House:
         return iter(self.modules.values())
 
     def target(self, item: Import) -> str:
-        """The module an import loads: `from a import b` means a.b if that is a module."""
+        """Return the imported module: `from a import b` means a.b if that is a module."""
         return item.dotted if item.dotted in self.modules else item.module
 
 
@@ -207,13 +208,13 @@ Rule = Callable[[House], Iterator[Fault]]
 
 
 def floor_of(name: str) -> str:
-    """Return the floor of a dotted name of ours; the empty string is the roof."""
+    """Return the layer of a dotted name of the package; the empty string is the roof."""
     second = name.split(".")[1] if "." in name else ""
     return "ground" if second in GROUND else second
 
 
 def floors(house: House) -> Iterator[Fault]:
-    """Each floor imports only what its line of the design says."""
+    """Each layer imports only the layers that the design allows."""
     for module, item in _ours(house):
         above = floor_of(house.target(item))
         if module.floor in ROOF | DOORWAYS or above in ROOF | DOORWAYS:
@@ -226,7 +227,7 @@ def floors(house: House) -> Iterator[Fault]:
 
 
 def ground_stands_alone(house: House) -> Iterator[Fault]:
-    """The ground floor needs the standard library and numpy, nothing else."""
+    """The lowest layer imports only the standard library and numpy."""
     known = {*sys.stdlib_module_names, "numpy", PACKAGE}
     for module in house:
         for item in module.imports:
@@ -236,7 +237,7 @@ def ground_stands_alone(house: House) -> Iterator[Fault]:
 
 
 def doorways(house: House) -> Iterator[Fault]:
-    """Roof and doorways re-export only, and no module inside imports through them."""
+    """Roof and doorways only re-export, and no other module imports them."""
     for module, item in _ours(house):
         through = floor_of(house.target(item))
         if through in ROOF | DOORWAYS and module.floor != through and module.floor not in ROOF:
@@ -250,7 +251,7 @@ def doorways(house: House) -> Iterator[Fault]:
 
 
 def no_shortcut_through_init(house: House) -> Iterator[Fault]:
-    """Within a floor no module imports from a re-exporting `__init__`."""
+    """Within a layer no module imports from a re-exporting `__init__`."""
     for module, item in _ours(house):
         target = house.modules.get(house.target(item))
         if target is None or target is module or target.floor != module.floor:
@@ -261,7 +262,7 @@ def no_shortcut_through_init(house: House) -> Iterator[Fault]:
 
 
 def single_owners(house: House) -> Iterator[Fault]:
-    """Dangerous things have one owner, or none."""
+    """Dangerous operations are allowed in one module each, or nowhere."""
     for module in house:
         seen = set()
         for line, full in module.uses:
@@ -277,7 +278,7 @@ def single_owners(house: House) -> Iterator[Fault]:
 
 
 def no_unpickling_of_arrays(house: House) -> Iterator[Fault]:
-    """`allow_pickle` stays off."""
+    """No call sets `allow_pickle`."""
     for module in house:
         for node, _ in module.nodes:
             match node:
@@ -288,7 +289,7 @@ def no_unpickling_of_arrays(house: House) -> Iterator[Fault]:
 
 
 def no_torch_at_import(house: House) -> Iterator[Fault]:
-    """The lower floors load without torch."""
+    """The lower layers import without torch."""
     for module in house:
         if module.floor not in NO_TORCH_AT_IMPORT:
             continue
@@ -313,7 +314,7 @@ def bans(house: House) -> Iterator[Fault]:
 
 
 def no_mutable_globals(house: House) -> Iterator[Fault]:
-    """A module-level list, dict or set is a table in capitals, and never changed."""
+    """A module-level list, dict or set is a constant with a name in capitals."""
     for module in house:
         tables = set()
         for name, node in _mutable_globals(module.tree):
@@ -327,7 +328,7 @@ def no_mutable_globals(house: House) -> Iterator[Fault]:
 
 
 def type_ignores_have_codes(house: House) -> Iterator[Fault]:
-    """`# type: ignore` names what it ignores, and there are few."""
+    """Each `# type: ignore` has a code, and their number is limited."""
     count = 0
     for module in house:
         if not re.search(r"type:\s*ignore", module.source):
@@ -345,7 +346,7 @@ def type_ignores_have_codes(house: House) -> Iterator[Fault]:
 
 
 def no_import_circles(house: House) -> Iterator[Fault]:
-    """No module imports itself by way of others, lazily or for type checkers included."""
+    """There are no import cycles, including lazy imports and those for type checkers."""
     of: dict[str, set[str]] = {module.name: set() for module in house}
     for module, item in _ours(house):
         of[module.name].add(house.target(item))
@@ -355,7 +356,7 @@ def no_import_circles(house: House) -> Iterator[Fault]:
 
 
 def order_of_sub_packages(house: House) -> Iterator[Fault]:
-    """Inside a floor, a sub-package imports those of its own row and of the rows before it."""
+    """Inside a layer, a sub-package imports only its own row and the rows before it."""
     for module, item in _ours(house):
         rows = ORDER.get(module.floor, ())
         rank = {name: k for k, row in enumerate(rows) for name in row.split()}
@@ -370,7 +371,7 @@ def order_of_sub_packages(house: House) -> Iterator[Fault]:
 
 
 def small_folders(house: House) -> Iterator[Fault]:
-    """A folder holds at most a dozen modules; one that holds more says why in its `__init__`."""
+    """A folder has at most 12 modules; one with more has a reason in its `__init__`."""
     of: dict[str, list[str]] = {}
     for module in house:
         folder, _, file = module.path.rpartition("/")
@@ -410,7 +411,7 @@ def _ours(house: House) -> Iterator[tuple[Module, Import]]:
 
 
 def _room(name: str) -> str:
-    """Return the sub-package, or module, of a floor that a dotted name of ours lies in."""
+    """Return the sub-package, or module, of a layer that contains a dotted name."""
     return name.split(".")[2] if name.count(".") >= 2 else ""
 
 
@@ -462,7 +463,7 @@ def _imports(module: Module) -> Iterator[Import]:
 
 
 def _walk(tree: ast.Module) -> Iterator[tuple[ast.AST, bool]]:
-    """Walk a tree, telling for each node whether it runs when the module is loaded."""
+    """Walk a tree; yield for each node whether it runs when the module is imported."""
     left: list[tuple[ast.AST, bool]] = [(tree, True)]
     while left:
         node, on_load = left.pop()
@@ -519,7 +520,7 @@ def _mutable_globals(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
 
 
 def _mutations(module: Module) -> Iterator[tuple[str, int]]:
-    """Names that functions change in place: `x[k] = v`, `del x[k]`, `x.append(v)`, `x |= y`."""
+    """Return names that functions change in place, as `x[k] = v`, `x.append(v)` or `x |= y` do."""
     for node, on_load in module.nodes:
         if on_load:
             continue

@@ -59,7 +59,7 @@ gc.disable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that accepts a change of the public names."""
+    """Add the option `--update-snapshots`."""
     parser.addoption(
         "--update-snapshots",
         action="store_true",
@@ -86,7 +86,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """Return a clock that stands still until the test moves it."""
+    """Return a clock that advances only when the test advances it."""
     from ding_lite.testing.clock import ManualClock
 
     return ManualClock()
@@ -120,27 +120,27 @@ def _seeds() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    """Hold the fixtures to the deadline."""
+    """Apply the deadline to the fixtures."""
     with _deadline(item):
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Hold the test to the deadline."""
+    """Apply the deadline to the test."""
     with _deadline(item):
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """Hold the cleaning up to the deadline."""
+    """Apply the deadline to the teardown."""
     with _deadline(item):
         return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first, and skip what needs a GPU where there is none."""
+    """Order the longest files first, and skip tests for a GPU if there is no GPU."""
     # A worker of `make test` takes a file at a time. A long one at the end would run alone.
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
@@ -156,14 +156,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave all that has been imported out of every later search for garbage."""
+    """Exclude all imported objects from later garbage collections."""
     gc.freeze()
     gc.enable()
 
 
 @contextmanager
 def _deadline(item: pytest.Item) -> Iterator[None]:
-    """Interrupt what hangs, in whatever it waits for, and show what every thread did."""
+    """Interrupt a hanging test, and show the stacks of all threads."""
     marker = item.get_closest_marker("deadline")
     seconds = float(marker.args[0]) if marker else SECONDS_PER_TEST
 
@@ -187,13 +187,13 @@ def _deadline(item: pytest.Item) -> Iterator[None]:
 
 
 def _holdings() -> set[str]:
-    """Name all that a test could forget to close."""
+    """Return the names of all resources that a test could leave open."""
     threads = {f"thread {t.name}" for t in threading.enumerate() if t.name.startswith("ding_lite")}
     return threads | _segments() | _children() | _descriptors()
 
 
 def _segments() -> set[str]:
-    """Name the shared memory that is left, but for that of other programs on this machine."""
+    """Return the shared memory left behind, without that of other programs."""
     found = set()
     for path in Path("/dev/shm").glob("ding_lite-*"):
         owner = path.name.split("-")[2]
@@ -204,7 +204,7 @@ def _segments() -> set[str]:
 
 
 def _children() -> set[str]:
-    """Name this process's children, but for the two that multiprocessing keeps for good."""
+    """Return this process's children, except the two that multiprocessing keeps."""
     known = {
         getattr(resource_tracker._resource_tracker, "_pid", None),
         getattr(forkserver._forkserver, "_forkserver_pid", None),
@@ -217,7 +217,7 @@ def _children() -> set[str]:
 
 
 def _descriptors() -> set[str]:
-    """Name the open descriptors, but for those of multiprocessing's two helpers."""
+    """Return the open descriptors, except those of multiprocessing's two helpers."""
     known = {
         getattr(resource_tracker._resource_tracker, "_fd", None),
         getattr(forkserver._forkserver, "_forkserver_alive_fd", None),

@@ -1,8 +1,8 @@
-"""Read a documentation page: its programs, what they say they print, and its links.
+"""Read a documentation page: its programs, their expected output, and its links.
 
-The ```python blocks of a page are one program, run in order in a process of its own. A block marked
-```python alone is a program by itself, and one marked ```python no-run must only parse. A block
-may end with what it prints::
+The ```python blocks of a page are one program, run in order in one process. A block marked
+```python alone is a separate program, and a block marked ```python no-run is only parsed. A block
+may end with its expected output::
 
     print(1 + 1)
     # prints: 2

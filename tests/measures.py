@@ -1,7 +1,7 @@
 """Count what docs/design/0014-the-house.md shows: `python -m tests.measures [CHECKOUT]`.
 
-It reads the source of the checkout, by default the one it is in, so that one of an older version
-can be counted as well. Only for the ways of messages, other processes run it.
+It reads the source of a checkout, by default its own, so that older versions can be measured, too.
+Only to count the modules on the way of a message does it run the package, in other processes.
 """
 
 # ruff: noqa: T201, SIM905
@@ -77,7 +77,7 @@ def imported(name: str, parsed: ast.Module, package: dict[str, Path]) -> Iterato
 
 
 def circles(imports: dict[str, set[str]]) -> list[set[str]]:
-    """Return the sets of modules of which each reaches each other by imports."""
+    """Return the import cycles, each as a set of modules."""
     reached = {name: reach(name, imports) for name in imports}
     sets = {frozenset(b for b in reached[a] if a in reached[b]) for a in imports if a in reached[a]}
     return [set(each) for each in sets]

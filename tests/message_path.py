@@ -1,8 +1,8 @@
 """Count the modules that a message enters on its way: `python -m tests.message_path`.
 
 Two nodes, each a process with a task, are connected by a socket. A module counts if one of its
-functions has the message: in a variable, or as the result of a call. So what a node does at the
-same time, such as looking for silent peers, does not count.
+functions has the message in a variable, or as the result of a call. So other work of the node, such
+as the check for silent peers, does not count.
 """
 
 # ruff: noqa: T201
@@ -107,7 +107,7 @@ def spec_of(node: int, address: str) -> NodeSpec:
 
 
 class Profile:
-    """Takes down the modules of the package with a function that has the mark, or hands it on."""
+    """Records the modules of the package with a function that has the mark, or returns it."""
 
     def __init__(self) -> None:
         self.names: dict[str, None] = {}
@@ -126,7 +126,7 @@ def module_of(frame: FrameType) -> str:
 
 
 def holds(value: object) -> bool:
-    """Tell whether a value has the mark in it; objects with a state of their own have not."""
+    """Tell whether a value contains the mark; attributes of objects do not count."""
     match value:
         case str():
             return MARK in value

@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def git(root: Path, *words: str) -> str:
-    """Return what git prints."""
+    """Run git and return its output."""
     done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
@@ -28,7 +28,7 @@ def version_of(root: Path) -> str:
 
 
 def section_of(version: str, changelog: str) -> str:
-    """Return what the changelog says of a version; nothing where it has no section for it."""
+    """Return the section of the changelog for a version, or an empty string."""
     heading = rf"^## {re.escape(version)}\b.*\n"
     found = re.search(rf"{heading}(?P<text>(?:(?!## ).*\n?)*)", changelog, re.MULTILINE)
     return found["text"].strip() if found else ""
@@ -59,7 +59,7 @@ def refusals(root: Path) -> list[str]:
 
 
 def build(root: Path) -> list[Path]:
-    """Build the source archive and the wheel, and check what an index will show of them."""
+    """Build the source archive and the wheel, and check the page that an index shows for them."""
     made = root / "dist"
     for old in made.glob("ding_lite-*"):
         old.unlink()

@@ -1,4 +1,4 @@
-"""Floors, single owners and bans: ding_lite keeps them, and a house that breaks one is caught."""
+"""The package follows the rules of `tests/architecture.py`, and violations are found."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from tests.architecture import (
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_house_keeps_its_rules(rule: Rule) -> None:
+def test_the_package_follows_the_rules(rule: Rule) -> None:
     assert len(House.real().modules) > 20
     faults = [str(fault) for fault in rule(House.real())]
     assert not faults, "\n".join(faults)
 
 
-def test_every_module_is_on_a_floor() -> None:
+def test_every_module_is_in_a_layer() -> None:
     known = "ground runtime parallel rl evolution distributed middleware recipes cli testing"
     known += " framework rl_utils __main__"
     assert {module.floor for module in House.real()} <= {*known.split(), ""}
@@ -79,7 +79,7 @@ COLUMNS, *ROWS = (row.split() for row in ALLOWED.strip().splitlines())
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_a_floor_imports_only_what_its_line_says(tmp_path: Path, row: list[str]) -> None:
+def test_a_layer_imports_only_the_allowed_layers(tmp_path: Path, row: list[str]) -> None:
     low, *answers = row
     for high, answer in zip(COLUMNS, answers, strict=True):
         target = MODULE_OF_EACH_FLOOR[high].removesuffix(".py").replace("/", ".")
@@ -161,18 +161,18 @@ FAULTY: list[tuple[Rule, str, str]] = [
 
 
 @pytest.mark.parametrize("rule", {rule: None for rule, *_ in FAULTY}, ids=lambda x: x.__name__)
-def test_a_fault_is_caught(tmp_path: Path, rule: Rule) -> None:
+def test_a_violation_is_found(tmp_path: Path, rule: Rule) -> None:
     for number, (_, path, source) in enumerate(case for case in FAULTY if case[0] is rule):
         assert caught(rule, tmp_path / str(number), {path: source}), (path, source)
 
 
-def test_one_ignore_more_than_agreed_is_caught(tmp_path: Path) -> None:
+def test_one_more_ignore_than_allowed_is_found(tmp_path: Path) -> None:
     lines = "x = 1  # type: ignore[assignment]\n" * (NUMBER_OF_TYPE_IGNORES + 1)
     (fault,) = caught(type_ignores_have_codes, tmp_path, {"rl/replay/x.py": lines})
     assert f"number {NUMBER_OF_TYPE_IGNORES + 1}" in fault
 
 
-def test_a_folder_of_many_modules_is_caught_unless_it_says_why(tmp_path: Path) -> None:
+def test_a_folder_with_too_many_modules_is_found_unless_it_has_a_reason(tmp_path: Path) -> None:
     many = {f"rl/replay/x{k}.py": "" for k in range(MAX_MODULES)}
     (fault,) = caught(small_folders, tmp_path, many)
     assert "13 modules; at most 12" in fault
@@ -208,14 +208,14 @@ INNOCENT: list[tuple[str, str]] = [
 ]
 
 
-def test_allowed_code_has_no_faults(tmp_path: Path) -> None:
+def test_allowed_code_has_no_violations(tmp_path: Path) -> None:
     for number, (path, source) in enumerate(INNOCENT):
         for rule in RULES:
             assert caught(rule, tmp_path / str(number), {path: source}) == [], (path, source)
 
 
 def caught(rule: Rule, folder: Path, files: dict[str, str]) -> list[str]:
-    """Build a small house with these files and return what a rule says about it."""
+    """Return the violations of a rule in a package of these files."""
     common = {
         "log.py": "",
         "errors.py": "import ding_lite.log",

@@ -1,4 +1,4 @@
-"""The benchmark harness: what a row says, what a run keeps, and when a comparison fails."""
+"""The benchmark harness: its rows, its files, and when a comparison fails."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.bench.history import (
 ROW = Row(name="step", unit="us", median=2.0, spread=0.1, n=9, baseline=1.0, ratio=2.0, target=3.0)
 
 
-def test_candidate_and_baseline_take_turns_and_each_is_first_as_often() -> None:
+def test_candidate_and_baseline_alternate_and_each_is_first_equally_often() -> None:
     order: list[str] = []
     sample_pairs(lambda: order.append("a"), lambda: order.append("b"), number=1, repeats=6)
     assert order[:2] == ["a", "b"]  # to warm up
@@ -132,7 +132,7 @@ def test_only_a_tracked_row_that_is_a_fifth_worse_fails(
     assert ("WORSE" in str(change)) is failed
 
 
-def test_a_tracked_row_that_is_gone_fails() -> None:
+def test_a_missing_tracked_row_fails() -> None:
     (change,) = compare_runs(run_of(step=replace(ROW, tracked=True)), run_of())
     assert change.failed
     assert "gone" in str(change)
@@ -147,7 +147,9 @@ def test_a_comparison_exits_with_1_if_a_tracked_row_is_worse(
     assert "4.50x WORSE * bench_x: step" in capsys.readouterr().out
 
 
-def test_an_unknown_benchmark_is_named_beside_the_known(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_benchmark_is_an_error_that_lists_all(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert command.run_benchmarks(["bench_nothing"]) == 2
     assert "bench_import" in capsys.readouterr().out
 

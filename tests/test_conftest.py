@@ -1,4 +1,4 @@
-"""The checks around every test: each catches the test that it is there to catch."""
+"""The checks around every test find leaks and hanging tests."""
 
 from __future__ import annotations
 

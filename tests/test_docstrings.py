@@ -1,4 +1,4 @@
-"""The examples in docstrings are true."""
+"""The examples in docstrings run and print the expected output."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def place_of(module: Module) -> str:
 
 
 def public_names(module: Module) -> set[str]:
-    """Return the names that a module defines for others."""
+    """Return the public names that a module defines."""
     names = set()
     for node in module.tree.body:
         match node:
@@ -47,7 +47,7 @@ def public_names(module: Module) -> set[str]:
 
 
 def uses(test: str, module: Module) -> bool:
-    """Tell whether a test names a module, or a name of it that a package hands on."""
+    """Tell whether a test uses a module, or a name of it that a package re-exports."""
     if re.search(rf"\b{re.escape(module.name)}\b", parsed(test).source):
         return True
     packages = {each.name for each in House.real() if each.path.endswith("__init__.py")}
@@ -67,7 +67,7 @@ def imports(module: Module, other: Module) -> bool:
 
 @cache
 def modules() -> dict[str, Module]:
-    """Return all modules but `__init__` and `__main__`, by path without its ending."""
+    """Return all modules except `__init__` and `__main__`, by path without suffix."""
     plain = (module for module in House.real() if not module.path.endswith("__.py"))
     return {module.path.removesuffix(".py"): module for module in plain}
 
@@ -82,7 +82,7 @@ def test_a_module_has_a_test_of_its_name_or_is_listed_and_not_both() -> None:
     assert [place for place, count in counts.items() if count > 1] == []
 
 
-def test_what_is_listed_exists() -> None:
+def test_listed_modules_and_tests_exist() -> None:
     assert {path for _, path in LISTED} <= modules().keys()
     assert [test for test, _ in LISTED if not (TESTS / test).is_file()] == []
 

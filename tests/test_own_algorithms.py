@@ -1,4 +1,4 @@
-"""The algorithms in examples/own: their formulas, and all that `TorchPolicy` lends to them."""
+"""The algorithms in examples/own: their formulas, and the features of `TorchPolicy`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def slow_quantile_huber(errors: np.ndarray, levels: np.ndarray) -> np.ndarray:
 
 
 def slow_projection(values: np.ndarray, p: np.ndarray, atoms: np.ndarray) -> np.ndarray:
-    """Share each probability among two atoms, as algorithm 1 of arXiv:1707.06887 does."""
+    """Divide each probability between two atoms, as algorithm 1 of arXiv:1707.06887 does."""
     spacing = atoms[1] - atoms[0]
     found = np.zeros((len(values), len(atoms)))
     for b, j in np.ndindex(values.shape):
@@ -68,7 +68,7 @@ def test_the_quantile_loss_is_that_of_each_pair() -> None:
 
 
 def test_the_quantiles_of_a_sample_have_the_least_loss() -> None:
-    """The loss is least at the quantiles of the goals, where errors are large."""
+    """The loss is minimal at the quantiles of the goals, if errors are large."""
     goals = torch.from_numpy(1_000.0 * RNG.normal(size=(1, 1, 4_001)))
     levels = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
     best = torch.quantile(goals[0, 0], levels)
@@ -78,7 +78,7 @@ def test_the_quantiles_of_a_sample_have_the_least_loss() -> None:
         assert (moved > least).all()
 
 
-def test_probabilities_are_shared_among_the_nearest_atoms() -> None:
+def test_probabilities_are_divided_between_the_nearest_atoms() -> None:
     atoms = np.linspace(-2.0, 4.0, 13)
     values = np.concatenate([3.0 * RNG.normal(size=(6, 9)), atoms[None, :9]])
     p = RNG.dirichlet(np.ones(9), size=7)
@@ -122,7 +122,7 @@ def test_the_critics_of_sac_learn_soft_values() -> None:
     torch.testing.assert_close(metrics["td_error"], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_noise_explores_and_leaves_the_best_actions_alone() -> None:
+def test_noise_explores_and_does_not_change_greedy_actions() -> None:
     policy = Rainbow(CARTPOLE, RainbowConfig(noise=3.0))
     obs = RNG.normal(size=(200, 4)).astype(np.float32)
     greedy = policy.act(obs, explore=False)
@@ -140,7 +140,7 @@ def test_a_file_is_short(kind: type) -> None:
 
 
 def trained(kind: type[TorchPolicy[Any]], probe: str, steps: int, **settings: Any) -> Any:
-    """Train on a probe from random actions, as much as it takes to know the answer."""
+    """Train on a probe from random actions until the policy can know its values."""
     envs = make_envs(f"probe/{probe}-v0", 4, seed=0)
     support = {"v_min": -2.0, "v_max": 2.0, "noise": 0.2} if kind is Rainbow else {}
     low = {"alpha": 0.01, "entropy": 0.05} if kind is DiscreteSAC else {}
@@ -181,7 +181,7 @@ def value(policy: Any, seen: float) -> float:
         ("Endless", {0.0: 2.0}),
     ],
 )
-def test_values_are_what_the_probe_says(
+def test_values_are_those_of_the_probe(
     kind: type[TorchPolicy[Any]], probe: str, answers: dict[float, float]
 ) -> None:
     policy = trained(kind, probe, 300)
@@ -217,7 +217,7 @@ def test_a_run_goes_on_exactly_after_a_checkpoint(
 
 
 @pytest.mark.parametrize("kind", ALGORITHMS)
-def test_a_mutation_of_the_weights_moves_the_targets_along(kind: type[TorchPolicy[Any]]) -> None:
+def test_a_mutation_of_the_weights_also_changes_the_targets(kind: type[TorchPolicy[Any]]) -> None:
     agent = Agent(kind(CARTPOLE, ALGORITHMS[kind]))
     before = agent.policy.state_dict()
     mutation = Mutation(Search(), none=0, architecture=0, weights=1, hyperparameters=0)
@@ -265,7 +265,7 @@ def test_a_population_of_them_evolves(kind: type[TorchPolicy[Any]]) -> None:
 
 
 def trained_by_rollouts(env_id: str, *, rollouts: int, path: Path | None = None) -> RecurrentPPO:
-    """Train by so many rollouts in all; go on where a checkpoint is, and save one."""
+    """Train with this number of rollouts in all; resume from a checkpoint, and save one."""
     envs = make_envs(env_id, 16, seed=0)
     policy = RecurrentPPO(envs.spec, RecurrentPPOConfig(width=16, lr=5e-3, epochs=4))
     with Task() as task:
@@ -282,7 +282,7 @@ def trained_by_rollouts(env_id: str, *, rollouts: int, path: Path | None = None)
 
 
 def test_recurrent_ppo_remembers() -> None:
-    """In Recall the last action answers the first observation; without memory returns are 0."""
+    """In Recall the last action must match the first observation; without memory returns are 0."""
     policy = trained_by_rollouts("probe/Recall-v0", rollouts=10)
     assert mean_return(policy, make_envs("probe/Recall-v0", 8, seed=1), episodes=80) > 0.9
 

@@ -1,4 +1,4 @@
-"""The comparison with other packages, as far as it needs none of them."""
+"""The parts of the comparison with other packages that do not need these packages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_workload_has_a_program_of_ours_first_and_peers_that_can_be_installed(
 
 
 @pytest.mark.procs
-def test_a_program_runs_by_itself_and_tells_the_numbers_of_its_workload() -> None:
+def test_a_program_prints_the_numbers_of_its_workload() -> None:
     told = command.run(python_of(OURS), "middleware", OURS, {"count": 5})
     plain = command.run(python_of(PLAIN), "middleware", PLAIN, {"count": 5})
     assert told["version"].startswith("ding_lite ")
@@ -33,7 +33,7 @@ def test_a_program_runs_by_itself_and_tells_the_numbers_of_its_workload() -> Non
         (["--rounds", "0"], "--rounds is 0; at least 1 was expected"),
     ],
 )
-def test_a_wrong_argument_is_told(words, said, monkeypatch, capsys) -> None:
+def test_a_wrong_argument_is_an_error(words, said, monkeypatch, capsys) -> None:
     monkeypatch.setattr("sys.argv", ["tests.peers", *words])
     with pytest.raises(SystemExit):
         command.main()
@@ -63,7 +63,7 @@ RECORD = {
 }
 
 
-def test_the_page_has_medians_and_says_how_many_times_as_fast_ours_is() -> None:
+def test_the_page_has_medians_and_ratios() -> None:
     text = page.markdown(RECORD)
     assert "| ding_lite | 44,000 | ding_lite 1; 30,000 otherwise |" in text
     assert "| Stable-Baselines3 | 11,000 (4.0x) | sb3 2 |" in text

@@ -30,7 +30,7 @@ SHOWN_NOWHERE: dict[str, set[str]] = {}
 
 
 def table_rows(page: str) -> list[list[str]]:
-    """Read the cells of all tables of a page, headings left out."""
+    """Read the cells of all tables of a page, without headings."""
     lines = (REFERENCE / page).read_text().splitlines()
     rows = [line.strip("|").split("|") for line in lines if line.startswith(("| `", "| [`"))]
     assert rows
@@ -105,7 +105,7 @@ def keys_by_verb(factory: object) -> dict[str, set[str]]:
     return found
 
 
-def test_the_page_of_ctx_keys_names_all_that_read_write_and_keep_a_key() -> None:
+def test_the_page_of_ctx_keys_names_all_readers_and_writers_of_each_key() -> None:
     middleware = [name for name in mw.__all__ if not name.startswith("resume")]
     blocks = {name: keys_by_verb(getattr(mw, name)) for name in middleware}
     shown = {cells[0].strip("`"): cells for cells in table_rows("ctx-keys.md")}
@@ -144,7 +144,7 @@ def used_names() -> set[str]:
 
 
 def names_in(code: str) -> set[str]:
-    """Collect the names and attributes of a program, and of programs that it holds as text."""
+    """Collect the names and attributes of a program, and of programs in its strings."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Name):

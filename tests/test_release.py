@@ -59,7 +59,7 @@ def test_a_tree_with_changes_is_refused(clone: Path, file: str) -> None:
         CHANGELOG.replace("- A change.\n", ""),
     ],
 )
-def test_a_version_of_which_the_changelog_says_nothing_is_refused(
+def test_a_version_without_a_section_in_the_changelog_is_refused(
     clone: Path, changelog: str
 ) -> None:
     (clone / "CHANGELOG.md").write_text(changelog)
@@ -88,7 +88,7 @@ def test_a_refused_release_builds_nothing(
 
 
 @pytest.mark.parametrize(("words", "tags"), [([], ""), (["--tag"], "v0.2.0")])
-def test_a_release_is_tagged_where_that_is_asked_for(
+def test_a_release_is_tagged_on_request(
     clone: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], tags: str
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["release", *words])
@@ -117,7 +117,7 @@ def test_links_of_the_readme_lead_to_the_files_of_the_version_on_an_index_page()
 
 
 @pytest.mark.parametrize("url", ["", "https://host.example/o/r"])
-def test_no_link_of_our_readme_leads_nowhere_on_an_index_page(url: str) -> None:
+def test_all_links_of_our_readme_work_on_an_index_page(url: str) -> None:
     shown = readme((ROOT / "README.md").read_text(), url, "0.2.0")
     targets = re.findall(r"(?<!\w)\[[^\]]*\]\(([^)]*)\)", shown)
     assert [target for target in targets if not target.startswith(("https:", "#"))] == []

@@ -1,4 +1,4 @@
-"""The script of the results: its tasks, its statistics, and runs that go on."""
+"""The script of the results: its tasks, its statistics, and resumed runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_task_has_a_preset_with_a_target(policy: str, env: str) -> None:
         (["--policies", "sacs"], "no such policy: sacs; there are: dqn, ppo, sac, td3"),
     ],
 )
-def test_a_wrong_argument_is_told(words, said, monkeypatch, capsys) -> None:
+def test_a_wrong_argument_is_an_error(words, said, monkeypatch, capsys) -> None:
     monkeypatch.setattr("sys.argv", ["tests.results", *words])
     with pytest.raises(SystemExit):
         command.main()
@@ -70,7 +70,7 @@ def _fonts() -> None:
 
 
 @pytest.mark.procs
-def test_a_run_that_was_broken_off_goes_on_and_its_result_is_on_the_page(
+def test_an_interrupted_run_is_resumed_and_its_result_is_on_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "FOLDER", tmp_path / "runs")

@@ -1,4 +1,4 @@
-"""The roof and the doorways: names that other modules own, and when they are imported."""
+"""Re-exporting packages: their names, and when they import the modules that define them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def run_fresh(program: str) -> str:
-    """Run a program in a process of its own, where nothing is imported yet."""
+    """Run a program in a new interpreter."""
     return subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
@@ -37,17 +37,17 @@ def run_fresh(program: str) -> str:
         ("train", "ding_lite.recipes.training"),
     ],
 )
-def test_a_name_of_the_roof_is_the_one_of_its_home(name: str, home: str) -> None:
+def test_a_name_of_ding_lite_is_that_of_the_module_that_defines_it(name: str, home: str) -> None:
     assert getattr(ding_lite, name) is getattr(importlib.import_module(home), name)
 
 
-def test_every_name_that_is_announced_is_there() -> None:
+def test_every_name_in_all_exists() -> None:
     for name in ding_lite.__all__:
         assert getattr(ding_lite, name) is not None
     assert dir(ding_lite) == sorted(ding_lite.__all__)
 
 
-def test_a_star_import_brings_what_is_announced() -> None:
+def test_a_star_import_imports_all() -> None:
     names: dict[str, object] = {}
     exec("from ding_lite import *", names)
     assert set(names) - {"__builtins__"} == set(ding_lite.__all__)
@@ -63,7 +63,7 @@ def test_an_unknown_name_is_an_ordinary_attribute_error(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "meant"), [("Taks", "Task"), ("stepwraper", "StepWrapper")])
-def test_a_mistyped_name_is_answered_with_the_one_that_was_meant(name: str, meant: str) -> None:
+def test_the_error_for_a_mistyped_name_suggests_the_right_one(name: str, meant: str) -> None:
     with pytest.raises(AttributeError, match=f'Did you mean "{meant}"'):
         getattr(ding_lite, name)
 
@@ -79,7 +79,7 @@ def test_the_version_is_a_version() -> None:
     assert all(number.isdecimal() for number in numbers)
 
 
-def test_the_package_is_silent_until_a_program_asks_for_its_lines() -> None:
+def test_the_package_logs_nothing_until_a_program_configures_it() -> None:
     handlers = logging.getLogger("ding_lite").handlers
     assert any(isinstance(handler, logging.NullHandler) for handler in handlers)
 
@@ -97,13 +97,13 @@ def test_the_runtime_and_the_runner_need_no_torch() -> None:
     assert run_fresh(program) == "False"
 
 
-def test_the_line_of_the_readme_finds_the_middleware() -> None:
+def test_the_import_of_the_readme_finds_the_middleware() -> None:
     from ding_lite import middleware as mw
 
     assert mw.__name__ == "ding_lite.middleware"
 
 
-# -- doorways ------------------------------------------------------------------------------
+# -- packages that only re-export -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -117,13 +117,13 @@ def test_the_line_of_the_readme_finds_the_middleware() -> None:
         ("ding_lite.rl_utils", "get_epsilon_greedy_fn", "ding_lite.rl.formulas.schedules"),
     ],
 )
-def test_a_doorway_leads_to_the_real_thing(doorway: str, name: str, home: str) -> None:
+def test_a_re_exported_name_is_the_defined_object(doorway: str, name: str, home: str) -> None:
     module = importlib.import_module(doorway)
     assert name in module.__all__
     assert getattr(module, name) is getattr(importlib.import_module(home), name)
 
 
 @pytest.mark.parametrize("doorway", ["ding_lite.framework", "ding_lite.parallel"])
-def test_what_a_doorway_announces_is_there(doorway: str) -> None:
+def test_every_name_in_all_of_a_re_exporting_package_exists(doorway: str) -> None:
     module = importlib.import_module(doorway)
     assert [name for name in module.__all__ if not hasattr(module, name)] == []

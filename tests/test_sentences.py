@@ -40,15 +40,15 @@ def test_a_banned_word_is_found(house: Path, source: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("source", GOOD)
-def test_code_and_values_are_left_alone(house: Path, source: str) -> None:
+def test_code_and_values_are_not_checked(house: Path, source: str) -> None:
     assert words(house / "ding_lite" / "x.py", source) == []
 
 
-def test_the_programs_of_tests_may_say_what_they_like(house: Path) -> None:
+def test_programs_in_strings_of_tests_are_not_checked(house: Path) -> None:
     assert words(house / "tests" / "x.py", 'x = "nobody is here"') == []
 
 
-def test_pages_are_read_without_their_code_and_a_changelog_without_its_past(house: Path) -> None:
+def test_code_of_pages_and_released_sections_of_a_changelog_are_not_checked(house: Path) -> None:
     page = "Who is `who`?\n```python\nwho = 1\n```\nIt is\nnobody."
     assert [place.line for place in words(house / "docs" / "x.md", page)] == [1, 6]
     past = "# Log\n\n## Unreleased\n\nwhose\n\n## 0.1\n\nwhose\n"

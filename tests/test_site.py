@@ -97,7 +97,7 @@ def test_marks_for_the_tests_of_pages_are_left_out() -> None:
     assert on_page_markdown(text) == "```python\nx = 1\n```\n<td markdown>\n\n```python\n```\n"
 
 
-def test_the_site_asks_nothing_of_other_hosts() -> None:
+def test_the_site_loads_nothing_from_other_hosts() -> None:
     assert CONFIG["theme"]["font"] is False
     assert "iframe-worker" in CONFIG["extra"]["polyfills"][0]  # or the theme takes one from a host
     own = [*CONFIG["extra_css"], *CONFIG["extra"]["polyfills"]]

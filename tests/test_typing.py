@@ -43,7 +43,7 @@ e: int = "1"  # error: assignment: variable has type "int"
 
 @pytest.fixture(scope="module")
 def wrongly_marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a file with marks that do not say what mypy says."""
+    """Return a file with marks that differ from the errors of mypy."""
     file = tmp_path_factory.mktemp("marks") / "wrongly_marked.py"
     file.write_text(WRONG_MARKS)
     return file
@@ -83,7 +83,7 @@ def refusals(files: list[Path]) -> list[Refusal]:
 
 
 def complaints(file: Path, found: list[Refusal]) -> list[str]:
-    """Hold the marks of a file against what mypy found in it."""
+    """Compare the marks of a file with the errors that mypy found in it."""
     said = []
     for number, line in enumerate(file.read_text().splitlines(), start=1):
         wanted = _WANTED.search(line)

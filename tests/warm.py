@@ -4,7 +4,7 @@ Thousands of command lines can be tried this way: a start of Python that imports
 seconds, a fork some milliseconds. Each child is a process of its own all the same: it has its own
 working directory, standard streams, environment and limits, and leaves by an exit code.
 
-What is asked and answered is one JSON object a line, on standard input and output.
+Requests and answers are JSON objects, one in each line, on standard input and output.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Said(NamedTuple):
 
 
 class Child:
-    """A child that runs a script while the caller goes on.
+    """A child that runs a script concurrently with the caller.
 
     It is a child of the process that forked it, which is why this is no `subprocess.Popen`.
     """
@@ -226,7 +226,7 @@ class Warm:
         return Child(self, int(pid), open(reading))
 
     def ask(self, **asked: object) -> Any:
-        """Ask the process for something; return the answer."""
+        """Send a request to the process; return the answer."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -235,7 +235,7 @@ class Warm:
         return json.loads(stdout.readline())
 
     def close(self) -> None:
-        """Let the process end."""
+        """End the process."""
         self._process.communicate()
 
 
@@ -250,7 +250,7 @@ def warm(preload: Sequence[str]) -> Iterator[Warm]:
 
 
 def serve() -> None:
-    """Answer what is asked until standard input ends."""
+    """Answer requests until standard input ends."""
     global _stand_in
     gc.disable()
     for name in sys.argv[1:]:
@@ -321,7 +321,7 @@ def _enter(machine: int) -> None:
 
 
 def _be_the_script(asked: Mapping[str, Any], out: IO[bytes], err: IO[bytes]) -> NoReturn:
-    """Do what `python SCRIPT` does, and leave as Python does."""
+    """Do what `python SCRIPT` does, and exit as Python does."""
     script = Path(asked["script"])
     os.environ.update(asked["variables"], PYTHONPATH=str(ROOT), MPLBACKEND="Agg")
     tempfile.tempdir = None  # or what it was in the process that has forked this one
@@ -347,11 +347,11 @@ def _be_strict() -> None:
 
 
 def _fork_interpreters(*, strict: bool) -> None:
-    """Let the interpreters that multiprocessing starts be forks of what this process is now.
+    """Make multiprocessing fork this process in its current state instead of starting interpreters.
 
-    Those are the fork servers, of nodes and of environments. They, their children and what passes
-    between them are real. Only the interpreter is not started, and imports nothing. Tests of
-    `tests/procs` that run no fork start it, as users do.
+    This affects the fork servers of nodes and of environments. They, their children and their
+    messages are real; only the start of the interpreter and the imports are saved. Tests of
+    `tests/procs` that do not fork start an interpreter, as users do.
     """
     address = f"ding_lite-tests-{os.getpid()}"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -462,7 +462,7 @@ def _output(name: str | None, usual: IO[bytes]) -> int:
 
 
 def _run(words: list[str]) -> int:
-    """Do what Python does with a script: an exception that is left over is shown, and flush."""
+    """Run a script as Python does: show an uncaught exception, and flush."""
     from ding_lite.cli.main import main
 
     code = 99

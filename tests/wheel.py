@@ -1,10 +1,10 @@
-"""Build the wheel and use it from clean virtual environments, as a stranger would.
+"""Build the wheel and use it from clean virtual environments, as a user would.
 
 `python -m tests.wheel python3.11 python3.12` makes a virtual environment of each interpreter,
-installs the wheel and its extra `export`, and there, in a folder that holds nothing of the clone,
-trains an environment of one's own from the command line with an own logger, exports the policy, and
-serves it in a process that imports neither this package nor PyTorch. It takes some minutes for each
-interpreter, most of them for the installation of PyTorch.
+and installs the wheel and its extra `export`. In a folder without files of the clone it trains on a
+user's environment from the command line with a user's logger, exports the policy, and serves it in
+a process that imports neither this package nor PyTorch. It takes some minutes for each interpreter,
+most of them for the installation of PyTorch.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ print(values.argmax(1).tolist())
 
 
 def run(*words: str | Path, cwd: Path) -> str:
-    """Run a command and return its output; end the program with all that it said if it fails."""
+    """Run a command and return its output; if it fails, exit with its output."""
     done = subprocess.run([*map(str, words)], cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(
@@ -76,7 +76,7 @@ def build(folder: Path) -> Path:
 
 
 def check(interpreter: str, wheel: Path, folder: Path) -> str:
-    """Use the wheel with an interpreter, and return what the policy does in both places."""
+    """Use the wheel with an interpreter; return the actions of the policy and of the server."""
     run(interpreter, "-m", "venv", folder / "venv", cwd=folder)
     python = folder / "venv" / "bin" / "python"
     pip = (python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt")
