@@ -10,6 +10,7 @@ most of them for the installation of PyTorch.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -57,7 +58,11 @@ print(values.argmax(1).tolist())
 
 def run(*words: str | Path, cwd: Path) -> str:
     """Run a command and return its output; if it fails, exit with its output."""
-    done = subprocess.run([*map(str, words)], cwd=cwd, capture_output=True, text=True, check=False)
+    # With the clone on PYTHONPATH pip finds the package installed already, and installs nothing.
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [*map(str, words)], cwd=cwd, env=environ, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         sys.exit(
             f"{' '.join(map(str, words))} ended with {done.returncode}:\n{done.stderr[-4000:]}"

@@ -51,7 +51,9 @@ class ModelServer:
     def __init__(self, world: World | None = None, *, name: str = "model") -> None:
         if not isinstance(name, str) or not name:
             raise ConfigError(f"`name` is {name!r}; a name such as `actor` was expected.")
-        self._router = (world or World.current()).group(["node.*"]).router
+        world = world or World.current()
+        # Not of all nodes: a leaf of a star may not know the labels of the others.
+        self._router = world.group(world.node_id).router
         self._announced, self._published = topics_of(name)
         self._topics = self._router.subscribe(self._announced, self._published)
         self._half_precision = HalfPrecision()

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from ding_lite.distributed import World
+from ding_lite.distributed import ModelServer, World
 from ding_lite.errors import ConfigError
 from ding_lite.parallel import Parallel
 from ding_lite.parallel.launch.environment.base import Placement
@@ -369,6 +370,19 @@ def test_a_leaf_of_a_star_names_the_nodes_with_unknown_labels(ports: list[int]) 
     assert hub == (0, 1, 2)
     assert leaf.startswith("Node 1 does not know the labels of the nodes [2]: it is not")
     assert other.startswith("Node 2 does not know the labels of the nodes [1]")
+
+
+def test_a_leaf_of_a_star_fetches_weights_without_knowing_all_labels(ports: list[int]) -> None:
+    specs = job(3, "star", ports)
+
+    def main(world: World) -> object:
+        server = ModelServer(world)
+        if world.node_id == 0:
+            server.publish({"w": torch.ones(2)})
+        model = server.wait(timeout=10.0)
+        return model and model.version
+
+    assert on_nodes(specs, main) == [1, 1, 1]
 
 
 def test_a_key_file_is_read_before_anything_is_bound(tmp_path: Path) -> None:
