@@ -76,6 +76,20 @@ WORKLOADS = {
         ("DQN update of one of 4 agents, batch 128",),
         "us of processor time",
     ),
+    "weights": Workload(
+        "Hand new weights to a process, from the call until they are in its own tensors",
+        ("Weights of 1 MB to another process",),
+        "ms",
+        ("wall time",),
+        sizes=({"megabytes": 1}, {"megabytes": 10}),
+    ),
+    "start": Workload(
+        "Run a job of 4 nodes that do nothing",
+        ("Run 4 nodes that do nothing",),
+        "s",
+        ("call to result", "whole program"),
+        sizes=({"nodes import": "nothing"}, {"nodes import": "torch"}),
+    ),
     "import": Workload(
         "Import what a DQN needs, and make its environment and its policy",
         (),

@@ -31,5 +31,5 @@ rollout = Rollout(
     cut_obs=np.zeros((0, 4), dtype=np.float32),
 )
 updates = 4 * 1_024 // size["batch"]
-cost = cost_of(lambda: policy.learn([rollout]), number=64 // updates)
+cost = cost_of(lambda: policy.learn([rollout]), number=1, repeats=5)
 tell("ding_lite", cost=cost / updates * 1e6)

@@ -57,4 +57,4 @@ def learn():
 
 
 updates = 4 * steps * num_envs // size["batch"]
-tell("torch", cost=cost_of(learn, number=64 // updates) / updates * 1e6)
+tell("torch", cost=cost_of(learn, number=1, repeats=5) / updates * 1e6)

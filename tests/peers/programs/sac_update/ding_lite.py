@@ -20,5 +20,5 @@ replay.add(
         num_steps=np.ones(rows, dtype=np.int32),
     )
 )
-cost = cost_of(lambda: policy.learn(replay.sample(size["batch"])), number=20)
+cost = cost_of(lambda: policy.learn(replay.sample(size["batch"])), number=20, repeats=5)
 tell("ding_lite", cost=cost * 1e6)

@@ -21,5 +21,7 @@ replay.actions[:] = rng.uniform(-1.0, 1.0, size=(rows, 1, 1))
 replay.rewards[:] = -rng.random((rows, 1))
 replay.dones[:] = rng.random((rows, 1)) < 0.1
 replay.full = True
-cost = cost_of(lambda: model.train(gradient_steps=1, batch_size=size["batch"]), number=20)
+cost = cost_of(
+    lambda: model.train(gradient_steps=1, batch_size=size["batch"]), number=20, repeats=5
+)
 tell("stable-baselines3", cost=cost * 1e6)

@@ -5,7 +5,7 @@ from measuring import cost_of, settings, tell
 from tianshou.algorithm import SAC
 from tianshou.algorithm.modelfree.sac import AutoAlpha, SACPolicy
 from tianshou.algorithm.optim import AdamOptimizerFactory
-from tianshou.data import Batch, VectorReplayBuffer
+from tianshou.data import ReplayBuffer
 from tianshou.utils.net.common import Net
 from tianshou.utils.net.continuous import ContinuousActorProbabilistic, ContinuousCritic
 from tianshou.utils.torch_utils import policy_within_training_step
@@ -36,19 +36,19 @@ algorithm = SAC(
     critic2_optim=adam,
     alpha=AutoAlpha(target_entropy=-1.0, log_alpha=0.0, optim=adam),
 )
-replay = VectorReplayBuffer(rows, 1)
-for _ in range(rows):
-    replay.add(
-        Batch(
-            obs=rng.normal(size=(1, 3)).astype(np.float32),
-            act=rng.uniform(-1.0, 1.0, size=(1, 1)).astype(np.float32),
-            rew=-rng.random(1),
-            obs_next=rng.normal(size=(1, 3)).astype(np.float32),
-            terminated=rng.random(1) < 0.1,
-            truncated=np.zeros(1, dtype=np.bool_),
-        )
-    )
+done = rng.random(rows) < 0.1
+replay = ReplayBuffer.from_data(
+    obs=rng.normal(size=(rows, 3)).astype(np.float32),
+    act=rng.uniform(-1.0, 1.0, size=(rows, 1)).astype(np.float32),
+    rew=-rng.random(rows),
+    terminated=done,
+    truncated=np.zeros(rows, dtype=np.bool_),
+    done=done,
+    obs_next=rng.normal(size=(rows, 3)).astype(np.float32),
+)
 algorithm.train()
 with policy_within_training_step(algorithm.policy):
-    cost = cost_of(lambda: algorithm.update(replay, sample_size=size["batch"]), number=20)
+    cost = cost_of(
+        lambda: algorithm.update(replay, sample_size=size["batch"]), number=20, repeats=5
+    )
 tell("tianshou", cost=cost * 1e6)
