@@ -67,7 +67,7 @@ def test_the_page_has_medians_and_says_how_many_times_as_fast_ours_is() -> None:
     text = page.markdown(RECORDS)
     assert "| ding_lite | 44,000 | ding_lite 1; 30,000 otherwise |" in text
     assert "| Stable-Baselines3 | 11,000 (4.0x) | sb3 2 |" in text
-    assert "more is better. `ppo_steps`, 2026-11-25, commit abc, 3 rounds" in text
+    assert "more is better. `ppo_steps`, 2026-11-25, commit abc, rounds: 3" in text
     assert text.index("Stable-Baselines3 |") < text.index("a plain loop |")  # the better one first
 
 

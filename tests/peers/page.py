@@ -80,7 +80,7 @@ def advantage(name: str, ours: float, theirs: float) -> float:
 
 def text(name: str, result: dict[str, Any]) -> str:
     """Lay a result out for a terminal."""
-    lines = [f"{WORKLOADS[name].title} {sizes_text(result['size'])}"]
+    lines = [WORKLOADS[name].title + sizes_text(result["size"])]
     for side, version, numbers in rows_of(name, result):
         values = "  ".join(f"{_short(number):>9}" for number in numbers)
         lines.append(f"  {NAMES[side]:20} {values}  {version}")
@@ -156,7 +156,7 @@ def sizes_text(size: dict[str, Any]) -> str:
 def _circumstances(name: str, record: dict[str, Any]) -> str:
     machine = record["machine"]
     return (
-        f"`{name}`, {record['date'][:10]}, commit {record['commit']}, {record['rounds']} rounds, "
+        f"`{name}`, {record['date'][:10]}, commit {record['commit']}, rounds: {record['rounds']}, "
         f"{machine['cores']} cores of {machine['cpu']}, load {machine['load_before'][0]:g} before "
         f"and {machine['load_after'][0]:g} after."
     )

@@ -1,4 +1,7 @@
-"""Its nodes return nothing, and begin before they are connected; its import brings torch."""
+"""With its defaults: nodes start a second apart, and each waits 0.3 s to be connected.
+
+They return nothing, and its import brings torch in either size.
+"""
 
 import time
 
