@@ -26,6 +26,26 @@ def test_a_program_runs_by_itself_and_tells_the_numbers_of_its_workload() -> Non
     assert told["cost"] > plain["cost"] > 0.0
 
 
+def test_a_peer_that_fails_is_left_out_of_all_sizes_and_ours_ends_the_run(
+    monkeypatch, capsys
+) -> None:
+    failing = "di_engine"
+
+    def run(python: str, name: str, side: str, size: dict[str, int]) -> dict[str, object]:
+        if side == failing and size["count"] == 5:
+            raise command.SideFailed("it has failed: no memory")
+        return {"version": side, "cost": 1.0}
+
+    monkeypatch.setattr(command, "python_of", str)
+    monkeypatch.setattr(command, "run", run)
+    results = command.measure("middleware", 2, [""])
+    assert [{*result["sides"]} for result in results] == [{OURS, PLAIN}] * 3
+    assert "no memory\n  di_engine is left out" in capsys.readouterr().out
+    failing = OURS
+    with pytest.raises(SystemExit, match="no memory"):
+        command.measure("middleware", 2, [""])
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -19,6 +19,10 @@ from tests.peers.environments import ROOT, python_of
 from tests.peers.workloads import LOCAL, PROGRAMS, WORKLOADS, sides_of
 
 
+class SideFailed(RuntimeError):
+    """The program of a side has failed; the message has its errors."""
+
+
 def main() -> int:
     """Do what the command line says; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.peers", description=__doc__)
@@ -59,21 +63,32 @@ def measure(name: str, rounds: int, only: list[str]) -> list[dict[str, Any]]:
     for size in WORKLOADS[name].sizes:
         told: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
         for _ in range(rounds):
-            for side, python in sides.items():
-                told[side].append(run(python, name, side, size))
+            for side, python in [*sides.items()]:
+                try:
+                    told[side].append(run(python, name, side, size))
+                except SideFailed as error:
+                    if side in LOCAL:
+                        sys.exit(str(error))
+                    print(f"  {error}\n  {side} is left out of all sizes", flush=True)
+                    for of_size in (*(result["sides"] for result in results), told, sides):
+                        del of_size[side]
         results.append({"size": size, "sides": told})
         print(page.text(name, results[-1]), flush=True)
     return results
 
 
 def run(python: str, workload: str, side: str, size: dict[str, Any]) -> dict[str, Any]:
-    """Run one program once; return what it tells."""
+    """Run one program once; return what it tells.
+
+    Raises:
+        SideFailed: It has not ended in order.
+    """
     # -P: the program's own folder has files with the names of packages.
     command = [python, "-P", str(PROGRAMS / workload / f"{side}.py"), json.dumps(size)]
     environ = {**os.environ, "PYTHONPATH": f"{PROGRAMS}:{ROOT}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environ, capture_output=True, text=True)
     if done.returncode:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
+        raise SideFailed(f"{' '.join(command)} failed:\n{done.stderr}")
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return told
 
