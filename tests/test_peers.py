@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.peers import __main__ as command, page
-from tests.peers.environments import INSTALLS, python_of
-from tests.peers.workloads import OURS, PLAIN, WORKLOADS, sides_of
+from tests.peers.environments import INSTALLS, SHARED, python_of
+from tests.peers.workloads import LOCAL, OURS, PLAIN, WORKLOADS, sides_of
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -14,7 +14,7 @@ def test_a_workload_has_a_program_of_ours_first_and_peers_that_can_be_installed(
     ours, *others = sides_of(name)
     assert ours == OURS
     assert others
-    assert {*others} - {PLAIN} <= INSTALLS.keys()
+    assert {SHARED.get(side, side) for side in others} - {*LOCAL} <= INSTALLS.keys()
     assert {OURS, *others} <= page.NAMES.keys()
 
 
@@ -24,6 +24,26 @@ def test_a_program_prints_the_numbers_of_its_workload() -> None:
     plain = command.run(python_of(PLAIN), "middleware", PLAIN, {"count": 5})
     assert told["version"].startswith("ding_lite ")
     assert told["cost"] > plain["cost"] > 0.0
+
+
+def test_a_peer_that_fails_is_left_out_of_all_sizes_and_ours_ends_the_run(
+    monkeypatch, capsys
+) -> None:
+    failing = "di_engine"
+
+    def run(python: str, name: str, side: str, size: dict[str, int]) -> dict[str, object]:
+        if side == failing and size["count"] == 5:
+            raise command.SideFailed("it has failed: no memory")
+        return {"version": side, "cost": 1.0}
+
+    monkeypatch.setattr(command, "python_of", str)
+    monkeypatch.setattr(command, "run", run)
+    results = command.measure("middleware", 2, [""])
+    assert [{*result["sides"]} for result in results] == [{OURS, PLAIN}] * 3
+    assert "no memory\n  di_engine is left out" in capsys.readouterr().out
+    failing = OURS
+    with pytest.raises(SystemExit, match="no memory"):
+        command.measure("middleware", 2, [""])
 
 
 @pytest.mark.parametrize(
@@ -40,13 +60,13 @@ def test_a_wrong_argument_is_an_error(words, said, monkeypatch, capsys) -> None:
     assert said in capsys.readouterr().err
 
 
-RECORD = {
-    "date": "2026-11-25T04:00:00+00:00",
-    "commit": "abc",
-    "rounds": 3,
-    "machine": {"cores": 2, "cpu": "A CPU", "load_before": [0.1], "load_after": [1.2]},
-    "workloads": {
-        "ppo_steps": [
+RECORDS = {
+    "ppo_steps": {
+        "date": "2026-11-25T04:00:00+00:00",
+        "commit": "abc",
+        "rounds": 3,
+        "machine": {"cores": 2, "cpu": "A CPU", "load_before": [0.1], "load_after": [1.2]},
+        "results": [
             {
                 "size": {"width": 64},
                 "sides": {
@@ -58,19 +78,37 @@ RECORD = {
                     "stable_baselines3": [{"version": "sb3 2", "cost": 11_000.0}] * 3,
                 },
             }
-        ]
-    },
+        ],
+    }
 }
 
 
 def test_the_page_has_medians_and_ratios() -> None:
-    text = page.markdown(RECORD)
+    text = page.markdown(RECORDS)
     assert "| ding_lite | 44,000 | ding_lite 1; 30,000 otherwise |" in text
     assert "| Stable-Baselines3 | 11,000 (4.0x) | sb3 2 |" in text
-    assert "more is better" in text
+    assert "more is better. `ppo_steps`, 2026-11-25, commit abc, rounds: 3" in text
     assert text.index("Stable-Baselines3 |") < text.index("a plain loop |")  # the better one first
 
 
 def test_the_readme_gets_a_row_for_each_number() -> None:
-    [*_, row] = page.summary(RECORD).splitlines()
+    [*_, row] = page.summary(RECORDS).splitlines()
     assert row.endswith("| **44,000** env steps/s | Stable-Baselines3 4.0x, a plain loop 4.4x |")
+
+
+def test_a_workload_without_a_brief_has_no_row_in_the_readme() -> None:
+    hidden = {"ppo_update": RECORDS["ppo_steps"]}
+    assert page.summary(hidden).count("\n") == 2
+
+
+def test_the_page_takes_the_newest_run_of_each_workload(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(page, "FOLDER", tmp_path)
+    run = RECORDS["ppo_steps"]
+    page.save("ppo_steps", run)
+    page.save("ppo_steps", {**run, "date": "2026-11-26T04:00:00+00:00", "commit": "def"})
+    page.save("replay", run)
+    found = page.newest()
+    assert {name: each["commit"] for name, each in found.items()} == {
+        "ppo_steps": "def",
+        "replay": "abc",
+    }

@@ -16,7 +16,11 @@ from typing import Any
 from tests.bench import history
 from tests.peers import page
 from tests.peers.environments import ROOT, python_of
-from tests.peers.workloads import PROGRAMS, WORKLOADS, sides_of
+from tests.peers.workloads import LOCAL, PROGRAMS, WORKLOADS, sides_of
+
+
+class SideFailed(RuntimeError):
+    """The program of a side has failed; the message has its errors."""
 
 
 def main() -> int:
@@ -25,7 +29,7 @@ def main() -> int:
     parser.add_argument("workloads", nargs="*", help=f"of {', '.join(WORKLOADS)}; default: all")
     parser.add_argument("--rounds", type=int, default=5, help="how often each side runs")
     parser.add_argument("--only", default="", metavar="SIDE,SIDE", help="leave out other peers")
-    parser.add_argument("--page", action="store_true", help="write the pages of the newest run")
+    parser.add_argument("--page", action="store_true", help="write the pages of the newest runs")
     options = parser.parse_args()
     unknown = sorted(set(options.workloads) - set(WORKLOADS))
     if unknown:
@@ -33,14 +37,15 @@ def main() -> int:
     if options.rounds < 1:
         parser.error(f"--rounds is {options.rounds}; at least 1 was expected")
     if not options.page:
-        load = os.getloadavg()
-        names = options.workloads or list(WORKLOADS)
-        found = {name: measure(name, options.rounds, options.only.split(",")) for name in names}
-        record = {**page.here(history.describe_here(load)), "rounds": options.rounds}
-        if options.workloads or options.only:
-            print("Nothing is kept of a part of the workloads or of the peers.")
-            return 0
-        page.save({**record, "workloads": found})
+        for name in options.workloads or WORKLOADS:
+            load = os.getloadavg()
+            results = measure(name, options.rounds, options.only.split(","))
+            record = {**page.here(history.describe_here(load)), "rounds": options.rounds}
+            if not options.only:
+                page.save(name, {**record, "results": results})
+    if options.only:
+        print("Nothing is kept of a part of the peers.")
+        return 0
     page.write(page.newest())
     return 0
 
@@ -49,7 +54,7 @@ def measure(name: str, rounds: int, only: list[str]) -> list[dict[str, Any]]:
     """Return the results of all sides in each size of a workload."""
     sides = {}
     for side in sides_of(name):
-        if only == [""] or side in only or side in ("ding_lite", "plain"):
+        if only == [""] or side in only or side in LOCAL:
             try:
                 sides[side] = python_of(side)
             except subprocess.CalledProcessError:
@@ -58,21 +63,32 @@ def measure(name: str, rounds: int, only: list[str]) -> list[dict[str, Any]]:
     for size in WORKLOADS[name].sizes:
         told: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
         for _ in range(rounds):
-            for side, python in sides.items():
-                told[side].append(run(python, name, side, size))
+            for side, python in [*sides.items()]:
+                try:
+                    told[side].append(run(python, name, side, size))
+                except SideFailed as error:
+                    if side in LOCAL:
+                        sys.exit(str(error))
+                    print(f"  {error}\n  {side} is left out of all sizes", flush=True)
+                    for of_size in (*(result["sides"] for result in results), told, sides):
+                        del of_size[side]
         results.append({"size": size, "sides": told})
         print(page.text(name, results[-1]), flush=True)
     return results
 
 
 def run(python: str, workload: str, side: str, size: dict[str, Any]) -> dict[str, Any]:
-    """Run one program once; return what it tells."""
+    """Run one program once; return what it tells.
+
+    Raises:
+        SideFailed: It has not ended in order.
+    """
     # -P: the program's own folder has files with the names of packages.
     command = [python, "-P", str(PROGRAMS / workload / f"{side}.py"), json.dumps(size)]
     environ = {**os.environ, "PYTHONPATH": f"{PROGRAMS}:{ROOT}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environ, capture_output=True, text=True)
     if done.returncode:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
+        raise SideFailed(f"{' '.join(command)} failed:\n{done.stderr}")
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return told
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.peers.workloads import OURS, PLAIN
+from tests.peers.workloads import LOCAL
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".peers"
@@ -29,6 +29,8 @@ INSTALLS: dict[str, list[list[str]]] = {
     "agilerl": [["agilerl", "peft"]],
 }
 """What pip is given, one call after the other; each package takes the torch that it allows."""
+SHARED = {"ray": "rllib"}
+"""Sides that run in the environment of another one."""
 
 
 def python_of(side: str) -> str:
@@ -37,8 +39,9 @@ def python_of(side: str) -> str:
     Raises:
         CalledProcessError: What it needs cannot be installed.
     """
-    if side in (OURS, PLAIN):
+    if side in LOCAL:
         return sys.executable
+    side = SHARED.get(side, side)
     folder = FOLDER / side
     python = str(folder / "bin" / "python")
     if not (folder / ".ready").exists():

@@ -1,4 +1,4 @@
-"""The record of a run beside peers: a JSON file, its page, and the table of the README."""
+"""The records of workloads beside peers: JSON files, their page, and the table of the README."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 from tests.bench.history import FOLDER as BENCHMARKS, ROOT, commit_here
 from tests.peers.workloads import OURS, WORKLOADS
+
+Records: TypeAlias = dict[str, dict[str, Any]]
+"""The run of each workload, by its name."""
 
 FOLDER = BENCHMARKS / "peers"
 NAMES = {
     "ding_lite": "ding_lite",
     "plain": "a plain loop",
+    "multiprocessing": "multiprocessing",
+    "pickle_zeromq": "pickle over ZeroMQ",
+    "torch_queue": "torch.multiprocessing",
     "stable_baselines3": "Stable-Baselines3",
     "tianshou": "Tianshou",
     "torchrl": "TorchRL",
@@ -24,6 +30,7 @@ NAMES = {
     "agilerl": "AgileRL",
     "sample_factory": "Sample Factory",
     "rllib": "RLlib",
+    "ray": "Ray",
 }
 _BETWEEN = re.compile(r"(<!-- peers: .*? -->\n).*?(<!-- end of peers -->)", re.DOTALL)
 
@@ -34,20 +41,24 @@ def here(machine: dict[str, Any]) -> dict[str, Any]:
     return {"date": now, "commit": commit_here(), "machine": machine}
 
 
-def save(record: dict[str, Any]) -> Path:
-    """Write a run into the history; return the file."""
-    file = FOLDER / "history" / f"{record['date'][:10]}-{record['commit']}.json"
+def save(name: str, record: dict[str, Any]) -> Path:
+    """Write the run of a workload into the history; return the file."""
+    file = FOLDER / "history" / f"{record['date'][:10]}-{record['commit']}-{name}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(record, indent=1) + "\n")
     return file
 
 
-def newest() -> dict[str, Any]:
-    """Load the run with the latest date."""
-    runs = [json.loads(file.read_text()) for file in (FOLDER / "history").glob("*.json")]
-    if not runs:
+def newest() -> Records:
+    """Load the run of each workload with the latest date."""
+    found: Records = {}
+    for name in WORKLOADS:
+        files = (FOLDER / "history").glob(f"*-{name}.json")
+        runs = [json.loads(file.read_text()) for file in files]
+        if runs:
+            found[name] = max(runs, key=lambda run: run["date"])
+    if not found:
         raise FileNotFoundError(f"No run in {FOLDER / 'history'} yet: make bench-peers.")
-    found: dict[str, Any] = max(runs, key=lambda run: run["date"])
     return found
 
 
@@ -69,39 +80,34 @@ def advantage(name: str, ours: float, theirs: float) -> float:
 
 def text(name: str, result: dict[str, Any]) -> str:
     """Lay a result out for a terminal."""
-    lines = [f"{WORKLOADS[name].title} {sizes_text(result['size'])}"]
+    lines = [WORKLOADS[name].title + sizes_text(result["size"])]
     for side, version, numbers in rows_of(name, result):
         values = "  ".join(f"{_short(number):>9}" for number in numbers)
         lines.append(f"  {NAMES[side]:20} {values}  {version}")
     return "\n".join(lines)
 
 
-def write(record: dict[str, Any]) -> None:
-    """Write the page of a run, and its table into the README."""
-    (FOLDER / "README.md").write_text(markdown(record))
+def write(records: Records) -> None:
+    """Write the page of the runs, and their table into the README."""
+    (FOLDER / "README.md").write_text(markdown(records))
     readme = ROOT / "README.md"
     before = readme.read_text()
-    readme.write_text(_BETWEEN.sub(lambda m: m[1] + summary(record) + m[2], before))
+    readme.write_text(_BETWEEN.sub(lambda m: m[1] + summary(records) + m[2], before))
 
 
-def markdown(record: dict[str, Any]) -> str:
-    """Render a run as a page."""
-    machine = record["machine"]
+def markdown(records: Records) -> str:
+    """Render the runs as a page."""
     lines = [
         "# Beside other packages",
         "",
         "Written by `make bench-peers`, which installs each package from the registry into an",
         "environment of its own, with the same version of torch where the package allows it, and",
-        f"starts the same work on all in turn, {record['rounds']} times. Numbers are medians;",
-        "*x* says how many times as fast ding_lite is. Each side is one program in",
-        "`tests/peers/programs/`; all use one thread.",
-        "",
-        f"Measured {record['date'][:10]} at commit {record['commit']} on {machine['cores']} cores",
-        f"of {machine['cpu']}, load {machine['load_before'][0]:g} before and "
-        f"{machine['load_after'][0]:g} after.",
+        "starts the same work on all in turn, in several rounds. Numbers are medians; *x* says how",
+        "many times as fast ding_lite is. Each side is one program in `tests/peers/programs/`; all",
+        "use one thread. `make bench-peers ARGS=NAME` measures one workload again.",
     ]
-    for name, results in record["workloads"].items():
-        workload = WORKLOADS[name]
+    for name, record in records.items():
+        workload, results = WORKLOADS[name], record["results"]
         columns = [
             (result, number, index)
             for result in results
@@ -110,7 +116,7 @@ def markdown(record: dict[str, Any]) -> str:
         heads = [_head(result["size"], number, workload) for result, number, _ in columns]
         lines += ["", f"## {workload.title}", ""]
         better = "more is better" if workload.is_rate else "less is better"
-        lines += [f"In {workload.unit}; {better}.", ""]
+        lines += [f"In {workload.unit}; {better}. {_circumstances(name, record)}", ""]
         lines += [f"| | {' | '.join(heads)} | version |", "|---" + "|---:" * len(columns) + "|---|"]
         for side, version, _ in rows_of(name, results[0]):
             cells = []
@@ -125,11 +131,11 @@ def markdown(record: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def summary(record: dict[str, Any]) -> str:
+def summary(records: Records) -> str:
     """Render the README's table: the first size of each workload, and how much slower peers are."""
     lines = ["| | ding_lite | times as fast as |", "|---|---:|---|"]
-    for name, results in record["workloads"].items():
-        workload = WORKLOADS[name]
+    for name, record in records.items():
+        workload, results = WORKLOADS[name], record["results"]
         unit = workload.unit.replace(" of processor time", "").replace(" a second", "/s")
         ours, *others = rows_of(name, results[0])
         for index, what in enumerate(workload.brief):
@@ -145,6 +151,15 @@ def summary(record: dict[str, Any]) -> str:
 def sizes_text(size: dict[str, Any]) -> str:
     """Return the sizes of a workload in words."""
     return "".join(f", {name} {value}" for name, value in size.items())
+
+
+def _circumstances(name: str, record: dict[str, Any]) -> str:
+    machine = record["machine"]
+    return (
+        f"`{name}`, {record['date'][:10]}, commit {record['commit']}, rounds: {record['rounds']}, "
+        f"{machine['cores']} cores of {machine['cpu']}, load {machine['load_before'][0]:g} before "
+        f"and {machine['load_after'][0]:g} after."
+    )
 
 
 def _head(size: dict[str, Any], number: str, workload: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 OURS, PLAIN = "ding_lite", "plain"
+LOCAL = (OURS, PLAIN, "multiprocessing", "pickle_zeromq", "torch_queue")
 """Sides that run in the environment of the project itself."""
 
 
@@ -17,7 +18,7 @@ class Workload:
 
     title: str
     brief: tuple[str, ...]
-    """The first size of each number in a few words, for the README."""
+    """The first size of each number in a few words, for the README; none where it has no row."""
     unit: str
     numbers: tuple[str, ...] = ("cost",)
     """The numbers that a program tells."""
@@ -39,6 +40,18 @@ WORKLOADS = {
         "env steps a second of processor time",
         is_rate=True,
         sizes=({"width": 64}, {"width": 256}),
+    ),
+    "ppo_update": Workload(
+        "PPO: 4 epochs of a rollout of 8 x 128 steps, advantages included, for each update",
+        (),
+        "us of processor time",
+        sizes=({"batch": 64, "width": 64}, {"batch": 256, "width": 256}),
+    ),
+    "sac_update": Workload(
+        "SAC: sample a batch from a replay of 20,000, and update",
+        ("SAC update, batch 64",),
+        "us of processor time",
+        sizes=({"batch": 64, "width": 64}, {"batch": 256, "width": 256}),
     ),
     "actor_learner": Workload(
         "IMPALA or APPO on CartPole-v1, a learner and 2 workers of 16 environments",
@@ -63,9 +76,23 @@ WORKLOADS = {
         ("DQN update of one of 4 agents, batch 128",),
         "us of processor time",
     ),
+    "weights": Workload(
+        "Hand new weights to a process, from the call until they are in its own tensors",
+        ("Weights of 1 MB to another process",),
+        "ms",
+        ("wall time",),
+        sizes=({"megabytes": 1}, {"megabytes": 10}),
+    ),
+    "start": Workload(
+        "Run a job of 4 nodes that do nothing",
+        ("Run 4 nodes that do nothing",),
+        "s",
+        ("call to result", "whole program"),
+        sizes=({"nodes import": "nothing"}, {"nodes import": "torch"}),
+    ),
     "import": Workload(
         "Import what a DQN needs, and make its environment and its policy",
-        ("Import, make environment and policy",),
+        (),
         "s",
         ("wall time",),
     ),

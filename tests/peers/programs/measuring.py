@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 import time
 from importlib import metadata
+from pathlib import Path
 from statistics import median
 
 
@@ -28,6 +30,12 @@ def cost_of(call, *, number, repeats=7, warmup=0.2):
             call()
         samples.append((time.process_time() - began) / number)
     return median(samples)
+
+
+def age():
+    """Return the seconds since this process was started."""
+    started = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK")
 
 
 def tell(package, **values):
