@@ -177,3 +177,9 @@ class EnvSpec:
     def action_dtype(self) -> type[np.int64] | type[np.float32]:
         """The dtype of actions."""
         return np.float32 if isinstance(self.action_space, Box) else np.int64
+
+
+def within(spec: EnvSpec, action: NumpyArray) -> NumpyArray:
+    """Return actions within what an environment takes."""
+    space = spec.action_space
+    return np.clip(action, space.low, space.high) if isinstance(space, Box) else action
