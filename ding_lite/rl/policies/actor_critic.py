@@ -23,20 +23,11 @@ from ding_lite.rl.batch import FloatArray, NumpyArray, Rollout, to_numpy
 from ding_lite.rl.formulas.distributions import Distribution, legal_logits
 from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, Steps, actor_critic_loss
 from ding_lite.rl.formulas.rows import Rows
-from ding_lite.rl.host_or_device import (
-    AnyArray,
-    Metrics,
-    Number,
-    computable,
-    number,
-)
+from ding_lite.rl.host_or_device import AnyArray, Metrics, Number, computable, number
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.actor_critic import ActorCriticNetwork
 from ding_lite.rl.networks.observation_norm import make_norm
-from ding_lite.rl.networks.trees.parts import (
-    encodes_images,
-    for_inference,
-)
+from ding_lite.rl.networks.trees.parts import encodes_images, for_inference
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig, make_network
 from ding_lite.rl.policies.open_policy import GradientPolicy, check_no_description, step_sizes
 from ding_lite.rl.recorded.actor_critic import (
@@ -49,15 +40,7 @@ from ding_lite.rl.replay.rollouts import Minibatch, join_rollouts, merged, on_de
 from ding_lite.rl.seeding import make_rng
 from ding_lite.rl.spec import EnvSpec, within
 from ding_lite.rl.torch_random import TorchRandom
-from ding_lite.rl.updates.asks import (
-    Ask,
-    Estimate,
-    Forward,
-    FoundT,
-    Look,
-    Seen,
-    Updates,
-)
+from ding_lite.rl.updates.asks import Ask, Estimate, Forward, FoundT, Look, Seen, Updates
 from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat import FlatWeights
 from ding_lite.rl.weights.flat_module import MakeModule
