@@ -83,6 +83,7 @@ ORDER: dict[str, tuple[str, ...]] = {
         "weights",
         "recorded",
         "networks formulas replay envs checkpoint reward_norm",
+        "updates",
         "evaluation policies",
         "torch_policies",
     ),

@@ -27,19 +27,15 @@ from ding_lite.evolution.batched_modules.stacked import (
 )
 from ding_lite.evolution.batched_policies import Stack, UpdateResult, inputs_dtype
 from ding_lite.rl.batch import NumpyArray, Rollout
+from ding_lite.rl.formulas.advantages import Advantages
 from ding_lite.rl.formulas.distributions import Distribution, Gaussian
-from ding_lite.rl.formulas.policy_losses import Settings
+from ding_lite.rl.formulas.policy_losses import Settings, Steps
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.networks.actor_critic import MLPActorCritic
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import MLP, names_of
 from ding_lite.rl.policies.actor_critic import (
     ActorCriticPolicy,
-    Ask,
-    Descend,
-    Forward,
-    Look,
-    Seen,
     distribution_of,
     loss_of_members,
     network_of,
@@ -49,6 +45,7 @@ from ding_lite.rl.policies.actor_critic import (
 from ding_lite.rl.policies.impala import IMPALA
 from ding_lite.rl.recorded.actor_critic import Unroll
 from ding_lite.rl.replay.rollouts import Minibatch
+from ding_lite.rl.updates.asks import Ask, Descend, Estimate, Forward, Look, Seen
 from ding_lite.rl.weights.flat_module import copied
 
 AnyPolicy: TypeAlias = ActorCriticPolicy[Any]
@@ -145,9 +142,10 @@ class RolloutStack(Stack[AnyPolicy]):
             The result of each, in their order.
         """
         learning = [_Learning(*pair) for pair in zip(policies, rollouts, strict=True)]
-        running = [each for each in learning if each.goes_on()]
-        while running:
-            running = self._go_on(running)
+        with np.errstate(over="ignore", invalid="ignore"):  # a loss that is not finite is a fault
+            running = [each for each in learning if each.goes_on()]
+            while running:
+                running = self._go_on(running)
         return [each.result for each in learning]
 
     def _go_on(self, running: Sequence[_Learning]) -> list[_Learning]:
@@ -174,6 +172,8 @@ class RolloutStack(Stack[AnyPolicy]):
                 each.answer = value_GM[row, : len(asked[row].obs)]
         elif isinstance(asked[0], Forward):
             self._see(running, members, asked)
+        elif isinstance(asked[0], Estimate):
+            _estimate(running, asked)
         else:
             self._descend(running, members, settings, asked)
 
@@ -221,7 +221,7 @@ class RolloutStack(Stack[AnyPolicy]):
             places.layout,
             settings,
             members.distribution,
-            Minibatch(None, *columns),
+            Steps(*columns),
             flat_MO[:, :-1],
             flat_MO[:, -1],
         )
@@ -324,8 +324,7 @@ class _Learning:
         answer, self.answer = self.answer, None
         try:
             if self.result.fault is None:
-                with np.errstate(over="ignore", invalid="ignore"):  # a loss not finite is a fault
-                    self.asked = self._updates.send(answer)
+                self.asked = self._updates.send(answer)
                 return True
         except StopIteration as end:
             self.result.metrics = end.value
@@ -339,6 +338,31 @@ class _Learning:
         except NonFiniteError as error:
             self.result.fault = error
         self.answer = values
+
+
+def _estimate(running: Sequence[_Learning], asked: Sequence[Estimate]) -> None:
+    """Estimate the advantages of all side by side, as those of more environments.
+
+    Behind a shorter rollout there are zeros, which change nothing before them.
+    """
+    columns = [*zip(*(one.columns_TN for one in asked), strict=True)]
+    shapes = [own.shape for own in columns[0]]
+    longest, widest = map(max, zip(*shapes, strict=True))
+    places: list[Any] = [np.s_[:steps, row, :envs] for row, (steps, envs) in enumerate(shapes)]
+    joined = []
+    for column in columns:
+        array_TGN = np.zeros((longest, len(asked), widest), column[0].dtype)
+        for place, own in zip(places, column, strict=True):
+            array_TGN[place] = own
+        joined.append(array_TGN.reshape(longest, -1))
+    settings = {
+        name: np.repeat(np.array([one.settings[name] for one in asked], np.float32), widest)
+        for name in asked[0].settings
+    }
+    found = asked[0].by(*joined, **settings)
+    pair = [part.reshape(array_TGN.shape) for part in (found.advantage_TB, found.target_TB)]
+    for place, each in zip(places, running, strict=True):
+        each.answer = Advantages(*(part[place] for part in pair))
 
 
 class _Places:

@@ -11,8 +11,8 @@ from ding_lite.middleware.episodes import RecentEpisodes
 from ding_lite.rl.batch import BoolArray, NumpyArray, Rollout
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.memory import fitted, memory_of
-from ding_lite.rl.policies.actor_critic import within
 from ding_lite.rl.protocols import ActorCritic
+from ding_lite.rl.spec import within
 from ding_lite.runtime.context import Context
 
 

@@ -191,3 +191,9 @@ def check_spec(spec: object) -> None:
         raise ConfigError(
             f"`spec` is {kind_of(spec)}; the spec of environments was expected. {advice}."
         )
+
+
+def within(spec: EnvSpec, action: NumpyArray) -> NumpyArray:
+    """Return actions within what an environment takes."""
+    space = spec.action_space
+    return np.clip(action, space.low, space.high) if isinstance(space, Box) else action

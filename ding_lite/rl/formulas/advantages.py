@@ -60,7 +60,7 @@ def gae(
     next_value_TB: ArrayT,
     truncated_TB: BoolArray | Tensor,
     *,
-    gae_lambda: float,
+    gae_lambda: float | FloatArray,
 ) -> Advantages[ArrayT]:
     """Compute generalised advantage estimates (Schulman et al. 2016, equation 16).
 
@@ -78,7 +78,8 @@ def gae(
         next_value_TB: The value of the next observation; at the end of an episode, of its last
             observation.
         truncated_TB: Whether the episode was cut off with the step.
-        gae_lambda: 0 relies on the values, 1 on the rewards; 0.9 to 0.97 are usual.
+        gae_lambda: 0 relies on the values, 1 on the rewards; 0.9 to 0.97 are usual. One for all
+            environments, or an array of one for each, [B].
 
     Raises:
         ShapeError: If the inputs do not agree on T and B.
@@ -90,8 +91,8 @@ def gae(
         [[1.5, 1.0]]
     """
     _check_shapes(discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
-    if not 0.0 <= gae_lambda <= 1.0:  # `check_all` takes longer than a short sum
-        check_all(inside(0.0, 1.0, gae_lambda=gae_lambda))
+    if not _all((gae_lambda >= 0.0) & (gae_lambda <= 1.0)):  # `check_all` alone takes longer
+        check_all(*(inside(0.0, 1.0, gae_lambda=float(each)) for each in np.ravel(gae_lambda)))
     error_TB = _errors(discount_TB, reward_TB, value_TB, next_value_TB)
     advantage_TB = _sum_backwards(error_TB, gae_lambda * discount_TB, truncated_TB)
     return Advantages(advantage_TB, advantage_TB + value_TB)
@@ -106,8 +107,8 @@ def vtrace(
     next_value_TB: ArrayT,
     truncated_TB: BoolArray | Tensor,
     *,
-    rho_clip: float = 1.0,
-    c_clip: float = 1.0,
+    rho_clip: float | FloatArray = 1.0,
+    c_clip: float | FloatArray = 1.0,
 ) -> Advantages[ArrayT]:
     """Compute V-trace targets: value targets for data that older weights collected.
 
@@ -127,7 +128,8 @@ def vtrace(
             observation.
         truncated_TB: Whether the episode was cut off with the step.
         rho_clip: Lower means less variance and more bias. Usually 1; infinity disables it.
-        c_clip: Lower propagates corrections less far. Usually 1; never above `rho_clip`.
+        c_clip: Lower propagates corrections less far. Usually 1; never above `rho_clip`. Both are
+            one number for all environments, or an array of one for each, [B].
 
     Raises:
         ShapeError: If the inputs do not agree on T and B.
@@ -139,13 +141,14 @@ def vtrace(
         [[1.5, 1.0]]
     """
     _check_shapes(log_rho_TB, discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
-    if not 0.0 < c_clip <= rho_clip:
-        check_all(positive(rho_clip=rho_clip, c_clip=c_clip), at_least(c_clip, rho_clip=rho_clip))
+    if not _all((c_clip > 0.0) & (c_clip <= rho_clip)):
+        for pair in np.broadcast(rho_clip, c_clip):
+            rho, c = map(float, pair)
+            check_all(positive(rho_clip=rho, c_clip=c), at_least(c, rho_clip=rho))
     ratio_TB = namespace(log_rho_TB).exp(log_rho_TB.clip(None, HIGHEST_LOG))
     rho_TB = ratio_TB.clip(None, rho_clip)
-    c_TB = rho_TB if c_clip == rho_clip else ratio_TB.clip(None, c_clip)
     error_TB = rho_TB * _errors(discount_TB, reward_TB, value_TB, next_value_TB)
-    correction_TB = _sum_backwards(error_TB, discount_TB * c_TB, truncated_TB)
+    correction_TB = _sum_backwards(error_TB, discount_TB * rho_TB.clip(None, c_clip), truncated_TB)
 
     # The next value is corrected in the same way if the next step is of the same episode.
     next_correction_TB = zeros_like(correction_TB)
@@ -202,6 +205,10 @@ def _sum_by_doubling(term_TB: Tensor, decay_TB: Tensor) -> Tensor:
         term_TB[:-reach] += decay_before_TB * later_TB
         decay_TB[:-reach] = decay_before_TB * decay_TB[reach:]
     return term_TB
+
+
+def _all(flags: Any) -> bool:  # noqa: ANN401 - a flag, or an array of them
+    return bool(flags if isinstance(flags, bool) else flags.all())
 
 
 def _check_shapes(*given_TB: AnyArray) -> None:

@@ -19,7 +19,6 @@ from ding_lite.rl.formulas.advantages import HIGHEST_LOG, normalized
 from ding_lite.rl.formulas.distributions import Distribution
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import AnyArray, floats, namespace, on
-from ding_lite.rl.replay.rollouts import Minibatch
 
 
 class Settings:
@@ -54,6 +53,21 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
+class Steps:
+    """Env steps as these losses read them."""
+
+    action: AnyArray
+    log_prob_B: AnyArray
+    """The log-probability of the action under the weights that collected it."""
+    advantage_B: AnyArray
+    target_B: AnyArray
+    """The return to regress the value on."""
+
+    def __len__(self) -> int:
+        return len(self.target_B)
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyLoss:
     """The part of a loss that is of the log-probabilities, and its gradient by these."""
 
@@ -63,11 +77,11 @@ class PolicyLoss:
     """Further metrics, [G]."""
 
 
-PolicyLossOf: TypeAlias = Callable[[Rows, Settings, Minibatch, AnyArray], PolicyLoss]
+PolicyLossOf: TypeAlias = Callable[[Rows, Settings, Steps, AnyArray], PolicyLoss]
 """Computes it, given the log-probabilities of the actions, [G, B]."""
 
 
-def advantages(rows: Rows, settings: Settings, steps: Minibatch) -> AnyArray:
+def advantages(rows: Rows, settings: Settings, steps: Steps) -> AnyArray:
     """Return the advantages, [G, B], normalised for members with `normalize_advantage`."""
     plain_GB = rows.fold(steps.advantage_B)
     return settings.where("normalize_advantage", lambda: normalized(rows, plain_GB), plain_GB)
@@ -117,7 +131,7 @@ def actor_critic_loss(
     rows: Rows,
     settings: Settings,
     distribution: Distribution,
-    steps: Minibatch,
+    steps: Steps,
     outputs_MD: AnyArray,
     value_M: AnyArray,
 ) -> tuple[dict[str, AnyArray], AnyArray, AnyArray]:

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ding_lite.rl.batch import Rollout
-from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, advantages, weighted
+from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, Steps, advantages, weighted
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import AnyArray, Metrics, Number
-from ding_lite.rl.policies.actor_critic import ActorCriticPolicy, Descend, Forward, Seen, Updates
+from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
 from ding_lite.rl.replay.rollouts import Minibatch, merged
+from ding_lite.rl.updates.asks import Descend, Forward, Seen, Updates
+from ding_lite.rl.updates.estimates import unroll_of, unseen_values, with_gae
 from ding_lite.settings import check_all, inside, suggests
 
 
@@ -78,13 +80,14 @@ class A2C(ActorCriticPolicy[A2CConfig]):
         return values
 
     def _rows(self, rollout: Rollout) -> Updates[tuple[Minibatch, Seen | None]]:
-        seen = yield Forward(merged(rollout.obs), self._unroll_of(rollout))
+        seen = yield Forward(merged(rollout.obs), unroll_of(rollout))
         value_TN = seen.value_B.reshape(rollout.reward.shape)
-        unseen_M = yield from self._unseen_values(rollout, seen)
-        return self._with_gae(rollout, value_TN, unseen_M, self.config.gae_lambda), seen
+        values = value_TN, (yield from unseen_values(rollout, seen))
+        steps = yield from with_gae(rollout, self.gamma, self.config.gae_lambda, *values)
+        return steps, seen
 
     @staticmethod
     def _policy_loss(
-        rows: Rows, settings: Settings, steps: Minibatch, log_prob_GB: AnyArray
+        rows: Rows, settings: Settings, steps: Steps, log_prob_GB: AnyArray
     ) -> PolicyLoss:
         return weighted(rows, log_prob_GB, advantages(rows, settings, steps))

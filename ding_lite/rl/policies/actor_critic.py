@@ -3,47 +3,31 @@
 A subclass adds how it learns from rollouts. It learns where its network is: on a CPU losses are
 computed on arrays, on any other device on tensors there, and the host does not wait for them.
 
-Its updates are a generator, which yields what is to be computed of batches. The policy answers, or,
-for the policies of a population, one computation for all.
+The algorithms are in `a2c.py`, `ppo.py` and `impala.py`: each writes its updates as a generator,
+which yields what is to be computed (`rl/updates/asks.py`). `_answer` computes it for one policy,
+`evolution/batched_rollouts.py` for all of a population at once.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box
 from torch import Tensor, nn
 
 from ding_lite.rl.batch import FloatArray, NumpyArray, Rollout, to_numpy
-from ding_lite.rl.formulas.advantages import gae
 from ding_lite.rl.formulas.distributions import Distribution, legal_logits
-from ding_lite.rl.formulas.policy_losses import (
-    PolicyLoss,
-    Settings,
-    actor_critic_loss,
-)
+from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, Steps, actor_critic_loss
 from ding_lite.rl.formulas.rows import Rows
-from ding_lite.rl.host_or_device import (
-    AnyArray,
-    Metrics,
-    Number,
-    computable,
-    floats,
-    namespace,
-    number,
-)
+from ding_lite.rl.host_or_device import AnyArray, Metrics, Number, computable, number
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.actor_critic import ActorCriticNetwork
 from ding_lite.rl.networks.observation_norm import make_norm
-from ding_lite.rl.networks.trees.parts import (
-    encodes_images,
-    for_inference,
-)
+from ding_lite.rl.networks.trees.parts import encodes_images, for_inference
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig, make_network
 from ding_lite.rl.policies.base import own_config
 from ding_lite.rl.policies.open_policy import GradientPolicy, check_no_description, step_sizes
@@ -52,76 +36,20 @@ from ding_lite.rl.recorded.actor_critic import (
     RecurrentActorCritic,
     Unroll,
     Unrolled,
-    unseen_states,
 )
-from ding_lite.rl.replay.rollouts import (
-    Minibatch,
-    join_rollouts,
-    merged,
-    next_values,
-    on_device,
-    unseen_obs,
-)
+from ding_lite.rl.replay.rollouts import Minibatch, join_rollouts, merged, on_device
 from ding_lite.rl.seeding import make_rng
-from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.spec import EnvSpec, within
 from ding_lite.rl.torch_random import TorchRandom
+from ding_lite.rl.updates.asks import Ask, Estimate, Forward, FoundT, Look, Seen, Updates
 from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat import FlatWeights
 from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.rl.weights.optimizers import MakeOptimizer, make_optimizer
 
 ConfigT = TypeVar("ConfigT", bound=ActorCriticConfig)
-FoundT = TypeVar("FoundT")
 _ADAM_EPS = 1e-5
 """Larger than Adam's default, as is usual here: gradients are noisy and may be tiny."""
-
-
-class Look(NamedTuple):
-    """Asks for the values of observations, [M]; nothing is recorded."""
-
-    obs: AnyArray
-    state_MS: AnyArray | None = None
-    """The states before them, for a policy with memory."""
-
-
-class Forward(NamedTuple):
-    """Asks for the values of observations that are learned from, answered by `Seen`."""
-
-    obs: AnyArray
-    unroll: Unroll | None = None
-    """The sequences that the observations are, for a policy with memory: merged [T, N]."""
-    action: AnyArray = None
-    """Actions of which the log-probabilities are wanted, too."""
-    is_training: bool = True
-    """Whether a `Descend` may follow; only sequences are computed without."""
-
-
-class Seen(NamedTuple):
-    """The answer to `Forward`: values, and log-probabilities where actions were given."""
-
-    value_B: AnyArray
-    log_prob_B: AnyArray
-    behind_TNS: Tensor | None
-    """The states behind each step, for a policy with memory."""
-    kept: Any = None
-    """The saved values for the backward; None where they are kept elsewhere."""
-
-
-class Descend(NamedTuple):
-    """Asks for a step down the gradient of a loss, answered by metrics.
-
-    Those of a policy that stops before the step are without `grad_norm`.
-    """
-
-    steps: Minibatch
-    seen: Seen | None = None
-    """The answer to a `Forward` of these; it is computed if None."""
-
-
-Ask: TypeAlias = Look | Forward | Descend
-"""A computation that an update asks of a network."""
-Updates: TypeAlias = Generator[Ask, Any, FoundT]
-"""Updates that yield what they ask of a network, and return what they have found."""
 
 
 class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
@@ -263,7 +191,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     @staticmethod
     @abstractmethod
     def _policy_loss(
-        rows: Rows, settings: Settings, steps: Minibatch, log_prob_GB: AnyArray
+        rows: Rows, settings: Settings, steps: Steps, log_prob_GB: AnyArray
     ) -> PolicyLoss:
         """Compute the loss by the log-probabilities of the actions of several policies."""
 
@@ -286,6 +214,8 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     def _answer(self, asked: Ask) -> Any:  # noqa: ANN401 - what was asked for
         if isinstance(asked, Look):
             return self._values(*asked)
+        if isinstance(asked, Estimate):
+            return asked.by(*asked.columns_TN, **asked.settings)
         if isinstance(asked, Forward):
             outputs_BD, value_B, saved = kept = self._forward(
                 asked.obs, asked.unroll, is_training=asked.is_training
@@ -435,7 +365,9 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
 
     def _joined(self, rollouts: Sequence[Rollout]) -> Rollout:
         """Join rollouts, and check that they are of such environments and such a policy."""
-        return join_rollouts(rollouts, self.spec, state_size=self.state_size)
+        joined = join_rollouts(rollouts, self.spec, state_size=self.state_size)
+        has_unused = joined.state is not None and not self.state_size
+        return replace(joined, state=None) if has_unused else joined
 
     def _ready(self, rollout: Rollout) -> Rollout:
         """Return a rollout as it is learned from: observations normalised, and on the device."""
@@ -444,56 +376,6 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             normed: Any = {name: self._norm(getattr(rollout, name)) for name in names}
             rollout = replace(rollout, **normed)
         return on_device(rollout, self.device)
-
-    def _unroll_of(self, rollout: Rollout) -> Unroll | None:
-        """Return how the states of a rollout begin and where they begin anew; None without any."""
-        if not self.state_size:
-            return None
-        return Unroll(rollout.state, rollout.terminated | rollout.truncated)
-
-    def _unseen_values(self, rollout: Rollout, seen: Seen) -> Updates[AnyArray]:
-        """Return the values of `unseen_obs`, given what was seen of the rollout."""
-        obs = unseen_obs(rollout)
-        if seen.behind_TNS is None:
-            return (yield Look(obs))
-        ended_TN = rollout.terminated | rollout.truncated
-        states = unseen_states(seen.behind_TNS, ended_TN, rollout.cut_time, rollout.cut_env)
-        return (yield Look(obs, states))
-
-    def _values_of(self, rollout: Rollout) -> Updates[tuple[AnyArray, AnyArray]]:
-        """Return the values of `obs`, [T, N], and those of `unseen_obs`; nothing is recorded."""
-        obs, shape_TN = merged(rollout.obs), rollout.reward.shape
-        unroll = self._unroll_of(rollout)
-        if unroll is None:
-            value_M = yield Look(namespace(obs).concatenate((obs, unseen_obs(rollout))))
-            return value_M[: len(obs)].reshape(shape_TN), value_M[len(obs) :]
-        seen = yield Forward(obs, unroll, is_training=False)
-        return seen.value_B.reshape(shape_TN), (yield from self._unseen_values(rollout, seen))
-
-    def _discount(self, rollout: Rollout) -> AnyArray:
-        """Return gamma, [T, N]; 0 where an episode terminated."""
-        return self.gamma * floats(~rollout.terminated)
-
-    def _with_gae(
-        self, rollout: Rollout, value_TN: AnyArray, unseen_M: AnyArray, gae_lambda: float
-    ) -> Minibatch:
-        """Return the merged steps with their advantages and targets."""
-        found = gae(
-            self._discount(rollout),
-            rollout.reward,
-            value_TN,
-            next_values(rollout, value_TN, unseen_M),
-            rollout.truncated,
-            gae_lambda=gae_lambda,
-        )
-        return Minibatch(
-            merged(rollout.obs),
-            merged(rollout.action),
-            merged(rollout.log_prob),
-            merged(found.advantage_TB),
-            merged(found.target_TB),
-            self._unroll_of(rollout),
-        )
 
     def _forward(
         self, inputs: AnyArray, unroll: Unroll | None = None, is_training: bool = True
@@ -567,10 +449,3 @@ def network_of(policy: ActorCriticPolicy[Any]) -> ActorCriticNetwork:
 
 def distribution_of(policy: ActorCriticPolicy[Any]) -> Distribution:
     return policy._distribution
-
-
-def within(spec: EnvSpec, action: NumpyArray) -> NumpyArray:
-    space = spec.action_space
-    if not isinstance(space, Box):
-        return action
-    return np.clip(action, space.low, space.high)

@@ -14,15 +14,18 @@ from ding_lite.rl.formulas.advantages import normalized_by_rho, unweighted, vtra
 from ding_lite.rl.formulas.policy_losses import (
     PolicyLoss,
     Settings,
+    Steps,
     beyond,
     cut_ratio,
     weighted,
 )
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import AnyArray, Metrics, Number, floats
-from ding_lite.rl.policies.actor_critic import ActorCriticPolicy, Descend, Forward, Seen, Updates
+from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
-from ding_lite.rl.replay.rollouts import Minibatch, merged, next_values
+from ding_lite.rl.replay.rollouts import Minibatch, merged
+from ding_lite.rl.updates.asks import Descend, Forward, Seen, Updates
+from ding_lite.rl.updates.estimates import estimate, merged_steps, unroll_of, unseen_values
 from ding_lite.settings import at_least, check_all, positive, suggests, whole
 
 
@@ -118,31 +121,28 @@ class IMPALA(ActorCriticPolicy[IMPALAConfig]):
 
     def _rows(self, rollout: Rollout) -> Updates[tuple[Minibatch, Seen | None]]:
         config, shape_TN = self.config, rollout.reward.shape
-        obs, action = merged(rollout.obs), merged(rollout.action)
-        unroll = self._unroll_of(rollout)
-        seen = yield Forward(obs, unroll, action=action)
+        action = merged(rollout.action)
+        seen = yield Forward(merged(rollout.obs), unroll_of(rollout), action=action)
         value_TN = seen.value_B.reshape(shape_TN)
         log_rho_TN = seen.log_prob_B.reshape(shape_TN) - rollout.log_prob
-        unseen_M = yield from self._unseen_values(rollout, seen)
-        found = vtrace(
-            log_rho_TN,
-            self._discount(rollout),
-            rollout.reward,
+        unseen_M = yield from unseen_values(rollout, seen)
+        found = yield estimate(
+            vtrace,
+            rollout,
+            self.gamma,
             value_TN,
-            next_values(rollout, value_TN, unseen_M),
-            rollout.truncated,
+            unseen_M,
+            log_rho_TN,
             rho_clip=config.rho_clip,
             c_clip=config.c_clip,
         )
         rho_B = cut_ratio(merged(log_rho_TN), config.rho_clip)
         advantage_B = unweighted(merged(found.advantage_TB), rho_B)
-        target_B = merged(found.target_TB)
-        steps = Minibatch(obs, action, merged(rollout.log_prob), advantage_B, target_B, unroll)
-        return steps, seen
+        return merged_steps(rollout, advantage_B, merged(found.target_TB)), seen
 
     @staticmethod
     def _policy_loss(
-        rows: Rows, settings: Settings, steps: Minibatch, log_prob_GB: AnyArray
+        rows: Rows, settings: Settings, steps: Steps, log_prob_GB: AnyArray
     ) -> PolicyLoss:
         log_rho_GB = log_prob_GB - rows.fold(steps.log_prob_B)
         rho_GB = cut_ratio(log_rho_GB, settings["rho_clip"])

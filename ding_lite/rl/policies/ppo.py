@@ -6,18 +6,20 @@ Schulman et al. 2017 (arXiv:1707.06347), with the advantages of Schulman et al. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import Rollout
-from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, advantages, clipped
+from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, Steps, advantages, clipped
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import AnyArray, Metrics, Number
-from ding_lite.rl.policies.actor_critic import ActorCriticPolicy, Descend, Seen, Updates
+from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
 from ding_lite.rl.recorded.actor_critic import Unroll
 from ding_lite.rl.replay.rollouts import Minibatch
+from ding_lite.rl.updates.asks import Descend, Seen, Updates
+from ding_lite.rl.updates.estimates import values_of, with_gae
 from ding_lite.rl.weights.compiled import CapturedUpdate, Inputs, Outputs
 from ding_lite.settings import check_all, inside, positive, suggests, whole
 
@@ -74,14 +76,6 @@ class PPO(ActorCriticPolicy[PPOConfig]):
 
     _config_type = PPOConfig
 
-    def _captured(self) -> CapturedUpdate | None:
-        if self._is_captured and self.config.target_kl is not None:
-            raise ConfigError(
-                '`compile="graph"` captures updates, and with `target_kl` the host looks at each '
-                "of them before its step. Leave one of the two out."
-            )
-        return super()._captured()
-
     def learn(self, rollouts: Sequence[Rollout], /) -> Metrics:
         """Do `epochs` passes over all env steps, with a step of Adam for each minibatch.
 
@@ -106,15 +100,37 @@ class PPO(ActorCriticPolicy[PPOConfig]):
     def _learned(self, rollout: Rollout) -> Updates[dict[str, Number]]:
         steps, _ = yield from self._rows(rollout)
         values: dict[str, Number] = {}
-        for part in self._minibatches(steps):
-            values = self._replay(part) if self._graph is not None else (yield Descend(part))
-            if self._stops(values):
-                break
+        for _ in range(self.config.epochs):
+            for part in steps.split(self.config.batch_size, self._rng):
+                values = self._replay(part) if self._graph is not None else (yield Descend(part))
+                if self._stops(values):
+                    return values
         return values
+
+    def _rows(self, rollout: Rollout) -> Updates[tuple[Minibatch, Seen | None]]:
+        values = yield from values_of(rollout)
+        steps = yield from with_gae(rollout, self.gamma, self.config.gae_lambda, *values)
+        return steps, None
+
+    @staticmethod
+    def _policy_loss(
+        rows: Rows, settings: Settings, steps: Steps, log_prob_GB: AnyArray
+    ) -> PolicyLoss:
+        log_ratio_GB = log_prob_GB - rows.fold(steps.log_prob_B)
+        advantage_GB = advantages(rows, settings, steps)
+        return clipped(rows, log_ratio_GB, advantage_GB, settings["clip"])
 
     def _stops(self, values: Mapping[str, Number]) -> bool:
         limit = self.config.target_kl
         return limit is not None and float(values["approx_kl"]) > limit
+
+    def _captured(self) -> CapturedUpdate | None:
+        if self._is_captured and self.config.target_kl is not None:
+            raise ConfigError(
+                '`compile="graph"` captures updates, and with `target_kl` the host looks at each '
+                "of them before its step. Leave one of the two out."
+            )
+        return super()._captured()
 
     def _replay(self, part: Minibatch) -> dict[str, Number]:
         inputs = {name: getattr(part, name) for name in _COLUMNS}
@@ -133,19 +149,3 @@ class PPO(ActorCriticPolicy[PPOConfig]):
         values["grad_norm"], values["skip"] = self._clipped(values["loss"], self._grad_P)
         self._optimizer.step(self._grad_P, skip=values["skip"])
         return values
-
-    def _rows(self, rollout: Rollout) -> Updates[tuple[Minibatch, Seen | None]]:
-        values = yield from self._values_of(rollout)
-        return self._with_gae(rollout, *values, self.config.gae_lambda), None
-
-    def _minibatches(self, rows: Minibatch) -> Iterator[Minibatch]:
-        for _ in range(self.config.epochs):
-            yield from rows.split(self.config.batch_size, self._rng)
-
-    @staticmethod
-    def _policy_loss(
-        rows: Rows, settings: Settings, steps: Minibatch, log_prob_GB: AnyArray
-    ) -> PolicyLoss:
-        log_ratio_GB = log_prob_GB - rows.fold(steps.log_prob_B)
-        advantage_GB = advantages(rows, settings, steps)
-        return clipped(rows, log_ratio_GB, advantage_GB, settings["clip"])

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ding_lite.errors import ConfigError, ShapeError
 from ding_lite.rl.batch import NumpyArray, Rollout
+from ding_lite.rl.formulas.policy_losses import Steps
 from ding_lite.rl.host_or_device import AnyArray, namespace, on
 from ding_lite.rl.recorded.actor_critic import Unroll
 from ding_lite.rl.spec import EnvSpec
@@ -94,30 +95,21 @@ def next_values(rollout: Rollout, value_TN: AnyArray, unseen_M: AnyArray) -> Any
 
 
 @dataclass(frozen=True, slots=True)
-class Minibatch:
+class Minibatch(Steps):
     """Env steps with their advantages and value targets, in any order or as whole sequences."""
 
     obs: AnyArray
-    action: AnyArray
-    log_prob_B: AnyArray
-    """The log-probability of the action by the weights that collected it."""
-    advantage_B: AnyArray
-    target_B: AnyArray
-    """The regression target of the value."""
     unroll: Unroll | None = None
     """The sequences that consist of the steps, merged from [T, N], for a policy with memory. None
     without memory; the steps then have no order."""
 
-    def __len__(self) -> int:
-        return len(self.target_B)
-
     def take(self, index_B: AnyArray) -> Minibatch:
         return Minibatch(
-            self.obs[index_B],
             self.action[index_B],
             self.log_prob_B[index_B],
             self.advantage_B[index_B],
             self.target_B[index_B],
+            self.obs[index_B],
         )
 
     def split(self, size: int, rng: np.random.Generator) -> Iterator[Minibatch]:

@@ -94,6 +94,22 @@ def test_vtrace_agrees_with_a_sum_of_products_for_each_step(data, clips):
     assert found.advantage_TB.dtype == found.target_TB.dtype == np.float32
 
 
+@given(trajectories())
+def test_environments_with_settings_of_their_own_have_the_advantages_of_each_alone(data):
+    num_envs = data[0].shape[1]
+    lambdas = np.linspace(0.0, 1.0, num_envs, dtype=np.float32)
+    rho_clips, c_clips = np.linspace(2.0, 3.0, num_envs), np.linspace(0.5, 1.5, num_envs)
+    clips = {"rho_clip": rho_clips.astype(np.float32), "c_clip": c_clips.astype(np.float32)}
+    both = gae(*data[1:], gae_lambda=lambdas), vtrace(*data, **clips)
+    for env in range(num_envs):
+        own = [column[:, [env]] for column in data]
+        of_env = {name: float(each[env]) for name, each in clips.items()}
+        alone = gae(*own[1:], gae_lambda=float(lambdas[env])), vtrace(*own, **of_env)
+        for found, expected in zip(both, alone, strict=True):
+            np.testing.assert_array_equal(found.advantage_TB[:, [env]], expected.advantage_TB)
+            np.testing.assert_array_equal(found.target_TB[:, [env]], expected.target_TB)
+
+
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @given(trajectories(), st.sampled_from([(1.0, 1.0), (2.0, 0.5), (np.inf, 1.0)]))
 def test_on_device_formulas_agree_with_those_of_numpy(device, data, clips):

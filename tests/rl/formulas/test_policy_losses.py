@@ -11,9 +11,8 @@ import torch
 
 from ding_lite.rl import A2C, IMPALA, PPO
 from ding_lite.rl.formulas.distributions import Categorical
-from ding_lite.rl.formulas.policy_losses import Settings, actor_critic_loss
+from ding_lite.rl.formulas.policy_losses import Settings, Steps, actor_critic_loss
 from ding_lite.rl.formulas.rows import Rows
-from ding_lite.rl.replay.rollouts import Minibatch
 
 CPU = torch.device("cpu")
 SIZES = [7, 4]
@@ -41,7 +40,7 @@ def test_members_have_the_losses_and_gradients_that_each_has_alone(name: str) ->
         own = [column[which].reshape(-1) for column in columns]
         outputs_MD = outputs[which].reshape(-1, 3).astype(np.float32)
         value_M = values[which].reshape(-1).astype(np.float32)
-        steps = Minibatch(None, own[0], own[1], own[2], own[3])
+        steps = Steps(own[0], own[1], own[2], own[3])
         return actor_critic_loss(
             kind._policy_loss, rows, settings, Categorical(3), steps, outputs_MD, value_M
         )

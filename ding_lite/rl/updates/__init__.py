@@ -1,0 +1,1 @@
+"""Updates from rollouts, as generators that yield what they ask for."""

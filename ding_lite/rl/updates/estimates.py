@@ -1,0 +1,81 @@
+"""The parts of an update that A2C, PPO and IMPALA share: values of a rollout, and advantages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ding_lite.rl.batch import Rollout
+from ding_lite.rl.formulas.advantages import Advantages, gae
+from ding_lite.rl.host_or_device import AnyArray, floats, namespace
+from ding_lite.rl.recorded.actor_critic import Unroll, unseen_states
+from ding_lite.rl.replay.rollouts import Minibatch, merged, next_values, unseen_obs
+from ding_lite.rl.updates.asks import Estimate, Forward, Look, Seen, Updates
+
+
+def unroll_of(rollout: Rollout) -> Unroll | None:
+    """Return how the states of a rollout begin and where they begin anew; None without any."""
+    if rollout.state is None:
+        return None
+    return Unroll(rollout.state, rollout.terminated | rollout.truncated)
+
+
+def values_of(rollout: Rollout) -> Updates[tuple[AnyArray, AnyArray]]:
+    """Return the values of `obs`, [T, N], and those of `unseen_obs`; nothing is recorded."""
+    obs, shape_TN = merged(rollout.obs), rollout.reward.shape
+    unroll = unroll_of(rollout)
+    if unroll is None:
+        value_M = yield Look(namespace(obs).concatenate((obs, unseen_obs(rollout))))
+        return value_M[: len(obs)].reshape(shape_TN), value_M[len(obs) :]
+    seen = yield Forward(obs, unroll, is_training=False)
+    return seen.value_B.reshape(shape_TN), (yield from unseen_values(rollout, seen))
+
+
+def unseen_values(rollout: Rollout, seen: Seen) -> Updates[AnyArray]:
+    """Return the values of `unseen_obs`, given what was seen of the rollout."""
+    obs = unseen_obs(rollout)
+    if seen.behind_TNS is None:
+        return (yield Look(obs))
+    ended_TN = rollout.terminated | rollout.truncated
+    states = unseen_states(seen.behind_TNS, ended_TN, rollout.cut_time, rollout.cut_env)
+    return (yield Look(obs, states))
+
+
+def estimate(
+    by: Callable[..., Advantages[Any]],
+    rollout: Rollout,
+    gamma: float,
+    value_TN: AnyArray,
+    unseen_M: AnyArray,
+    *before_TN: AnyArray,
+    **settings: float,
+) -> Estimate:
+    """Ask for the estimate by `gae` or `vtrace`, given the values that `values_of` returns."""
+    columns_TN = (
+        *before_TN,
+        gamma * floats(~rollout.terminated),
+        rollout.reward,
+        value_TN,
+        next_values(rollout, value_TN, unseen_M),
+        rollout.truncated,
+    )
+    return Estimate(by, columns_TN, settings)
+
+
+def with_gae(
+    rollout: Rollout, gamma: float, gae_lambda: float, value_TN: AnyArray, unseen_M: AnyArray
+) -> Updates[Minibatch]:
+    """Return the merged steps with their advantages and targets."""
+    found = yield estimate(gae, rollout, gamma, value_TN, unseen_M, gae_lambda=gae_lambda)
+    return merged_steps(rollout, merged(found.advantage_TB), merged(found.target_TB))
+
+
+def merged_steps(rollout: Rollout, advantage_B: AnyArray, target_B: AnyArray) -> Minibatch:
+    return Minibatch(
+        merged(rollout.action),
+        merged(rollout.log_prob),
+        advantage_B,
+        target_B,
+        merged(rollout.obs),
+        unroll_of(rollout),
+    )
