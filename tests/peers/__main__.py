@@ -59,7 +59,7 @@ def measure(name: str, rounds: int, only: list[str]) -> list[dict[str, Any]]:
                 sides[side] = python_of(side)
             except subprocess.CalledProcessError:
                 print(f"  {side} cannot be installed here, and is left out", flush=True)
-    results = []
+    results: list[dict[str, Any]] = []
     for size in WORKLOADS[name].sizes:
         told: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
         for _ in range(rounds):

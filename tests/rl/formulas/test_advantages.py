@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,11 +100,14 @@ def test_environments_with_settings_of_their_own_have_the_advantages_of_each_alo
     num_envs = data[0].shape[1]
     lambdas = np.linspace(0.0, 1.0, num_envs, dtype=np.float32)
     rho_clips, c_clips = np.linspace(2.0, 3.0, num_envs), np.linspace(0.5, 1.5, num_envs)
-    clips = {"rho_clip": rho_clips.astype(np.float32), "c_clip": c_clips.astype(np.float32)}
+    clips: dict[str, Any] = {
+        "rho_clip": rho_clips.astype(np.float32),
+        "c_clip": c_clips.astype(np.float32),
+    }
     both = gae(*data[1:], gae_lambda=lambdas), vtrace(*data, **clips)
     for env in range(num_envs):
         own = [column[:, [env]] for column in data]
-        of_env = {name: float(each[env]) for name, each in clips.items()}
+        of_env: dict[str, Any] = {name: float(each[env]) for name, each in clips.items()}
         alone = gae(*own[1:], gae_lambda=float(lambdas[env])), vtrace(*own, **of_env)
         for found, expected in zip(both, alone, strict=True):
             np.testing.assert_array_equal(found.advantage_TB[:, [env]], expected.advantage_TB)
