@@ -159,9 +159,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def kind_of(value: object) -> str:
     """Return the name of a value's class with an article, such as `an int`; `None` for None."""
-    name = type(value).__name__
-    if value is None:
-        return "None"
+    return "None" if value is None else with_article(type(value).__name__)
+
+
+def with_article(name: str) -> str:
+    """Return a name with its article, such as `an int`."""
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ding_lite.errors import CheckpointError
+from ding_lite.errors import CheckpointError, with_article
 from ding_lite.io.signature import sign
 from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.naming import name_of
@@ -156,4 +156,4 @@ def check_fits(
 def _listed(parts: Mapping[str, Any] | None) -> str:
     if not parts:
         return "a policy alone"
-    return ", ".join(f"a {about['kind']} as `{name}`" for name, about in parts.items())
+    return ", ".join(f"{with_article(about['kind'])} as `{name}`" for name, about in parts.items())
