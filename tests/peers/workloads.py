@@ -49,7 +49,7 @@ WORKLOADS = {
     ),
     "sac_update": Workload(
         "SAC: sample a batch from a replay of 20,000, and update",
-        ("SAC update, batch 64",),
+        (),
         "us of processor time",
         sizes=({"batch": 64, "width": 64}, {"batch": 256, "width": 256}),
     ),
@@ -78,21 +78,21 @@ WORKLOADS = {
     ),
     "weights": Workload(
         "Hand new weights to a process, from the call until they are in its own tensors",
-        ("Weights of 1 MB to another process",),
+        (),
         "ms",
         ("wall time",),
         sizes=({"megabytes": 1}, {"megabytes": 10}),
     ),
     "start": Workload(
         "Run a job of 4 nodes that do nothing",
-        ("Run 4 nodes that do nothing",),
+        (),
         "s",
         ("call to result", "whole program"),
         sizes=({"nodes import": "nothing"}, {"nodes import": "torch"}),
     ),
     "import": Workload(
         "Import what a DQN needs, and make its environment and its policy",
-        (),
+        ("Import, make environment and policy",),
         "s",
         ("wall time",),
     ),
