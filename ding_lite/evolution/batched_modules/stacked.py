@@ -270,9 +270,8 @@ class _Linear(torch.autograd.Function):
             _first(tensor, dim, count) for tensor, dim in zip(given, in_dims, strict=True)
         )
         flat_GBI = x if x.dim() == 3 else x.reshape(count, -1, x.shape[-1])
-        x_GIB = flat_GBI.transpose(1, 2).contiguous()
-        y_GBO = torch.baddbmm(bias_GO.unsqueeze(2), weight_GOI, x_GIB).transpose(1, 2)
-        return y_GBO if x.dim() == 3 else y_GBO.reshape(*x.shape[:-1], -1), 0
+        y_GBO = torch.baddbmm(bias_GO.unsqueeze(1), flat_GBI, weight_GOI.transpose(1, 2))
+        return y_GBO if x.dim() == 3 else y_GBO.view(*x.shape[:-1], -1), 0
 
 
 class VmapInfo(Protocol):
