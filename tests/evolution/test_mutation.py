@@ -334,5 +334,5 @@ def test_networks_of_custom_policies_are_kept_or_refused(spec: EnvSpec) -> None:
 
     own: Any = Own()
     only("none").check(own)
-    with pytest.raises(ConfigError, match="networks of a Own cannot be mutated"):
+    with pytest.raises(ConfigError, match="networks of an Own cannot be mutated"):
         only("weights").check(own)

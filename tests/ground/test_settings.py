@@ -15,7 +15,7 @@ import pytest
 from easydict import EasyDict
 from hypothesis import given, strategies as st
 
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, kind_of
 from ding_lite.settings import (
     PREFIX,
     Settings,
@@ -475,7 +475,7 @@ def test_only_a_dataclass_is_a_config_and_only_a_mapping_becomes_one() -> None:
             ConfigError, match="A Config is made from a dict or an EasyDict"
         ) as caught:
             as_config(Config, values)
-        assert f"not from a {type(values).__name__}: {values!r}" in str(caught.value)
+        assert f"not from {kind_of(values)}: {values!r}" in str(caught.value)
 
 
 # -- suggests ------------------------------------------------------------------------------

@@ -180,7 +180,7 @@ def test_without_beta_the_replays_own_counts(policy: DQN, envs: Envs) -> None:
 def test_beta_needs_priorities(policy: DQN, replay: ReplayBuffer) -> None:
     with pytest.raises(ConfigError, match="a ReplayBuffer, which has no priorities, but `beta`"):
         mw.train(policy, replay, beta=lambda _: 0.4)
-    with pytest.raises(ConfigError, match="a NoneType, which has no priorities, but `beta`"):
+    with pytest.raises(ConfigError, match="None, which has no priorities, but `beta`"):
         mw.train(policy, beta=lambda _: 0.4)
     with pytest.raises(ConfigError, match=r"`beta` is 0.4; a schedule was expected"):
         mw.train(policy, replay, beta=0.4)  # type: ignore[arg-type]

@@ -140,7 +140,7 @@ def test_a_module_that_returns_something_else_is_refused(spec: EnvSpec) -> None:
             return rng.integers(3)
 
     agent = Agent(DQN(spec, network=Wrong()))
-    with pytest.raises(ConfigError, match=r"returned a int64; a new nn\.Module was"):
+    with pytest.raises(ConfigError, match=r"returned an int64; a new nn\.Module was"):
         Mutation(**{**ONLY, "architecture": 1.0}).mutate(agent)
 
 

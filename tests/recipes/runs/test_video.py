@@ -173,7 +173,7 @@ def test_an_environment_that_draws_nothing_is_named() -> None:
         def render(self) -> Any:
             return None
 
-    with pytest.raises(ConfigError, match="drew a NoneType as `rgb_array`"):
+    with pytest.raises(ConfigError, match="drew None as `rgb_array`"):
         Camera(Silent(), lambda fps: GifFilm(Path("x.gif"), fps=fps)).reset()
 
 

@@ -276,7 +276,7 @@ def test_sequences_and_transitions_are_not_mixed_up():
     episodes = EpisodeBuffer(CARTPOLE, capacity=100, num_envs=2, state_size=policy.state_size)
     with pytest.raises(ConfigError, match="`policy` is a R2D2 and `replay` a ReplayBuffer"):
         mw.train(policy, ReplayBuffer(CARTPOLE, capacity=100))
-    with pytest.raises(ConfigError, match="`policy` is a DQN and `replay` a EpisodeBuffer"):
+    with pytest.raises(ConfigError, match="`policy` is a DQN and `replay` an EpisodeBuffer"):
         mw.train(DQN(CARTPOLE), episodes)
 
 
