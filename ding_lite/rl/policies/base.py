@@ -64,10 +64,11 @@ def common_faults(config: PolicyConfig) -> Iterator[list[str]]:
 
 
 def network_faults(config: Any) -> Iterator[list[str]]:  # noqa: ANN401 - a config of a policy
-    if not isinstance(config.hidden, Sequence) or not config.hidden:
-        yield [f"`hidden` is {config.hidden!r}; widths were expected, such as (64, 64)"]
-        return
-    for width in config.hidden:
+    widths = config.hidden if isinstance(config.hidden, Sequence) else ()
+    yield (
+        [] if widths else [f"`hidden` is {config.hidden!r}; widths were expected, such as (64, 64)"]
+    )
+    for width in widths:
         yield whole(1, hidden=width)
     yield one_of(get_args(Activation), activation=config.activation)
     yield one_of(get_args(TorsoName), torso=config.torso)
