@@ -228,7 +228,7 @@ def test_a_mistyped_environment_gets_a_suggestion():
     with pytest.raises(ConfigError, match=r"'CartPol-v1' .* Did you mean \"CartPole-v1\"\?"):
         make_envs("CartPol-v1", 2)
     for nowhere in (None, 5):
-        with pytest.raises(ConfigError, match="The environment is (a|None)"):
+        with pytest.raises(ConfigError, match=r"The environment is (a|None)"):
             make_envs(nowhere, 2)  # type: ignore[arg-type]
 
 
