@@ -46,7 +46,7 @@ def settings(envs: Envs) -> None:
     DQNConfig(loss="mae")  # error: arg-type
     DQNConfig().lr = 1e-3  # error: misc: read-only
     DQN(envs)  # error: arg-type
-    DQN(envs.spec, {"lr": 1e-3})  # error: arg-type
+    DQN(envs.spec, 1e-3)  # error: arg-type
     as_config(DQNConfig, {"lr": 1e-3}).learning_rate  # error: attr-defined
     as_config(DQNConfig, 3)  # error: arg-type
     Settings.from_environ().node_id + 1  # error: operator
