@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,13 +36,27 @@ def is_host(device: torch.device) -> bool:
 def usable_device(device: str | torch.device) -> torch.device:
     """Return a device of this machine; raise ConfigError if it cannot be used."""
     try:
-        return torch.zeros(0, device=device).device
+        found = torch.zeros(0, device=device).device
     except (RuntimeError, AssertionError, TypeError) as error:  # each backend raises its own
         reason = str(error).splitlines()[0].rstrip(".")
         raise ConfigError(
             f"`device` is {device!r}, which cannot be used here: {reason}. "
             f'Use "cpu", or a PyTorch that was built for it.'
         ) from error
+    if found.type == "cuda":
+        _start_backward(found)
+    return found
+
+
+@lru_cache
+def _start_backward(device: torch.device) -> None:
+    """Give the thread of backward passes on a GPU its CUDA context.
+
+    PyTorch warns if the first operation there is a matrix product, as in updates of this package.
+    """
+    with torch.enable_grad():
+        one = torch.ones(1, device=device, requires_grad=True)
+        torch.autograd.backward(one * one)
 
 
 def number(value: Any) -> Number:  # noqa: ANN401 - an array or a tensor of one number

@@ -5,6 +5,7 @@ Where there is none there are no rows. Time is the wall's, until the GPU is done
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +14,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from gymnasium.spaces import Box, Discrete
+from torch import Tensor, nn
 
 from ding_lite.rl import (
     A2C,
@@ -26,6 +28,7 @@ from ding_lite.rl import (
     A2CConfig,
     DDPGConfig,
     DQNConfig,
+    EnvSpec,
     IMPALAConfig,
     PPOConfig,
     Rollout,
@@ -55,7 +58,10 @@ KINDS: dict[str, tuple[Any, Any]] = {
     "IMPALA": (IMPALA, IMPALAConfig),
 }
 FROM_TRANSITIONS_OF_BOXES = ("DDPG", "TD3", "SAC")
-MAX_UPDATE_RATIO = 1.0
+HOWS = ("", "captured", "of a user's nn.Module", "of a user's nn.Module, captured")
+"""Ways to make the policy of an update."""
+IMAGE_BATCHES = (32, 256)
+MAX_UPDATE_RATIO, MAX_CAPTURED_RATIO = 1.0, 0.35
 
 
 def run() -> list[Row]:
@@ -65,10 +71,12 @@ def run() -> list[Row]:
     rows = [row for shape in SHAPES for row in formulas(shape)]
     for batch_size, width in SIZES:
         rows += [
-            beside_plain_torch("DQN", batch_size, width),
-            beside_plain_torch("PPO", batch_size, width),
+            *(beside_plain_torch("DQN", batch_size, width, how) for how in HOWS),
+            *(beside_plain_torch("PPO", batch_size, width, how) for how in HOWS),
             *(beside_cpu(kind, batch_size, width) for kind in KINDS),
         ]
+    for batch_size in IMAGE_BATCHES:
+        rows += [of_images(batch_size, how) for how in ("", "captured")]
     return rows
 
 
@@ -160,20 +168,30 @@ def loop_vtrace(
     return rho_TB * (reward_TB + discount_TB * next_target_TB - value_TB), target_TB
 
 
-def beside_plain_torch(kind: str, batch_size: int, width: int) -> Row:
+def beside_plain_torch(kind: str, batch_size: int, width: int, how: str) -> Row:
     """Hold an update against that of a tutorial, both on the GPU; each gets its batch there."""
-    learn = learns(kind, batch_size, width, device="cuda")
     spec = make_envs("CartPole-v1", 1).spec
+    parts: dict[str, Any] = {"compile": "graph" if "captured" in how else None}
     if kind == "DQN":
         config = DQNConfig(hidden=(width, width))
         plain: Any = PlainDQN(width, config)
+        if "user" in how:
+            config, parts["network"] = DQNConfig(), copy.deepcopy(plain.net)
         for net in (plain.net, plain.target):
             net.cuda()
         rows = {name: column.cuda() for name, column in random_batch(batch_size).items()}
-        ours = partial(DQN(spec, config, device="cuda").learn, Transitions(**rows))
-        learn, per = ours, 1
+        learn = partial(DQN(spec, config, device="cuda", **parts).learn, Transitions(**rows))
+        per = 1
     else:
         plain, per = TutorialPPO(width), PPOConfig().epochs
+        if "user" in how:
+            parts |= {"actor": copy.deepcopy(plain.actor), "critic": copy.deepcopy(plain.critic)}
+            settings = PPOConfig(batch_size=batch_size)
+        else:
+            settings = PPOConfig(batch_size=batch_size, hidden=(width, width))
+        learn = partial(
+            PPO(spec, settings, device="cuda", **parts).learn, [square_rollout(batch_size)]
+        )
         plain.actor.cuda(), plain.critic.cuda()
         rollout, rng = (
             random_rollout(np.random.default_rng(0), batch_size),
@@ -190,15 +208,71 @@ def beside_plain_torch(kind: str, batch_size: int, width: int) -> Row:
         for _ in range(per):
             plain.learn(rows)
 
+    return against(
+        learn_plainly,
+        learn,
+        f"{kind} update {how}".rstrip()
+        + f" on the GPU, batch {batch_size}, hidden {width}x{width}",
+        how,
+        per=per,
+    )
+
+
+def of_images(batch_size: int, how: str) -> Row:
+    """Hold an update of images, by the network of Atari players, against that of a tutorial."""
+    space = Box(0, 255, (84, 84, 4), np.uint8)
+    spec = EnvSpec(env_id="images", obs_space=space, action_space=Discrete(6))
+    config = DQNConfig(hidden=(512,), torso="nature")
+    plain: Any = PlainDQN(64, config)
+    plain.net, plain.target = (Nature().cuda() for _ in range(2))
+    plain.adam = torch.optim.Adam(plain.net.parameters(), lr=config.lr)
+    rows = {name: column.cuda() for name, column in random_batch(batch_size).items()}
+    draw = torch.Generator().manual_seed(0)
+    for name in ("obs", "next_obs"):
+        drawn = torch.randint(256, (batch_size, 4, 84, 84), generator=draw, dtype=torch.uint8)
+        rows[name] = drawn.cuda()
+    policy = DQN(spec, config, device="cuda", compile="graph" if how else None)
+    return against(
+        partial(plain.learn, rows),
+        partial(policy.learn, Transitions(**rows)),
+        f"DQN update of images {how}".rstrip() + f" on the GPU, batch {batch_size}, 84x84x4",
+        how,
+    )
+
+
+class Nature(nn.Module):
+    """The network of Mnih et al. 2015 (doi:10.1038/nature14236)."""
+
+    def __init__(self) -> None:
+        """Make the layers."""
+        super().__init__()
+        self.layers = nn.Sequential(
+            *(nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU()),
+            *(nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten()),
+            *(nn.Linear(3_136, 512), nn.ReLU(), nn.Linear(512, 6)),
+        )
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Compute the values, [B, 6], of bytes, [B, 4, 84, 84]."""
+        values: Tensor = self.layers(obs.float() / 255.0)
+        return values
+
+
+def against(
+    plain: Callable[[], object], ours: Callable[[], object], name: str, how: str, *, per: int = 1
+) -> Row:
+    """Compare two updates on the GPU."""
+    for _ in range(4):  # an update is captured at the fourth call
+        ours()
     return compare(
-        f"{kind} update on the GPU, batch {batch_size}, hidden {width}x{width}",
-        until_done(learn),
-        until_done(learn_plainly),
+        name,
+        until_done(ours),
+        until_done(plain),
         baseline_name="plain torch on the same GPU, default Adam",
         number=5,
         per=per,
         clock="wall",
-        target=MAX_UPDATE_RATIO,
+        target=MAX_CAPTURED_RATIO if "captured" in how else MAX_UPDATE_RATIO,
     )
 
 

@@ -236,9 +236,5 @@ def _carried(adam: Mapping[str, Tensor], before: Shapes, after: Shapes) -> dict[
         else:
             usual = old["square"].get(name, adam["square"]).mean()
             new["mean"].append(torch.zeros(size))
-            new["square"].append(usual.cpu().expand(size))
-    device = adam["mean"].device
-    return {
-        **adam,
-        **{kind: torch.cat([p.to(device) for p in parts]) for kind, parts in new.items()},
-    }
+            new["square"].append(usual.expand(size))
+    return {**adam, **{kind: torch.cat(parts) for kind, parts in new.items()}}

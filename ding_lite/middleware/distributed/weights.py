@@ -148,19 +148,17 @@ class _Fetch:
         looks = ctx.total_step % self.every == 0
         if looks and self.wait_for_new and not is_alone(self.router):
             self._wait_until_new(ctx)
-        if server.announced is None:
-            ctx.setdefault("weights_version", 0)
-            ctx.keep("weights_version")
-            return
-        if looks or self._is_too_old(server.fetched):
+        if server.announced is not None and (looks or self._is_too_old(server.fetched)):
             if self._is_too_old(server.arrived):
                 self._wait_until_young(ctx)
             if server.arrived != server.fetched and (model := server.fetch()) is not None:
                 self.policy.load_weights(model.weights)
-        if server.fetched is not None:
+        if server.fetched is None:
+            ctx.setdefault("weights_version", 0)
+        else:
             ctx.weights_version = server.fetched.version
-            ctx.keep("weights_version")
             ctx.metrics["weights_behind"] = server.num_behind(server.fetched) or 0
+        ctx.keep("weights_version")
 
     def _wait_until_new(self, ctx: Context) -> None:
         server = self.server

@@ -253,7 +253,8 @@ class Group:
         """Return a function that replaces a tensor in place by the mean over all members.
 
         Every member must call this method once, and the returned function as often as the others,
-        with tensors of the same shape. It uses `process_group`.
+        with tensors of the same shape. It uses `process_group`. A tensor on a GPU is averaged on
+        the host, because a deadline of nccl ends the process.
 
         Args:
             timeout: Seconds that a member waits for the others each time.
@@ -271,7 +272,8 @@ class Group:
         self.process_group()  # it is the default group then, which no handle here keeps alive
         limit, size = timedelta(seconds=timeout), len(self.members)
 
-        def average(tensor: Tensor) -> None:
+        def average(given: Tensor) -> None:
+            tensor = given.cpu()
             is_small = size * tensor.nbytes <= GATHERED_BYTES
             all_of_them = tensor.new_empty((size, *tensor.shape)) if is_small else tensor
             try:
@@ -291,6 +293,8 @@ class Group:
                 torch.mean(all_of_them, 0, out=tensor)
             else:
                 tensor /= size
+            if tensor is not given:
+                given.copy_(tensor)
 
         return average
 
@@ -306,7 +310,8 @@ class Group:
         the variable GLOO_SOCKET_IFNAME names another one.
 
         Args:
-            backend: `gloo` or `nccl`; by default nccl if every member has a GPU.
+            backend: As `torch.distributed` names it. By default gloo; and nccl for tensors on GPUs
+                if the current GPU of every member is one that no other member uses.
             host: The host at which the other members reach the member of rank 0; by default where
                 its router listens, or the interface by which its machine reaches the others.
             timeout: Seconds after which a member that waits for another one in a collective of
@@ -323,11 +328,12 @@ class Group:
         import torch
 
         distributed: Any = torch.distributed  # its stubs are incomplete
-        said = self.all_gather([torch.cuda.is_available(), self._router.host])
-        backend = backend or ("nccl" if all(able for able, _ in said) else "gloo")
+        said = self.all_gather([_own_gpu(), self._router.host])
+        gpus = {gpu for gpu, _ in said if gpu is not None}
+        backend = backend or ("cpu:gloo,cuda:nccl" if len(gpus) == len(said) else "gloo")
         size, rank = len(self.members), self.rank
         own = _own_host(self._router.host, [host for _, host in said])
-        if backend == "gloo" and (interface := interface_beyond(own)) is not None:
+        if "gloo" in backend and (interface := interface_beyond(own)) is not None:
             suggest_environ("GLOO_SOCKET_IFNAME", interface)
         limit = timedelta(seconds=timeout)
         store = None
@@ -345,6 +351,16 @@ class Group:
 
 def _stay(tensor: Tensor) -> None:
     """Return at once: the mean of one tensor is that tensor."""
+
+
+def _own_gpu() -> str | None:
+    """Return the id of the current GPU of this process, which differs between machines."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    gpu: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return str(gpu.uuid)
 
 
 def _own_host(own: str | None, of_all: Iterable[str | None]) -> str:

@@ -247,11 +247,12 @@ def is_tensor_class(cls: type) -> bool:
 
 
 def tensor_code(tensor: torch.Tensor) -> tuple[str, NumpyArray]:
-    """Return the dtype code of a tensor, and its array (of u2 for bf16) in the same memory."""
+    """Return the dtype code of a tensor, and its array (of u2 for bf16) in the same memory.
+
+    A tensor on a device such as a GPU is copied to the host, and arrives on the CPU.
+    """
     import torch
 
-    if not tensor.is_cpu:
-        raise Unsendable(f"a tensor on {tensor.device}", "Send `.cpu()` of it.")
     code = _torch_codes().get(tensor.dtype)
     if code is None or tensor.layout is not torch.strided:
         raise Unsendable(
@@ -259,6 +260,7 @@ def tensor_code(tensor: torch.Tensor) -> tuple[str, NumpyArray]:
             "Convert it with `.to(...)` or `.to_dense()`.",
         )
     try:
+        tensor = tensor.cpu()
         if code == "bf16":
             return code, tensor.detach().view(torch.uint16).numpy(force=True)
         array = tensor.numpy(force=True)

@@ -25,8 +25,9 @@ class Attributes:
         }
 
     def changed(self) -> dict[str, Any]:
+        """Copy the values that changed to the CPU."""
         now = {name: getattr(self._policy, name, None) for name in self._built}
-        return {n: _copied(v) for n, v in now.items() if not _is_same(v, self._built[n])}
+        return {n: _saved(v) for n, v in now.items() if not _is_same(v, self._built[n])}
 
     def load(self, changed: Mapping[str, Any]) -> None:
         """Set the attributes that `changed` returned, and reset the others to `build`'s values."""
@@ -44,6 +45,10 @@ def _is_plain(value: object) -> bool:
 
 def _copied(value: Any) -> Any:  # noqa: ANN401 - a tensor or a number
     return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+def _saved(value: Any) -> Any:  # noqa: ANN401 - a tensor or a number
+    return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
 
 
 def _is_same(value: Any, built: Any) -> bool:  # noqa: ANN401 - tensors or numbers

@@ -398,6 +398,8 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that `state_dict` returned.
 
+        On another kind of device the streams of random numbers start anew.
+
         Raises:
             CheckpointError: If it is not the state of such a policy.
             ShapeError: If it is of networks of another size.
@@ -410,7 +412,9 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             follower.flat.load(state["targets"][str(k)])
         self._optimizer.load_state_dict(state[self._optimizer_key])
         self._random.load_state_dict(state["rng"])
-        self.generator.set_state(to_words(state["rng"]["generator"]))
+        words = to_words(state["rng"]["generator"])
+        if words.shape == self.generator.get_state().shape:  # else it is of another kind of device
+            self.generator.set_state(words)
         self._attributes.load(state["attributes"])
         self.env_step = int(state["env_step"])
         self.train_iter = int(state["train_iter"])

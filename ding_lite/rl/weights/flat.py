@@ -165,11 +165,9 @@ class FlatAdam:
         )
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {
-            "mean": self._mean_P.clone(),
-            "square": self._square_P.clone(),
-            "num_updates": self._num_updates.clone(),
-        }
+        """Copy the state to the CPU."""
+        state = {"mean": self._mean_P, "square": self._square_P, "num_updates": self._num_updates}
+        return {name: tensor.to("cpu", copy=True) for name, tensor in state.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that `state_dict` returned; raise ShapeError if it is of other weights."""

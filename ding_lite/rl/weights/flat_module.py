@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -63,6 +64,13 @@ class FlatModule:
         for key, parameter in parameters.items():
             self.weights[key].copy_(parameter.detach())
         bind(module, self.weights, self.grads)
+        if not self.weights.flat.is_cpu and any(
+            isinstance(p, nn.RNNBase) for p in module.modules()
+        ):
+            # cuDNN copies them into memory of their own in each call, which takes little time.
+            warnings.filterwarnings(
+                "ignore", "RNN module weights are not part of single contiguous"
+            )
         self._bound = [
             (p, self.weights[n].data_ptr(), self.grads[n]) for n, p in parameters.items()
         ]

@@ -120,7 +120,7 @@ class TorchOptimizer:
         self._optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Copy the state of the optimiser; keys are strings, as in checkpoints."""
+        """Copy the state of the optimiser to the CPU; keys are strings, as in checkpoints."""
         state = self._optimizer.state_dict()
         of_parameters = {
             str(index): {name: _copy(value) for name, value in values.items()}
@@ -180,7 +180,7 @@ def takes_lr(make: MakeOptimizer) -> bool:
 
 def _copy(value: Any) -> Any:  # noqa: ANN401 - any leaf of an optimiser's state
     if isinstance(value, Tensor):
-        return value.detach().clone()
+        return value.detach().to("cpu", copy=True)
     return list(value) if isinstance(value, list | tuple) else value
 
 

@@ -36,6 +36,7 @@ from ding_lite.rl.networks.actor_critic import recorded_actor_critic
 from ding_lite.rl.policies import actor_critic_config
 from ding_lite.testing import run_step
 from tests.rl.rollouts import draw_obs, draw_rollout
+from tests.rl.waits import no_waits
 
 KINDS: dict[str, tuple[Any, Any]] = {
     "A2C": (A2C, A2CConfig(hidden=(8,), entropy_coef=0.01)),
@@ -224,9 +225,6 @@ def test_on_a_gpu_the_host_waits_for_nothing(kind: str, form: str) -> None:
     there.learn([rollout_for(there, 0)])  # what is made once, such as handles of cuDNN
     here.learn([rollout_for(here, 0)])
     rollout = rollout_for(there, 1)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waits():
         metrics = there.learn([rollout])
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert dict(metrics) == pytest.approx(dict(here.learn([rollout])), rel=2e-2, abs=2e-3)

@@ -375,7 +375,8 @@ def test_what_cannot_be_compiled_is_refused() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("own", [False, True])
 def test_on_a_gpu_captured_updates_are_those_without(own: bool) -> None:
-    config = DQNConfig(hidden=(8,), lr_end=1e-4, lr_updates=8, target_every=3)
+    shape: dict[str, Any] = {} if own else {"hidden": (8,)}
+    config = DQNConfig(lr_end=1e-4, lr_updates=8, target_every=3, **shape)
     network: dict[str, Any] = {"network": WithDropout} if own else {}
     policy = DQN(CARTPOLE, config, device="cuda", compile="graph", **network)
     plain = DQN(CARTPOLE, config, device="cuda", **network)
