@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from statistics import median
@@ -15,7 +16,18 @@ from tests.results.tasks import TASKS, policies_of
 
 FOLDER = ROOT / "docs" / "results"
 NAMES = {"ding_lite": "ding_lite", "stable_baselines3": "Stable-Baselines3"}
+BRIEF = (
+    ("ppo", "CartPole-v1"),
+    ("ppo", "Acrobot-v1"),
+    ("dqn", "Acrobot-v1"),
+    ("dqn", "MountainCar-v0"),
+    ("sac", "Pendulum-v1"),
+    ("td3", "Pendulum-v1"),
+    ("ppo", "LunarLander-v3"),
+)
+"""The tasks in the table of the README."""
 NUM_RESAMPLES = 2_000
+_BETWEEN = re.compile(r"(<!-- results: .*? -->\n).*?(<!-- end of results -->)", re.DOTALL)
 INTRODUCTION = """# Results
 
 Written by `make results`: `ding-lite train POLICY ENV --seed N` trains each preset, and the same
@@ -67,12 +79,14 @@ def interval(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
 
 
 def write() -> None:
-    """Write the page, and a picture for each environment with results."""
+    """Write the page, a picture for each environment with results, and the table of the README."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     for env in _envs():
         if rows := rows_of(env):
             draw(env, rows)
     (FOLDER / "README.md").write_text(markdown())
+    readme = ROOT / "README.md"
+    readme.write_text(_BETWEEN.sub(lambda m: m[1] + summary() + m[2], readme.read_text()))
 
 
 def markdown() -> str:
@@ -91,14 +105,37 @@ def markdown() -> str:
     return "\n".join(lines) + "\n"
 
 
+def summary() -> str:
+    """Render the README's table: the tasks of `BRIEF` that both sides have done."""
+    lines = ["| task, return to reach | ding_lite | Stable-Baselines3 |", "|---|---|---|"]
+    for policy, env in BRIEF:
+        of_both = [_rows(policy, env, side) for side in NAMES]
+        if all(of_both):
+            target = f"{of_both[0][0]['target']:g}"
+            cells = [f"{policy.upper()} on {env}, {target}", *map(_in_brief, of_both)]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _rows(policy: str, env: str, side: str) -> list[dict[str, Any]]:
+    return [row for row in rows_of(env) if (row["policy"], row["side"]) == (policy, side)]
+
+
+def _in_brief(rows: Sequence[dict[str, Any]]) -> str:
+    solved = [row for row in rows if row["solved"]]
+    reached = f"{len(solved)} of {len(rows)}"
+    if not solved:
+        return reached
+    steps, seconds = (median(row[name] for row in solved) for name in ("env_steps", "cpu_s"))
+    return f"{reached}: {steps:,.0f} env steps, **{seconds:,.0f} s**"
+
+
 def _section(env: str) -> Iterator[str]:
-    rows = rows_of(env)
     yield "| | | target | reached | return | env steps | processor time |"
     yield "|---|---|---:|---:|---:|---:|---:|"
     for policy in policies_of(env):
         for side, name in NAMES.items():
-            found = [row for row in rows if (row["policy"], row["side"]) == (policy, side)]
-            if found:
+            if found := _rows(policy, env, side):
                 yield _line(policy, name, found)
     yield ""
     yield f"![Greedy returns over env steps on {env}]({_file_name(env)}.png)"

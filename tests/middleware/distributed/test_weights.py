@@ -222,6 +222,24 @@ def test_weights_that_were_announced_are_waited_for_until_they_come() -> None:
         assert cluster.run(main, timeout=15.0)[1] == (3, 1.0)
 
 
+def test_the_version_is_0_until_announced_weights_arrive() -> None:
+    policy = make_dqn(0.0)
+
+    def main() -> Any:
+        router = current_router()
+        if router.node_id == 0:
+            publish(router, [7, 3])
+            return None
+        with Task() as task:
+            task.use(lambda ctx: task.wait_parallel_ctx(timeout=10.0))
+            task.use(mw.fetch_weights(policy))
+            task.run(max_step=1)
+        return task.ctx.weights_version, "weights_behind" in task.ctx.metrics
+
+    with Cluster(2) as cluster:
+        assert cluster.run(main, timeout=15.0)[1] == (0, False)
+
+
 def test_a_wait_for_weights_ends_with_the_job() -> None:
     policy, is_waiting = make_dqn(0.0), threading.Event()
 
