@@ -75,6 +75,8 @@ def test_an_interrupted_run_is_resumed_and_its_result_is_on_the_page(
 ) -> None:
     monkeypatch.setattr(command, "FOLDER", tmp_path / "runs")
     monkeypatch.setattr(page, "FOLDER", tmp_path / "docs")
+    monkeypatch.setattr(page, "README", tmp_path / "README.md")
+    page.README.write_text("<!-- results: x -->\nold\n<!-- end of results -->\n")
     job = command.Job("ding_lite", "ppo", "CartPole-v1", 0)
     run = job.folder / "run"  # what the last slice leaves
     train("ppo", "CartPole-v1", unroll=32, num_envs=4, max_env_steps=512, quiet=True, out=run)
@@ -92,3 +94,9 @@ def test_an_interrupted_run_is_resumed_and_its_result_is_on_the_page(
     assert "### Acrobot-v1" not in text
     assert "\n- classic control: CartPole-v1 (DQN), Acrobot-v1 (PPO, DQN), " in text
     assert (tmp_path / "docs" / "CartPole-v1.png").stat().st_size > 5_000
+    assert "CartPole" not in page.README.read_text()  # the other side has not run
+    page.save_rows("CartPole-v1", [row, {**row, "side": "stable_baselines3", "solved": True}])
+    page.write()
+    [_, _, _, line, _] = page.README.read_text().splitlines()
+    assert line.startswith(f"| PPO on CartPole-v1, 475 | {row['solved']:d} of 1")
+    assert line.endswith(f"| 1 of 1: 512 env steps, **{row['cpu_s']:,.0f} s** |")

@@ -15,6 +15,7 @@ from tests.bench.history import ROOT
 from tests.results.tasks import TASKS, policies_of
 
 FOLDER = ROOT / "docs" / "results"
+README = ROOT / "README.md"
 NAMES = {"ding_lite": "ding_lite", "stable_baselines3": "Stable-Baselines3"}
 BRIEF = (
     ("ppo", "CartPole-v1"),
@@ -85,8 +86,7 @@ def write() -> None:
         if rows := rows_of(env):
             draw(env, rows)
     (FOLDER / "README.md").write_text(markdown())
-    readme = ROOT / "README.md"
-    readme.write_text(_BETWEEN.sub(lambda m: m[1] + summary() + m[2], readme.read_text()))
+    README.write_text(_BETWEEN.sub(lambda m: m[1] + summary() + m[2], README.read_text()))
 
 
 def markdown() -> str:

@@ -268,8 +268,10 @@ class ReplayBuffer:
             )
 
     def _gather(self, slot_B: npt.NDArray[np.int64]) -> dict[str, Any]:
-        taken = self._room().gather(slot_B)
-        tensors: dict[str, Any] = {name: torch.as_tensor(taken[name]) for name in taken}
+        taken: dict[str, Any] = self._room().gather(slot_B)
+        tensors = taken
+        if is_host(self.device):
+            tensors = {name: torch.from_numpy(rows) for name, rows in taken.items()}
         if self._own:
             tensors["extra"] = {name: tensors.pop(name) for name in self._own}
         return tensors
