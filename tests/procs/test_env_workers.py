@@ -219,6 +219,7 @@ def test_a_program_without_a_main_guard_is_refused_with_a_remedy(fork_learner):
     with fork_learner(source=program("pass", guard="if True:")) as running:
         code, output = running.end()
     assert code == 1
-    assert "EnvError: The process of the environments" in output
+    assert "ConfigError: Environments of" in output
     assert 'if __name__ == "__main__":' in output
-    assert 'mode="sync" needs no processes' in output
+    assert output.count("Traceback") == 1
+    assert 'mode="sync", which starts no processes' in output

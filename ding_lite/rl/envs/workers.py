@@ -17,6 +17,7 @@ import multiprocessing
 import os
 import select
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -48,10 +49,11 @@ _HASTY_S = 1.0
 HANGING_S = 5.0
 """Seconds that environments may take to answer after an interruption of the run."""
 
-_UNGUARDED = (
-    "What it wrote stands above. A program that makes such environments runs under "
-    '`if __name__ == "__main__":`, because each process imports it again; mode="sync" needs no '
-    "processes."
+_UNGUARDED = 64
+"""The exit code of a process that would start processes while it imports the program."""
+_GUARD = (
+    "Each process imports the program again: put what the program does under "
+    '`if __name__ == "__main__":`, or use mode="sync", which starts no processes.'
 )
 
 
@@ -89,8 +91,8 @@ class WorkerSource:
     """Steps N environments in worker processes.
 
     Raises:
-        ConfigError: If `make_env` cannot be sent to another process, or this process may not
-            start processes.
+        ConfigError: If `make_env` cannot be sent to another process, this process may not start
+            processes, or the program is not guarded by `if __name__ == "__main__":`.
         EnvError: If an environment cannot be made in its process.
     """
 
@@ -103,6 +105,11 @@ class WorkerSource:
         num_workers: int,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            # multiprocessing would raise a long error here, in each process. The process that
+            # started this one raises a short one.
+            sys.stdout.flush()
+            os._exit(_UNGUARDED)
         if multiprocessing.current_process().daemon:
             raise ConfigError(
                 'This process is a daemon, which may not start others, as mode="async" does. Use '
@@ -219,7 +226,7 @@ class _Worker:
             ) from error
         except (OSError, EOFError) as error:
             self._pipe.close()
-            raise EnvError(f"{share} ended before it began ({error}). {_UNGUARDED}") from error
+            raise EnvError(f"{share} ended before it began ({error}). {_GUARD}") from error
         finally:
             theirs.close()
         self.pid: int = self._process.pid
@@ -227,8 +234,8 @@ class _Worker:
     def send(self, message: bytes) -> None:
         try:
             self._pipe.send_bytes(message)
-        except OSError as error:
-            raise self._death() from error
+        except OSError:
+            raise self._death() from None
 
     def wait(self) -> bytes:
         """Wait for the answer.
@@ -249,8 +256,8 @@ class _Worker:
                 )
         try:
             answer: bytes = self._pipe.recv_bytes()
-        except (EOFError, OSError) as error:
-            raise self._death() from error
+        except (EOFError, OSError):
+            raise self._death() from None
         if answer[:1] == _FAILED:
             what, _, shown = answer[1:].decode().partition("\n")
             raised = EnvError(what)
@@ -270,15 +277,19 @@ class _Worker:
         self._pipe.close()
         self._process.close()
 
-    def _death(self) -> EnvError:
+    def _death(self) -> DingLiteError:
         self._process.join(_CLOSING_S)
         code = self._process.exitcode
+        if code == _UNGUARDED:
+            return ConfigError(
+                f"Environments of {self.share.spec.env_id} step in processes of their own. {_GUARD}"
+            )
         if code is not None and code < 0:
             how = f"was killed by {signal.Signals(-code).name}"
             advice = "If that was not you, the machine may have run out of memory."
         else:
             how = f"has ended with exit code {code}"
-            advice = _UNGUARDED
+            advice = 'What it wrote stands above. mode="sync" needs no processes.'
         return EnvError(f"{self.share} {how}, so the others have been ended too. {advice}")
 
 
