@@ -1,8 +1,8 @@
 """Evolve a population of AgileRL on LunarLander-v3 with the settings of its tutorial.
 
-A program of its own, which runs where AgileRL is installed: `agilerl.py SEED`. It prints the env
-steps of training, without those of evaluations, the mean return of the best agent in 20 greedy
-episodes after the run, and the processor time.
+A program of its own, which runs where AgileRL is installed: `python -P agilerl.py SEED`. It prints
+the env steps of training, without those of evaluations, the mean return of the best agent in 20
+greedy episodes after the run, and the processor time.
 """
 
 import json
