@@ -182,7 +182,9 @@ class Router(ABC):
 
         Values that have arrived before are included.
         """
-        return self._inbox.subscribe(*topics)
+        subscription = Subscription(topics, pump=self.pump, wake_pump=self.wake_pump)
+        self._inbox.subscribe(subscription)
+        return subscription
 
     # -- calls -----------------------------------------------------------------------------------
 

@@ -142,16 +142,14 @@ class Inbox:
                 subscription.put(node_id, values)
         self._deliver()
 
-    def subscribe(self, *topics: str) -> Subscription:
-        """Subscribe to topics; values of a ctx that were delivered before are not included."""
-        subscription = Subscription(topics)
+    def subscribe(self, subscription: Subscription) -> None:
+        """Add a subscription; values of a ctx that were delivered before are not included."""
         with self._lock:
             for node_id, values in self._topics.items():
                 subscription.put(node_id, values)
             for node_id, values in self._ctx.items():
                 subscription.put(node_id, {CTX + key: value for key, value in values.items()})
             self._subscriptions = (*self._subscriptions, subscription)
-        return subscription
 
     def wake(self) -> None:
         """Wake all waits of subscriptions so that they check `until` again."""

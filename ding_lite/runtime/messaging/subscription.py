@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ding_lite.cancellation import Wait
 from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError
 
@@ -42,10 +43,19 @@ class Subscription:
 
     Args:
         topics: The topics.
+        pump: Reads messages on the thread that calls it, as `pump` of a router does.
+        wake_pump: Makes it check its condition again.
     """
 
-    def __init__(self, topics: Iterable[str]) -> None:
+    def __init__(
+        self,
+        topics: Iterable[str],
+        *,
+        pump: Callable[[Callable[[], bool], float | None], None] = lambda ready, timeout: None,
+        wake_pump: Callable[[], None] = lambda: None,
+    ) -> None:
         self.topics = frozenset(topics)
+        self._pump, self._wake_pump = pump, wake_pump
         self._of_node: dict[int, dict[str, Any]] = {}
         self._newest: dict[str, Any] = {}
         self._changed = threading.Condition()
@@ -75,8 +85,17 @@ class Subscription:
             until: Called again at each value, and at each `wake` of the router.
         """
         deadline = deadline or Deadline.after(None)
+        is_over = False
+
+        def has_ended() -> bool:  # `until` and `ready` are not called again once one was true
+            nonlocal is_over
+            is_over = is_over or until() or ready(self._newest)
+            return is_over
+
+        with Wait(self._wake_pump) as wait:
+            self._pump(lambda: has_ended() or wait.is_over, deadline.remaining)
         with self._changed:
-            return deadline.wait(self._changed, lambda: until() or ready(self._newest))
+            return deadline.wait(self._changed, has_ended)
 
     def put(self, node_id: int, values: Mapping[str, Any]) -> None:
         """Store values that a node has published; called by the router."""
@@ -86,8 +105,10 @@ class Subscription:
                 # A new dict each time: values that a reader has taken belong together.
                 self._newest = self._of_node[node_id] = self._of_node.get(node_id, {}) | seen
                 self._changed.notify_all()
+            self._wake_pump()
 
     def wake(self) -> None:
         """Make each wait check `until` again."""
         with self._changed:
             self._changed.notify_all()
+        self._wake_pump()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ding_lite.clock import Deadline
@@ -11,6 +11,12 @@ from ding_lite.runtime.messaging.inbox import Inbox
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.subscription import Subscription
 from ding_lite.testing import ManualClock
+
+
+def subscribed(inbox: Inbox, *names: str) -> Subscription:
+    topics = Subscription(names)
+    inbox.subscribe(topics)
+    return topics
 
 
 def test_a_subscription_shows_the_values_of_the_node_that_published_last() -> None:
@@ -30,7 +36,7 @@ def test_a_subscription_shows_the_values_of_the_node_that_published_last() -> No
 def test_a_subscription_takes_nothing_from_the_task_and_has_what_came_before_it() -> None:
     inbox = Inbox()
     inbox.put_state(1, {"ctx/x": 1, "y": 1})
-    topics = inbox.subscribe("ctx/x", "y")
+    topics = subscribed(inbox, "ctx/x", "y")
     assert topics.newest == {"ctx/x": 1, "y": 1}
 
     seen: dict[str, Any] = {}
@@ -46,7 +52,7 @@ def test_a_subscription_takes_nothing_from_the_task_and_has_what_came_before_it(
     inbox.put_state(1, {"ctx/x": 2})
     assert seen == {"x": 2}
     assert topics.newest == {"ctx/x": 2, "y": 1}
-    assert inbox.subscribe("ctx/x", "y").newest == {"y": 1}
+    assert subscribed(inbox, "ctx/x", "y").newest == {"y": 1}
 
 
 def test_a_wait_for_a_topic_ends_in_time_or_when_it_is_told(clock: ManualClock) -> None:
@@ -66,3 +72,20 @@ def test_a_wait_for_a_topic_ends_in_time_or_when_it_is_told(clock: ManualClock) 
 
     learner.publish("x", 3)
     assert topics.wait(lambda newest: newest["x"] == 3, Deadline.after(None), lambda: False)
+
+
+def test_a_wait_reads_messages_itself_and_asks_no_more_once_it_is_over() -> None:
+    values, asked = iter([{"x": 1}, {"x": 2}]), []
+
+    def pump(ready: Callable[[], bool], timeout: float | None) -> None:
+        assert timeout is None
+        while not ready():
+            topics.put(1, next(values))
+
+    def ready(newest: Mapping[str, Any]) -> bool:
+        asked.append(newest.get("x"))
+        return newest.get("x") == 2
+
+    topics = Subscription(["x"], pump=pump)
+    assert topics.wait(ready)
+    assert asked == [None, 1, 2]
