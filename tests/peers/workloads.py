@@ -43,13 +43,13 @@ WORKLOADS = {
     ),
     "ppo_update": Workload(
         "PPO: 4 epochs of a rollout of 8 x 128 steps, advantages included, for each update",
-        (),
+        ("PPO update, batch 64",),
         "us of processor time",
         sizes=({"batch": 64, "width": 64}, {"batch": 256, "width": 256}),
     ),
     "sac_update": Workload(
         "SAC: sample a batch from a replay of 20,000, and update",
-        (),
+        ("SAC update, batch 64",),
         "us of processor time",
         sizes=({"batch": 64, "width": 64}, {"batch": 256, "width": 256}),
     ),
@@ -78,14 +78,14 @@ WORKLOADS = {
     ),
     "weights": Workload(
         "Hand new weights to a process, from the call until they are in its own tensors",
-        (),
+        ("Hand 1 MB of new weights to a process",),
         "ms",
         ("wall time",),
         sizes=({"megabytes": 1}, {"megabytes": 10}),
     ),
     "start": Workload(
         "Run a job of 4 nodes that do nothing",
-        (),
+        ("Start and end 4 processes",),
         "s",
         ("call to result", "whole program"),
         sizes=({"nodes import": "nothing"}, {"nodes import": "torch"}),
