@@ -96,11 +96,6 @@ def test_the_readme_gets_a_row_for_each_number() -> None:
     assert row.endswith("| **44,000** env steps/s | Stable-Baselines3 4.0x, a plain loop 4.4x |")
 
 
-def test_a_workload_without_a_brief_has_no_row_in_the_readme() -> None:
-    hidden = {"ppo_update": RECORDS["ppo_steps"]}
-    assert page.summary(hidden).count("\n") == 2
-
-
 def test_the_page_takes_the_newest_run_of_each_workload(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(page, "FOLDER", tmp_path)
     run = RECORDS["ppo_steps"]

@@ -18,7 +18,7 @@ class Workload:
 
     title: str
     brief: tuple[str, ...]
-    """The first size of each number in a few words, for the README; none where it has no row."""
+    """The first size of the first numbers in a few words, for the README."""
     unit: str
     numbers: tuple[str, ...] = ("cost",)
     """The numbers that a program tells."""
