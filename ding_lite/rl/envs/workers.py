@@ -49,6 +49,8 @@ _HASTY_S = 1.0
 HANGING_S = 5.0
 """Seconds that environments may take to answer after an interruption of the run."""
 
+_NAME = "envs "
+"""The prefix of the names of worker processes."""
 _UNGUARDED = 64
 """The exit code of a process that would start processes while it imports the program."""
 _GUARD = (
@@ -105,12 +107,13 @@ class WorkerSource:
         num_workers: int,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        if getattr(multiprocessing.current_process(), "_inheriting", False):
-            # multiprocessing would raise a long error here, in each process. The process that
-            # started this one raises a short one.
+        process = multiprocessing.current_process()
+        if getattr(process, "_inheriting", False) and process.name.startswith(_NAME):
+            # multiprocessing would raise a long error here, in each worker process. The process
+            # that started it raises a short one.
             sys.stdout.flush()
             os._exit(_UNGUARDED)
-        if multiprocessing.current_process().daemon:
+        if process.daemon:
             raise ConfigError(
                 'This process is a daemon, which may not start others, as mode="async" does. Use '
                 'mode="sync" here.'
@@ -214,7 +217,7 @@ class _Worker:
         self._poll = select.poll()
         self._poll.register(self._pipe.fileno(), select.POLLIN)
         self._process = context.Process(
-            target=_work, args=(theirs, memory, share), name=f"envs {share.first}", daemon=True
+            target=_work, args=(theirs, memory, share), name=f"{_NAME}{share.first}", daemon=True
         )
         try:
             self._process.start()
