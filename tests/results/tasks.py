@@ -83,20 +83,21 @@ ZOO: dict[tuple[str, str], dict[str, Any]] = {
     ("ppo", "Ant-v5"): _ROBOT_PPO,
     ("ppo", "Swimmer-v5"): {**_ROBOT_PPO, "gamma": 0.9999},
     ("dqn", "CartPole-v1"): {
-        **{"steps": 2e5, "learning_rate": 2.5e-4, "batch_size": 512, "buffer_size": 100_000},
-        **{"learning_starts": 0, "target_update_interval": 5_000, "train_freq": 16},
-        **{"gradient_steps": 4, "exploration_fraction": 0.06, "exploration_final_eps": 0.11},
+        **{"steps": 5e4, "learning_rate": 2.3e-3, "batch_size": 64, "buffer_size": 100_000},
+        **{"learning_starts": 1_000, "target_update_interval": 10, "train_freq": 256},
+        **{"gradient_steps": 128, "exploration_fraction": 0.16, "exploration_final_eps": 0.04},
+        **{"net": {"net_arch": [256, 256]}},
     },
     ("dqn", "MountainCar-v0"): {
         **{"steps": 1.2e5, "learning_rate": 4e-3, "batch_size": 128, "buffer_size": 10_000},
-        **{"learning_starts": 1_000, "gamma": 0.98, "target_update_interval": 5_000},
+        **{"learning_starts": 1_000, "gamma": 0.98, "target_update_interval": 600},
         **{"train_freq": 16, "gradient_steps": 8, "exploration_fraction": 0.2},
         **{"exploration_final_eps": 0.07, "net": {"net_arch": [256, 256]}},
     },
     ("dqn", "LunarLander-v3"): {
-        **{"steps": 1.5e5, "learning_rate": 8.8e-4, "batch_size": 32, "buffer_size": 1_000_000},
-        **{"learning_starts": 0, "target_update_interval": 10_000, "train_freq": 16},
-        **{"gradient_steps": -1, "exploration_fraction": 0.2, "exploration_final_eps": 0.1},
+        **{"steps": 1e5, "learning_rate": 6.3e-4, "batch_size": 128, "buffer_size": 50_000},
+        **{"learning_starts": 0, "target_update_interval": 250, "train_freq": 4},
+        **{"gradient_steps": -1, "exploration_fraction": 0.12, "exploration_final_eps": 0.1},
         **{"net": {"net_arch": [256, 256]}},
     },
     ("sac", "MountainCarContinuous-v0"): {
@@ -131,7 +132,7 @@ ZOO: dict[tuple[str, str], dict[str, Any]] = {
     },
     ("td3", "Swimmer-v5"): {**_ROBOT_TD3, "gamma": 0.9999},
 }
-ZOO[("dqn", "Acrobot-v1")] = {**ZOO[("dqn", "CartPole-v1")], "steps": 1.5e5}
+ZOO[("dqn", "Acrobot-v1")] = ZOO[("dqn", "LunarLander-v3")]
 ZOO[("ppo", "LunarLanderContinuous-v3")] = ZOO[("ppo", "LunarLander-v3")]
 for _robot in ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5"):
     ZOO[("sac", _robot)] = _ROBOT
