@@ -19,14 +19,19 @@ from ding_lite.rl import EnvSpec, make_envs
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).resolve().parent.parent.parent
-OWN = ("discrete_sac:DiscreteSAC", "qr_dqn:QRDQN", "rainbow:Rainbow", "recurrent_ppo:RecurrentPPO")
+OWN = {
+    f"{ROOT}/examples/own/{file}.py:{name}": "CartPole-v1"
+    for file, name in (
+        ("discrete_sac", "DiscreteSAC"),
+        ("qr_dqn", "QRDQN"),
+        ("rainbow", "Rainbow"),
+        ("recurrent_ppo", "RecurrentPPO"),
+    )
+}
 POLICIES = {
     **dict.fromkeys(("dqn", "r2d2", "a2c", "ppo", "impala"), "CartPole-v1"),
     **dict.fromkeys(("ddpg", "td3", "sac"), "Pendulum-v1"),
-    **{
-        f"{ROOT}/examples/own/{name[: name.index(':')]}.py{name[name.index(':') :]}": "CartPole-v1"
-        for name in OWN
-    },
+    **OWN,
 }
 EVERY_POLICY = pytest.mark.parametrize("policy", POLICIES, ids=lambda name: name.rpartition(":")[2])
 PLAIN: dict[str, Any] = {"device": "cuda", "smoke": True, "quiet": True}
