@@ -34,6 +34,21 @@ def test_leaves_a_segment():
     with open("/dev/shm/ding_lite-test-%d" % os.getpid(), "w"):
         pass
 
+def test_leaves_a_segment_of_an_ended_process():
+    kept_of_child.append(orphan())
+
+def test_starts_beside_a_segment_of_an_ended_process():
+    pass
+
+def test_sees_an_orphan_that_is_removed_soon():
+    threading.Timer(0.5, os.remove, [orphan()]).start()
+
+def orphan():
+    make = "import os; p = '/dev/shm/ding_lite-test-%d' % os.getpid(); open(p, 'w'); print(p)"
+    return subprocess.check_output([sys.executable, "-c", make], text=True).strip()
+
+kept_of_child = []
+
 @pytest.mark.deadline(0.2)
 def test_hangs():
     threading.Event().wait()
@@ -61,6 +76,7 @@ def tidy():
     for item in kept:
         item.close() if hasattr(item, "close") else (item.kill(), item.communicate())
     os.remove("/dev/shm/ding_lite-test-%d" % os.getpid())
+    os.remove(*kept_of_child)
 """
 
 
@@ -97,6 +113,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
         ("leaves_a_thread", "left behind: thread ding_lite-worker"),
         ("leaves_a_descriptor", r"left behind: descriptor \d+ \(/dev/null\)"),
         ("leaves_a_child", r"left behind: child process \d+"),
+        ("leaves_a_segment_of_an_ended_process", r"left behind: /dev/shm/ding_lite-test-\d+"),
         ("leaves_a_segment", r"left behind: /dev/shm/ding_lite-test-\d+"),
     ],
 )
@@ -111,7 +128,14 @@ def test_a_hanging_test_is_interrupted_and_its_stack_shown(report: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["is_clean", "draws_the_same[0]", "draws_the_same[1]", "sees_no_settings_of_the_shell"],
+    [
+        "starts_beside_a_segment_of_an_ended_process",
+        "sees_an_orphan_that_is_removed_soon",
+        "is_clean",
+        "draws_the_same[0]",
+        "draws_the_same[1]",
+        "sees_no_settings_of_the_shell",
+    ],
 )
 def test_a_clean_test_passes(report: str, name: str) -> None:
     assert re.search(rf"^PASSED .*test_{re.escape(name)}$", report, re.MULTILINE), report
