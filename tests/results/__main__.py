@@ -57,6 +57,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.results", description=__doc__)
     parser.add_argument("envs", nargs="*", help=f"of {', '.join(known)}; default: all")
     parser.add_argument("--policies", default="", metavar="NAME,NAME", help="leave out others")
+    parser.add_argument("--side", choices=(OURS, SB3), help="of one package alone")
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="how many")
     parser.add_argument("--minutes", type=float, default=60.0, help="how long, in all")
     parser.add_argument("--slice", type=float, default=10.0, help="minutes of a run at a time")
@@ -76,7 +77,7 @@ def main() -> int:
         if policy in wanted
         for seed in range(options.seeds)
         for side in (OURS, SB3)
-        if side == OURS or (policy, env) in ZOO
+        if options.side in (None, side) and (side == OURS or (policy, env) in ZOO)
     ]
     while not options.page and (left := [job for job in jobs if not is_complete(job)]):
         for job in left:  # a slice of each in turn, so that a long one does not hold up the others
