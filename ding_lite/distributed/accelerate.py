@@ -410,10 +410,7 @@ def digest_of(tree: Any) -> bytes:  # noqa: ANN401 - any tree of values
 def mean_of_states(
     processes: Processes, name: str, states: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Average the floating point tensors of states over all processes.
-
-    All else, such as counters and random generators, stays each process's own.
-    """
+    """Average the floating point tensors of states over all processes; the rest stays as it is."""
     trees = [dict(state) for state in states]
     tensors = [leaf for _, leaf in leaves(trees) if _is_averaged(leaf)]
     means = iter(processes.mean(name, tensors))

@@ -26,10 +26,7 @@ class HalfPrecision:
     def __call__(
         self, weights: Mapping[str, Tensor], *, but: tuple[str, ...] = ()
     ) -> dict[str, Tensor]:
-        """Return the tensors on the CPU, 32-bit ones in half precision.
-
-        Tensors with a name prefix of `but` stay as they are.
-        """
+        """Return the tensors on the CPU, in half precision unless a name begins as in `but`."""
         return {
             name: tensor.cpu()
             if tensor.dtype is not torch.float32 or name.startswith(but)

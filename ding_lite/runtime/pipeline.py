@@ -63,12 +63,7 @@ class Onion:
             self.unwind(error, name_of(generator))
 
     def unwind(self, error: BaseException, name: str | None = None) -> None:
-        """Carry an exception outwards through the generators.
-
-        Raises:
-            BaseException: The exception that the outermost generator let through, unless one of
-                the generators has handled it.
-        """
+        """Carry an exception outwards through the generators; raise it unless one handles it."""
         current: BaseException | None = self._note(error, name)
 
         while self.opened:
@@ -256,11 +251,7 @@ def pass_barrier(
     wakeup: Wakeup | None = None,
     when: Callable[[], str] | None = None,
 ) -> None:
-    """Wait at the barrier of a concurrent step, and raise the errors of its middleware.
-
-    Several errors are raised as a group. `onion` gets the generators that are now open; `when`
-    returns the step, for the note on each exception.
-    """
+    """Wait for a concurrent step, push its open generators, and raise its errors, if any."""
     errors = []
     for outcome in barrier.wait(wakeup):
         _push(onion, outcome.opened)

@@ -51,10 +51,7 @@ def tcp_only(protocol: str | None) -> str:
 
 
 def node_of_environment(plan: JobPlan, settings: Settings, attach_to: Sequence[str]) -> NodeSpec:
-    """Return the spec of the node that the environment describes.
-
-    `attach_to` has the address of node 0, or those of all peers with a lower id, in order of id.
-    """
+    """Return the spec of this node; `attach_to` has the address of node 0, or of all lower ids."""
     num_nodes, node_id = plan.num_nodes, settings.node_id
     if node_id is None:
         raise ConfigError(
@@ -88,11 +85,7 @@ def first_elastic_node(plan: JobPlan) -> NodeSpec:
 def joining_node(
     plan: JobPlan, settings: Settings, attach_to: Sequence[str], node_ids: Sequence[int] | None
 ) -> NodeSpec:
-    """Request a place in an elastic job from node 0, and return its spec.
-
-    If the program lists several roles, as that of the whole job does, the last one is this node's.
-    The same holds for further nodes of `ding-lite run`.
-    """
+    """Request a place in an elastic job; of several roles in a program the last is this node's."""
     node_ids = _places(node_ids, settings)
     if len(attach_to) != 1 or len(node_ids) > 1:
         raise ConfigError(
@@ -123,10 +116,7 @@ def _places(node_ids: Sequence[int] | None, settings: Settings) -> Sequence[int]
 def _addresses_to_dial(
     node_id: int, lower: Sequence[int], attach_to: Sequence[str]
 ) -> tuple[str | None, Sequence[str]]:
-    """Return the address of node 0, if it is known, and those of the peers with lower ids.
-
-    A single address is that of node 0, which knows the others; several are those of all lower ids.
-    """
+    """Return the address of node 0, if known, and those of lower ids; a single one is node 0's."""
     if node_id != HUB and len(attach_to) == 1:
         [desk] = attach_to
         return desk, [desk if peer == HUB else "" for peer in lower]
@@ -158,10 +148,7 @@ def _interface(desk: str | None, key_file: str | None) -> str:
 
 
 def _port(ports: Sequence[int], node_id: int, num_nodes: int, *, may_be_free: bool) -> int:
-    """Return this node's port; the variable holds that port alone, or the ports of all nodes.
-
-    Without the variable it is 0, any free port, if node 0 tells the others the chosen port.
-    """
+    """Return this node's port; without one it is 0, any free port, if node 0 tells the others."""
     if not ports and may_be_free:
         return 0
     if len(ports) == 1:
@@ -186,11 +173,7 @@ def _tcp(addresses: Sequence[str]) -> list[str]:
 
 
 def node_of_launcher(plan: JobPlan, place: Placement) -> NodeSpec:
-    """Return the spec of the node that a launcher has started in this process.
-
-    Node k listens on the k-th port of the plan, on its own machine. The launcher runs the same
-    program everywhere, so each node knows the roles of all.
-    """
+    """Return the spec of this node, which listens on its own machine at its port of the plan."""
     node_id, links, ports = place.node_id, plan.edges, plan.chosen_ports
     if links and not place.on_one_machine:
         _check_machines(plan, place)
@@ -246,11 +229,7 @@ def _all_interfaces(host: str) -> str:
 def attached_node(
     plan: JobPlan, settings: Settings, attach_to: Sequence[str], node_ids: Sequence[int] | None
 ) -> NodeSpec:
-    """Return the spec of a node that attaches to a running job.
-
-    It connects to the nodes 0, 1, ... at the given addresses, and receives the number of nodes
-    from them.
-    """
+    """Return the spec of a node that attaches to the nodes 0, 1, ... of a running job."""
     node_ids = _places(node_ids, settings)
     if plan.num_nodes != 1 or len(node_ids) != 1:
         raise ConfigError(

@@ -115,7 +115,6 @@ class ElasticRouter(NodeRouter):
         self._membership.wait_complete(deadline)
 
     def close(self, *, good_bye: bool = True, linger: float | None = None) -> None:
-        """Close both routers; see `NodeRouter.close`."""
         try:
             if self._entrance is not None:
                 self._entrance.close(good_bye=good_bye, linger=linger)
@@ -153,11 +152,7 @@ class Registry:
     # -- joining -----------------------------------------------------------------------------
 
     def join(self, asker: int, requested_id: Any, roles: Any, labels: Any) -> Future[Any]:
-        """Assign a place, once all earlier requests are settled.
-
-        Returns:
-            The id and labels of the node, and the members of the job.
-        """
+        """Assign a place after earlier requests; answer with id, labels and members of the job."""
         if requested_id is not None and (
             type(requested_id) is not int or not 0 < requested_id < ENTRANCES[0]
         ):

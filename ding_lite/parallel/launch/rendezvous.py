@@ -202,7 +202,6 @@ class RendezvousNode:
         return router
 
     def wait_ready(self) -> None:
-        """Block until node 0 and every peer are connected."""
         if self._rendezvous_router is not None and self._spec.node_id != HUB:
             self._ask_for_entry(self._rendezvous_router)
         self.router.wait_ready()
@@ -222,7 +221,6 @@ class RendezvousNode:
                 raise refusal from None
 
     def close(self, *, good_bye: bool, linger: float | None = None) -> None:
-        """Close both routers; see `NodeRouter.close`."""
         try:
             if self._rendezvous_router is not None:
                 self._rendezvous_router.close(good_bye=good_bye, linger=linger)

@@ -57,7 +57,6 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read an address as a user writes it."""
         scheme, separator, rest = text.partition("://")
         if not separator or scheme not in SCHEMES:
             raise ConfigError(

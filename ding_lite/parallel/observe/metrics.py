@@ -145,10 +145,7 @@ class MetricsFile:
 
 @contextmanager
 def own_directory() -> Iterator[str | None]:
-    """Make a private directory for a node of a job that has none; yield None if that fails.
-
-    It is deleted at the end of the `with` block.
-    """
+    """Make a private directory for the `with` block, for a node without one; None if that fails."""
     try:
         directory = PrivateDirectory()
     except (ConfigError, OSError) as error:

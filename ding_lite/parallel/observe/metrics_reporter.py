@@ -37,11 +37,7 @@ _WORTH_SHOWING = ("ding_lite.middleware", "ding_lite.testing")
 
 
 class Reporter:
-    """Writes a node's metrics, once a second.
-
-    `waiting` returns how many items of streams were sent, how many wait for the task, and how many
-    calls wait for an answer.
-    """
+    """Writes a node's metrics once a second; `waiting` returns items sent, items and calls."""
 
     def __init__(
         self,

@@ -42,15 +42,7 @@ _LONGEST_TEXT = 64 * 1024
 
 
 class Calls:
-    """Call other nodes, and answer their calls.
-
-    Args:
-        node_id: This node.
-        links: Its links.
-        traced: Records messages for a timeline.
-        clock: Measures how long a call waits for its handler.
-        router: The current router within handlers.
-    """
+    """Call other nodes, and answer their calls; within handlers `router` is the current router."""
 
     def __init__(
         self, node_id: int, links: Links, traced: MessageTrace, clock: Clock, router: Router
@@ -74,17 +66,12 @@ class Calls:
     # -- calling -----------------------------------------------------------------------------
 
     def ask(self, node: int, name: str, args: tuple[Any, ...], kwargs: Any) -> Future[Any]:
-        """Call a node, which may be this one, without waiting.
-
-        Raises:
-            CodecError: An argument cannot be encoded.
-        """
+        """Call a node, which may be this one, without waiting."""
         if node == self._node_id:
             return guard(partial(self._handle, name), args, kwargs)
         return self.send(node, name, encode_call(name, args, kwargs))
 
     def send(self, node: int, name: str, request: Encoded) -> Future[Any]:
-        """Send an encoded call to another node."""
         if self.onward is not None and node not in self._links.sessions:
             return self.onward(node, request)
         began_ns = self._traced.now()
@@ -106,7 +93,6 @@ class Calls:
         return answer
 
     def settle(self, peer: int, reply: ReplyArrived, began_ns: int) -> None:
-        """Settle a call with the answer of a node."""
         if not self.pending.settle(peer, reply.number, reply.ok, reply.value):
             self._links.dropped.add(
                 f"Node {peer} answers call {reply.number}, which is not pending."
@@ -116,11 +102,7 @@ class Calls:
     # -- answering ---------------------------------------------------------------------------
 
     def register(self, name: str, fn: Handler, *, quick: bool = False) -> None:
-        """Register the handler of a name, and answer calls that wait for it.
-
-        Raises:
-            ConfigError: The name is taken, or `fn` cannot be called.
-        """
+        """Register the handler of a name, and answer calls that wait for it."""
         if not isinstance(name, str) or not name or not callable(fn):
             raise ConfigError(
                 f"A handler is a name and a function, not {name!r} and {fn!r}: "
@@ -145,13 +127,7 @@ class Calls:
         self._services[name] = fn
 
     def take_call(self, peer: int, call: CallArrived, *, asker: int | None = None) -> None:
-        """Answer a received call, now or when its handler is registered.
-
-        Args:
-            peer: The receiver of the answer.
-            call: The call.
-            asker: The calling node, if `peer` has only relayed the call.
-        """
+        """Answer a call to `peer`, also once it has a handler; `asker` is behind a relay."""
         sender = peer if asker is None else asker
         self._answers.begin(peer, call.number)
         service = self._services.get(call.name)
@@ -218,7 +194,6 @@ class Calls:
         return self._answers.has_any_for(nodes)
 
     def close(self) -> None:
-        """End the worker threads."""
         self._workers.close()
 
 
@@ -258,7 +233,6 @@ class PendingCalls:
             return self._last_call, answer
 
     def forget(self, answer: Future[Any]) -> None:
-        """Drop a pending call."""
         with self._lock:
             for number, (_, under_way) in list(self._under_way.items()):
                 if under_way is answer:
@@ -307,11 +281,7 @@ class PendingCalls:
 
 
 class EarlyCalls:
-    """Calls that have arrived before their handlers; each is taken once.
-
-    Args:
-        clock: Measures `REGISTRATION_S`.
-    """
+    """Calls that have arrived before their handlers; each is taken once."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -329,15 +299,12 @@ class EarlyCalls:
             return True
 
     def take(self, name: str) -> list[tuple[int, CallArrived]]:
-        """Take the calls of a name."""
         return self._take(lambda _deadline, _node_id, call: call.name == name)
 
     def overdue(self) -> list[tuple[int, CallArrived]]:
-        """Take the calls that have waited for too long."""
         return self._take(lambda deadline, _node_id, _call: deadline.expired)
 
     def forget(self, node_id: int) -> None:
-        """Drop the calls of a node that is gone."""
         self._take(lambda _deadline, asker, _call: asker == node_id)
 
     def close(self) -> list[tuple[int, CallArrived]]:
@@ -358,11 +325,7 @@ class EarlyCalls:
 
 
 class Answers:
-    """The unanswered calls of other nodes.
-
-    Args:
-        send: Sends a node the answer to the call with a number.
-    """
+    """The unanswered calls of other nodes; `send(node, number, body)` sends an answer."""
 
     def __init__(self, send: Callable[[int, int, Encoded], object]) -> None:
         self._send = send

@@ -364,12 +364,7 @@ def _own_gpu() -> str | None:
 
 
 def _own_host(own: str | None, of_all: Iterable[str | None]) -> str:
-    """Return the host by which the others reach this machine; loopback if all are on it.
-
-    Args:
-        own: The host that this node's router knows.
-        of_all: The hosts that the routers of all members know.
-    """
+    """Return the host by which the others reach this machine; loopback if all are on it."""
     if own is not None:
         return own
     others = [host for host in of_all if host is not None and not is_loopback(host)]
@@ -381,10 +376,8 @@ def leave_groups_at_exit(release: Callable[[], None] | None = None) -> None:
 
     Threads of gloo release the tensors of the last collective late, and need Python for that. If
     they do so during finalization the process aborts with SIGABRT (PyTorch issue 190489). A
-    forked process skips finalization, so nothing is registered there.
-
-    Args:
-        release: Drops the caller's handles; a group lives as long as any handle.
+    forked process skips finalization, so nothing is registered there. A group lives as long as
+    any handle; `release` drops those of the caller.
     """
     if parent_process() is None:
         atexit.register(_leave_groups, release)

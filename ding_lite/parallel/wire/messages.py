@@ -91,11 +91,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_frames(cls, frames: Sequence[bytes | memoryview], limits: Limits = LIMITS) -> Envelope:
-        """Read a message; its buffers are the frames themselves, not copies.
-
-        Raises:
-            CodecError: The frames are no message of this version, or beyond a limit.
-        """
+        """Read a message, or raise CodecError; its buffers are the frames, not copies."""
         if not 1 <= len(frames) <= 1 + limits.max_buffers:
             raise CodecError(
                 f"A message has {len(frames)} frames; expected are 1 to {1 + limits.max_buffers}."
@@ -244,11 +240,7 @@ Arrival: TypeAlias = (
 
 
 def encode_event(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
-    """Encode an event, once for any number of peers, or a call.
-
-    Raises:
-        CodecError: An argument cannot be sent.
-    """
+    """Encode an event, once for any number of peers, or a call."""
     if type(name) is not str:
         raise CodecError(f"Events and calls have a str for a name, not {shorten(name)}.")
     return encode([name, kwargs or None, *args], room=_HOP_ROOM)

@@ -31,13 +31,7 @@ class Collectives:
             return self._rounds[key]
 
     def contribute(self, key: str, size: int, rank: int, value: object) -> Future[list[Any]]:
-        """Add a member's value to an operation; the future gets the values of all members, by rank.
-
-        All members share one future, so they get the result together.
-
-        Raises:
-            ConfigError: The member has contributed already, or there is no such rank.
-        """
+        """Add a member's value; all members share one future, of the values of all, by rank."""
         with self._lock:
             values, answer = self._open.setdefault(key, ({}, Future()))
             if rank in values or not 0 <= rank < size:

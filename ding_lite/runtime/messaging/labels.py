@@ -23,12 +23,7 @@ _RESERVED = re.compile(r"standalone|distributed|async|node(\..*)?")
 
 
 def check_labels(labels: str | Iterable[str], what: str = "label") -> frozenset[str]:
-    """Return labels as a set; a single string counts as one label.
-
-    Raises:
-        LabelError: A label is no string, is empty, or has a character that labels may not
-            have.
-    """
+    """Return labels as a set, or raise LabelError; a single string counts as one label."""
     checked = several(labels)
     for label in checked:
         if not isinstance(label, str) or not _LABEL.fullmatch(label):
@@ -40,11 +35,7 @@ def check_labels(labels: str | Iterable[str], what: str = "label") -> frozenset[
 
 
 def check_patterns(patterns: str | Iterable[str]) -> tuple[str, ...]:
-    """Return label patterns as a tuple; a single string counts as one pattern.
-
-    Raises:
-        LabelError: There are no patterns, or one of them could match no label.
-    """
+    """Return label patterns, or raise LabelError for none and for one that could match no label."""
     checked = several(patterns)
     if not checked:
         raise LabelError(

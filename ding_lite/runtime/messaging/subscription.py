@@ -17,11 +17,7 @@ LONGEST_TOPIC = 1024
 
 
 def check_topic(topic: object) -> str:
-    """Return a topic that a program may publish.
-
-    Raises:
-        ConfigError: The topic is no name, or is that of a ctx key.
-    """
+    """Return a topic that a program may publish; raise ConfigError for any other."""
     if type(topic) is not str or not 1 <= len(topic) <= LONGEST_TOPIC:
         raise ConfigError(
             f"A topic is {topic!r:.80}; a str of 1 to {LONGEST_TOPIC} characters was expected, "
