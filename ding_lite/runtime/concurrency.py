@@ -212,10 +212,6 @@ class Executor:
             )
         return self.resumable(self.loop.run(_way_in(out)))
 
-    def new_barrier(self, ctx: Context) -> StepBarrier:
-        """Begin a concurrent step, to which middleware are added with `start`."""
-        return StepBarrier(self, ctx)
-
     def resumable(self, result: Any) -> OpenGenerator | None:
         """Wrap an asynchronous generator at its `yield` as an ordinary one; else return None."""
         if not isinstance(result, _AtYield):

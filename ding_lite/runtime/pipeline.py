@@ -169,7 +169,7 @@ class Pipeline:
                 self.ctx = ctx = next_of(counted)
 
     def _enter_all(self, ctx: Context) -> None:
-        barrier = self._executor.new_barrier(ctx)
+        barrier = StepBarrier(self._executor, ctx)
         for fn in self.chain:
             barrier.start(fn)
         self._pass_barrier(barrier)
@@ -192,7 +192,7 @@ class Pipeline:
     def start(self, fn: Middleware, ctx: Context) -> None:
         """Start one middleware at the same time as others; `sync` waits for it."""
         if self._barrier is None:
-            self._barrier = self._executor.new_barrier(ctx)
+            self._barrier = StepBarrier(self._executor, ctx)
         self._barrier.start(fn)
 
     def sync(self) -> None:
@@ -295,7 +295,7 @@ def parallel(middleware: Sequence[Middleware], executor: Executor) -> Middleware
 
     def gather(ctx: Context) -> Iterator[None]:
         onion = Onion()
-        barrier = executor.new_barrier(ctx)
+        barrier = StepBarrier(executor, ctx)
         for fn in middleware:
             barrier.start(fn)
         pass_barrier(barrier, onion)

@@ -302,7 +302,7 @@ def test_a_ctx_value_that_cannot_be_encoded_is_left_out_with_one_warning(
             routers[0].publish_ctx({**values, "step": step})
             ears.wait(lambda step=step: ears.ctx.get(0, {}).get("step") == step)  # type: ignore[misc]
     assert set(ears.ctx[0]) == {"step"}
-    assert routers[1].num_rejected == 0
+    assert routers[1].links.dropped.count == 0
     stays = [r for r in caplog.records if "stays on node 0: " in r.getMessage()]
     assert len(stays) == len(values)
 
@@ -330,7 +330,7 @@ def test_a_name_or_an_argument_that_cannot_be_encoded_raises_at_the_caller(start
     routers[0].emit("said", 1)
     ears.wait(lambda: bool(ears.events))
     assert ears.events == [(0, "said", (1,))]
-    assert routers[1].num_rejected == 0
+    assert routers[1].links.dropped.count == 0
 
 
 @pytest.mark.parametrize("size", [200_000, MAX_META_BYTES - 1_100])
@@ -341,7 +341,7 @@ def test_many_large_text_events_arrive(start: Start, size: int) -> None:
         routers[0].emit("said", number, "x" * size)
     ears.wait(lambda: len(ears.events) == 20)
     assert [args[0] for _, _, args in ears.events] == [*range(20)]
-    assert routers[1].num_rejected == 0
+    assert routers[1].links.dropped.count == 0
 
 
 class RudeError(Exception):
@@ -381,7 +381,7 @@ def test_every_result_and_error_of_a_handler_is_answered(start: Start) -> None:
                 routers[0].call(1, f"give {k}", name, timeout=10.0)
         with pytest.raises(RemoteError, match="CancelledError"):
             routers[0].call(1, f"put off {k}", timeout=10.0)
-    assert routers[0].num_rejected == routers[1].num_rejected == 0
+    assert routers[0].links.dropped.count == routers[1].links.dropped.count == 0
 
 
 @pytest.mark.parametrize("error", [ValueError(), SystemExit(1), asyncio.CancelledError()])
@@ -408,8 +408,8 @@ def test_an_event_with_a_failing_constructor_affects_no_other_event(start: Start
     ears.wait(lambda: len(ears.events) == 90)
     assert [args[0] for _, _, args in ears.events] == [n for n in range(100) if n % 10]
     deadline = Deadline.after(10.0)
-    deadline.wait(routers[1].links.changed, lambda: routers[1].num_rejected == 10)
-    assert routers[1].num_rejected == 10
+    deadline.wait(routers[1].links.changed, lambda: routers[1].links.dropped.count == 10)
+    assert routers[1].links.dropped.count == 10
 
 
 def test_a_ctx_value_with_a_failing_constructor_is_dropped(start: Start, tmp_path: Path) -> None:

@@ -240,7 +240,7 @@ def test_bytes_written_one_by_one_make_the_same_messages(job: Job) -> None:
     job.hub_ears.wait(lambda: numbers(job.hub_ears) == [0])
     np.testing.assert_array_equal(job.hub_ears.events[-1][2][1], np.arange(2_000))
     job.work_goes_on()
-    assert job.hub.num_rejected == job.leaf.num_rejected == 0
+    assert job.hub.links.dropped.count == job.leaf.links.dropped.count == 0
 
 
 def test_a_long_delay_is_no_loss(job: Job) -> None:

@@ -10,21 +10,29 @@ its peers, or that of node 0, from which it fetches the others (`rendezvous`).
 from __future__ import annotations
 
 import logging
+import random
 import socket
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from typing import Any
 
-from ding_lite.clock import SYSTEM_CLOCK
-from ding_lite.errors import AuthenticationError, ConfigError, DeadlineExceeded, TransportError
+from ding_lite.clock import SYSTEM_CLOCK, Deadline
+from ding_lite.errors import (
+    AuthenticationError,
+    ConfigError,
+    DeadlineExceeded,
+    RemoteError,
+    TransportError,
+)
 from ding_lite.interruption import Terminated
-from ding_lite.parallel.launch.elastic_join import join
 from ding_lite.parallel.launch.environment.base import Placement, names_this_machine
+from ding_lite.parallel.launch.membership import ENTRANCES, JOIN, read_roster
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.launch.rendezvous import RendezvousNode
 from ding_lite.parallel.network.address import LOOPBACK, Address, is_loopback
-from ding_lite.parallel.network.topology import HUB, NodeSpec, listeners, neighbours
+from ding_lite.parallel.network.topology import HUB, Growth, NodeSpec, listeners, neighbours
 from ding_lite.parallel.observe.metrics import own_directory
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.supervise.node_process import node_of
@@ -37,6 +45,8 @@ INTERRUPTED_LINGER_S = 5.0
 """Seconds that a node waits for lost peers after a signal has ended it."""
 LOOK_S = 1.0
 """Timeout of the test connection that explains why a peer is missing."""
+TRIES = 8
+"""The number of entrance ids to try; another joining node may use one at the same moment."""
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +115,77 @@ def joining_node(
         )
     except DeadlineExceeded as error:
         raise DeadlineExceeded(f"{error} {probe(desk)}") from error
+
+
+def join(
+    desk: str,
+    *,
+    plan: JobPlan,
+    requested_id: int | None,
+    roles: Iterable[str],
+    labels: Iterable[str],
+    listen: str,
+) -> NodeSpec:
+    """Request a place in the elastic job of node 0 at `desk`, and return its spec."""
+    try:
+        answer = _ask(desk, plan, requested_id, sorted(roles), sorted(labels))
+    except AuthenticationError as error:
+        raise AuthenticationError(
+            f"The job of node 0 at {desk} has not let this node join. It takes further nodes if it "
+            f"was started with `elastic=True` (or DING_LITE_ELASTIC=1), and with the same key. "
+            f"{error}"
+        ) from error
+    except RemoteError as error:
+        raise ConfigError(f"The job of node 0 at {desk} has no such place: {error}") from error
+    node_id, num_nodes = int(answer["node_id"]), int(answer["num_nodes"])
+    is_mesh = answer["topology"] == "mesh"
+    nodes = read_roster(answer["nodes"])
+    there = frozenset(answer["there"] if is_mesh else [HUB])
+    dials = {HUB: desk}
+    if is_mesh:
+        dials |= {node: at if node in there else "" for node, (_, at) in nodes.items() if node}
+    world = {node: names for node, (names, _) in nodes.items()}
+    labels = world[node_id] = frozenset(map(str, answer["labels"]))
+    return NodeSpec(
+        node_id=node_id,
+        num_nodes=num_nodes,
+        labels=labels,
+        listen=listen if is_mesh else None,
+        dials=dials,
+        peers=there,
+        key_file=plan.key_file,
+        startup_timeout=plan.startup_timeout,
+        world=tuple(world.get(node, frozenset()) for node in range(max(world) + 1)),
+        growth=Growth(str(answer["topology"]), num_nodes),
+        has_joined=True,
+        job=str(answer["job"]),
+    )
+
+
+def _ask(desk: str, plan: JobPlan, *request: Any) -> dict[str, Any]:
+    deadline = Deadline.after(plan.startup_timeout)
+    refusal: Exception | None = None
+    for entrance in random.sample(ENTRANCES, TRIES):
+        spec = NodeSpec(
+            node_id=entrance,
+            num_nodes=0,
+            labels=frozenset(),
+            incarnation=time.time_ns(),
+            dials={HUB: desk},
+            peers=frozenset({HUB}),
+            key_file=plan.key_file,
+            startup_timeout=deadline.remaining,
+        )
+        with closing(NodeRouter(spec)) as router:
+            try:
+                router.wait_ready()
+                answer: dict[str, Any] = router.call(
+                    HUB, JOIN, *request, timeout=deadline.remaining
+                )
+                return answer
+            except AuthenticationError as error:
+                refusal = error
+    raise refusal or AuthenticationError("no entrance was tried.")
 
 
 def _places(node_ids: Sequence[int] | None, settings: Settings) -> Sequence[int]:

@@ -26,7 +26,7 @@ from ding_lite.parallel.network.topology import HUB, Growth, NodeSpec
 from ding_lite.parallel.router.calls import Handler
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
-from ding_lite.parallel.tree.router import make_router
+from ding_lite.parallel.tree.relay import make_router
 from ding_lite.runtime.messaging.labels import check_labels, count_roles, node_labels
 
 JOIN = "ding_lite.join"

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -36,7 +36,6 @@ State: TypeAlias = Literal[
 ]
 """The state of a node in its own record. Only a reader can find that the node is gone."""
 ENDED: tuple[State, ...] = ("ended", "failed")
-STATES: tuple[State, ...] = get_args(State)
 
 
 @dataclass(frozen=True, kw_only=True)

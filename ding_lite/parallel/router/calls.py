@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Container, Iterable
 from concurrent.futures import CancelledError, Future
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from ding_lite.clock import Clock, Deadline
 from ding_lite.errors import (
@@ -28,6 +28,7 @@ from ding_lite.parallel.observe.message_trace import MessageTrace
 from ding_lite.parallel.wire.codec import Encoded
 from ding_lite.parallel.wire.messages import CallArrived, ReplyArrived, encode_call, encode_reply
 from ding_lite.runtime.concurrency import Workers
+from ding_lite.runtime.messaging.base import guard
 from ding_lite.runtime.messaging.router import Router, use_router
 
 Handler = Callable[..., Any]
@@ -195,22 +196,6 @@ class Calls:
 
     def close(self) -> None:
         self._workers.close()
-
-
-def guard(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
-    """Run a handler; return a future of its result or exception."""
-    answer: Future[Any] = Future()
-    try:
-        result = handler(*args, **kwargs)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001 - the caller raises it, also a SystemExit
-        answer.set_exception(error)
-    else:
-        if issubclass(type(result), Future):  # its `__class__` may be wrong
-            return cast("Future[Any]", result)
-        answer.set_result(result)
-    return answer
 
 
 class PendingCalls:

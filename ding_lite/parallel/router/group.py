@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost
 from ding_lite.parallel.network.address import LOOPBACK, Address, is_loopback
 from ding_lite.parallel.network.interfaces import interface_beyond, interface_towards
-from ding_lite.runtime.messaging.collectives import COLLECTIVE, PAIRED
+from ding_lite.runtime.messaging.collectives import COLLECTIVE
 from ding_lite.runtime.messaging.labels import check_patterns, matches
 from ding_lite.runtime.messaging.router import Router, current_router
 from ding_lite.settings import check_all, positive, suggest_environ
@@ -225,30 +225,6 @@ class Group:
             )
         return self.all_gather(value if self.rank == src else None, timeout=timeout)[src]
 
-    def pair(self, name: str, value: object) -> None:
-        """Publish a value of this node under a name, for other members to fetch."""
-        self._router.collectives.pair(name, value)
-
-    def unpair(self, name: str) -> None:
-        """Undo `pair`."""
-        self._router.collectives.unpair(name)
-
-    def paired(self, name: str, *, timeout: float | None = 30.0) -> Any:
-        """Fetch the current value that a member has paired with this name.
-
-        Raises:
-            ConfigError: No member has paired a value with this name.
-            PeerLost: A member is gone or not connected to this node.
-        """
-        for member in self.members:
-            found, value = self._router.call(member, PAIRED, name, timeout=timeout)
-            if found:
-                return value
-        raise ConfigError(
-            f"No member of the group {list(self.members)} has a value named {name!r}. Call "
-            f"`group.pair({name!r}, value)` on one of them first, and a barrier on all."
-        )
-
     def averager(self, *, timeout: float = COLLECTIVE_TIMEOUT_S) -> Callable[[Tensor], None]:
         """Return a function that replaces a tensor in place by the mean over all members.
 
@@ -264,8 +240,6 @@ class Group:
         """
         if len(self.members) == 1:
             return _stay
-        from datetime import timedelta
-
         import torch
 
         distributed: Any = torch.distributed

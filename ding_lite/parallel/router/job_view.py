@@ -108,10 +108,6 @@ class JobView(Router):
 
     # -- for the membership of an elastic job --------------------------------------------------
 
-    @property
-    def num_rejected(self) -> int:
-        return self.links.dropped.count
-
     def labels_of(self, peer: int) -> frozenset[str]:
         """Return the labels of a peer; empty before its handshake."""
         session = self.links.sessions.get(peer)  # a peer that had joined may be gone by now
