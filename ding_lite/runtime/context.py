@@ -355,11 +355,7 @@ class ParallelContext(Context):
     ) -> ParallelContext | None:
         """Block until newer values of these keys have arrived; without keys, any values at all.
 
-        Returns:
-            This object, or None if `stop` ended the wait.
-
-        Raises:
-            DeadlineExceeded: No such values came in time.
+        Return None if `stop` ended the wait; raise DeadlineExceeded if no such values came in time.
         """
 
         def has_come() -> bool:

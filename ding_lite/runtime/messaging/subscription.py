@@ -35,12 +35,7 @@ class Subscription:
     """The newest values of some topics, by the node that has published them.
 
     It includes values that were published before: the newest of each topic and node is kept. The
-    topic of a ctx key is `ctx/KEY`.
-
-    Args:
-        topics: The topics.
-        pump: Reads messages on the thread that calls it, as `pump` of a router does.
-        wake_pump: Makes it check its condition again.
+    topic of a ctx key is `ctx/KEY`. `pump` and `wake_pump` are those of a router.
     """
 
     def __init__(
