@@ -156,15 +156,6 @@ UNSENDABLE: dict[str, Any] = {
 }
 QUICK = [name for name in UNSENDABLE if name != "doubled"]
 """Values that must be refused quickly: a node that is busy for seconds loses its peers."""
-SENDABLE: dict[str, Any] = {
-    "largest int": 2**64 - 1,
-    "smallest int": -(2**63),
-    "text": "a\u00e9\U0001f600",
-    "no dimension": np.array(5),
-    "bools made of other bytes": np.array([0, 1, 2, 255], np.uint8).view(bool)[::-1],
-    "conjugated": torch.tensor([1 + 2j]).conj(),
-    "with a gradient": torch.ones(2, requires_grad=True),
-}
 
 
 @pytest.mark.parametrize("name", UNSENDABLE)
@@ -176,18 +167,10 @@ def test_values_that_cannot_be_encoded_raise_at_the_sender(name: str) -> None:
         assert len(str(caught.value)) < 1_000
 
 
-@pytest.mark.parametrize("name", SENDABLE)
-def test_values_at_the_limits_arrive(name: str) -> None:
-    found = travel([SENDABLE[name]])[0]
-    if isinstance(SENDABLE[name], torch.Tensor):
-        assert torch.equal(found, SENDABLE[name].detach())
-    else:
-        assert np.array_equal(found, SENDABLE[name])
-
-
-def test_a_tensor_of_bools_made_of_other_bytes_arrives_as_bools() -> None:
+def test_bools_made_of_other_bytes_arrive_as_bools() -> None:
     sent = torch.tensor([0, 1, 2, 255], dtype=torch.uint8).view(torch.bool)
     assert travel(sent).tolist() == [False, True, True, True]
+    assert travel(sent.numpy()[::-1]).tolist() == [True, True, True, False]
 
 
 def test_the_error_has_the_path_of_the_value() -> None:
