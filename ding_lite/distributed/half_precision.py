@@ -13,11 +13,6 @@ class HalfPrecision:
 
     Fresh memory would cost more than the conversion: the kernel clears each page of it. The
     returned tensors are valid until the next call.
-
-    Example:
-        >>> to_half = HalfPrecision()
-        >>> to_half({"w": torch.ones(2), "n": torch.tensor([3])})
-        {'w': tensor([1., 1.], dtype=torch.float16), 'n': tensor([3])}
     """
 
     def __init__(self) -> None:

@@ -72,12 +72,10 @@ def named(fn: Any, name: str) -> Any:
 
 
 def composed_of(fn: Any, parts: Sequence[Middleware]) -> None:
-    """Mark a middleware as one that runs others."""
     fn._ding_lite_parts = tuple(parts)
 
 
 def parts_of(fn: Any) -> tuple[Middleware, ...]:
-    """Return the parts of a composed middleware; empty for others."""
     parts: tuple[Middleware, ...] = getattr(fn, "_ding_lite_parts", ())
     return parts
 

@@ -50,7 +50,6 @@ class Onion:
         self._note = note
 
     def leave(self) -> None:
-        """Resume all generators, the last one in first."""
         opened, pending = self.opened, self._pending
         try:
             while opened:
@@ -190,7 +189,6 @@ class Pipeline:
         self._messages.deliver()
 
     def start(self, fn: Middleware, ctx: Context) -> None:
-        """Start one middleware at the same time as others; `sync` waits for it."""
         if self._barrier is None:
             self._barrier = StepBarrier(self._executor, ctx)
         self._barrier.start(fn)

@@ -87,7 +87,6 @@ def node_of_environment(plan: JobPlan, settings: Settings, attach_to: Sequence[s
 
 
 def first_elastic_node(plan: JobPlan) -> NodeSpec:
-    """Return the spec of the only node of an elastic job that starts with one."""
     [port] = plan.chosen_ports or [0]
     return plan.specs_at([str(Address("tcp", plan.address or LOOPBACK, port))], job="")[0]
 

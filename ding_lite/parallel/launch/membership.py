@@ -130,7 +130,6 @@ class ElasticRouter(NodeRouter):
 
 
 def router_of(spec: NodeSpec, **parts: Any) -> NodeRouter:
-    """Make the router of a node; the arguments are as for `NodeRouter`."""
     return ElasticRouter(spec, **parts) if spec.growth else make_router(spec, **parts)
 
 

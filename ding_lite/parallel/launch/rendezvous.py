@@ -103,10 +103,7 @@ def _can_be_dialled(text: str) -> bool:
 
 
 class AddressFollower:
-    """Announce a node to node 0, and dial its peers at the addresses that node 0 sends.
-
-    It requests the addresses of peers with an empty address in `spec.dials`.
-    """
+    """Announces a node to node 0, and dials peers without a known address where node 0 says."""
 
     def __init__(self, spec: NodeSpec) -> None:
         self._spec = spec
@@ -229,7 +226,6 @@ class RendezvousNode:
 
 
 def rendezvous_spec(spec: NodeSpec, others: frozenset[int]) -> NodeSpec:
-    """Return the spec of a node's second router, for rendezvous only."""
     is_hub = spec.node_id == HUB
     return replace(
         spec,

@@ -70,7 +70,6 @@ class LinkTable:
             self._transport.forget(old)
 
     def send(self, link: Link, envelope: Envelope) -> bool:
-        """Send a small message; return whether the link exists."""
         return self._transport.send(link, Lane.CONTROL, envelope.frames())
 
     def send_once(self, link: Link, envelope: Envelope) -> None:
@@ -164,10 +163,7 @@ class Handshake:
             )
 
     def ask(self, link: Link, peer: int) -> None:
-        """Ask a peer for its greeting if it sends anything before it: this node may have restarted.
-
-        It asks once per link: the peer has sent all further messages before it gets the request.
-        """
+        """Ask a peer, once a link, for the greeting that has to come before all else."""
         self._table.send_once(link, self._sessions[peer].greeting(Kind.REFUSE))
 
     def refuse(self, link: Link, peer: int, reason: str, *, holder: int = 0) -> None:

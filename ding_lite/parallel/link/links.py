@@ -206,7 +206,6 @@ class Links:
             self.drain.report()
 
     def hurry(self) -> None:
-        """Make `close` stop waiting for peers."""
         with self.lock:
             self.drain.cancel()
             self.changed.notify_all()
@@ -223,7 +222,6 @@ class Links:
             self._isolation.settle()
 
     def end(self) -> None:
-        """Close all sessions, since the transport is closed."""
         with self.lock:
             for session in self.sessions.values():
                 session.close_link()

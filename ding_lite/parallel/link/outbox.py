@@ -80,7 +80,6 @@ class SentEvents:
             self.post(event)
 
     def acknowledge(self, seen: int) -> None:
-        """Drop the events up to this number."""
         before = len(self._unacked) + len(self.waiting)
         while self._unacked and self._unacked[0][0] <= seen:
             self._nbytes -= self._unacked.popleft()[2]

@@ -95,7 +95,6 @@ class Session:
 
     @property
     def labels(self) -> frozenset[str]:
-        """The labels of the peer; none before it has greeted."""
         return frozenset() if self.peer is None else self.peer.labels
 
     @property
@@ -139,7 +138,6 @@ class Session:
     # -- greetings -----------------------------------------------------------------------
 
     def greeting(self, kind: Kind) -> Envelope:
-        """Make the greeting of this node: HELLO, or WELCOME in reply."""
         seen_incarnation = self.peer.incarnation if self.peer is not None else 0
         body = {
             "num_nodes": self._me.num_nodes,

@@ -121,10 +121,7 @@ class Calls:
         self._start(self._early.take(name))
 
     def serve(self, name: str, fn: Handler) -> None:
-        """Register a service: it answers in order, on the thread that reads messages.
-
-        `fn` gets the calling node as its first argument; the other arguments are untrusted.
-        """
+        """Register a service: its handler gets the caller first, and runs on the reading thread."""
         self._services[name] = fn
 
     def take_call(self, peer: int, call: CallArrived, *, asker: int | None = None) -> None:
@@ -191,7 +188,6 @@ class Calls:
         self._start(self._early.close())
 
     def owes(self, nodes: Container[int]) -> bool:
-        """Return whether one of these nodes waits for an answer that is done or being computed."""
         return self._answers.has_any_for(nodes)
 
     def close(self) -> None:
@@ -210,7 +206,6 @@ class PendingCalls:
         return len(self._under_way)
 
     def begin(self, node_id: int) -> tuple[int, Future[Any]]:
-        """Open a call to a node; return its number and the future of the answer."""
         answer: Future[Any] = Future()
         with self._lock:
             self._last_call += 1
@@ -224,7 +219,6 @@ class PendingCalls:
                     del self._under_way[number]
 
     def refuse(self, number: int, reason: str) -> None:
-        """Fail a call that cannot be sent."""
         with self._lock:
             _, answer = self._under_way.pop(number, (None, None))
         if answer is not None:  # else the loss of the node has failed it just now
@@ -275,7 +269,6 @@ class EarlyCalls:
         self._lock = threading.Lock()
 
     def hold(self, node_id: int, call: CallArrived) -> bool:
-        """Queue a call; return False if there is no room."""
         with self._lock:
             if not self._is_open or len(self._waiting) >= MAX_EARLY:
                 return False

@@ -124,7 +124,6 @@ class Topics:
         self._links.wake()
 
     def offer_newest(self, peer: int, labels: frozenset[str]) -> None:
-        """Offer earlier values to a node that has just joined."""
         with self._links.lock:
             offered = self._offered.items()
             slots = {k: v for k, (to, v) in offered if to is None or matches(labels, to)}

@@ -128,18 +128,11 @@ def describe_node(node_id: int, labels: AbstractSet[str]) -> str:
 def count_roles(
     roles: Sequence[str | Iterable[str]], *, num_nodes: int | None = None
 ) -> list[frozenset[str]]:
-    """Return the labels of each node, given one role entry per node.
+    """Return the labels of each node, given one role entry per node: a name or a set of names.
 
-    A role is a name or a set of names. Nodes with the same name are also counted, from 0, in the
-    order of the nodes.
-
-    Args:
-        roles: The entries.
-        num_nodes: The required number of entries.
-
-    Raises:
-        LabelError: The number of entries is wrong, an entry is no label, or a role equals
-            another label: that of a node, or the count of another role.
+    Nodes with the same name are also counted, from 0, in the order of the nodes. LabelError is
+    raised for another number of entries than `num_nodes`, and for a role that equals the label of
+    a node or the count of another role.
 
     Example:
         >>> [sorted(labels) for labels in count_roles(["learner", "collector", "collector"])]

@@ -152,10 +152,7 @@ class Messages:
             self._notify = before
 
     def deliver(self) -> None:
-        """Call the listeners of all queued events, if this is the task's thread.
-
-        An event that a listener emits is queued behind the others.
-        """
+        """Call the listeners of queued events, if on the task's thread; those they emit come last."""
         if self._delivering or threading.get_ident() != self.owner:
             return
 
