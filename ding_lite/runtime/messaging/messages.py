@@ -152,7 +152,7 @@ class Messages:
             self._notify = before
 
     def deliver(self) -> None:
-        """Call the listeners of queued events, on the task's thread; what they emit comes last."""
+        """Call the listeners of queued events, if on the task's thread; those they emit come last."""
         if self._delivering or threading.get_ident() != self.owner:
             return
 
