@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
@@ -114,6 +115,37 @@ def test_the_newest_ctx_arrives_complete_after_cuts(job: Job) -> None:
         job.wire.wait_for_cut()
     job.hub_ears.wait(lambda: job.hub_ears.ctx[1].get("n") == 11)
     assert (job.hub_ears.ctx[1]["w"] == 11).all()
+
+
+def test_items_arrive_once_across_cuts(job: Job) -> None:
+    chance = random.Random(2)
+    received: list[int] = []
+
+    def receive() -> None:
+        while (item := job.hub.receive("s")) is not None and item.value["n"] >= 0:
+            received.append(item.value["n"])
+
+    receiver = threading.Thread(target=receive)
+    receiver.start()
+    for number in [*range(100), -1]:
+        if number % 10 == 0:
+            job.wire.cut_after(chance.randrange(600_000))
+        job.leaf.send("s", {"n": number, "w": np.zeros(20_000)}, to="node.0", in_flight=4)
+    receiver.join()
+    assert sorted(received) == list(range(100))
+    assert job.wire.num_connections > 2
+
+
+def test_a_pending_call_fails_with_its_link(job: Job) -> None:
+    job.hub.register("never", Future)
+    for number in range(1, 4):
+        answer = job.leaf.ask(0, "never")
+        assert job.hub.call(1, "echo", 1) == 1
+        job.wire.cut()
+        with pytest.raises(PeerLost):
+            answer.result(10.0)
+        job.both_have(*["node_lost", "node_joined"] * number)
+    job.work_goes_on()
 
 
 def test_a_handshake_or_event_cut_anywhere_arrives_once(job: Job) -> None:
