@@ -54,7 +54,8 @@ class Processes:
     """The processes of a program, seen from one of them.
 
     They are started by `torchrun --nproc-per-node 2 program.py`, or by `accelerate launch`;
-    without either there is only one.
+    without either there is only one. Collective operations raise MiddlewareError if another process
+    is in another operation, and PeerLost if one has died, has left, or is too late.
 
     Args:
         accelerator: Accelerate's `Accelerator`; by default one for this machine's GPUs, or its
@@ -120,10 +121,6 @@ class Processes:
         Args:
             name: The name of the operation, the same on every process.
             values: Equally many on every process.
-
-        Raises:
-            MiddlewareError: Another process is in another operation.
-            PeerLost: A process has died, has left, or was too late.
         """
         mine = np.asarray(values, dtype=np.float64)
         if self.size == 1:
@@ -135,12 +132,7 @@ class Processes:
         return self._all_gather(torch.from_numpy(mine)).numpy()
 
     def mean(self, name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return the means of tensors over all processes, the same to the last bit on each.
-
-        Raises:
-            MiddlewareError: Another process is in another operation.
-            PeerLost: A process has died, has left, or was too late.
-        """
+        """Return the means of tensors over all processes, the same to the last bit on each."""
         if self.size == 1 or not tensors:
             return [tensor.clone() for tensor in tensors]
         flat = torch.cat([tensor.detach().reshape(-1).float().cpu() for tensor in tensors])
@@ -159,8 +151,6 @@ class Processes:
 
         Raises:
             CodecError: The tree cannot be sent, or the received bytes are no message.
-            MiddlewareError: Another process is in another operation.
-            PeerLost: A process has died, has left, or was too late.
         """
         if self.size == 1:
             return tree
@@ -182,7 +172,6 @@ class Processes:
 
         Raises:
             MiddlewareError: A process has another tree than the main process.
-            PeerLost: A process has died, has left, or was too late.
         """
         digest = digest_of(tree)
         words = [float(word) for word in np.frombuffer(digest, dtype=">u4")]
@@ -410,10 +399,7 @@ def digest_of(tree: Any) -> bytes:  # noqa: ANN401 - any tree of values
 def mean_of_states(
     processes: Processes, name: str, states: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Average the floating point tensors of states over all processes.
-
-    All else, such as counters and random generators, stays each process's own.
-    """
+    """Average the floating point tensors of states over all processes; the rest stays as it is."""
     trees = [dict(state) for state in states]
     tensors = [leaf for _, leaf in leaves(trees) if _is_averaged(leaf)]
     means = iter(processes.mean(name, tensors))

@@ -52,17 +52,8 @@ class Block:
 
     A shard with share s of the draws and sum S draws a transition of value v with probability
     s * v / S. If the shares are proportional to the sums, this is v / (sum of all), as it is in
-    one replay.
-
-    Args:
-        parts: The requests to the shards and their answers, `num_batches` * `batch_size`
-            transitions in all.
-        batch_size: Transitions of a batch.
-        rng: Shuffles the transitions.
-        own: The names of the replay's additional fields.
-
-    Raises:
-        ConfigError: The shards have different additional fields.
+    one replay. `parts` are the requests to the shards and their answers; `own` names the
+    replay's additional fields, which all shards must have.
     """
 
     def __init__(

@@ -96,7 +96,8 @@ class GradientServer:
     """Applies the gradients of other nodes to a policy.
 
     Every node makes one, with the same arguments. On the first node of the group, the owner, it
-    holds a clone of the policy, and its state can be part of a checkpoint.
+    holds a clone of the policy, and its state can be part of a checkpoint. Methods for the
+    owner raise ConfigError on other nodes.
 
     Args:
         group: The server's nodes: the first one owns the weights, others reduce.
@@ -201,7 +202,6 @@ class GradientServer:
         """Wait until the owner has done `count` more updates, or `until()` returns True.
 
         Raises:
-            ConfigError: This node is not the owner.
             DeadlineExceeded: No gradient was pushed for too long.
         """
         self._owned()
@@ -216,11 +216,7 @@ class GradientServer:
                 )
 
     def copy_to(self, policy: Loads) -> None:
-        """Load the owner's weights into a policy of the same node.
-
-        Raises:
-            ConfigError: This node is not the owner.
-        """
+        """Load the owner's weights into a policy of the same node."""
         with self._changed:
             policy.load_weights(self._owned().weights())
 
@@ -231,11 +227,7 @@ class GradientServer:
         return taken
 
     def state_dict(self) -> dict[str, Any]:
-        """Copy the state of the owner: its policy and its counters.
-
-        Raises:
-            ConfigError: This node is not the owner.
-        """
+        """Copy the state of the owner: its policy and its counters."""
         with self._changed:
             return {
                 "policy": self._owned().state_dict(),
@@ -250,7 +242,6 @@ class GradientServer:
         Gradients that were pushed before the load count as refused, as their updates are lost.
 
         Raises:
-            ConfigError: This node is not the owner.
             CheckpointError: The state is of another kind of policy.
             ShapeError: The state is of a network of another size.
         """

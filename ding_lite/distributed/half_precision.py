@@ -13,11 +13,6 @@ class HalfPrecision:
 
     Fresh memory would cost more than the conversion: the kernel clears each page of it. The
     returned tensors are valid until the next call.
-
-    Example:
-        >>> to_half = HalfPrecision()
-        >>> to_half({"w": torch.ones(2), "n": torch.tensor([3])})
-        {'w': tensor([1., 1.], dtype=torch.float16), 'n': tensor([3])}
     """
 
     def __init__(self) -> None:
@@ -26,10 +21,7 @@ class HalfPrecision:
     def __call__(
         self, weights: Mapping[str, Tensor], *, but: tuple[str, ...] = ()
     ) -> dict[str, Tensor]:
-        """Return the tensors on the CPU, 32-bit ones in half precision.
-
-        Tensors with a name prefix of `but` stay as they are.
-        """
+        """Return the tensors on the CPU, in half precision unless a name begins as in `but`."""
         return {
             name: tensor.cpu()
             if tensor.dtype is not torch.float32 or name.startswith(but)

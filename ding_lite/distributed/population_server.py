@@ -61,7 +61,8 @@ class PopulationServer:
     """Hands the members of a population out to learners, and takes them back.
 
     Every node makes one, with the same arguments. On the first node of the group, the owner, it
-    holds a clone of the population, and its state can be part of a checkpoint.
+    holds a clone of the population, and its state can be part of a checkpoint. Methods for the
+    owner raise ConfigError on other nodes.
 
     Args:
         group: Its first node is the owner.
@@ -196,7 +197,6 @@ class PopulationServer:
             Whether all are back; False if `until` ended the wait.
 
         Raises:
-            ConfigError: This node is not the owner.
             DeadlineExceeded: No learner was connected for too long to train lost members.
         """
         own = self._owned()
@@ -210,11 +210,7 @@ class PopulationServer:
         return True
 
     def hand_out(self) -> None:
-        """Hand out the current members for the next generation.
-
-        Raises:
-            ConfigError: This node is not the owner.
-        """
+        """Hand out the current members for the next generation."""
         self._owned()
         connected = [node for node in self._learners if self._server.is_connected(node)]
         with self._changed:
@@ -222,11 +218,7 @@ class PopulationServer:
         self._serve()
 
     def state_dict(self) -> dict[str, Any]:
-        """Copy the state of the owner: its population and its counters.
-
-        Raises:
-            ConfigError: This node is not the owner.
-        """
+        """Copy the state of the owner: its population and its counters."""
         return {"population": self._owned().state_dict(), "counts": dict(self.counts)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -235,7 +227,6 @@ class PopulationServer:
         Members that learners have taken before are no longer accepted.
 
         Raises:
-            ConfigError: This node is not the owner.
             CheckpointError: The state is of a population of another size.
         """
         own = self._owned()

@@ -21,12 +21,9 @@ def new_incarnation() -> int:
 
 
 class Server:
-    """One node's side of a service; the owner, one of its nodes, holds the state.
+    """One node's side of a service; the owner, the first node of the group, holds the state.
 
-    Args:
-        group: Its first node is the owner.
-        name: The prefix of the service's calls.
-        timeout: Seconds to wait for a lost node, and for an answer.
+    `name` is the prefix of its calls; `timeout` limits the wait for a lost node, and for an answer.
     """
 
     def __init__(self, group: Group, name: str, *, timeout: float) -> None:

@@ -100,7 +100,6 @@ class Shards:
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """The nodes of shards that cannot be reached."""
         return tuple(s.node for s in self._shards if not (s.is_here or s.is_own))
 
     @property
@@ -109,10 +108,7 @@ class Shards:
         return sum(shard.size for shard in self._shards)
 
     def look(self, *, wait: bool = False) -> None:
-        """Greet new and restarted shards, and update the known states.
-
-        Nodes that join an elastic job get the next ranks.
-        """
+        """Greet new, restarted and joined shards, which get the next ranks; update known states."""
         self._greet()
         if wait:
             deadline = Deadline.after(ANSWER_S, SYSTEM_CLOCK)

@@ -55,10 +55,7 @@ class LoopThread:
         self._thread: threading.Thread | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine on the loop and wait for its result; never from the loop itself.
-
-        The coroutine is cancelled if the step that waits for it fails.
-        """
+        """Run a coroutine and wait for it, never on the loop; a failing step cancels it."""
         done: SimpleQueue[asyncio.Task[Any]] = SimpleQueue()
         cancel = self.submit(coroutine, done.put)
         try:
@@ -145,10 +142,7 @@ async def _end_all() -> None:
 
 
 class Workers:
-    """Threads that run jobs; started at their first use.
-
-    A job must catch its own exceptions: an exception on a worker thread would be lost.
-    """
+    """Threads that run jobs, which must catch their own exceptions; started at their first use."""
 
     def __init__(self, num_threads: int) -> None:
         self._num_threads = num_threads
@@ -171,7 +165,6 @@ class Workers:
             job()
 
     def close(self, timeout: float | None = None) -> None:
-        """Wait for the running jobs, and end the threads."""
         threads, self._threads = self._threads, []
         for _ in threads:
             self._jobs.put(None)
@@ -188,11 +181,7 @@ class MiddlewareOutcome(NamedTuple):
 
 
 class Executor:
-    """The worker threads and the loop on which the middleware of one task run.
-
-    At most `num_threads` plain functions of a concurrent step run at a time; `scope` ends the waits
-    of a step that has failed.
-    """
+    """The worker threads and the loop of one task; `scope` ends the waits of a step that fails."""
 
     def __init__(self, num_threads: int, scope: CancelScope) -> None:
         self.scope = scope
@@ -222,10 +211,6 @@ class Executor:
                 "itself. `await` the other one instead."
             )
         return self.resumable(self.loop.run(_way_in(out)))
-
-    def new_barrier(self, ctx: Context) -> StepBarrier:
-        """Begin a concurrent step, to which middleware are added with `start`."""
-        return StepBarrier(self, ctx)
 
     def resumable(self, result: Any) -> OpenGenerator | None:
         """Wrap an asynchronous generator at its `yield` as an ordinary one; else return None."""

@@ -74,10 +74,7 @@ class Latch:
         self.set(only_here=self.may_leave())
 
     def listen(self, fn: Callable[[], None], *, of_job: bool = False) -> None:
-        """Call `fn()` each time the latch gets set, on the thread that sets it, in order.
-
-        If `of_job`, call it only when the job ends, and not when this node alone leaves it.
-        """
+        """Call `fn()` when the latch gets set, on that thread; `of_job`: when the job ends."""
         self._listeners.append((fn, of_job))
 
     def rearm(self) -> None:
@@ -275,10 +272,7 @@ _GUARDED = _METHODS | _RUNTIME
 
 
 class Lineage:
-    """Makes the contexts of a task, one a step.
-
-    All of them share the kept keys and the latch.
-    """
+    """Makes the contexts of a task, one a step; they share the kept keys and the latch."""
 
     def __init__(self, first: Context) -> None:
         shared = first._shared
@@ -361,11 +355,7 @@ class ParallelContext(Context):
     ) -> ParallelContext | None:
         """Block until newer values of these keys have arrived; without keys, any values at all.
 
-        Returns:
-            This object, or None if `stop` ended the wait.
-
-        Raises:
-            DeadlineExceeded: No such values came in time.
+        Return None if `stop` ended the wait; raise DeadlineExceeded if no such values came in time.
         """
 
         def has_come() -> bool:

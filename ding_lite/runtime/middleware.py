@@ -38,7 +38,6 @@ class MiddlewareShape(enum.Enum):
 
     @property
     def is_async(self) -> bool:
-        """Whether it needs an event loop."""
         return self in (MiddlewareShape.COROUTINE, MiddlewareShape.ASYNC_GENERATOR)
 
 
@@ -73,12 +72,10 @@ def named(fn: Any, name: str) -> Any:
 
 
 def composed_of(fn: Any, parts: Sequence[Middleware]) -> None:
-    """Mark a middleware as one that runs others."""
     fn._ding_lite_parts = tuple(parts)
 
 
 def parts_of(fn: Any) -> tuple[Middleware, ...]:
-    """Return the parts of a composed middleware; empty for others."""
     parts: tuple[Middleware, ...] = getattr(fn, "_ding_lite_parts", ())
     return parts
 
@@ -108,10 +105,6 @@ def refuse_silent_exit(error: BaseException, subject: str) -> BaseException:
     """Replace an exit with code 0, which would look like a finished program, by an error.
 
     An exit with another code already says that something is wrong, and is returned unchanged.
-
-    Args:
-        error: The exception of a middleware or listener.
-        subject: The middleware or listener, as the beginning of a sentence.
     """
     if not isinstance(error, SystemExit) or error.code not in (None, 0):
         return error
@@ -128,11 +121,7 @@ def refuse_silent_exit(error: BaseException, subject: str) -> BaseException:
 
 
 def check_middleware(fn: Any) -> None:
-    """Refuse an object that cannot be called with one ctx, and name the likely mistake.
-
-    Raises:
-        MiddlewareError: `fn` is no middleware.
-    """
+    """Refuse an object that cannot be called with one ctx, and name the likely mistake."""
     if fn is None:
         raise MiddlewareError(
             "A middleware is a callable of one argument `ctx`, not None. Does the factory that "
@@ -187,15 +176,8 @@ def around(fn: Middleware, stretch: Stretch) -> Middleware:
     """Surround each part of a middleware's code by a context manager, whatever its shape.
 
     A function has one part; a generator has two, before and after its `yield`. The rest of the
-    step, which runs in between, is outside.
-
-    Args:
-        fn: The middleware.
-        stretch: Called with the ctx before each part; makes the context manager around it. It
-            may also be an asynchronous one, for the shapes that run on the loop.
-
-    Returns:
-        A middleware of the same name that runs in the same place.
+    step, which runs in between, is outside. `stretch(ctx)` makes the manager, which may be an
+    asynchronous one for shapes that run on the loop. The result has the same name and place.
     """
     name, shape = name_of(fn), shape_of(fn)
     surrounded: Middleware
@@ -227,17 +209,7 @@ def around(fn: Middleware, stretch: Stretch) -> Middleware:
 
 
 def around_rest(out: Any, ctx: Context, stretch: Stretch, name: str) -> Any:
-    """Surround the code that is left of a function that has returned `out`.
-
-    Args:
-        out: A generator or a coroutine; nothing is left for any other value.
-        ctx: The argument of the function.
-        stretch: As for `around`.
-        name: The name of the function.
-
-    Returns:
-        The value that the function should return instead.
-    """
+    """Surround what is left of a function that has returned `out`: a generator or a coroutine."""
     if isinstance(out, Generator):
         return named(_halves(out, ctx, stretch, name), name)
     return _awaited(out, ctx, stretch) if inspect.iscoroutine(out) else out

@@ -50,7 +50,6 @@ class Onion:
         self._note = note
 
     def leave(self) -> None:
-        """Resume all generators, the last one in first."""
         opened, pending = self.opened, self._pending
         try:
             while opened:
@@ -63,12 +62,7 @@ class Onion:
             self.unwind(error, name_of(generator))
 
     def unwind(self, error: BaseException, name: str | None = None) -> None:
-        """Carry an exception outwards through the generators.
-
-        Raises:
-            BaseException: The exception that the outermost generator let through, unless one of
-                the generators has handled it.
-        """
+        """Carry an exception outwards through the generators; raise it unless one handles it."""
         current: BaseException | None = self._note(error, name)
 
         while self.opened:
@@ -174,7 +168,7 @@ class Pipeline:
                 self.ctx = ctx = next_of(counted)
 
     def _enter_all(self, ctx: Context) -> None:
-        barrier = self._executor.new_barrier(ctx)
+        barrier = StepBarrier(self._executor, ctx)
         for fn in self.chain:
             barrier.start(fn)
         self._pass_barrier(barrier)
@@ -195,9 +189,8 @@ class Pipeline:
         self._messages.deliver()
 
     def start(self, fn: Middleware, ctx: Context) -> None:
-        """Start one middleware at the same time as others; `sync` waits for it."""
         if self._barrier is None:
-            self._barrier = self._executor.new_barrier(ctx)
+            self._barrier = StepBarrier(self._executor, ctx)
         self._barrier.start(fn)
 
     def sync(self) -> None:
@@ -256,11 +249,7 @@ def pass_barrier(
     wakeup: Wakeup | None = None,
     when: Callable[[], str] | None = None,
 ) -> None:
-    """Wait at the barrier of a concurrent step, and raise the errors of its middleware.
-
-    Several errors are raised as a group. `onion` gets the generators that are now open; `when`
-    returns the step, for the note on each exception.
-    """
+    """Wait for a concurrent step, push its open generators, and raise its errors, if any."""
     errors = []
     for outcome in barrier.wait(wakeup):
         _push(onion, outcome.opened)
@@ -304,7 +293,7 @@ def parallel(middleware: Sequence[Middleware], executor: Executor) -> Middleware
 
     def gather(ctx: Context) -> Iterator[None]:
         onion = Onion()
-        barrier = executor.new_barrier(ctx)
+        barrier = StepBarrier(executor, ctx)
         for fn in middleware:
             barrier.start(fn)
         pass_barrier(barrier, onion)

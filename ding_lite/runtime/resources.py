@@ -22,9 +22,6 @@ class Resources:
                 self._entered[id(resource)] = resource
 
     def leave(self, error: BaseException | None) -> None:
-        """Leave all entered resources, and pass each the exception that ended the run.
-
-        They cannot suppress the exception, which the caller raises.
-        """
+        """Leave all resources; they see the exception of the run, but cannot suppress it."""
         stack, self._stack, self._entered = self._stack, ExitStack(), {}
         stack.__exit__(type(error) if error else None, error, None)

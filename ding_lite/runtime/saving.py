@@ -26,7 +26,6 @@ def _optional(middleware: Mapping[str, Stateful]) -> list[str]:
 
 
 def state_of(ctx: Context, middleware: Mapping[str, Stateful]) -> dict[str, Any]:
-    """Return the state that is kept from step to step, after the step of this ctx."""
     return {
         "total_step": ctx.total_step,
         "kept": list(ctx.kept),

@@ -139,7 +139,7 @@ class Task:
         return serial(fns, self._executors[0])
 
     def sequence(self, *fns: Middleware) -> Middleware:
-        """Compose middleware into one that runs them in order; an older name of `serial`."""
+        """Compose middleware as `serial` does; an older name."""
         return self.serial(*fns)
 
     def parallel(self, *fns: Middleware) -> Middleware:
@@ -372,15 +372,7 @@ class Task:
     ) -> bool:
         """Send an item to exactly one of the nodes that label patterns match; see `Router.send`.
 
-        An item is taken twice only if its receiver dies, or is cut off for more than two minutes,
-        just as it takes the item; both times it has the same `Item.id`.
-
-        Returns:
-            Whether the item was sent; False if the job ends before a receiver has room.
-
-        Raises:
-            DeadlineExceeded: No receiver had room in time.
-            CodecError: The item cannot be encoded.
+        Return False if the job ends before a receiver has room.
         """
         return self._router.send(
             stream,
@@ -394,11 +386,7 @@ class Task:
     def receive(self, stream: str, *, timeout: float | None = 60.0) -> Item | None:
         """Wait for the next item of a stream that nodes have sent here; see `Router.receive`.
 
-        Returns:
-            The item and its sender; None if the job ends and there is no item left.
-
-        Raises:
-            DeadlineExceeded: No item came in time.
+        Return None if the job ends and there is no item left.
         """
         return self._messages.receive(stream, timeout)
 

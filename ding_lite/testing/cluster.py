@@ -23,7 +23,7 @@ from ding_lite.parallel.link.session import HEARTBEAT_S
 from ding_lite.parallel.network.topology import NodeSpec, Topology
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.in_process import InprocTransport, Network
-from ding_lite.parallel.tree.router import make_router
+from ding_lite.parallel.tree.relay import make_router
 from ding_lite.runtime.messaging.inbox import FINISH
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.settings import check_all, whole

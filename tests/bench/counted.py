@@ -21,7 +21,7 @@ from ding_lite.parallel.network.topology import NodeSpec, Topology
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink
 from ding_lite.parallel.transport.in_process import InprocTransport
-from ding_lite.parallel.tree.router import make_router
+from ding_lite.parallel.tree.relay import make_router
 from ding_lite.parallel.wire.messages import Kind
 from ding_lite.testing import Cluster, ManualClock
 

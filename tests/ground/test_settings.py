@@ -102,62 +102,35 @@ def test_empty_variables_and_those_without_our_prefix_are_ignored(monkeypatch) -
     assert Settings.from_environ().torch_threads == 3
 
 
-@pytest.mark.parametrize("variable", ["DING_LITE_TORCH_TREADS", "DING_LITE_TORCHTHREADS"])
-def test_a_mistyped_variable_is_refused_with_the_one_that_was_meant(variable: str) -> None:
-    for text in ("2", ""):
-        with pytest.raises(ConfigError) as caught:
-            Settings.from_environ({variable: text})
-        message = str(caught.value)
-        assert f"Unknown environment variable {variable}." in message
-        assert 'Did you mean "DING_LITE_TORCH_THREADS"?' in message
-        for one in dataclasses.fields(Settings):
-            assert PREFIX + one.name.upper() in message
-
-
-@pytest.mark.parametrize("variable", ["DING_LITE_NODE_ID", "DING_LITE_PORTS"])
-def test_what_is_no_whole_number_is_refused_by_variable_and_value(variable: str) -> None:
-    for text in ("two", "1.5", "1e3", "0x10", "--1", "1 2", "nan"):
-        with pytest.raises(ConfigError) as caught:
-            Settings.from_environ({variable: text})
-        message = str(caught.value)
-        assert f"{variable} is {text!r}" in message
-        assert "a whole number was expected" in message
-        assert f"such as {variable}=1" in message
-        assert isinstance(caught.value.__cause__, ValueError)
-
-
 @pytest.mark.parametrize(
     ("variable", "text", "fault"),
     [
-        ("DING_LITE_TORCH_THREADS", "-1", "is -1; it must be a whole number from 0 on"),
-        ("DING_LITE_NODE_ID", "-2", "is -2; it must be a whole number from 0 on"),
-        ("DING_LITE_NUM_NODES", "0", "is 0; it must be a whole number from 1 on"),
-        ("DING_LITE_PORTS", "-4", "is -4; it must lie between 1 and 65535"),
-        ("DING_LITE_PORTS", "50515,70000", "is 70000; it must lie between 1 and 65535"),
-        (
-            "DING_LITE_TOPOLOGY",
-            "ring",
-            "is 'ring'; it must be one of: 'star', 'mesh', 'tree', 'alone'",
+        ("TORCH_TREADS", "", 'Unknown environment variable {}. Did you mean "DING_LITE_TORCH_'),
+        ("TORCHTHREADS", "2", 'Unknown environment variable {}. Did you mean "DING_LITE_TORCH_'),
+        ("Node_Id", "3", 'Unknown environment variable {}. Did you mean "DING_LITE_NODE_ID"?'),
+        *(
+            (variable, text, f"{{}} is {text!r}; a whole number was expected, such as {{}}=1.")
+            for variable in ("NODE_ID", "PORTS")
+            for text in ("two", "1.5", "1e3", "0x10", "--1", "1 2", "nan")
         ),
-        ("DING_LITE_PROTOCOL", "smoke", "is 'smoke'; it must be one of: 'ipc', 'tcp'"),
-        ("DING_LITE_ENGINE", "steam", "is 'steam'; it must be one of: 'local', 'ray'"),
+        ("TORCH_THREADS", "-1", "`{}` is -1; it must be a whole number from 0 on."),
+        ("NODE_ID", "-2", "`{}` is -2; it must be a whole number from 0 on."),
+        ("NODE_ID", "2", "`{}` is 2 and `DING_LITE_NUM_NODES` 2; the nodes are numbered from 0"),
+        ("NUM_NODES", "0", "`{}` is 0; it must be a whole number from 1 on."),
+        ("PORTS", "-4", "`{}` is -4; it must lie between 1 and 65535."),
+        ("PORTS", "50515,70000", "`{}` is 70000; it must lie between 1 and 65535."),
+        ("TOPOLOGY", "ring", "`{}` is 'ring'; it must be one of: 'star', 'mesh', 'tree', 'alone'."),
+        ("PROTOCOL", "smoke", "`{}` is 'smoke'; it must be one of: 'ipc', 'tcp'."),
+        ("ENGINE", "steam", "`{}` is 'steam'; it must be one of: 'local', 'ray'."),
     ],
 )
-def test_a_value_out_of_range_is_refused_by_its_variable(variable, text, fault) -> None:
+def test_a_wrong_variable_is_refused_by_its_name_and_value(variable, text, fault) -> None:
     with pytest.raises(ConfigError) as caught:
-        Settings.from_environ({variable: text})
-    assert str(caught.value) == f"`{variable}` {fault}."
-
-
-def test_a_node_beyond_the_last_one_is_refused_by_both_variables() -> None:
-    environ = {"DING_LITE_NODE_ID": "2", "DING_LITE_NUM_NODES": "2"}
-    with pytest.raises(ConfigError, match=r"`DING_LITE_NODE_ID` is 2.*`DING_LITE_NUM_NODES` 2.* 1"):
-        Settings.from_environ(environ)
-
-
-def test_a_variable_in_another_case_is_refused_with_the_one_that_was_meant() -> None:
-    with pytest.raises(ConfigError, match=r'Did you mean "DING_LITE_NODE_ID"\?'):
-        Settings.from_environ({"DING_LITE_Node_Id": "3", "DING_LITE_NODE_ID": "4"})
+        Settings.from_environ({"DING_LITE_NUM_NODES": "2", PREFIX + variable: text})
+    message = str(caught.value)
+    assert message.startswith(fault.replace("{}", PREFIX + variable))
+    if "Unknown" in message:
+        assert all(PREFIX + one.name.upper() in message for one in dataclasses.fields(Settings))
 
 
 def test_settings_do_not_change_and_are_given_by_name() -> None:
@@ -178,19 +151,31 @@ CHECKS: list[tuple[Check, list[Any], list[Any], str]] = [
         positive,
         [1, 0.5, 5e-324, INF, 10**400, np.float32(0.1), np.int64(3)],
         [0, -1, 0.0, -0.0, -INF, NAN, np.int64(0), np.float64("nan")],
-        "above 0",
+        "be above 0",
     ),
-    (partial(at_least, 3), [3, 3.0, 4, INF, np.int8(3)], [2, 2.999, -INF, NAN], "at least 3"),
-    (partial(at_least, 0), [0], NO_NUMBERS, "a number"),
-    (partial(positive), [1], NO_NUMBERS, "a number"),
-    (partial(inside, 0, 2), [1], NO_NUMBERS, "a number"),
+    (partial(at_least, 3), [3, 3.0, 4, INF, np.int8(3)], [2, 2.999, -INF, NAN], "be at least 3"),
+    (partial(at_least, 0), [0], NO_NUMBERS, "be a number"),
+    (partial(positive), [1], NO_NUMBERS, "be a number"),
+    (partial(inside, 0, 2), [1], NO_NUMBERS, "be a number"),
     (
         partial(whole, 3),
         [3, 2**63 - 1, np.int64(3), np.uint8(200)],
         [2, -3, 3.0, 3.5, NAN, INF, True, np.bool_(True), np.float64(3), "3", None, [3]],
-        "a whole number from 3 on",
+        "be a whole number from 3 on",
     ),
-    (finite, [0.5], [INF, -INF, NAN], "finite"),
+    (
+        partial(inside, 0, 1),
+        [0, 1, 0.5, np.float64(1.0), -0.0],
+        [-1e-9, 1.0000001, INF, NAN],
+        "lie between 0 and 1",
+    ),
+    (
+        partial(whole, 0),
+        [2**63 - 1],
+        [2**63, 2**70],
+        f"be a whole number from 0 on, and at most {2**63 - 1}",
+    ),
+    (finite, [0.5], [INF, -INF, NAN], "be finite"),
 ]
 
 
@@ -201,22 +186,10 @@ def test_a_check_names_every_value_at_fault_in_order(
     for value in right:
         assert check(value=value) == []
     for value in wrong:
-        assert check(lr=value) == [f"`lr` is {value!r}; it must be {what}"]
+        assert check(lr=value) == [f"`lr` is {value!r}; it must {what}"]
     faults = check(first=wrong[0], good=right[0], second=wrong[1])
     assert [fault.split("`")[1] for fault in faults] == ["first", "second"]
     assert check() == []
-
-
-def test_both_ends_lie_inside() -> None:
-    for value in (0, 1, 0.5, np.float64(1.0), -0.0):
-        assert inside(0, 1, value=value) == []
-    for value in (-1e-9, 1.0000001, INF, NAN):
-        assert inside(0, 1, gamma=value) == [f"`gamma` is {value!r}; it must lie between 0 and 1"]
-
-
-def test_a_whole_number_that_64_bits_do_not_hold_is_at_fault() -> None:
-    [fault] = whole(0, seed=2**63)
-    assert fault.startswith(f"`seed` is {2**63}; it must be a whole number from 0 on, and at most ")
 
 
 def test_a_choice_is_accepted_and_anything_else_is_at_fault() -> None:
@@ -235,20 +208,10 @@ def test_all_faults_stand_in_one_error_a_sentence_each() -> None:
     check_all()
     check_all([], (), iter(()), positive(lr=1), at_least(0, steps=0))
     with pytest.raises(ConfigError) as caught:
-        check_all(positive(lr=0), [], at_least(1, steps=0), (f"More {k}" for k in (1, 2)))
+        check_all(positive(lr=0), [], ["All is lost. Is it?"], (f"More {k}" for k in (1, 2)))
     assert str(caught.value) == (
-        "`lr` is 0; it must be above 0. `steps` is 0; it must be at least 1. More 1. More 2."
+        "`lr` is 0; it must be above 0. All is lost. Is it? More 1. More 2."
     )
-
-
-@pytest.mark.parametrize("sentence", ["All is lost.", "All is lost. Is it?"])
-def test_a_sentence_that_has_its_stop_gets_no_second_one(sentence: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        check_all([sentence])
-    assert str(caught.value) == sentence
-    with pytest.raises(ConfigError) as caught:
-        check_all([sentence], positive(lr=-1))
-    assert str(caught.value) == f"{sentence} `lr` is -1; it must be above 0."
 
 
 # -- as_config -----------------------------------------------------------------------------
@@ -354,28 +317,6 @@ def test_values_are_converted_to_the_types_of_their_fields(key, value, expected)
     assert repr(found) == repr(expected)  # 1 is not 1.0, and a list no tuple
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("sizes", {"size": 1}),
-        ("convs", [1, [2]]),
-        ("betas", [0.9]),
-        ("betas", [0.9, 0.99, 0.999]),
-        ("named", ["a", 1]),
-        ("none", [1]),
-        ("bare", 1),
-        ("convs", [[True]]),
-        ("convs", [None]),
-        ("widths", [0.5]),
-        ("widths", 0.5),
-        ("rates", ["fast"]),
-    ],
-)
-def test_tuples_and_unions_that_do_not_fit_are_refused(key: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=f"^`{key}` is .* was expected"):
-        as_config(Layers, {key: value})
-
-
 def test_fields_of_any_type_and_of_protocols_take_every_value() -> None:
     class Speaks(Protocol):
         def speak(self) -> None: ...
@@ -430,11 +371,22 @@ def test_an_object_of_the_fields_own_class_is_handed_on() -> None:
         ("hidden", "64", "`tuple[int, ...]`"),
         ("pair", {1, 2}, "`tuple[int, ...] | None`"),
         ("schedule", Config(), "Schedule | None`"),
+        ("sizes", {"size": 1}, "`"),
+        *(
+            ("convs", value, "`tuple[tuple[int, ...], ...]`")
+            for value in ([1, [2]], [[True]], [None])
+        ),
+        *(("betas", value, "`tuple[float, float]`") for value in ([0.9], [0.9, 0.99, 0.999])),
+        ("named", ["a", 1], "`tuple[int, str]`"),
+        ("none", [1], "`tuple[()]`"),
+        ("bare", 1, "`tuple`"),
+        *(("widths", value, "`tuple[int, ...] | int`") for value in ([0.5], 0.5)),
+        ("rates", ["fast"], "`tuple[float, ...]`"),
     ],
 )
 def test_a_value_of_another_type_is_refused(key: str, value: Any, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        as_config(Config, {key: value})
+        as_config(Config if hasattr(Config(), key) else Layers, {key: value})
     message = str(caught.value)
     assert message.startswith(f"`{key}` is {value!r}; ")
     assert message.endswith(f"{expected} was expected.")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.runtime.messaging.inbox import FINISH
+from tests.parallel.proxy import Proxy
 
 LOOPBACK = "tcp://127.0.0.1:0"
 
@@ -59,6 +62,28 @@ class Ears:
     def wait(self, ready: Callable[[], bool], timeout: float = 15.0, what: str = "") -> None:
         with self._changed:
             assert self._changed.wait_for(ready, timeout), what
+
+    def numbers(self, event: str = "n") -> list[Any]:
+        """Return the first arguments of the events of this name."""
+        return [args[0] for _, name, args in self.events if name == event]
+
+    @property
+    def has_finished(self) -> bool:
+        return any(event == FINISH for _, event, _ in self.events)
+
+
+@contextmanager
+def wired(**more: Any) -> Iterator[tuple[NodeRouter, NodeRouter, Proxy]]:
+    """Connect node 1 to node 0 over a wire; a node that a test has closed stays closed."""
+    with ExitStack() as stack:
+        hub = NodeRouter(hub_spec(2, **more))
+        stack.callback(hub.close, good_bye=False)
+        wire = stack.enter_context(Proxy(str(hub.address)))
+        leaf = NodeRouter(leaf_spec(1, wire.address, 2, **more))
+        stack.callback(leaf.close, good_bye=False)
+        for router in (hub, leaf):
+            router.wait_ready(10.0)
+        yield hub, leaf, wire
 
 
 def close_all(routers: Iterable[NodeRouter]) -> None:

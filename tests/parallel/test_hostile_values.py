@@ -156,15 +156,6 @@ UNSENDABLE: dict[str, Any] = {
 }
 QUICK = [name for name in UNSENDABLE if name != "doubled"]
 """Values that must be refused quickly: a node that is busy for seconds loses its peers."""
-SENDABLE: dict[str, Any] = {
-    "largest int": 2**64 - 1,
-    "smallest int": -(2**63),
-    "text": "a\u00e9\U0001f600",
-    "no dimension": np.array(5),
-    "bools made of other bytes": np.array([0, 1, 2, 255], np.uint8).view(bool)[::-1],
-    "conjugated": torch.tensor([1 + 2j]).conj(),
-    "with a gradient": torch.ones(2, requires_grad=True),
-}
 
 
 @pytest.mark.parametrize("name", UNSENDABLE)
@@ -176,18 +167,10 @@ def test_values_that_cannot_be_encoded_raise_at_the_sender(name: str) -> None:
         assert len(str(caught.value)) < 1_000
 
 
-@pytest.mark.parametrize("name", SENDABLE)
-def test_values_at_the_limits_arrive(name: str) -> None:
-    found = travel([SENDABLE[name]])[0]
-    if isinstance(SENDABLE[name], torch.Tensor):
-        assert torch.equal(found, SENDABLE[name].detach())
-    else:
-        assert np.array_equal(found, SENDABLE[name])
-
-
-def test_a_tensor_of_bools_made_of_other_bytes_arrives_as_bools() -> None:
+def test_bools_made_of_other_bytes_arrive_as_bools() -> None:
     sent = torch.tensor([0, 1, 2, 255], dtype=torch.uint8).view(torch.bool)
     assert travel(sent).tolist() == [False, True, True, True]
+    assert travel(sent.numpy()[::-1]).tolist() == [True, True, True, False]
 
 
 def test_the_error_has_the_path_of_the_value() -> None:
@@ -302,7 +285,7 @@ def test_a_ctx_value_that_cannot_be_encoded_is_left_out_with_one_warning(
             routers[0].publish_ctx({**values, "step": step})
             ears.wait(lambda step=step: ears.ctx.get(0, {}).get("step") == step)  # type: ignore[misc]
     assert set(ears.ctx[0]) == {"step"}
-    assert routers[1].num_rejected == 0
+    assert routers[1].links.dropped.count == 0
     stays = [r for r in caplog.records if "stays on node 0: " in r.getMessage()]
     assert len(stays) == len(values)
 
@@ -330,7 +313,7 @@ def test_a_name_or_an_argument_that_cannot_be_encoded_raises_at_the_caller(start
     routers[0].emit("said", 1)
     ears.wait(lambda: bool(ears.events))
     assert ears.events == [(0, "said", (1,))]
-    assert routers[1].num_rejected == 0
+    assert routers[1].links.dropped.count == 0
 
 
 @pytest.mark.parametrize("size", [200_000, MAX_META_BYTES - 1_100])
@@ -341,7 +324,7 @@ def test_many_large_text_events_arrive(start: Start, size: int) -> None:
         routers[0].emit("said", number, "x" * size)
     ears.wait(lambda: len(ears.events) == 20)
     assert [args[0] for _, _, args in ears.events] == [*range(20)]
-    assert routers[1].num_rejected == 0
+    assert routers[1].links.dropped.count == 0
 
 
 class RudeError(Exception):
@@ -381,7 +364,7 @@ def test_every_result_and_error_of_a_handler_is_answered(start: Start) -> None:
                 routers[0].call(1, f"give {k}", name, timeout=10.0)
         with pytest.raises(RemoteError, match="CancelledError"):
             routers[0].call(1, f"put off {k}", timeout=10.0)
-    assert routers[0].num_rejected == routers[1].num_rejected == 0
+    assert routers[0].links.dropped.count == routers[1].links.dropped.count == 0
 
 
 @pytest.mark.parametrize("error", [ValueError(), SystemExit(1), asyncio.CancelledError()])
@@ -408,8 +391,8 @@ def test_an_event_with_a_failing_constructor_affects_no_other_event(start: Start
     ears.wait(lambda: len(ears.events) == 90)
     assert [args[0] for _, _, args in ears.events] == [n for n in range(100) if n % 10]
     deadline = Deadline.after(10.0)
-    deadline.wait(routers[1].links.changed, lambda: routers[1].num_rejected == 10)
-    assert routers[1].num_rejected == 10
+    deadline.wait(routers[1].links.changed, lambda: routers[1].links.dropped.count == 10)
+    assert routers[1].links.dropped.count == 10
 
 
 def test_a_ctx_value_with_a_failing_constructor_is_dropped(start: Start, tmp_path: Path) -> None:

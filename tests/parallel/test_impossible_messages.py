@@ -89,9 +89,9 @@ def test_a_handshake_with_an_impossible_number_affects_no_other_node(
     with context, ExitStack() as stack:
         lanes = [stack.enter_context(as_node_2(context, job, lane)) for lane in Lane]
         for first_kept in (0, -5, 2**64 - 1):
-            before = job.hub.num_rejected
+            before = job.hub.links.dropped.count
             lanes[0].send_multipart(hello(first_kept=first_kept).frames())
-            wait_until(lambda before=before: job.hub.num_rejected > before)  # type: ignore[misc]
+            wait_until(lambda before=before: job.hub.links.dropped.count > before)  # type: ignore[misc]
             job.goes_on()
     assert "could not be handled" not in caplog.text
 
@@ -144,17 +144,17 @@ def test_every_dropped_message_is_counted(
     def send(frames: list[Any]) -> None:
         end.do(lambda: end.transport.send(link, Lane.CONTROL, frames))
 
-    before = hub.num_rejected
+    before = hub.links.dropped.count
     send(said(Kind.PING))  # before a handshake
-    wait_until(lambda: hub.num_rejected == before + 1)
+    wait_until(lambda: hub.links.dropped.count == before + 1)
     send(said(Kind.HELLO, GREETING))
     send(event(1))
     wait_until(lambda: 2 in hub.peers)
     with caplog.at_level(logging.WARNING):
         for name, message in DROPPED.items():
-            before = hub.num_rejected
+            before = hub.links.dropped.count
             send(message())
-            wait_until(lambda before=before: hub.num_rejected == before + 1, name)  # type: ignore[misc]
+            wait_until(lambda before=before: hub.links.dropped.count == before + 1, name)  # type: ignore[misc]
             assert hub.peers == (1, 2), name
     assert "could not be handled" not in caplog.text
 
@@ -162,11 +162,11 @@ def test_every_dropped_message_is_counted(
 def test_an_incomplete_large_message_is_counted(job: Job) -> None:
     context: zmq.Context[Any] = zmq.Context()
     with context, as_node_2(context, job, Lane.BULK) as lane:
-        before = job.hub.num_rejected
+        before = job.hub.links.dropped.count
         for stream in (1, 2):
             [announcement, *_] = split([bytes(9 * 2**20)], stream)
             lane.send_multipart(announcement)
-        wait_until(lambda: job.hub.num_rejected == before + 1)
+        wait_until(lambda: job.hub.links.dropped.count == before + 1)
 
 
 def test_a_peer_that_is_gone_gets_no_more_calls(cluster: Cluster, rogue: tuple[End, Link]) -> None:
@@ -202,4 +202,4 @@ def test_a_peer_with_a_thousand_malformed_messages_is_disconnected_and_may_retur
             end.wait(lambda turn=turn: len(end.ups) == turn + 1)  # type: ignore[misc]
     assert caplog.text.count("dropped the link to node 2 after 1001 malformed") == 2
     assert goes_on(cluster)
-    assert cluster.routers[0].num_rejected == 2 * (MAX_FAULTS + 1)
+    assert cluster.routers[0].links.dropped.count == 2 * (MAX_FAULTS + 1)

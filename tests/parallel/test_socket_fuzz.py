@@ -164,7 +164,7 @@ def test_an_unauthenticated_connection_does_no_harm(job: Job, name: str) -> None
     assert rss() - before < 40 * MEGABYTE
     assert {node_id for node_id, _, _ in job.ears.events} == {1}
     if name in COUNTED:
-        wait_until(lambda: job.hub.num_rejected >= 3)
+        wait_until(lambda: job.hub.links.dropped.count >= 3)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_a_peer_that_sends_garbage_affects_no_other_node(
         job.ears.wait(lambda: job.of_leaf() == list(range(job.sent)), 60.0)
         job.leaf.publish_ctx({"train_iter": 7})
         job.ears.wait(lambda: job.ears.ctx.get(1, {}).get("train_iter") == 7)
-        wait_until(lambda: job.hub.num_rejected >= NUM_MUTANTS // 10, seconds=30.0)
+        wait_until(lambda: job.hub.links.dropped.count >= NUM_MUTANTS // 10, seconds=30.0)
         found = {node_id for node_id, _, _ in job.ears.events}
         assert found == {1, 2}  # some of it was right, so the rest was near to it
     assert 1 in job.hub.peers

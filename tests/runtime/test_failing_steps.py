@@ -221,51 +221,45 @@ def test_an_error_of_a_function_ends_waits_of_every_other_shape(kind: str) -> No
     assert log in (["ended"], [])  # a coroutine may be cancelled before its first line
 
 
-@pytest.mark.parametrize("kind", ["coroutine", "async generator", "generator"])
-def test_an_error_of_every_other_shape_ends_the_wait_of_a_function(kind: str) -> None:
-    heard: list[object] = []
+async def _bad_coroutine(ctx: Context) -> None:
+    raise Broken
 
-    async def coroutine(ctx: Context) -> None:
+
+async def _bad_async_generator(ctx: Context) -> AsyncIterator[None]:
+    if ctx.total_step == 0:
         raise Broken
+    yield
 
-    async def async_generator(ctx: Context) -> AsyncIterator[None]:
-        if ctx.total_step == 0:
-            raise Broken
-        yield
 
-    def generator(ctx: Context) -> Iterator[None]:
-        if ctx.total_step == 0:
-            raise Broken
-        yield
+def _bad_generator(ctx: Context) -> Iterator[None]:
+    if ctx.total_step == 0:
+        raise Broken
+    yield
 
-    shapes: dict[str, Any] = {
-        "coroutine": coroutine,
-        "async generator": async_generator,
-        "generator": generator,
-    }
+
+@pytest.mark.parametrize("bad", [_bad_coroutine, _bad_async_generator, _bad_generator])
+def test_an_error_of_every_other_shape_ends_the_wait_of_a_function(bad: Any) -> None:
+    heard: list[object] = []
     with Task(async_mode=True) as task:
-        task.use(lambda ctx: heard.append(task.wait_for("never"))).use(shapes[kind])
+        task.use(lambda ctx: heard.append(task.wait_for("never"))).use(bad)
         with pytest.raises(Broken):
             task.run(max_step=1)
     assert heard in ([None], [])
 
 
+def fails_after(begins: threading.Event) -> Callable[[Context], None]:
+    """Return a middleware that raises once another one has begun."""
+
+    def bad(ctx: Context) -> None:
+        begins.wait(10.0)
+        raise Broken
+
+    return bad
+
+
 def _in_parallel(task: Task, wait: Any) -> None:
     begins = threading.Event()
-
-    def bad(ctx: Context) -> None:
-        begins.wait(10.0)
-        raise Broken
-
-    task.use(task.parallel(lambda ctx: wait(begins), bad))
-
-
-def _beside(task: Task, fn: Any, begins: threading.Event) -> None:
-    def bad(ctx: Context) -> None:
-        begins.wait(10.0)
-        raise Broken
-
-    task.use(fn).use(bad)
+    task.use(task.parallel(lambda ctx: wait(begins), fails_after(begins)))
 
 
 def _in_a_thread_of_a_coroutine(task: Task, wait: Any) -> None:
@@ -274,7 +268,7 @@ def _in_a_thread_of_a_coroutine(task: Task, wait: Any) -> None:
     async def coroutine(ctx: Context) -> None:
         await asyncio.to_thread(wait, begins)
 
-    _beside(task, coroutine, begins)
+    task.use(coroutine).use(fails_after(begins))
 
 
 def _in_a_coroutine_that_blocks_its_loop(task: Task, wait: Any) -> None:
@@ -283,13 +277,13 @@ def _in_a_coroutine_that_blocks_its_loop(task: Task, wait: Any) -> None:
     async def coroutine(ctx: Context) -> None:
         wait(begins)
 
-    _beside(task, coroutine, begins)
+    task.use(coroutine).use(fails_after(begins))
 
 
 def _in_a_listener(task: Task, wait: Any) -> None:
     begins = threading.Event()
     task.on("begin", lambda: wait(begins))
-    _beside(task, lambda ctx: task.emit("begin"), begins)
+    task.use(lambda ctx: task.emit("begin")).use(fails_after(begins))
 
 
 @pytest.mark.parametrize(
@@ -386,14 +380,10 @@ def test_what_waits_for_the_lock_does_not_begin_in_a_step_that_has_failed() -> N
         begins.set()
         task.wait_for("never")
 
-    def bad(ctx: Context) -> None:
-        begins.wait(10.0)
-        raise Broken
-
     with Task(async_mode=True) as task:
         task.use(wait, lock=True)
         task.use(lambda ctx: begins.wait(10.0) and log.append("has the lock"), lock=True)
-        task.use(bad)
+        task.use(fails_after(begins))
         with pytest.raises(Broken):
             task.run(max_step=1)
     assert log == []
@@ -465,15 +455,11 @@ def test_what_was_started_by_hand_does_not_outlive_an_error(ends_by: str) -> Non
         begins.set()
         heard.append(task.wait_for("never"))
 
-    def bad(ctx: Context) -> None:
-        begins.wait(10.0)
-        raise Broken
-
     def drive() -> None:
         with Task(async_mode=True) as task:
             task.forward(partial(wait, task))
             if ends_by == "sync":
-                task.forward(bad)
+                task.forward(fails_after(begins))
                 assert task.wait_for("never") is None  # here, before this thread meets the others
                 task.sync()
             begins.wait(10.0)

@@ -10,21 +10,29 @@ its peers, or that of node 0, from which it fetches the others (`rendezvous`).
 from __future__ import annotations
 
 import logging
+import random
 import socket
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from typing import Any
 
-from ding_lite.clock import SYSTEM_CLOCK
-from ding_lite.errors import AuthenticationError, ConfigError, DeadlineExceeded, TransportError
+from ding_lite.clock import SYSTEM_CLOCK, Deadline
+from ding_lite.errors import (
+    AuthenticationError,
+    ConfigError,
+    DeadlineExceeded,
+    RemoteError,
+    TransportError,
+)
 from ding_lite.interruption import Terminated
-from ding_lite.parallel.launch.elastic_join import join
 from ding_lite.parallel.launch.environment.base import Placement, names_this_machine
+from ding_lite.parallel.launch.membership import ENTRANCES, JOIN, read_roster
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.launch.rendezvous import RendezvousNode
 from ding_lite.parallel.network.address import LOOPBACK, Address, is_loopback
-from ding_lite.parallel.network.topology import HUB, NodeSpec, listeners, neighbours
+from ding_lite.parallel.network.topology import HUB, Growth, NodeSpec, listeners, neighbours
 from ding_lite.parallel.observe.metrics import own_directory
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.supervise.node_process import node_of
@@ -37,6 +45,8 @@ INTERRUPTED_LINGER_S = 5.0
 """Seconds that a node waits for lost peers after a signal has ended it."""
 LOOK_S = 1.0
 """Timeout of the test connection that explains why a peer is missing."""
+TRIES = 8
+"""The number of entrance ids to try; another joining node may use one at the same moment."""
 
 logger = logging.getLogger(__name__)
 
@@ -51,10 +61,7 @@ def tcp_only(protocol: str | None) -> str:
 
 
 def node_of_environment(plan: JobPlan, settings: Settings, attach_to: Sequence[str]) -> NodeSpec:
-    """Return the spec of the node that the environment describes.
-
-    `attach_to` has the address of node 0, or those of all peers with a lower id, in order of id.
-    """
+    """Return the spec of this node; `attach_to` has the address of node 0, or of all lower ids."""
     num_nodes, node_id = plan.num_nodes, settings.node_id
     if node_id is None:
         raise ConfigError(
@@ -80,7 +87,6 @@ def node_of_environment(plan: JobPlan, settings: Settings, attach_to: Sequence[s
 
 
 def first_elastic_node(plan: JobPlan) -> NodeSpec:
-    """Return the spec of the only node of an elastic job that starts with one."""
     [port] = plan.chosen_ports or [0]
     return plan.specs_at([str(Address("tcp", plan.address or LOOPBACK, port))], job="")[0]
 
@@ -88,11 +94,7 @@ def first_elastic_node(plan: JobPlan) -> NodeSpec:
 def joining_node(
     plan: JobPlan, settings: Settings, attach_to: Sequence[str], node_ids: Sequence[int] | None
 ) -> NodeSpec:
-    """Request a place in an elastic job from node 0, and return its spec.
-
-    If the program lists several roles, as that of the whole job does, the last one is this node's.
-    The same holds for further nodes of `ding-lite run`.
-    """
+    """Request a place in an elastic job; of several roles in a program the last is this node's."""
     node_ids = _places(node_ids, settings)
     if len(attach_to) != 1 or len(node_ids) > 1:
         raise ConfigError(
@@ -114,6 +116,77 @@ def joining_node(
         raise DeadlineExceeded(f"{error} {probe(desk)}") from error
 
 
+def join(
+    desk: str,
+    *,
+    plan: JobPlan,
+    requested_id: int | None,
+    roles: Iterable[str],
+    labels: Iterable[str],
+    listen: str,
+) -> NodeSpec:
+    """Request a place in the elastic job of node 0 at `desk`, and return its spec."""
+    try:
+        answer = _ask(desk, plan, requested_id, sorted(roles), sorted(labels))
+    except AuthenticationError as error:
+        raise AuthenticationError(
+            f"The job of node 0 at {desk} has not let this node join. It takes further nodes if it "
+            f"was started with `elastic=True` (or DING_LITE_ELASTIC=1), and with the same key. "
+            f"{error}"
+        ) from error
+    except RemoteError as error:
+        raise ConfigError(f"The job of node 0 at {desk} has no such place: {error}") from error
+    node_id, num_nodes = int(answer["node_id"]), int(answer["num_nodes"])
+    is_mesh = answer["topology"] == "mesh"
+    nodes = read_roster(answer["nodes"])
+    there = frozenset(answer["there"] if is_mesh else [HUB])
+    dials = {HUB: desk}
+    if is_mesh:
+        dials |= {node: at if node in there else "" for node, (_, at) in nodes.items() if node}
+    world = {node: names for node, (names, _) in nodes.items()}
+    labels = world[node_id] = frozenset(map(str, answer["labels"]))
+    return NodeSpec(
+        node_id=node_id,
+        num_nodes=num_nodes,
+        labels=labels,
+        listen=listen if is_mesh else None,
+        dials=dials,
+        peers=there,
+        key_file=plan.key_file,
+        startup_timeout=plan.startup_timeout,
+        world=tuple(world.get(node, frozenset()) for node in range(max(world) + 1)),
+        growth=Growth(str(answer["topology"]), num_nodes),
+        has_joined=True,
+        job=str(answer["job"]),
+    )
+
+
+def _ask(desk: str, plan: JobPlan, *request: Any) -> dict[str, Any]:
+    deadline = Deadline.after(plan.startup_timeout)
+    refusal: Exception | None = None
+    for entrance in random.sample(ENTRANCES, TRIES):
+        spec = NodeSpec(
+            node_id=entrance,
+            num_nodes=0,
+            labels=frozenset(),
+            incarnation=time.time_ns(),
+            dials={HUB: desk},
+            peers=frozenset({HUB}),
+            key_file=plan.key_file,
+            startup_timeout=deadline.remaining,
+        )
+        with closing(NodeRouter(spec)) as router:
+            try:
+                router.wait_ready()
+                answer: dict[str, Any] = router.call(
+                    HUB, JOIN, *request, timeout=deadline.remaining
+                )
+                return answer
+            except AuthenticationError as error:
+                refusal = error
+    raise refusal or AuthenticationError("no entrance was tried.")
+
+
 def _places(node_ids: Sequence[int] | None, settings: Settings) -> Sequence[int]:
     if node_ids is None:
         return () if settings.node_id is None else (settings.node_id,)
@@ -123,10 +196,7 @@ def _places(node_ids: Sequence[int] | None, settings: Settings) -> Sequence[int]
 def _addresses_to_dial(
     node_id: int, lower: Sequence[int], attach_to: Sequence[str]
 ) -> tuple[str | None, Sequence[str]]:
-    """Return the address of node 0, if it is known, and those of the peers with lower ids.
-
-    A single address is that of node 0, which knows the others; several are those of all lower ids.
-    """
+    """Return the address of node 0, if known, and those of lower ids; a single one is node 0's."""
     if node_id != HUB and len(attach_to) == 1:
         [desk] = attach_to
         return desk, [desk if peer == HUB else "" for peer in lower]
@@ -158,10 +228,7 @@ def _interface(desk: str | None, key_file: str | None) -> str:
 
 
 def _port(ports: Sequence[int], node_id: int, num_nodes: int, *, may_be_free: bool) -> int:
-    """Return this node's port; the variable holds that port alone, or the ports of all nodes.
-
-    Without the variable it is 0, any free port, if node 0 tells the others the chosen port.
-    """
+    """Return this node's port; without one it is 0, any free port, if node 0 tells the others."""
     if not ports and may_be_free:
         return 0
     if len(ports) == 1:
@@ -186,11 +253,7 @@ def _tcp(addresses: Sequence[str]) -> list[str]:
 
 
 def node_of_launcher(plan: JobPlan, place: Placement) -> NodeSpec:
-    """Return the spec of the node that a launcher has started in this process.
-
-    Node k listens on the k-th port of the plan, on its own machine. The launcher runs the same
-    program everywhere, so each node knows the roles of all.
-    """
+    """Return the spec of this node, which listens on its own machine at its port of the plan."""
     node_id, links, ports = place.node_id, plan.edges, plan.chosen_ports
     if links and not place.on_one_machine:
         _check_machines(plan, place)
@@ -246,11 +309,7 @@ def _all_interfaces(host: str) -> str:
 def attached_node(
     plan: JobPlan, settings: Settings, attach_to: Sequence[str], node_ids: Sequence[int] | None
 ) -> NodeSpec:
-    """Return the spec of a node that attaches to a running job.
-
-    It connects to the nodes 0, 1, ... at the given addresses, and receives the number of nodes
-    from them.
-    """
+    """Return the spec of a node that attaches to the nodes 0, 1, ... of a running job."""
     node_ids = _places(node_ids, settings)
     if plan.num_nodes != 1 or len(node_ids) != 1:
         raise ConfigError(

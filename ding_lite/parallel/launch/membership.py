@@ -26,7 +26,7 @@ from ding_lite.parallel.network.topology import HUB, Growth, NodeSpec
 from ding_lite.parallel.router.calls import Handler
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
-from ding_lite.parallel.tree.router import make_router
+from ding_lite.parallel.tree.relay import make_router
 from ding_lite.runtime.messaging.labels import check_labels, count_roles, node_labels
 
 JOIN = "ding_lite.join"
@@ -115,7 +115,6 @@ class ElasticRouter(NodeRouter):
         self._membership.wait_complete(deadline)
 
     def close(self, *, good_bye: bool = True, linger: float | None = None) -> None:
-        """Close both routers; see `NodeRouter.close`."""
         try:
             if self._entrance is not None:
                 self._entrance.close(good_bye=good_bye, linger=linger)
@@ -131,7 +130,6 @@ class ElasticRouter(NodeRouter):
 
 
 def router_of(spec: NodeSpec, **parts: Any) -> NodeRouter:
-    """Make the router of a node; the arguments are as for `NodeRouter`."""
     return ElasticRouter(spec, **parts) if spec.growth else make_router(spec, **parts)
 
 
@@ -153,11 +151,7 @@ class Registry:
     # -- joining -----------------------------------------------------------------------------
 
     def join(self, asker: int, requested_id: Any, roles: Any, labels: Any) -> Future[Any]:
-        """Assign a place, once all earlier requests are settled.
-
-        Returns:
-            The id and labels of the node, and the members of the job.
-        """
+        """Assign a place after earlier requests; answer with id, labels and members of the job."""
         if requested_id is not None and (
             type(requested_id) is not int or not 0 < requested_id < ENTRANCES[0]
         ):

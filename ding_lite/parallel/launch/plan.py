@@ -37,10 +37,7 @@ MOST_NODES = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class JobPlan:
-    """The checked arguments of a job.
-
-    A field that is None is read from `settings`, or has its default.
-    """
+    """The checked arguments of a job; None is read from `settings`, or has a default."""
 
     num_nodes: int
     topology: Topology | None = None
@@ -167,7 +164,6 @@ class JobPlan:
         )
 
     def specs(self, directory: PrivateDirectory) -> tuple[NodeSpec, ...]:
-        """Return the spec of each node; choose free ports if needed."""
         if self.protocol == "ipc":
             where = [str(directory.socket_of(node_id)) for node_id in range(self.num_nodes)]
         else:

@@ -103,10 +103,7 @@ def _can_be_dialled(text: str) -> bool:
 
 
 class AddressFollower:
-    """Announce a node to node 0, and dial its peers at the addresses that node 0 sends.
-
-    It requests the addresses of peers with an empty address in `spec.dials`.
-    """
+    """Announces a node to node 0, and dials peers without a known address where node 0 says."""
 
     def __init__(self, spec: NodeSpec) -> None:
         self._spec = spec
@@ -202,7 +199,6 @@ class RendezvousNode:
         return router
 
     def wait_ready(self) -> None:
-        """Block until node 0 and every peer are connected."""
         if self._rendezvous_router is not None and self._spec.node_id != HUB:
             self._ask_for_entry(self._rendezvous_router)
         self.router.wait_ready()
@@ -222,7 +218,6 @@ class RendezvousNode:
                 raise refusal from None
 
     def close(self, *, good_bye: bool, linger: float | None = None) -> None:
-        """Close both routers; see `NodeRouter.close`."""
         try:
             if self._rendezvous_router is not None:
                 self._rendezvous_router.close(good_bye=good_bye, linger=linger)
@@ -231,7 +226,6 @@ class RendezvousNode:
 
 
 def rendezvous_spec(spec: NodeSpec, others: frozenset[int]) -> NodeSpec:
-    """Return the spec of a node's second router, for rendezvous only."""
     is_hub = spec.node_id == HUB
     return replace(
         spec,

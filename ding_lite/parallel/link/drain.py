@@ -31,13 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class Drain:
-    """The wait of a leaving node until its peers have received everything.
-
-    Args:
-        spec: The node's place.
-        sessions: The session with each peer.
-        clock: Measures the waits.
-    """
+    """The wait of a leaving node until its peers have received everything."""
 
     def __init__(self, spec: NodeSpec, sessions: Mapping[int, Session], clock: Clock) -> None:
         self._spec = spec
@@ -54,27 +48,15 @@ class Drain:
         self._has_warned = False
 
     def begin(self, *, good_bye: bool, linger: float, has_more: Callable[[], bool]) -> None:
-        """Begin to leave.
-
-        Args:
-            good_bye: Whether to send a good-bye; otherwise only connected peers are waited for.
-            linger: Seconds to wait for a peer since its last message.
-            has_more: Returns whether there are messages to send that the sessions do not hold yet.
-        """
+        """Begin to wait; `has_more` tells of messages that the sessions do not hold yet."""
         self._began_at = self._clock.now()
         self._sends_good_bye, self._linger, self._has_more_to_send = good_bye, linger, has_more
 
     def cancel(self) -> None:
-        """End the wait."""
         self.is_cancelled = True
 
     def note_ended(self, peer: int, incarnation: int) -> None:
-        """Note that the process of a peer has ended, and receives nothing more.
-
-        Args:
-            peer: The peer.
-            incarnation: The last incarnation that has ended; a later one may already run.
-        """
+        """Note that a peer's process has ended, up to this incarnation: it receives no more."""
         self._ended[peer] = max(incarnation, self._ended.get(peer, 0))
 
     @property
@@ -106,7 +88,6 @@ class Drain:
         return until
 
     def report(self) -> None:
-        """Log the peers that have not acknowledged all events."""
         for peer, num_events in self._missing().items():
             logger.warning(
                 "node %d has left, and node %d misses %s: %s",
@@ -169,7 +150,6 @@ class Drain:
         return began_at + FLUSH_TIMEOUT_S
 
     def _since(self, session: Session, state: str) -> float:
-        """Return when a peer was first seen in a state."""
         if self._states.get(session.peer_id, ("", 0.0))[0] != state:
             self._states[session.peer_id] = state, self._clock.now()
         return self._states[session.peer_id][1]

@@ -18,13 +18,7 @@ _MAX_SENDERS = 1_024
 
 
 class DroppedMessages:
-    """Counts dropped messages, warns of them, and drops the link of a node that sends too many.
-
-    Args:
-        clock: Measures the pauses between warnings.
-        owner: Returns the node that is proved to own a link, if any.
-        drop: Drops a link.
-    """
+    """Counts dropped messages, warns of them, and drops the link of a node that sends too many."""
 
     def __init__(
         self, clock: Clock, *, owner: Callable[[Link], int | None], drop: Callable[[Link], None]
@@ -39,13 +33,7 @@ class DroppedMessages:
         self._faults: dict[Link | int, int] = {}
 
     def add(self, reason: str, link: Link | None = None) -> None:
-        """Count a dropped message, and log some of them.
-
-        Args:
-            reason: The fault of the message.
-            link: The link of the message, if the sender is at fault; after too many of its faults
-                the link is dropped as well.
-        """
+        """Count a dropped message, and log some; a given `link` is that of a sender at fault."""
         self.count += 1
         if link is not None:
             self.num_faults += 1

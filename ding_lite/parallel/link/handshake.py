@@ -42,12 +42,7 @@ class _PlaceTaken(CodecError):
 
 
 class LinkTable:
-    """The link that each peer is bound to.
-
-    Args:
-        transport: Moves the messages.
-        sessions: The session with each peer.
-    """
+    """The link that each peer is bound to."""
 
     def __init__(self, transport: Transport, sessions: Mapping[int, Session]) -> None:
         self.of_peers: dict[int, Link] = {}
@@ -66,7 +61,6 @@ class LinkTable:
         self.peers[link] = peer
 
     def unbind(self, peer: int) -> None:
-        """Note that a peer's link has broken."""
         self._unlink(peer)
         self._sessions[peer].close_link()
 
@@ -76,7 +70,6 @@ class LinkTable:
             self._transport.forget(old)
 
     def send(self, link: Link, envelope: Envelope) -> bool:
-        """Send a small message; return whether the link exists."""
         return self._transport.send(link, Lane.CONTROL, envelope.frames())
 
     def send_once(self, link: Link, envelope: Envelope) -> None:
@@ -87,20 +80,11 @@ class LinkTable:
             self.send(link, envelope)
 
     def ping(self, peer: int, link: Link) -> bool:
-        """Send a heartbeat; return whether the link exists."""
         return self.send(link, self._sessions[peer].ping())
 
 
 class Handshake:
-    """Exchanges greetings with the peers of a node, or refuses them.
-
-    Args:
-        spec: The node's place.
-        sessions: The session with each peer.
-        table: The link of each peer.
-        isolation: Notes that another process has taken this node's place.
-        clock: Measures the pauses between warnings.
-    """
+    """Exchanges greetings with the peers of a node, or refuses them."""
 
     def __init__(
         self,
@@ -121,7 +105,6 @@ class Handshake:
         """Peers that still hold an old link to this incarnation, and when to greet them again."""
 
     def introduce(self, link: Link, peer: int) -> None:
-        """Greet the peer on a link that this node has dialled."""
         self._greet_again_at.pop(peer, None)
         self._table.bind(link, peer)
         self._table.send(link, self._sessions[peer].greeting(Kind.HELLO))
@@ -135,11 +118,7 @@ class Handshake:
                 self._table.send(link, session.greeting(Kind.HELLO))
 
     def greet(self, link: Link, envelope: Envelope, now: float) -> list[Arrival]:
-        """Accept a greeting and answer it, or refuse it; the sender waits for the answer.
-
-        Raises:
-            CodecError: The greeting is refused.
-        """
+        """Accept a greeting and answer it; or refuse it, which its sender waits for, and raise."""
         peer = envelope.src
         session = self._sessions[peer]
         try:
@@ -184,21 +163,11 @@ class Handshake:
             )
 
     def ask(self, link: Link, peer: int) -> None:
-        """Ask a peer for its greeting if it sends anything before it: this node may have restarted.
-
-        It asks once per link: the peer has sent all further messages before it gets the request.
-        """
+        """Ask a peer, once a link, for the greeting that has to come before all else."""
         self._table.send_once(link, self._sessions[peer].greeting(Kind.REFUSE))
 
     def refuse(self, link: Link, peer: int, reason: str, *, holder: int = 0) -> None:
-        """Send a refusal.
-
-        Args:
-            link: Where the refused process waits for the answer.
-            peer: The node id that it greeted with.
-            reason: The reason, as a sentence; empty if the header of the message says it all.
-            holder: The incarnation that has the place of that node, if that is the reason.
-        """
+        """Refuse a process that greets as `peer`; `holder` is the incarnation in its place."""
         refusal = Envelope(
             kind=Kind.REFUSE,
             src=self._spec.node_id,
@@ -210,14 +179,7 @@ class Handshake:
         self._table.send(link, refusal)
 
     def take_refusal(self, link: Link, envelope: Envelope, now: float) -> bool:
-        """Greet a node that asks for it, or note why it refuses this node.
-
-        Returns:
-            Whether this node considered the session open.
-
-        Raises:
-            CodecError: The message is no refusal, or this node has not greeted on that link.
-        """
+        """Greet a node that asks for it, or note its refusal; return whether it was open."""
         session = self._sessions[envelope.src]
         body = decode(envelope.meta, envelope.buffers)
         if not isinstance(body, str):
@@ -258,11 +220,7 @@ class Handshake:
         return bool(self._refused_by)
 
     def check_refusals(self) -> None:
-        """Raise if a peer refuses this node.
-
-        Raises:
-            AuthenticationError: A peer refuses it; the message says why.
-        """
+        """Raise AuthenticationError if a peer refuses this node."""
         for peer, reason in self._refused_by.items():
             raise AuthenticationError(
                 f"Node {peer} has refused node {self._spec.node_id}: {reason} All nodes of a job "
@@ -270,7 +228,6 @@ class Handshake:
             )
 
     def timed_out(self, missing: Sequence[int], timeout: float) -> DeadlineExceeded:
-        """Make the error for peers that have not greeted in time."""
         spec = self._spec
         peers = ", ".join(map(self._place_of, missing))
         of_all = f" of {spec.num_nodes}" if spec.num_nodes else ""
@@ -291,12 +248,7 @@ class Handshake:
 
 
 class Isolation:
-    """Detects that a node cannot reach its job; called with the lock of the links held.
-
-    Args:
-        spec: The node's place.
-        sessions: The session with each peer.
-    """
+    """Detects that a node cannot reach its job."""
 
     def __init__(self, spec: NodeSpec, sessions: Mapping[int, Session]) -> None:
         self._spec = spec

@@ -45,15 +45,8 @@ PLACE_GIVEN_UP = (
 class Links:
     """A node's links to its peers; the sink of its transport.
 
-    Args:
-        spec: The node's place.
-        transport: Moves the messages.
-        clock: Measures silence and waits.
-        nearby: The peers that may share memory with this node.
-        memory: The name of that memory.
-        on_arrival: Called with each peer's arrivals, on the thread that reads them.
-        on_lost: Called with a peer that is gone without a good-bye, on the same thread.
-        on_tick: Called in each iteration of the transport, on the same thread.
+    Peers that are `nearby` may share the `memory` of that name. Callbacks run on the thread that
+    reads messages; `on_lost` gets a peer that is gone without a good-bye.
     """
 
     def __init__(
@@ -119,13 +112,6 @@ class Links:
     # -- from the program's threads ----------------------------------------------------------
 
     def start(self) -> None:
-        """Listen and dial.
-
-        Raises:
-            ConfigError: Other machines can reach the address, or it is on another machine and there
-                is no key.
-            TransportError: The address cannot be taken.
-        """
         if self._spec.listen is not None:
             self.address = self._transport.listen(self._spec.listen)
         for peer, address in self._spec.dials.items():
@@ -135,7 +121,6 @@ class Links:
 
     @property
     def connected(self) -> tuple[int, ...]:
-        """The ids of the nodes that are connected."""
         with self.lock:
             return tuple(sorted(peer for peer, session in self.sessions.items() if session.is_open))
 
@@ -145,12 +130,10 @@ class Links:
         self._transport.wake()
 
     def flush(self, to: int | None = None) -> None:
-        """Send waiting messages of the sessions, with `lock` held; a single small one at once.
+        """Send waiting messages, with `lock` held; a single small one at once.
 
         This saves the way over the transport's thread, which is most of the cost of such a message.
-
-        Args:
-            to: The only peer with a waiting message; None for any.
+        If only one peer has waiting messages, it is `to`.
         """
         is_signal_handler, self._is_flushing = self._is_flushing, True
         if is_signal_handler:  # it has interrupted another call of `flush`
@@ -177,12 +160,7 @@ class Links:
         self.changed.notify_all()
 
     def wait_ready(self, timeout: float | None) -> None:
-        """Block until every peer has greeted, or `stop_waiting` is called.
-
-        Raises:
-            DeadlineExceeded: A peer has not greeted in time; the message names it.
-            AuthenticationError: A peer has refused this node; the message says why.
-        """
+        """Block until every peer has greeted or `stop_waiting`; raise if one refuses or is late."""
         with self.lock:
             in_time = Deadline.after(timeout, self._clock).wait(
                 self.changed,
@@ -206,13 +184,10 @@ class Links:
     def close(self, *, good_bye: bool, linger: float, has_more: Callable[[], bool]) -> None:
         """Wait until the peers have received everything, and exchange good-byes.
 
-        A transport may drop what a peer has not read when it disconnects, so this node stays
-        until the peers have answered its good-bye, which is the last thing that it sends.
-
-        Args:
-            good_bye: Whether to send a good-bye.
-            linger: Seconds to wait for a peer since its last message.
-            has_more: Returns whether there are messages to send that the sessions do not hold yet.
+        A transport may drop what a peer has not read when it disconnects, so this node stays until
+        the peers have answered its good-bye, which is the last thing that it sends. It waits for a
+        peer for `linger` seconds since its last message; `has_more` tells of messages that the
+        sessions do not hold yet.
         """
         with self.lock:
             for session in self.sessions.values():
@@ -231,7 +206,6 @@ class Links:
             self.drain.report()
 
     def hurry(self) -> None:
-        """Make `close` stop waiting for peers."""
         with self.lock:
             self.drain.cancel()
             self.changed.notify_all()
@@ -248,18 +222,13 @@ class Links:
             self._isolation.settle()
 
     def end(self) -> None:
-        """Close all sessions, since the transport is closed."""
         with self.lock:
             for session in self.sessions.values():
                 session.close_link()
             self._update()
 
     def redial(self, peer: int, address: str) -> None:
-        """Dial a peer at another address from now on; it is lost until it has answered there.
-
-        Raises:
-            ConfigError: This node does not dial the peer, but the peer dials this node.
-        """
+        """Dial a peer at another address from now on; it is lost until it has answered there."""
         if peer not in self._spec.dials:
             raise ConfigError(
                 f"Node {self._spec.node_id} dials the nodes {sorted(self._spec.dials)}, and not "
@@ -270,15 +239,7 @@ class Links:
         self.wake()
 
     def admit(self, peer: int, *, lasting: Iterable[Encoded] = ()) -> bool:
-        """Add a peer, which may connect from now on.
-
-        Args:
-            peer: The node.
-            lasting: Earlier events to send to it.
-
-        Returns:
-            Whether it is a new peer.
-        """
+        """Add a peer, which gets the earlier events `lasting`; return whether it is a new one."""
         with self.lock:
             is_new = peer not in self.sessions
             if is_new:
@@ -310,12 +271,10 @@ class Links:
     # -- called by the transport, on its thread ----------------------------------------------
 
     def on_up(self, link: Link, node_id: int) -> None:
-        """Greet the peer on a link that this node has dialled."""
         with self.lock:
             self._handshake.introduce(link, node_id)
 
     def on_message(self, link: Link, frames: list[Frame]) -> None:
-        """Process a message: drop it, or deliver its arrivals."""
         try:
             envelope = Envelope.from_frames(frames)
             arrivals = self._take(link, envelope)
@@ -337,7 +296,6 @@ class Links:
                 logger.exception("a listener of node %d's router has raised", self._spec.node_id)
 
     def on_down(self, link: Link) -> None:
-        """Close the session of a dialled link that has broken."""
         with self.lock:
             peer = self._table.peers.get(link)
             if peer is not None:
@@ -366,7 +324,6 @@ class Links:
             self._note_lost(peer)
 
     def on_refused(self, node_id: int, reason: str) -> None:
-        """Note that a dialled node refuses this one."""
         with self.lock:
             self._handshake.note_refusal(node_id, reason)
             self._update()

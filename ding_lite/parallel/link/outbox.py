@@ -45,7 +45,6 @@ class SentEvents:
 
     @property
     def has_room(self) -> bool:
-        """Whether another event may be posted."""
         return (
             len(self.waiting) + len(self._unacked) < MAX_EVENTS and self._nbytes < MAX_EVENT_BYTES
         )
@@ -57,7 +56,6 @@ class SentEvents:
 
     @property
     def num_unacknowledged(self) -> int:
-        """The number of events that the peer has not acknowledged."""
         return len(self.waiting) + len(self._unacked)
 
     @property
@@ -67,10 +65,7 @@ class SentEvents:
         return kept[0][0] if kept else self.last_posted + 1
 
     def post(self, event: Encoded, *, lasting: bool = False) -> int:
-        """Queue an event, encoded by `encode_event`; return its number.
-
-        A lasting event is also sent to every further incarnation of the peer.
-        """
+        """Queue an encoded event, a lasting one for all incarnations; return its number."""
         if lasting:
             self._lasting.append(event)
         self.last_posted += 1
@@ -85,7 +80,6 @@ class SentEvents:
             self.post(event)
 
     def acknowledge(self, seen: int) -> None:
-        """Drop the events up to this number."""
         before = len(self._unacked) + len(self.waiting)
         while self._unacked and self._unacked[0][0] <= seen:
             self._nbytes -= self._unacked.popleft()[2]
@@ -108,11 +102,7 @@ class SentEvents:
         return number, pack_batch([event.meta])
 
     def next_batch(self) -> tuple[int, bytes, Sequence[memoryview]]:
-        """Take a batch of small events from the queue, or a single event with buffers.
-
-        Returns:
-            The number of the first event, the batch, and the buffers.
-        """
+        """Take a batch of small events, or one with buffers, and its first number."""
         first, encoded, _ = self.waiting[0]
         if encoded.buffers:
             self._unacked.append(self.waiting.popleft())
@@ -140,12 +130,10 @@ class SentState:
 
     @property
     def is_due(self) -> bool:
-        """Whether a message should be sent."""
         return bool(self._changed) and self._under_way is None
 
     @property
     def is_flushed(self) -> bool:
-        """Whether the peer has read all values."""
         return not (self._changed or self._under_way)
 
     def offer(self, values: Mapping[str, Any]) -> None:
@@ -164,7 +152,6 @@ class SentState:
             self._under_way = None
 
     def take_credit(self, envelope: Envelope) -> list[Dropped]:
-        """Note that the peer has read the message."""
         number = envelope.seq
         if self._under_way is not None and self._under_way[0] == number:
             self._under_way = None

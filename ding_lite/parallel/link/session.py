@@ -49,12 +49,7 @@ _UNORDERED = (Kind.STATE, Kind.CALL, Kind.REPLY)
 
 
 class Session:
-    """One node's side of a link to a peer.
-
-    Args:
-        me: The identity of this node.
-        peer_id: The peer.
-    """
+    """One node's side of a link to a peer."""
 
     def __init__(self, me: Identity, peer_id: int) -> None:
         self.peer_id = peer_id
@@ -100,12 +95,10 @@ class Session:
 
     @property
     def labels(self) -> frozenset[str]:
-        """The labels of the peer; none before it has greeted."""
         return frozenset() if self.peer is None else self.peer.labels
 
     @property
     def has_waiting(self) -> bool:
-        """Whether events, calls or answers wait to be sent."""
         return bool(self.events.waiting or self._calls)
 
     @property
@@ -145,7 +138,6 @@ class Session:
     # -- greetings -----------------------------------------------------------------------
 
     def greeting(self, kind: Kind) -> Envelope:
-        """Make the greeting of this node: HELLO, or WELCOME in reply."""
         seen_incarnation = self.peer.incarnation if self.peer is not None else 0
         body = {
             "num_nodes": self._me.num_nodes,
@@ -159,11 +151,7 @@ class Session:
         return self._envelope(kind, body=encode(body))
 
     def greet(self, envelope: Envelope, now: float) -> list[Arrival]:
-        """Take the peer's HELLO or WELCOME, and open the session.
-
-        Raises:
-            CodecError: The message is no greeting of a node of this job.
-        """
+        """Take the peer's HELLO or WELCOME, and open the session, or raise CodecError."""
         body = read_greeting(decode(envelope.meta, envelope.buffers), envelope.src)
         peer = Identity(
             envelope.src,
@@ -203,11 +191,7 @@ class Session:
         return [Joined(peer, is_new)]
 
     def _check_counts(self, body: Mapping[str, Any], *, is_new: bool) -> None:
-        """Refuse a greeting after which events would be skipped or lost.
-
-        Raises:
-            CodecError: The counts of the greeting contradict those of this node.
-        """
+        """Refuse a greeting after which events would be skipped or lost."""
         first_kept, seen = body["first_kept"], body["seen"]
         if not is_new and first_kept > self._last_seen + 1:
             raise CodecError(
@@ -237,11 +221,7 @@ class Session:
     # -- received -------------------------------------------------------------------
 
     def take(self, envelope: Envelope, now: float) -> list[Arrival]:
-        """Process any message but a greeting.
-
-        Raises:
-            CodecError: The body is no message.
-        """
+        """Process any message but a greeting."""
         if self.peer is None or envelope.incarnation != self.peer.incarnation or not self.is_open:
             return self._take_late(envelope)
         if envelope.ack > self.events.last_posted:
@@ -274,7 +254,6 @@ class Session:
         return []
 
     def _take_events(self, envelope: Envelope) -> list[Arrival]:
-        """Read a batch of events, and drop repeated ones."""
         arrivals: list[Arrival] = []
         for seq, meta in enumerate(read_batch(envelope), start=envelope.seq):
             if seq != self._last_seen + 1:
@@ -328,7 +307,6 @@ class Session:
             self._credit_due = number
 
     def is_silent(self, now: float) -> bool:
-        """Return whether nothing was received for too long."""
         return self.is_open and now - self.received_at >= SILENCE_S
 
     # -- sending --------------------------------------------------------------
@@ -387,7 +365,6 @@ class Session:
 
     @property
     def _has_more(self) -> bool:
-        """Whether a message should be sent at once."""
         if self.events.waiting or self._credit_due or self._is_urgent:
             return True
         if self._calls:
@@ -395,11 +372,9 @@ class Session:
         return self.state.is_due and self.peer_has_greeted
 
     def ping(self) -> Envelope:
-        """Make a heartbeat."""
         return self._envelope(Kind.PING)
 
     def acknowledgement(self) -> Envelope:
-        """Make an acknowledgement of all received messages, the good-bye included."""
         return self._envelope(Kind.ACK)
 
     def good_bye(self) -> Envelope:

@@ -77,9 +77,6 @@ def keep_freed_memory() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Make glibc return all freed memory to the system; do nothing without glibc.
-
-    It is the opposite of `keep_freed_memory`, for use after a flood of unwanted messages.
-    """
+    """Make glibc return all freed memory, after a flood of messages; nothing without glibc."""
     with suppress(AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)

@@ -125,7 +125,6 @@ def remove_left_over(names: Sequence[str] | None = None) -> int:
 
 
 def remove_own() -> None:
-    """Remove the segments of this process, before it is ended."""
     for path in DIRECTORY.glob(f"{PREFIX}*-{os.getpid()}-*"):
         path.unlink(missing_ok=True)
 
@@ -147,9 +146,6 @@ class Segment:
 
     A slot takes memory from its first use on, and a fourth slot is used only while the others are
     still needed.
-
-    Raises:
-        OSError: The file cannot be made, or there is no room for it.
     """
 
     def __init__(self, job: str, *, slot_bytes: int, num_slots: int = MIN_SLOTS) -> None:
@@ -185,11 +181,7 @@ class Segment:
         return all(lease() is None for lease in self._leases)
 
     def write(self, encoded: Encoded) -> Published | None:
-        """Copy a value into a free slot; return None if there is none.
-
-        Raises:
-            OSError: There is no memory left for one more slot.
-        """
+        """Copy a value into a free slot; return None without one. OSError: no memory for it."""
         slot = self._free_slot()
         if slot is None:
             return None
@@ -271,12 +263,7 @@ def _create(job: str) -> tuple[str, int]:
 
 
 class SegmentReader:
-    """The reader's side of a segment, for one thread. The announced name may be untrusted.
-
-    Raises:
-        Overtaken: The file does not exist any more.
-        CodecError: The file is no segment of this user.
-    """
+    """The reader's side of a segment, for one thread. The announced name may be untrusted."""
 
     def __init__(self, name: str) -> None:
         if type(name) is not str or not _NAME.fullmatch(name):
@@ -312,14 +299,9 @@ class SegmentReader:
     def read(
         self, allocate: Callable[[int], memoryview], version: int = 0
     ) -> tuple[bytes, list[memoryview]]:
-        """Copy a version, or the newest one if that was overwritten, to allocated memory.
+        """Copy a version, or the newest one if that was overwritten, as `decode` takes it.
 
-        Returns:
-            Meta and buffers, as `decode` takes them.
-
-        Raises:
-            Overtaken: Nothing is published, or every copy was overtaken by the writer.
-            CodecError: The slot holds no value.
+        Raise Overtaken if nothing is published, or every copy was overtaken by the writer.
         """
         for _ in range(_TRIES):
             sequences = self._sequences()
@@ -388,11 +370,7 @@ class SegmentReader:
 
 
 def _open(path: Path, flags: int) -> int:
-    """Open a segment, if it is a private file of this user.
-
-    Raises:
-        OSError: The file is not private to this user, or cannot be opened.
-    """
+    """Open a segment, if it is a private file of this user."""
     fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     status = os.fstat(fd)
     private = stat.S_IMODE(status.st_mode) == 0o600 and status.st_uid == os.getuid()

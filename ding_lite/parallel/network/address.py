@@ -57,7 +57,6 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read an address as a user writes it."""
         scheme, separator, rest = text.partition("://")
         if not separator or scheme not in SCHEMES:
             raise ConfigError(
@@ -134,10 +133,7 @@ def check_listening(address: Address, *, key_file: str | None) -> None:
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """Return different ports that are free at the moment.
-
-    They are not reserved: another process may take one before the caller does.
-    """
+    """Return different ports that are free now; another process may take one meanwhile."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sockets = [socket.socket(family, socket.SOCK_STREAM) for _ in range(count)]
     try:

@@ -83,7 +83,6 @@ class MessageTrace(Traced):
             tracer.arrow("f", "ctx", key, where, began_ns)
 
     def answered(self, peer: int, call: CallArrived, began_ns: int) -> None:
-        """Draw the run of a handler, and its answer."""
         tracer = self._since(began_ns)
         if tracer is not None and not call.name.startswith(SERVICES):
             asker = self._process_of(peer)

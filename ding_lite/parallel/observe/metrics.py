@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -36,7 +36,6 @@ State: TypeAlias = Literal[
 ]
 """The state of a node in its own record. Only a reader can find that the node is gone."""
 ENDED: tuple[State, ...] = ("ended", "failed")
-STATES: tuple[State, ...] = get_args(State)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,10 +144,7 @@ class MetricsFile:
 
 @contextmanager
 def own_directory() -> Iterator[str | None]:
-    """Make a private directory for a node of a job that has none; yield None if that fails.
-
-    It is deleted at the end of the `with` block.
-    """
+    """Make a private directory for the `with` block, for a node without one; None if that fails."""
     try:
         directory = PrivateDirectory()
     except (ConfigError, OSError) as error:

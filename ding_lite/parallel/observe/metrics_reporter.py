@@ -37,11 +37,7 @@ _WORTH_SHOWING = ("ding_lite.middleware", "ding_lite.testing")
 
 
 class Reporter:
-    """Writes a node's metrics, once a second.
-
-    `waiting` returns how many items of streams were sent, how many wait for the task, and how many
-    calls wait for an answer.
-    """
+    """Writes a node's metrics once a second; `waiting` returns items sent, items and calls."""
 
     def __init__(
         self,
@@ -184,10 +180,7 @@ class Reporter:
 
 
 def where_is(thread: int) -> tuple[str, bool]:
-    """Return the line of the user's program where a thread is, and whether it waits in our code.
-
-    If a middleware of this package runs no code of the program, its own line is returned.
-    """
+    """Return the line of the program, or else of our middleware, and whether the thread waits."""
     frame: FrameType | None = sys._current_frames().get(thread)
     waits = False
     while frame is not None:

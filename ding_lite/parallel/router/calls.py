@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Container, Iterable
 from concurrent.futures import CancelledError, Future
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from ding_lite.clock import Clock, Deadline
 from ding_lite.errors import (
@@ -28,6 +28,7 @@ from ding_lite.parallel.observe.message_trace import MessageTrace
 from ding_lite.parallel.wire.codec import Encoded
 from ding_lite.parallel.wire.messages import CallArrived, ReplyArrived, encode_call, encode_reply
 from ding_lite.runtime.concurrency import Workers
+from ding_lite.runtime.messaging.base import guard
 from ding_lite.runtime.messaging.router import Router, use_router
 
 Handler = Callable[..., Any]
@@ -42,15 +43,7 @@ _LONGEST_TEXT = 64 * 1024
 
 
 class Calls:
-    """Call other nodes, and answer their calls.
-
-    Args:
-        node_id: This node.
-        links: Its links.
-        traced: Records messages for a timeline.
-        clock: Measures how long a call waits for its handler.
-        router: The current router within handlers.
-    """
+    """Call other nodes, and answer their calls; within handlers `router` is the current router."""
 
     def __init__(
         self, node_id: int, links: Links, traced: MessageTrace, clock: Clock, router: Router
@@ -74,17 +67,12 @@ class Calls:
     # -- calling -----------------------------------------------------------------------------
 
     def ask(self, node: int, name: str, args: tuple[Any, ...], kwargs: Any) -> Future[Any]:
-        """Call a node, which may be this one, without waiting.
-
-        Raises:
-            CodecError: An argument cannot be encoded.
-        """
+        """Call a node, which may be this one, without waiting."""
         if node == self._node_id:
             return guard(partial(self._handle, name), args, kwargs)
         return self.send(node, name, encode_call(name, args, kwargs))
 
     def send(self, node: int, name: str, request: Encoded) -> Future[Any]:
-        """Send an encoded call to another node."""
         if self.onward is not None and node not in self._links.sessions:
             return self.onward(node, request)
         began_ns = self._traced.now()
@@ -106,7 +94,6 @@ class Calls:
         return answer
 
     def settle(self, peer: int, reply: ReplyArrived, began_ns: int) -> None:
-        """Settle a call with the answer of a node."""
         if not self.pending.settle(peer, reply.number, reply.ok, reply.value):
             self._links.dropped.add(
                 f"Node {peer} answers call {reply.number}, which is not pending."
@@ -116,11 +103,7 @@ class Calls:
     # -- answering ---------------------------------------------------------------------------
 
     def register(self, name: str, fn: Handler, *, quick: bool = False) -> None:
-        """Register the handler of a name, and answer calls that wait for it.
-
-        Raises:
-            ConfigError: The name is taken, or `fn` cannot be called.
-        """
+        """Register the handler of a name, and answer calls that wait for it."""
         if not isinstance(name, str) or not name or not callable(fn):
             raise ConfigError(
                 f"A handler is a name and a function, not {name!r} and {fn!r}: "
@@ -138,20 +121,11 @@ class Calls:
         self._start(self._early.take(name))
 
     def serve(self, name: str, fn: Handler) -> None:
-        """Register a service: it answers in order, on the thread that reads messages.
-
-        `fn` gets the calling node as its first argument; the other arguments are untrusted.
-        """
+        """Register a service: its handler gets the caller first, and runs on the reading thread."""
         self._services[name] = fn
 
     def take_call(self, peer: int, call: CallArrived, *, asker: int | None = None) -> None:
-        """Answer a received call, now or when its handler is registered.
-
-        Args:
-            peer: The receiver of the answer.
-            call: The call.
-            asker: The calling node, if `peer` has only relayed the call.
-        """
+        """Answer a call to `peer`, also once it has a handler; `asker` is behind a relay."""
         sender = peer if asker is None else asker
         self._answers.begin(peer, call.number)
         service = self._services.get(call.name)
@@ -214,28 +188,10 @@ class Calls:
         self._start(self._early.close())
 
     def owes(self, nodes: Container[int]) -> bool:
-        """Return whether one of these nodes waits for an answer that is done or being computed."""
         return self._answers.has_any_for(nodes)
 
     def close(self) -> None:
-        """End the worker threads."""
         self._workers.close()
-
-
-def guard(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
-    """Run a handler; return a future of its result or exception."""
-    answer: Future[Any] = Future()
-    try:
-        result = handler(*args, **kwargs)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001 - the caller raises it, also a SystemExit
-        answer.set_exception(error)
-    else:
-        if issubclass(type(result), Future):  # its `__class__` may be wrong
-            return cast("Future[Any]", result)
-        answer.set_result(result)
-    return answer
 
 
 class PendingCalls:
@@ -250,7 +206,6 @@ class PendingCalls:
         return len(self._under_way)
 
     def begin(self, node_id: int) -> tuple[int, Future[Any]]:
-        """Open a call to a node; return its number and the future of the answer."""
         answer: Future[Any] = Future()
         with self._lock:
             self._last_call += 1
@@ -258,14 +213,12 @@ class PendingCalls:
             return self._last_call, answer
 
     def forget(self, answer: Future[Any]) -> None:
-        """Drop a pending call."""
         with self._lock:
             for number, (_, under_way) in list(self._under_way.items()):
                 if under_way is answer:
                     del self._under_way[number]
 
     def refuse(self, number: int, reason: str) -> None:
-        """Fail a call that cannot be sent."""
         with self._lock:
             _, answer = self._under_way.pop(number, (None, None))
         if answer is not None:  # else the loss of the node has failed it just now
@@ -307,11 +260,7 @@ class PendingCalls:
 
 
 class EarlyCalls:
-    """Calls that have arrived before their handlers; each is taken once.
-
-    Args:
-        clock: Measures `REGISTRATION_S`.
-    """
+    """Calls that have arrived before their handlers; each is taken once."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -320,7 +269,6 @@ class EarlyCalls:
         self._lock = threading.Lock()
 
     def hold(self, node_id: int, call: CallArrived) -> bool:
-        """Queue a call; return False if there is no room."""
         with self._lock:
             if not self._is_open or len(self._waiting) >= MAX_EARLY:
                 return False
@@ -329,15 +277,12 @@ class EarlyCalls:
             return True
 
     def take(self, name: str) -> list[tuple[int, CallArrived]]:
-        """Take the calls of a name."""
         return self._take(lambda _deadline, _node_id, call: call.name == name)
 
     def overdue(self) -> list[tuple[int, CallArrived]]:
-        """Take the calls that have waited for too long."""
         return self._take(lambda deadline, _node_id, _call: deadline.expired)
 
     def forget(self, node_id: int) -> None:
-        """Drop the calls of a node that is gone."""
         self._take(lambda _deadline, asker, _call: asker == node_id)
 
     def close(self) -> list[tuple[int, CallArrived]]:
@@ -358,11 +303,7 @@ class EarlyCalls:
 
 
 class Answers:
-    """The unanswered calls of other nodes.
-
-    Args:
-        send: Sends a node the answer to the call with a number.
-    """
+    """The unanswered calls of other nodes; `send(node, number, body)` sends an answer."""
 
     def __init__(self, send: Callable[[int, int, Encoded], object]) -> None:
         self._send = send

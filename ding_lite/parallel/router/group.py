@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost
 from ding_lite.parallel.network.address import LOOPBACK, Address, is_loopback
 from ding_lite.parallel.network.interfaces import interface_beyond, interface_towards
-from ding_lite.runtime.messaging.collectives import COLLECTIVE, PAIRED
+from ding_lite.runtime.messaging.collectives import COLLECTIVE
 from ding_lite.runtime.messaging.labels import check_patterns, matches
 from ding_lite.runtime.messaging.router import Router, current_router
 from ding_lite.settings import check_all, positive, suggest_environ
@@ -225,30 +225,6 @@ class Group:
             )
         return self.all_gather(value if self.rank == src else None, timeout=timeout)[src]
 
-    def pair(self, name: str, value: object) -> None:
-        """Publish a value of this node under a name, for other members to fetch."""
-        self._router.collectives.pair(name, value)
-
-    def unpair(self, name: str) -> None:
-        """Undo `pair`."""
-        self._router.collectives.unpair(name)
-
-    def paired(self, name: str, *, timeout: float | None = 30.0) -> Any:
-        """Fetch the current value that a member has paired with this name.
-
-        Raises:
-            ConfigError: No member has paired a value with this name.
-            PeerLost: A member is gone or not connected to this node.
-        """
-        for member in self.members:
-            found, value = self._router.call(member, PAIRED, name, timeout=timeout)
-            if found:
-                return value
-        raise ConfigError(
-            f"No member of the group {list(self.members)} has a value named {name!r}. Call "
-            f"`group.pair({name!r}, value)` on one of them first, and a barrier on all."
-        )
-
     def averager(self, *, timeout: float = COLLECTIVE_TIMEOUT_S) -> Callable[[Tensor], None]:
         """Return a function that replaces a tensor in place by the mean over all members.
 
@@ -264,8 +240,6 @@ class Group:
         """
         if len(self.members) == 1:
             return _stay
-        from datetime import timedelta
-
         import torch
 
         distributed: Any = torch.distributed
@@ -364,12 +338,7 @@ def _own_gpu() -> str | None:
 
 
 def _own_host(own: str | None, of_all: Iterable[str | None]) -> str:
-    """Return the host by which the others reach this machine; loopback if all are on it.
-
-    Args:
-        own: The host that this node's router knows.
-        of_all: The hosts that the routers of all members know.
-    """
+    """Return the host by which the others reach this machine; loopback if all are on it."""
     if own is not None:
         return own
     others = [host for host in of_all if host is not None and not is_loopback(host)]
@@ -381,10 +350,8 @@ def leave_groups_at_exit(release: Callable[[], None] | None = None) -> None:
 
     Threads of gloo release the tensors of the last collective late, and need Python for that. If
     they do so during finalization the process aborts with SIGABRT (PyTorch issue 190489). A
-    forked process skips finalization, so nothing is registered there.
-
-    Args:
-        release: Drops the caller's handles; a group lives as long as any handle.
+    forked process skips finalization, so nothing is registered there. A group lives as long as
+    any handle; `release` drops those of the caller.
     """
     if parent_process() is None:
         atexit.register(_leave_groups, release)

@@ -15,12 +15,7 @@ from ding_lite.runtime.messaging.base import Router
 
 
 class JobView(Router):
-    """The part of a router that knows the job, from the spec of its node and from its peers.
-
-    Args:
-        spec: The place of this node.
-        clock: Measures timeouts.
-    """
+    """The part of a router that knows the job, from the spec of its node and from its peers."""
 
     links: Links
     """The connections to the peers, and the sessions with them."""
@@ -113,24 +108,13 @@ class JobView(Router):
 
     # -- for the membership of an elastic job --------------------------------------------------
 
-    @property
-    def num_rejected(self) -> int:
-        """Dropped messages: malformed, or not for this node."""
-        return self.links.dropped.count
-
     def labels_of(self, peer: int) -> frozenset[str]:
         """Return the labels of a peer; empty before its handshake."""
         session = self.links.sessions.get(peer)  # a peer that had joined may be gone by now
         return frozenset() if session is None else session.labels
 
     def note_labels(self, node: int, labels: frozenset[str], event: str = "") -> None:
-        """Record the labels of a node of the job.
-
-        Args:
-            node: The node.
-            labels: Its labels; empty for a node that is gone.
-            event: An event to emit locally if the node is no peer.
-        """
+        """Record a node's labels, none if it is gone; emit an event here if it is no peer."""
         self._roster[node] = labels
         if event:
             self._inbox.put_event(node, event, (node,), {})

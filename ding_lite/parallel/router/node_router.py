@@ -23,7 +23,7 @@ from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.observe.message_trace import MessageTrace
 from ding_lite.parallel.observe.metrics import State
 from ding_lite.parallel.observe.metrics_reporter import Reporter
-from ding_lite.parallel.router.calls import Calls, Handler, guard
+from ding_lite.parallel.router.calls import Calls, Handler
 from ding_lite.parallel.router.job_view import JobView
 from ding_lite.parallel.router.relaying import Relaying
 from ding_lite.parallel.router.topics import Outbox, Topics
@@ -44,6 +44,7 @@ from ding_lite.parallel.wire.messages import (
     encode_event,
 )
 from ding_lite.runtime.interrupt import DeferredSigint, interruptible
+from ding_lite.runtime.messaging.base import guard
 from ding_lite.runtime.messaging.inbox import FINISH
 from ding_lite.runtime.messaging.labels import check_patterns, matches, several
 from ding_lite.runtime.messaging.streams import Parcel, Streams

@@ -32,13 +32,7 @@ _KEY_ROOM = 8192
 
 
 class Outbox:
-    """Turn values of topics into slots that sessions keep until they are sent.
-
-    Args:
-        node_id: This node.
-        sender: Keeps the bytes of mutable values.
-        clock: Measures the pauses between warnings.
-    """
+    """Turn values of topics into slots that sessions keep until they are sent."""
 
     def __init__(self, node_id: int, sender: SharedSender, clock: Clock) -> None:
         self._node_id = node_id
@@ -47,10 +41,7 @@ class Outbox:
         self._throttle = Throttle(logger, clock)
 
     def fill(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return slots for these values: immutable ones as they are, others encoded.
-
-        A value that cannot be encoded is left out, with one warning for each topic.
-        """
+        """Return slots; a value that cannot be encoded is left out, with one warning a topic."""
         slots: dict[str, Any] = {}
         for topic, value in values.items():
             try:
@@ -69,11 +60,7 @@ class Outbox:
         return slots
 
     def encode(self, topic: str, value: Any) -> dict[str, Any]:
-        """Return the slot of one topic.
-
-        Raises:
-            CodecError: The value cannot be encoded.
-        """
+        """Return the slot of one topic."""
         slots = {topic: self._slot(topic, value)}
         self._newest |= slots
         return slots
@@ -87,10 +74,7 @@ class Outbox:
         return self._sender.keep(topic, encoded) if encoded.buffers else encoded
 
     def newest(self, topic: str) -> Any:
-        """Return the last value under a topic, or None.
-
-        Tensors are copies. Arrays are read-only and do not change.
-        """
+        """Return the last value of a topic, or None; tensors are copies, arrays read-only."""
         slot = self._newest.get(topic)
         value = slot.encoded if isinstance(slot, Published) else slot
         return decode(value.meta, value.buffers) if isinstance(value, Encoded) else value
@@ -99,12 +83,7 @@ class Outbox:
 class Topics:
     """Offer the topics of this node to its peers, and deliver theirs to the inbox.
 
-    Args:
-        links: The links of this node.
-        relay: Relays values, if the node is in a tree.
-        inbox: Takes the values of other nodes.
-        traced: Records messages for a timeline.
-        keeps_offers: Whether to keep published values for nodes that join later.
+    With `keeps_offers` published values are kept for nodes that join later.
     """
 
     def __init__(
@@ -145,7 +124,6 @@ class Topics:
         self._links.wake()
 
     def offer_newest(self, peer: int, labels: frozenset[str]) -> None:
-        """Offer earlier values to a node that has just joined."""
         with self._links.lock:
             offered = self._offered.items()
             slots = {k: v for k, (to, v) in offered if to is None or matches(labels, to)}
@@ -161,11 +139,9 @@ class Topics:
             self._deliver(peer, arrival.values)
 
     def forget(self, peer: int) -> None:
-        """Drop pending values of a peer that is gone."""
         self._shared_receiver.forget(peer)
 
     def close(self) -> None:
-        """End the thread that reads shared memory."""
         self._shared_receiver.close()
 
     def _deliver_shared(self, peer: int, values: dict[str, Any], owes_credit: int) -> None:

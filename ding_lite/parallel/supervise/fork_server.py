@@ -56,7 +56,6 @@ class ForkServerSpec:
         return json.dumps(asdict(self))
 
     def command(self, sys_path: Iterable[str]) -> list[str]:
-        """Return the command line of the fork server: this interpreter with its options."""
         code = f"import sys; sys.path[:] = {list(sys_path)!r}; "
         code += "from ding_lite.parallel.supervise.fork_server import run_fork_server as run; run()"
         interpreter = spawn.get_command_line()[:-3]  # all but `-c`, its code, and a marker

@@ -270,7 +270,6 @@ def exited(code: int, pid: int | None) -> Exited:
 
 
 def explain_unpicklable(parts: Mapping[str, object], error: Exception) -> str:
-    """Describe the first of several objects that cannot be pickled."""
     with open(os.devnull, "wb") as devnull:
         scratch: Connection[Any, Any] = Connection(os.dup(devnull.fileno()), readable=False)
     with scratch:

@@ -52,15 +52,7 @@ def back_off(num_restarts: int) -> float:
 
 
 def run_job(job: Job, engine: Engine) -> list[Any]:
-    """Run a job and return the results of `main` by node.
-
-    Raises:
-        NodeFailed: A node raised or was killed; its error is the cause.
-        DeadlineExceeded: A node was not connected in time.
-        ConfigError: `main` or an argument cannot be passed to another process.
-        KeyboardInterrupt: The launcher got SIGINT, and the nodes have ended in order.
-        SystemExit: The same after SIGTERM.
-    """
+    """Run a job, and return the results of `main` by node or raise the error that has ended it."""
     with ExitStack() as stack:
         # Before the engine: a signal must never find nodes without a handler.
         interruption = stack.enter_context(interruptible(lambda _: engine.wake()))

@@ -39,7 +39,6 @@ def format_error(error: BaseException) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes, each once."""
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in seen:

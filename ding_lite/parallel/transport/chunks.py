@@ -88,11 +88,7 @@ class Assembler:
     def take(
         self, link: Link, lane: Lane, chunk: Sequence[Frame], *, owner: int | None = None
     ) -> list[Frame] | None:
-        """Take a chunk; return the message that it completes, if it does.
-
-        Raises:
-            CodecError: The chunk is malformed or out of order; its message is dropped.
-        """
+        """Take a chunk; return the message that it completes. A CodecError drops its message."""
         place = link, lane
         partial = self._partial.pop(place, None)
         magic, version, kind, flags, num_frames, stream, number = _HEAD.unpack(chunk[0])

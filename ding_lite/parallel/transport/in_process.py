@@ -79,7 +79,6 @@ class Network:
             self._held |= {(sender, receiver, lane) for lane in lanes or Lane}
 
     def release(self, sender: int, receiver: int, *lanes: Lane) -> None:
-        """Undo `hold`: the held messages arrive."""
         with self._lock:
             self._held -= {(sender, receiver, lane) for lane in lanes or Lane}
             self._connect_all()

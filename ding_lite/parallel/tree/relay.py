@@ -32,6 +32,7 @@ from ding_lite.errors import CodecError, LabelError, PeerLost, RemoteError
 from ding_lite.parallel.link.links import Links
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.calls import Calls
+from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.router.relaying import Relaying
 from ding_lite.parallel.router.topics import Outbox
 from ding_lite.parallel.tree.event_flow import EventFlow, Origin
@@ -394,3 +395,16 @@ def _settle(answer: Future[Any], outcome: list[Any], node: int) -> None:
         answer.set_exception(RemoteError(text, node_id=at, kind=kind, remote_traceback=trace))
     else:
         answer.set_exception(PeerLost(f"Node {node} cannot be called: {outcome[1]}"))
+
+
+class TreeRouter(NodeRouter):
+    """A router that relays messages between its peers."""
+
+    def _make_relay(self) -> Relay:
+        others = Outbox(self.node_id, self._shared_sender, self._clock)
+        return Relay(self._spec, self.links, self._calls, self._streams, others, self._clock)
+
+
+def make_router(spec: NodeSpec, **parts: Any) -> NodeRouter:
+    """Make a `TreeRouter` for a node of a tree, else a `NodeRouter`, from their arguments."""
+    return (TreeRouter if spec.fan_out else NodeRouter)(spec, **parts)

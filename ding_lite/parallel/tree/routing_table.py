@@ -57,19 +57,13 @@ class RoutingTable:
         return found
 
     def next_hops(self, patterns: Iterable[str]) -> frozenset[int]:
-        """Return the next hops to all nodes with matching labels.
-
-        All peers are returned if some labels are unknown.
-        """
+        """Return the next hops to all nodes with matching labels; all peers if some are unknown."""
         if len(self.labels) < self._num_nodes:
             return self._peers
         return frozenset(map(self.next_hop, self.matching(patterns)))
 
     def relay_hops(self, came_from: int) -> frozenset[int]:
-        """Return the peers to which to relay a broadcast.
-
-        A broadcast from the parent goes to all children, and one from a child to the parent.
-        """
+        """Return the hops of a broadcast: from the parent to all children, else to the parent."""
         if came_from == self.parent:
             return self._peers - {came_from}
         return frozenset() if self.parent is None else frozenset({self.parent})

@@ -247,10 +247,7 @@ def is_tensor_class(cls: type) -> bool:
 
 
 def tensor_code(tensor: torch.Tensor) -> tuple[str, NumpyArray]:
-    """Return the dtype code of a tensor, and its array (of u2 for bf16) in the same memory.
-
-    A tensor on a device such as a GPU is copied to the host, and arrives on the CPU.
-    """
+    """Return the dtype code of a tensor, and its array (u2 for bf16), copied if on a device."""
     import torch
 
     code = _torch_codes().get(tensor.dtype)

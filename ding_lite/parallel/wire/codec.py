@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from msgspec.msgpack import Ext
 
-from ding_lite.errors import CodecError, ContextError
+from ding_lite.errors import CodecError, ContextError, with_article
 from ding_lite.parallel.wire.arrays import (
     CODES,
     OWN_BUFFER_BYTES,
@@ -295,8 +295,7 @@ def _writer_of(value: Any) -> _Write:
         return _write_context
     if isinstance(value, np.generic):
         return _write_scalar
-    article = "an" if kind.__name__[:1].lower() in "aeiou" else "a"
-    raise Unsendable(f"{article} {kind.__name__}", _remedy(value))
+    raise Unsendable(with_article(kind.__name__), _remedy(value))
 
 
 def _remedy(value: Any) -> str:

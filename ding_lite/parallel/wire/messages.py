@@ -51,19 +51,6 @@ class Kind(IntEnum):
 _KINDS = {int(kind): kind for kind in Kind}
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Limits of a message, checked before memory is taken for it."""
-
-    max_payload_bytes: int = MAX_PAYLOAD_BYTES
-    """All buffers of a message together."""
-    max_meta_bytes: int = MAX_META_BYTES
-    max_buffers: int = MAX_BUFFERS
-
-
-LIMITS = Limits()
-
-
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """One message between two nodes."""
 
@@ -90,15 +77,11 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         return [header + self.meta, *self.buffers]
 
     @classmethod
-    def from_frames(cls, frames: Sequence[bytes | memoryview], limits: Limits = LIMITS) -> Envelope:
-        """Read a message; its buffers are the frames themselves, not copies.
-
-        Raises:
-            CodecError: The frames are no message of this version, or beyond a limit.
-        """
-        if not 1 <= len(frames) <= 1 + limits.max_buffers:
+    def from_frames(cls, frames: Sequence[bytes | memoryview]) -> Envelope:
+        """Read a message, or raise CodecError; its buffers are the frames, not copies."""
+        if not 1 <= len(frames) <= 1 + MAX_BUFFERS:
             raise CodecError(
-                f"A message has {len(frames)} frames; expected are 1 to {1 + limits.max_buffers}."
+                f"A message has {len(frames)} frames; expected are 1 to {1 + MAX_BUFFERS}."
             )
         head, *rest = frames
         if len(head) < HEADER_BYTES:
@@ -126,10 +109,10 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
                 f"Buffers, meta bytes and payload bytes are {found}; the header says "
                 f"{(num_buffers, meta_bytes, payload_bytes)}."
             )
-        if meta_bytes > limits.max_meta_bytes or payload_bytes > limits.max_payload_bytes:
+        if meta_bytes > MAX_META_BYTES or payload_bytes > MAX_PAYLOAD_BYTES:
             raise CodecError(
                 f"A message has {meta_bytes} bytes of meta and {payload_bytes} of payload; the "
-                f"limits are {limits.max_meta_bytes} and {limits.max_payload_bytes}."
+                f"limits are {MAX_META_BYTES} and {MAX_PAYLOAD_BYTES}."
             )
         return cls(
             kind=kind, src=src, dst=dst, incarnation=incarnation, seq=seq, ack=ack,
@@ -244,11 +227,7 @@ Arrival: TypeAlias = (
 
 
 def encode_event(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
-    """Encode an event, once for any number of peers, or a call.
-
-    Raises:
-        CodecError: An argument cannot be sent.
-    """
+    """Encode an event, once for any number of peers, or a call."""
     if type(name) is not str:
         raise CodecError(f"Events and calls have a str for a name, not {shorten(name)}.")
     return encode([name, kwargs or None, *args], room=_HOP_ROOM)

@@ -10,12 +10,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
-from typing import Any
+from typing import Any, cast
 
 from ding_lite.cancellation import Wait
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import DeadlineExceeded, StepCancelled
-from ding_lite.runtime.messaging.collectives import COLLECTIVE, PAIRED, Collectives
+from ding_lite.runtime.messaging.collectives import COLLECTIVE, Collectives
 from ding_lite.runtime.messaging.inbox import Inbox, Listening, Receiver
 from ding_lite.runtime.messaging.labels import check_patterns
 from ding_lite.runtime.messaging.streams import Item, Streams, Until
@@ -34,7 +34,7 @@ class Router(ABC):
     traced: Traced
     """The trace of this node's messages."""
     collectives: Collectives
-    """The collective operations and named values of this node."""
+    """The collective operations of this node."""
     _streams: Streams
     _clock: Clock = SYSTEM_CLOCK
 
@@ -44,7 +44,6 @@ class Router(ABC):
 
     def _serve_collectives(self) -> None:
         self.register(COLLECTIVE, self.collectives.contribute)
-        self.register(PAIRED, self.collectives.paired)
 
     # -- the job ---------------------------------------------------------------------------------
 
@@ -352,3 +351,21 @@ class Router(ABC):
     def wake_pump(self) -> None:
         """Make the pumping thread check `ready` again; safe from any thread."""
         return
+
+
+def guard(
+    handler: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Future[Any]:
+    """Run a handler; return a future of its result or exception."""
+    answer: Future[Any] = Future()
+    try:
+        result = handler(*args, **kwargs)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the caller raises it, also a SystemExit
+        answer.set_exception(error)
+    else:
+        if issubclass(type(result), Future):  # its `__class__` may be wrong
+            return cast("Future[Any]", result)
+        answer.set_result(result)
+    return answer

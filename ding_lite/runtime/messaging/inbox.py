@@ -110,7 +110,6 @@ class Inbox:
 
     @property
     def receivers(self) -> tuple[Receiver, ...]:
-        """The receivers that have joined."""
         with self._lock:
             return tuple(self._receivers)
 
@@ -120,7 +119,6 @@ class Inbox:
         return len(self._events)
 
     def put_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
-        """Queue an event of a node, and deliver it."""
         take = methodcaller("receive_event", node_id, event, args, kwargs)
         self._events.append((event, take))
         self._deliver()
@@ -159,11 +157,7 @@ class Inbox:
     def join(self, receiver: Receiver) -> Callable[[], None]:
         """Deliver messages to a receiver from now on; the returned function ends that.
 
-        The first receiver also gets the messages that came while there was none.
-
-        Raises:
-            Exception: The error of a receiver, once all other receivers have got all messages;
-                several errors are a group.
+        Errors of receivers are raised once all have got all messages; several are a group.
         """
         with self._lock:
             self._receivers.append(receiver)

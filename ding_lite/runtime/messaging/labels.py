@@ -23,12 +23,7 @@ _RESERVED = re.compile(r"standalone|distributed|async|node(\..*)?")
 
 
 def check_labels(labels: str | Iterable[str], what: str = "label") -> frozenset[str]:
-    """Return labels as a set; a single string counts as one label.
-
-    Raises:
-        LabelError: A label is no string, is empty, or has a character that labels may not
-            have.
-    """
+    """Return labels as a set, or raise LabelError; a single string counts as one label."""
     checked = several(labels)
     for label in checked:
         if not isinstance(label, str) or not _LABEL.fullmatch(label):
@@ -40,11 +35,7 @@ def check_labels(labels: str | Iterable[str], what: str = "label") -> frozenset[
 
 
 def check_patterns(patterns: str | Iterable[str]) -> tuple[str, ...]:
-    """Return label patterns as a tuple; a single string counts as one pattern.
-
-    Raises:
-        LabelError: There are no patterns, or one of them could match no label.
-    """
+    """Return label patterns, or raise LabelError for none and for one that could match no label."""
     checked = several(patterns)
     if not checked:
         raise LabelError(
@@ -137,18 +128,11 @@ def describe_node(node_id: int, labels: AbstractSet[str]) -> str:
 def count_roles(
     roles: Sequence[str | Iterable[str]], *, num_nodes: int | None = None
 ) -> list[frozenset[str]]:
-    """Return the labels of each node, given one role entry per node.
+    """Return the labels of each node, given one role entry per node: a name or a set of names.
 
-    A role is a name or a set of names. Nodes with the same name are also counted, from 0, in the
-    order of the nodes.
-
-    Args:
-        roles: The entries.
-        num_nodes: The required number of entries.
-
-    Raises:
-        LabelError: The number of entries is wrong, an entry is no label, or a role equals
-            another label: that of a node, or the count of another role.
+    Nodes with the same name are also counted, from 0, in the order of the nodes. LabelError is
+    raised for another number of entries than `num_nodes`, and for a role that equals the label of
+    a node or the count of another role.
 
     Example:
         >>> [sorted(labels) for labels in count_roles(["learner", "collector", "collector"])]

@@ -27,7 +27,7 @@ from ding_lite.errors import (
     kind_of,
 )
 from ding_lite.log import Throttle
-from ding_lite.runtime.messaging.base import Router
+from ding_lite.runtime.messaging.base import Router, guard
 from ding_lite.runtime.messaging.labels import (
     check_labels,
     count_roles,
@@ -157,15 +157,6 @@ class LocalRouter(Router):
                 )
             )
             return answer
-        given, named = copy.deepcopy((args, kwargs))
-        try:
-            result = routers[node]._handle(name, given, named)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is the asker's to raise
-            answer.set_exception(_remote(node, error))
-            return answer
-        if not isinstance(result, Future):
-            answer.set_result(copy.deepcopy(result))
-            return answer
 
         def pass_on(done: Future[Any]) -> None:
             if (error := done.exception()) is not None:
@@ -173,7 +164,9 @@ class LocalRouter(Router):
             else:
                 answer.set_result(copy.deepcopy(done.result()))
 
-        result.add_done_callback(pass_on)
+        guard(routers[node]._handle, (name, *copy.deepcopy((args, kwargs))), {}).add_done_callback(
+            pass_on
+        )
         return answer
 
     def _handle(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

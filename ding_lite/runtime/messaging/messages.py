@@ -35,14 +35,7 @@ class Emission(NamedTuple):
 
 
 class Messages:
-    """The messages of one task; it receives messages of other nodes from the router.
-
-    Args:
-        router: Connects this node to the others.
-        latch: Ends the job: set here when a node ends it, and announced to nodes when set here.
-        ctx: Returns the task's current context.
-        clock: Measures the waits.
-    """
+    """The messages of one task; it receives messages of other nodes from the router."""
 
     def __init__(
         self, router: Router, latch: Latch, ctx: Callable[[], Context], clock: Clock
@@ -78,29 +71,19 @@ class Messages:
             self._leave = self.router.join(self)
 
     def unsubscribe(self) -> None:
-        """Stop receiving messages."""
         if self._leave is not None:
             self._leave()
             self._leave = None
 
     def check(self) -> None:
-        """Raise an error if this node has been cut off from its job.
-
-        Raises:
-            NodeReplaced: Another process has taken the place of this node.
-            PeerLost: All other nodes are gone without a good-bye, for too long.
-        """
+        """Raise NodeReplaced or PeerLost if this node has been cut off from its job."""
         if self._failure is not None:
             raise self._failure
 
     # -- events ----------------------------------------------------------------------------
 
     def on(self, event: str, fn: Listener, *, once: bool = False) -> None:
-        """Call `fn` with the arguments of each event of this name; listeners keep their order.
-
-        Raises:
-            ConfigError: The name is no string, or `fn` cannot be called.
-        """
+        """Call `fn` with the arguments of each event of this name; listeners keep their order."""
         if not isinstance(event, str) or not event:
             raise ConfigError(f"The name of an event is a non-empty string, not {event!r}.")
         if not callable(fn):
@@ -111,11 +94,6 @@ class Messages:
         self._listeners.setdefault(event, []).append((fn, once))
 
     def off(self, event: str, fn: Listener | None = None) -> None:
-        """Remove one listener of an event, or all of them.
-
-        Raises:
-            ConfigError: There is no such listener.
-        """
         listeners = self._listeners.get(event, [])
         remaining = [entry for entry in listeners if fn is not None and entry[0] != fn]
         if len(remaining) == len(listeners):
@@ -134,7 +112,6 @@ class Messages:
         only_local: bool,
         only_remote: bool,
     ) -> None:
-        """Emit an event to its listeners on this node and on all connected ones."""
         if only_local and only_remote:
             raise ConfigError(
                 "`only_local` and `only_remote` together would reach no node; give one of them."
@@ -175,10 +152,7 @@ class Messages:
             self._notify = before
 
     def deliver(self) -> None:
-        """Call the listeners of all queued events, if this is the task's thread.
-
-        An event that a listener emits is queued behind the others.
-        """
+        """Call the listeners of queued events, if on the task's thread; those they emit come last."""
         if self._delivering or threading.get_ident() != self.owner:
             return
 
@@ -209,14 +183,7 @@ class Messages:
                 draw_listener(event, began_ns)
 
     def wait_for(self, event: str, timeout: float | None) -> Emission | None:
-        """Block until an event of this name is emitted, delivering others meanwhile.
-
-        Returns:
-            The arguments of the event; None if the job ends.
-
-        Raises:
-            DeadlineExceeded: The event did not come in time.
-        """
+        """Block until an event of this name is emitted, delivering others; None if the job ends."""
         self.subscribe()
         box: list[tuple[Emission, str]] = []
         began_ns = time.monotonic_ns()
@@ -273,7 +240,6 @@ class Messages:
         self._shares.append((keys, None if to is None else check_patterns(to)))
 
     def publish(self, ctx: Context) -> None:
-        """Publish the shared keys of a context."""
         if not self._shares:
             self.router.publish_ctx({k: v for k, v in ctx.items() if k not in LOCAL_KEYS})
         for keys, to in self._shares:
@@ -282,13 +248,7 @@ class Messages:
     def wait_ctx(
         self, newer_than: Mapping[str, Any], timeout: float | None
     ) -> ParallelContext | None:
-        """Block until other nodes have sent values newer than these, or the job ends.
-
-        Raises:
-            DeadlineExceeded: No such values came in time.
-            ConfigError: There are no other nodes.
-            PeerLost: All other nodes have left.
-        """
+        """Block until other nodes have sent values newer than these, or the job ends."""
         self.subscribe()
         router, latch = self.router, self._latch
         deadline = Deadline.after(timeout, self._clock)
@@ -308,14 +268,12 @@ class Messages:
         )
 
     def receive(self, stream: str, timeout: float | None) -> Item | None:
-        """Wait for the next item of a stream; return None if the job ends."""
         self.subscribe()
         return self.router.receive(stream, timeout=timeout, until=lambda: self._latch.ends_waits)
 
     # -- called by the router --------------------------------------------------------------
 
     def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
-        """Handle an event that a node has emitted."""
         if event == FINISH:
             self._latch.set()
         else:
@@ -328,11 +286,9 @@ class Messages:
             self._latch.set(only_here=True)
 
     def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
-        """Handle the values that a node has put on its ctx."""
         self.parallel_ctx.receive(node_id, values)
 
     def progress(self) -> Progress:
-        """Return the progress of the task."""
         ctx = self._ctx()
         return Progress(
             total_step=ctx["total_step"],

@@ -30,7 +30,6 @@ class Numbers:
         return len(self._pages)
 
     def add(self, number: int) -> None:
-        """Add a number."""
         place = number // _PAGE
         self._pages[place] = self._pages.get(place, 0) | 1 << number % _PAGE
 

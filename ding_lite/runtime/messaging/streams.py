@@ -104,11 +104,8 @@ class _Sender:
 class Streams:
     """The items that a node has in flight, and the items that wait for its program.
 
-    Args:
-        carry: Sends a parcel to a node; its future is done when the program there has the item.
-        withdraw: Withdraws items by their numbers from a node, if they have not been taken.
-        receivers: Returns the reachable nodes that label patterns match.
-        clock: Measures the waits.
+    The future of `carry(node, parcel)` is done when the program there has the item. `withdraw`
+    takes back items, by number, that have not been taken; `receivers` returns the reachable nodes.
     """
 
     def __init__(
@@ -137,12 +134,10 @@ class Streams:
 
     @property
     def num_sent(self) -> int:
-        """The number of items that this node has sent."""
         return self._last_number
 
     @property
     def num_waiting(self) -> int:
-        """The number of items that wait for this node's program."""
         with self._changed:
             return sum(map(len, self._arrived.values()))
 
@@ -160,19 +155,8 @@ class Streams:
     ) -> bool:
         """Send an item as soon as a receiver has fewer than `in_flight` of this stream.
 
-        Args:
-            stream: The stream's name.
-            write: Makes the item's body, given its number and the oldest number in flight.
-            to: Patterns of the labels of its receivers.
-            in_flight: The most items that each receiver may hold before it takes them.
-            timeout: Seconds to wait for room.
-            until: Ends the wait.
-
-        Returns:
-            Whether it was sent; False if `until` ended the wait.
-
-        Raises:
-            DeadlineExceeded: No receiver had room in time, or there was none.
+        `write` makes its body, given its number and the oldest number in flight. Return False if
+        `until` ended the wait; raise DeadlineExceeded if no receiver had room in time.
         """
         chosen: list[int] = []
         with self._changed:
@@ -292,7 +276,6 @@ class Streams:
             self._resolve(lambda doubt: doubt[0].expired)
 
     def wake(self) -> None:
-        """Wake all waits."""
         with self._changed:
             self._changed.notify_all()
 
@@ -323,16 +306,8 @@ class Streams:
     ) -> Future[None]:
         """Queue an item of a node; the returned future is done when a program has it.
 
-        Args:
-            node_id: The node that has sent it.
-            incarnation: The incarnation of that node; each counts its items anew.
-            stream: The stream's name.
-            number: The item's number; the item may have come before.
-            oldest: Items with lower numbers will not come again.
-            value: The item.
-
-        Raises:
-            CodecError: The arguments are not those of an item.
+        The item may have come before; items with numbers below `oldest` will not come again. The
+        arguments are untrusted.
         """
         numbers = (incarnation, number, oldest)
         is_whole = all(type(n) is int and n >= 0 for n in numbers)
@@ -376,14 +351,7 @@ class Streams:
         return sender
 
     def receive(self, stream: str, *, timeout: float | None, until: Until | None) -> Item | None:
-        """Wait for the next item.
-
-        Returns:
-            The item, or None if `until` ended the wait.
-
-        Raises:
-            DeadlineExceeded: No item came in time.
-        """
+        """Wait for the next item; return None if `until` ended the wait."""
         with self._changed:
             queue = self._arrived.setdefault(stream, deque())
             in_time = Deadline.after(timeout, self._clock).wait(

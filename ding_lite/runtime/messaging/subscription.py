@@ -17,11 +17,7 @@ LONGEST_TOPIC = 1024
 
 
 def check_topic(topic: object) -> str:
-    """Return a topic that a program may publish.
-
-    Raises:
-        ConfigError: The topic is no name, or is that of a ctx key.
-    """
+    """Return a topic that a program may publish; raise ConfigError for any other."""
     if type(topic) is not str or not 1 <= len(topic) <= LONGEST_TOPIC:
         raise ConfigError(
             f"A topic is {topic!r:.80}; a str of 1 to {LONGEST_TOPIC} characters was expected, "
@@ -39,12 +35,7 @@ class Subscription:
     """The newest values of some topics, by the node that has published them.
 
     It includes values that were published before: the newest of each topic and node is kept. The
-    topic of a ctx key is `ctx/KEY`.
-
-    Args:
-        topics: The topics.
-        pump: Reads messages on the thread that calls it, as `pump` of a router does.
-        wake_pump: Makes it check its condition again.
+    topic of a ctx key is `ctx/KEY`. `pump` and `wake_pump` are those of a router.
     """
 
     def __init__(

@@ -72,11 +72,7 @@ class Timeline:
     def record(
         self, name: str, step: int | None, began_ns: int, ended_ns: int, *, row: int = 0
     ) -> None:
-        """Draw a slice of this thread; do nothing while the time line is not open.
-
-        Times are those of the machine's monotonic clock; a `row` from 1 on is an additional row of
-        the thread.
-        """
+        """Draw a slice, if open, by the monotonic clock; a `row` from 1 on is an additional one."""
         if self._file is None:
             return
         args = {} if step is None else {"step": step}

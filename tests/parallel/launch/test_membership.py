@@ -14,7 +14,7 @@ import pytest
 from ding_lite.clock import Deadline
 from ding_lite.errors import AuthenticationError, ConfigError, LabelError, RemoteError
 from ding_lite.parallel.launch import membership
-from ding_lite.parallel.launch.elastic_join import join
+from ding_lite.parallel.launch.join import join
 from ding_lite.parallel.launch.membership import ROSTER, ElasticRouter, read_roster
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import LOOPBACK, free_ports

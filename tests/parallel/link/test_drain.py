@@ -5,42 +5,16 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.messaging.inbox import FINISH
-from tests.parallel.proxy import Proxy
-from tests.parallel.tcp import Ears, hub_spec, leaf_spec
+from tests.parallel.tcp import Ears, wired
 
 MEGABYTE = 2**20
 NUM_EVENTS = 20
-
-
-@contextmanager
-def two_nodes(**more: Any) -> Iterator[tuple[NodeRouter, NodeRouter, Proxy]]:
-    """Connect node 1 to node 0 over a wire; a node that a test has closed stays closed."""
-    with ExitStack() as stack:
-        hub = NodeRouter(hub_spec(2, **more))
-        stack.callback(hub.close, good_bye=False)
-        wire = stack.enter_context(Proxy(str(hub.address)))
-        leaf = NodeRouter(leaf_spec(1, wire.address, 2, **more))
-        stack.callback(leaf.close, good_bye=False)
-        for router in (hub, leaf):
-            router.wait_ready(10.0)
-        yield hub, leaf, wire
-
-
-def numbers(ears: Ears) -> list[int]:
-    return [args[0] for _, event, args in ears.events if event == "n"]
-
-
-def has_ended(ears: Ears) -> bool:
-    return any(event == FINISH for _, event, _ in ears.events)
 
 
 def in_background(act: Callable[[], None]) -> threading.Thread:
@@ -60,7 +34,7 @@ def seconds_of(act: Callable[[], None]) -> float:
 def test_a_fault_of_the_link_as_a_node_leaves_loses_no_event(leaver: str, fault: str) -> None:
     chance = random.Random(f"{leaver} {fault}")
     for _ in range(4):
-        with two_nodes() as (hub, leaf, wire):
+        with wired() as (hub, leaf, wire):
             leaving, staying = (hub, leaf) if leaver == "hub" else (leaf, hub)
             ears = Ears(staying)
             if fault == "down":
@@ -74,8 +48,8 @@ def test_a_fault_of_the_link_as_a_node_leaves_loses_no_event(leaver: str, fault:
             closing = in_background(leaving.close)
             closing.join(0.3)
             wire.heal()
-            ears.wait(lambda ears=ears: has_ended(ears))  # type: ignore[misc]
-            assert numbers(ears) == [*range(NUM_EVENTS)]
+            ears.wait(lambda ears=ears: ears.has_finished)  # type: ignore[misc]
+            assert ears.numbers() == [*range(NUM_EVENTS)]
             closing.join(10.0)
             assert not closing.is_alive()
 
@@ -85,20 +59,20 @@ def test_a_fault_of_the_link_as_a_node_leaves_loses_no_event(leaver: str, fault:
     [(7, MEGABYTE), pytest.param(20, 2 * MEGABYTE, marks=pytest.mark.slow)],
 )
 def test_a_slow_link_delays_the_end_and_loses_no_event(num_events: int, bytes_per_s: int) -> None:
-    with two_nodes() as (hub, leaf, wire):
+    with wired() as (hub, leaf, wire):
         ears = Ears(leaf)
         wire.throttle(bytes_per_s)
         for number in range(num_events):
             hub.emit("n", number, np.zeros(MEGABYTE, np.uint8))
         hub.emit(FINISH)
         hub.close()
-        ears.wait(lambda: has_ended(ears))
-        assert numbers(ears) == [*range(num_events)]
+        ears.wait(lambda: ears.has_finished)
+        assert ears.numbers() == [*range(num_events)]
 
 
 def test_nodes_that_leave_in_order_do_not_wait() -> None:
     for _ in range(3):
-        with two_nodes() as (hub, leaf, _):
+        with wired() as (hub, leaf, _):
             hub.emit(FINISH)
             leaf.emit(FINISH)
             other = in_background(leaf.close)
@@ -107,7 +81,7 @@ def test_nodes_that_leave_in_order_do_not_wait() -> None:
 
 
 def test_both_nodes_may_leave_while_the_link_is_down() -> None:
-    with two_nodes() as (hub, leaf, wire):
+    with wired() as (hub, leaf, wire):
         ears = {router: Ears(router) for router in (hub, leaf)}
         wire.blackhole()
         wire.cut()
@@ -118,8 +92,8 @@ def test_both_nodes_may_leave_while_the_link_is_down() -> None:
         threads[0].join(0.3)
         wire.heal()
         for router in (hub, leaf):
-            ears[router].wait(lambda e=ears[router]: has_ended(e))  # type: ignore[misc]
-            assert numbers(ears[router]) == [0]
+            ears[router].wait(lambda e=ears[router]: e.has_finished)  # type: ignore[misc]
+            assert ears[router].numbers() == [0]
         for thread in threads:
             thread.join(10.0)
             assert not thread.is_alive()
@@ -128,7 +102,7 @@ def test_both_nodes_may_leave_while_the_link_is_down() -> None:
 def test_a_node_waits_for_a_lost_peer_up_to_the_limit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with two_nodes(linger=2.0) as (hub, leaf, _):
+    with wired(linger=2.0) as (hub, leaf, _):
         leaf.close(good_bye=False)
         Ears(hub).wait(lambda: not hub.peers)
         hub.emit("n", 0)
@@ -138,7 +112,7 @@ def test_a_node_waits_for_a_lost_peer_up_to_the_limit(
 
 
 def test_a_peer_that_was_lost_long_ago_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    with two_nodes(linger=0.5) as (hub, leaf, _):
+    with wired(linger=0.5) as (hub, leaf, _):
         ears = Ears(hub)
         leaf.close(good_bye=False)
         ears.wait(lambda: not hub.peers)
@@ -149,7 +123,7 @@ def test_a_peer_that_was_lost_long_ago_is_not_waited_for(caplog: pytest.LogCaptu
 
 
 def test_a_node_does_not_wait_for_a_peer_that_the_launcher_reports_ended() -> None:
-    with two_nodes() as (hub, leaf, _):
+    with wired() as (hub, leaf, _):
         leaf.close(good_bye=False)
         Ears(hub).wait(lambda: not hub.peers)
         hub.emit(FINISH)
@@ -164,7 +138,7 @@ def test_a_node_does_not_wait_for_a_peer_that_the_launcher_reports_ended() -> No
 def test_a_reported_end_of_a_former_incarnation_does_not_count(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with two_nodes() as (hub, leaf, wire):
+    with wired() as (hub, leaf, wire):
         ears = Ears(leaf)
         hub.links.note_ended(1, incarnation=0)
         wire.blackhole()
@@ -173,6 +147,6 @@ def test_a_reported_end_of_a_former_incarnation_does_not_count(
         closing = in_background(hub.close)
         closing.join(0.3)
         wire.heal()
-        ears.wait(lambda: has_ended(ears))
+        ears.wait(lambda: ears.has_finished)
         closing.join()
     assert "misses" not in caplog.text

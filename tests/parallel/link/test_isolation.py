@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,7 +16,7 @@ from ding_lite.runtime.messaging.inbox import FINISH
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.task import Task
 from tests.parallel.proxy import Proxy
-from tests.parallel.tcp import Ears, hub_spec, leaf_spec
+from tests.parallel.tcp import Ears, leaf_spec, wired
 
 FIRST, SECOND = 2**60, 2**60 + 1
 """Incarnations of nodes that no launcher counts."""
@@ -50,14 +51,7 @@ class Running:
 @contextmanager
 def star(**more: Any) -> Iterator[tuple[ExitStack, NodeRouter, Proxy, NodeRouter]]:
     """Connect node 1 to node 0 over a wire."""
-    with ExitStack() as stack:
-        hub = NodeRouter(hub_spec(2, incarnation=FIRST, **more))
-        stack.callback(hub.close, good_bye=False)
-        wire = stack.enter_context(Proxy(str(hub.address)))
-        leaf = NodeRouter(leaf_spec(1, wire.address, 2, incarnation=FIRST, **more))
-        stack.callback(leaf.close, good_bye=False)
-        for router in (hub, leaf):
-            router.wait_ready(10.0)
+    with ExitStack() as stack, wired(incarnation=FIRST, **more) as (hub, leaf, wire):
         yield stack, hub, wire, leaf
 
 
@@ -109,21 +103,16 @@ def test_a_node_of_which_there_is_one_already_is_refused_and_changes_nothing() -
         assert task.end() is None
 
 
-def test_a_node_without_any_peer_ends_with_an_error_after_the_limit() -> None:
+@pytest.mark.parametrize("survivor", ["leaf", "hub"])
+def test_a_node_without_any_peer_ends_with_an_error_after_the_limit(survivor: str) -> None:
     with star(peer_timeout=1.0) as (_, hub, _, leaf):
-        task = Running(leaf)
-        hub.close(good_bye=False)
+        left, gone = (leaf, hub) if survivor == "leaf" else (hub, leaf)
+        task = Running(left)
+        gone.close(good_bye=False)
         error = task.end()
         assert isinstance(error, PeerLost)
-        assert "Node 1 is connected to no other node any more: node 0 was the last" in str(error)
-        leaf.emit("to no peer")
-
-
-def test_a_hub_without_any_peer_ends_with_an_error_after_the_limit() -> None:
-    with star(peer_timeout=1.0) as (_, hub, _, leaf):
-        task = Running(hub)
-        leaf.close(good_bye=False)
-        assert isinstance(task.end(), PeerLost)
+        assert re.match(r"Node \d is connected to no other node any more: node \d was", str(error))
+        left.emit("to no peer")
 
 
 def test_a_peer_that_comes_back_in_time_keeps_a_node_going() -> None:

@@ -15,10 +15,6 @@ from tests.parallel.tcp import Ears
 Send = Callable[[Link, Lane, Sequence[Frame]], bool]
 
 
-def numbers(ears: Ears, event: str = "n") -> list[object]:
-    return [args[0] for _, name, args in ears.events if name == event]
-
-
 def change_send(
     monkeypatch: pytest.MonkeyPatch, cluster: Cluster, change: Callable[[Send], Send]
 ) -> None:
@@ -33,8 +29,8 @@ def change_send(
     monkeypatch.setattr(transport, "send", send)
 
 
-def test_an_event_does_not_wait_for_a_listener_of_its_sender() -> None:
-    is_inside, may_leave = threading.Event(), threading.Event()
+def test_events_calls_and_answers_do_not_wait_for_a_listener_of_their_sender() -> None:
+    is_inside, may_leave, came = threading.Event(), threading.Event(), threading.Event()
 
     def stand_still() -> None:
         is_inside.set()
@@ -43,27 +39,12 @@ def test_an_event_does_not_wait_for_a_listener_of_its_sender() -> None:
     with Cluster(2) as cluster:
         ears = Ears(cluster.routers[1])
         cluster.routers[0].on("stand still", stand_still)
-        cluster.routers[1].emit("stand still")
-        is_inside.wait()
-        cluster.routers[0].emit("n", 1)
-        ears.wait(lambda: numbers(ears) == [1])
-        may_leave.set()
-
-
-def test_calls_and_answers_do_not_wait_for_a_listener_either() -> None:
-    is_inside, may_leave = threading.Event(), threading.Event()
-    came = threading.Event()
-
-    def stand_still() -> None:
-        is_inside.set()
-        may_leave.wait()
-
-    with Cluster(2) as cluster:
-        cluster.routers[0].on("stand still", stand_still)
         cluster.routers[1].register("answer", came.set)
         cluster.routers[1].emit("stand still")
         is_inside.wait()
+        cluster.routers[0].emit("n", 1)
         answer = cluster.routers[0].ask(1, "answer")
+        ears.wait(lambda: ears.numbers() == [1])
         assert came.wait(10.0)
         may_leave.set()
         assert answer.result(10.0) is None
@@ -96,9 +77,9 @@ def test_an_interrupt_of_emit_loses_and_repeats_nothing(
                 cluster.routers[0].emit("n", number)
             except KeyboardInterrupt:
                 interrupted.append(number)
-            ears.wait(lambda n=number: len(numbers(ears)) == n + 1)  # type: ignore[misc]
+            ears.wait(lambda n=number: len(ears.numbers()) == n + 1)  # type: ignore[misc]
         assert interrupted == [0]
-        assert numbers(ears) == [*range(10)]
+        assert ears.numbers() == [*range(10)]
 
 
 def test_a_signals_handler_may_emit_in_the_middle_of_an_emit(
@@ -120,7 +101,7 @@ def test_a_signals_handler_may_emit_in_the_middle_of_an_emit(
         cluster.routers[0].emit("n", "outer")
         cluster.routers[0].emit("n", "last")
         ears.wait(lambda: len(ears.events) == 3)
-        assert numbers(ears) == ["outer", "inner", "last"]
+        assert ears.numbers() == ["outer", "inner", "last"]
 
 
 def test_events_of_concurrent_threads_arrive_in_order_of_each_thread() -> None:
@@ -138,4 +119,4 @@ def test_events_of_concurrent_threads_arrive_in_order_of_each_thread() -> None:
         for each in ears:
             each.wait(lambda each=each: len(each.events) == 1_200)
             for node in range(4):
-                assert numbers(each, f"of {node}") == [*range(300)]
+                assert each.numbers(f"of {node}") == [*range(300)]

@@ -209,11 +209,11 @@ class TestForgedAnnouncements:
             published = real.write(encode("secret"))
             assert published is not None
             routers[0].publish_ctx({"w": published.announcement})
-            wait_until(lambda: routers[1].num_rejected == 1)
+            wait_until(lambda: routers[1].links.dropped.count == 1)
             routers[0].publish_ctx({"n": 2, "w": 3})
             ears.wait(lambda: bool(ears.ctx))
         assert ears.ctx[0] == {"n": 2, "w": 3}
-        assert routers[1].num_rejected == 1
+        assert routers[1].links.dropped.count == 1
 
     def send(self, router: NodeRouter, ears: Ears, forged: Announcement) -> None:
         router.publish_ctx({"w": forged, "n": 1})

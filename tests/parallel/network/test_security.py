@@ -310,7 +310,7 @@ def test_a_node_with_another_key(tmp_path, job) -> None:
     wrong = str(make_key(tmp_path / "wrong.key"))
     told = refused(leaf_spec(2, hub.address, key_file=wrong))
     assert "Node 0 has refused node 2: it has another key" in told
-    assert hub.num_rejected >= 1
+    assert hub.links.dropped.count >= 1
     assert "it has another key" in refused(leaf_spec(2, hub.address))  # with the user's own
 
 
@@ -332,7 +332,7 @@ def test_a_node_without_a_place_in_the_job_is_refused_with_the_reason(
     hub, _ = job
     key = str(tmp_path / "job.key")
     assert reason in refused(leaf_spec(node_id, hub.address, num_nodes, key_file=key))
-    assert hub.num_rejected >= 1
+    assert hub.links.dropped.count >= 1
 
 
 def test_a_node_dialling_a_peer_without_a_key_is_refused(tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ def test_a_node_of_another_version(tmp_path, job) -> None:
     newer = Foreign(2, peers=[0], key_file=key)
     told = refused(leaf_spec(2, hub.address, key_file=key), newer)
     assert f"it speaks version {VERSION + 1} of the protocol" in told  # as the newer one sees it
-    assert hub.num_rejected == 1
+    assert hub.links.dropped.count == 1
 
 
 def test_nodes_of_different_versions_refuse_each_other(tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def test_nodes_of_different_versions_refuse_each_other(tmp_path: Path) -> None:
     with closing(NodeRouter(hub_spec(key_file=key), transport=newer)) as hub:
         told = refused(leaf_spec(1, hub.address, key_file=key))
         assert f"it speaks version {VERSION + 1} of the protocol" in told
-        assert hub.num_rejected == 1
+        assert hub.links.dropped.count == 1
 
 
 def test_the_version_of_malformed_frames_is_unknown() -> None:
@@ -393,10 +393,10 @@ def test_a_peer_cannot_speak_for_another_node(tmp_path, job) -> None:
     liar = NodeRouter(leaf_spec(1, hub.address, key_file=key, incarnation=9), transport=as_two)
     with closing(liar):
         deadline = time.monotonic() + 5.0
-        while hub.num_rejected == 0 and time.monotonic() < deadline:
+        while hub.links.dropped.count == 0 and time.monotonic() < deadline:
             goes_on()
         goes_on()
-        assert hub.num_rejected >= 1
+        assert hub.links.dropped.count >= 1
         assert liar.peers == ()
 
 
@@ -412,8 +412,8 @@ def test_a_refused_node_stops_knocking(tmp_path: Path) -> None:
         friend = stack.enter_context(closing(NodeRouter(leaf_spec(2, hub.address, key_file=key))))
         friend.wait_ready(5.0)
         ears = Ears(hub)
-        count = hub.num_rejected
+        count = hub.links.dropped.count
         for number in range(50):  # far longer than the pauses between two attempts
             friend.emit("tick", number)
             ears.wait(lambda number=number: len(ears.events) > number)  # type: ignore[misc]
-        assert hub.num_rejected <= count + 2 * 3  # those under way when they gave up
+        assert hub.links.dropped.count <= count + 2 * 3  # those under way when they gave up

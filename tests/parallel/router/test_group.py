@@ -1,4 +1,4 @@
-"""Groups of nodes: barrier, all_gather, broadcast, paired values."""
+"""Groups of nodes: barrier, all_gather, broadcast."""
 
 from __future__ import annotations
 
@@ -74,25 +74,6 @@ def test_members_are_named_by_labels_or_ids() -> None:
 
     expected = [(0, 1), (1, 2, 3), (0, 3), (2,), True]
     assert on_nodes(main, roles=ROLES) == [expected] * 4
-
-
-def test_paired_values_can_be_fetched_and_removed() -> None:
-    def main(world: World) -> object:
-        group = world.group("node.*")
-        if world.node_id == 1:
-            group.pair("version", {"n": 7})
-        group.barrier()
-        fetched = group.paired("version")
-        group.barrier()
-        if world.node_id == 1:
-            group.unpair("version")
-        group.barrier()
-        with pytest.raises(ConfigError, match=r"has a value named 'version'"):
-            group.paired("version")
-        group.barrier()  # a node that has left answers no calls
-        return fetched
-
-    assert on_nodes(main, roles=ROLES) == [{"n": 7}] * 4
 
 
 def test_a_single_node_is_a_group_of_one() -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +15,9 @@ from ding_lite.errors import TransportError
 from ding_lite.parallel.link import outbox
 from ding_lite.parallel.link.session import Session
 from ding_lite.parallel.router import node_router as router_module
-from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.messaging.inbox import FINISH
 from ding_lite.testing import Cluster
+from tests.parallel import tcp
 from tests.parallel.test_clusters import SEEDS, wait_until
 
 WINDOW = 40
@@ -33,40 +31,19 @@ def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "MAX_EVENT_BYTES", WINDOW * KILOBYTE)
 
 
-class Ears:
+class Ears(tcp.Ears):
     """Record the numbers that arrive at a node."""
 
-    def __init__(self, router: NodeRouter) -> None:
-        self.numbers: dict[int, list[int]] = {}
-        self.has_finished = False
-        self._changed = threading.Condition()
-        router.join(self)
+    def wait_for(self, sender: int, count: int) -> None:
+        self.wait(lambda: len(self.of(sender)) >= count, what=f"{count} events of node {sender}")
 
-    def receive_event(self, node_id: int, event: str, args: Any, kwargs: Any) -> None:
-        with self._changed:
-            if event == "n":
-                self.numbers.setdefault(node_id, []).append(args[0])
-            self.has_finished |= event == FINISH
-            self._changed.notify_all()
-
-    def receive_ctx(self, node_id: int, values: Any) -> None:
-        """Let it pass."""
-
-    def wait(self, sender: int, count: int) -> None:
-        with self._changed:
-            came = self._changed.wait_for(
-                lambda: len(self.numbers.get(sender, ())) >= count, timeout=15.0
-            )
-        assert came, f"{len(self.numbers.get(sender, ()))} of {count} events of node {sender} came"
+    def of(self, sender: int) -> list[int]:
+        return [args[0] for node, event, args in self.events if (node, event) == (sender, "n")]
 
     def check(self, sender: int, count: int = NUM_EVENTS) -> None:
         """Check that all have arrived once and in order."""
-        self.wait(sender, count)
-        assert self.numbers[sender] == list(range(count))
-
-    def wait_for_finish(self) -> None:
-        with self._changed:
-            assert self._changed.wait_for(lambda: self.has_finished, timeout=15.0)
+        self.wait_for(sender, count)
+        assert self.of(sender) == list(range(count))
 
 
 class Job:
@@ -122,7 +99,7 @@ def test_a_sender_blocks_for_a_hung_node_behind_a_hub(size: int, is_cut: bool) -
         num_emitted = job.session(0, 1).events.num_sent
         assert job.num_waiting(1, 3) <= WINDOW + 1
         for node in (1, 2, 4, 5, 6):  # the others do not wait
-            job.ears[node].wait(0, num_emitted)
+            job.ears[node].wait_for(0, num_emitted)
         job.network.heal()
         emitting.result(15.0)
         for node in range(1, 7):
@@ -163,7 +140,7 @@ def test_emit_raises_when_a_node_behind_a_hub_stays_hung(monkeypatch) -> None:
         job.network.cut(1, 3)
         with pytest.raises(TransportError, match=r"Node 1 has not.*`n` was not.*or one behind it"):
             job.emit(0).result(15.0)
-        num_emitted = len(job.ears[4].numbers[0])
+        num_emitted = len(job.ears[4].of(0))
         job.network.heal()
         job.ears[3].check(0, num_emitted)  # and what was sent before is not lost
 
@@ -203,7 +180,7 @@ def test_calls_items_and_finish_pass_a_branch_with_blocked_events() -> None:
         item = job.cluster.routers[4].receive("work", timeout=10.0)
         assert item is not None
         job.cluster.routers[0].emit(FINISH)  # without room for another event
-        job.ears[1].wait_for_finish()
+        job.ears[1].wait(lambda: job.ears[1].has_finished)
         job.network.heal()
         emitting.result(15.0)
 
@@ -220,7 +197,7 @@ def test_events_arrive_once_and_in_order_over_broken_and_stalled_links(seed: int
                 what = rng.choice(["cut", "hold", "release"])
                 getattr(job.network, what)(one, other)
             job.network.heal()
-            job.ears[rng.randrange(1, 7)].wait(0, goal)
+            job.ears[rng.randrange(1, 7)].wait_for(0, goal)
         for each in emitting:
             each.result(15.0)
         for node in range(1, 7):
@@ -242,11 +219,11 @@ def test_events_arrive_once_and_in_order_when_hubs_are_killed(seed: int) -> None
         emitting = [job.emit(node, size=rng.choice([0, 200, 2_000])) for node in (0, 3, 6)]
         if seed % 2:
             job.wait_until_full(0, 1)
-            job.ears[4].wait(0, 10)
+            job.ears[4].wait_for(0, 10)
             job.cluster.restart(1)
             job.network.heal()
         for goal in range(0, NUM_EVENTS, 40):
-            job.ears[rng.choice([3, 4, 5, 6])].wait(0, goal)
+            job.ears[rng.choice([3, 4, 5, 6])].wait_for(0, goal)
             job.cluster.restart(rng.choice([1, 2]))
         for each in emitting:
             each.result(15.0)

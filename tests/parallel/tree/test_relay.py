@@ -356,7 +356,7 @@ def test_messages_with_a_sender_that_is_not_behind_the_peer_are_dropped() -> Non
             router._deliver(3, StateArrived({name: 1}))
         for call in [(1, 0, 0, ["said", None]), (1, 3, 0, 5), (1, 3, 0, [])]:
             router._deliver(3, CallArrived(7, "ding_lite.onward", call, {}))
-        assert router.num_rejected == 10 + 11 + 3
+        assert router.links.dropped.count == 10 + 11 + 3
         with pytest.raises(RemoteError, match="which is not behind it"):
             cluster.routers[3].call(1, "ding_lite.onward", 0, 5, 0, ["said", None])
         with pytest.raises(RemoteError, match="has a receiver and credits"):

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ding_lite.errors import CodecError
+from ding_lite.parallel.wire import messages
 from ding_lite.parallel.wire.messages import (
     HEADER_BYTES,
     MAX_BATCH,
     Envelope,
     Kind,
-    Limits,
     pack_batch,
     unpack_batch,
 )
@@ -92,14 +92,14 @@ def test_malformed_messages_are_refused(wrong: list[bytes], complaint: str) -> N
         Envelope.from_frames(wrong)
 
 
-@pytest.mark.parametrize(
-    "limits", [Limits(max_meta_bytes=2), Limits(max_payload_bytes=4), Limits(max_buffers=1)]
-)
-def test_messages_beyond_a_limit_are_refused(limits: Limits) -> None:
+@pytest.mark.parametrize("limit", ["MAX_META_BYTES", "MAX_PAYLOAD_BYTES", "MAX_BUFFERS"])
+def test_messages_beyond_a_limit_are_refused(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = {"MAX_META_BYTES": 3, "MAX_PAYLOAD_BYTES": 5, "MAX_BUFFERS": 2}[limit]
+    monkeypatch.setattr(messages, limit, exact)
+    assert Envelope.from_frames(GOOD).meta == b"abc"
+    monkeypatch.setattr(messages, limit, exact - 1)
     with pytest.raises(CodecError, match=r"the limits are|expected are 1 to 2"):
-        Envelope.from_frames(GOOD, limits)
-    exact = Limits(max_meta_bytes=3, max_payload_bytes=5, max_buffers=2)
-    assert Envelope.from_frames(GOOD, exact).meta == b"abc"
+        Envelope.from_frames(GOOD)
 
 
 def test_a_meta_of_one_byte_more_than_a_mebibyte_is_refused() -> None:

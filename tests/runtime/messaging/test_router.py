@@ -387,6 +387,10 @@ def test_a_full_receiver_makes_the_sender_wait_until_it_takes_an_item() -> None:
     assert hub.send("work", 1, to="node.1", in_flight=1)
     with pytest.raises(DeadlineExceeded, match=r"took an item within 0 s.*each may have 1"):
         hub.send("work", 2, to="node.1", in_flight=1, timeout=0.0)
+    with pytest.raises(DeadlineExceeded, match=r"\['learner'\] matches: none"):
+        hub.send("work", 1, to="learner", timeout=0.0)
+    with pytest.raises(DeadlineExceeded, match=r"No item of stream `rest` came within 0 s"):
+        leaf.receive("rest", timeout=0.0)
     assert leaf.receive("work") == Item(0, 1, ItemId(0, 0, 1))
     assert hub.send("work", 2, to="node.1", in_flight=1)
 

@@ -59,10 +59,7 @@ class Placement:
 
     @property
     def port(self) -> int:
-        """The port of node 0, a hash of the job; node k has the k-th port after it.
-
-        Concurrent jobs on one machine have different ports unless their hashes collide.
-        """
+        """The port of node 0, a hash of the job; node k has the k-th port after it."""
         digest = blake2b(f"{self.launcher} {self.job}".encode(), digest_size=8).digest()
         block = int.from_bytes(digest, "little") % _NUM_BLOCKS
         return FIRST_PORT + _PORTS_OF_A_JOB * block

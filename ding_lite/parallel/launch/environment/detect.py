@@ -15,22 +15,14 @@ of them."""
 
 
 def detect(environ: Mapping[str, str]) -> Placement | None:
-    """Return the placement by the innermost launcher.
-
-    Return None without a launcher, and if it has started a single process, which may start nodes
-    itself.
-    """
+    """Return the placement by the innermost launcher; None without one or with one process."""
     found = (of_one(environ) for of_one in LAUNCHERS)
     place = next((place for place in found if place is not None), None)
     return None if place is None or place.num_nodes == 1 else place
 
 
 def placement_of(settings: Settings, environ: Mapping[str, str]) -> Placement | None:
-    """Return the placement by a launcher, unless the settings take precedence.
-
-    These settings take precedence: a node id with a number of nodes, an engine, and an address to
-    attach to.
-    """
+    """Return the placement by a launcher, unless a node's place, an engine or an address is set."""
     is_whole = settings.node_id is not None and settings.num_nodes is not None
     if is_whole or settings.engine is not None or settings.attach_to:
         return None

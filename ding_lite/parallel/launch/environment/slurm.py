@@ -71,7 +71,6 @@ def _numbers(spans: str, whole: str) -> Iterator[str]:
 
 
 def expand_counts(text: str) -> list[int]:
-    """Expand a SLURM list of task counts, one for each machine."""
     counts: list[int] = []
     for part in filter(None, text.split(",")):
         found = _COUNT.fullmatch(part.strip())

@@ -8,10 +8,6 @@ from ding_lite.parallel.launch.environment.base import Placement, master, names_
 
 
 def detect(environ: Mapping[str, str]) -> Placement | None:
-    """Return the placement by torchrun, or None.
-
-    When torchrun restarts a job, all processes are new and keep their ranks.
-    """
     node_id, num_nodes = number(environ, "RANK"), number(environ, "WORLD_SIZE")
     run_id = environ.get("TORCHELASTIC_RUN_ID")
     if run_id is None or node_id is None or num_nodes is None:

@@ -41,7 +41,6 @@ class Doorkeeper:
         self._peers[_public(self._key.of_dialler(peer))] = peer
 
     def guard(self, socket: zmq.Socket[bytes]) -> None:
-        """Set up a listening socket so that only peers may connect."""
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.CURVE_SECRETKEY, self._key.of_listener(self._node_id))
         socket.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN)

@@ -88,11 +88,7 @@ class Sockets:
     # -- from any thread -------------------------------------------------------------------
 
     def send(self, socket: Socket, messages: Iterable[Sequence[Frame]]) -> None:
-        """Send messages one after the other; large frames are not copied.
-
-        Raises:
-            zmq.ZMQError: A message was not accepted.
-        """
+        """Send messages one after the other; large frames are not copied."""
         with self.lock:
             try:
                 for frames in messages:

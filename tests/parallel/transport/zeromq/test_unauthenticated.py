@@ -237,7 +237,7 @@ def test_an_unauthenticated_connection_is_cut_when_it_brings_too_much(tmp_path: 
             connection.sendall(greeting(b"CURVE") + b"\x06" + struct.pack(">Q", 15 * MEGABYTE))
             connection.sendall(bytes(10_000))
             assert is_cut(connection, 2.0)  # long before the 5 s of a handshake are over
-        wait_until(lambda: router.num_rejected > 0)
+        wait_until(lambda: router.links.dropped.count > 0)
 
 
 def test_an_idle_lane_counts_as_authenticated(tmp_path: Path) -> None:
