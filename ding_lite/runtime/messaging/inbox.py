@@ -157,7 +157,8 @@ class Inbox:
     def join(self, receiver: Receiver) -> Callable[[], None]:
         """Deliver messages to a receiver from now on; the returned function ends that.
 
-        Errors of receivers are raised once all have got all messages; several are a group.
+        The first receiver also gets the messages that came while there was none. Errors of
+        receivers are raised once all have got all messages; several are a group.
         """
         with self._lock:
             self._receivers.append(receiver)
