@@ -378,11 +378,11 @@ class ParallelContext(Context):
     def _arrived(self) -> str:
         """Describe the values received from each node."""
         with self._changed:
-            said = [
+            parts = [
                 f"{node} sent {', '.join(f'`{k}`={v!r:.40}' for k, v in values.items())}."
                 for node, values in sorted(self._by_node.items())
             ]
-        return " ".join(said) or "Nothing has come from any node."
+        return " ".join(parts) or "Nothing has come from any node."
 
     def wake(self) -> None:
         """Wake all waits so that they check `stop` again."""

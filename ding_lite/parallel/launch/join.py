@@ -410,15 +410,15 @@ def _connect(node: RendezvousNode, spec: NodeSpec, advice: str) -> None:
             )
         raise
     except DeadlineExceeded as error:
-        said = [str(error)]
+        sentences = [str(error)]
         missing = {peer: at for peer, at in spec.dials.items() if peer not in router.peers}
-        said += [probe(at) for at in missing.values() if at]
-        unheard = [peer for peer, at in missing.items() if not at]
-        if unheard and HUB not in missing:
-            said.append(f"Node 0 has not sent the addresses of the nodes {unheard}.")
+        sentences += [probe(at) for at in missing.values() if at]
+        unknown = [peer for peer, at in missing.items() if not at]
+        if unknown and HUB not in missing:
+            sentences.append(f"Node 0 has not sent the addresses of the nodes {unknown}.")
         if spec.listen is not None:
-            said.append(f"This node listens on {router.address}.")
-        raise DeadlineExceeded(" ".join([*said, advice]).rstrip()) from error
+            sentences.append(f"This node listens on {router.address}.")
+        raise DeadlineExceeded(" ".join([*sentences, advice]).rstrip()) from error
 
 
 def probe(address: str) -> str:

@@ -262,7 +262,7 @@ class Registry:
         for node in [node for node, back_by in self._joined.items() if back_by.expired]:
             self._remove(node, "node_lost")
 
-    def receive_roster(self, asker: int, *said: Any) -> Any:
+    def receive_roster(self, asker: int, *sent: Any) -> Any:
         raise ConfigError(f"Node {asker} sent a roster to node 0, which keeps the registry.")
 
     def wait_complete(self, deadline: Deadline) -> None:
@@ -322,10 +322,10 @@ class Roster:
         """Apply a roster from node 0; return the address of this node."""
         if asker != HUB or not isinstance(gone, dict):
             raise ConfigError(f"Node {asker} sent a roster; only node 0 sends one.")
-        told = {
+        known = {
             node: place for node, place in read_roster(nodes).items() if node != self._spec.node_id
         }
-        for node, place in told.items():
+        for node, place in known.items():
             self._learn(node, *place)
         for node, event in gone.items():
             if type(node) is int and self._known.pop(node, None) is not None:
@@ -389,10 +389,10 @@ class Roster:
         return [node for node in range(self._spec.num_nodes) if node not in known]
 
 
-def _names(said: Any) -> list[str]:
-    if not isinstance(said, list | tuple | set):
-        raise ConfigError(f"{said!r:.80} was sent as labels; a list of names was expected.")
-    return [*said]
+def _names(sent: Any) -> list[str]:
+    if not isinstance(sent, list | tuple | set):
+        raise ConfigError(f"{sent!r:.80} was sent as labels; a list of names was expected.")
+    return [*sent]
 
 
 def read_roster(nodes: Any) -> dict[int, tuple[frozenset[str], str]]:

@@ -177,9 +177,9 @@ class JobPlan:
     ) -> tuple[NodeSpec, ...]:
         """Return the spec of each node, given the address at which each can listen."""
         growth = self.growth(first_id=self.num_nodes)
-        heard = listeners(self.edges)
+        listening = listeners(self.edges)
         if growth is not None:
-            heard |= {*range(self.num_nodes)} if growth.topology == "mesh" else {HUB}
+            listening |= {*range(self.num_nodes)} if growth.topology == "mesh" else {HUB}
         world = tuple(self.labels_of_nodes())
         began = SYSTEM_CLOCK.now()
         return tuple(
@@ -187,7 +187,7 @@ class JobPlan:
                 node_id,
                 labels,
                 where.__getitem__,
-                listen=where[node_id] if node_id in heard else None,
+                listen=where[node_id] if node_id in listening else None,
                 world=world,
                 growth=growth,
                 job=job,

@@ -302,11 +302,11 @@ class Group:
         import torch
 
         distributed: Any = torch.distributed  # its stubs are incomplete
-        said = self.all_gather([_own_gpu(), self._router.host])
-        gpus = {gpu for gpu, _ in said if gpu is not None}
-        backend = backend or ("cpu:gloo,cuda:nccl" if len(gpus) == len(said) else "gloo")
+        answers = self.all_gather([_own_gpu(), self._router.host])
+        gpus = {gpu for gpu, _ in answers if gpu is not None}
+        backend = backend or ("cpu:gloo,cuda:nccl" if len(gpus) == len(answers) else "gloo")
         size, rank = len(self.members), self.rank
-        own = _own_host(self._router.host, [host for _, host in said])
+        own = _own_host(self._router.host, [host for _, host in answers])
         if "gloo" in backend and (interface := interface_beyond(own)) is not None:
             suggest_environ("GLOO_SOCKET_IFNAME", interface)
         limit = timedelta(seconds=timeout)

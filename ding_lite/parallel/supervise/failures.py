@@ -51,28 +51,28 @@ class Failure:
         return error
 
 
-def raised(spec: NodeSpec, said: Failed) -> Failure:
-    message = f": {said.message}" if said.message else ""
-    if said.kind == Terminated.__name__:
-        what, traceback = f"was ended by SIGTERM while {said.stage}", ""
+def raised(spec: NodeSpec, report: Failed) -> Failure:
+    message = f": {report.message}" if report.message else ""
+    if report.kind == Terminated.__name__:
+        what, traceback = f"was ended by SIGTERM while {report.stage}", ""
     else:
-        what = f"failed while {said.stage}: {said.kind}{message}"
-        traceback = said.traceback
+        what = f"failed while {report.stage}: {report.kind}{message}"
+        traceback = report.traceback
     return Failure(
         spec=spec,
-        stage=said.stage,
+        stage=report.stage,
         at=SYSTEM_CLOCK.now(),
         what=what,
-        kind=said.kind,
+        kind=report.kind,
         traceback=traceback,
-        error=said.error,
+        error=report.error,
     )
 
 
-def crashed(spec: NodeSpec, stage: Stage, said: Exited) -> Failure:
+def crashed(spec: NodeSpec, stage: Stage, report: Exited) -> Failure:
     """Make the failure of a node that has ended without a report."""
-    what = f"{said.how} while {stage}{said.more}"
-    return Failure(spec=spec, stage=stage, at=SYSTEM_CLOCK.now(), what=what, signum=said.signum)
+    what = f"{report.how} while {stage}{report.more}"
+    return Failure(spec=spec, stage=stage, at=SYSTEM_CLOCK.now(), what=what, signum=report.signum)
 
 
 def root_failure_error(failures: Sequence[Failure]) -> Exception:
@@ -86,8 +86,8 @@ def root_failure_error(failures: Sequence[Failure]) -> Exception:
         fault.__cause__ = first.error
         return fault
 
-    said = first.what.rstrip(".")
-    text = f"Node {first.spec.node_id} {said}."
+    report = first.what.rstrip(".")
+    text = f"Node {first.spec.node_id} {report}."
     if others:
         also = ", ".join(f"node {other.spec.node_id} {other.what}" for other in others)
         text += f" In the same second: {also}."

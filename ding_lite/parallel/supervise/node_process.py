@@ -126,7 +126,7 @@ class Moved:
 Command: TypeAlias = Finish | Ended | Moved
 
 
-def obey(router: NodeRouter, command: Command) -> None:
+def execute(router: NodeRouter, command: Command) -> None:
     match command:
         case Ended(node_id, incarnation):
             router.links.note_ended(node_id, incarnation)
@@ -201,7 +201,7 @@ class NodeProcess(ForkProcess):
         try:
             with suppress(EOFError, OSError):
                 while (command := self._connection.recv()) is not None:
-                    obey(router, command)
+                    execute(router, command)
         finally:
             self._may_go.set()
 

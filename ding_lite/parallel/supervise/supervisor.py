@@ -120,7 +120,7 @@ class Supervisor:
             self._lose_engine("has died")
             return
         # A report that a node runs may be the cause of the others' end.
-        for node_id, report in sorted(reports, key=lambda said: not isinstance(said[1], Entered)):
+        for node_id, report in sorted(reports, key=lambda item: not isinstance(item[1], Entered)):
             self._handle(self._nodes[node_id], report)
         self._check_deadlines()
 

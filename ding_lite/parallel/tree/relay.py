@@ -308,9 +308,11 @@ class Relay(Relaying):
         outcome: Future[Any] = Future()
 
         def on_done(done: Future[Any]) -> None:
-            said = done.result()
-            is_own = said[0] == _LOST and said[-1] is None  # the next hop is lost, not the receiver
-            outcome.set_result(None if is_own else said)
+            answer = done.result()
+            is_own = (
+                answer[0] == _LOST and answer[-1] is None
+            )  # the next hop is lost, not the receiver
+            outcome.set_result(None if is_own else answer)
 
         self._pass_on(item.to, item.item_id.node_id, item.credits, item.body).add_done_callback(
             on_done

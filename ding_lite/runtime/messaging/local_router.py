@@ -116,12 +116,12 @@ class LocalRouter(Router):
     def emit(self, event: str, *args: Any, **kwargs: Any) -> None:
         tracer, began_ns, keys = self.traced.tracer, self.traced.now(), []
         for router in self._group:
-            said, name = _copy_said(event, args, kwargs), event
+            copies, name = _copy_said(event, args, kwargs), event
             theirs = router.traced.tracer
             if tracer is not None and theirs is not None:
                 keys.append(arrow_key("local event", self._node_id, next(self._arrows)))
                 name = TracedEvent(event, theirs, keys[-1])
-            router._inbox.put_event(self._node_id, name, *said)
+            router._inbox.put_event(self._node_id, name, *copies)
         if tracer is not None and keys:
             where = tracer.slice(f"emit {event}", began_ns)
             for key in keys:

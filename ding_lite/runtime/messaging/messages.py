@@ -152,7 +152,7 @@ class Messages:
             self._notify = before
 
     def deliver(self) -> None:
-        """Call the listeners of queued events, if on the task's thread; those they emit come last."""
+        """Call the listeners of queued events, if on the task's thread, then of those they emit."""
         if self._delivering or threading.get_ident() != self.owner:
             return
 
@@ -207,8 +207,8 @@ class Messages:
                 if deliverable:
                     self.deliver()
                 if box:
-                    emission, said = box[0]
-                    draw_wait(said, began_ns)
+                    emission, description = box[0]
+                    draw_wait(description, began_ns)
                     return emission
                 if latch.is_set or step.is_cancelled:
                     return None

@@ -29,11 +29,11 @@ def placement_of(settings: Settings, environ: Mapping[str, str]) -> Placement | 
     place = detect(environ)
     if place is None:
         return None
-    for variable, ours, told in (
+    for variable, ours, found in (
         ("DING_LITE_NUM_NODES", settings.num_nodes, place.num_nodes),
         ("DING_LITE_NODE_ID", settings.node_id, place.node_id),
     ):
-        if ours not in (None, told):
+        if ours not in (None, found):
             raise ConfigError(
                 f"{variable} is {ours}, but {place.launcher} has started this process as node "
                 f"{place.node_id} of {place.num_nodes}. Unset it, or set both DING_LITE_NUM_NODES "

@@ -6,7 +6,7 @@ run `main` when all have been placed, since only then their addresses are known.
 Each incarnation of a node is a separate actor. An actor that Ray restarts answers only some seconds
 after its start, and an actor that is unreachable for a moment looks like a dead one; a new actor
 answers at once. The next incarnation keeps the node id, but has another address, so the peers that
-dial it must be told.
+dial it must get its address.
 """
 
 from __future__ import annotations
@@ -205,11 +205,11 @@ class RayEngine:
     def _report(self, actor: _Actor, report: Report) -> None:
         self._reports.append((actor.node.spec.node_id, report))
 
-    def _take(self, said: tuple[_Actor, Future[Any]] | None) -> None:
+    def _take(self, answered: tuple[_Actor, Future[Any]] | None) -> None:
         """Handle the answer of an actor: its address, or the end of `main`."""
-        if said is None or said[0].has_ended:
+        if answered is None or answered[0].has_ended:
             return
-        actor, answer = said
+        actor, answer = answered
         error = answer.exception()
         if isinstance(error, self._ray.exceptions.RayTaskError):
             self._report(actor, _failed(error, RUNNING if actor.is_running else STARTING))

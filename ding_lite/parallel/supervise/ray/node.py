@@ -23,7 +23,7 @@ from ding_lite.parallel.supervise.node_process import (
     call_main,
     leaving,
     node_of,
-    obey,
+    execute,
 )
 from ding_lite.runtime.messaging.labels import describe_node
 
@@ -61,7 +61,7 @@ class RayNode:
             with self._lock:
                 self._router = router
                 for command in self._early:
-                    obey(router, command)
+                    execute(router, command)
             router.wait_ready()
             with node_of(router):
                 return call_main(work)
@@ -72,7 +72,7 @@ class RayNode:
             if self._router is None:
                 self._early.append(command)
             else:
-                obey(self._router, command)
+                execute(self._router, command)
 
     def leave(self) -> None:
         self._directory.remove()
