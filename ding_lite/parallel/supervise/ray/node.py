@@ -21,9 +21,9 @@ from ding_lite.parallel.supervise.node_process import (
     Command,
     Work,
     call_main,
+    execute,
     leaving,
     node_of,
-    execute,
 )
 from ding_lite.runtime.messaging.labels import describe_node
 
