@@ -67,7 +67,7 @@ def _number_of(level: int | str) -> int:
 
 
 @contextmanager
-def speaking_as(name: str) -> Iterator[None]:
+def named_in_logs(name: str) -> Iterator[None]:
     """Set the name of this process in its log lines, for the length of a `with` block.
 
     The name is stored as that of the process, which `logging` formats as `%(processName)s`.

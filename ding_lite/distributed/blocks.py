@@ -68,7 +68,7 @@ class Block:
         sizes = [len(share.drawn.serial) for _, share in parts]
         self.num_batches = sum(sizes) // batch_size
         self._num_taken = 0
-        order = _deal(self.num_batches, batch_size, rng)
+        order = _distribute(self.num_batches, batch_size, rng)
 
         def join(arrays: list[NumpyArray]) -> NumpyArray:
             return np.concatenate(arrays)[order]
@@ -114,7 +114,7 @@ class Block:
         )
 
 
-def _deal(
+def _distribute(
     num_batches: int, batch_size: int, rng: np.random.Generator
 ) -> slice | npt.NDArray[np.int64]:
     """Return the order of rows that forms consecutive batches.

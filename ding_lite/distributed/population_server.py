@@ -202,7 +202,7 @@ class PopulationServer:
         own = self._owned()
         while not self._is_complete() and not until():
             self._serve()
-            self._wait_for_change(self._homeless(), until)
+            self._wait_for_change(self._unassigned(), until)
         if not self._is_complete():
             return False
         for place, state in self._back.items():
@@ -241,7 +241,7 @@ class PopulationServer:
         deadline = Deadline.after(self._server.timeout if homeless else None)
 
         def is_news() -> bool:
-            return self._is_complete() or self._homeless() != homeless
+            return self._is_complete() or self._unassigned() != homeless
 
         if not self._server.wait(is_news, deadline, until):
             raise DeadlineExceeded(
@@ -324,7 +324,7 @@ class PopulationServer:
             place for place, holder in self._holder.items() if not self._server.is_connected(holder)
         ]
 
-    def _homeless(self) -> list[int]:
+    def _unassigned(self) -> list[int]:
         with self._changed:
             return self._lost()
 

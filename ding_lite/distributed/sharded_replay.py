@@ -174,7 +174,7 @@ class ShardedReplay:
         if self._own is not None:
             return len(self._own) + sum(s.size for _, s in self._shards.at_hand if not s.is_own)
         with self._lock:
-            self._shards.look()
+            self._shards.update_states()
             return self._shards.num_held
 
     def clear(self) -> None:
@@ -359,7 +359,7 @@ class ShardedReplay:
         return tuple(self._shards[rank].node for rank in range(len(self._shards)))
 
     def _check_batch_size(self, batch_size: int) -> None:
-        self._shards.look(wait=True)
+        self._shards.update_states(wait=True)
         held = self._shards.num_held
         if not 0 < batch_size <= held and (held or not self._shards.lost):
             raise ConfigError(

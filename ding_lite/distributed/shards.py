@@ -107,7 +107,7 @@ class Shards:
         """The transitions in the shards that can be reached, as last known."""
         return sum(shard.size for shard in self._shards)
 
-    def look(self, *, wait: bool = False) -> None:
+    def update_states(self, *, wait: bool = False) -> None:
         """Greet new, restarted and joined shards, which get the next ranks; update known states."""
         self._greet()
         if wait:
@@ -131,7 +131,7 @@ class Shards:
     def refresh(self) -> None:
         """Update the known states, even if they are fresh."""
         self._known_at = -np.inf
-        self.look()
+        self.update_states()
 
     def divide(
         self,
@@ -144,7 +144,7 @@ class Shards:
         As in a sum tree, the total sum is cut into `count` equal parts, and a random point is drawn
         in each part. The shard in which the point lies gets the draw.
         """
-        self.look()
+        self.update_states()
         total_K = np.array([shard.total for shard in self._shards])
         ends_K = total_K.cumsum()
         if not ends_K[-1] > 0.0:

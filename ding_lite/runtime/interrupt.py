@@ -41,8 +41,8 @@ class DeferredSigint:
     handler calls `hurry` if Ctrl-C comes within a block.
     """
 
-    def __init__(self, hurry: Callable[[], None] = lambda: None) -> None:
-        self._hurry = hurry
+    def __init__(self, on_interrupt: Callable[[], None] = lambda: None) -> None:
+        self._on_interrupt = on_interrupt
         self.is_deferring = False
         """Whether the main thread is in the block."""
         self.is_pending = False
@@ -54,7 +54,7 @@ class DeferredSigint:
         if not self.is_deferring:
             signal.default_int_handler(signum, frame)
         self.is_pending = True
-        self._hurry()
+        self._on_interrupt()
 
     def __enter__(self) -> Self:
         """Defer Ctrl-C from now on; on the main thread, and not within another such block."""
@@ -148,10 +148,10 @@ def _announce(signum: int, end: Callable[[int], None]) -> None:
     name = signal.Signals(signum).name
     logger.warning("%s: the run ends after this step; once more ends it at once", name)
     if not is_configured(logger):
-        _tell_the_terminal("Ctrl-C" if signum == signal.SIGINT else name)
+        _write_to_terminal("Ctrl-C" if signum == signal.SIGINT else name)
 
 
-def _tell_the_terminal(name: str) -> None:
+def _write_to_terminal(name: str) -> None:
     """Write to standard error, if it is a terminal and a user has started this process."""
     from multiprocessing import parent_process  # not before: it is slow to import
 

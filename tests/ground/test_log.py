@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from ding_lite.errors import ConfigError
-from ding_lite.log import Throttle, configure, is_configured, speaking_as
+from ding_lite.log import Throttle, configure, is_configured, named_in_logs
 from ding_lite.testing.clock import ManualClock
 
 PACKAGE = logging.getLogger("ding_lite")
@@ -158,7 +158,7 @@ def test_a_line_has_the_name_that_the_process_was_given(stream: io.StringIO) -> 
     logger = logging.getLogger("ding_lite.x")
 
     def speak_and_fail() -> None:
-        with speaking_as("node 1 collector"):
+        with named_in_logs("node 1 collector"):
             logger.info("as a node")
             thread = threading.Thread(target=logger.info, args=("on another thread",))
             thread.start()
@@ -174,7 +174,7 @@ def test_a_line_has_the_name_that_the_process_was_given(stream: io.StringIO) -> 
 
 def test_a_name_that_the_program_has_chosen_stays(stream: io.StringIO) -> None:
     configure(stream=stream, node="the boss")
-    with speaking_as("node 1"):
+    with named_in_logs("node 1"):
         logging.getLogger("ding_lite.x").info("hello")
     assert speakers(stream) == ["the boss"]
 

@@ -98,7 +98,7 @@ class End:
     def on_down(self, link: Link) -> None:
         self._note("down", self.downs, link)
 
-    def on_doubt(self) -> None:
+    def on_suspicion(self) -> None:
         for link in self._heard_from:
             if not all(self.transport.send(link, lane, [b"still there?"]) for lane in Lane):
                 self.gone.add(link)

@@ -17,7 +17,7 @@ from ding_lite.parallel.supervise.local_engine import LocalEngine
 from ding_lite.parallel.supervise.supervisor import run_job
 from tests.procs import mains
 from tests.procs.programs import Forked, command_of, short_folder
-from tests.procs.shells import Desk, Type
+from tests.procs.shells import Shells, Type
 from tests.warm import NODES, PROGRAMS, Warm, warm
 
 RunJob = Callable[..., list[Any]]
@@ -42,7 +42,7 @@ def folder() -> Iterator[Path]:
 def type_line(folder: Path) -> Iterator[Type]:
     """Return what types a line into a shell of its own; all of them end with the test."""
     with ExitStack() as stack:
-        yield Desk(folder, stack).type_line
+        yield Shells(folder, stack).type_line
 
 
 @pytest.fixture(scope="session")
@@ -104,14 +104,14 @@ def _run(fork: Fork, name: str, **given: Any) -> tuple[int, str]:
 def fork_line(_nodes: Warm, folder: Path) -> Iterator[Type]:
     """Return what forks the program that a line starts, such as `A=b python train.py`."""
     with ExitStack() as stack:
-        yield Desk(folder, stack, _nodes).type_line
+        yield Shells(folder, stack, _nodes).type_line
 
 
 @pytest.fixture
 def fork_learner_line(_learners: Warm, folder: Path) -> Iterator[Type]:
     """Return what does the same for programs that import torch."""
     with ExitStack() as stack:
-        yield Desk(folder, stack, _learners).type_line
+        yield Shells(folder, stack, _learners).type_line
 
 
 @pytest.fixture

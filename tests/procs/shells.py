@@ -41,7 +41,7 @@ class Shell(Program):
 Type = Callable[..., Program]
 
 
-class Desk:
+class Shells:
     """Types lines into shells, or forks what they start; all of it ends with its `stack`.
 
     Args:

@@ -16,7 +16,7 @@ import pytest
 from ding_lite.errors import ConfigError, MissingExtraError
 from ding_lite.parallel import Parallel
 from ding_lite.parallel.network.security import make_key
-from ding_lite.parallel.supervise.ray.cluster import check_guarded, wanted_by_nodes
+from ding_lite.parallel.supervise.ray.cluster import check_guarded, resources_of_nodes
 from tests.procs.programs import PROGRAMS, Program, run, short_folder, wait_until_gone
 
 Test = Callable[..., None]
@@ -39,7 +39,7 @@ LABELS = [frozenset({"learner", "node.0"}), frozenset({"collector", "node.1"})]
 
 def test_nodes_request_the_resources_of_their_labels_and_a_core() -> None:
     wanted = {"learner": {"num_gpus": 1, "num_cpus": 2}, "node.*": {"memory": 10}}
-    assert wanted_by_nodes(LABELS, wanted) == [
+    assert resources_of_nodes(LABELS, wanted) == [
         {"num_cpus": 2, "num_gpus": 1, "memory": 10},
         {"num_cpus": 1, "memory": 10},
     ]
@@ -57,7 +57,7 @@ def test_nodes_request_the_resources_of_their_labels_and_a_core() -> None:
 )
 def test_requests_that_ray_cannot_meet_are_refused(resources, complaint) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        wanted_by_nodes(LABELS, resources)
+        resources_of_nodes(LABELS, resources)
 
 
 @pytest.mark.parametrize(

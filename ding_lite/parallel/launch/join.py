@@ -70,18 +70,18 @@ def node_of_environment(plan: JobPlan, settings: Settings, attach_to: Sequence[s
             f"another one in each shell."
         )
     lower = sorted(peer for peer in neighbours(plan.edges, node_id) if peer < node_id)
-    desk, where = _addresses_to_dial(node_id, lower, _tcp(attach_to))
+    rendezvous, where = _addresses_to_dial(node_id, lower, _tcp(attach_to))
     listen, grows = None, plan.growth(first_id=1)
     is_dialled = node_id == HUB or (grows is not None and grows.topology == "mesh")
     if (is_dialled and (plan.edges or grows)) or node_id in listeners(plan.edges):
-        port = _port(settings.ports, node_id, num_nodes, may_be_free=desk is not None)
-        listen = str(Address("tcp", plan.address or _interface(desk, plan.key_file), port))
+        port = _port(settings.ports, node_id, num_nodes, may_be_free=rendezvous is not None)
+        listen = str(Address("tcp", plan.address or _interface(rendezvous, plan.key_file), port))
     return plan.spec(
         node_id,
         plan.labels_of_nodes()[node_id],
         dict(zip(lower, where, strict=True)).__getitem__,
         listen=listen,
-        desk=listen if node_id == HUB else desk,
+        rendezvous=listen if node_id == HUB else rendezvous,
         growth=grows,
     )
 
@@ -101,23 +101,23 @@ def joining_node(
             f"`attach_to` is {', '.join(attach_to)} and `node_ids` {[*node_ids]}; a node that "
             f"joins an elastic job needs the address of node 0 alone, and one number at most."
         )
-    [desk] = _tcp(attach_to)
+    [rendezvous] = _tcp(attach_to)
     port = settings.ports[0] if len(settings.ports) == 1 else 0
     try:
         return join(
-            desk,
+            rendezvous,
             requested_id=node_ids[0] if node_ids else None,
             roles=roles_of(frozenset().union(*(plan.roles or ()))),
             labels=check_labels(plan.labels or ()) | check_labels(settings.labels),
-            listen=str(Address("tcp", plan.address or _interface(desk, plan.key_file), port)),
+            listen=str(Address("tcp", plan.address or _interface(rendezvous, plan.key_file), port)),
             plan=plan,
         )
     except DeadlineExceeded as error:
-        raise DeadlineExceeded(f"{error} {probe(desk)}") from error
+        raise DeadlineExceeded(f"{error} {probe(rendezvous)}") from error
 
 
 def join(
-    desk: str,
+    rendezvous: str,
     *,
     plan: JobPlan,
     requested_id: int | None,
@@ -125,22 +125,24 @@ def join(
     labels: Iterable[str],
     listen: str,
 ) -> NodeSpec:
-    """Request a place in the elastic job of node 0 at `desk`, and return its spec."""
+    """Request a place in the elastic job of node 0 at `rendezvous`, and return its spec."""
     try:
-        answer = _ask(desk, plan, requested_id, sorted(roles), sorted(labels))
+        answer = _ask(rendezvous, plan, requested_id, sorted(roles), sorted(labels))
     except AuthenticationError as error:
         raise AuthenticationError(
-            f"The job of node 0 at {desk} has not let this node join. It takes further nodes if it "
-            f"was started with `elastic=True` (or DING_LITE_ELASTIC=1), and with the same key. "
-            f"{error}"
+            f"The job of node 0 at {rendezvous} has not let this node join. It takes further nodes "
+            f"if it was started with `elastic=True` (or DING_LITE_ELASTIC=1), and with the same "
+            f"key. {error}"
         ) from error
     except RemoteError as error:
-        raise ConfigError(f"The job of node 0 at {desk} has no such place: {error}") from error
+        raise ConfigError(
+            f"The job of node 0 at {rendezvous} has no such place: {error}"
+        ) from error
     node_id, num_nodes = int(answer["node_id"]), int(answer["num_nodes"])
     is_mesh = answer["topology"] == "mesh"
     nodes = read_roster(answer["nodes"])
     there = frozenset(answer["there"] if is_mesh else [HUB])
-    dials = {HUB: desk}
+    dials = {HUB: rendezvous}
     if is_mesh:
         dials |= {node: at if node in there else "" for node, (_, at) in nodes.items() if node}
     world = {node: names for node, (names, _) in nodes.items()}
@@ -161,7 +163,7 @@ def join(
     )
 
 
-def _ask(desk: str, plan: JobPlan, *request: Any) -> dict[str, Any]:
+def _ask(rendezvous: str, plan: JobPlan, *request: Any) -> dict[str, Any]:
     deadline = Deadline.after(plan.startup_timeout)
     refusal: Exception | None = None
     for entrance in random.sample(ENTRANCES, TRIES):
@@ -170,7 +172,7 @@ def _ask(desk: str, plan: JobPlan, *request: Any) -> dict[str, Any]:
             num_nodes=0,
             labels=frozenset(),
             incarnation=time.time_ns(),
-            dials={HUB: desk},
+            dials={HUB: rendezvous},
             peers=frozenset({HUB}),
             key_file=plan.key_file,
             startup_timeout=deadline.remaining,
@@ -198,8 +200,8 @@ def _addresses_to_dial(
 ) -> tuple[str | None, Sequence[str]]:
     """Return the address of node 0, if known, and those of lower ids; a single one is node 0's."""
     if node_id != HUB and len(attach_to) == 1:
-        [desk] = attach_to
-        return desk, [desk if peer == HUB else "" for peer in lower]
+        [rendezvous] = attach_to
+        return rendezvous, [rendezvous if peer == HUB else "" for peer in lower]
     if len(attach_to) != len(lower):
         raise ConfigError(_wrong_number(node_id, lower, attach_to))
     return attach_to[0] if HUB in lower else None, attach_to
@@ -216,13 +218,13 @@ def _wrong_number(node_id: int, lower: Sequence[int], attach_to: Sequence[str]) 
     )
 
 
-def _interface(desk: str | None, key_file: str | None) -> str:
+def _interface(rendezvous: str | None, key_file: str | None) -> str:
     """Return the host to listen on, so that other nodes reach this node as it reaches node 0.
 
     The name of this machine may resolve to loopback here and to another interface elsewhere. Only
     a job with a key can have nodes on other machines.
     """
-    host = LOOPBACK if desk is None else Address.parse(desk).place
+    host = LOOPBACK if rendezvous is None else Address.parse(rendezvous).place
     is_here = names_this_machine(host) or (key_file is None and is_loopback(host))
     return LOOPBACK if is_here else _all_interfaces(host)
 
@@ -278,7 +280,7 @@ def node_of_launcher(plan: JobPlan, place: Placement) -> NodeSpec:
         world[node_id],
         address_of,
         listen=listen,
-        desk=address_of(HUB) if must_ask else None,
+        rendezvous=address_of(HUB) if must_ask else None,
         # Labels of the environment may differ between nodes, so each sends its own.
         world=() if plan.settings.labels else world,
         growth=grows,

@@ -29,7 +29,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from ding_lite.errors import ConfigError
 from ding_lite.io.memory import check_fits
-from ding_lite.log import speaking_as
+from ding_lite.log import named_in_logs
 from ding_lite.parallel.launch.environment.base import Placement
 from ding_lite.parallel.launch.environment.detect import placement_of
 from ding_lite.parallel.launch.join import (
@@ -231,7 +231,7 @@ def _run_in_process(
     def start(main: Main, args: Args, kwargs: Kwargs) -> list[Any]:
         token = _RUNS_HERE.set(True)
         try:
-            with speaking_as(describe_node(node_id, labels)), connect():
+            with named_in_logs(describe_node(node_id, labels)), connect():
                 limit_torch_threads()
                 return [main(*args, **kwargs)]
         finally:
@@ -287,7 +287,7 @@ def _run_on_processes(plan: JobPlan, max_retries: int) -> Runner[Any]:
                 make_router=router_of,
                 max_retries=max_retries,
             )
-            with speaking_as("launcher"):
+            with named_in_logs("launcher"):
                 return run_job(job, LocalEngine(job, directory, preload=slow_to_import()))
 
     return _runner(start)

@@ -334,7 +334,7 @@ class Roster:
         with self._router.links.lock:
             self._has_roster = True
             self._router.links.changed.notify_all()
-        towards = self._spec.dials.get(HUB) or self._spec.desk
+        towards = self._spec.dials.get(HUB) or self._spec.rendezvous
         return reachable_at(self._router.address, towards)
 
     def _learn(self, node: int, labels: frozenset[str], address: str) -> None:

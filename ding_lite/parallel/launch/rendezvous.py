@@ -112,20 +112,20 @@ class AddressFollower:
         self._ask: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
 
-    def begin(self, router: NodeRouter, desk: NodeRouter) -> None:
+    def begin(self, router: NodeRouter, rendezvous: NodeRouter) -> None:
         """Send a request now if node 0 is connected, and whenever it connects."""
-        self._ask = partial(self._announce, router, desk)
-        self.note(HUB, HUB in desk.peers)  # it may be connected already
+        self._ask = partial(self._announce, router, rendezvous)
+        self.note(HUB, HUB in rendezvous.peers)  # it may be connected already
 
     def note(self, peer: int, is_there: bool) -> None:
         """Send a request when node 0 connects, for the first time or again."""
         if peer == HUB and is_there:
             self._ask()
 
-    def _announce(self, router: NodeRouter, desk: NodeRouter) -> None:
+    def _announce(self, router: NodeRouter, rendezvous: NodeRouter) -> None:
         with self._lock:
-            address = reachable_at(router.address, self._spec.desk)
-            answer = desk.ask(HUB, ANNOUNCE, address, dict(self._known))
+            address = reachable_at(router.address, self._spec.rendezvous)
+            answer = rendezvous.ask(HUB, ANNOUNCE, address, dict(self._known))
             self._asked = answer
         answer.add_done_callback(partial(self._apply_answer, router))
 
@@ -158,14 +158,14 @@ class RendezvousNode:
         self._rendezvous_router: NodeRouter | None = None
         """A second router for rendezvous, between node 0 and nodes that are not its peers."""
         self.router: NodeRouter
-        if spec.node_id == HUB and spec.desk is not None:
-            self.router = self._with_desk(spec)
-        elif spec.desk is not None and (spec.listen or "" in spec.dials.values()):
-            self.router = self._with_follower(spec)
+        if spec.node_id == HUB and spec.rendezvous is not None:
+            self.router = self._start_hub(spec)
+        elif spec.rendezvous is not None and (spec.listen or "" in spec.dials.values()):
+            self.router = self._start_follower(spec)
         else:
             self.router = router_of(spec)
 
-    def _with_desk(self, spec: NodeSpec) -> NodeRouter:
+    def _start_hub(self, spec: NodeSpec) -> NodeRouter:
         book = AddressBook(spec.num_nodes)
         make = partial(router_of, services={ANNOUNCE: book.announce}, on_peer=book.note)
         others = frozenset(range(1, spec.num_nodes)) - spec.peers
@@ -181,7 +181,7 @@ class RendezvousNode:
             self._rendezvous_router.close(good_bye=False)
             raise
 
-    def _with_follower(self, spec: NodeSpec) -> NodeRouter:
+    def _start_follower(self, spec: NodeSpec) -> NodeRouter:
         follower = AddressFollower(spec)
         if HUB in spec.peers:
             router = router_of(spec, on_peer=follower.note)
@@ -200,18 +200,18 @@ class RendezvousNode:
 
     def wait_ready(self) -> None:
         if self._rendezvous_router is not None and self._spec.node_id != HUB:
-            self._ask_for_entry(self._rendezvous_router)
+            self._request_entry(self._rendezvous_router)
         self.router.wait_ready()
 
-    def _ask_for_entry(self, desk: NodeRouter) -> None:
+    def _request_entry(self, rendezvous: NodeRouter) -> None:
         """Wait for node 0. The given address may also be that of the only peer to dial."""
         try:
-            desk.wait_ready()
+            rendezvous.wait_ready()
         except AuthenticationError as refusal:
             if [*self._spec.dials.values()] != [""]:
                 raise
             [peer] = self._spec.dials
-            self.router.links.redial(peer, str(self._spec.desk))
+            self.router.links.redial(peer, str(self._spec.rendezvous))
             try:
                 self.router.wait_ready()
             except AuthenticationError:
@@ -230,7 +230,7 @@ def rendezvous_spec(spec: NodeSpec, others: frozenset[int]) -> NodeSpec:
     return replace(
         spec,
         listen=spec.listen if is_hub else None,
-        dials={} if is_hub else {HUB: str(spec.desk)},
+        dials={} if is_hub else {HUB: str(spec.rendezvous)},
         peers=others,
         edges=frozenset((HUB, max(spec.node_id, other)) for other in others),
         fan_out=0,

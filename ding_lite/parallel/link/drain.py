@@ -139,8 +139,8 @@ class Drain:
         if not session.is_open:
             self._since(session, "lost")
             is_over = not good_bye or self._has_ended(session)
-            owes = session.events.num_unacknowledged > 0
-            limit_s = linger if owes else min(linger, FAREWELL_TIMEOUT_S)
+            has_unanswered = session.events.num_unacknowledged > 0
+            limit_s = linger if has_unanswered else min(linger, FAREWELL_TIMEOUT_S)
             return -math.inf if is_over else session.received_at + limit_s
         if self._is_ready(session):
             is_over = not good_bye

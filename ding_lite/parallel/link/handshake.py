@@ -101,18 +101,18 @@ class Handshake:
         self._throttle = Throttle(logger, clock)
         self._refused_by: dict[int, str] = {}
         self._refused_peers: dict[int, str] = {}
-        self._greet_again_at: dict[int, float] = {}
+        self._repeat_hello_at: dict[int, float] = {}
         """Peers that still hold an old link to this incarnation, and when to greet them again."""
 
-    def introduce(self, link: Link, peer: int) -> None:
-        self._greet_again_at.pop(peer, None)
+    def send_hello(self, link: Link, peer: int) -> None:
+        self._repeat_hello_at.pop(peer, None)
         self._table.bind(link, peer)
         self._table.send(link, self._sessions[peer].greeting(Kind.HELLO))
 
-    def greet_again(self, now: float) -> None:
+    def repeat_hellos(self, now: float) -> None:
         """Greet peers again that had not noticed that the old link to this node was gone."""
-        for peer in [peer for peer, at in self._greet_again_at.items() if now >= at]:
-            del self._greet_again_at[peer]
+        for peer in [peer for peer, at in self._repeat_hello_at.items() if now >= at]:
+            del self._repeat_hello_at[peer]
             link, session = self._table.of_peers.get(peer), self._sessions.get(peer)
             if link is not None and session is not None and not session.is_open:
                 self._table.send(link, session.greeting(Kind.HELLO))
@@ -193,7 +193,7 @@ class Handshake:
             if session.peer is not None and envelope.seq not in (0, self._spec.incarnation):
                 self._isolation.note_refused(envelope.src, body)
             elif session.peer is not None and envelope.seq == self._spec.incarnation:
-                self._greet_again_at[envelope.src] = now + HEARTBEAT_S
+                self._repeat_hello_at[envelope.src] = now + HEARTBEAT_S
             self.note_refusal(envelope.src, body)
             return False
         raise CodecError(f"Node {envelope.src} refuses what this node has not asked for.")
@@ -264,7 +264,7 @@ class Isolation:
         """Stop the detection: the job has ended, or this node is leaving it."""
         self._is_settled = True
 
-    def look(self, now: float) -> NodeReplaced | PeerLost | None:
+    def check(self, now: float) -> NodeReplaced | PeerLost | None:
         """Return, once, the error that must end this node; None while it may continue."""
         if self._is_settled:
             return None

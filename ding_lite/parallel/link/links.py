@@ -191,7 +191,7 @@ class Links:
         """
         with self.lock:
             for session in self.sessions.values():
-                session.urge()
+                session.request_acknowledgement()
             self._isolation.settle()
             self.drain.begin(good_bye=good_bye, linger=linger, has_more=has_more)
         self.wake()
@@ -205,7 +205,7 @@ class Links:
                 self._clock.wait(self.changed, ends_at)
             self.drain.report()
 
-    def hurry(self) -> None:
+    def cancel_drain(self) -> None:
         with self.lock:
             self.drain.cancel()
             self.changed.notify_all()
@@ -272,7 +272,7 @@ class Links:
 
     def on_up(self, link: Link, node_id: int) -> None:
         with self.lock:
-            self._handshake.introduce(link, node_id)
+            self._handshake.send_hello(link, node_id)
 
     def on_message(self, link: Link, frames: list[Frame]) -> None:
         try:
@@ -304,7 +304,7 @@ class Links:
         if peer is not None:
             self._note_lost(peer)
 
-    def on_doubt(self) -> None:
+    def on_suspicion(self) -> None:
         """Send each peer a heartbeat to find broken links.
 
         A dialled peer that has not greeted yet gets none: it would take any message for a sign that
@@ -343,7 +343,7 @@ class Links:
         with self.lock:
             wait_s = HEARTBEAT_S
             silent = []
-            self._handshake.greet_again(now)
+            self._handshake.repeat_hellos(now)
             for peer, link in self._table.of_peers.items():
                 rest_s = self.sessions[peer].seconds_to_tick(now)
                 if rest_s <= 0.0:
@@ -357,7 +357,7 @@ class Links:
             if silent:
                 self._update()
             self._next_tick_at = now + wait_s
-            cut_off = self._isolation.look(now)
+            cut_off = self._isolation.check(now)
             self.changed.notify_all()
         for peer in silent:
             self._note_lost(peer)

@@ -123,7 +123,7 @@ class Session:
     def _acknowledged(self) -> int:
         return min(self._last_seen, self._held_from - 1)
 
-    def urge(self) -> None:
+    def request_acknowledgement(self) -> None:
         """Ask the peer to acknowledge its events at once."""
         self._is_urgent = self.events.num_unacknowledged > 0
 

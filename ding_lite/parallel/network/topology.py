@@ -66,7 +66,7 @@ class NodeSpec:
     dials: Mapping[int, str] = field(default_factory=dict)
     """The addresses of the peers with a lower id, by their id; "" for an address that is not known
     yet."""
-    desk: str | None = None
+    rendezvous: str | None = None
     """The address of the rendezvous at node 0; None if all addresses are known."""
     peers: frozenset[int] = frozenset()
     key_file: str | None = None

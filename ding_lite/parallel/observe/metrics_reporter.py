@@ -64,23 +64,23 @@ class Reporter:
                 self._file = MetricsFile(Path(spec.directory), spec.node_id)
                 self._due = self._began
             except OSError as error:
-                self._complain(error)
+                self._warn_once(error)
 
     def turn(self) -> None:
         """Write a record, unless the last one is less than a second old."""
         now = self._clock.now()
         if now >= self._due:
             self._due = now + PERIOD_S
-            self._write(self.look(now))
+            self._write(self.sample(now))
 
     def close(self, state: State) -> None:
         """Write the last record; only after the last tick."""
         if self._file is not None:
-            self._write(self.look(self._clock.now(), state))
+            self._write(self.sample(self._clock.now(), state))
             self._file.close()
             self._file = None
 
-    def look(self, now: float, state: State | None = None) -> NodeMetrics:
+    def sample(self, now: float, state: State | None = None) -> NodeMetrics:
         with self._links.lock:
             sessions = list(self._links.sessions.values())
             traffic = {
@@ -168,9 +168,9 @@ class Reporter:
             if self._file is not None:
                 self._file.write(metrics)
         except OSError as error:  # a full disk must not stop the node
-            self._complain(error)
+            self._warn_once(error)
 
-    def _complain(self, error: OSError) -> None:
+    def _warn_once(self, error: OSError) -> None:
         self._throttle.once(
             logging.WARNING,
             "metrics",

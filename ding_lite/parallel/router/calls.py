@@ -187,7 +187,7 @@ class Calls:
         """Answer all calls that wait for a handler."""
         self._start(self._early.close())
 
-    def owes(self, nodes: Container[int]) -> bool:
+    def has_unanswered(self, nodes: Container[int]) -> bool:
         return self._answers.has_any_for(nodes)
 
     def close(self) -> None:

@@ -81,7 +81,7 @@ class JobView(Router):
     @property
     def host(self) -> str | None:
         own = self.links.address
-        known = [own or "", *self._spec.dials.values(), self._spec.desk or ""]
+        known = [own or "", *self._spec.dials.values(), self._spec.rendezvous or ""]
         places = [Address.parse(place) for place in known if place.startswith("tcp")]
         named = [place for place in places if place.place not in ANY_HOST]
         if not named:

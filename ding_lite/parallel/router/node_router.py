@@ -334,7 +334,7 @@ class NodeRouter(JobView):
             SystemExit: SIGTERM has come meanwhile.
         """
         good_bye = good_bye and self.failure is None
-        with interruptible(lambda _: self.links.hurry(), announce=False) as interruption:
+        with interruptible(lambda _: self.links.cancel_drain(), announce=False) as interruption:
             try:
                 if good_bye and self._relay is not None:
                     self._relay.stay()
@@ -342,7 +342,7 @@ class NodeRouter(JobView):
                 self.links.close(
                     good_bye=good_bye,
                     linger=self._spec.linger if linger is None else linger,
-                    has_more=lambda: self._calls.owes(self.links.connected),
+                    has_more=lambda: self._calls.has_unanswered(self.links.connected),
                 )
             finally:
                 self._end("ended" if good_bye else "failed")
@@ -367,7 +367,7 @@ class NodeRouter(JobView):
         return None
 
     def _tick(self) -> None:
-        self._streams.look()
+        self._streams.resolve_expired()
         if self._relay is not None:
             self._relay.tick()
         self._calls.tick()

@@ -48,7 +48,7 @@ class Engine(Protocol):
         """Make `wait` return soon; safe from any thread, and at any time."""
         ...
 
-    def tell(self, node_id: int, command: Command) -> None:
+    def send(self, node_id: int, command: Command) -> None:
         """Send a command to a node, unless it has ended."""
         ...
 

@@ -33,7 +33,7 @@ class Failure:
     signum: int = 0
 
     @property
-    def was_asked_for(self) -> bool:
+    def may_follow_request(self) -> bool:
         """Whether this may be the effect of a requested end."""
         return self.kind in _BY_REQUEST_KINDS or self.signum in _BY_REQUEST
 
@@ -76,7 +76,7 @@ def crashed(spec: NodeSpec, stage: Stage, report: Exited) -> Failure:
 
 
 def root_failure_error(failures: Sequence[Failure]) -> Exception:
-    suspects = [failures[0], *(f for f in failures[1:] if not f.was_asked_for)]
+    suspects = [failures[0], *(f for f in failures[1:] if not f.may_follow_request)]
     # The cause of a lost peer may be reported later than the loss.
     own = [failure for failure in suspects if not isinstance(failure.error, PeerLost)]
     first, *others = own or suspects

@@ -130,7 +130,7 @@ class LocalEngine:
             if not self._is_closed:
                 os.write(self._wake_w, b"w")
 
-    def tell(self, node_id: int, command: Command) -> None:
+    def send(self, node_id: int, command: Command) -> None:
         connection = self._children[node_id].connection
         if connection is not None:
             with suppress(OSError):  # it has died; the fork server will report it

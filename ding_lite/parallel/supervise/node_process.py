@@ -191,7 +191,7 @@ class NodeProcess(ForkProcess):
                     self._enter(RUNNING)
                     with node_of(router):
                         result = call_main(work)
-                self._hand_over(result)
+                self._send_result(result)
         except BaseException:  # noqa: BLE001 - has been reported; the launcher raises it
             return False
         return True
@@ -232,7 +232,7 @@ class NodeProcess(ForkProcess):
         self.is_importing = False
         return work
 
-    def _hand_over(self, result: object) -> None:
+    def _send_result(self, result: object) -> None:
         try:
             self._connection.send(Returned(result))
         except OSError:

@@ -106,7 +106,7 @@ class Supervisor:
             return self._error
         failures = self._failures
         if self._signal is not None:
-            failures = [failure for failure in failures if not failure.was_asked_for]
+            failures = [failure for failure in failures if not failure.may_follow_request]
         return root_failure_error(failures) if failures else None
 
     def turn(self, signum: int | None) -> None:
@@ -177,7 +177,7 @@ class Supervisor:
                 ended = Ended(node.spec.node_id, node.spec.incarnation)
                 for near in self._nodes.peers_of(node):
                     if near.stage != STARTING:  # it has its work, and reads this once connected
-                        self._engine.tell(near.spec.node_id, ended)
+                        self._engine.send(near.spec.node_id, ended)
                 node.is_over = not self._restart(node)
 
     def _break_off_starts(self) -> None:
@@ -203,7 +203,7 @@ class Supervisor:
             node.failure = failure
         if not self._may_restart(node) and not node.was_broken_off:
             self._failures.append(failure)
-            if self._signal is None or not failure.was_asked_for:
+            if self._signal is None or not failure.may_follow_request:
                 self._end_all()
 
     def _may_restart(self, node: NodeRecord) -> bool:
@@ -248,7 +248,7 @@ class Supervisor:
             if node.stage == RUNNING:
                 if self._nodes.is_cut_off(node) and not node.was_told_to_finish:
                     node.was_told_to_finish = True
-                    self._engine.tell(node.spec.node_id, Finish())
+                    self._engine.send(node.spec.node_id, Finish())
             elif self._nodes.waits_for_lost_peer(node) or (
                 node.num_restarts > 0 and self._nodes.has_returned_peer(node)
             ):

@@ -58,7 +58,7 @@ class Sink(Protocol):
         It may be called late: messages sent before may reach another process in the peer's place.
         """
 
-    def on_doubt(self) -> None:
+    def on_suspicion(self) -> None:
         """Note that a link which a peer has dialled is broken; `send` returns False for that link.
 
         It may take a moment until `send` does so; then this is called again.

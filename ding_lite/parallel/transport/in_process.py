@@ -155,7 +155,7 @@ class Network:
         del self._at[listener][wire.link]
         wire.pipes = {}
         wire.dialler._notify(lambda sink: sink.on_down(wire.link))
-        listener._notify(lambda sink: sink.on_doubt())
+        listener._notify(lambda sink: sink.on_suspicion())
         self._changed.notify_all()
 
     def _forget(self, transport: InprocTransport) -> None:
@@ -245,7 +245,7 @@ class InprocTransport(Transport):
                 if wire.dialler is self and wire.node_id == node_id:
                     self._network._remove(wire)
                     if wire.listener is not None:
-                        wire.listener._notify(lambda sink: sink.on_doubt())
+                        wire.listener._notify(lambda sink: sink.on_suspicion())
         self.dial(node_id, address)
 
     def admit(self, node_id: int) -> None:
@@ -349,7 +349,7 @@ class InprocTransport(Transport):
         while self._todo and not self._is_closing:
             self._todo.popleft()(sink)
 
-    def _pick_up(self) -> list[_News]:
+    def _take_ready(self) -> list[_News]:
         """Take urgent messages, and then one bulky message per link."""
         found: dict[Lane, list[_News]] = {lane: [] for lane in Lane}
         for wire in self._network._of(self):
@@ -359,7 +359,7 @@ class InprocTransport(Transport):
                 if not pipe or (sender, self._node_id, lane) in self._network._held:
                     continue
                 for _ in range(min(at_once, len(pipe))):
-                    found[lane].append(partial(_hand_over, wire.link, lane, pipe.popleft()))
+                    found[lane].append(partial(_deliver, wire.link, lane, pipe.popleft()))
         if any(found.values()):
             self._network._changed.notify_all()
         return found[Lane.CONTROL] + found[Lane.BULK]
@@ -370,7 +370,7 @@ class InprocTransport(Transport):
         def has_come() -> bool:
             found.extend(self._news)
             self._news.clear()
-            found.extend(self._pick_up())
+            found.extend(self._take_ready())
             return bool(found) or self._wants_tick or self._is_closing
 
         with self._network._lock:
@@ -394,7 +394,7 @@ def _refusal(wire: _Wire, listener: InprocTransport) -> str | None:
     return None
 
 
-def _hand_over(link: Link, lane: Lane, frames: Sequence[Frame], sink: Sink) -> None:
+def _deliver(link: Link, lane: Lane, frames: Sequence[Frame], sink: Sink) -> None:
     if lane is Lane.CONTROL:
         sink.on_message(link, [bytes(frame) for frame in frames])
     else:

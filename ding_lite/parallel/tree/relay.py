@@ -50,7 +50,7 @@ from ding_lite.parallel.wire.messages import (
 )
 from ding_lite.runtime.messaging.inbox import FINISH
 from ding_lite.runtime.messaging.labels import check_labels, matches
-from ding_lite.runtime.messaging.streams import DOUBT_S, ItemId, Parcel, Streams
+from ding_lite.runtime.messaging.streams import UNCERTAIN_S, ItemId, Parcel, Streams
 
 RELAYED = "ding_lite.relayed"
 """The event that wraps a relayed event."""
@@ -347,7 +347,7 @@ class Relay(Relaying):
         if self._links.sessions[peer].has_left:
             self._hop_queue.give_up(lambda to: self._table.next_hop(to) == peer, _lost(peer))
         else:
-            self._missing.setdefault(peer, Deadline.after(DOUBT_S, self._clock))
+            self._missing.setdefault(peer, Deadline.after(UNCERTAIN_S, self._clock))
 
     def stay(self) -> None:
         parent = self._table.parent
@@ -365,7 +365,7 @@ class Relay(Relaying):
             )
 
     def tick(self) -> None:
-        for peer in [peer for peer, doubt in self._missing.items() if doubt.expired]:
+        for peer in [peer for peer, uncertain in self._missing.items() if uncertain.expired]:
             self._given_up[peer] += self._hop_queue.give_up(partial(eq, peer), _lost(peer))
         for node in [node for node, pause in list(self._absent.items()) if pause.expired]:
             del self._absent[node]

@@ -263,15 +263,15 @@ def _remote(node: int, error: BaseException) -> RemoteError:
 def labels_of_environment() -> frozenset[str]:
     """Return the labels that `DING_LITE_LABELS` and `DING_LITE_ROLES` add to a single node."""
     settings = Settings.from_environ()
-    with _blaming("DING_LITE_ROLES"):
+    with _naming("DING_LITE_ROLES"):
         roles = count_roles([role.split("+") for role in settings.roles])
-    with _blaming("DING_LITE_LABELS"):
+    with _naming("DING_LITE_LABELS"):
         labels = check_labels(settings.labels)
     return labels | roles[0] if len(roles) == 1 else labels
 
 
 @contextmanager
-def _blaming(variable: str) -> Iterator[None]:
+def _naming(variable: str) -> Iterator[None]:
     try:
         yield
     except LabelError as error:

@@ -11,7 +11,7 @@ however often links break. There are two exceptions, as silence and death look a
 
 - A receiver that comes back in a new incarnation has died. Others get the items that it has not
   answered, which may include an item that it had taken just before.
-- A receiver that is away for longer than `DOUBT_S`, or that loses its place in an elastic job
+- A receiver that is away for longer than `UNCERTAIN_S`, or that loses its place in an elastic job
   meanwhile, is considered dead. If it was only cut off, it may have taken such an item, too. The
   items that it has not taken are withdrawn from it when it is back.
 
@@ -33,7 +33,7 @@ from ding_lite.runtime.messaging.numbers import Numbers
 
 logger = logging.getLogger(__name__)
 
-DOUBT_S = 120.0
+UNCERTAIN_S = 120.0
 """Seconds that items wait for a receiver with a broken link to come back."""
 
 Until = Callable[[], bool]
@@ -124,7 +124,7 @@ class Streams:
         self._last_number = 0
         self._under_way: dict[int, None] = {}
         self._in_flight: Counter[tuple[str, int]] = Counter()
-        self._doubtful: list[tuple[Deadline, int, Parcel]] = []
+        self._uncertain: list[tuple[Deadline, int, Parcel]] = []
         self._stranded: list[Parcel] = []
         self._moved: dict[int, set[int]] = {}
         self._gone: set[int] = set()
@@ -201,7 +201,7 @@ class Streams:
             lost = isinstance(error, PeerLost)
             self._settle(parcel.stream, node, None if lost else parcel.number)
             if lost:
-                self._doubt(parcel, node)
+                self._mark_uncertain(parcel, node)
             elif error is not None:
                 logger.error("node %d could not take an item of `%s`", node, parcel.stream)
 
@@ -216,11 +216,11 @@ class Streams:
                 del self._under_way[number]
             self._changed.notify_all()
 
-    def _doubt(self, parcel: Parcel, node: int) -> None:
+    def _mark_uncertain(self, parcel: Parcel, node: int) -> None:
         with self._changed:
             if node not in self._gone:
-                doubt = Deadline.after(DOUBT_S, self._clock), node, parcel
-                self._doubtful.append(doubt)
+                uncertain = Deadline.after(UNCERTAIN_S, self._clock), node, parcel
+                self._uncertain.append(uncertain)
                 return
         self._send_again(parcel)
 
@@ -240,8 +240,8 @@ class Streams:
         """Send unanswered items again; those of a former incarnation may go to any receiver."""
         with self._changed:
             self._gone.discard(node)
-            again = [parcel for _, of, parcel in self._doubtful if of == node]
-            self._doubtful = [doubt for doubt in self._doubtful if doubt[1] != node]
+            again = [parcel for _, of, parcel in self._uncertain if of == node]
+            self._uncertain = [uncertain for uncertain in self._uncertain if uncertain[1] != node]
             if is_new_incarnation:
                 self._moved.pop(node, None)
             stranded, self._stranded = self._stranded, []
@@ -268,12 +268,12 @@ class Streams:
         with self._changed:
             self._gone.add(node)
             self._moved.pop(node, None)
-        self._resolve(lambda doubt: doubt[1] == node)
+        self._resolve(lambda uncertain: uncertain[1] == node)
 
-    def look(self) -> None:
+    def resolve_expired(self) -> None:
         """Send the items of nodes that have not come back in time to other nodes."""
-        if self._doubtful:
-            self._resolve(lambda doubt: doubt[0].expired)
+        if self._uncertain:
+            self._resolve(lambda uncertain: uncertain[0].expired)
 
     def wake(self) -> None:
         with self._changed:
@@ -289,10 +289,10 @@ class Streams:
 
     def _resolve(self, is_over: Callable[[tuple[Deadline, int, Parcel]], bool]) -> None:
         with self._changed:
-            over = [doubt for doubt in self._doubtful if is_over(doubt)]
+            over = [uncertain for uncertain in self._uncertain if is_over(uncertain)]
             if not over:
                 return
-            self._doubtful = [doubt for doubt in self._doubtful if not is_over(doubt)]
+            self._uncertain = [uncertain for uncertain in self._uncertain if not is_over(uncertain)]
             for _, node, parcel in over:
                 if node not in self._gone:
                     self._moved.setdefault(node, set()).add(parcel.number)

@@ -64,7 +64,7 @@ class Timeline:
         if self._traced is not None:
             self._traced.tracer = None
             self._traced = None
-        with self._lock, self._forgiving():
+        with self._lock, self._warning_on_errors():
             file, self._file = self._file, None
             if file is not None:
                 file.close()
@@ -112,12 +112,12 @@ class Timeline:
         self._write({"name": what, "ph": "M", "pid": os.getpid(), "tid": tid, "args": args})
 
     def _write(self, record: dict[str, Any]) -> None:
-        with self._forgiving():
+        with self._warning_on_errors():
             if self._file is not None:
                 self._file.write(record)
 
     @contextmanager
-    def _forgiving(self) -> Iterator[None]:
+    def _warning_on_errors(self) -> Iterator[None]:
         """Warn, instead of ending the run, when the trace cannot be written."""
         try:
             yield

@@ -67,30 +67,30 @@ def test_a_mesh_node_dials_lower_ids_and_listens_for_higher_ones() -> None:
 def test_the_address_of_node_0_suffices_and_any_port_is_allowed_then() -> None:
     zero = spec_of(0, 3, environ={"ports": (50515,)})
     one, two = (spec_of(node, 3, dials=(A,)) for node in (1, 2))
-    assert (zero.listen, zero.desk) == (A, A)
-    assert (one.listen, one.dials, one.desk) == ("tcp://127.0.0.1:0", {0: A}, A)
-    assert (two.listen, two.dials, two.desk) == (None, {0: A, 1: ""}, A)
+    assert (zero.listen, zero.rendezvous) == (A, A)
+    assert (one.listen, one.dials, one.rendezvous) == ("tcp://127.0.0.1:0", {0: A}, A)
+    assert (two.listen, two.dials, two.rendezvous) == (None, {0: A, 1: ""}, A)
 
 
 def test_nodes_that_are_no_peers_of_node_0_use_its_rendezvous_too() -> None:
     links = [(0, 1), (1, 2), (2, 3)]
     one, two, three = (spec_of(node, 4, topology=links, dials=(A,)) for node in (1, 2, 3))
     assert [spec.dials for spec in (one, two, three)] == [{0: A}, {1: ""}, {2: ""}]
-    assert [spec.desk for spec in (one, two, three)] == [A, A, A]
+    assert [spec.rendezvous for spec in (one, two, three)] == [A, A, A]
     apart = spec_of(1, 3, topology=[(1, 2)], dials=(A,))
-    assert (apart.listen, apart.dials, apart.desk) == ("tcp://127.0.0.1:0", {}, A)
+    assert (apart.listen, apart.dials, apart.rendezvous) == ("tcp://127.0.0.1:0", {}, A)
     alone = spec_of(0, 3, topology=[(1, 2)], environ={"ports": (50515,)})
     assert (alone.listen, alone.peers) == (A, frozenset())
 
 
 def test_a_node_with_a_remote_node_0_listens_on_all_interfaces(tmp_path: Path) -> None:
     key = str(make_key(tmp_path / "key"))
-    for desk, listens in [
+    for rendezvous, listens in [
         ("tcp://10.0.0.7:50515", "tcp://0.0.0.0:0"),
         ("tcp://[fd00::7]:50515", "tcp://[::]:0"),
         (A, "tcp://127.0.0.1:0"),
     ]:
-        assert spec_of(1, 3, dials=(desk,), key_file=key).listen == listens
+        assert spec_of(1, 3, dials=(rendezvous,), key_file=key).listen == listens
     chosen = spec_of(
         1, 3, dials=("tcp://10.0.0.7:1",), key_file=key, address="10.0.0.8", environ={"ports": (7,)}
     )
@@ -242,14 +242,14 @@ def test_an_unknown_host_of_node_0_is_refused_on_all_nodes(tmp_path: Path) -> No
 
 
 def test_unknown_hosts_are_requested_from_node_0(tmp_path: Path) -> None:
-    desk = "tcp://gpu08:20000"
+    rendezvous = "tcp://gpu08:20000"
     zero, one, two = (apart(node, {0: "gpu08"}, tmp_path) for node in range(3))
-    assert [spec.desk for spec in (zero, one, two)] == [desk] * 3
-    assert (one.listen, one.dials) == ("tcp://0.0.0.0:20001", {0: desk})
-    assert (two.listen, two.dials) == (None, {0: desk, 1: ""})
+    assert [spec.rendezvous for spec in (zero, one, two)] == [rendezvous] * 3
+    assert (one.listen, one.dials) == ("tcp://0.0.0.0:20001", {0: rendezvous})
+    assert (two.listen, two.dials) == (None, {0: rendezvous, 1: ""})
     links = [(1, 2)]
     assert apart(0, {0: "gpu08"}, tmp_path, topology=links).listen == "tcp://0.0.0.0:20000"
-    assert apart(1, {0: "gpu08"}, tmp_path, topology="star").desk is None
+    assert apart(1, {0: "gpu08"}, tmp_path, topology="star").rendezvous is None
 
 
 # -- attaching to a running job -----------------------------------------------------------------

@@ -30,7 +30,7 @@ class Job:
 
     def __init__(self, topology: str = "star") -> None:
         [port] = free_ports(LOOPBACK, 1)
-        self.desk = f"tcp://{LOOPBACK}:{port}"
+        self.rendezvous = f"tcp://{LOOPBACK}:{port}"
         self.routers: dict[int, NodeRouter] = {}
         self._growth = Growth(topology, 2)
         self.enter_hub()
@@ -40,7 +40,7 @@ class Job:
                 num_nodes=2,
                 labels=frozenset({"distributed", "node.1", "collector", "collector.0"}),
                 listen=f"tcp://{LOOPBACK}:0" if topology == "mesh" else None,
-                dials={0: self.desk},
+                dials={0: self.rendezvous},
                 peers=frozenset({0}),
                 edges=edges(topology, 2),
                 growth=self._growth,
@@ -48,7 +48,7 @@ class Job:
         )
 
     def enter_hub(self) -> None:
-        spec = hub_spec(2, listen=self.desk, growth=self._growth, edges=edges("star", 2))
+        spec = hub_spec(2, listen=self.rendezvous, growth=self._growth, edges=edges("star", 2))
         self.enter(replace(spec, labels=frozenset({"distributed", "node.0", "learner"})))
 
     def enter(self, spec: NodeSpec) -> NodeRouter:
@@ -64,7 +64,7 @@ class Job:
             "listen": f"tcp://{LOOPBACK}:0",
             "plan": JobPlan(num_nodes=1, startup_timeout=10.0),
         }
-        return join(self.desk, requested_id=requested_id, **where, **more)
+        return join(self.rendezvous, requested_id=requested_id, **where, **more)
 
     def grow(self, requested_id: int | None = None, **more: Any) -> NodeRouter:
         return self.enter(self.ask(requested_id, **more))
@@ -103,7 +103,7 @@ def test_a_joining_node_gets_the_next_id_and_the_next_number_of_its_role(job: An
     spec = here.ask(labels=["gpu"])
     assert (spec.node_id, spec.num_nodes, spec.has_joined) == (2, 2, True)
     assert spec.labels == {"distributed", "node.2", "collector", "collector.1", "gpu"}
-    assert (spec.listen, dict(spec.dials), set(spec.peers)) == (None, {0: here.desk}, {0})
+    assert (spec.listen, dict(spec.dials), set(spec.peers)) == (None, {0: here.rendezvous}, {0})
     router = here.enter(spec)
     assert [bool(labels) for labels in router.world] == [True, True, True]
     assert "collector.0" in router.world[1]  # to which it is not connected
@@ -172,7 +172,7 @@ def test_a_job_of_fixed_size_explains_how_to_be_elastic(job: Any, tmp_path: Path
     here = job()
     here.leave(1)
     here.leave(0)
-    hub = NodeRouter(hub_spec(2, listen=here.desk))
+    hub = NodeRouter(hub_spec(2, listen=here.rendezvous))
     try:
         with pytest.raises(AuthenticationError, match="started with `elastic=True`"):
             here.ask()

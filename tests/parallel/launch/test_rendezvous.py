@@ -132,7 +132,7 @@ class Nodes:
         self.edges = self.plan.edges
         self.nodes: dict[int, RendezvousNode] = {}
         [port] = free_ports(LOOPBACK, 1)
-        self.desk = f"tcp://{LOOPBACK}:{port}"
+        self.rendezvous = f"tcp://{LOOPBACK}:{port}"
         self._incarnation = 2**40
 
     def spec(self, node: int) -> NodeSpec:
@@ -141,10 +141,10 @@ class Nodes:
         return self.plan.spec(
             node,
             frozenset({f"node.{node}"}),
-            lambda peer: self.desk if peer == 0 else "",
+            lambda peer: self.rendezvous if peer == 0 else "",
             incarnation=self._incarnation,
-            listen=self.desk if node == 0 else f"tcp://{LOOPBACK}:0" if is_heard else None,
-            desk=self.desk,
+            listen=self.rendezvous if node == 0 else f"tcp://{LOOPBACK}:0" if is_heard else None,
+            rendezvous=self.rendezvous,
         )
 
     def enter(self, *nodes: int) -> list[NodeRouter]:
@@ -279,7 +279,7 @@ def test_the_address_of_the_only_peer_in_place_of_node_0_is_dialled(
 ) -> None:
     here = make_nodes([(0, 1), (1, 2)], 3)
     _, one = here.enter(0, 1)
-    here.nodes[2] = RendezvousNode(replace(here.spec(2), desk=one.address))
+    here.nodes[2] = RendezvousNode(replace(here.spec(2), rendezvous=one.address))
     here.meet()
     assert here.nodes[2].router.peers == (1,)
 
@@ -306,8 +306,10 @@ def test_a_malformed_answer_of_node_0_is_logged_and_ignored(
 
 def test_a_malformed_announcement_fails_only_its_sender(make_nodes: Any) -> None:
     here = make_nodes("star", 3)
-    here.nodes[0] = RendezvousNode(replace(hub_spec(listen=here.desk), desk=here.desk))
-    liar = NodeRouter(leaf_spec(1, here.desk))
+    here.nodes[0] = RendezvousNode(
+        replace(hub_spec(listen=here.rendezvous), rendezvous=here.rendezvous)
+    )
+    liar = NodeRouter(leaf_spec(1, here.rendezvous))
     liar.wait_ready(10.0)
     with pytest.raises(Exception, match="a dict was expected"):
         liar.call(0, "ding_lite.announce", "tcp://10.0.0.7:50515", "everybody")

@@ -169,7 +169,7 @@ def test_an_urgent_request_is_acknowledged_at_once() -> None:
     pair.settle()
     first, second = pair.sides
     emit(first, 1)
-    first.session.urge()
+    first.session.request_acknowledgement()
     first.say()
     assert [e.kind for e in first.sent[Lane.CONTROL]] == [Kind.EVENT, Kind.PING]
     for _ in range(2):
@@ -178,7 +178,7 @@ def test_an_urgent_request_is_acknowledged_at_once() -> None:
     assert [(e.kind, e.ack) for e in second.sent[Lane.CONTROL]] == [(Kind.ACK, 1)]
     pair.carry(1, Lane.CONTROL)
     assert first.session.is_flushed
-    first.session.urge()
+    first.session.request_acknowledgement()
     first.say()
     assert not first.sent[Lane.CONTROL]
 

@@ -171,19 +171,19 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         yield cluster.routers[0], cluster.routers[1]
 
 
-def look(router: NodeRouter) -> NodeMetrics:
-    return router._reporter.look(router._clock.now())
+def sample(router: NodeRouter) -> NodeMetrics:
+    return router._reporter.sample(router._clock.now())
 
 
 def wait_for(router: NodeRouter, ready: Callable[[NodeMetrics], bool]) -> NodeMetrics:
     """Look at a node each time that something has come or gone."""
     with router.links.changed:
-        assert router.links.changed.wait_for(lambda: ready(look(router)), 15.0)
-    return look(router)
+        assert router.links.changed.wait_for(lambda: ready(sample(router)), 15.0)
+    return sample(router)
 
 
 def test_a_record_has_the_node_and_its_peers(pair: Pair) -> None:
-    told = look(pair[1])
+    told = sample(pair[1])
     assert (told.node_id, told.num_nodes, told.pid) == (1, 2, os.getpid())
     assert told.labels == ("b", "b.0", "distributed", "node.1")
     assert told.addresses == ("inproc://0",)
@@ -216,12 +216,12 @@ def test_items_and_calls_that_wait_are_counted(pair: Pair) -> None:
     for number in range(2):
         one.send("items", number, to="b")
     told = wait_for(other, lambda told: told.items == 2)
-    assert look(one).total.items_out == 2
-    assert look(one).calls == 2  # an item is a call that is answered when it is taken
+    assert sample(one).total.items_out == 2
+    assert sample(one).calls == 2  # an item is a call that is answered when it is taken
     for _ in range(2):
         other.receive("items")
     told = wait_for(one, lambda told: told.calls == 0)
-    assert (look(other).items, told.rejected) == (0, 0)
+    assert (sample(other).items, told.rejected) == (0, 0)
 
 
 def run(task: Task, fn: Callable[[Context], Any]) -> None:
@@ -235,19 +235,19 @@ def test_a_task_is_seen_from_outside(pair: Pair) -> None:
         task = Task()
 
     def step(ctx: Context) -> None:
-        seen.append(look(pair[0]))
+        seen.append(sample(pair[0]))
         ctx.env_step = np.int64(24)
-        seen.append(look(pair[0]))
+        seen.append(sample(pair[0]))
         ctx.finish = True
-        seen.append(look(pair[0]))
+        seen.append(sample(pair[0]))
 
     run(task, step)
     assert [told.state for told in seen] == ["running", "running", "finishing"]
     assert [told.total.env_step for told in seen] == [None, 24, 24]
     assert seen[0].total.total_step == 0
     assert seen[0].where.startswith("test_metrics.py:")
-    assert seen[0].where.endswith(" look")  # the innermost function that is the program's
-    told = look(pair[0])
+    assert seen[0].where.endswith(" sample")  # the innermost function that is the program's
+    told = sample(pair[0])
     assert (told.state, told.total.total_step, told.total.env_step) == ("no task", 0, 24)
 
 
@@ -256,9 +256,9 @@ def test_an_env_step_that_is_not_kept_is_the_newest_that_was_seen(pair: Pair) ->
     with use_router(pair[0]), Task() as task:
 
         def step(ctx: Context) -> None:
-            seen.append(look(pair[0]).total.env_step)
+            seen.append(sample(pair[0]).total.env_step)
             ctx.env_step = ["no number", 2.5, True][ctx.total_step]
-            seen.append(look(pair[0]).total.env_step)
+            seen.append(sample(pair[0]).total.env_step)
 
         task.use(step).run(max_step=3)
     assert seen[:5] == [None, None, None, 2.5, 2.5]
@@ -272,7 +272,7 @@ def test_waiting_is_distinguished_from_work(pair: Pair) -> None:
 
     def watch() -> None:
         begun.wait()
-        while (told := look(pair[0])).state != "waiting":
+        while (told := sample(pair[0])).state != "waiting":
             pass
         seen.append(told)
         task.emit("go on", only_local=True)
@@ -296,7 +296,7 @@ def test_a_node_that_has_not_met_all_is_starting(tmp_path: Path) -> None:
     )
     router = NodeRouter(spec, transport=InprocTransport(Network(), 0, peers={1}))
     try:
-        told = look(router)
+        told = sample(router)
         assert (told.state, told.restarts, told.peers[0].heard_s) == ("starting", 2, None)
     finally:
         router.close()

@@ -80,4 +80,4 @@ def test_a_crash_names_the_exit_code_or_signal_and_the_incarnation() -> None:
 
 @pytest.mark.parametrize("kind", ["KeyboardInterrupt", "SystemExit"])
 def test_errors_raised_by_signals_count_as_requested(kind: str) -> None:
-    assert failure(0, KeyError(), kind=kind).was_asked_for
+    assert failure(0, KeyError(), kind=kind).may_follow_request

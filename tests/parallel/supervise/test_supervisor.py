@@ -60,8 +60,8 @@ class ScriptedEngine:
 
     def wake(self) -> None: ...
 
-    def tell(self, node_id: int, command: Command) -> None:
-        self.done.append(("tell", node_id, command))
+    def send(self, node_id: int, command: Command) -> None:
+        self.done.append(("send", node_id, command))
 
     def interrupt(self, signum: int) -> None:
         self.done.append(("interrupt", signum))
@@ -105,8 +105,8 @@ def ends(*node_ids: int) -> list[tuple[int, Report]]:
 def test_a_job_is_over_when_all_nodes_have_returned_and_exited() -> None:
     engine = ScriptedEngine(RUN, ends(2, 0), ends(1))
     assert run(engine) == [0, 1, 2]
-    assert [did[0] for did in engine.done] == ["open", *["start"] * 3, *["tell"] * 4, "close"]
-    assert ("tell", 0, Ended(2, 1)) in engine.done
+    assert [did[0] for did in engine.done] == ["open", *["start"] * 3, *["send"] * 4, "close"]
+    assert ("send", 0, Ended(2, 1)) in engine.done
 
 
 def test_a_node_is_restarted_as_often_as_allowed_and_its_peers_hear_of_each_end(
@@ -123,9 +123,9 @@ def test_a_node_is_restarted_as_often_as_allowed_and_its_peers_hear_of_each_end(
         ("start", 1, 1),
         ("start", 1, 2),
     ]
-    assert [did for did in engine.done if did[0] == "tell"][:2] == [
-        ("tell", 0, Ended(1, 1)),
-        ("tell", 0, Ended(1, 2)),
+    assert [did for did in engine.done if did[0] == "send"][:2] == [
+        ("send", 0, Ended(1, 1)),
+        ("send", 0, Ended(1, 2)),
     ]
     assert ("end",) in engine.done
 
@@ -149,7 +149,7 @@ def test_the_peers_of_a_node_that_was_given_up_are_told_to_finish(
     engine = ScriptedEngine(RUN, [(0, KILLED)], ends(1), [(0, KILLED)], ends(2))
     assert run(engine, max_retries=3) == [None, 1, 2]
     assert ("kill", 0) in engine.done
-    assert ("tell", 2, Finish()) in engine.done
+    assert ("send", 2, Finish()) in engine.done
 
 
 def test_the_result_of_a_restarted_node_counts_though_that_of_another_is_read_first(

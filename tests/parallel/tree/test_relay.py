@@ -21,7 +21,7 @@ from ding_lite.parallel.router.group import World
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.wire.messages import CallArrived, EventArrived, StateArrived
 from ding_lite.runtime.messaging.router import current_router
-from ding_lite.runtime.messaging.streams import DOUBT_S
+from ding_lite.runtime.messaging.streams import UNCERTAIN_S
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster, ManualClock
 from tests.parallel import tcp
@@ -224,9 +224,9 @@ def take_as_time_passes(clock: ManualClock, router: NodeRouter) -> tuple[int, in
     """Take an item; the time of doubt passes again where a node has begun to doubt only now."""
     with ThreadPoolExecutor(1) as pool:
         taking = pool.submit(take_all, router, 1, timeout=1e6)
-        clock.advance(DOUBT_S + 0.1)
+        clock.advance(UNCERTAIN_S + 0.1)
         while not wait([taking], timeout=1.0).done:
-            clock.advance(DOUBT_S + 0.1)
+            clock.advance(UNCERTAIN_S + 0.1)
         [item] = taking.result()
     return item
 
@@ -307,7 +307,7 @@ def test_items_that_another_receiver_has_are_withdrawn_from_the_first(clock) -> 
             assert not deadline.expired
         cluster.network.cut(1, 3)
         ears[1].wait(lambda: (3, "node_lost", (3,)) in ears[1].events, what="no cut")
-        clock.advance(DOUBT_S + 0.1)
+        clock.advance(UNCERTAIN_S + 0.1)
         cluster.network.heal()
         assert take_as_time_passes(clock, router) == (0, 0)  # its sender retries after a while
         assert not router._streams.num_waiting

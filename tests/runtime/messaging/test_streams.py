@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from ding_lite.errors import CodecError, DeadlineExceeded, PeerLost
-from ding_lite.runtime.messaging.streams import DOUBT_S, Item, ItemId, Parcel, Streams
+from ding_lite.runtime.messaging.streams import UNCERTAIN_S, Item, ItemId, Parcel, Streams
 from ding_lite.testing import ManualClock
 
 
@@ -143,14 +143,14 @@ class Job:
 
     def wait(self) -> None:
         """Make the sender give up all absent receivers; no item is taken meanwhile."""
-        self.clock.advance(DOUBT_S)
-        self.sender.look()
+        self.clock.advance(UNCERTAIN_S)
+        self.sender.resolve_expired()
 
     def pause(self) -> None:
         """Let 8 s pass, if that is not too long for a receiver to be taken for dead."""
-        if self.clock.now() + 8.0 < DOUBT_S:
+        if self.clock.now() + 8.0 < UNCERTAIN_S:
             self.clock.advance(8.0)
-            self.sender.look()
+            self.sender.resolve_expired()
 
     def settle(self) -> None:
         for node in self.nodes:

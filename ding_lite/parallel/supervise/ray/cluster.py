@@ -26,7 +26,9 @@ WANTED = ("num_cpus", "num_gpus", "memory", "resources", "accelerator_type", "la
 Resources = Mapping[str, Mapping[str, Any]]
 
 
-def wanted_by_nodes(labels: Sequence[frozenset[str]], resources: Resources) -> list[dict[str, Any]]:
+def resources_of_nodes(
+    labels: Sequence[frozenset[str]], resources: Resources
+) -> list[dict[str, Any]]:
     """Return the resources of each node: those of all its labels, and one core by default."""
     for pattern, wanted in resources.items():
         for name in set(wanted) - {*WANTED}:

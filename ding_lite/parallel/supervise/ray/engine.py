@@ -24,7 +24,7 @@ from typing import Any
 
 from ding_lite.clock import Deadline
 from ding_lite.errors import DeadlineExceeded, DingLiteError
-from ding_lite.log import speaking_as
+from ding_lite.log import named_in_logs
 from ding_lite.parallel.launch.membership import router_of
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.security import SECRET_BYTES, load_key
@@ -47,8 +47,8 @@ from ding_lite.parallel.supervise.ray.cluster import (
     Resources,
     connected_to,
     load_ray,
+    resources_of_nodes,
     shown,
-    wanted_by_nodes,
     without_rays_handler,
 )
 from ding_lite.parallel.supervise.ray.node import RayNode
@@ -74,10 +74,10 @@ def run_on_ray(
     It uses the Ray cluster that this process is connected to, else the one at `RAY_ADDRESS`, and
     else starts one on this machine for the duration of the job.
     """
-    wanted = wanted_by_nodes(plan.labels_of_nodes(), resources)
+    wanted = resources_of_nodes(plan.labels_of_nodes(), resources)
     ray = load_ray()
     num_cpus = sum(float(asked["num_cpus"]) for asked in wanted)
-    with connected_to(ray, num_cpus) as head, speaking_as("launcher"), without_rays_handler():
+    with connected_to(ray, num_cpus) as head, named_in_logs("launcher"), without_rays_handler():
         job = Job(
             specs=plan.specs_at([""] * plan.num_nodes, job=f"ray {secrets.token_hex(4)}"),
             main=main,
@@ -157,17 +157,17 @@ class RayEngine:
     def wake(self) -> None:
         self._answers.put(None)
 
-    def tell(self, node_id: int, command: Command) -> None:
+    def send(self, node_id: int, command: Command) -> None:
         """Send a command to a node that runs `main`."""
         actor = self._actors[node_id]
         if actor.is_running:
-            actor.handle.tell.remote(command)
+            actor.handle.send.remote(command)
 
     def interrupt(self, signum: int) -> None:
         """End all nodes after their step; kill those that do not run `main` yet."""
         for node_id, actor in self._actors.items():
             if actor.is_running:
-                self.tell(node_id, Finish())
+                self.send(node_id, Finish())
             else:
                 self.kill(node_id)
 
@@ -255,7 +255,7 @@ class RayEngine:
             if spec.node_id in known.dials:
                 dials = {**known.dials, spec.node_id: moved.address}
                 other.node.spec = replace(known, dials=dials)
-                self.tell(node_id, Moved(spec.node_id, moved.address))
+                self.send(node_id, Moved(spec.node_id, moved.address))
 
     def _run(self, actor: _Actor) -> None:
         actor.is_running = True

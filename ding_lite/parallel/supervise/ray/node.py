@@ -11,7 +11,7 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-from ding_lite.log import speaking_as
+from ding_lite.log import named_in_logs
 from ding_lite.parallel.memory.segments import remove_left_over
 from ding_lite.parallel.network.address import Address, PrivateDirectory, free_ports
 from ding_lite.parallel.network.interfaces import interface_towards
@@ -50,7 +50,7 @@ class RayNode:
         save_key(key_file, secret)
         directory = str(self._directory.path)
         spec = replace(work.spec, key_file=str(key_file), directory=directory)
-        with speaking_as(describe_node(spec.node_id, spec.labels)):
+        with named_in_logs(describe_node(spec.node_id, spec.labels)):
             try:
                 return self._run(replace(work, spec=spec))
             finally:
@@ -66,7 +66,7 @@ class RayNode:
             with node_of(router):
                 return call_main(work)
 
-    def tell(self, command: Command) -> None:
+    def send(self, command: Command) -> None:
         """Carry out a command of the launcher, as soon as there is a router."""
         with self._lock:
             if self._router is None:

@@ -154,7 +154,7 @@ class Connections:
         if fd in self._open:
             self._shut_down(fd)
 
-    def look(self, now: float) -> tuple[float, list[str]]:
+    def check(self, now: float) -> tuple[float, list[str]]:
         """Cut connections with too many unread bytes; return the wait, and the reasons for cuts."""
         if not self.num_tcp:
             return math.inf, []
@@ -162,7 +162,7 @@ class Connections:
             return self._look_at - now, []
         wait_s = LOOK_EVERY_S if self._measure(now) else _IDLE_LOOK_EVERY_S
         self._look_at = now + wait_s
-        return wait_s, [*self._cut_unfinished(), *self._cut_the_worst()]
+        return wait_s, [*self._cut_unfinished(), *self._cut_largest()]
 
     def _measure(self, now: float) -> bool:
         """Count the bytes of each connection; return whether any are new."""
@@ -201,7 +201,7 @@ class Connections:
         self._settled.clear()
         self._has_drained = False
 
-    def _cut_the_worst(self) -> Iterator[str]:
+    def _cut_largest(self) -> Iterator[str]:
         sums = Counter(self._left_behind)
         for known in self._open.values():
             sums[known.owner] += known.held

@@ -22,7 +22,7 @@ _USER_ID = "User-Id"
 _REQUEST_FRAMES = 7
 
 
-class Doorkeeper:
+class CurveAuthenticator:
     """Gives a node's sockets their keys, and authenticates the connections of its peers."""
 
     def __init__(

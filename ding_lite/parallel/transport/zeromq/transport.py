@@ -5,7 +5,7 @@ sockets, one per lane. Their routing ids are a random token and the lane. One th
 all sockets (`zeromq.reactor`), and any may send (`zeromq.sockets`). ZeroMQ hides broken
 connections, so a monitor watches each socket. Without it a dead peer would only be noticed when its
 heartbeats stop, and a refused peer would retry for ever. A ROUTER does not report which peer has
-gone (`on_doubt`); sending to it does (`ROUTER_MANDATORY`).
+gone (`on_suspicion`); sending to it does (`ROUTER_MANDATORY`).
 
 High-water marks are off on purpose: they would drop or block messages that the sessions above count
 and bound, and ZeroMQ 4.3.5 with heartbeats aborts the process if peers that have reached the mark
@@ -46,7 +46,7 @@ from ding_lite.parallel.transport.chunks import (
     split,
 )
 from ding_lite.parallel.transport.zeromq.connections import Connections
-from ding_lite.parallel.transport.zeromq.curve import Doorkeeper, owner_of
+from ding_lite.parallel.transport.zeromq.curve import CurveAuthenticator, owner_of
 from ding_lite.parallel.transport.zeromq.dealers import (
     DOWN,
     HUNG_UP,
@@ -75,7 +75,7 @@ _BULK_COUNTS = 16
 _EVENTS_AT_ONCE = 64
 _EVENTS_FOR_S = 0.02
 """Seconds for which connection events may delay messages."""
-_DOUBT_EVERY_S = 0.02
+_SUSPICION_EVERY_S = 0.02
 _NOW = int(zmq.NOBLOCK)
 _DESCRIPTOR = int(zmq.SRCFD)
 _NOT_THERE = (zmq.EAGAIN, zmq.EHOSTUNREACH, zmq.ENOTSOCK)
@@ -149,7 +149,7 @@ class ZeroMQTransport(Reactor, Transport):
         """The second router's view of this transport, which the first one opens and closes."""
         self._key_file = key_file
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._doorkeeper: Doorkeeper | None = None
+        self._authenticator: CurveAuthenticator | None = None
         self._router: zmq.Socket[bytes] | None = None
         self._is_guarded = False
         self._dealers: dict[Link, Dealers] = {}
@@ -161,8 +161,8 @@ class ZeroMQTransport(Reactor, Transport):
         self._num_streams = 0
         self._throttle = Throttle(logger)
         self._wants_tick = False
-        self._num_doubts = 0
-        self._doubts_at = 0.0
+        self._num_suspicions = 0
+        self._suspicions_at = 0.0
         self._is_closing = False
         self._lock = threading.Lock()
 
@@ -214,12 +214,12 @@ class ZeroMQTransport(Reactor, Transport):
         self._sinks.insert(0, sink)
         self._begin()
 
-    def _keys(self) -> Doorkeeper:
-        if self._doorkeeper is None:
+    def _keys(self) -> CurveAuthenticator:
+        if self._authenticator is None:
             key = user_key() if self._key_file is None else load_key(self._key_file)
-            self._doorkeeper = Doorkeeper(self._context, key, self._node_id, self._peers)
-            self._sockets.add(self._doorkeeper.socket)
-        return self._doorkeeper
+            self._authenticator = CurveAuthenticator(self._context, key, self._node_id, self._peers)
+            self._sockets.add(self._authenticator.socket)
+        return self._authenticator
 
     def _socket(
         self, kind: int, link: Link | None, lane: Lane, place: Address
@@ -243,8 +243,8 @@ class ZeroMQTransport(Reactor, Transport):
         if node_id not in self._peers:
             self._peers |= {node_id}
             self._assembler.make_room(2)
-        if self._doorkeeper is not None:
-            self._doorkeeper.admit(node_id)
+        if self._authenticator is not None:
+            self._authenticator.admit(node_id)
 
     def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
         dealers = self._dealers.get(link)
@@ -291,8 +291,8 @@ class ZeroMQTransport(Reactor, Transport):
                 socket.close()
             for monitor in self._monitors:
                 monitor.close(linger=0)
-            if self._doorkeeper is not None:
-                self._doorkeeper.socket.close()
+            if self._authenticator is not None:
+                self._authenticator.socket.close()
         for dealers in self._dealers.values():
             dealers.close()
         if self._unauthenticated is not None:
@@ -362,18 +362,18 @@ class ZeroMQTransport(Reactor, Transport):
             for socket in others:  # messages before the events of their connections
                 if socket in self._monitors:
                     self._watch(socket)
-                elif self._doorkeeper is not None and socket is self._doorkeeper.socket:
-                    self._admit(self._doorkeeper)
+                elif self._authenticator is not None and socket is self._authenticator.socket:
+                    self._admit(self._authenticator)
             if is_drained and self._connections.num_tcp:
                 self._connections.drained()
             self._wants_tick = False
             wait_s = self._tick()
-            if self._num_doubts:
-                wait_s = min(wait_s, self._resolve_doubts())
+            if self._num_suspicions:
+                wait_s = min(wait_s, self._check_suspicions())
             if self._connections.num_tcp or self._unauthenticated is not None:
-                wait_s = min(wait_s, self._look())
+                wait_s = min(wait_s, self._check_connections())
         except BaseException as error:  # noqa: BLE001 - all peers are served here, so it goes on
-            self._complain(error)
+            self._raise_or_log(error)
             return 0.0
         return 0.0 if self._wants_tick else wait_s  # a thread has requested a tick meanwhile
 
@@ -385,7 +385,7 @@ class ZeroMQTransport(Reactor, Transport):
         """
         read = partial(self._receive, socket)
         left = _READ_AT_ONCE
-        message = self._take(socket, read, look=False)
+        message = self._take(socket, read, check=False)
         while message is not None:
             source, frames, num_frames = message
             nbytes = sum(map(len, frames))
@@ -401,14 +401,14 @@ class ZeroMQTransport(Reactor, Transport):
                 return False
         return True
 
-    def _take(self, socket: Socket, read: Callable[[], _T], *, look: bool = True) -> _T | None:
+    def _take(self, socket: Socket, read: Callable[[], _T], *, check: bool = True) -> _T | None:
         """Call `read` if there is a message; return None if not, or if it raises zmq.Again.
 
         Until then `wait` returns at once, and the socket stays in `unread`. It is cheaper to `look`
         first if there is often no message.
         """
         with self._sockets.lock:
-            if not look or self._sockets.is_readable(socket):
+            if not check or self._sockets.is_readable(socket):
                 try:  # `suppress` would cost each message more
                     return read()
                 except zmq.Again:
@@ -465,16 +465,16 @@ class ZeroMQTransport(Reactor, Transport):
         except CodecError as error:
             sink.on_rejected(str(error), link)
         except BaseException as error:  # noqa: BLE001 - the thread serves all peers
-            self._complain(error)
+            self._raise_or_log(error)
 
-    def _complain(self, error: BaseException) -> None:
+    def _raise_or_log(self, error: BaseException) -> None:
         if is_for_program(error):
             raise error
         log_failure(self._throttle, error)
 
-    def _admit(self, doorkeeper: Doorkeeper) -> None:
+    def _admit(self, authenticator: CurveAuthenticator) -> None:
         for _ in range(_EVENTS_AT_ONCE):
-            answer = self._take(doorkeeper.socket, lambda: [doorkeeper.answer()])
+            answer = self._take(authenticator.socket, lambda: [authenticator.answer()])
             if answer is None:
                 return
             [refusal] = answer
@@ -505,7 +505,7 @@ class ZeroMQTransport(Reactor, Transport):
             self._check_unauthenticated(has_come=True)
         elif event == DOWN:
             self._connections.closed(fd)
-            self._num_doubts = 2  # ZeroMQ reports it before its own sockets know
+            self._num_suspicions = 2  # ZeroMQ reports it before its own sockets know
         elif event in (NO_KEY, HUNG_UP):  # a connection with an unknown key was counted already
             self._sinks[0].on_rejected("A connection was not of a node, or had a wrong key.")
 
@@ -539,9 +539,9 @@ class ZeroMQTransport(Reactor, Transport):
             if reason is not None:
                 self._sinks[0].on_refused(dealers.node_id, reason)
 
-    def _look(self) -> float:
+    def _check_connections(self) -> float:
         """Cut connections that make ZeroMQ hold too much; return the seconds to the next check."""
-        wait_s, reasons = self._connections.look(SYSTEM_CLOCK.now())
+        wait_s, reasons = self._connections.check(SYSTEM_CLOCK.now())
         for reason in reasons:
             self._sinks[0].on_rejected(reason)
         return min(wait_s, self._check_unauthenticated())
@@ -550,19 +550,22 @@ class ZeroMQTransport(Reactor, Transport):
         """Cut connections that linger in the handshake or bring too much; return the wait."""
         if self._unauthenticated is None:
             return math.inf
-        wait_s, proved, reasons = self._unauthenticated.look(has_come=has_come)
+        wait_s, proved, reasons = self._unauthenticated.check(has_come=has_come)
         for fd in proved:
             self._connections.opened(fd)
         for reason in reasons:
             self._sinks[0].on_rejected(reason)
         return wait_s
 
-    def _resolve_doubts(self) -> float:
+    def _check_suspicions(self) -> float:
         """Let the sink find broken links, at a limited rate; return when to call this again."""
         now = SYSTEM_CLOCK.now()
-        if now < self._doubts_at:
-            return self._doubts_at - now
-        self._num_doubts, self._doubts_at = self._num_doubts - 1, now + _DOUBT_EVERY_S
+        if now < self._suspicions_at:
+            return self._suspicions_at - now
+        self._num_suspicions, self._suspicions_at = (
+            self._num_suspicions - 1,
+            now + _SUSPICION_EVERY_S,
+        )
         for sink in self._sinks:
-            sink.on_doubt()
+            sink.on_suspicion()
         return 0.0

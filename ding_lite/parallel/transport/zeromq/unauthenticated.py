@@ -106,7 +106,7 @@ class UnauthenticatedConnections:
     def __len__(self) -> int:
         return len(self._names)
 
-    def look(self, *, has_come: bool = False) -> tuple[float, list[int], list[str]]:
+    def check(self, *, has_come: bool = False) -> tuple[float, list[int], list[str]]:
         """Cut connections above the limit, or with too many bytes; `has_come` if some may be new.
 
         Returns:

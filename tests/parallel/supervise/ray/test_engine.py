@@ -129,7 +129,7 @@ def test_a_node_that_is_placed_anew_is_dialled_at_its_new_address(started: Any) 
     ray.actors[3].answer.set_result("tcp://10.0.0.9:7")
     assert engine.wait(None) == [(0, Entered(RUNNING))]
     assert nodes[2].spec.dials == {0: "tcp://10.0.0.9:7"}
-    assert ray.actors[2].calls["tell"] == [(Moved(0, "tcp://10.0.0.9:7"),)]
+    assert ray.actors[2].calls["send"] == [(Moved(0, "tcp://10.0.0.9:7"),)]
 
 
 def test_an_error_of_main_is_reported_with_its_cause(started: Any) -> None:
@@ -157,7 +157,7 @@ def test_running_nodes_that_do_not_finish_in_time_are_killed(started: Any) -> No
     place(ray, 0, 1, 2)
     engine.wait(0.0)
     engine.end(0.0)
-    assert [actor.calls["tell"] for actor in ray.actors] == [[(Finish(),)]] * 3
+    assert [actor.calls["send"] for actor in ray.actors] == [[(Finish(),)]] * 3
     assert len(engine.wait(None)) == 3
     assert ray.killed == ray.actors
 

@@ -76,10 +76,10 @@ class Listener:
         self.connections.brought(first.bytes, len(rest), nbytes, fd=fd, owner=owner)
         return bytes(first.bytes)
 
-    def look(self) -> list[str]:
+    def check(self) -> list[str]:
         """Let a second pass, and look."""
         self.now += 1.0
-        _, reasons = self.connections.look(self.now)
+        _, reasons = self.connections.check(self.now)
         return reasons
 
     def peer(self, stack: ExitStack, route: bytes) -> Any:
@@ -131,14 +131,14 @@ def test_a_message_that_does_not_end_is_cut_off(listener, stack, monkeypatch) ->
     peer.sendall(b"\x00\x05whole")  # so it has a whole message
     listener.read()
     listener.connections.drained()
-    assert listener.look() == []
+    assert listener.check() == []
     for _ in range(6):
         peer.sendall(PART)
     wait_until(has_come(listener, 6 * MEGABYTE))
     listener.connections.drained()
-    assert listener.look() == []  # it may end yet
+    assert listener.check() == []  # it may end yet
     listener.connections.drained()
-    (reason,) = listener.look()
+    (reason,) = listener.check()
     assert "A message of node 7 has more than" in reason
     assert "does not end" in reason
     listener.wait_for(lambda: len(listener.closed) == 1)
@@ -156,10 +156,10 @@ def test_a_long_message_that_ends_is_not_cut(listener, stack, monkeypatch) -> No
     for _ in range(10):
         peer.send_multipart([bytes(MEGABYTE)] * 5)
         wait_until(has_come(listener, 5 * MEGABYTE))
-        assert listener.look() == []  # nothing has been read meanwhile
+        assert listener.check() == []  # nothing has been read meanwhile
         listener.read()
         listener.connections.drained()
-        assert listener.look() == []
+        assert listener.check() == []
     assert listener.closed == []
 
 
@@ -172,11 +172,11 @@ def test_a_sender_faster_than_its_reader_is_cut_and_others_are_not(listener, sta
         rogue.send(bytes(MEGABYTE))
     other.send(bytes(2 * MEGABYTE))
     wait_until(has_come(listener, 17 * MEGABYTE))
-    assert listener.look() == []
+    assert listener.check() == []
     for _ in range(6):
         rogue.send(bytes(MEGABYTE))
     wait_until(has_come(listener, 23 * MEGABYTE))
-    (reason,) = listener.look()
+    (reason,) = listener.check()
     assert "bytes of node 1 wait to be read; the limit is 20971520" in reason
     listener.wait_for(lambda: len(listener.closed) == 1)
     rogue.send(b"let me in again")
@@ -191,18 +191,18 @@ def test_bytes_of_a_cut_peer_count_until_they_are_read(listener, stack) -> None:
     for _ in range(21):
         rogue.send(bytes(MEGABYTE))
     wait_until(has_come(listener, 21 * MEGABYTE))
-    assert len(listener.look()) == 1
+    assert len(listener.check()) == 1
     listener.wait_for(lambda: len(listener.closed) == 1)
     listener.wait_for(lambda: len(listener.opened) == 2)  # it has come back
     listener.connections.brought(b"rogue", 1, 5, fd=listener.opened[1], owner=1)
-    (reason,) = listener.look()
+    (reason,) = listener.check()
     assert "bytes of node 1 wait to be read" in reason
     listener.wait_for(lambda: len(listener.closed) == 2)
-    assert listener.look() == []  # no connection is left to be cut
+    assert listener.check() == []  # no connection is left to be cut
     while listener.socket.poll(0):
         listener.read(1)
     listener.connections.drained()
-    assert listener.look() == []
+    assert listener.check() == []
 
 
 def test_all_together_may_not_take_more_than_their_share_of_the_memory(listener, stack) -> None:
@@ -214,7 +214,7 @@ def test_all_together_may_not_take_more_than_their_share_of_the_memory(listener,
         for _ in range(megabytes):
             peer.send(bytes(MEGABYTE))
     wait_until(has_come(listener, 32 * MEGABYTE))
-    (reason,) = listener.look()
+    (reason,) = listener.check()
     assert "of node 1 wait to be read" in reason  # the one with the most
     assert "31457280 for all nodes" in reason
 
@@ -229,7 +229,7 @@ def test_connections_without_a_whole_message_share_a_small_limit(listener, stack
     for stranger in strangers:
         stranger.sendall(PART + PART)
     wait_until(has_come(listener, 6 * MEGABYTE))
-    (reason,) = listener.look()
+    (reason,) = listener.check()
     assert "of an unknown node" in reason
     listener.wait_for(lambda: len(listener.closed) == 3)
 
@@ -242,7 +242,7 @@ def test_a_peer_is_never_cut_while_its_messages_are_read(listener, stack) -> Non
         if number % 7 == 0:
             listener.connections.drained()
         listener.watch()
-        assert listener.look() == []
+        assert listener.check() == []
     assert listener.closed == []
 
 
@@ -280,7 +280,7 @@ def test_a_descriptor_that_now_belongs_to_another_connection_is_left_alone() -> 
             ):
                 assert second.fileno() == fd
                 connections.cut(b"route")
-                assert connections.look(1.0)[1] == []
+                assert connections.check(1.0)[1] == []
                 second.sendall(b"alive")
                 assert end.recv(5) == b"alive"
 
@@ -296,18 +296,18 @@ def test_a_closed_connection_does_no_harm() -> None:
     connections.brought(b"route", 1, 10, fd=reader)
     connections.cut(b"route")
     connections.closed(reader)
-    assert connections.look(1.0)[1] == []
+    assert connections.check(1.0)[1] == []
 
 
 def test_socket_files_are_not_checked(tmp_path: Path) -> None:
     connections = Connections()
-    assert connections.look(0.0) == (float("inf"), [])
+    assert connections.check(0.0) == (float("inf"), [])
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
         server.bind(str(tmp_path / "s"))
         server.listen()
         client.connect(str(tmp_path / "s"))
         connections.opened(client.fileno(), b"route", 1)
-        assert connections.look(0.0) == (float("inf"), [])
+        assert connections.check(0.0) == (float("inf"), [])
         with suppress(BlockingIOError):
             client.setblocking(False)
         connections.cut(b"route")

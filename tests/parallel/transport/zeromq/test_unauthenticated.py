@@ -51,9 +51,9 @@ class Port:
             )
             self.here.append(self.stack.enter_context(self.listener.accept()[0]))
 
-    def look(self) -> tuple[list[int], list[str]]:
+    def check(self) -> tuple[list[int], list[str]]:
         SYSTEM_CLOCK.sleep(LOOK_EVERY_S)  # it is not looked at more often
-        _, proved, reasons = self.unauthenticated.look(has_come=True)
+        _, proved, reasons = self.unauthenticated.check(has_come=True)
         return proved, reasons
 
     def is_cut(self, number: int) -> bool:
@@ -74,13 +74,13 @@ def port() -> Iterator[Port]:
 
 def test_the_oldest_connections_are_cut_when_there_are_too_many(port: Port) -> None:
     port.connect(5)
-    assert port.look() == ([], [])
+    assert port.check() == ([], [])
     port.connect(3)
-    _, [reason] = port.look()
+    _, [reason] = port.check()
     assert "8 connections had not proved that they have a key; the limit is 5" in reason
     wait_until(lambda: port.is_cut(2))
     assert [port.is_cut(k) for k in range(8)] == [True] * 3 + [False] * 5
-    assert port.look() == ([], [])  # those that were cut are not cut again
+    assert port.check() == ([], [])  # those that were cut are not cut again
 
 
 def test_an_authenticated_connection_is_reported_once_and_not_counted(port: Port) -> None:
@@ -90,11 +90,11 @@ def test_an_authenticated_connection_is_reported_once_and_not_counted(port: Port
         assert len(port.there[number].recv(300, socket.MSG_WAITALL)) == 300
         port.there[number].sendall(bytes(2 * MAX_HANDSHAKE_BYTES))
     found: list[int] = []
-    wait_until(lambda: found.extend(port.look()[0]) or len(found) == 2)
+    wait_until(lambda: found.extend(port.check()[0]) or len(found) == 2)
     assert sorted(found) == sorted(port.here[k].fileno() for k in (0, 3))
     assert len(port.unauthenticated) == 3
     port.connect(2)
-    assert port.look() == ([], [])
+    assert port.check() == ([], [])
 
 
 def test_a_connection_that_brings_more_than_a_handshake_is_cut(port: Port) -> None:
@@ -102,7 +102,7 @@ def test_a_connection_that_brings_more_than_a_handshake_is_cut(port: Port) -> No
     port.there[0].sendall(bytes(MAX_HANDSHAKE_BYTES))
     port.there[1].sendall(bytes(MAX_HANDSHAKE_BYTES + 1))
     reasons: list[str] = []
-    wait_until(lambda: reasons.extend(port.look()[1]) or bool(reasons))
+    wait_until(lambda: reasons.extend(port.check()[1]) or bool(reasons))
     [reason] = reasons
     assert f"has brought {MAX_HANDSHAKE_BYTES + 1} bytes without proving" in reason
     wait_until(lambda: port.is_cut(1))
@@ -120,7 +120,7 @@ def test_other_sockets_and_files_of_the_process_are_left_alone(port: Port, tmp_p
             mine = stack.enter_context(socket.create_connection(other.getsockname()))
             pairs.append((mine, stack.enter_context(other.accept()[0])))
         port.connect(20)
-        port.look()
+        port.check()
         for one, two in pairs:
             one.sendall(b"x")
             assert two.recv(1) == b"x"
@@ -136,7 +136,7 @@ def test_cutting_works_where_no_descriptor_is_left(port: Port) -> None:
         with suppress(OSError):
             while True:
                 full.callback(os.close, os.dup(0))
-        port.unauthenticated.look(has_come=True)
+        port.unauthenticated.check(has_come=True)
     finally:
         full.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
