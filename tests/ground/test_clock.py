@@ -32,20 +32,20 @@ def test_the_system_clock_is_the_monotonic_one_and_sleeps_as_long_as_it_is_told(
 
 def test_a_wait_on_the_system_clock_ends_when_the_condition_is_notified() -> None:
     condition = threading.Condition()
-    said: list[str] = []
+    message: list[str] = []
 
     def notify() -> None:
         with condition:  # to be had only once the main thread waits
-            said.append("now")
+            message.append("now")
             condition.notify_all()
 
     with condition:
         thread = threading.Thread(target=notify)
         thread.start()
-        while not said:
+        while not message:
             SYSTEM_CLOCK.wait(condition, math.inf)
     thread.join()
-    assert said == ["now"]
+    assert message == ["now"]
 
 
 def test_a_long_wait_looks_up_for_a_signal_that_came_just_before_it() -> None:

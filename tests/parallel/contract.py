@@ -219,9 +219,9 @@ class TransportContract:
         assert leaf.do(lambda: burst(leaf, to_hub))
         assert hub.do(lambda: burst(hub, to_leaf))
         for end in (hub, leaf):
-            heard = end.hear(3_000)
+            received = end.hear(3_000)
             for lane in Lane:
-                numbers = [int(number) for name, number in heard if name == lane.value]
+                numbers = [int(number) for name, number in received if name == lane.value]
                 assert numbers == list(range(1_500))
 
     def test_many_megabytes_arrive_complete_and_aligned(self, bench: Bench) -> None:
@@ -319,10 +319,10 @@ class TransportContract:
         for thread in threads:
             thread.join()
         for end in (hub, leaf):
-            heard = end.hear(602, 40.0)
-            assert {frames[2] for frames in heard} == {b"end"}
+            received = end.hear(602, 40.0)
+            assert {frames[2] for frames in received} == {b"end"}
             for who in range(2):
-                sent = [frame for by, frame, _ in heard if by == b"%d" % who]
+                sent = [frame for by, frame, _ in received if by == b"%d" % who]
                 numbers = [int(frame) for frame in sent if len(frame) < 10]
                 assert [n for n in numbers if not n % 2] == [*range(0, 300, 2)]
                 assert [n for n in numbers if n % 2] == [*range(1, 300, 2)]

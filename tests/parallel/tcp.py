@@ -40,7 +40,7 @@ def leaf_spec(node_id: int, hub: str | None, num_nodes: int = 3, **more: Any) ->
     )
 
 
-class Ears:
+class Recorder:
     """Record arrivals at a node, and wait for them."""
 
     def __init__(self, router: NodeRouter) -> None:

@@ -50,7 +50,7 @@ TOPOLOGIES: dict[str, tuple[int, Topology]] = {
     "tree": (7, "tree:2"),
     "eight": (8, "mesh"),
 }
-Said = tuple[int, int]
+Sent = tuple[int, int]
 """The incarnation of the sender, and the number of the message."""
 
 
@@ -62,13 +62,13 @@ def wait_until(ready: Callable[..., bool], what: str) -> None:
         os.sched_yield()
 
 
-class Ears:
+class Recorder:
     """Record arrivals at one incarnation of a node."""
 
     def __init__(self, router: NodeRouter) -> None:
         self.router = router
-        self.events: dict[int, list[Said]] = defaultdict(list)
-        self.ctx: dict[tuple[int, str], list[Said]] = defaultdict(list)
+        self.events: dict[int, list[Sent]] = defaultdict(list)
+        self.ctx: dict[tuple[int, str], list[Sent]] = defaultdict(list)
         self.presence: dict[int, list[str]] = defaultdict(list)
         self.finished_by: set[int] = set()
         self._changed = threading.Condition()
@@ -129,9 +129,9 @@ class Story:
         self.calls: list[tuple[int, Future[Any]]] = []
         self.handled: Counter[int] = Counter()
 
-    def _begin(self, router: NodeRouter) -> Ears:
+    def _begin(self, router: NodeRouter) -> Recorder:
         router.register("double", self._double)
-        return Ears(router)
+        return Recorder(router)
 
     def _double(self, number: int) -> int:
         self.handled[number] += 1
@@ -145,7 +145,7 @@ class Story:
             number = self.emitted[node, self.incarnation(node)]
             self.emitted[node, self.incarnation(node)] += 1
             extra = [np.zeros(20_000)] if rng.random() < 0.02 else []
-            self.cluster.routers[node].emit("said", self.incarnation(node), number, *extra)
+            self.cluster.routers[node].emit("text", self.incarnation(node), number, *extra)
 
     def publish(self, node: int, rng: random.Random) -> None:
         key = f"key{rng.randrange(3)}"
@@ -196,18 +196,20 @@ class Story:
             answer.exception(5.0)
 
     def _wait_for_all(self, sender: int, receiver: int) -> None:
-        ears, incarnation = self.incarnations[receiver][-1], self.incarnation(sender)
+        recorder, incarnation = self.incarnations[receiver][-1], self.incarnation(sender)
         story = f"of node {sender} at node {receiver}"
-        wait_until(lambda: sender in ears.router.peers, f"no link {story}")
+        wait_until(lambda: sender in recorder.router.peers, f"no link {story}")
         if emitted := self.emitted[sender, incarnation]:
-            heard = [said for each in self.incarnations[receiver] for said in each.events[sender]]
-            if (incarnation, emitted - 1) not in heard:
-                last = lambda: ears.events[sender][-1:] == [(incarnation, emitted - 1)]  # noqa: E731
-                ears.wait(last, f"the last event {story}")
+            arrived = [
+                event for each in self.incarnations[receiver] for event in each.events[sender]
+            ]
+            if (incarnation, emitted - 1) not in arrived:
+                last = lambda: recorder.events[sender][-1:] == [(incarnation, emitted - 1)]  # noqa: E731
+                recorder.wait(last, f"the last event {story}")
         for (node, of_incarnation, key), newest in self.published.items():
             if (node, of_incarnation) == (sender, incarnation):
-                got = ears.ctx[sender, key]
-                ears.wait(
+                got = recorder.ctx[sender, key]
+                recorder.wait(
                     lambda got=got, newest=newest: (incarnation, newest) in got, f"{key} {story}"
                 )
 
@@ -226,32 +228,32 @@ class Story:
 
     def _check_events(self, sender: int, receiver: int) -> None:
         """Check that each incarnation of the receiver has a contiguous run of a sender's events."""
-        heard_to: dict[int, int] = Counter()
-        for ears in self.incarnations[receiver]:
-            said = ears.events[sender]
-            assert said == sorted(set(said)), f"node {receiver} heard node {sender} say {said}"
-            for incarnation in {incarnation for incarnation, _ in said}:
-                numbers = [
-                    number for of_incarnation, number in said if of_incarnation == incarnation
-                ]
+        seen_to: dict[int, int] = Counter()
+        for recorder in self.incarnations[receiver]:
+            events = recorder.events[sender]
+            assert events == sorted(set(events)), (
+                f"node {receiver} received from node {sender}: {events}"
+            )
+            for incarnation in {incarnation for incarnation, _ in events}:
+                numbers = [number for of, number in events if of == incarnation]
                 assert numbers == list(range(numbers[0], numbers[-1] + 1))
-                assert numbers[0] <= heard_to[incarnation], f"node {receiver} has missed some"
-                heard_to[incarnation] = numbers[-1] + 1
+                assert numbers[0] <= seen_to[incarnation], f"node {receiver} has missed some"
+                seen_to[incarnation] = numbers[-1] + 1
         incarnation = self.incarnation(sender)
-        assert heard_to[incarnation] == self.emitted[sender, incarnation]
+        assert seen_to[incarnation] == self.emitted[sender, incarnation]
 
     def _check_ctx(self, sender: int, receiver: int) -> None:
-        for ears in self.incarnations[receiver]:
-            for (node, _), said in ears.ctx.items():
+        for recorder in self.incarnations[receiver]:
+            for (node, _), numbers in recorder.ctx.items():
                 if node == sender:
-                    assert said == sorted(said), "an older value came after a newer one"
+                    assert numbers == sorted(numbers), "an older value came after a newer one"
         for (node, incarnation, key), newest in self.published.items():
             if (node, incarnation) == (sender, self.incarnation(sender)):
                 assert self.incarnations[receiver][-1].ctx[sender, key][-1] == (incarnation, newest)
 
     def _check_presence(self, sender: int, receiver: int) -> None:
-        for ears in self.incarnations[receiver]:
-            found = ears.presence[sender]
+        for recorder in self.incarnations[receiver]:
+            found = recorder.presence[sender]
             assert all(one != other for one, other in pairwise(["node_joined", *found])), found
 
 
@@ -280,8 +282,10 @@ def test_delivery_guarantees_hold_under_random_network_faults(
         for peer in range(len(job.incarnations)):
             if (min(node, peer), max(node, peer)) in job.edges:
                 job.restart(peer)  # also a late node is told
-                ears = job.incarnations[peer][-1]
-                ears.wait(lambda ears=ears: node in ears.finished_by, "the end of the job")
+                recorder = job.incarnations[peer][-1]
+                recorder.wait(
+                    lambda recorder=recorder: node in recorder.finished_by, "the end of the job"
+                )
 
 
 @SEEDS
@@ -374,8 +378,8 @@ def test_finish_reaches_all_nodes_after_their_links_recover(name: str, last: int
 # -- regressions found by random faults ------------------------------------------------------
 
 
-def said(ears: Ears, node: int) -> list[Said]:
-    return ears.events[node]
+def events_of(recorder: Recorder, node: int) -> list[Sent]:
+    return recorder.events[node]
 
 
 def test_redial_of_a_node_that_is_not_dialled_is_refused(clock: ManualClock) -> None:
@@ -388,43 +392,49 @@ def test_redial_of_a_node_that_is_not_dialled_is_refused(clock: ManualClock) -> 
 def test_a_node_without_a_handshake_acknowledges_nothing(clock: ManualClock) -> None:
     """Node 1 sends to the second incarnation of node 0 while it knows only the first."""
     with Cluster(3, "mesh", clock=clock) as cluster:
-        network, ears = cluster.network, Ears(cluster.routers[1])
+        network, recorder = cluster.network, Recorder(cluster.routers[1])
         for number in range(5):
-            cluster.routers[0].emit("said", 1, number)
-        ears.wait(lambda: len(said(ears, 0)) == 5, "the first incarnation")
+            cluster.routers[0].emit("text", 1, number)
+        recorder.wait(lambda: len(events_of(recorder, 0)) == 5, "the first incarnation")
 
         network.hold(0, 1)
         again = cluster.restart(0)
         wait_until(lambda: 1 in again.peers, "no greeting")
         for number in range(3):
-            again.emit("said", 2, number)
+            again.emit("text", 2, number)
         network.cut(1, 2)  # node 1 has lost no peer and sends to all
-        ears.wait(lambda: ears.presence[2] == ["node_lost"], "no doubt")
+        recorder.wait(lambda: recorder.presence[2] == ["node_lost"], "no loss")
         network.cut(0, 1)
         network.heal()
-        ears.wait(lambda: said(ears, 0)[5:] == [(2, 0), (2, 1), (2, 2)], "the second incarnation")
+        recorder.wait(
+            lambda: events_of(recorder, 0)[5:] == [(2, 0), (2, 1), (2, 2)], "the second incarnation"
+        )
 
 
 def test_ctx_values_are_not_sent_before_the_handshake(clock: ManualClock) -> None:
     """A ctx uses another lane than the handshake, and must not overtake it."""
     with Cluster(3, "mesh", clock=clock) as cluster:
-        network, ears, hub = cluster.network, Ears(cluster.routers[1]), Ears(cluster.routers[0])
+        network, recorder, hub = (
+            cluster.network,
+            Recorder(cluster.routers[1]),
+            Recorder(cluster.routers[0]),
+        )
         network.cut(0, 1)
-        ears.wait(lambda: ears.presence[0] == ["node_lost"], "no cut")
+        recorder.wait(lambda: recorder.presence[0] == ["node_lost"], "no cut")
         hub.wait(lambda: hub.presence[1] == ["node_lost"], "no cut")
         network.hold(0, 1, Lane.CONTROL)
         network.mend(0, 1)
         hub.wait(lambda: hub.presence[1] == ["node_lost", "node_joined"], "no greeting")
         cluster.routers[0].publish_ctx({"key": np.array([[1, 7]] * 30_000)})
         network.cut(1, 2)  # node 1 has lost no peer and sends to all
-        ears.wait(lambda: ears.presence[2] == ["node_lost"], "no doubt")
+        recorder.wait(lambda: recorder.presence[2] == ["node_lost"], "no loss")
         for number in range(2):  # by the second one node 0 has acted on what came before the first
-            cluster.routers[2].emit("said", 1, number)
-            hub.wait(lambda number=number: len(said(hub, 2)) == number + 1, "no event")
+            cluster.routers[2].emit("text", 1, number)
+            hub.wait(lambda number=number: len(events_of(hub, 2)) == number + 1, "no event")
         # Its greeting is, and nothing else.
         wait_until(lambda: network.under_way(0, 1) == 1, "what is under way")
         network.heal()
-        ears.wait(lambda: ears.ctx[0, "key"] == [(1, 7)], "no ctx")
+        recorder.wait(lambda: recorder.ctx[0, "key"] == [(1, 7)], "no ctx")
 
 
 def test_late_messages_to_an_earlier_incarnation_acknowledge_nothing() -> None:
@@ -435,7 +445,7 @@ def test_late_messages_to_an_earlier_incarnation_acknowledge_nothing() -> None:
     peer.greet(first.greeting(Kind.HELLO), 0.0)
     first.greet(peer.greeting(Kind.WELCOME), 0.0)
     for number in range(3):
-        first.events.post(encode_event("said", (1, number), {}))
+        first.events.post(encode_event("text", (1, number), {}))
     for _, envelope in first.outgoing(0.0):
         peer.take(envelope, 0.0)
     peer.state.offer({"key": 7})
@@ -446,7 +456,7 @@ def test_late_messages_to_an_earlier_incarnation_acknowledge_nothing() -> None:
         peer.greeting(Kind.HELLO), 0.0
     )  # the peer has yet to hear of the second incarnation
     for number in range(3):
-        second.events.post(encode_event("said", (2, number), {}))
+        second.events.post(encode_event("text", (2, number), {}))
     for envelope in late:
         second.take(envelope, 0.0)
     second.state.offer({"key": 8})
@@ -455,22 +465,22 @@ def test_late_messages_to_an_earlier_incarnation_acknowledge_nothing() -> None:
     second.close_link()
     peer.greet(second.greeting(Kind.HELLO), 0.0)
     second.greet(peer.greeting(Kind.WELCOME), 0.0)
-    heard = [a for _, e in second.outgoing(0.0) for a in peer.take(e, 0.0)]
-    assert [a.args for a in heard if isinstance(a, EventArrived)] == [(2, 0), (2, 1), (2, 2)]
+    arrived = [a for _, e in second.outgoing(0.0) for a in peer.take(e, 0.0)]
+    assert [a.args for a in arrived if isinstance(a, EventArrived)] == [(2, 0), (2, 1), (2, 2)]
 
 
 def test_a_peer_that_was_silent_is_lost_once_and_joins_once(
     clock: ManualClock,
 ) -> None:
     with Cluster(2, clock=clock) as cluster:
-        hub, leaf = (Ears(router) for router in cluster.routers)
+        hub, leaf = (Recorder(router) for router in cluster.routers)
         never: Future[None] = Future()
         hub.router.register("never", lambda: never)
         answer = leaf.router.ask(0, "never")
         to_hub = leaf.router.links.sessions[0]
         cluster.network.hold(1, 0)
         for number in range(5):  # each second a word that is held up, while the other way is free
-            leaf.router.emit("said", 1, number)
+            leaf.router.emit("text", 1, number)
             clock.advance(1.0)
             wait_until(
                 lambda: bool(hub.presence[1]) or to_hub.received_at == clock.now(),
@@ -478,12 +488,15 @@ def test_a_peer_that_was_silent_is_lost_once_and_joins_once(
             )
         hub.wait(lambda: hub.presence[1] == ["node_lost"], "silence")
         cluster.network.release(1, 0)
-        for ears, peer in ((hub, 1), (leaf, 0)):
-            ears.wait(lambda ears=ears, peer=peer: len(ears.presence[peer]) == 2, "no greeting")
+        for recorder, peer in ((hub, 1), (leaf, 0)):
+            recorder.wait(
+                lambda recorder=recorder, peer=peer: len(recorder.presence[peer]) == 2,
+                "no greeting",
+            )
         with pytest.raises(PeerLost):
             answer.result(10.0)
-        leaf.router.emit("said", 1, 5)
-        hub.router.emit("said", 1, 0)
+        leaf.router.emit("text", 1, 5)
+        hub.router.emit("text", 1, 0)
         hub.wait(lambda: hub.events[1] == [(1, number) for number in range(6)], "an event is lost")
         leaf.wait(lambda: leaf.events[0] == [(1, 0)], "an event is lost")
         assert hub.presence[1] == leaf.presence[0] == ["node_lost", "node_joined"]

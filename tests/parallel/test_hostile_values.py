@@ -23,7 +23,7 @@ from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.wire.codec import MAX_META_BYTES, decode, encode
 from ding_lite.records import register
 from tests.parallel.router.test_node_router import Start, start
-from tests.parallel.tcp import Ears
+from tests.parallel.tcp import Recorder
 from tests.parallel.wire.test_codec import same, travel
 
 __all__ = ["start"]
@@ -275,7 +275,7 @@ def test_a_ctx_value_that_cannot_be_encoded_is_left_out_with_one_warning(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     routers = start(2)
-    ears = Ears(routers[1])
+    recorder = Recorder(routers[1])
     values: dict[Any, Any] = {
         f"bad {k}": value for k, value in enumerate(map(UNSENDABLE.get, QUICK))
     }
@@ -283,8 +283,8 @@ def test_a_ctx_value_that_cannot_be_encoded_is_left_out_with_one_warning(
     with caplog.at_level(logging.WARNING, logger="ding_lite"):
         for step in range(3):
             routers[0].publish_ctx({**values, "step": step})
-            ears.wait(lambda step=step: ears.ctx.get(0, {}).get("step") == step)  # type: ignore[misc]
-    assert set(ears.ctx[0]) == {"step"}
+            recorder.wait(lambda step=step: recorder.ctx.get(0, {}).get("step") == step)  # type: ignore[misc]
+    assert set(recorder.ctx[0]) == {"step"}
     assert routers[1].links.dropped.count == 0
     stays = [r for r in caplog.records if "stays on node 0: " in r.getMessage()]
     assert len(stays) == len(values)
@@ -292,11 +292,11 @@ def test_a_ctx_value_that_cannot_be_encoded_is_left_out_with_one_warning(
 
 def test_a_name_or_an_argument_that_cannot_be_encoded_raises_at_the_caller(start: Start) -> None:
     routers = start(2)
-    ears = Ears(routers[1])
+    recorder = Recorder(routers[1])
     routers[1].register("take", lambda *args, **kwargs: None)
     gives: list[Callable[[Any], object]] = [
-        lambda value: routers[0].emit("said", value),
-        lambda value: routers[0].emit("said", named=value),
+        lambda value: routers[0].emit("message", value),
+        lambda value: routers[0].emit("message", named=value),
         lambda value: routers[0].call(1, "take", value),
         lambda value: routers[0].send("items", value, to="node.1"),
     ]
@@ -304,26 +304,26 @@ def test_a_name_or_an_argument_that_cannot_be_encoded_raises_at_the_caller(start
         for give in gives:
             with pytest.raises(CodecError):
                 give(UNSENDABLE[name])
-    names: list[Any] = ["\ud800", 5, None, MyStr("said")]
+    names: list[Any] = ["\ud800", 5, None, MyStr("message")]
     for name in names:
         with pytest.raises(CodecError):
             routers[0].emit(name)
         with pytest.raises(CodecError):
             routers[0].call(1, name)
-    routers[0].emit("said", 1)
-    ears.wait(lambda: bool(ears.events))
-    assert ears.events == [(0, "said", (1,))]
+    routers[0].emit("message", 1)
+    recorder.wait(lambda: bool(recorder.events))
+    assert recorder.events == [(0, "message", (1,))]
     assert routers[1].links.dropped.count == 0
 
 
 @pytest.mark.parametrize("size", [200_000, MAX_META_BYTES - 1_100])
 def test_many_large_text_events_arrive(start: Start, size: int) -> None:
     routers = start(2)
-    ears = Ears(routers[1])
+    recorder = Recorder(routers[1])
     for number in range(20):
-        routers[0].emit("said", number, "x" * size)
-    ears.wait(lambda: len(ears.events) == 20)
-    assert [args[0] for _, _, args in ears.events] == [*range(20)]
+        routers[0].emit("message", number, "x" * size)
+    recorder.wait(lambda: len(recorder.events) == 20)
+    assert [args[0] for _, _, args in recorder.events] == [*range(20)]
     assert routers[1].links.dropped.count == 0
 
 
@@ -374,22 +374,22 @@ def test_an_error_of_a_listener_affects_only_its_call(start: Start, error: BaseE
     def fail(*_: object) -> None:
         raise error
 
-    routers[1].on("said", fail)
-    ears = Ears(routers[1])
+    routers[1].on("message", fail)
+    recorder = Recorder(routers[1])
     for number in range(10):
-        routers[0].emit("said", number)
-    ears.wait(lambda: len(ears.events) == 10)
+        routers[0].emit("message", number)
+    recorder.wait(lambda: len(recorder.events) == 10)
     routers[1].register("double", lambda number: 2 * number)
     assert routers[0].call(1, "double", 4, timeout=10.0) == 8
 
 
 def test_an_event_with_a_failing_constructor_affects_no_other_event(start: Start) -> None:
     routers = start(2)
-    ears = Ears(routers[1])
+    recorder = Recorder(routers[1])
     for number in range(100):
-        routers[0].emit("said", number if number % 10 else Exits(number))
-    ears.wait(lambda: len(ears.events) == 90)
-    assert [args[0] for _, _, args in ears.events] == [n for n in range(100) if n % 10]
+        routers[0].emit("message", number if number % 10 else Exits(number))
+    recorder.wait(lambda: len(recorder.events) == 90)
+    assert [args[0] for _, _, args in recorder.events] == [n for n in range(100) if n % 10]
     deadline = Deadline.after(10.0)
     deadline.wait(routers[1].links.changed, lambda: routers[1].links.dropped.count == 10)
     assert routers[1].links.dropped.count == 10
@@ -397,11 +397,11 @@ def test_an_event_with_a_failing_constructor_affects_no_other_event(start: Start
 
 def test_a_ctx_value_with_a_failing_constructor_is_dropped(start: Start, tmp_path: Path) -> None:
     routers = start(2)
-    ears = Ears(routers[1])
+    recorder = Recorder(routers[1])
     routers[0].publish_ctx({"exits": Exits(1)})
     routers[0].publish_ctx({"exits": None, "large": np.ones(200_000)})
-    ears.wait(lambda: "large" in ears.ctx.get(0, {}))
+    recorder.wait(lambda: "large" in recorder.ctx.get(0, {}))
     routers[0].publish_ctx({"large": [Exits(1), np.ones(200_000)]})
     routers[0].publish_ctx({"large": np.zeros(200_000), "step": 2})
-    ears.wait(lambda: ears.ctx[0].get("step") == 2 and not ears.ctx[0]["large"].any())
+    recorder.wait(lambda: recorder.ctx[0].get("step") == 2 and not recorder.ctx[0]["large"].any())
     assert isinstance(routers[0], NodeRouter)

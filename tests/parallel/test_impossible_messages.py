@@ -99,7 +99,7 @@ def test_a_handshake_with_an_impossible_number_affects_no_other_node(
 # -- dropped messages are counted ----------------------------------------------------------------
 
 
-def said(kind: Kind, body: Any = None, **more: Any) -> list[Any]:
+def found(kind: Kind, body: Any = None, **more: Any) -> list[Any]:
     meta = b"" if body is None else encode(body).meta
     return Envelope(
         **{"kind": kind, "src": 2, "dst": 0, "incarnation": 9, "meta": meta, **more}
@@ -107,31 +107,33 @@ def said(kind: Kind, body: Any = None, **more: Any) -> list[Any]:
 
 
 def event(seq: int) -> list[Any]:
-    return said(Kind.EVENT, seq=seq, meta=pack_batch([encode(["said", None, seq]).meta]))
+    return found(Kind.EVENT, seq=seq, meta=pack_batch([encode(["said", None, seq]).meta]))
 
 
 def item(*args: Any) -> list[Any]:
-    return said(Kind.CALL, ["ding_lite.item", None, *args], seq=1)
+    return found(Kind.CALL, ["ding_lite.item", None, *args], seq=1)
 
 
 DROPPED: dict[str, Callable[[], list[Any]]] = {
     "an event that comes again": lambda: event(1),
     "an event after a gap": lambda: event(5),
     "an event of number 0": lambda: event(0),
-    "credit that is not owed": lambda: said(Kind.CREDIT, seq=3),
-    "an answer that nothing waits for": lambda: said(Kind.REPLY, [True, 1], seq=99),
-    "of another incarnation": lambda: said(Kind.PING, incarnation=8),
-    "an acknowledgement of what was not sent": lambda: said(Kind.ACK, ack=2**64 - 1),
-    "a refusal of what is connected": lambda: said(Kind.REFUSE, "go away"),
-    "a refusal that is no greeting": lambda: said(Kind.REFUSE, {"seen": 1}),
-    "a ctx key that begins with _": lambda: said(Kind.STATE, {"ctx/_x": 1}, seq=1),
-    "a ctx key that is a method": lambda: said(Kind.STATE, {"ctx/values": 1}, seq=1),
-    "a ctx of no keys": lambda: said(Kind.STATE, [1], seq=1),
+    "credit that is not owed": lambda: found(Kind.CREDIT, seq=3),
+    "an answer that nothing waits for": lambda: found(Kind.REPLY, [True, 1], seq=99),
+    "of another incarnation": lambda: found(Kind.PING, incarnation=8),
+    "an acknowledgement of what was not sent": lambda: found(Kind.ACK, ack=2**64 - 1),
+    "a refusal of what is connected": lambda: found(Kind.REFUSE, "go away"),
+    "a refusal that is no greeting": lambda: found(Kind.REFUSE, {"seen": 1}),
+    "a ctx key that begins with _": lambda: found(Kind.STATE, {"ctx/_x": 1}, seq=1),
+    "a ctx key that is a method": lambda: found(Kind.STATE, {"ctx/values": 1}, seq=1),
+    "a ctx of no keys": lambda: found(Kind.STATE, [1], seq=1),
     "an item without a number": lambda: item(9, "work", "1", 1, 1),
     "an item that is older than the oldest": lambda: item(9, "work", 1, 5, 1),
     "an item of a negative number": lambda: item(9, "work", -1, -1, 1),
-    "a withdrawal of a text": lambda: said(Kind.CALL, ["ding_lite.withdraw", None, 9, "12"], seq=1),
-    "a name that is none": lambda: said(Kind.CALL, [5, None], seq=1),
+    "a withdrawal of a text": lambda: found(
+        Kind.CALL, ["ding_lite.withdraw", None, 9, "12"], seq=1
+    ),
+    "a name that is none": lambda: found(Kind.CALL, [5, None], seq=1),
 }
 
 
@@ -145,9 +147,9 @@ def test_every_dropped_message_is_counted(
         end.do(lambda: end.transport.send(link, Lane.CONTROL, frames))
 
     before = hub.links.dropped.count
-    send(said(Kind.PING))  # before a handshake
+    send(found(Kind.PING))  # before a handshake
     wait_until(lambda: hub.links.dropped.count == before + 1)
-    send(said(Kind.HELLO, GREETING))
+    send(found(Kind.HELLO, GREETING))
     send(event(1))
     wait_until(lambda: 2 in hub.peers)
     with caplog.at_level(logging.WARNING):
@@ -172,9 +174,9 @@ def test_an_incomplete_large_message_is_counted(job: Job) -> None:
 def test_a_peer_that_is_gone_gets_no_more_calls(cluster: Cluster, rogue: tuple[End, Link]) -> None:
     end, link = rogue
     hub = cluster.routers[0]
-    end.do(lambda: end.transport.send(link, Lane.CONTROL, said(Kind.HELLO, GREETING)))
+    end.do(lambda: end.transport.send(link, Lane.CONTROL, found(Kind.HELLO, GREETING)))
     wait_until(lambda: 2 in hub.peers)
-    end.do(lambda: end.transport.send(link, Lane.CONTROL, said(Kind.BYE)))
+    end.do(lambda: end.transport.send(link, Lane.CONTROL, found(Kind.BYE)))
     wait_until(lambda: 2 not in hub.peers)
     with pytest.raises(PeerLost):
         hub.call(2, "double", 1, timeout=5.0)

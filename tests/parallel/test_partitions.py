@@ -16,7 +16,7 @@ import pytest
 from ding_lite.errors import PeerLost
 from ding_lite.parallel.router.node_router import NodeRouter
 from tests.parallel.proxy import DOWN, UP, Proxy
-from tests.parallel.tcp import Ears, hub_spec, leaf_spec, wired
+from tests.parallel.tcp import Recorder, hub_spec, leaf_spec, wired
 
 MEGABYTE = 2**20
 
@@ -28,32 +28,32 @@ class Job:
     hub: NodeRouter
     leaf: NodeRouter
     wire: Proxy
-    hub_ears: Ears
-    leaf_ears: Ears
+    hub_recorder: Recorder
+    leaf_recorder: Recorder
 
     def both_have(self, *events: str) -> None:
         """Wait until each node has these events of the other, in this order."""
-        for ears, peer in ((self.hub_ears, 1), (self.leaf_ears, 0)):
+        for recorder, peer in ((self.hub_recorder, 1), (self.leaf_recorder, 0)):
             expected = [(peer, event, (peer,)) for event in events]
-            ears.wait(lambda ears=ears: len(fates(ears)) >= len(events))  # type: ignore[misc]
-            assert fates(ears) == expected
+            recorder.wait(lambda recorder=recorder: len(fates(recorder)) >= len(events))  # type: ignore[misc]
+            assert fates(recorder) == expected
 
     def work_goes_on(self) -> None:
         """Check that events, calls and ctx values arrive in both directions."""
-        for node, peer, ears in (
-            (self.hub, self.leaf, self.leaf_ears),
-            (self.leaf, self.hub, self.hub_ears),
+        for node, peer, recorder in (
+            (self.hub, self.leaf, self.leaf_recorder),
+            (self.leaf, self.hub, self.hub_recorder),
         ):
             mark = random.randrange(2**60)
             node.publish_ctx({"mark": mark})
             node.emit("mark", mark)
-            ears.wait(lambda e=ears, m=mark: e.events[-1:] and e.events[-1][2] == (m,))  # type: ignore[misc]
-            ears.wait(lambda e=ears, m=mark, n=node: e.ctx[n.node_id].get("mark") == m)  # type: ignore[misc]
+            recorder.wait(lambda e=recorder, m=mark: e.events[-1:] and e.events[-1][2] == (m,))  # type: ignore[misc]
+            recorder.wait(lambda e=recorder, m=mark, n=node: e.ctx[n.node_id].get("mark") == m)  # type: ignore[misc]
             assert node.call(peer.node_id, "echo", mark, timeout=10.0) == mark
 
 
-def fates(ears: Ears) -> list[Any]:
-    return [event for event in ears.events if event[1].startswith("node_")]
+def fates(recorder: Recorder) -> list[Any]:
+    return [event for event in recorder.events if event[1].startswith("node_")]
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def job() -> Iterator[Job]:
     with wired() as (hub, leaf, wire):
         for router in (hub, leaf):
             router.register("echo", lambda value: value)
-        yield Job(hub, leaf, wire, Ears(hub), Ears(leaf))
+        yield Job(hub, leaf, wire, Recorder(hub), Recorder(leaf))
         wire.heal()
 
 
@@ -86,22 +86,22 @@ def test_6_000_events_arrive_once_and_in_order_across_random_cuts(job: Job) -> N
             node.emit("n", number, bytes(chance.randrange(100)))
         if number % 150 == 149:
             job.wire.wait_for_cut()
-    for ears in (job.hub_ears, job.leaf_ears):
-        ears.wait(lambda ears=ears: len(ears.numbers()) >= 6_000)  # type: ignore[misc]
-        assert ears.numbers() == list(range(6_000))
+    for recorder in (job.hub_recorder, job.leaf_recorder):
+        recorder.wait(lambda recorder=recorder: len(recorder.numbers()) >= 6_000)  # type: ignore[misc]
+        assert recorder.numbers() == list(range(6_000))
     assert job.wire.num_connections > 40
 
 
 @pytest.mark.parametrize("way", [UP, DOWN])
 def test_a_large_event_cut_in_the_middle_arrives_once(job: Job, way: str) -> None:
-    sender, ears = (job.leaf, job.hub_ears) if way == UP else (job.hub, job.leaf_ears)
+    sender, recorder = (job.leaf, job.hub_recorder) if way == UP else (job.hub, job.leaf_recorder)
     for number in range(6):
         job.wire.cut_after(200_000 * number + 1_000, way, reset=number % 2 == 0)
         sender.emit("n", number, np.full(MEGABYTE // 8, number))
         job.wire.wait_for_cut()
-    ears.wait(lambda: len(ears.numbers()) >= 6)
-    assert ears.numbers() == list(range(6))
-    for _, event, args in ears.events:
+    recorder.wait(lambda: len(recorder.numbers()) >= 6)
+    assert recorder.numbers() == list(range(6))
+    for _, event, args in recorder.events:
         if event == "n":
             assert args[1].nbytes == MEGABYTE
             assert (args[1] == args[0]).all()
@@ -113,8 +113,8 @@ def test_the_newest_ctx_arrives_complete_after_cuts(job: Job) -> None:
         job.leaf.publish_ctx({"n": number, "w": np.full(4 * MEGABYTE // 8, number)})
         job.leaf.emit("go")
         job.wire.wait_for_cut()
-    job.hub_ears.wait(lambda: job.hub_ears.ctx[1].get("n") == 11)
-    assert (job.hub_ears.ctx[1]["w"] == 11).all()
+    job.hub_recorder.wait(lambda: job.hub_recorder.ctx[1].get("n") == 11)
+    assert (job.hub_recorder.ctx[1]["w"] == 11).all()
 
 
 def test_items_arrive_once_across_cuts(job: Job) -> None:
@@ -157,9 +157,9 @@ def test_a_handshake_or_event_cut_anywhere_arrives_once(job: Job) -> None:
         job.leaf.emit("n", number)
         job.hub.emit("n", number)
         job.wire.wait_for_cut()
-    for ears in (job.hub_ears, job.leaf_ears):
-        ears.wait(lambda ears=ears: len(ears.numbers()) >= len(cuts))  # type: ignore[misc]
-        assert ears.numbers() == list(range(len(cuts)))
+    for recorder in (job.hub_recorder, job.leaf_recorder):
+        recorder.wait(lambda recorder=recorder: len(recorder.numbers()) >= len(cuts))  # type: ignore[misc]
+        assert recorder.numbers() == list(range(len(cuts)))
     job.work_goes_on()
 
 
@@ -185,10 +185,10 @@ def test_a_partition_is_detected_on_both_sides_and_recovers(job: Job, way: str) 
         node.publish_ctx({"n": 1_000})
 
     job.wire.heal()
-    for ears, peer in ((job.hub_ears, 1), (job.leaf_ears, 0)):
-        ears.wait(lambda ears=ears: len(ears.numbers()) >= 1_001)  # type: ignore[misc]
-        ears.wait(lambda ears=ears, peer=peer: ears.ctx[peer].get("n") == 1_000)  # type: ignore[misc]
-        assert ears.numbers() == list(range(1_001))
+    for recorder, peer in ((job.hub_recorder, 1), (job.leaf_recorder, 0)):
+        recorder.wait(lambda recorder=recorder: len(recorder.numbers()) >= 1_001)  # type: ignore[misc]
+        recorder.wait(lambda recorder=recorder, peer=peer: recorder.ctx[peer].get("n") == 1_000)  # type: ignore[misc]
+        assert recorder.numbers() == list(range(1_001))
     job.both_have("node_lost", "node_joined")
     job.work_goes_on()
 
@@ -200,17 +200,21 @@ def test_a_cut_link_affects_no_other_link() -> None:
         cut_off = stack.enter_context(closing(NodeRouter(leaf_spec(1, wire.address))))
         leaf = stack.enter_context(closing(NodeRouter(leaf_spec(2, hub.address))))
         hub.wait_ready(10.0)
-        hub_ears, leaf_ears, cut_off_ears = Ears(hub), Ears(leaf), Ears(cut_off)
+        hub_recorder, leaf_recorder, cut_off_recorder = (
+            Recorder(hub),
+            Recorder(leaf),
+            Recorder(cut_off),
+        )
         wire.blackhole()
         for number in range(2_000):
             hub.emit("n", number)
-        leaf_ears.wait(lambda: len(leaf_ears.numbers()) == 2_000)
-        hub_ears.wait(lambda: bool(fates(hub_ears)))
-        assert fates(hub_ears) == [(1, "node_lost", (1,))]
-        assert fates(leaf_ears) == []
+        leaf_recorder.wait(lambda: len(leaf_recorder.numbers()) == 2_000)
+        hub_recorder.wait(lambda: bool(fates(hub_recorder)))
+        assert fates(hub_recorder) == [(1, "node_lost", (1,))]
+        assert fates(leaf_recorder) == []
         assert leaf.peers == (0,)
         wire.heal()
-        cut_off_ears.wait(lambda: cut_off_ears.numbers() == [*range(2_000)])
+        cut_off_recorder.wait(lambda: cut_off_recorder.numbers() == [*range(2_000)])
 
 
 def test_a_redialled_node_is_back_though_its_peer_still_holds_the_old_link(job: Job) -> None:
@@ -228,8 +232,8 @@ def test_bytes_written_one_by_one_make_the_same_messages(job: Job) -> None:
     job.wire.cut()  # so that the greetings are split too
     job.both_have("node_lost", "node_joined")
     job.leaf.emit("n", 0, np.arange(2_000))
-    job.hub_ears.wait(lambda: job.hub_ears.numbers() == [0])
-    np.testing.assert_array_equal(job.hub_ears.events[-1][2][1], np.arange(2_000))
+    job.hub_recorder.wait(lambda: job.hub_recorder.numbers() == [0])
+    np.testing.assert_array_equal(job.hub_recorder.events[-1][2][1], np.arange(2_000))
     job.work_goes_on()
     assert job.hub.links.dropped.count == job.leaf.links.dropped.count == 0
 
@@ -240,10 +244,10 @@ def test_a_long_delay_is_no_loss(job: Job) -> None:
     for number in range(20):
         job.leaf.emit("n", number)
         job.leaf.publish_ctx({"n": number, "w": np.full(MEGABYTE // 8, number)})
-    job.hub_ears.wait(lambda: job.hub_ears.numbers() == list(range(20)))
-    job.hub_ears.wait(lambda: job.hub_ears.ctx[1].get("n") == 19)
-    assert (job.hub_ears.ctx[1]["w"] == 19).all()
-    assert fates(job.hub_ears) == fates(job.leaf_ears) == []
+    job.hub_recorder.wait(lambda: job.hub_recorder.numbers() == list(range(20)))
+    job.hub_recorder.wait(lambda: job.hub_recorder.ctx[1].get("n") == 19)
+    assert (job.hub_recorder.ctx[1]["w"] == 19).all()
+    assert fates(job.hub_recorder) == fates(job.leaf_recorder) == []
 
 
 @pytest.mark.parametrize(("way", "num_bytes"), [(UP, 6 * MEGABYTE), (DOWN, 12 * MEGABYTE)])
@@ -251,9 +255,9 @@ def test_a_large_event_on_a_slow_wire_arrives_at_the_first_attempt(
     job: Job, way: str, num_bytes: int
 ) -> None:
     """It takes longer than the peer timeout, as one frame and as many chunks."""
-    sender, ears = (job.leaf, job.hub_ears) if way == UP else (job.hub, job.leaf_ears)
+    sender, recorder = (job.leaf, job.hub_recorder) if way == UP else (job.hub, job.leaf_recorder)
     job.wire.throttle(num_bytes / 5.0)
     sender.emit("n", 0, np.zeros(num_bytes, np.uint8))
     sender.emit("n", 1)
-    ears.wait(lambda: ears.numbers() == [0, 1], 15.0)
-    assert fates(job.hub_ears) == fates(job.leaf_ears) == []
+    recorder.wait(lambda: recorder.numbers() == [0, 1], 15.0)
+    assert fates(job.hub_recorder) == fates(job.leaf_recorder) == []

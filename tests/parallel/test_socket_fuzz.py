@@ -26,7 +26,7 @@ from ding_lite.parallel.transport.zeromq.dealers import OPTIONS
 from ding_lite.parallel.wire.codec import encode
 from ding_lite.parallel.wire.messages import HEADER_BYTES, Envelope, Kind
 from tests.parallel.golden_frames import FOLDER, read_frames
-from tests.parallel.tcp import Ears, hub_spec, leaf_spec
+from tests.parallel.tcp import Recorder, hub_spec, leaf_spec
 
 NUM_MUTANTS = int(os.environ.get("FUZZ_MESSAGES", "6000"))
 MEGABYTE = 2**20
@@ -46,7 +46,7 @@ class Job:
 
     hub: NodeRouter
     leaf: NodeRouter
-    ears: Ears
+    recorder: Recorder
     key_file: str
     sent: int = 0
 
@@ -59,12 +59,14 @@ class Job:
         """Check that an event of node 1 arrives, and no other event."""
         self.leaf.emit("work", self.sent)
         self.sent += 1
-        self.ears.wait(lambda: self.of_leaf() == list(range(self.sent)))
+        self.recorder.wait(lambda: self.of_leaf() == list(range(self.sent)))
         assert self.hub.peers == (1,)
 
     def of_leaf(self) -> list[int]:
         return [
-            args[0] for node_id, event, args in self.ears.events if (node_id, event) == (1, "work")
+            args[0]
+            for node_id, event, args in self.recorder.events
+            if (node_id, event) == (1, "work")
         ]
 
 
@@ -77,7 +79,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
         leaf = stack.enter_context(closing(NodeRouter(leaf_spec(1, hub.address, key_file=key))))
         leaf.wait_ready(5.0)
         hub.register("caught up", lambda: None)
-        yield Job(hub, leaf, Ears(hub), key)
+        yield Job(hub, leaf, Recorder(hub), key)
 
 
 def rss() -> int:
@@ -162,7 +164,7 @@ def test_an_unauthenticated_connection_does_no_harm(job: Job, name: str) -> None
             assert is_cut(connection)
     job.goes_on()
     assert rss() - before < 40 * MEGABYTE
-    assert {node_id for node_id, _, _ in job.ears.events} == {1}
+    assert {node_id for node_id, _, _ in job.recorder.events} == {1}
     if name in COUNTED:
         wait_until(lambda: job.hub.links.dropped.count >= 3)
 
@@ -192,9 +194,9 @@ def test_a_node_joins_past_two_hundred_idle_connections(job: Job) -> None:
         late.wait_ready(5.0)
         assert monotonic() - started < 2.0
         late.emit("late")
-        job.ears.wait(lambda: (2, "late", ()) in job.ears.events)
+        job.recorder.wait(lambda: (2, "late", ()) in job.recorder.events)
         job.leaf.emit("work", 0)
-        job.ears.wait(lambda: job.of_leaf() == [0])
+        job.recorder.wait(lambda: job.of_leaf() == [0])
 
 
 # -- a peer with the right key -------------------------------------------------------------
@@ -284,11 +286,11 @@ def test_a_peer_that_sends_garbage_affects_no_other_node(
             if number % 50 == 0:
                 job.leaf.emit("work", job.sent)
                 job.sent += 1
-        job.ears.wait(lambda: job.of_leaf() == list(range(job.sent)), 60.0)
+        job.recorder.wait(lambda: job.of_leaf() == list(range(job.sent)), 60.0)
         job.leaf.publish_ctx({"train_iter": 7})
-        job.ears.wait(lambda: job.ears.ctx.get(1, {}).get("train_iter") == 7)
+        job.recorder.wait(lambda: job.recorder.ctx.get(1, {}).get("train_iter") == 7)
         wait_until(lambda: job.hub.links.dropped.count >= NUM_MUTANTS // 10, seconds=30.0)
-        found = {node_id for node_id, _, _ in job.ears.events}
+        found = {node_id for node_id, _, _ in job.recorder.events}
         assert found == {1, 2}  # some of it was right, so the rest was near to it
     assert 1 in job.hub.peers
     assert "could not be handled" not in caplog.text  # whatever came was refused, not tripped over

@@ -55,14 +55,14 @@ class Run:
 
     def end(self) -> tuple[int, str]:
         """Wait for the end of all processes; return the exit code and the last line."""
-        code, said = self.program.end()
-        for line in said.splitlines():
+        code, output = self.program.end()
+        for line in output.splitlines():
             if line.startswith("at "):
                 self.all_pids |= {int(pid) for pid in line.split()[3:]}
         wait_until_gone(*self.all_pids)
         assert self.program.left_over() == []
         assert segments(self.all_pids) == []
-        return code, said.splitlines()[-1]
+        return code, output.splitlines()[-1]
 
 
 @contextmanager

@@ -176,8 +176,8 @@ def _plugged_in(address: str) -> Iterator[Machine]:
                 text=True,
             )
         with process:
-            said, ancillary, _, _ = here.recvmsg(1, socket.CMSG_SPACE(4))
-            if not said:
+            output, ancillary, _, _ = here.recvmsg(1, socket.CMSG_SPACE(4))
+            if not output:
                 assert process.stderr is not None
                 raise RuntimeError(process.stderr.read().strip())
             port = array.array("i", ancillary[0][2])[0]

@@ -34,18 +34,18 @@ def ranks(fork_learner: Fork) -> Iterator[Ranks]:
 
 def test_two_processes_are_one_population(ranks: Ranks) -> None:
     ended = [each.end() for each in ranks("accelerate_together")]
-    said = "".join(text for _, text in ended)
-    assert [code for code, _ in ended] == [0, 0], said
-    lines = [line.split() for line in said.splitlines()]
+    output = "".join(text for _, text in ended)
+    assert [code for code, _ in ended] == [0, 0], output
+    lines = [line.split() for line in output.splitlines()]
     # Else one of them may abort a process that has done all its work.
-    assert lines.count(["threads", "at", "the", "end", "0"]) == 2, said
+    assert lines.count(["threads", "at", "the", "end", "0"]) == 2, output
     names = [
         *("gather", "gather many", "mean", "broadcast", "seeds", "astray", "differs"),
         *("replay", "differs at first", "broken", "explore apart"),
     ]
     for name in names:
         for rank in "01":
-            assert [*name.split(), rank, "True"] in lines, (name, rank, said)
+            assert [*name.split(), rank, "True"] in lines, (name, rank, output)
     of_both = {
         name: [line[1:] for line in lines if line[:1] == [name]]
         for name in ("env_step", "population", "weights")
@@ -63,10 +63,12 @@ def test_a_process_that_waits_for_one_that_was_killed_ends_in_time(ranks: Ranks)
     waiting, killed = ranks("accelerate_faults")
     killed.line("elsewhere")
     killed.kill()
-    code, said = waiting.end()
-    assert code == 1, said
-    assert "PeerLost: Rank 0 of 2 has waited for the other processes in vain: one has died" in said
-    assert "has not come within 60 s" in said
+    code, output = waiting.end()
+    assert code == 1, output
+    assert (
+        "PeerLost: Rank 0 of 2 has waited for the other processes in vain: one has died" in output
+    )
+    assert "has not come within 60 s" in output
 
 
 @pytest.mark.slow
@@ -76,13 +78,13 @@ from ding_lite.distributed import Processes
 say("size", Processes().size)
 """
     launch = ("-m", "accelerate.commands.launch")
-    code, said = run(folder, source, *launch, "--cpu", "--num_processes", "2", "program.py")
-    assert code == 1, said
-    assert "has started one, as it does for a job without GPUs" in said
+    code, output = run(folder, source, *launch, "--cpu", "--num_processes", "2", "program.py")
+    assert code == 1, output
+    assert "has started one, as it does for a job without GPUs" in output
     two = ("--multi_gpu", "--main_process_port", "0", "--num_processes", "2", "program.py")
-    assert "--multi_gpu --num_processes 2 program.py" in said
-    code, said = run(folder, source, *launch, *two)
-    assert (code, said.count("size 2")) == (0, 2), said
+    assert "--multi_gpu --num_processes 2 program.py" in output
+    code, output = run(folder, source, *launch, *two)
+    assert (code, output.count("size 2")) == (0, 2), output
 
 
 def test_two_processes_go_on_where_both_have_saved_though_one_was_killed_on_the_way(
@@ -90,12 +92,14 @@ def test_two_processes_go_on_where_both_have_saved_though_one_was_killed_on_the_
 ) -> None:
     ended = [each.end() for each in ranks("accelerate_resumed", goes_on=False)]
     assert [code for code, _ in ended] == [-signal.SIGKILL, 1], ended
-    assert [f"goes on {rank} None" in said for rank, (_, said) in enumerate(ended)] == [True] * 2
+    assert [f"goes on {rank} None" in output for rank, (_, output) in enumerate(ended)] == [
+        True
+    ] * 2
     # The other process has saved step 6, the main one was killed when it was about to.
     assert {path.name for path in folder.glob("cut*")} == {"cut", "cut-1-0", "cut-1-1"}
 
     for rank, each in enumerate(ranks("accelerate_resumed", goes_on=True)):
-        code, said = each.end()
-        assert code == 0, said
-        assert f"goes on {rank} 3" in said, said
-        assert f"resumed {rank} True" in said, said
+        code, output = each.end()
+        assert code == 0, output
+        assert f"goes on {rank} 3" in output, output
+        assert f"resumed {rank} True" in output, output

@@ -16,14 +16,14 @@ from tests.procs.shells import Type
 from tests.procs.test_environment import NODE_0, NODE_1
 
 
-def told(shell: Program, error: str, within_s: float) -> str:
+def reported(shell: Program, error: str, within_s: float) -> str:
     """Wait for the end of a node by an error; return its output."""
     began = time.monotonic()
-    code, said = shell.end()
-    assert code == 1, said
-    assert error in said
+    code, printed = shell.end()
+    assert code == 1, printed
+    assert error in printed
     assert time.monotonic() - began < within_s
-    return said
+    return printed
 
 
 @pytest.mark.parametrize("down_s", [0.0, 4.0])
@@ -52,8 +52,8 @@ def test_a_node_ends_with_an_error_when_its_only_peer_is_killed(fork_line: Type)
     for shell in shells:
         shell.line("up")
     shells[0].kill()
-    said = told(shells[1], "PeerLost: Node 1 is connected to no other node any more", 8.0)
-    assert "lost 0" in said
+    printed = reported(shells[1], "PeerLost: Node 1 is connected to no other node any more", 8.0)
+    assert "lost 0" in printed
 
 
 def test_a_node_ends_with_an_error_if_its_place_was_taken_while_it_was_cut_off(fork_line) -> None:
@@ -69,6 +69,6 @@ def test_a_node_ends_with_an_error_if_its_place_was_taken_while_it_was_cut_off(f
         second = fork_line(NODE_1, port, program="cut_work")
         second.line("up")
         wire.heal()
-        told(first, "NodeReplaced: Node 1 was cut off, and has lost its place", 8.0)
+        reported(first, "NodeReplaced: Node 1 was cut off, and has lost its place", 8.0)
         assert hub.process.poll() is None
         assert second.process.poll() is None

@@ -15,15 +15,15 @@ def test_learners_take_the_step_that_one_would_take_with_all_their_batches(
 
 
 def test_small_and_large_gradients_are_averaged(run_learner: RunForked) -> None:
-    said = "[[5.5, 5.5], [5.5, 5.5]]\n"
-    assert run_learner("data_parallel", averages=True) == (0, said)
+    output = "[[5.5, 5.5], [5.5, 5.5]]\n"
+    assert run_learner("data_parallel", averages=True) == (0, output)
 
 
 def test_a_learner_that_waits_for_another_which_has_left_ends_with_the_job(
     run_learner: RunForked,
 ) -> None:
-    code, said = run_learner("learners", ends="always")
-    assert (code, said.splitlines()[-1]) == (0, "ended None"), said
+    code, output = run_learner("learners", ends="always")
+    assert (code, output.splitlines()[-1]) == (0, "ended None"), output
 
 
 def test_the_death_of_a_learner_restarts_all_of_them_where_that_was_asked_for(
@@ -33,9 +33,9 @@ def test_the_death_of_a_learner_restarts_all_of_them_where_that_was_asked_for(
         pids = job.pids(3)
         job.line("training 1")
         os.kill(pids[1], signal.SIGKILL)
-        code, said = job.end()
-    assert (code, said.splitlines()[-1]) == (0, "ended None"), said
-    assert said.count("up 0 ") == said.count("up 1 ") == 2, said
+        code, output = job.end()
+    assert (code, output.splitlines()[-1]) == (0, "ended None"), output
+    assert output.count("up 0 ") == output.count("up 1 ") == 2, output
 
 
 # -- networks of users --------------------------------------------------------------------
@@ -44,12 +44,12 @@ def test_the_death_of_a_learner_restarts_all_of_them_where_that_was_asked_for(
 def test_collectors_act_by_the_published_network_and_its_running_means(
     run_learner: RunForked,
 ) -> None:
-    code, said = run_learner("own_network", what="publish")
-    assert code == 0, said
-    assert said.splitlines()[-1] == "True True True", said
+    code, output = run_learner("own_network", what="publish")
+    assert code == 0, output
+    assert output.splitlines()[-1] == "True True True", output
 
 
 def test_two_learners_of_a_users_network_stay_equal(run_learner: RunForked) -> None:
-    code, said = run_learner("own_network", what="learn together")
-    assert code == 0, said
-    assert said.splitlines()[-1] == "10 True", said
+    code, output = run_learner("own_network", what="learn together")
+    assert code == 0, output
+    assert output.splitlines()[-1] == "10 True", output

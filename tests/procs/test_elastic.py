@@ -37,13 +37,13 @@ def start(fork_line: Type) -> tuple[int, Program, Program]:
 
 def test_a_collector_joins_a_star_works_and_leaves_and_the_job_goes_on(fork_line: Type) -> None:
     port, learner, collector = start(fork_line)
-    code, said = fork_line(f"{LATER} leave", port, program="elastic_work").end()
-    assert code == 0, said
-    assert said.splitlines()[:2] == [
+    code, printed = fork_line(f"{LATER} leave", port, program="elastic_work").end()
+    assert code == 0, printed
+    assert printed.splitlines()[:2] == [
         "begins 2 collector collector.1 distributed node.2",
         "attached True",
     ]
-    assert said.splitlines()[-1] == "[(2, [0, 1])]"
+    assert printed.splitlines()[-1] == "[(2, [0, 1])]"
     assert learner.line("node_joined") == ["node_joined", "2", "3"]
     assert learner.line("node_left") == ["node_left", "2", "2"]
     while "got 2 2" not in learner.seen:
@@ -102,20 +102,22 @@ def test_a_job_that_is_not_elastic_says_how_to_let_a_further_node_in(fork_line: 
     lines = [line.replace("DING_LITE_ELASTIC=1 ", "") for line in (LEARNER, COLLECTOR)]
     shells = [fork_line(line, port, program="elastic_work") for line in lines]
     shells[0].line("got 1")
-    code, said = fork_line(LATER, port, program="elastic_work").end()
+    code, printed = fork_line(LATER, port, program="elastic_work").end()
     assert code == 1
-    assert "It takes further nodes if it was started with `elastic=True`" in said
+    assert "It takes further nodes if it was started with `elastic=True`" in printed
     shells[0].line("got 1")
 
 
 def test_a_number_that_is_taken_is_refused_with_a_way_out(fork_line: Type) -> None:
     port, learner, _ = start(fork_line)
-    code, said = fork_line(f"DING_LITE_NODE_ID=1 {LATER}", port, program="elastic_work").end()
+    code, printed = fork_line(f"DING_LITE_NODE_ID=1 {LATER}", port, program="elastic_work").end()
     assert code == 1
-    assert "There is a node 1 already. Without a number, a free one is given." in said
-    code, said = fork_line(f"DING_LITE_NODE_ID=7 {LATER} leave", port, program="elastic_work").end()
+    assert "There is a node 1 already. Without a number, a free one is given." in printed
+    code, printed = fork_line(
+        f"DING_LITE_NODE_ID=7 {LATER} leave", port, program="elastic_work"
+    ).end()
     assert code == 0
-    assert said.splitlines()[-1] == "[(7, [0, 1])]"
+    assert printed.splitlines()[-1] == "[(7, [0, 1])]"
     assert learner.line("node_joined")[1] == "7"
 
 
@@ -129,9 +131,9 @@ def test_a_second_runner_joins_the_job_of_a_first_one(fork_line: Type, kind: str
     first = fork_line(line, port, program="elastic_work")
     first.line("got 1")
     attach = f"KIND={kind} DING_LITE_ATTACH_TO=tcp://127.0.0.1:50515 python train.py"
-    said = fork_line(f"{attach} leave 1 2", port, program="elastic_work").end()
-    assert said[0] == 0, said[1]
-    assert "begins 2 collector collector.1 distributed node.2" in said[1]
+    printed = fork_line(f"{attach} leave 1 2", port, program="elastic_work").end()
+    assert printed[0] == 0, printed[1]
+    assert "begins 2 collector collector.1 distributed node.2" in printed[1]
     first.line("node_left 2")
     assert fork_line(f"{attach} finish 1 2", port, program="elastic_work").end()[0] == 0
     code, output = first.end()

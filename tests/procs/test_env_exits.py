@@ -41,12 +41,12 @@ def whole_steps(mode: str) -> int:
 def goes_on(folder: Path, mode: str, run_learner: RunForked) -> None:
     """Resume the run; its environments begin new episodes, and nothing else is lost."""
     (folder / "resumed").touch()
-    code, said = run_learner(**program(None, mode, resumes=True))
+    code, output = run_learner(**program(None, mode, resumes=True))
     whole = whole_steps(mode)
-    assert code == 0, said
-    assert f"resumed at {whole - 1} {8 * whole} {whole} {whole - 1}\n" in said, said
-    assert "begin new episodes" in said
-    assert f"ended {whole + 19}" in said
+    assert code == 0, output
+    assert f"resumed at {whole - 1} {8 * whole} {whole} {whole - 1}\n" in output, output
+    assert "begin new episodes" in output
+    assert f"ended {whole + 19}" in output
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ def test_ctrl_c_while_an_environment_of_another_process_hangs_saves_the_whole_st
     with fork_learner(**program(fault, "async", hanging_s=0.5)) as running:
         pid = int(running.line("at ")[1])
         os.kill(running.pid, signal.SIGINT)
-        code, said = running.end()
-        assert code == 130, said
-        assert "has not answered within 0.5 s" in said
+        code, output = running.end()
+        assert code == 130, output
+        assert "has not answered within 0.5 s" in output
         wait_until_gone(pid)
     assert saved(folder) == {"total_step": 9, "env_step": 80, "train_iter": 10}
     if fault == "hangs":
@@ -88,9 +88,9 @@ def test_environments_that_end_with_ctrl_c_do_not_lose_the_whole_steps(
         os.kill(running.pid, signum)
         running.line("the run ends after this step")
         (folder / "go").touch()
-        code, said = running.end()
-    assert code == 128 + signum, said
-    assert "the step was broken off: " in said
+        code, output = running.end()
+    assert code == 128 + signum, output
+    assert "the step was broken off: " in output
     assert saved(folder) == {"total_step": 9, "env_step": 80, "train_iter": 10}
 
 
@@ -105,8 +105,8 @@ def test_a_second_ctrl_c_in_an_environment_saves_the_whole_steps_too(
         os.kill(running.pid, signal.SIGINT)
         running.line("the run ends after this step")
         os.kill(running.pid, signal.SIGTERM)  # another signal is a second one at any time
-        code, said = running.end()
-    assert code == 143, said
+        code, output = running.end()
+    assert code == 143, output
     whole = whole_steps(mode)
     assert saved(folder) == {"total_step": whole - 1, "env_step": 8 * whole, "train_iter": whole}
     if mode == "sync":
@@ -114,19 +114,19 @@ def test_a_second_ctrl_c_in_an_environment_saves_the_whole_steps_too(
 
 
 @pytest.mark.parametrize(
-    ("mode", "fault", "told"),
+    ("mode", "fault", "reported"),
     [
         ("sync", "exits", "called sys.exit(0) in `step`"),
         ("async", "is interrupted", "raised KeyboardInterrupt in `step`"),
     ],
 )
 def test_an_environment_that_exits_ends_the_run_with_an_error(
-    folder, mode, fault, told, run_learner
+    folder, mode, fault, reported, run_learner
 ) -> None:
-    code, said = run_learner(**program(fault, mode))
+    code, output = run_learner(**program(fault, mode))
     assert code == 1
-    assert f"of probe/Wanders-v0 {told}" in said
-    assert "EnvError" in said
+    assert f"of probe/Wanders-v0 {reported}" in output
+    assert "EnvError" in output
     assert not (folder / "checkpoint" / "manifest.json").exists()
 
 
@@ -134,6 +134,6 @@ def test_an_environment_that_exits_ends_the_run_with_an_error(
 def test_a_process_of_environments_that_ends_with_code_0_ends_the_run_with_an_error(
     run_learner,
 ) -> None:
-    code, said = run_learner(**program("dies", "async"))
+    code, output = run_learner(**program("dies", "async"))
     assert code == 1
-    assert "of probe/Wanders-v0 has ended with exit code 0" in said
+    assert "of probe/Wanders-v0 has ended with exit code 0" in output

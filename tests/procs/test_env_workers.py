@@ -112,13 +112,13 @@ def _only_made_here(pid):
 
 
 @pytest.mark.parametrize(
-    ("how", "told"), [("kill", "was killed by SIGKILL"), ("exit", "has ended with exit code 3")]
+    ("how", "reported"), [("kill", "was killed by SIGKILL"), ("exit", "has ended with exit code 3")]
 )
-def test_a_process_that_dies_at_work_is_missed_at_once(how, told):
+def test_a_process_that_dies_at_work_is_missed_at_once(how, reported):
     envs = make_envs("probe/Weak-v0", 4, mode="async", env_args={"how": how})
     envs.step(np.zeros(4, dtype=np.int64))
     pids = pids_of(envs)
-    with pytest.raises(EnvError, match=rf"environments 2 to 3 of probe/Weak-v0 {told}"):
+    with pytest.raises(EnvError, match=rf"environments 2 to 3 of probe/Weak-v0 {reported}"):
         envs.step(np.array([0, 0, 0, 1]))
     wait_until_gone(*pids)
 

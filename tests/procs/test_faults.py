@@ -45,10 +45,10 @@ def pairs(victim: int) -> list[tuple[int, int]]:
 
 def ends_right(program: Program) -> None:
     (program.folder / "go").touch()
-    code, said = program.end()
-    assert code == 0, said
-    heard = literal_eval(said.splitlines()[-1])
-    assert heard == [{1: True, 2: True}, {0: True}, {0: True}]
+    code, output = program.end()
+    assert code == 0, output
+    received = literal_eval(output.splitlines()[-1])
+    assert received == [{1: True, 2: True}, {0: True}, {0: True}]
 
 
 @pytest.mark.parametrize(("victim", "protocol"), [(0, "tcp"), (1, "ipc")])
@@ -84,10 +84,10 @@ def test_a_node_that_hangs_with_pythons_lock_held_is_lost_and_joins_again(fork: 
 def test_a_full_disk_of_a_node_ends_the_job_with_its_last_checkpoint_whole(
     run_learner: RunForked, folder: Path
 ) -> None:
-    code, said = run_learner("full_disk")
+    code, output = run_learner("full_disk")
     assert code == 1
-    assert "NodeFailed: Node 1 failed while running `main`: SaveError" in said
-    assert "File too large" in said
+    assert "NodeFailed: Node 1 failed while running `main`: SaveError" in output
+    assert "File too large" in output
     saved = load_checkpoint(folder / "checkpoint")
     assert (saved.state["counter"]["values"] == 5).all()
     assert not list((folder / "checkpoint").glob("*.tmp"))
@@ -98,17 +98,17 @@ def test_a_full_disk_of_a_node_ends_the_job_with_its_last_checkpoint_whole(
 
 def test_the_node_that_fails_before_a_barrier_is_named_and_not_those_that_wait_there(fork):
     with fork("faulty", recover=False) as program:
-        code, said = program.end()
+        code, output = program.end()
         assert code == 1
         assert program.left_over() == []
-    assert "NodeFailed: Node 2 failed while running `main`: ZeroDivisionError: on the way" in said
+    assert "NodeFailed: Node 2 failed while running `main`: ZeroDivisionError: on the way" in output
 
 
 def test_with_auto_recover_all_pass_the_barrier_when_the_node_is_back(
     run_forked: RunForked,
 ) -> None:
-    code, said = run_forked("faulty", recover=True)
-    assert (code, said.splitlines()[-1]) == (0, f"[{', '.join(['[0, 1, 2]'] * 3)}]"), said
+    code, output = run_forked("faulty", recover=True)
+    assert (code, output.splitlines()[-1]) == (0, f"[{', '.join(['[0, 1, 2]'] * 3)}]"), output
 
 
 # -- Ctrl-C --------------------------------------------------------------------------------
@@ -130,8 +130,8 @@ def test_ctrl_c_during_the_start_ends_all_nodes_at_any_stage(folder: Path, stage
             _, who, pid, how_far = program.line("up ")
             pids[who] = int(pid), how_far
         os.killpg(program.pid, signal.SIGINT)  # as a terminal does: to the whole group
-        code, said = program.end()
-        assert code == -signal.SIGINT, said
+        code, output = program.end()
+        assert code == -signal.SIGINT, output
         for line in program.seen.splitlines():
             if line.startswith("up "):
                 wait_until_gone(int(line.split()[2]))

@@ -102,7 +102,7 @@ def test_learners_on_two_machines_average_their_gradients_and_one_on_a_third_col
 ) -> None:
     ended = [node.end() for node in start(fork_learner, "hosts_learn")]
     assert [code for code, _ in ended] == [0, 0, 0], ended
-    first, second, third = (literal_eval(said.splitlines()[-1])[0] for _, said in ended)
+    first, second, third = (literal_eval(output.splitlines()[-1])[0] for _, output in ended)
     mean, num_batches_of_both, digests = first
     assert (mean, num_batches_of_both, len(set(digests))) == ([0.5], 0, 1)
     assert (second, third) == (first, None)
@@ -124,7 +124,7 @@ def test_processes_of_accelerate_on_two_machines_are_one_population(
         ]
         ended = [process.end() for process in processes]
     assert [code for code, _ in ended] == [0, 0], ended
-    [first], [second] = (re.findall(r"^weights .*", said, re.MULTILINE) for _, said in ended)
+    [first], [second] = (re.findall(r"^weights .*", output, re.MULTILINE) for _, output in ended)
     assert first == second
 
 
@@ -144,7 +144,7 @@ def test_training_across_machines_solves_though_a_collector_is_cut_off_for_a_whi
         learner.line("env steps")
         with network.without(ADDRESSES[2]):
             select.select([], [], [], 5.0)
-        code, said = learner.end()
-        assert code == 0, said
-        assert '"solved": true' in said
+        code, output = learner.end()
+        assert code == 0, output
+        assert '"solved": true' in output
         assert [collector.end()[0] for collector in collectors] == [0, 0]

@@ -91,8 +91,10 @@ def test_without_auto_recover_the_launcher_raises_and_nothing_is_left(fork, vict
                 "NodeFailed: The fork server, the parent of the nodes, has died" in run.program.seen
             )
         else:
-            said = f"Node {ROLES.index(victim)} (process {run.pids[victim]}) was killed by SIGKILL"
-            assert f"NodeFailed: {said}" in run.program.seen
+            output = (
+                f"Node {ROLES.index(victim)} (process {run.pids[victim]}) was killed by SIGKILL"
+            )
+            assert f"NodeFailed: {output}" in run.program.seen
         # Not at the begin of a line: another process may have written half of one.
         [failed_at] = re.findall(r"failed (\d+\.\d+)", run.program.seen)
         assert float(failed_at) - killed_at < 10.0

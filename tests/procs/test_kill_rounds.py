@@ -105,27 +105,27 @@ def test_a_job_ends_right_or_fails_at_once_and_leaves_nothing(folder: Path, draw
 
 
 def check_end(drawn: Round, run: Run, code: int, results: str) -> None:
-    said = run.program.seen
+    output = run.program.seen
     everything = (0, "[True, True, True]")
     if (drawn.victim, drawn.signum) == ("fork_server", signal.SIGTERM):
-        assert (code, results) == everything, said
-        assert [line for line in said.splitlines()[:-1] if not line.startswith("at ")] == []
+        assert (code, results) == everything, output
+        assert [line for line in output.splitlines()[:-1] if not line.startswith("at ")] == []
     elif drawn.is_ending and (code, results) == everything:
         return  # it had ended
     elif drawn.victim == "launcher":
         # Behind the runner, as the program ends, SIGTERM does what it does to any program.
         in_order = {143, -signal.SIGTERM} if drawn.is_ending else {143}
-        assert code in ({-signal.SIGKILL} if drawn.signum == signal.SIGKILL else in_order), said
+        assert code in ({-signal.SIGKILL} if drawn.signum == signal.SIGKILL else in_order), output
     elif drawn.victim == "fork_server":
-        assert code == 1, said
-        assert "NodeFailed: The fork server, the parent of the nodes, has died" in said
+        assert code == 1, output
+        assert "NodeFailed: The fork server, the parent of the nodes, has died" in output
     elif drawn.recover:
-        assert code == 0, said
+        assert code == 0, output
         # Where the job was ending already, the victim may have no result.
         allowed = {"True", "None"} if drawn.is_ending else {"True"}
-        assert {*results.strip("[]").split(", ")} <= allowed, said
-        assert results.count("True") >= 2, said
+        assert {*results.strip("[]").split(", ")} <= allowed, output
+        assert results.count("True") >= 2, output
     else:
-        assert code == 1, said
-        assert f"NodeFailed: Node {ROLES.index(drawn.victim)} " in said, said
-        assert LOSSES[drawn.signum] in said, said
+        assert code == 1, output
+        assert f"NodeFailed: Node {ROLES.index(drawn.victim)} " in output, output
+        assert LOSSES[drawn.signum] in output, output

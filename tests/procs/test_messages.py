@@ -17,8 +17,8 @@ from tests.procs.test_environment import NODE_0, NODE_1
 HINT = "Ctrl-C: the run ends after this step; once more ends it at once"
 
 
-def speakers(said: str) -> set[tuple[str, ...]]:
-    found = re.findall(r"^[0-9:.]{12} (.*?) \| test \| (.*)$", said, re.MULTILINE)
+def speakers(output: str) -> set[tuple[str, ...]]:
+    found = re.findall(r"^[0-9:.]{12} (.*?) \| test \| (.*)$", output, re.MULTILINE)
     return set(found)
 
 
@@ -26,9 +26,9 @@ def speakers(said: str) -> set[tuple[str, ...]]:
 
 
 def test_the_lines_of_nodes_of_a_launcher_name_the_node(run_forked: RunForked) -> None:
-    code, said = run_forked("speaking", roles=["learner", ["collector", "evaluator"]])
+    code, output = run_forked("speaking", roles=["learner", ["collector", "evaluator"]])
     assert code == 0
-    assert speakers(said) == {
+    assert speakers(output) == {
         ("node 0", "imported"),
         ("node 0", "not yet"),
         ("node 0", "over"),
@@ -36,9 +36,9 @@ def test_the_lines_of_nodes_of_a_launcher_name_the_node(run_forked: RunForked) -
         ("node 0 learner", "main runs"),
         ("node 1 collector+evaluator", "main runs"),
     }
-    code, said = run_forked("speaking", roles=["learner"])  # one node runs in this process
+    code, output = run_forked("speaking", roles=["learner"])  # one node runs in this process
     assert code == 0
-    assert ("node 0 learner", "main runs") in speakers(said)
+    assert ("node 0 learner", "main runs") in speakers(output)
 
 
 def test_the_lines_of_nodes_started_by_hand_name_the_node(fork_line: Type) -> None:
@@ -78,6 +78,6 @@ def test_without_a_terminal_nothing_is_printed(fork: Fork) -> None:
     with fork("waiting", nodes=1, log=False) as program:
         program.line("up ")
         program.process.send_signal(2)
-        code, said = program.end()
+        code, output = program.end()
     assert code == -2
-    assert "the run ends" not in said
+    assert "the run ends" not in output

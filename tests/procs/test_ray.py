@@ -169,9 +169,9 @@ def pids_of(program: Program, count: int) -> dict[int, int]:
     return found
 
 
-def results_of(said: str) -> list[Any]:
+def results_of(output: str) -> list[Any]:
     """Find what the program has printed of results; what nodes print may come later."""
-    [line] = [line for line in said.splitlines() if line.startswith("[")]
+    [line] = [line for line in output.splitlines() if line.startswith("[")]
     return list(literal_eval(line))
 
 
@@ -195,9 +195,9 @@ if __name__ == "__main__":
 
 @needs_ray
 def test_nodes_are_placed_by_their_labels_and_results_come_back_by_node(folder, cluster) -> None:
-    code, said = run(folder, ROLES)
-    assert code == 0, said
-    assert results_of(said) == [
+    code, output = run(folder, ROLES)
+    assert code == 0, output
+    assert results_of(output) == [
         ("distributed", 0, ["a"]),
         ("collector", 10, ["b"]),
         ("collector", 20, ["b"]),
@@ -246,12 +246,12 @@ def test_killed_nodes_are_restarted_and_their_peers_find_them(folder, cluster) -
             os.kill(pids[victim], signal.SIGKILL)
             assert pids_of(program, 1)[victim] != pids[victim]
         (folder / "go").touch()
-        code, said = program.end()
-    assert code == 0, said
-    results = results_of(said)
+        code, output = program.end()
+    assert code == 0, output
+    results = results_of(output)
     assert [whole for whole, _ in results] == [True, True, True]
-    heard = [3, 1, 2]  # by the restarted hub, of 1 and 2; by them, of the hub
-    assert [num_heard for _, num_heard in results] == heard
+    received = [3, 1, 2]  # by the restarted hub, of 1 and 2; by them, of the hub
+    assert [num_heard for _, num_heard in results] == received
 
 
 @needs_ray
@@ -259,9 +259,9 @@ def test_a_killed_node_ends_the_job_without_auto_recover(folder: Path, cluster: 
     source = (TALK + HERE).replace("AUTO_RECOVER", "False").replace("FOLDER", str(folder))
     with Program(folder, source) as program:
         os.kill(pids_of(program, 3)[1], signal.SIGKILL)
-        code, said = program.end()
-    assert code == 0, said
-    assert "NodeFailed 1 True" in said.splitlines()
+        code, output = program.end()
+    assert code == 0, output
+    assert "NodeFailed 1 True" in output.splitlines()
 
 
 NO_ROOM = """
@@ -291,9 +291,9 @@ def test_a_job_that_has_ended_waits_no_longer_for_a_node_without_a_place(folder,
         os.kill(pids[1], signal.SIGKILL)
         program.line("took ")
         (folder / "go").touch()
-        code, said = program.end()
-    assert code == 0, said
-    assert results_of(said) == [(True, 2), None, (True, 1)]
+        code, output = program.end()
+    assert code == 0, output
+    assert results_of(output) == [(True, 2), None, (True, 1)]
 
 
 # -- how it is ended -----------------------------------------------------------------------
@@ -375,11 +375,11 @@ def test_a_program_that_is_killed_leaves_no_nodes(folder: Path, cluster: Program
 def test_learners_on_two_machines_are_one_group(folder: Path, cluster: Program) -> None:
     places = {"node.[02]": {"resources": {"a": 1}}, "node.[13]": {"resources": {"b": 1}}}
     runner = {"engine": "ray", "resources": places}
-    code, said = run(
+    code, output = run(
         folder, text_of("apex", policy="DQN", batch_size=256, ends_at=100, runner=runner)
     )
-    assert code == 0, said
-    first, second, *collectors = results_of(said)
+    assert code == 0, output
+    first, second, *collectors = results_of(output)
     # The other learner may have begun an update more, which it gives up as the first one has left.
     assert first[0] == 100 <= second[0] + 1
     assert first[1] == second[1]
@@ -439,10 +439,10 @@ def test_apex_solves_though_an_actor_is_killed_and_then_a_machine(folder, monkey
         (folder / "lose").write_text(at[2])
         assert program.line(" placed 2 ")[-1] != at[2]
         pids |= {12: pids_of(program, 1)[2]}
-        code, said = program.end()
-        assert code == 0, said
-        assert (folder / "solved").exists(), said  # Ray may lose the last words of an actor
-        assert "ended" in said.splitlines()
+        code, output = program.end()
+        assert code == 0, output
+        assert (folder / "solved").exists(), output  # Ray may lose the last words of an actor
+        assert "ended" in output.splitlines()
         wait_until_gone(*pids.values())
 
 
@@ -483,9 +483,9 @@ def test_a_node_from_a_shell_joins_a_job_on_ray(folder, cluster, type_line) -> N
         line = (
             f"{address} DING_LITE_ROLES=collector DING_LITE_KEY_FILE={folder}/key python train.py"
         )
-        code, said = type_line(line, 0, source=source.replace('engine="ray", ', "")).end()
-        assert code == 0, said
-        assert results_of(said) == [["collector", "collector.1", "distributed", "node.2"]]
-        code, said = program.end()
-        assert code == 0, said
-        assert len(results_of(said)) == 2
+        code, output = type_line(line, 0, source=source.replace('engine="ray", ', "")).end()
+        assert code == 0, output
+        assert results_of(output) == [["collector", "collector.1", "distributed", "node.2"]]
+        code, output = program.end()
+        assert code == 0, output
+        assert len(results_of(output)) == 2

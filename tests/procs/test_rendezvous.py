@@ -18,7 +18,7 @@ def enter(
 
 def hears(shell: Program, *nodes: int) -> None:
     """Wait until a node has heard of others."""
-    assert {int(shell.line("heard")[1]) for _ in nodes} == {*nodes}
+    assert {int(shell.line("received")[1]) for _ in nodes} == {*nodes}
 
 
 def test_a_mesh_of_shells_that_know_node_0_follows_a_node_to_another_port(fork_line: Type) -> None:

@@ -84,8 +84,8 @@ def test_the_interpreters_options_reach_the_nodes(folder: Path) -> None:
     source = (
         "import sys\ndef main():\n    return sys.flags.optimize, sys.flags.dev_mode\n" + GUARDED
     )
-    code, said = run(folder, source.replace(', word="here"', ""), "-O", "-X", "dev", "program.py")
-    assert (code, said) == (0, "[(1, True), (1, True)]\n")
+    code, output = run(folder, source.replace(', word="here"', ""), "-O", "-X", "dev", "program.py")
+    assert (code, output) == (0, "[(1, True), (1, True)]\n")
 
 
 def test_a_run_from_pytest_works(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,9 +116,9 @@ def test_a_main_from_a_file_and_one_worker_both_run_in_a_notebook(folder: Path) 
 
 
 def test_a_program_runs_under_pdb(folder: Path) -> None:
-    code, said = run(folder, MAIN + GUARDED, "-m", "pdb", "-c", "continue", "program.py")
+    code, output = run(folder, MAIN + GUARDED, "-m", "pdb", "-c", "continue", "program.py")
     assert code == 0
-    assert RESULT in said
+    assert RESULT in output
 
 
 TESTED = PREAMBLE + MAIN + "def test_it():\n    " + GUARDED.split("\n")[2].lstrip()
@@ -126,9 +126,11 @@ TESTED = PREAMBLE + MAIN + "def test_it():\n    " + GUARDED.split("\n")[2].lstri
 
 def test_a_main_in_a_file_of_tests_runs(folder: Path) -> None:
     (folder / "test_it.py").write_text(TESTED)
-    code, said = run(folder, "", "-m", "pytest", "-s", "-q", "-p", "no:cacheprovider", "test_it.py")
-    assert code == 0, said
-    assert RESULT in said
+    code, output = run(
+        folder, "", "-m", "pytest", "-s", "-q", "-p", "no:cacheprovider", "test_it.py"
+    )
+    assert code == 0, output
+    assert RESULT in output
 
 
 def test_a_file_of_tests_that_nodes_cannot_import_is_refused(folder: Path) -> None:
@@ -139,16 +141,18 @@ def test_a_file_of_tests_that_nodes_cannot_import_is_refused(folder: Path) -> No
         "import sys; del sys.path[0]; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
     )
     options = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib", "deep/test_it.py"]
-    code, said = run(folder, "", "-c", pytest_script, *options)
+    code, output = run(folder, "", "-c", pytest_script, *options)
     assert code == 1
-    assert "cannot import the module of `main`" in said
-    assert "(PYTHONPATH, or `pythonpath` in the settings of pytest)" in said
+    assert "cannot import the module of `main`" in output
+    assert "(PYTHONPATH, or `pythonpath` in the settings of pytest)" in output
 
 
 def test_a_main_from_a_file_runs_in_an_interactive_session(folder: Path) -> None:
-    code, said = run(folder, MAIN, "-i", stdin="from program import *\n" + GUARDED.lstrip() + "\n")
+    code, output = run(
+        folder, MAIN, "-i", stdin="from program import *\n" + GUARDED.lstrip() + "\n"
+    )
     assert code == 0
-    assert RESULT in said
+    assert RESULT in output
 
 
 IN_NO_FILE = "ConfigError: `main` was defined in an interactive session or a notebook"
@@ -159,7 +163,7 @@ IN_PACKAGE = "from program import *\n" + MAIN + GUARDED
 
 
 @pytest.mark.parametrize(
-    ("source", "command", "told"),
+    ("source", "command", "reported"),
     [
         pytest.param(
             MAIN + "Parallel.runner(2)(main)\n",
@@ -191,13 +195,13 @@ IN_PACKAGE = "from program import *\n" + MAIN + GUARDED
         ),
     ],
 )
-def test_a_main_that_nodes_cannot_import_is_refused(folder, source, command, told) -> None:
+def test_a_main_that_nodes_cannot_import_is_refused(folder, source, command, reported) -> None:
     (folder / "cell.py").write_text(PREAMBLE + MAIN + GUARDED)
     (folder / "package").mkdir()
     (folder / "package" / "__main__.py").write_text(IN_PACKAGE)
-    code, said = run(folder, source, *command, stdin=INLINE if command == ("-",) else "")
+    code, output = run(folder, source, *command, stdin=INLINE if command == ("-",) else "")
     assert code == 1
-    assert all(part in said for part in told), said
+    assert all(part in output for part in reported), output
 
 
 @pytest.mark.parametrize(
@@ -233,15 +237,15 @@ def test_a_runner_within_a_runner_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_nodes_do_not_import_again_what_the_fork_server_has_imported(folder: Path) -> None:
     (folder / "gymnasium.py").write_text("print('once', flush=True)\n")
-    code, said = run(folder, "import gymnasium\n" + MAIN + GUARDED)
-    assert (code, said) == (0, f"once\nonce\n{RESULT}")  # in the launcher and in the fork server
+    code, output = run(folder, "import gymnasium\n" + MAIN + GUARDED)
+    assert (code, output) == (0, f"once\nonce\n{RESULT}")  # in the launcher and in the fork server
 
 
 def test_a_module_that_starts_threads_is_not_preloaded(folder: Path) -> None:
     thread = "threading.Thread(target=threading.Event().wait, daemon=True).start()"
     (folder / "gymnasium.py").write_text(f"import os, threading\n{thread}\nos.write(1, b'on\\n')\n")
-    code, said = run(folder, "import gymnasium\n" + MAIN + GUARDED)
-    assert (code, said) == (0, "on\n" * 4 + RESULT)  # launcher, fork server, both nodes
+    code, output = run(folder, "import gymnasium\n" + MAIN + GUARDED)
+    assert (code, output) == (0, "on\n" * 4 + RESULT)  # launcher, fork server, both nodes
 
 
 # -- how a program ends --------------------------------------------------------------------
@@ -302,8 +306,8 @@ def test_a_signal_while_a_node_waits_for_its_restart_ends_all(fork: Fork) -> Non
     with fork(source=source) as program:
         pids = program.pids(2)
         os.kill(pids[1], signal.SIGKILL)
-        told = " ".join(program.line("restart 1 of 3"))  # the launcher, for all its nodes
-        assert "launcher | parallel.supervise.supervisor | warning: node 1 (proc" in told
+        reported = " ".join(program.line("restart 1 of 3"))  # the launcher, for all its nodes
+        assert "launcher | parallel.supervise.supervisor | warning: node 1 (proc" in reported
         os.kill(program.pid, signal.SIGINT)
         assert program.end()[0] == -2
         assert "after 0 True" in program.seen
@@ -349,9 +353,9 @@ def test_nodes_end_when_launcher_and_fork_server_are_killed(fork: Fork) -> None:
 
 def test_a_failure_is_shown_from_the_program_on(folder: Path) -> None:
     source = "def main():\n    fail()\ndef fail():\n    raise LookupError\n" + TWO_ALONE
-    code, said = run(folder, source)
+    code, output = run(folder, source)
     assert code == 1
-    told = said[said.index("NodeFailed: Node ") :]
-    trace = told[told.index("Traceback (most recent call last):") :].splitlines()
+    reported = output[output.index("NodeFailed: Node ") :]
+    trace = reported[reported.index("Traceback (most recent call last):") :].splitlines()
     assert [line.rpartition(", in ")[2] for line in trace if ", in " in line] == ["main", "fail"]
-    assert "parallel/supervise/node_process.py" not in told
+    assert "parallel/supervise/node_process.py" not in reported

@@ -26,8 +26,8 @@ def test_a_reader_fetches_whole_versions_in_order_also_of_a_publisher_that_was_k
         program.line("reads")
         os.kill(pids[0], signal.SIGKILL)
         pids[2] = program.pids(1)[0]
-        code, said = program.end()
-        assert (code, said.splitlines()[-1]) == (0, "(True, 2)"), said
+        code, output = program.end()
+        assert (code, output.splitlines()[-1]) == (0, "(True, 2)"), output
         wait_until_gone(*pids.values())
         assert program.left_over() == []
     assert segments(pids.values()) == []

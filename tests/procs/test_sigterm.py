@@ -36,13 +36,13 @@ def test_sigterm_with_auto_recover_saves_and_restarts_the_node_under_its_number(
         pid_then, begun_then = up(program, 1)[victim]
         saved = saved_by(victim, folder)
         (folder / "enough").touch()
-        code, said = program.end()
-        assert code == 0, said
+        code, output = program.end()
+        assert code == 0, output
         assert (pid_then, begun) != (pid, begun_then)
         assert begun_then == saved > begun == 0
-        assert f"fate {1 - victim} lost {victim}" in said
-        assert f"fate {1 - victim} joined {victim}" in said
-        assert said.splitlines()[-1] == str([0, saved] if victim else [saved, 0])
+        assert f"fate {1 - victim} lost {victim}" in output
+        assert f"fate {1 - victim} joined {victim}" in output
+        assert output.splitlines()[-1] == str([0, saved] if victim else [saved, 0])
         assert program.left_over() == []
 
 
@@ -53,12 +53,12 @@ def test_without_auto_recover_sigterm_ends_the_job_with_an_error_that_names_node
     with fork_learner("counting", recover=False) as program:
         pids = up(program, 2)
         os.kill(pids[victim][0], signal.SIGTERM)
-        code, said = program.end()
-        assert code == 1, said
-        assert f"NodeFailed: Node {victim} was ended by SIGTERM while running `main`." in said
-        assert "In the same second" not in said
+        code, output = program.end()
+        assert code == 1, output
+        assert f"NodeFailed: Node {victim} was ended by SIGTERM while running `main`." in output
+        assert "In the same second" not in output
         assert saved_by(victim, folder) > 5
-        assert "main has ended" not in said
+        assert "main has ended" not in output
         assert program.left_over() == []
 
 
@@ -72,9 +72,9 @@ def test_sigterm_to_a_node_of_a_shell_ends_it_and_the_line_typed_again_brings_it
         up(node, 1)
     leaving, staying = nodes[victim], nodes[1 - victim]
     os.kill(leaving.pid, signal.SIGTERM)
-    code, said = leaving.end()
-    assert code == 143, said
-    assert "main has ended" not in said
+    code, output = leaving.end()
+    assert code == 143, output
+    assert "main has ended" not in output
     assert saved_by(victim, leaving.folder) > 5
     assert staying.line("fate ")[1:] == [str(1 - victim), "lost", str(victim)]
     again = fork_learner_line((NODE_0, NODE_1)[victim], port, program="counting")
@@ -89,17 +89,17 @@ def test_a_node_that_is_in_no_step_ends_at_once_and_is_named_as_well(fork: Fork)
     with fork("ended_by_sigterm", main="in_no_step", recover=False) as program:
         pids = program.pids(2)
         os.kill(pids[1], signal.SIGTERM)
-        code, said = program.end()
+        code, output = program.end()
         assert code == 1
-        assert f"NodeFailed: Node 1 (process {pids[1]}) was killed by SIGTERM" in said
+        assert f"NodeFailed: Node 1 (process {pids[1]}) was killed by SIGTERM" in output
 
 
 def test_a_node_that_ends_the_job_in_its_last_step_has_ended_it(run_forked: RunForked) -> None:
-    code, said = run_forked("ended_by_sigterm", main="in_the_last_step", recover=True)
-    assert (code, said.splitlines()[-1]) == (0, "['ended', None]"), said
+    code, output = run_forked("ended_by_sigterm", main="in_the_last_step", recover=True)
+    assert (code, output.splitlines()[-1]) == (0, "['ended', None]"), output
 
 
 def test_a_node_that_waits_for_one_that_raises_waits_for_its_restart(run_forked: RunForked) -> None:
-    code, said = run_forked("ended_by_sigterm", main="raises_once", recover=True)
-    assert (code, said.splitlines()[-1]) == (0, "['ended', 'ended']"), said
-    assert said.count("; restart ") == said.count("node 1 failed") == 1, said
+    code, output = run_forked("ended_by_sigterm", main="raises_once", recover=True)
+    assert (code, output.splitlines()[-1]) == (0, "['ended', 'ended']"), output
+    assert output.count("; restart ") == output.count("node 1 failed") == 1, output

@@ -112,7 +112,7 @@ def test_errors_of_the_same_moment_come_together(run_nodes: RunJob, folder: Path
 
 
 @pytest.mark.parametrize(
-    ("main", "args", "told"),
+    ("main", "args", "reported"),
     [
         (mains.fail_oddly, (), "Unpicklable: 1 and 2(.|\n)*in fail_oddly"),
         (mains.leave_with, (3,), "Node 1 failed while running `main`: SystemExit: 3"),
@@ -120,8 +120,8 @@ def test_errors_of_the_same_moment_come_together(run_nodes: RunJob, folder: Path
         (mains.signal_myself, (int(signal.SIGINT),), "Node 1 failed(.|\n)*KeyboardInterrupt"),
     ],
 )
-def test_what_ends_a_node_is_named(run_nodes: RunJob, main: Any, args: Any, told: str) -> None:
-    with pytest.raises(NodeFailed, match=told):
+def test_what_ends_a_node_is_named(run_nodes: RunJob, main: Any, args: Any, reported: str) -> None:
+    with pytest.raises(NodeFailed, match=reported):
         run_nodes(main, *args)
 
 

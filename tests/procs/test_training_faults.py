@@ -28,8 +28,8 @@ def trains_through_a_kill(fork_learner: Fork, method: str, victim: int, target: 
         os.kill(pids[victim], signal.SIGKILL)
         pids |= {victim + 10: program.pids(1)[victim]}
         program.line("solved")
-        code, said = program.end()
-        assert (code, said.splitlines()[-1]) == (0, "ended"), said
+        code, output = program.end()
+        assert (code, output.splitlines()[-1]) == (0, "ended"), output
         wait_until_gone(*pids.values())
         assert program.left_over() == []
     assert segments(pids.values()) == []
@@ -66,10 +66,10 @@ def test_without_auto_recover_a_kill_ends_the_job_and_leaves_nothing(fork_learne
         pids = program.pids(3)
         program.line("trained")
         os.kill(pids[victim], signal.SIGKILL)
-        code, said = program.end()
-        assert code == 1, said
-        assert "NodeFailed" in said
-        assert f"Node {victim} (process {pids[victim]}) was killed by SIGKILL" in said
+        code, output = program.end()
+        assert code == 1, output
+        assert "NodeFailed" in output
+        assert f"Node {victim} (process {pids[victim]}) was killed by SIGKILL" in output
         wait_until_gone(*pids.values())
         assert program.left_over() == []
     assert segments(pids.values()) == []
@@ -96,9 +96,9 @@ def test_every_gradient_is_applied_or_refused_also_when_senders_are_killed(
             os.kill(pids[victim], signal.SIGKILL)
             pids |= program.pids(1)
         (folder / "enough").touch()
-        code, said = program.end()
-    assert code == 0, said
-    applied, refused, version = literal_eval(said.splitlines()[-1])
+        code, output = program.end()
+    assert code == 0, output
+    applied, refused, version = literal_eval(output.splitlines()[-1])
     begun, answered = books.sum(axis=0).tolist()
     # The last item that a killed agent had begun may be lost or not; all others are known.
     assert answered <= applied + refused <= begun <= answered + num_kills
@@ -120,21 +120,21 @@ def test_every_gradient_is_applied_or_refused_also_when_senders_are_killed(
 def test_memory_stays_and_nothing_hangs_when_one_node_is_a_hundred_times_slower(
     run_learner, main, slow
 ):
-    code, said = run_learner("paces", main=main, slow=slow)
-    assert code == 0, said
-    learner, *collectors = literal_eval(said.splitlines()[-1])
+    code, output = run_learner("paces", main=main, slow=slow)
+    assert code == 0, output
+    learner, *collectors = literal_eval(output.splitlines()[-1])
     assert learner[2] >= 25
-    assert max(megabytes for megabytes, *_ in (learner, *collectors)) < 30, said
+    assert max(megabytes for megabytes, *_ in (learner, *collectors)) < 30, output
     if main == "apex" and slow == "learner":  # 25 updates, 8 env steps each, and 100 ahead
-        assert max(env_steps for _, env_steps, _ in collectors) < 600, said
+        assert max(env_steps for _, env_steps, _ in collectors) < 600, output
 
 
 @pytest.mark.parametrize("slow", ["learner", pytest.param("collector", marks=SLOW)])
 def test_no_items_pile_up_when_one_node_is_a_hundred_times_slower(run_learner, slow) -> None:
-    code, said = run_learner("rates", slow=slow)
-    assert code == 0, said
-    megabytes, behind, seen = zip(*literal_eval(said.splitlines()[-1]), strict=True)
+    code, output = run_learner("rates", slow=slow)
+    assert code == 0, output
+    megabytes, behind, seen = zip(*literal_eval(output.splitlines()[-1]), strict=True)
     assert seen[0] >= 40
     assert max(behind) <= 2
     # 40 items are 40 megabytes; under way are 2 of each collector, and copies of them.
-    assert max(megabytes) < 30, said
+    assert max(megabytes) < 30, output

@@ -5,12 +5,12 @@ from tests.programs.given import given
 
 
 def main(num_events):
-    heard = []
+    received = []
     with Task() as task:
 
         def hear(number, padding):
-            heard.append(number)
-            if len(heard) == num_events:
+            received.append(number)
+            if len(received) == num_events:
                 task.finish = True
 
         def burst(ctx):
@@ -20,7 +20,7 @@ def main(num_events):
 
         task.on("n", hear)
         task.use(lambda ctx: task.wait_for("nothing"), "node.0").use(burst, "node.1").run()
-    return heard == [*range(num_events)]
+    return received == [*range(num_events)]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from tests.programs.given import say
 
 
 def main():
-    heard, told_to = [], threading.Event()
+    received, told_to = [], threading.Event()
     signal.signal(signal.SIGUSR1, lambda *_: told_to.set())
     with Task() as task:
 
@@ -25,10 +25,10 @@ def main():
             say("up")
             task.wait_for("never")
 
-        task.on("n", heard.append)
+        task.on("n", received.append)
         task.use(tell, filter_labels="learner").use(listen, filter_labels="collector").run()
     say("ended")
-    return len(heard)
+    return len(received)
 
 
 if __name__ == "__main__":

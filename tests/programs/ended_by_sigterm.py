@@ -29,14 +29,14 @@ def in_the_last_step():
 
 
 def raises_once():
-    heard = []
+    received = []
     with Task() as task:
-        task.on("waiting", lambda: heard.append(True))
+        task.on("waiting", lambda: received.append(True))
 
         def tell(ctx):
             if Path("raised").exists():
                 ctx.number = 1
-            elif heard:
+            elif received:
                 Path("raised").touch()
                 raise ZeroDivisionError
 

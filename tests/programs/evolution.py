@@ -25,8 +25,13 @@ def begin_incarnation():
 def digest(population):
     h = hashlib.blake2b(digest_size=8)
     for agent in population:
-        said = [agent.place, agent.birth, sorted(agent.hyperparameters.items()), agent.evaluations]
-        h.update(repr((said, agent.config)).encode())
+        message = [
+            agent.place,
+            agent.birth,
+            sorted(agent.hyperparameters.items()),
+            agent.evaluations,
+        ]
+        h.update(repr((message, agent.config)).encode())
         for name, weights in sorted(agent.weights().items()):
             h.update(name.encode() + weights.numpy().tobytes())
     return h.hexdigest()

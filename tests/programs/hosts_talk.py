@@ -11,7 +11,7 @@ from tests.programs.given import say
 
 
 def lead(task):
-    heard, taken, said, seen = {1: [], 2: []}, {1: [], 2: []}, {}, set()
+    received, taken, message, seen = {1: [], 2: []}, {1: [], 2: []}, {}, set()
     asks, last = ["under way"], []
 
     def step(ctx):
@@ -23,21 +23,21 @@ def lead(task):
             taken[item.node_id].append(item.value)
         if asks and len(taken[1]) > 200 < len(taken[2]):
             say(asks.pop())
-        if pathlib.Path("go").exists() and "enough" not in said:
-            said["enough"] = True
+        if pathlib.Path("go").exists() and "enough" not in message:
+            message["enough"] = True
             task.emit("enough", only_remote=True)
-        if not last and all(said.get(n) == (len(heard[n]), len(taken[n])) for n in heard):
+        if not last and all(message.get(n) == (len(received[n]), len(taken[n])) for n in received):
             last.append(ctx.number)
             task.emit("last", ctx.number, only_remote=True)
         task.finish = len(seen) == 2
 
-    task.on("n", lambda node, number: heard[node].append(number))
-    task.on("said", lambda node, *counts: said.update({node: counts}))
+    task.on("n", lambda node, number: received[node].append(number))
+    task.on("message", lambda node, *counts: message.update({node: counts}))
     task.on("seen", seen.add)
     task.on("node_lost", lambda node: say("fate", "lost", node))
     task.on("node_joined", lambda node: say("fate", "joined", node))
     task.use(step).run()
-    return {node: (is_whole(heard[node]), is_whole(taken[node])) for node in heard}
+    return {node: (is_whole(received[node]), is_whole(taken[node])) for node in received}
 
 
 def is_whole(numbers):
@@ -57,9 +57,9 @@ def follow(task, node):
             seen.append(int(number))
         with suppress(DeadlineExceeded):
             task.wait_for("nothing", timeout=0.02)
-        if enough == ["heard"]:
-            enough.append("said")
-            task.emit("said", node, *counts)
+        if enough == ["received"]:
+            enough.append("message")
+            task.emit("message", node, *counts)
         if last and seen[-1] == last[0]:
             task.emit("seen", node)
             last.clear()
@@ -71,7 +71,7 @@ def follow(task, node):
         if task.router.send("work", counts[1], to="node.0", in_flight=64, **patience):
             counts[1] += 1
 
-    task.on("enough", lambda: (enough.append("heard"), task.router.wake()))
+    task.on("enough", lambda: (enough.append("received"), task.router.wake()))
     task.on("last", last.append)
     task.use(step).run()
     return len(set(seen)) > 20

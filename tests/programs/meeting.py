@@ -9,7 +9,7 @@ from tests.programs.given import say
 
 def main():
     router = Parallel()
-    heard, heard_by = set(), set()
+    received, heard_by = set(), set()
     with Task() as task:
 
         def step(ctx):
@@ -17,13 +17,13 @@ def main():
             task.wait_for("go on", timeout=None)
 
         def hear(node):
-            if node not in heard:
-                heard.add(node)
-                say("heard", node)
-                task.emit("heard", node, router.node_id, only_remote=True)
+            if node not in received:
+                received.add(node)
+                say("received", node)
+                task.emit("received", node, router.node_id, only_remote=True)
 
         def lost(node):
-            heard.discard(node)
+            received.discard(node)
             say("lost", node)
 
         def end_when_all_have_heard(node, by):
@@ -38,7 +38,7 @@ def main():
         task.on("node_joined", joined)
         say("at", router.node_id, router.address)
         if "ends" in sys.argv:
-            task.on("heard", end_when_all_have_heard)
+            task.on("received", end_when_all_have_heard)
         task.use(step).run()
     return router.node_id
 

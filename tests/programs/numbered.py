@@ -14,7 +14,7 @@ HANGS = given.hangs
 
 def main():
     node = Parallel().node_id
-    heard = {peer: [] for peer in Parallel().peers}
+    received = {peer: [] for peer in Parallel().peers}
     say("up", node, os.getpid())
     with Task() as task:
 
@@ -27,11 +27,11 @@ def main():
             if node == 0 and pathlib.Path("go").exists():
                 ctx.finish = True
 
-        task.on("n", lambda peer, number: heard[peer].append(number))
+        task.on("n", lambda peer, number: received[peer].append(number))
         task.on("node_lost", lambda peer: say("fate", node, "lost", peer))
         task.on("node_joined", lambda peer: say("fate", node, "joined", peer))
         task.use(talk).run()
-    return {peer: numbers == [*range(len(numbers))] for peer, numbers in heard.items()}
+    return {peer: numbers == [*range(len(numbers))] for peer, numbers in received.items()}
 
 
 if __name__ == "__main__":

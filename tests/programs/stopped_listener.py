@@ -17,7 +17,7 @@ def peak():
 
 
 def main():
-    node, heard, used = Parallel().node_id, [], []
+    node, received, used = Parallel().node_id, [], []
     with Task() as task:
 
         def emit(ctx):
@@ -37,14 +37,14 @@ def main():
                 task.wait_for("nothing")
 
         def hear(number, data):
-            heard.append(number if (data == number % 256).all() else -1)
-            task.finish = len(heard) == NUM_EVENTS
+            received.append(number if (data == number % 256).all() else -1)
+            task.finish = len(received) == NUM_EVENTS
 
-        task.on("n", hear if node == STOPPED else lambda number, data: heard.append(number))
+        task.on("n", hear if node == STOPPED else lambda number, data: received.append(number))
         task.use(emit, "node.0").use(wait, "node.[!0]")
         task.router.on("node_lost", lambda peer: say("lost", peer))
         task.run()
-    return round(peak() - used[0]), heard == [*range(NUM_EVENTS)]
+    return round(peak() - used[0]), received == [*range(NUM_EVENTS)]
 
 
 if __name__ == "__main__":

@@ -27,19 +27,19 @@ def main():
             task.emit("collected", ctx.total_step)
             ctx.answer = router.call(0, "double", 21)
             task.wait_for("tick")
-            task.emit("heard")
+            task.emit("received")
 
         def learn(ctx):
             task.receive("episodes")
-            while len(heard) <= ctx.total_step and not ctx.finish:
+            while len(received) <= ctx.total_step and not ctx.finish:
                 task.emit("tick")  # again: one that comes before it is waited for is missed
                 with suppress(DeadlineExceeded):
-                    task.wait_for("heard", timeout=0.1)
+                    task.wait_for("received", timeout=0.1)
 
         task.use_step_wrapper(Trace(os.environ.get("TRACE", "trace.json")))
         task.on("collected", lambda number: None)
-        heard = []
-        task.on("heard", lambda: heard.append(True))
+        received = []
+        task.on("received", lambda: received.append(True))
         task.use(begin)
         task.use(learn, filter_labels="learner").use(collect, filter_labels="collector")
         task.run(max_step=None if TELLS else 3)

@@ -7,7 +7,7 @@ from ding_lite.distributed import World
 
 
 def main(first):
-    world, heard = World.current(), []
+    world, received = World.current(), []
     with Task() as task:
 
         def collect(ctx):
@@ -19,15 +19,15 @@ def main(first):
             task.wait_for("the end that never comes")
 
         def hear(number):
-            heard.append(number)
-            if len(heard) == 100 and task.match_labels("learner"):
+            received.append(number)
+            if len(received) == 100 and task.match_labels("learner"):
                 task.finish = True
 
         task.on("collected", hear)
         task.use(collect, filter_labels="collector").use(train, filter_labels="learner").run()
         everybody = world.group(["learner", "collector"])
-        said = everybody.all_gather(f"from {world.node_id}")
-        return sorted(task.labels), heard == [*range(first, first + 100)], said
+        message = everybody.all_gather(f"from {world.node_id}")
+        return sorted(task.labels), received == [*range(first, first + 100)], message
 
 
 if __name__ == "__main__":

@@ -114,31 +114,31 @@ def test_finish_is_a_latch_that_false_does_not_release() -> None:
 
 
 def test_every_context_of_a_task_sees_the_latch_at_once_and_its_listeners_are_called_once() -> None:
-    heard: list[bool] = []
+    received: list[bool] = []
     first = Context()
     second = renewed(first)
-    latch_of(first).listen(lambda: heard.append(first.finish))
+    latch_of(first).listen(lambda: received.append(first.finish))
     second.update(finish=True)
     assert first.finish
     assert renewed(second).finish
     first.finish = True
-    assert heard == [True]
+    assert received == [True]
 
 
 def test_a_task_that_ends_on_one_node_only_may_end_the_job_later() -> None:
-    heard: list[str] = []
+    received: list[str] = []
     latch = latch_of(Context())
-    latch.listen(lambda: heard.append("task"))
-    latch.listen(lambda: heard.append("job"), of_job=True)
+    latch.listen(lambda: received.append("task"))
+    latch.listen(lambda: received.append("job"), of_job=True)
     latch.set(only_here=True)
     latch.set(only_here=True)
-    assert heard == ["task"]
+    assert received == ["task"]
     latch.set()
     latch.set()
-    assert heard == ["task", "job"]
+    assert received == ["task", "job"]
     latch.rearm()
     latch.set()
-    assert heard == ["task", "job", "task", "job"]
+    assert received == ["task", "job", "task", "job"]
 
 
 def test_metrics_are_there_at_their_first_use_in_each_step() -> None:

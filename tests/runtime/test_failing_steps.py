@@ -69,11 +69,11 @@ def _loop_on_the_task_in_a_thread_of_its_own(task: Task, ctx: Context) -> object
 
 
 def _wait_in_a_thread_of_its_own(task: Task, ctx: Context) -> object:
-    heard: list[object] = []
-    thread = threading.Thread(target=lambda: heard.append(task.wait_for("never")))
+    received: list[object] = []
+    thread = threading.Thread(target=lambda: received.append(task.wait_for("never")))
     thread.start()
     thread.join()
-    return heard[0]
+    return received[0]
 
 
 def _watch(task: Task, ctx: Context) -> object:
@@ -239,12 +239,12 @@ def _bad_generator(ctx: Context) -> Iterator[None]:
 
 @pytest.mark.parametrize("bad", [_bad_coroutine, _bad_async_generator, _bad_generator])
 def test_an_error_of_every_other_shape_ends_the_wait_of_a_function(bad: Any) -> None:
-    heard: list[object] = []
+    received: list[object] = []
     with Task(async_mode=True) as task:
-        task.use(lambda ctx: heard.append(task.wait_for("never"))).use(bad)
+        task.use(lambda ctx: received.append(task.wait_for("never"))).use(bad)
         with pytest.raises(Broken):
             task.run(max_step=1)
-    assert heard in ([None], [])
+    assert received in ([None], [])
 
 
 def fails_after(begins: threading.Event) -> Callable[[Context], None]:
@@ -296,35 +296,37 @@ def _in_a_listener(task: Task, wait: Any) -> None:
     ],
 )
 def test_a_wait_ends_with_an_error_beside_it_wherever_it_stands(place: Any) -> None:
-    heard: list[object] = []
+    received: list[object] = []
 
     def wait(begins: threading.Event) -> None:
         begins.set()
         try:
-            heard.append(task.wait_for("never"))
+            received.append(task.wait_for("never"))
         except StepCancelled as error:  # a thread may look up only when the step is over
-            heard.append(type(error))
+            received.append(type(error))
 
     with Task(async_mode=place is not _in_parallel) as task:
         place(task, wait)
         with pytest.raises(Broken):
             task.run(max_step=1)
-    assert heard == [None] or (place is _in_a_thread_of_a_coroutine and heard == [StepCancelled])
+    assert received == [None] or (
+        place is _in_a_thread_of_a_coroutine and received == [StepCancelled]
+    )
 
 
 def test_the_error_of_a_listener_ends_the_waits_beside_it() -> None:
-    heard: list[object] = []
+    received: list[object] = []
 
     def listener() -> None:
         raise Broken
 
     with Task(async_mode=True) as task:
         task.on("bad", listener)
-        task.use(lambda ctx: heard.append(task.wait_for("never")))
+        task.use(lambda ctx: received.append(task.wait_for("never")))
         task.use(lambda ctx: task.emit("bad"))
         with pytest.raises(Broken) as caught:
             task.run(max_step=1)
-    assert heard == [None]
+    assert received == [None]
     assert caught.value.__notes__ == ["in listener `listener` of event `bad`"]
 
 
@@ -402,14 +404,14 @@ def test_a_generator_that_handles_the_error_lets_the_run_go_on_with_waits_that_w
         if ctx.total_step == 0:
             seen.append(task.wait_for("never"))
         else:
-            said = task.wait_for("said", timeout=10.0)
-            seen.append(said and said.args)
+            message = task.wait_for("message", timeout=10.0)
+            seen.append(message and message.args)
 
     def bad(ctx: Context) -> None:
         if ctx.total_step == 0:
             raise Broken
         while len(seen) < 3:
-            task.emit("said", ctx.finish)
+            task.emit("message", ctx.finish)
             threading.Event().wait(0.001)
 
     with Task(async_mode=True) as task:
@@ -420,40 +422,40 @@ def test_a_generator_that_handles_the_error_lets_the_run_go_on_with_waits_that_w
 
 
 def test_a_run_after_one_that_has_failed_waits_as_ever() -> None:
-    heard: list[object] = []
+    received: list[object] = []
     fails = True
 
     def talk(ctx: Context) -> None:
         if fails:
             raise Broken
-        while not heard:
-            task.emit("said", 1)
+        while not received:
+            task.emit("message", 1)
             threading.Event().wait(0.001)
 
     def wait(ctx: Context) -> None:
-        said = task.wait_for("said")
-        if said is not None:
-            heard.append(said.args)
+        message = task.wait_for("message")
+        if message is not None:
+            received.append(message.args)
 
     task = Task(async_mode=True).use(wait).use(talk)
     for fails in (True, False, True, False):
-        heard.clear()
+        received.clear()
         if fails:
             with pytest.raises(Broken):
                 task.run(max_step=1)
         else:
             task.run(max_step=1)
-        assert heard == ([] if fails else [(1,)])
+        assert received == ([] if fails else [(1,)])
 
 
 @pytest.mark.parametrize("ends_by", ["sync", "leaving"])
 def test_what_was_started_by_hand_does_not_outlive_an_error(ends_by: str) -> None:
-    heard: list[object] = []
+    received: list[object] = []
     begins = threading.Event()
 
     def wait(task: Task, ctx: Context) -> None:
         begins.set()
-        heard.append(task.wait_for("never"))
+        received.append(task.wait_for("never"))
 
     def drive() -> None:
         with Task(async_mode=True) as task:
@@ -467,7 +469,7 @@ def test_what_was_started_by_hand_does_not_outlive_an_error(ends_by: str) -> Non
 
     with pytest.raises(Broken):
         drive()
-    assert heard == [None]
+    assert received == [None]
 
 
 def _wait_parallel_ctx(task: Task, ctx: Context) -> object:

@@ -148,15 +148,15 @@ def test_handlers_are_as_before_when_a_run_has_ended() -> None:
 
 
 def test_a_program_s_own_handler_is_left_alone() -> None:
-    heard: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda signum, frame: heard.append(signum))
+    received: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda signum, frame: received.append(signum))
     try:
-        with interruptible(lambda _: heard.append(-1)) as interruption:
+        with interruptible(lambda _: received.append(-1)) as interruption:
             signal.raise_signal(signal.SIGINT)
         interruption.raise_if_any()
     finally:
         signal.signal(signal.SIGINT, before)
-    assert heard == [signal.SIGINT]
+    assert received == [signal.SIGINT]
 
 
 def test_a_task_on_another_thread_sets_no_handler() -> None:

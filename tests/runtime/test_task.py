@@ -462,9 +462,9 @@ class TestSeveralNodes:
 
     def test_events_reach_the_other_nodes_and_only_where_asked(self) -> None:
         def main(node_id: int) -> list[str]:
-            heard: list[str] = []
+            received: list[str] = []
             with Task() as task:
-                task.on("e", heard.append)
+                task.on("e", received.append)
                 if node_id == 0:
                     task.emit("e", "all")
                     task.emit("e", "here", only_local=True)
@@ -473,7 +473,7 @@ class TestSeveralNodes:
                 else:
                     task.on("last", lambda: setattr(task, "finish", True))
                     task.use(lambda ctx: task.wait_for("never")).run()
-            return heard
+            return received
 
         assert on_nodes(2, main) == [["all", "here"], ["all", "there"]]
 

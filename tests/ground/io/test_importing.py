@@ -34,7 +34,7 @@ def test_a_module_of_the_working_directory_is_found_once_it_is_asked_for():
 
 
 @pytest.mark.parametrize(
-    ("place", "told"),
+    ("place", "reported"),
     [
         ("no/such.py", "There is no file 'no/such.py'"),
         ("json.py", "has the name of another module, `json`"),
@@ -42,10 +42,10 @@ def test_a_module_of_the_working_directory_is_found_once_it_is_asked_for():
         ("no-module", "no name of a module"),
     ],
 )
-def test_what_cannot_be_imported_is_told(place, told):
+def test_what_cannot_be_imported_is_told(place, reported):
     for name in ("json.py", "a.b.py"):
         Path(name).write_text("")
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=reported):
         import_place(place)
 
 

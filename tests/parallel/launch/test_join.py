@@ -362,8 +362,8 @@ def test_a_leaf_of_a_star_names_the_nodes_with_unknown_labels(ports: list[int]) 
     specs = job(3, "star", ports)
 
     def main(world: World) -> object:
-        said = world.group(range(world.num_nodes)).all_gather(world.node_id)
-        assert said == [0, 1, 2]
+        message = world.group(range(world.num_nodes)).all_gather(world.node_id)
+        assert message == [0, 1, 2]
         return world.group("node.*").members
 
     hub, leaf, other = on_nodes(specs, main)
@@ -427,8 +427,8 @@ def test_the_error_reports_what_listens_at_the_address_of_a_missing_peer(ports: 
 
 def test_the_result_of_a_test_connection_is_a_sentence(ports: list[int]) -> None:
     with socket.create_server((LOOPBACK, 0)) as server:
-        said = probe(f"tcp://{LOOPBACK}:{server.getsockname()[1]}")
-    assert said.startswith("Something listens on tcp://127.0.0.1:")
+        message = probe(f"tcp://{LOOPBACK}:{server.getsockname()[1]}")
+    assert message.startswith("Something listens on tcp://127.0.0.1:")
     assert "(Connection refused)" in probe(f"tcp://{LOOPBACK}:{ports[0]}")
     no_name = "x" * 64
     assert probe(f"tcp://{no_name}:1").startswith(f"The host `{no_name}` cannot be looked up")

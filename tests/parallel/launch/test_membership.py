@@ -22,7 +22,7 @@ from ding_lite.parallel.network.topology import Growth, NodeSpec, edges
 from ding_lite.parallel.router.group import World
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.messaging.inbox import FINISH
-from tests.parallel.tcp import Ears, hub_spec
+from tests.parallel.tcp import Recorder, hub_spec
 
 
 class Job:
@@ -126,14 +126,14 @@ def test_the_place_of_a_lost_node_is_reserved_for_the_grace_period(
     job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, hub = (begun := job()), begun.routers[0]
-    ears = [Ears(hub), Ears(here.routers[1])]
+    recorders = [Recorder(hub), Recorder(here.routers[1])]
     here.grow()
     here.leave(2, good_bye=False)
-    ears[0].wait(lambda: (2, "node_lost", (2,)) in ears[0].events)
+    recorders[0].wait(lambda: (2, "node_lost", (2,)) in recorders[0].events)
     assert here.grow().node_id == 3
     monkeypatch.setattr(membership, "LOST_GRACE_S", 0.1)
     here.leave(3, good_bye=False)
-    ears[1].wait(lambda: (3, "node_lost", (3,)) in ears[1].events)
+    recorders[1].wait(lambda: (3, "node_lost", (3,)) in recorders[1].events)
     here.wait(lambda: 3 not in hub.links.sessions)  # so nothing is kept for it any more
     assert here.grow().node_id == 3
 
@@ -194,24 +194,24 @@ def test_a_joining_node_gets_values_that_were_published_before(job: Any) -> None
     here.routers[0].publish_ctx({"train_iter": 7, "weights": [1.0, 2.0]})
     here.routers[0].publish_ctx({"for_evaluators": 1}, to=["evaluator"])
     here.routers[0].publish_ctx({"for_collectors": 2}, to=["collector"])
-    ears = Ears(here.grow())
-    ears.wait(lambda: "for_collectors" in ears.ctx[0])
-    assert ears.ctx[0] == {"train_iter": 7, "weights": [1.0, 2.0], "for_collectors": 2}
+    recorder = Recorder(here.grow())
+    recorder.wait(lambda: "for_collectors" in recorder.ctx[0])
+    assert recorder.ctx[0] == {"train_iter": 7, "weights": [1.0, 2.0], "for_collectors": 2}
 
 
 def test_a_node_that_joins_an_ending_job_receives_finish(job: Any) -> None:
     here = job()
     here.routers[0].emit(FINISH)
-    ears = Ears(here.grow())
-    ears.wait(lambda: (0, FINISH, ()) in ears.events)
+    recorder = Recorder(here.grow())
+    recorder.wait(lambda: (0, FINISH, ()) in recorder.events)
 
 
 def test_events_and_calls_reach_a_node_that_has_joined(job: Any) -> None:
     here = job()
     hub, late = here.routers[0], here.grow()
-    ears = Ears(late)
+    recorder = Recorder(late)
     hub.emit("n", 1)
-    ears.wait(lambda: (0, "n", (1,)) in ears.events)
+    recorder.wait(lambda: (0, "n", (1,)) in recorder.events)
     late.register("twice", lambda n: 2 * n)
     assert hub.call(2, "twice", 4) == 8
     assert hub.send("items", 5, to="collector.1")
@@ -220,10 +220,10 @@ def test_events_and_calls_reach_a_node_that_has_joined(job: Any) -> None:
 
 def test_all_nodes_get_events_of_joining_and_leaving_nodes(job: Any) -> None:
     here = job()
-    ears = [Ears(here.routers[0]), Ears(here.routers[1])]
+    recorders = [Recorder(here.routers[0]), Recorder(here.routers[1])]
     here.grow()
     here.leave(2)
-    for each in ears:
+    for each in recorders:
         each.wait(lambda each=each: len(each.events) >= 2)  # type: ignore[misc]
         assert [event for _, event, _ in each.events] == ["node_joined", "node_left"]
 
@@ -233,21 +233,24 @@ def test_all_nodes_get_events_of_joining_and_leaving_nodes(job: Any) -> None:
 
 def test_a_group_is_fixed_and_members_now_has_joined_nodes(job: Any) -> None:
     here = job()
-    group, ears = World(here.routers[0]).group(["learner", "collector"]), Ears(here.routers[1])
+    group, recorder = (
+        World(here.routers[0]).group(["learner", "collector"]),
+        Recorder(here.routers[1]),
+    )
     here.grow()
-    ears.wait(lambda: (2, "node_joined", (2,)) in ears.events)
+    recorder.wait(lambda: (2, "node_joined", (2,)) in recorder.events)
     assert (group.members, group.members_now) == ((0, 1), (0, 1, 2))
     later = [World(router).group(["learner", "collector"]) for router in here.routers.values()]
-    said: list[Any] = []
+    gathered: list[Any] = []
     threads = [
-        threading.Thread(target=lambda own=own: said.append(own.all_gather(own.rank)))
+        threading.Thread(target=lambda own=own: gathered.append(own.all_gather(own.rank)))
         for own in later
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert said == [[0, 1, 2]] * 3
+    assert gathered == [[0, 1, 2]] * 3
     here.leave(2)
     here.wait(lambda: here.routers[0].peers == (1,))
     assert group.members_now == (0, 1)
@@ -300,10 +303,10 @@ def test_a_roster_from_another_node_is_refused(job: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [[], {1: "x"}, {"1": [[], ""]}, {True: [[], ""]}, {-1: [[], ""]}, {1: [[], 5]}]
+    "message", [[], {1: "x"}, {"1": [[], ""]}, {True: [[], ""]}, {-1: [[], ""]}, {1: [[], 5]}]
 )
-def test_a_malformed_roster_is_refused(said: Any) -> None:
+def test_a_malformed_roster_is_refused(message: Any) -> None:
     with pytest.raises(ConfigError, match="labels and an address were expected"):
-        read_roster(said)
+        read_roster(message)
     with pytest.raises(LabelError):
         read_roster({1: [["no label"], ""]})

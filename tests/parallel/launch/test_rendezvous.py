@@ -19,7 +19,7 @@ from ding_lite.parallel.launch.rendezvous import ANNOUNCE, AddressBook, Rendezvo
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from ding_lite.parallel.network.topology import NodeSpec, listeners, neighbours
 from ding_lite.parallel.router.node_router import NodeRouter
-from tests.parallel.tcp import Ears, hub_spec, leaf_spec
+from tests.parallel.tcp import Recorder, hub_spec, leaf_spec
 
 A, B = "tcp://10.0.0.7:50515", "tcp://10.0.0.8:50516"
 
@@ -93,7 +93,7 @@ def test_repeated_requests_converge_to_all_current_addresses(moved: list[Any]) -
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("message", "expected"),
     [
         ([A], "a dict was expected"),
         ({0: A}, "a number from 1 to 2 was expected"),
@@ -109,11 +109,11 @@ def test_repeated_requests_converge_to_all_current_addresses(moved: list[Any]) -
         ({1: "tcp://a b; rm:x"}, "is no tcp address"),
     ],
 )
-def test_malformed_addresses_are_refused_on_both_sides(said: Any, expected: str) -> None:
+def test_malformed_addresses_are_refused_on_both_sides(message: Any, expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
-        checked(said, 3)
+        checked(message, 3)
     with pytest.raises(ConfigError, match=expected):
-        AddressBook(3).announce(2, "", said)
+        AddressBook(3).announce(2, "", message)
 
 
 # -- nodes that only know node 0 -----------------------------------------------------------
@@ -212,7 +212,7 @@ def test_a_node_that_restarts_at_another_address_is_dialled_there(
     here = make_nodes(topology, 4)
     routers = here.enter(0, 1, 2, 3)
     here.meet()
-    ears = {node: Ears(routers[node]) for node in (0, 3)}
+    recorder = {node: Recorder(routers[node]) for node in (0, 3)}
     before = routers[1].address
     here.leave(1, good_bye=good_bye)
     [again] = here.enter(1)
@@ -220,13 +220,13 @@ def test_a_node_that_restarts_at_another_address_is_dialled_there(
     assert again.address != before
     assert set(again.peers) >= neighbours(here.edges, 1)
     again.emit("here", "again")
-    for node, ear in ears.items():
+    for node, ear in recorder.items():
         ear.wait(partial(has_heard, ear))
         assert 1 in here.nodes[node].router.peers
 
 
-def has_heard(ears: Ears) -> bool:
-    return (1, "here", ("again",)) in ears.events
+def has_heard(recorder: Recorder) -> bool:
+    return (1, "here", ("again",)) in recorder.events
 
 
 @pytest.mark.parametrize("topology", ["mesh", DEEP])
@@ -266,11 +266,11 @@ def test_events_on_a_rendezvous_link_are_not_delivered(make_nodes: Any) -> None:
     here = make_nodes(DEEP, 4)
     hub, one, _, three = here.enter(0, 1, 2, 3)
     here.meet()
-    ears = Ears(hub)
+    recorder = Recorder(hub)
     three.emit("not", "for node 0")
     one.emit("for", "node 0")
-    ears.wait(lambda: (1, "for", ("node 0",)) in ears.events)
-    assert [event for _, event, _ in ears.events] == ["for"]
+    recorder.wait(lambda: (1, "for", ("node 0",)) in recorder.events)
+    assert [event for _, event, _ in recorder.events] == ["for"]
     assert hub.peers == (1,)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ding_lite.runtime.messaging.inbox import FINISH
-from tests.parallel.tcp import Ears, wired
+from tests.parallel.tcp import Recorder, wired
 
 MEGABYTE = 2**20
 NUM_EVENTS = 20
@@ -36,7 +36,7 @@ def test_a_fault_of_the_link_as_a_node_leaves_loses_no_event(leaver: str, fault:
     for _ in range(4):
         with wired() as (hub, leaf, wire):
             leaving, staying = (hub, leaf) if leaver == "hub" else (leaf, hub)
-            ears = Ears(staying)
+            recorder = Recorder(staying)
             if fault == "down":
                 wire.blackhole()
                 wire.cut()
@@ -48,8 +48,8 @@ def test_a_fault_of_the_link_as_a_node_leaves_loses_no_event(leaver: str, fault:
             closing = in_background(leaving.close)
             closing.join(0.3)
             wire.heal()
-            ears.wait(lambda ears=ears: ears.has_finished)  # type: ignore[misc]
-            assert ears.numbers() == [*range(NUM_EVENTS)]
+            recorder.wait(lambda recorder=recorder: recorder.has_finished)  # type: ignore[misc]
+            assert recorder.numbers() == [*range(NUM_EVENTS)]
             closing.join(10.0)
             assert not closing.is_alive()
 
@@ -60,14 +60,14 @@ def test_a_fault_of_the_link_as_a_node_leaves_loses_no_event(leaver: str, fault:
 )
 def test_a_slow_link_delays_the_end_and_loses_no_event(num_events: int, bytes_per_s: int) -> None:
     with wired() as (hub, leaf, wire):
-        ears = Ears(leaf)
+        recorder = Recorder(leaf)
         wire.throttle(bytes_per_s)
         for number in range(num_events):
             hub.emit("n", number, np.zeros(MEGABYTE, np.uint8))
         hub.emit(FINISH)
         hub.close()
-        ears.wait(lambda: ears.has_finished)
-        assert ears.numbers() == [*range(num_events)]
+        recorder.wait(lambda: recorder.has_finished)
+        assert recorder.numbers() == [*range(num_events)]
 
 
 def test_nodes_that_leave_in_order_do_not_wait() -> None:
@@ -82,7 +82,7 @@ def test_nodes_that_leave_in_order_do_not_wait() -> None:
 
 def test_both_nodes_may_leave_while_the_link_is_down() -> None:
     with wired() as (hub, leaf, wire):
-        ears = {router: Ears(router) for router in (hub, leaf)}
+        recorder = {router: Recorder(router) for router in (hub, leaf)}
         wire.blackhole()
         wire.cut()
         for router in (hub, leaf):
@@ -92,8 +92,8 @@ def test_both_nodes_may_leave_while_the_link_is_down() -> None:
         threads[0].join(0.3)
         wire.heal()
         for router in (hub, leaf):
-            ears[router].wait(lambda e=ears[router]: e.has_finished)  # type: ignore[misc]
-            assert ears[router].numbers() == [0]
+            recorder[router].wait(lambda e=recorder[router]: e.has_finished)  # type: ignore[misc]
+            assert recorder[router].numbers() == [0]
         for thread in threads:
             thread.join(10.0)
             assert not thread.is_alive()
@@ -104,7 +104,7 @@ def test_a_node_waits_for_a_lost_peer_up_to_the_limit(
 ) -> None:
     with wired(linger=2.0) as (hub, leaf, _):
         leaf.close(good_bye=False)
-        Ears(hub).wait(lambda: not hub.peers)
+        Recorder(hub).wait(lambda: not hub.peers)
         hub.emit("n", 0)
         hub.emit(FINISH)
         assert 1.0 < seconds_of(hub.close) < 4.0
@@ -113,9 +113,9 @@ def test_a_node_waits_for_a_lost_peer_up_to_the_limit(
 
 def test_a_peer_that_was_lost_long_ago_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     with wired(linger=0.5) as (hub, leaf, _):
-        ears = Ears(hub)
+        recorder = Recorder(hub)
         leaf.close(good_bye=False)
-        ears.wait(lambda: not hub.peers)
+        recorder.wait(lambda: not hub.peers)
         threading.Event().wait(0.6)
         hub.emit(FINISH)
         assert seconds_of(hub.close) < 0.4
@@ -125,7 +125,7 @@ def test_a_peer_that_was_lost_long_ago_is_not_waited_for(caplog: pytest.LogCaptu
 def test_a_node_does_not_wait_for_a_peer_that_the_launcher_reports_ended() -> None:
     with wired() as (hub, leaf, _):
         leaf.close(good_bye=False)
-        Ears(hub).wait(lambda: not hub.peers)
+        Recorder(hub).wait(lambda: not hub.peers)
         hub.emit(FINISH)
         closing = in_background(hub.close)
         closing.join(0.2)
@@ -139,7 +139,7 @@ def test_a_reported_end_of_a_former_incarnation_does_not_count(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with wired() as (hub, leaf, wire):
-        ears = Ears(leaf)
+        recorder = Recorder(leaf)
         hub.links.note_ended(1, incarnation=0)
         wire.blackhole()
         wire.cut()
@@ -147,6 +147,6 @@ def test_a_reported_end_of_a_former_incarnation_does_not_count(
         closing = in_background(hub.close)
         closing.join(0.3)
         wire.heal()
-        ears.wait(lambda: ears.has_finished)
+        recorder.wait(lambda: recorder.has_finished)
         closing.join()
     assert "misses" not in caplog.text

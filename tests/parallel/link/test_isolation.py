@@ -16,7 +16,7 @@ from ding_lite.runtime.messaging.inbox import FINISH
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.task import Task
 from tests.parallel.proxy import Proxy
-from tests.parallel.tcp import Ears, leaf_spec, wired
+from tests.parallel.tcp import Recorder, leaf_spec, wired
 
 FIRST, SECOND = 2**60, 2**60 + 1
 """Incarnations of nodes that no launcher counts."""
@@ -57,13 +57,13 @@ def star(**more: Any) -> Iterator[tuple[ExitStack, NodeRouter, Proxy, NodeRouter
 
 def test_a_cut_off_node_that_was_replaced_ends_with_an_error() -> None:
     with star() as (stack, hub, wire, leaf):
-        task, ears = Running(leaf), Ears(hub)
+        task, recorder = Running(leaf), Recorder(hub)
         wire.blackhole()
-        ears.wait(lambda: not hub.peers)
+        recorder.wait(lambda: not hub.peers)
         successor = NodeRouter(leaf_spec(1, hub.address, 2, incarnation=SECOND))
         stack.callback(successor.close)
         successor.wait_ready(10.0)
-        own = Ears(successor)
+        own = Recorder(successor)
 
         wire.heal()
         error = task.end()
@@ -80,9 +80,9 @@ def test_a_cut_off_node_that_was_replaced_ends_with_an_error() -> None:
 def test_a_node_that_was_replaced_is_refused_also_when_its_successor_has_gone() -> None:
     """It would wait for events for ever that its successor has acknowledged."""
     with star() as (_, hub, wire, leaf):
-        task, ears = Running(leaf), Ears(hub)
+        task, recorder = Running(leaf), Recorder(hub)
         wire.blackhole()
-        ears.wait(lambda: not hub.peers)
+        recorder.wait(lambda: not hub.peers)
         successor = NodeRouter(leaf_spec(1, hub.address, 2, incarnation=SECOND))
         successor.wait_ready(10.0)
         successor.close()
@@ -117,9 +117,9 @@ def test_a_node_without_any_peer_ends_with_an_error_after_the_limit(survivor: st
 
 def test_a_peer_that_comes_back_in_time_keeps_a_node_going() -> None:
     with star(peer_timeout=1.0) as (stack, hub, _, leaf):
-        task, ears = Running(hub), Ears(hub)
+        task, recorder = Running(hub), Recorder(hub)
         leaf.close(good_bye=False)
-        ears.wait(lambda: not hub.peers)
+        recorder.wait(lambda: not hub.peers)
         again = NodeRouter(leaf_spec(1, hub.address, 2, incarnation=SECOND))
         stack.callback(again.close)
         again.wait_ready(10.0)

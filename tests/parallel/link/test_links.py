@@ -10,7 +10,7 @@ import pytest
 
 from ding_lite.parallel.transport.base import Frame, Lane, Link
 from ding_lite.testing.cluster import Cluster
-from tests.parallel.tcp import Ears
+from tests.parallel.tcp import Recorder
 
 Send = Callable[[Link, Lane, Sequence[Frame]], bool]
 
@@ -37,14 +37,14 @@ def test_events_calls_and_answers_do_not_wait_for_a_listener_of_their_sender() -
         may_leave.wait()
 
     with Cluster(2) as cluster:
-        ears = Ears(cluster.routers[1])
+        recorder = Recorder(cluster.routers[1])
         cluster.routers[0].on("stand still", stand_still)
         cluster.routers[1].register("answer", came.set)
         cluster.routers[1].emit("stand still")
         is_inside.wait()
         cluster.routers[0].emit("n", 1)
         answer = cluster.routers[0].ask(1, "answer")
-        ears.wait(lambda: ears.numbers() == [1])
+        recorder.wait(lambda: recorder.numbers() == [1])
         assert came.wait(10.0)
         may_leave.set()
         assert answer.result(10.0) is None
@@ -69,7 +69,7 @@ def test_an_interrupt_of_emit_loses_and_repeats_nothing(
         return send
 
     with Cluster(2) as cluster:
-        ears = Ears(cluster.routers[1])
+        recorder = Recorder(cluster.routers[1])
         change_send(monkeypatch, cluster, interrupt)
         interrupted = []
         for number in range(10):
@@ -77,9 +77,9 @@ def test_an_interrupt_of_emit_loses_and_repeats_nothing(
                 cluster.routers[0].emit("n", number)
             except KeyboardInterrupt:
                 interrupted.append(number)
-            ears.wait(lambda n=number: len(ears.numbers()) == n + 1)  # type: ignore[misc]
+            recorder.wait(lambda n=number: len(recorder.numbers()) == n + 1)  # type: ignore[misc]
         assert interrupted == [0]
-        assert ears.numbers() == [*range(10)]
+        assert recorder.numbers() == [*range(10)]
 
 
 def test_a_signals_handler_may_emit_in_the_middle_of_an_emit(
@@ -96,12 +96,12 @@ def test_a_signals_handler_may_emit_in_the_middle_of_an_emit(
 
     inner: list[int] = []
     with Cluster(2) as cluster:
-        ears = Ears(cluster.routers[1])
+        recorder = Recorder(cluster.routers[1])
         change_send(monkeypatch, cluster, interject)
         cluster.routers[0].emit("n", "outer")
         cluster.routers[0].emit("n", "last")
-        ears.wait(lambda: len(ears.events) == 3)
-        assert ears.numbers() == ["outer", "inner", "last"]
+        recorder.wait(lambda: len(recorder.events) == 3)
+        assert recorder.numbers() == ["outer", "inner", "last"]
 
 
 def test_events_of_concurrent_threads_arrive_in_order_of_each_thread() -> None:
@@ -110,13 +110,13 @@ def test_events_of_concurrent_threads_arrive_in_order_of_each_thread() -> None:
             cluster.routers[0].emit(f"of {node}", number)
 
     with Cluster(3) as cluster:
-        ears: list[Any] = [Ears(router) for router in cluster.routers[1:]]
+        recorder: list[Any] = [Recorder(router) for router in cluster.routers[1:]]
         threads = [threading.Thread(target=emit, args=(node,)) for node in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        for each in ears:
+        for each in recorder:
             each.wait(lambda each=each: len(each.events) == 1_200)
             for node in range(4):
                 assert each.numbers(f"of {node}") == [*range(300)]

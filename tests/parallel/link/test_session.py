@@ -43,7 +43,7 @@ class Side:
     def __init__(self, node_id: int, *, incarnation: int = 1) -> None:
         self.me = Identity(node_id, incarnation, 2, frozenset({f"node.{node_id}"}))
         self.session = Session(self.me, 1 - node_id)
-        self.heard: list[Arrival] = []
+        self.arrived: list[Arrival] = []
         self.sent: dict[Lane, deque[Envelope]] = {lane: deque() for lane in Lane}
 
     def say(self, now: float = 0.0) -> None:
@@ -53,20 +53,20 @@ class Side:
     def hear(self, envelope: Envelope, now: float = 0.0) -> None:
         envelope = Envelope.from_frames(list(envelope.frames()))
         if envelope.kind in (Kind.HELLO, Kind.WELCOME):
-            self.heard += self.session.greet(envelope, now)
+            self.arrived += self.session.greet(envelope, now)
             if envelope.kind is Kind.HELLO:
                 self.sent[Lane.CONTROL].append(self.session.greeting(Kind.WELCOME))
         else:
-            self.heard += self.session.take(envelope, now)
+            self.arrived += self.session.take(envelope, now)
 
     @property
     def events(self) -> list[object]:
-        return [a.args[0] for a in self.heard if isinstance(a, EventArrived)]
+        return [a.args[0] for a in self.arrived if isinstance(a, EventArrived)]
 
     @property
     def ctx(self) -> dict[str, object]:
         merged: dict[str, object] = {}
-        for arrival in self.heard:
+        for arrival in self.arrived:
             if isinstance(arrival, StateArrived):
                 merged.update(arrival.values)
         return merged
@@ -115,8 +115,8 @@ def test_the_two_introduce_themselves_to_each_other() -> None:
     pair = Pair()
     pair.settle()
     assert [side.session.is_open for side in pair.sides] == [True, True]
-    assert pair.sides[0].heard == [Joined(pair.sides[1].me, True)]
-    assert pair.sides[1].heard == [Joined(pair.sides[0].me, True)]
+    assert pair.sides[0].arrived == [Joined(pair.sides[1].me, True)]
+    assert pair.sides[1].arrived == [Joined(pair.sides[0].me, True)]
 
 
 def test_an_event_that_is_held_back_is_acknowledged_when_it_is_released_and_not_before() -> None:
@@ -260,7 +260,7 @@ def test_a_slow_peer_costs_one_slot_a_key_and_one_message_under_way() -> None:
     assert len(pair.sides[0].sent[Lane.BULK]) == 1
     pair.settle()
     assert pair.sides[1].ctx == {"weights": 999, "once0": 998, "once1": 999}
-    assert len([a for a in pair.sides[1].heard if isinstance(a, StateArrived)]) == 2
+    assert len([a for a in pair.sides[1].arrived if isinstance(a, StateArrived)]) == 2
 
 
 def test_values_with_and_without_buffers_arrive_together() -> None:
@@ -285,7 +285,7 @@ def test_values_that_exceed_one_message_are_split_over_several() -> None:
     pair.sides[0].session.state.offer({key: encode(value) for key, value in values.items()})
     pair.settle()
     assert pair.sides[1].ctx == values
-    assert len([a for a in pair.sides[1].heard if isinstance(a, StateArrived)]) > 1
+    assert len([a for a in pair.sides[1].arrived if isinstance(a, StateArrived)]) > 1
 
 
 def test_a_restarted_peer_gets_the_newest_ctx_and_what_its_former_incarnation_had_not_seen() -> (
@@ -304,7 +304,7 @@ def test_a_restarted_peer_gets_the_newest_ctx_and_what_its_former_incarnation_ha
     pair.settle()
     assert pair.sides[1].events == [2, 3]
     assert pair.sides[1].ctx == {"train_iter": 5}
-    assert pair.sides[0].heard[-1] == Joined(pair.sides[1].me, True)
+    assert pair.sides[0].arrived[-1] == Joined(pair.sides[1].me, True)
 
 
 def test_lasting_events_are_sent_once_to_every_incarnation_of_a_peer() -> None:
@@ -345,7 +345,7 @@ def test_events_lost_with_a_connection_are_sent_again_and_are_no_fault_of_the_se
     emit(first, 2)
     pair.settle()
     assert second.events == []
-    [dropped] = [arrival for arrival in second.heard if isinstance(arrival, Dropped)]
+    [dropped] = [arrival for arrival in second.arrived if isinstance(arrival, Dropped)]
     assert not dropped.is_fault
     pair.cut()
     pair.settle()
@@ -422,7 +422,7 @@ def test_a_peer_that_says_good_bye_is_not_lost() -> None:
     pair.settle()
     emit(pair.sides[0], 1)
     pair.sides[0].hear(pair.sides[1].session.good_bye())
-    assert pair.sides[0].heard[-1] == Left()
+    assert pair.sides[0].arrived[-1] == Left()
     assert pair.sides[0].session.has_left
     assert pair.sides[0].session.is_flushed
 
@@ -440,7 +440,7 @@ def test_a_good_bye_takes_effect_after_the_calls_sent_before_it() -> None:
         pass
     assert not staying.session.has_left
     assert pair.carry(0, Lane.BULK)
-    assert [type(arrival) for arrival in staying.heard[-3:]] == [ReplyArrived, ReplyArrived, Left]
+    assert [type(arrival) for arrival in staying.arrived[-3:]] == [ReplyArrived, ReplyArrived, Left]
     assert staying.session.has_left
 
 
@@ -462,7 +462,7 @@ def test_a_peer_that_is_back_joins_again_in_the_same_incarnation() -> None:
     pair.settle()
     pair.cut()
     pair.settle()
-    assert [a for a in pair.sides[0].heard if isinstance(a, Joined)] == [
+    assert [a for a in pair.sides[0].arrived if isinstance(a, Joined)] == [
         Joined(pair.sides[1].me, is_new_incarnation) for is_new_incarnation in (True, False)
     ]
 

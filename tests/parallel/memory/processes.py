@@ -159,7 +159,7 @@ def process(program: Any, *args: object) -> Iterator[subprocess.Popen[str]]:
             child.kill()
 
 
-def said(child: subprocess.Popen[str]) -> str:
+def line_of(child: subprocess.Popen[str]) -> str:
     assert child.stdout is not None
     return child.stdout.readline().strip()
 

@@ -80,6 +80,6 @@ print(faults(), faults(), faults())
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="what glibc does with freed memory")
 def test_freed_memory_is_kept_for_the_next_message() -> None:
     command = [sys.executable, "-c", FREED_AND_TAKEN_AGAIN, "keep"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    _, *faults = map(int, said.split())
+    message = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    _, *faults = map(int, message.split())
     assert max(faults) < 30 * 2**20 // mmap.PAGESIZE // 10  # without it all of them, each time

@@ -26,11 +26,11 @@ from ding_lite.parallel.wire.codec import Encoded, decode, encode
 from tests.parallel.memory.processes import (
     fresh,
     get_stuck,
+    line_of,
     number_of,
     process,
     read,
     reader,
-    said,
     segment,
     segments,
     value,
@@ -218,9 +218,9 @@ class TestMistrust:
 class TestProcesses:
     def test_two_readers_of_a_writer_at_full_speed_see_no_torn_value(self) -> None:
         with process(write, 200_000, MIN_SLOTS) as writer:
-            name = said(writer)
+            name = line_of(writer)
             with process(read, name, 20) as one, process(read, name, 20) as two:
-                newest = [int(said(child)) for child in (one, two)]
+                newest = [int(line_of(child)) for child in (one, two)]
                 assert [child.wait() for child in (one, two)] == [0, 0]
             assert min(newest) > 1
             writer.communicate("")
@@ -230,7 +230,7 @@ class TestProcesses:
     def test_a_writer_that_is_killed_in_mid_copy_leaves_its_last_value_whole(self) -> None:
         num_versions = 5
         with process(get_stuck, 500_000, num_versions) as writer:
-            name = said(writer)
+            name = line_of(writer)
             with reader(name) as other:
                 assert number_of(other.read(fresh)) == num_versions
                 writer.kill()
@@ -245,7 +245,7 @@ class TestProcesses:
     def test_a_writer_that_is_killed_anywhere_leaves_its_last_value_whole(self) -> None:
         for _ in range(2):
             with process(write, 200_000, 3) as writer:
-                name = said(writer)
+                name = line_of(writer)
                 with reader(name) as other:
                     before = max(number_of(other.read(fresh)) for _ in range(5))
                     writer.kill()
@@ -257,7 +257,7 @@ class TestProcesses:
 
     def test_killing_a_reader_does_not_affect_others(self) -> None:
         with process(write, 200_000, 3) as writer:
-            name = said(writer)
+            name = line_of(writer)
             with process(read, name, 10**9) as victim, reader(name) as other:
                 before = number_of(other.read(fresh))
                 victim.send_signal(signal.SIGKILL)
@@ -269,7 +269,7 @@ class TestProcesses:
 
     def test_segments_of_crashed_writers_are_removed_and_others_stay(self) -> None:
         with process(get_stuck, 50_000, 1) as dead, process(get_stuck, 50_000, 1) as alive:
-            names = said(dead), said(alive)
+            names = line_of(dead), line_of(alive)
             assert set(names) <= segments()
             dead.kill()
             dead.wait()

@@ -26,8 +26,8 @@ from ding_lite.parallel.memory.shared_values import MIN_SHARED_BYTES, SharedRece
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.wire.codec import Encoded, decode, encode
-from tests.parallel.memory.processes import full, hang, process, publish, said, segments
-from tests.parallel.tcp import Ears, hub_spec, leaf_spec
+from tests.parallel.memory.processes import full, hang, line_of, process, publish, segments
+from tests.parallel.tcp import Recorder, hub_spec, leaf_spec
 from tests.parallel.test_socket_fuzz import wait_until
 
 pytestmark = pytest.mark.skipif(not domain(), reason="no memory to share on this platform")
@@ -63,21 +63,21 @@ def start(tmp_path: Path) -> Iterator[Start]:
 class TestRouters:
     def test_a_state_of_10_mb_arrives_as_a_snapshot_in_tensors_that_may_be_changed(self, start):
         routers = start(2)
-        ears = Ears(routers[1])
+        recorder = Recorder(routers[1])
         state = {f"layer {k}": torch.full((125_000,), float(k)) for k in range(20)}
         routers[0].publish_ctx({"train_iter": 3, "state_dict": state})
         for tensor in state.values():
             tensor.zero_()
-        ears.wait(lambda: "state_dict" in ears.ctx.get(0, {}))
-        assert ears.ctx[0]["train_iter"] == 3
-        arrived = ears.ctx[0]["state_dict"]
+        recorder.wait(lambda: "state_dict" in recorder.ctx.get(0, {}))
+        assert recorder.ctx[0]["train_iter"] == 3
+        arrived = recorder.ctx[0]["state_dict"]
         assert list(arrived) == list(state)
         for k, tensor in enumerate(arrived.values()):
             assert torch.equal(tensor, torch.full((125_000,), float(k)))
             tensor += 1
         assert len(segments(os.getpid())) == 1
         routers[0].publish_ctx({"small": np.zeros(1_000)})
-        ears.wait(lambda: "small" in ears.ctx[0])
+        recorder.wait(lambda: "small" in recorder.ctx[0])
         assert len(segments(os.getpid())) == 1
 
     def test_no_reader_sees_keys_of_two_moments_or_a_torn_one(self, start: Start) -> None:
@@ -107,24 +107,24 @@ class TestRouters:
 
     def test_values_that_the_receiver_keeps_are_not_written_over(self, start: Start) -> None:
         routers = start(2)
-        ears = Ears(routers[1])
+        recorder = Recorder(routers[1])
         kept = []
         for number in range(20):
             routers[0].publish_ctx({"w": full(number)})
-            ears.wait(lambda n=number: ears.ctx.get(0, {"w": [-1]})["w"][0] == n)  # type: ignore[misc]
-            kept.append(ears.ctx[0]["w"])
+            recorder.wait(lambda n=number: recorder.ctx.get(0, {"w": [-1]})["w"][0] == n)  # type: ignore[misc]
+            kept.append(recorder.ctx[0]["w"])
         for number, array in enumerate(kept):
             assert (array == number).all()
 
     def test_a_state_that_grows_moves_to_a_larger_segment_and_the_old_one_goes(self, start) -> None:
         routers = start(2)
-        ears = Ears(routers[1])
+        recorder = Recorder(routers[1])
         for number in range(1, 12):
             size = LARGE * number
             routers[0].publish_ctx({"w": full(number, size)})
-            ears.wait(lambda size=size: len(ears.ctx.get(0, {"w": []})["w"]) == size)  # type: ignore[misc]
+            recorder.wait(lambda size=size: len(recorder.ctx.get(0, {"w": []})["w"]) == size)  # type: ignore[misc]
         routers[0].publish_ctx({"w": full(0)})
-        ears.wait(lambda: len(ears.ctx[0]["w"]) == LARGE)
+        recorder.wait(lambda: len(recorder.ctx[0]["w"]) == LARGE)
         routers[0].publish_ctx({"w": full(0)})
         assert len(segments(os.getpid())) <= 2
 
@@ -135,9 +135,9 @@ class TestRouters:
                 first.publish_ctx({"w": full(number)})
             for incarnation in (1, 2):
                 again = NodeRouter(spec_of(1, tmp_path, 2, incarnation=incarnation))
-                ears = Ears(again)
-                ears.wait(lambda ears=ears: 0 in ears.ctx)  # type: ignore[misc]
-                assert (ears.ctx[0]["w"] == 4).all()
+                recorder = Recorder(again)
+                recorder.wait(lambda recorder=recorder: 0 in recorder.ctx)  # type: ignore[misc]
+                assert (recorder.ctx[0]["w"] == 4).all()
                 again._transport.close()
                 again.close()
         finally:
@@ -145,11 +145,11 @@ class TestRouters:
 
     def test_the_last_values_arrive_although_their_sender_ends_at_once(self, start: Start) -> None:
         routers = start(2)
-        ears = Ears(routers[1])
+        recorder = Recorder(routers[1])
         routers[0].publish_ctx({"w": full(7)})
         routers[0].close()
-        ears.wait(lambda: 0 in ears.ctx)
-        assert (ears.ctx[0]["w"] == 7).all()
+        recorder.wait(lambda: 0 in recorder.ctx)
+        assert (recorder.ctx[0]["w"] == 7).all()
         assert not segments(os.getpid())
 
     def test_without_common_memory_the_bytes_travel(self, start, monkeypatch) -> None:
@@ -157,11 +157,11 @@ class TestRouters:
         domains = iter(["here", "there"])
         monkeypatch.setattr("ding_lite.parallel.router.node_router.domain", lambda: next(domains))
         routers = start(2)
-        ears = Ears(routers[1])
+        recorder = Recorder(routers[1])
         for number in range(50):
             routers[0].publish_ctx({"w": full(number), "n": number})
-        ears.wait(lambda: ears.ctx.get(0, {}).get("n") == 49)
-        assert (ears.ctx[0]["w"] == 49).all()
+        recorder.wait(lambda: recorder.ctx.get(0, {}).get("n") == 49)
+        assert (recorder.ctx[0]["w"] == 49).all()
         assert routers[1]._topics._shared_receiver._thread is None
 
     def test_without_room_the_bytes_travel_with_one_warning(self, start, monkeypatch, caplog):
@@ -170,10 +170,10 @@ class TestRouters:
 
         monkeypatch.setattr(os, "posix_fallocate", refuse)
         routers = start(2)
-        ears = Ears(routers[1])
+        recorder = Recorder(routers[1])
         for number in range(3):
             routers[0].publish_ctx({"w": full(number)})
-        ears.wait(lambda: 0 in ears.ctx and ears.ctx[0]["w"][0] == 2)
+        recorder.wait(lambda: 0 in recorder.ctx and recorder.ctx[0]["w"][0] == 2)
         assert len([r for r in caplog.records if "no room for it in /dev/shm" in r.message]) == 1
         assert not segments(os.getpid())
 
@@ -192,35 +192,35 @@ class TestForgedAnnouncements:
     )
     def test_are_dropped_and_the_next_ctx_arrives(self, start: Start, forged: Announcement) -> None:
         routers = start(2)
-        ears = Ears(routers[1])
+        recorder = Recorder(routers[1])
         if forged.segment == "real":
             with closing(Segment("test", slot_bytes=1_000)) as real:
                 real.write(encode("secret"))
-                self.send(routers[0], ears, replace(forged, segment=real.name))
+                self.send(routers[0], recorder, replace(forged, segment=real.name))
         else:
-            self.send(routers[0], ears, forged)
+            self.send(routers[0], recorder, forged)
 
     def test_are_not_followed_for_a_peer_that_shares_no_memory(self, start, monkeypatch) -> None:
         domains = iter(["here", "there"])
         monkeypatch.setattr("ding_lite.parallel.router.node_router.domain", lambda: next(domains))
         routers = start(2)
-        ears = Ears(routers[1])
+        recorder = Recorder(routers[1])
         with closing(Segment("test", slot_bytes=1_000)) as real:
             published = real.write(encode("secret"))
             assert published is not None
             routers[0].publish_ctx({"w": published.announcement})
             wait_until(lambda: routers[1].links.dropped.count == 1)
             routers[0].publish_ctx({"n": 2, "w": 3})
-            ears.wait(lambda: bool(ears.ctx))
-        assert ears.ctx[0] == {"n": 2, "w": 3}
+            recorder.wait(lambda: bool(recorder.ctx))
+        assert recorder.ctx[0] == {"n": 2, "w": 3}
         assert routers[1].links.dropped.count == 1
 
-    def send(self, router: NodeRouter, ears: Ears, forged: Announcement) -> None:
+    def send(self, router: NodeRouter, recorder: Recorder, forged: Announcement) -> None:
         router.publish_ctx({"w": forged, "n": 1})
-        ears.wait(lambda: ears.ctx.get(0, {}).get("n") == 1)
-        assert "w" not in ears.ctx[0]
+        recorder.wait(lambda: recorder.ctx.get(0, {}).get("n") == 1)
+        assert "w" not in recorder.ctx[0]
         router.publish_ctx({"n": 2})
-        ears.wait(lambda: ears.ctx[0]["n"] == 2)
+        recorder.wait(lambda: recorder.ctx[0]["n"] == 2)
 
 
 class TestProcesses:
@@ -230,9 +230,9 @@ class TestProcesses:
             with process(hang, router.address) as stuck:
                 try:
                     router.wait_ready(10.0)
-                    ears = Ears(router)
+                    recorder = Recorder(router)
                     router.publish_ctx({"w": full(0)})
-                    assert said(stuck) == "stuck"
+                    assert line_of(stuck) == "stuck"
                     for number in range(200):
                         router.publish_ctx({"w": full(number)})
                     (segment,) = router._shared_sender._segments.values()
@@ -240,7 +240,7 @@ class TestProcesses:
                     assert segment.num_used_slots <= 4
                 finally:
                     stuck.kill()
-            ears.wait(lambda: bool(ears.events))
+            recorder.wait(lambda: bool(recorder.events))
             for number in range(200):
                 router.publish_ctx({"w": full(number)})
             assert segment.num_used_slots <= 4
@@ -254,15 +254,15 @@ class TestProcesses:
         try:
             with process(publish, router.address) as peer:
                 try:
-                    ears = Ears(router)
-                    ears.wait(lambda: 1 in ears.ctx)
+                    recorder = Recorder(router)
+                    recorder.wait(lambda: 1 in recorder.ctx)
                     assert len(segments(peer.pid)) == 1
                 finally:
                     peer.kill()
-            ears.wait(lambda: bool(ears.events))
+            recorder.wait(lambda: bool(recorder.events))
         finally:
             router.close()
-        assert (ears.ctx[1]["w"] == 1).all()
+        assert (recorder.ctx[1]["w"] == 1).all()
         assert not segments(peer.pid)
 
 

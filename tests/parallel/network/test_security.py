@@ -33,7 +33,7 @@ from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink
 from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
 from ding_lite.parallel.wire.messages import VERSION, version_of
-from tests.parallel.tcp import Ears, hub_spec, leaf_spec
+from tests.parallel.tcp import Recorder, hub_spec, leaf_spec
 
 
 @pytest.fixture(autouse=True)
@@ -281,13 +281,13 @@ def job(tmp_path: Path) -> Iterator[tuple[NodeRouter, Callable[[], None]]]:
         hub = stack.enter_context(closing(NodeRouter(hub_spec(key_file=key))))
         leaf = stack.enter_context(closing(NodeRouter(leaf_spec(1, hub.address, key_file=key))))
         leaf.wait_ready(5.0)
-        ears = Ears(hub)
+        recorder = Recorder(hub)
 
         def goes_on() -> None:
-            seen = len(ears.events)
+            seen = len(recorder.events)
             leaf.emit("still here", seen)
-            ears.wait(lambda: len(ears.events) == seen + 1)
-            assert ears.events[-1] == (1, "still here", (seen,))
+            recorder.wait(lambda: len(recorder.events) == seen + 1)
+            assert recorder.events[-1] == (1, "still here", (seen,))
             assert hub.peers == (1,)
 
         goes_on()
@@ -308,8 +308,8 @@ def refused(spec: NodeSpec, transport: ZeroMQTransport | None = None) -> str:
 def test_a_node_with_another_key(tmp_path, job) -> None:
     hub, _ = job
     wrong = str(make_key(tmp_path / "wrong.key"))
-    told = refused(leaf_spec(2, hub.address, key_file=wrong))
-    assert "Node 0 has refused node 2: it has another key" in told
+    reported = refused(leaf_spec(2, hub.address, key_file=wrong))
+    assert "Node 0 has refused node 2: it has another key" in reported
     assert hub.links.dropped.count >= 1
     assert "it has another key" in refused(leaf_spec(2, hub.address))  # with the user's own
 
@@ -339,9 +339,9 @@ def test_a_node_dialling_a_peer_without_a_key_is_refused(tmp_path: Path) -> None
     with zmq.Context() as context, context.socket(zmq.ROUTER) as open_to_all:
         open_to_all.linger = 0
         port = open_to_all.bind_to_random_port("tcp://127.0.0.1")
-        told = refused(leaf_spec(1, f"tcp://127.0.0.1:{port}"))
+        reported = refused(leaf_spec(1, f"tcp://127.0.0.1:{port}"))
     # ZeroMQ tells a peer without a key from one that hangs up only if its answer comes first.
-    assert "has no key, or is no node" in told or "what listens at" in told
+    assert "has no key, or is no node" in reported or "what listens at" in reported
 
 
 class Foreign(ZeroMQTransport):
@@ -366,8 +366,10 @@ def test_a_node_of_another_version(tmp_path, job) -> None:
     hub, _ = job
     key = str(tmp_path / "job.key")
     newer = Foreign(2, peers=[0], key_file=key)
-    told = refused(leaf_spec(2, hub.address, key_file=key), newer)
-    assert f"it speaks version {VERSION + 1} of the protocol" in told  # as the newer one sees it
+    reported = refused(leaf_spec(2, hub.address, key_file=key), newer)
+    assert (
+        f"it speaks version {VERSION + 1} of the protocol" in reported
+    )  # as the newer one sees it
     assert hub.links.dropped.count == 1
 
 
@@ -375,8 +377,8 @@ def test_nodes_of_different_versions_refuse_each_other(tmp_path: Path) -> None:
     key = str(make_key(tmp_path / "key"))
     newer = Foreign(0, peers=[1, 2], key_file=key)
     with closing(NodeRouter(hub_spec(key_file=key), transport=newer)) as hub:
-        told = refused(leaf_spec(1, hub.address, key_file=key))
-        assert f"it speaks version {VERSION + 1} of the protocol" in told
+        reported = refused(leaf_spec(1, hub.address, key_file=key))
+        assert f"it speaks version {VERSION + 1} of the protocol" in reported
         assert hub.links.dropped.count == 1
 
 
@@ -411,9 +413,9 @@ def test_a_refused_node_stops_knocking(tmp_path: Path) -> None:
                 stranger.wait_ready(5.0)
         friend = stack.enter_context(closing(NodeRouter(leaf_spec(2, hub.address, key_file=key))))
         friend.wait_ready(5.0)
-        ears = Ears(hub)
+        recorder = Recorder(hub)
         count = hub.links.dropped.count
         for number in range(50):  # far longer than the pauses between two attempts
             friend.emit("tick", number)
-            ears.wait(lambda number=number: len(ears.events) > number)  # type: ignore[misc]
+            recorder.wait(lambda number=number: len(recorder.events) > number)  # type: ignore[misc]
         assert hub.links.dropped.count <= count + 2 * 3  # those under way when they gave up

@@ -28,7 +28,7 @@ from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
 from ding_lite.parallel.router import topics
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.messaging.streams import Item
-from tests.parallel.tcp import Ears
+from tests.parallel.tcp import Recorder
 
 
 def specs(directory: Path, num_nodes: int, topology: str, **more: Any) -> list[NodeSpec]:
@@ -83,35 +83,35 @@ def test_peers_connect(start: Start, topology: str, of_two: tuple[int, ...]) -> 
 
 def test_a_burst_of_events_arrives_complete_and_in_order(start: Start) -> None:
     routers = start(3, "star")
-    ears = [Ears(router) for router in routers]
+    recorders = [Recorder(router) for router in routers]
     for number in range(5_000):
         routers[1].emit("n", number)
     routers[0].emit("done", np.arange(5_000.0))
-    ears[0].wait(lambda: len(ears[0].events) == 5_000)
-    assert ears[0].events == [(1, "n", (number,)) for number in range(5_000)]
+    recorders[0].wait(lambda: len(recorders[0].events) == 5_000)
+    assert recorders[0].events == [(1, "n", (number,)) for number in range(5_000)]
     for leaf in (1, 2):
-        ears[leaf].wait(lambda leaf=leaf: len(ears[leaf].events) == 1)  # type: ignore[misc]
-        np.testing.assert_array_equal(ears[leaf].events[0][2][0], np.arange(5_000.0))
+        recorders[leaf].wait(lambda leaf=leaf: len(recorders[leaf].events) == 1)  # type: ignore[misc]
+        np.testing.assert_array_equal(recorders[leaf].events[0][2][0], np.arange(5_000.0))
 
 
 def test_the_newest_ctx_arrives_at_nodes_chosen_by_labels(start: Start) -> None:
     routers = start(3)
-    ears = [Ears(router) for router in routers]
+    recorders = [Recorder(router) for router in routers]
     for number in range(500):
         routers[0].publish_ctx({"train_iter": number, "w": np.full(10_000, number)})
     routers[0].publish_ctx({"only": 1}, to=["node.2"])
     for node in (1, 2):
-        got = ears[node].ctx
-        ears[node].wait(lambda got=got: got.get(0, {}).get("train_iter") == 499)  # type: ignore[misc]
-        ears[node].wait(lambda got=got: got[0]["w"][0] == 499)  # type: ignore[misc]
-    ears[2].wait(lambda: ears[2].ctx[0].get("only") == 1)
-    assert "only" not in ears[1].ctx[0]
+        got = recorders[node].ctx
+        recorders[node].wait(lambda got=got: got.get(0, {}).get("train_iter") == 499)  # type: ignore[misc]
+        recorders[node].wait(lambda got=got: got[0]["w"][0] == 499)  # type: ignore[misc]
+    recorders[2].wait(lambda: recorders[2].ctx[0].get("only") == 1)
+    assert "only" not in recorders[1].ctx[0]
 
 
 def test_the_newest_value_of_a_topic_arrives_at_nodes_chosen_by_labels(start: Start) -> None:
     routers = start(3)
     early = routers[1].subscribe("actor/weights", "nothing")
-    ears = Ears(routers[1])
+    recorder = Recorder(routers[1])
     large = torch.zeros(200_000)
     for number in range(100):
         routers[0].publish("actor/weights", {"version": number, "w": large.fill_(number)})
@@ -121,7 +121,7 @@ def test_the_newest_value_of_a_topic_arrives_at_nodes_chosen_by_labels(start: St
     late = routers[1].subscribe("actor/weights")
     assert late.of_nodes.keys() == {0}
     assert late.newest["actor/weights"]["version"] == 99
-    assert ears.ctx == {}
+    assert recorder.ctx == {}
     hub = routers[0].subscribe("actor/weights")
     assert hub.wait()
     assert hub.of_nodes == {2: {"actor/weights": {"version": -1}}}
@@ -258,10 +258,10 @@ def test_nodes_that_close_at_once_have_connected_to_all_peers(tmp_path: Path) ->
 def test_an_error_of_a_listener_is_logged(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     routers = start(2)
     routers[1].on("e", lambda: 1 / 0)
-    ears = Ears(routers[1])
+    recorder = Recorder(routers[1])
     for _ in range(2):
         routers[0].emit("e")
-    ears.wait(lambda: len(ears.events) == 2)
+    recorder.wait(lambda: len(recorder.events) == 2)
     assert "ZeroDivisionError" in caplog.text
 
 

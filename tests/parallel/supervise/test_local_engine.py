@@ -83,7 +83,7 @@ def test_a_startup_timeout_names_late_nodes_and_their_stages(engine: LocalEngine
 
 def test_the_object_that_cannot_be_pickled_is_named() -> None:
     parts = {"the first": 1, "the second": (lambda: None), "the third": "x" * 200}
-    said = explain_unpicklable(parts, TypeError("no"))
-    assert said.startswith("the second is <function")
-    assert said.endswith("make it inside of `main`.")
+    message = explain_unpicklable(parts, TypeError("no"))
+    assert message.startswith("the second is <function")
+    assert message.endswith("make it inside of `main`.")
     assert "cannot be passed to another process: no." in explain_unpicklable({}, TypeError("no"))

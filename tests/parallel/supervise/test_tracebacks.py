@@ -34,21 +34,21 @@ def test_the_frames_that_call_the_program_are_left_out() -> None:
     error = error_of(fail)
     assert error.__traceback__ is not None
     assert "ding_lite" in error.__traceback__.tb_frame.f_code.co_filename
-    said = format_error(error)
-    assert said.splitlines()[0] == "Traceback (most recent call last):"
-    assert said.splitlines()[1].endswith(", in fail")
-    assert said.rstrip().endswith("LookupError: gone")
+    message = format_error(error)
+    assert message.splitlines()[0] == "Traceback (most recent call last):"
+    assert message.splitlines()[1].endswith(", in fail")
+    assert message.rstrip().endswith("LookupError: gone")
 
 
 def test_frames_of_the_library_within_the_program_are_kept() -> None:
     def main() -> None:
         Settings.from_environ({"DING_LITE_NODE_ID": "first"})
 
-    said = format_error(error_of(main))
-    assert "ValueError: invalid literal" in said  # what it follows from
-    shown = said.rpartition("Traceback (most recent call last):\n")[2].splitlines()
+    message = format_error(error_of(main))
+    assert "ValueError: invalid literal" in message  # what it follows from
+    shown = message.rpartition("Traceback (most recent call last):\n")[2].splitlines()
     assert shown[0].endswith(", in main")
-    assert ", in from_environ" in said
+    assert ", in from_environ" in message
 
 
 def raised_by(fn: Callable[[], object]) -> BaseException:
@@ -81,9 +81,9 @@ def test_a_syntax_error_in_the_program_is_shown_at_its_line(
 ) -> None:
     (tmp_path / "slipped.py").write_text("def main(:\n    ...\n")
     monkeypatch.syspath_prepend(tmp_path)
-    said = format_error(raised_by(lambda: importlib.import_module("slipped")))
-    assert said.splitlines()[0].endswith('slipped.py", line 1')
-    assert "frozen importlib" not in said
+    message = format_error(raised_by(lambda: importlib.import_module("slipped")))
+    assert message.splitlines()[0].endswith('slipped.py", line 1')
+    assert "frozen importlib" not in message
 
 
 def test_errors_in_a_cycle_of_causes_are_formatted_once() -> None:

@@ -31,7 +31,7 @@ def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "MAX_EVENT_BYTES", WINDOW * KILOBYTE)
 
 
-class Ears(tcp.Ears):
+class Recorder(tcp.Recorder):
     """Record the numbers that arrive at a node."""
 
     def wait_for(self, sender: int, count: int) -> None:
@@ -52,7 +52,7 @@ class Job:
     def __init__(self, cluster: Cluster, pool: ThreadPoolExecutor) -> None:
         self.cluster = cluster
         self.network = cluster.network
-        self.ears = [Ears(router) for router in cluster.routers]
+        self.recorders = [Recorder(router) for router in cluster.routers]
         self._pool = pool
 
     def emit(self, node: int, count: int = NUM_EVENTS, *, size: int = 0) -> Future[None]:
@@ -99,11 +99,11 @@ def test_a_sender_blocks_for_a_hung_node_behind_a_hub(size: int, is_cut: bool) -
         num_emitted = job.session(0, 1).events.num_sent
         assert job.num_waiting(1, 3) <= WINDOW + 1
         for node in (1, 2, 4, 5, 6):  # the others do not wait
-            job.ears[node].wait_for(0, num_emitted)
+            job.recorders[node].wait_for(0, num_emitted)
         job.network.heal()
         emitting.result(15.0)
         for node in range(1, 7):
-            job.ears[node].check(0)
+            job.recorders[node].check(0)
 
 
 def test_a_sender_behind_a_hub_blocks_for_a_hung_root() -> None:
@@ -118,7 +118,7 @@ def test_a_sender_behind_a_hub_blocks_for_a_hung_root() -> None:
         for each in emitting:
             each.result(15.0)
         for node in (1, 3, 4):
-            job.ears[0].check(node)
+            job.recorders[0].check(node)
 
 
 def test_a_sender_blocks_for_a_hung_node_behind_several_hubs() -> None:
@@ -131,7 +131,7 @@ def test_a_sender_blocks_for_a_hung_node_behind_several_hubs() -> None:
         job.network.heal()
         emitting.result(15.0)
         for node in range(1, 5):
-            job.ears[node].check(0)
+            job.recorders[node].check(0)
 
 
 def test_emit_raises_when_a_node_behind_a_hub_stays_hung(monkeypatch) -> None:
@@ -140,9 +140,9 @@ def test_emit_raises_when_a_node_behind_a_hub_stays_hung(monkeypatch) -> None:
         job.network.cut(1, 3)
         with pytest.raises(TransportError, match=r"Node 1 has not.*`n` was not.*or one behind it"):
             job.emit(0).result(15.0)
-        num_emitted = len(job.ears[4].of(0))
+        num_emitted = len(job.recorders[4].of(0))
         job.network.heal()
-        job.ears[3].check(0, num_emitted)  # and what was sent before is not lost
+        job.recorders[3].check(0, num_emitted)  # and what was sent before is not lost
 
 
 def test_other_nodes_wait_for_a_hung_node_until_it_is_gone() -> None:
@@ -154,7 +154,7 @@ def test_other_nodes_wait_for_a_hung_node_until_it_is_gone() -> None:
         job.cluster.routers[3].close()
         emitting.result(15.0)
         for node in (1, 2, 4, 5, 6):
-            job.ears[node].check(0)
+            job.recorders[node].check(0)
 
 
 def test_queued_events_go_to_the_next_incarnation_of_a_killed_node() -> None:
@@ -163,10 +163,10 @@ def test_queued_events_go_to_the_next_incarnation_of_a_killed_node() -> None:
         emitting = job.emit(0)
         job.wait_until_full(0, 1, 3)
         job.cluster.restart(3)
-        ears = Ears(job.cluster.routers[3])
+        recorder = Recorder(job.cluster.routers[3])
         job.network.heal()
         emitting.result(15.0)
-        ears.check(0)
+        recorder.check(0)
 
 
 def test_calls_items_and_finish_pass_a_branch_with_blocked_events() -> None:
@@ -180,7 +180,7 @@ def test_calls_items_and_finish_pass_a_branch_with_blocked_events() -> None:
         item = job.cluster.routers[4].receive("work", timeout=10.0)
         assert item is not None
         job.cluster.routers[0].emit(FINISH)  # without room for another event
-        job.ears[1].wait(lambda: job.ears[1].has_finished)
+        job.recorders[1].wait(lambda: job.recorders[1].has_finished)
         job.network.heal()
         emitting.result(15.0)
 
@@ -197,13 +197,13 @@ def test_events_arrive_once_and_in_order_over_broken_and_stalled_links(seed: int
                 what = rng.choice(["cut", "hold", "release"])
                 getattr(job.network, what)(one, other)
             job.network.heal()
-            job.ears[rng.randrange(1, 7)].wait_for(0, goal)
+            job.recorders[rng.randrange(1, 7)].wait_for(0, goal)
         for each in emitting:
             each.result(15.0)
         for node in range(1, 7):
-            job.ears[node].check(0)
+            job.recorders[node].check(0)
         for node in (1, 3, 6):
-            job.ears[0].check(node)
+            job.recorders[0].check(node)
         for sessions in (router.links.sessions for router in job.cluster.routers):
             wait_until(
                 lambda s=sessions: all(each.is_flushed for each in s.values()), "not flushed"
@@ -219,15 +219,15 @@ def test_events_arrive_once_and_in_order_when_hubs_are_killed(seed: int) -> None
         emitting = [job.emit(node, size=rng.choice([0, 200, 2_000])) for node in (0, 3, 6)]
         if seed % 2:
             job.wait_until_full(0, 1)
-            job.ears[4].wait_for(0, 10)
+            job.recorders[4].wait_for(0, 10)
             job.cluster.restart(1)
             job.network.heal()
         for goal in range(0, NUM_EVENTS, 40):
-            job.ears[rng.choice([3, 4, 5, 6])].wait_for(0, goal)
+            job.recorders[rng.choice([3, 4, 5, 6])].wait_for(0, goal)
             job.cluster.restart(rng.choice([1, 2]))
         for each in emitting:
             each.result(15.0)
         for node in (3, 4, 5, 6):
-            job.ears[node].check(0)
+            job.recorders[node].check(0)
         for node in (3, 6):
-            job.ears[0].check(node)
+            job.recorders[0].check(node)

@@ -31,7 +31,7 @@ ROLES = ["learner", "hub", "hub", "collector", "collector", "collector", "evalua
 """Of seven nodes: 0 is the root, 1 the hub of 3 and 4, and 2 that of 5 and 6."""
 
 
-class Ears(tcp.Ears):
+class Recorder(tcp.Recorder):
     """Record arrivals at a node."""
 
     def wait_events(self, count: int) -> None:
@@ -43,93 +43,97 @@ class Ears(tcp.Ears):
 
 
 @contextmanager
-def tree(**given: Any) -> Iterator[tuple[Cluster, list[Ears]]]:
+def tree(**given: Any) -> Iterator[tuple[Cluster, list[Recorder]]]:
     with Cluster(7, "tree:2", roles=ROLES, **given) as cluster:
-        yield cluster, [Ears(router) for router in cluster.routers]
+        yield cluster, [Recorder(router) for router in cluster.routers]
 
 
 # -- ctx values -----------------------------------------------------------------------------------
 
 
 def test_ctx_values_of_the_root_reach_all_nodes_with_their_sender() -> None:
-    with tree() as (cluster, ears):
+    with tree() as (cluster, recorders):
         weights = np.arange(100_000.0)
         cluster.routers[0].publish_ctx({"weights": weights, "version": 3})
         for node in range(1, 7):
-            ears[node].wait_ctx(0, "version", 3)
-            assert (ears[node].ctx[0]["weights"] == weights).all()
+            recorders[node].wait_ctx(0, "version", 3)
+            assert (recorders[node].ctx[0]["weights"] == weights).all()
 
 
 def test_broadcasts_of_a_hub_reach_its_descendants_and_its_parent_only() -> None:
-    with tree() as (cluster, ears):
+    with tree() as (cluster, recorders):
         cluster.routers[1].publish_ctx({"load": 0.5})
         for node in (0, 3, 4):
-            ears[node].wait_ctx(1, "load", 0.5)
+            recorders[node].wait_ctx(1, "load", 0.5)
         cluster.routers[4].publish_ctx({"load": 0.1})
-        ears[1].wait_ctx(4, "load", 0.1)
+        recorders[1].wait_ctx(4, "load", 0.1)
         cluster.routers[1].emit("later")  # over the same routes
         for node in (0, 3):
-            ears[node].wait_events(1)
-        assert [node for node in range(7) if 4 in ears[node].ctx] == [1]
-        assert [node for node in range(7) if 1 in ears[node].ctx] == [0, 3, 4]
+            recorders[node].wait_events(1)
+        assert [node for node in range(7) if 4 in recorders[node].ctx] == [1]
+        assert [node for node in range(7) if 1 in recorders[node].ctx] == [0, 3, 4]
 
 
 def test_labels_choose_the_receivers_of_ctx_values_anywhere() -> None:
-    with tree() as (cluster, ears):
+    with tree() as (cluster, recorders):
         cluster.routers[6].publish_ctx({"eval_value": 475.0}, to="learner")
-        ears[0].wait_ctx(6, "eval_value", 475.0)
+        recorders[0].wait_ctx(6, "eval_value", 475.0)
         cluster.routers[3].publish_ctx({"seen": 7}, to=["evaluator", "node.4"])
         for node in (4, 6):
-            ears[node].wait_ctx(3, "seen", 7)
-        assert [node for node in range(7) if ears[node].ctx.get(6)] == [0]
-        assert [node for node in range(7) if ears[node].ctx.get(3)] == [4, 6]
+            recorders[node].wait_ctx(3, "seen", 7)
+        assert [node for node in range(7) if recorders[node].ctx.get(6)] == [0]
+        assert [node for node in range(7) if recorders[node].ctx.get(3)] == [4, 6]
 
 
 def test_a_slow_branch_gets_the_newest_value() -> None:
-    with tree() as (cluster, ears):
+    with tree() as (cluster, recorders):
         cluster.network.hold(1, 3)
         for version in range(50):
             cluster.routers[0].publish_ctx({"version": version, "weights": np.full(9_000, version)})
-            ears[4].wait(lambda: "version" in ears[4].ctx[0], what="the other branch waits")
-        ears[4].wait_ctx(0, "version", 49)
-        assert 0 not in ears[3].ctx
+            recorders[4].wait(
+                lambda: "version" in recorders[4].ctx[0], what="the other branch waits"
+            )
+        recorders[4].wait_ctx(0, "version", 49)
+        assert 0 not in recorders[3].ctx
         assert cluster.network.under_way(1, 3) < 10
         cluster.network.release(1, 3)
-        ears[3].wait_ctx(0, "version", 49)
-        assert (ears[3].ctx[0]["weights"] == 49).all()
+        recorders[3].wait_ctx(0, "version", 49)
+        assert (recorders[3].ctx[0]["weights"] == 49).all()
 
 
 def test_a_restarted_hub_and_its_descendants_get_the_newest_values(clock: ManualClock) -> None:
-    with tree(clock=clock) as (cluster, ears):
+    with tree(clock=clock) as (cluster, recorders):
         cluster.routers[0].publish_ctx({"version": 1})
-        ears[4].wait_ctx(0, "version", 1)
+        recorders[4].wait_ctx(0, "version", 1)
         cluster.network.cut(1, 4)
         router = cluster.restart(1)
         cluster.routers[0].publish_ctx({"version": 2})
-        Ears(router).wait_ctx(0, "version", 2)
-        assert ears[4].ctx[0] == {"version": 1}
+        Recorder(router).wait_ctx(0, "version", 2)
+        assert recorders[4].ctx[0] == {"version": 1}
         cluster.network.heal()
         for node in (3, 4):
-            ears[node].wait_ctx(0, "version", 2)
+            recorders[node].wait_ctx(0, "version", 2)
 
 
 # -- events ----------------------------------------------------------------------------------
 
 
 def test_an_event_reaches_ancestors_and_descendants_once_and_in_order() -> None:
-    with tree() as (cluster, ears):
+    with tree() as (cluster, recorders):
         for number in range(300):
             cluster.routers[0].emit("down", number)
             cluster.routers[5].emit("up", number, padding=np.zeros(number))
         expected = {0: (5, "up"), 2: None, 5: (0, "down"), 3: (0, "down"), 6: (0, "down")}
-        for node, said in expected.items():
-            count = 600 if said is None else 300
-            ears[node].wait_events(count)
-            for sender, event in [said] if said else [(0, "down"), (5, "up")]:
-                heard = [
-                    args for who, name, args in ears[node].events if (who, name) == (sender, event)
+        for node, message in expected.items():
+            count = 600 if message is None else 300
+            recorders[node].wait_events(count)
+            for sender, event in [message] if message else [(0, "down"), (5, "up")]:
+                received = [
+                    args
+                    for who, name, args in recorders[node].events
+                    if (who, name) == (sender, event)
                 ]
-                assert heard == [(number,) for number in range(300)]
+                assert received == [(number,) for number in range(300)]
 
 
 # -- calls -----------------------------------------------------------------------------------
@@ -152,11 +156,11 @@ def test_a_call_reaches_any_node_and_its_answer_returns() -> None:
 
 
 def test_a_call_over_a_lost_hub_raises_peer_lost(clock: ManualClock) -> None:
-    with tree(clock=clock) as (cluster, ears):
+    with tree(clock=clock) as (cluster, recorders):
         asked = threading.Event()
         cluster.routers[0].register("ask", lambda: (asked.set(), Deadline.after(5.0).wait)[0])
         cluster.network.cut(0, 1)
-        ears[1].wait(lambda: bool(ears[1].events), what="no cut")
+        recorders[1].wait(lambda: bool(recorders[1].events), what="no cut")
         with pytest.raises(PeerLost, match="cannot be called: node 1 is not connected to node 0"):
             cluster.routers[3].call(0, "ask", timeout=5.0)
         cluster.network.heal()
@@ -170,11 +174,11 @@ def test_a_call_to_an_unknown_node_raises_peer_lost() -> None:
 
 
 def test_a_call_waits_until_a_hub_is_connected_to_its_parent(clock) -> None:
-    with tree(clock=clock) as (cluster, ears):
+    with tree(clock=clock) as (cluster, recorders):
         cluster.routers[0].register("double", lambda x: 2 * x)
         cluster.network.cut(0, 1)
         cluster.restart(1)
-        ears[3].wait(lambda: (1, "node_joined", (1,)) in ears[3].events, what="no hub")
+        recorders[3].wait(lambda: (1, "node_joined", (1,)) in recorders[3].events, what="no hub")
         answer = cluster.routers[3].ask(0, "double", 4)
         cluster.network.heal()
         assert answer.result(10.0) == 8
@@ -285,28 +289,28 @@ def test_items_of_a_killed_receiver_go_to_its_next_incarnation(clock: ManualCloc
 
 
 def test_items_of_an_absent_receiver_go_to_another(clock) -> None:
-    with tree(clock=clock) as (cluster, ears):
+    with tree(clock=clock) as (cluster, recorders):
         cluster.network.hold(1, 3)
         to = ["node.3", "node.4"]
         for number in range(2):
             cluster.routers[0].send("work", (0, number), to=to, in_flight=1, timeout=5.0)
         assert take_all(cluster.routers[4], 1)
         cluster.network.cut(1, 3)
-        ears[1].wait(lambda: (3, "node_lost", (3,)) in ears[1].events, what="no cut")
+        recorders[1].wait(lambda: (3, "node_lost", (3,)) in recorders[1].events, what="no cut")
         _, second = take_as_time_passes(clock, cluster.routers[4])
         assert second in (0, 1)
         cluster.network.heal()
 
 
 def test_items_that_another_receiver_has_are_withdrawn_from_the_first(clock) -> None:
-    with tree(clock=clock) as (cluster, ears):
+    with tree(clock=clock) as (cluster, recorders):
         router = cluster.routers[3]
         cluster.routers[0].send("work", (0, 0), to="node.3", timeout=5.0)
         deadline = Deadline.after(10.0)
         while not router._streams.num_waiting:
             assert not deadline.expired
         cluster.network.cut(1, 3)
-        ears[1].wait(lambda: (3, "node_lost", (3,)) in ears[1].events, what="no cut")
+        recorders[1].wait(lambda: (3, "node_lost", (3,)) in recorders[1].events, what="no cut")
         clock.advance(UNCERTAIN_S + 0.1)
         cluster.network.heal()
         assert take_as_time_passes(clock, router) == (0, 0)  # its sender retries after a while
@@ -345,7 +349,7 @@ def test_each_item_is_taken_once_despite_broken_links_and_killed_hubs(clock, see
 
 
 def test_messages_with_a_sender_that_is_not_behind_the_peer_are_dropped() -> None:
-    with tree() as (cluster, ears):
+    with tree() as (cluster, recorders):
         router, events, names = cluster.routers[1], [], []
         for origin in (0, 2, 6, 1, -1, "3", None):
             events.append((origin, 1, 1, "said"))
@@ -363,7 +367,7 @@ def test_messages_with_a_sender_that_is_not_behind_the_peer_are_dropped() -> Non
             cluster.routers[3].call(1, "ding_lite.onward", "0", 3, 0, ["said", None])
         with pytest.raises(RemoteError, match="has the name of a stream"):
             cluster.routers[3].call(1, "ding_lite.onward", 0, 3, 2, ["ding_lite.item", None, 1])
-        assert not any(each.events or each.ctx for each in ears)
+        assert not any(each.events or each.ctx for each in recorders)
 
 
 class Strangers(Cluster):
@@ -377,11 +381,11 @@ def test_nodes_without_common_specs_exchange_labels() -> None:
     with Strangers(7, "tree:2", roles=ROLES) as cluster:
         send_all(cluster.routers[6], 1, to="collector.1")
         assert take_all(cluster.routers[4], 1) == [(6, 0)]
-        ears = [Ears(router) for router in cluster.routers]
+        recorders = [Recorder(router) for router in cluster.routers]
         cluster.routers[3].publish_ctx({"loss": 1.0}, to="evaluator")
-        ears[6].wait_ctx(3, "loss", 1.0)
+        recorders[6].wait_ctx(3, "loss", 1.0)
         again = cluster.restart(2)
         deadline, world = Deadline.after(10.0), tuple(each.labels for each in cluster.routers)
         while again.world != world:
             assert not deadline.expired, again.world
-        assert not any(each.ctx[node] for each in ears for node in range(7) if node != 3)
+        assert not any(each.ctx[node] for each in recorders for node in range(7) if node != 3)

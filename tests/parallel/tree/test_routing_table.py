@@ -51,14 +51,14 @@ def test_routes_lead_to_every_node(size: tuple[int, int]) -> None:
 def test_a_broadcast_reaches_ancestors_and_descendants_once(size, said_by) -> None:
     tree, said_by = routing_tables(*size), said_by % size[0]
     links = edges(f"tree:{size[1]}", size[0])
-    heard: list[int] = []
+    received: list[int] = []
     under_way = [(said_by, peer) for peer in neighbours(links, said_by)]
     while under_way:
         speaker, listener = under_way.pop()
-        heard.append(listener)
+        received.append(listener)
         under_way += [(listener, hop) for hop in tree[listener].relay_hops(speaker)]
     line = {node for node in range(size[0]) if _is_on_one_line(tree, node, said_by)}
-    assert sorted(heard) == sorted(line - {said_by})
+    assert sorted(received) == sorted(line - {said_by})
 
 
 def _is_on_one_line(tree: list[RoutingTable], one: int, other: int) -> bool:

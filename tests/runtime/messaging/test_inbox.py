@@ -11,19 +11,19 @@ import pytest
 from ding_lite.runtime.messaging.inbox import FINISH, Inbox, Listening
 
 
-class Ears:
+class Recorder:
     """Notes what comes, and acts on it."""
 
     def __init__(self, act: Callable[[str], object] = str) -> None:
-        self.heard: list[Any] = []
+        self.received: list[Any] = []
         self.act = act
 
     def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
-        self.heard.append(event)
+        self.received.append(event)
         self.act(event)
 
     def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
-        self.heard.append((node_id, dict(values)))
+        self.received.append((node_id, dict(values)))
 
 
 def put(inbox: Inbox, *events: str) -> None:
@@ -37,11 +37,11 @@ def test_messages_without_a_receiver_wait_for_the_first_one() -> None:
     inbox.put_state(1, {"ctx/x": 1, "ctx/y": 1})
     inbox.put_state(1, {"ctx/x": 2})
     assert inbox.num_waiting == 2
-    first, second = Ears(), Ears()
+    first, second = Recorder(), Recorder()
     inbox.join(first)
     inbox.join(second)
-    assert first.heard == [(1, {"x": 2, "y": 1}), "a", "b"]
-    assert second.heard == []
+    assert first.received == [(1, {"x": 2, "y": 1}), "a", "b"]
+    assert second.received == []
     assert inbox.num_waiting == 0
 
 
@@ -53,34 +53,34 @@ def test_a_listener_takes_nothing_away_from_the_first_task() -> None:
     put(inbox, "a", FINISH)
     inbox.put_state(1, {"ctx/x": 1})
     assert noted == ["a", FINISH]
-    first, second = Ears(), Ears()
+    first, second = Recorder(), Recorder()
     inbox.join(first)
     inbox.join(second)
-    assert first.heard == [(1, {"x": 1}), FINISH]
-    assert second.heard == []
+    assert first.received == [(1, {"x": 1}), FINISH]
+    assert second.received == []
     assert noted == ["a", FINISH]
 
 
 def test_the_end_of_a_job_does_not_wait_for_a_second_task() -> None:
     inbox = Inbox()
     inbox.join(Listening("a", print))
-    leave = inbox.join(Ears())
+    leave = inbox.join(Recorder())
     leave()
     put(inbox, FINISH)
     inbox.put_state(1, {"ctx/x": 1})
-    second = Ears()
+    second = Recorder()
     inbox.join(second)
-    assert second.heard == []
+    assert second.received == []
 
 
 def test_an_answer_is_delivered_after_its_question() -> None:
     inbox = Inbox()
-    first = Ears(lambda event: put(inbox, "answer") if event == "question" else None)
-    second = Ears()
+    first = Recorder(lambda event: put(inbox, "answer") if event == "question" else None)
+    second = Recorder()
     inbox.join(first)
     inbox.join(second)
     put(inbox, "question")
-    assert first.heard == second.heard == ["question", "answer"]
+    assert first.received == second.received == ["question", "answer"]
 
 
 def test_one_thread_at_a_time_delivers_also_the_messages_that_others_add() -> None:
@@ -94,31 +94,31 @@ def test_one_thread_at_a_time_delivers_also_the_messages_that_others_add() -> No
             is_inside.set()
             may_leave.wait()
 
-    ears = Ears(act)
-    inbox.join(ears)
+    recorder = Recorder(act)
+    inbox.join(recorder)
     thread = threading.Thread(target=put, args=(inbox, "first"))
     thread.start()
     is_inside.wait()
     put(inbox, "second", "third")  # returns at once, before they are delivered
-    assert ears.heard == ["first"]
+    assert recorder.received == ["first"]
     may_leave.set()
     thread.join()
-    assert ears.heard == ["first", "second", "third"]
+    assert recorder.received == ["first", "second", "third"]
     assert callers == {thread.ident}
 
 
 def test_a_receiver_that_left_gets_nothing_more_and_later_messages_wait() -> None:
     inbox = Inbox()
-    ears = Ears()
-    leave = inbox.join(ears)
-    ears.act = lambda _: leave()
+    recorder = Recorder()
+    leave = inbox.join(recorder)
+    recorder.act = lambda _: leave()
     put(inbox, "one", "two")
-    assert ears.heard == ["one"]
+    assert recorder.received == ["one"]
     assert inbox.num_waiting == 1
-    inbox.join(other := Ears())
+    inbox.join(other := Recorder())
     leave()  # again: it changes nothing
     put(inbox, "three")
-    assert other.heard == ["two", "three"]
+    assert other.received == ["two", "three"]
 
 
 def test_errors_of_receivers_are_raised_after_all_messages_are_delivered() -> None:
@@ -128,14 +128,14 @@ def test_errors_of_receivers_are_raised_after_all_messages_are_delivered() -> No
     inbox = Inbox()
     put(inbox, "one")
     with pytest.raises(ValueError, match="one"):
-        inbox.join(Ears(fail))
-    healthy = Ears()
+        inbox.join(Recorder(fail))
+    healthy = Recorder()
     inbox.join(healthy)
-    inbox.join(Ears(fail))
+    inbox.join(Recorder(fail))
     with pytest.raises(ExceptionGroup) as caught:
         put(inbox, "two")
     assert list(map(str, caught.value.exceptions)) == ["two", "two"]
-    assert healthy.heard == ["two"]
+    assert healthy.received == ["two"]
 
 
 def test_an_interrupt_in_a_receiver_stops_no_later_message() -> None:
@@ -144,10 +144,10 @@ def test_an_interrupt_in_a_receiver_stops_no_later_message() -> None:
             raise KeyboardInterrupt
 
     inbox = Inbox()
-    ears = Ears(interrupt)
+    recorder = Recorder(interrupt)
     put(inbox, "one", "two")
     with pytest.raises(KeyboardInterrupt):
-        inbox.join(ears)
+        inbox.join(recorder)
     assert inbox.num_waiting == 1
     put(inbox, "three")
-    assert ears.heard == ["one", "two", "three"]
+    assert recorder.received == ["one", "two", "three"]

@@ -14,22 +14,22 @@ from ding_lite.testing.clock import ManualClock
 
 
 def test_on_the_task_s_thread_the_listeners_have_run_when_emit_returns() -> None:
-    heard: list[object] = []
+    received: list[object] = []
     with Task() as task:
-        task.on("lr", lambda *args, **kwargs: heard.append((args, kwargs)))
-        task.use(lambda ctx: task.emit("lr", 0.1, why="plateau") and heard.append("after"))
+        task.on("lr", lambda *args, **kwargs: received.append((args, kwargs)))
+        task.use(lambda ctx: task.emit("lr", 0.1, why="plateau") and received.append("after"))
         task.run(max_step=1)
-    assert heard == [((0.1,), {"why": "plateau"}), "after"]
+    assert received == [((0.1,), {"why": "plateau"}), "after"]
 
 
 def test_listeners_run_in_the_order_in_which_they_came_and_before_what_they_emit() -> None:
-    heard: list[str] = []
+    received: list[str] = []
     with Task() as task:
-        task.on("a", lambda: task.emit("b") and heard.append("first listener of a"))
-        task.on("a", lambda: heard.append("second listener of a"))
-        task.on("b", lambda: heard.append("b"))
+        task.on("a", lambda: task.emit("b") and received.append("first listener of a"))
+        task.on("a", lambda: received.append("second listener of a"))
+        task.on("b", lambda: received.append("b"))
         task.emit("a")
-    assert heard == ["first listener of a", "second listener of a", "b"]
+    assert received == ["first listener of a", "second listener of a", "b"]
 
 
 def test_events_from_other_threads_are_delivered_between_two_middleware() -> None:
@@ -55,9 +55,9 @@ def test_events_from_other_threads_are_delivered_between_two_middleware() -> Non
 
 
 def test_events_of_many_threads_keep_the_order_of_each_without_loss() -> None:
-    heard: dict[int, list[int]] = {k: [] for k in range(4)}
+    received: dict[int, list[int]] = {k: [] for k in range(4)}
     with Task() as task:
-        task.on("n", lambda sender, n: heard[sender].append(n))
+        task.on("n", lambda sender, n: received[sender].append(n))
         senders = [
             threading.Thread(target=lambda k=k: [task.emit("n", k, n) for n in range(500)])
             for k in range(4)
@@ -66,12 +66,12 @@ def test_events_of_many_threads_keep_the_order_of_each_without_loss() -> None:
             sender.start()
 
         def until_all(ctx: Context) -> None:
-            ctx.finish = sum(map(len, heard.values())) == 2_000
+            ctx.finish = sum(map(len, received.values())) == 2_000
 
         task.use(until_all).run()
         for sender in senders:
             sender.join()
-    assert heard == {k: list(range(500)) for k in range(4)}
+    assert received == {k: list(range(500)) for k in range(4)}
 
 
 def test_an_exception_of_a_listener_ends_the_run_as_a_middleware_s_does() -> None:
@@ -97,19 +97,19 @@ def test_an_exception_of_a_listener_ends_the_run_as_a_middleware_s_does() -> Non
 
 
 def test_once_listens_once_and_off_removes_a_listener() -> None:
-    heard: list[str] = []
+    received: list[str] = []
 
     def always() -> None:
-        heard.append("always")
+        received.append("always")
 
     with Task() as task:
-        task.once("event", lambda: heard.append("once")).on("event", always)
+        task.once("event", lambda: received.append("once")).on("event", always)
         task.emit("event").emit("event")
         task.off("event", always).emit("event")
-        assert heard == ["once", "always", "always"]
-        task.once("event", lambda: heard.append("itself") or task.emit("event"))
+        assert received == ["once", "always", "always"]
+        task.once("event", lambda: received.append("itself") or task.emit("event"))
         task.emit("event")
-        assert heard[3:] == ["itself"]
+        assert received[3:] == ["itself"]
         task.on("event", lambda: 1 / 0).on("event", lambda: 1 / 0)
         task.off("event").emit("event")
         with pytest.raises(ConfigError, match=r'No such listener of `evnt`. Did you mean "event"'):
@@ -138,12 +138,12 @@ def test_emit_refuses_an_event_without_receivers_and_the_event_of_the_latch() ->
 
 
 def test_finish_is_announced_once_as_an_event() -> None:
-    heard: list[int] = []
+    received: list[int] = []
     with Task() as task:
-        task.on("finish", lambda: heard.append(task.ctx.total_step))
+        task.on("finish", lambda: received.append(task.ctx.total_step))
         task.use(lambda ctx: setattr(ctx, "finish", ctx.total_step == 3))
         task.run()
-    assert heard == [3]
+    assert received == [3]
 
 
 class TestWaitFor:

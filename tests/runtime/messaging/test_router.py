@@ -427,11 +427,11 @@ def test_an_item_that_takes_long_to_copy_is_not_lost_behind_a_later_one() -> Non
 
 def test_the_end_of_the_job_ends_a_wait_for_an_item_and_one_for_room() -> None:
     hub, leaf = LocalRouter.group(2)
-    said: list[object] = []
+    message: list[object] = []
 
     def wait(router: LocalRouter, how: Callable[[Task], object]) -> None:
         with use_router(router), Task() as task:
-            task.use(lambda ctx: said.append(how(task)))
+            task.use(lambda ctx: message.append(how(task)))
             task.run()
 
     begun = threading.Event()
@@ -451,7 +451,7 @@ def test_the_end_of_the_job_ends_a_wait_for_an_item_and_one_for_room() -> None:
         lambda: wait(leaf, receive),
         lambda: wait(hub, give_up),
     )
-    assert sorted(map(str, said)) == ["False", "None"]
+    assert sorted(map(str, message)) == ["False", "None"]
 
 
 def test_ask_gives_the_same_answer_as_a_call() -> None:

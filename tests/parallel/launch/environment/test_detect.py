@@ -123,8 +123,8 @@ def test_all_variables_of_a_launcher_are_read() -> None:
 
 def test_a_missing_host_of_node_0_is_explained() -> None:
     assert "mpirun -x MASTER_ADDR=" in found(MPI_APART).how_to_tell
-    told = found({**KUBERNETES, "MASTER_ADDR": ""}).how_to_tell
-    assert "Set MASTER_ADDR in the pod template to the name of pod 0: train-0." in told
+    reported = found({**KUBERNETES, "MASTER_ADDR": ""}).how_to_tell
+    assert "Set MASTER_ADDR in the pod template to the name of pod 0: train-0." in reported
 
 
 def test_an_allocation_alone_and_incomplete_variables_are_no_launch() -> None:

@@ -106,7 +106,7 @@ def test_nodes_run_main_once_all_have_been_placed(started: Any) -> None:
     place(ray, 0, 2)
     assert engine.wait(0.0) == []
     place(ray, 1)
-    assert sorted(engine.wait(0.0), key=lambda said: said[0]) == [
+    assert sorted(engine.wait(0.0), key=lambda item: item[0]) == [
         (k, Entered(RUNNING)) for k in range(3)
     ]
     assert nodes[0].spec.listen == "tcp://10.0.0.0:7"
@@ -168,8 +168,10 @@ def test_nodes_without_a_place_are_named_with_what_they_ask_for(started: Any) ->
     engine.wait(0.0)
     error = engine.startup_error(nodes, [])
     assert isinstance(error, DeadlineExceeded)
-    said = r"not placed the nodes [1] within 5 s: node 1 asks for {'num_cpus': 1}. The cluster has"
-    assert said in str(error)
+    message = (
+        r"not placed the nodes [1] within 5 s: node 1 asks for {'num_cpus': 1}. The cluster has"
+    )
+    assert message in str(error)
 
 
 def test_a_wait_ends_when_it_is_woken(started: Any) -> None:

@@ -194,15 +194,15 @@ def test_tasks_that_answer_each_other_lose_no_event(nodes: tuple[NodeRouter, Nod
 
 def test_ctrl_c_ends_the_wait_for_an_event(nodes: tuple[NodeRouter, NodeRouter]) -> None:
     hub, leaf = nodes
-    heard = threading.Event()
-    leaf.on("still there", heard.set)
+    received = threading.Event()
+    leaf.on("still there", received.set)
     with hub.deferred_sigint.installed(), use_router(hub), Task() as task:
         for _ in range(3):
             threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT]).start()
             with pytest.raises(KeyboardInterrupt):
                 task.wait_for("never", timeout=FOREVER_S)
         task.emit("still there")
-        assert heard.wait(10.0)
+        assert received.wait(10.0)
 
 
 def test_answers_to_calls_reach_the_waiting_thread(nodes: tuple[NodeRouter, NodeRouter]) -> None:

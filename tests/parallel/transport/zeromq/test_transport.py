@@ -139,7 +139,7 @@ def test_a_malformed_message_is_rejected(
         for _ in range(count):
             peer.send_multipart(message)
         hub.wait(lambda: len(hub.rejected) == count)
-        assert all(said.startswith(reason) for said in hub.rejected)
+        assert all(text.startswith(reason) for text in hub.rejected)
 
 
 def test_a_peer_that_sends_too_fast_is_the_only_one_cut_off(tmp_path: Path) -> None:
