@@ -332,8 +332,3 @@ def seconds_per_env_step(seed: int, *, generation: int = 2_560, episodes: int = 
             task.run(max_step=turns)
             taken = time.process_time() - started
     return taken / float(task.ctx.env_step)
-
-
-if __name__ == "__main__":
-    for row in run():
-        print(row)

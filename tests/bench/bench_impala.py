@@ -59,8 +59,3 @@ def collect_for_a_while() -> list[float]:
         task.run()
     windows = pairwise(marks[1:])
     return [(t - s) / max(1, done - before) for (s, before), (t, done) in windows]
-
-
-if __name__ == "__main__":
-    for row in run():
-        print(row)

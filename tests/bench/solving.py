@@ -1,0 +1,109 @@
+"""The env steps and the processor time that `ding-lite train` takes to solve a task.
+
+Solved means that the mean return of 20 greedy episodes reaches the target. Evaluations are in
+neither count. An unsolved run counts as the most env steps that it was given.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from multiprocessing import get_context
+from statistics import quantiles
+from typing import Any
+
+from ding_lite import Task
+from ding_lite.recipes.plan import Choices, make_plan
+from ding_lite.recipes.recipe import Ingredients
+from ding_lite.rl import make_envs, mean_return
+from ding_lite.rl.envs.vector import EnvsMode
+from tests.bench.harness import Row, Unit
+
+NUM_EVAL_EPISODES = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """A task, the period of its evaluations, and the costs that are good enough."""
+
+    policy: str
+    env_id: str
+    eval_every: int
+    max_env_steps: int | None = None
+    """The most env steps; by default those of the preset."""
+    target: float | None = None
+    """The return that counts as solved; by default that of the environment."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that differ from those of the preset."""
+    mode: EnvsMode = "auto"
+    times_in_a_row: int = 1
+    """Evaluations that must reach the target: the best of many noisy ones flatters."""
+    num_seeds: int = 5
+    good_env_steps: float | None = None
+    good_seconds: float | None = None
+    good_slowest: float | None = None
+    """Env steps of the slowest seed."""
+    is_tracked: bool = True
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The cost of a run."""
+
+    env_steps: int
+    seconds: float
+
+
+def solve(goal: Goal, seed: int) -> Solved:
+    """Train until solved."""
+    choices = Choices(seed=seed, max_env_steps=goal.max_env_steps, target=goal.target)
+    plan = make_plan(goal.policy, goal.env_id, goal.settings, choices)
+    config, options, seconds = plan.config, plan.options, 0.0
+    with (
+        make_envs(
+            goal.env_id, options.num_envs, seed=seed, mode=goal.mode, **config.learning_from
+        ) as envs,
+        make_envs(
+            goal.env_id, NUM_EVAL_EPISODES, seed=1_000_000 + seed, mode=goal.mode
+        ) as eval_envs,
+        Task() as task,
+    ):
+        policy = plan.make_policy(envs.spec)
+        plan.recipe.learn(task, Ingredients(policy=policy, envs=envs, config=config, seed=seed))
+        steps = math.ceil(goal.eval_every / config.steps_per_update(envs.num_envs))
+        while task.ctx.get("env_step", 0) < options.max_env_steps:
+            started = time.process_time()
+            task.run(max_step=steps)
+            seconds += time.process_time() - started
+            evaluations = (mean_return(policy, eval_envs) for _ in range(goal.times_in_a_row))
+            if all(value >= options.target for value in evaluations):
+                return Solved(task.ctx.env_step, seconds)
+    return Solved(options.max_env_steps, seconds)
+
+
+def solved_rows(name: str, goal: Goal) -> list[Row]:
+    """Solve a task with each seed, in a process of its own, so that each starts cold."""
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
+        solved = list(pool.map(partial(solve, goal), range(goal.num_seeds)))
+    env_steps = [one.env_steps for one in solved]
+    seeds = f"of {goal.num_seeds} seeds"
+    in_steps = _row(f"{name}, median {seeds}", env_steps, "env steps", goal.good_env_steps)
+    in_seconds = [one.seconds for one in solved]
+    slowest = replace(
+        in_steps, name=f"{name}, slowest {seeds}", median=max(env_steps), target=goal.good_slowest
+    )
+    return [
+        replace(in_steps, tracked=goal.is_tracked),
+        _row(f"{name}, CPU, median {seeds}", in_seconds, "s", goal.good_seconds),
+        slowest,
+    ]
+
+
+def _row(name: str, samples: list[Any], unit: Unit, target: float | None) -> Row:
+    quarter, middle, three_quarters = quantiles(samples, n=4, method="inclusive")
+    spread = three_quarters - quarter
+    return Row(name=name, unit=unit, median=middle, spread=spread, n=len(samples), target=target)
