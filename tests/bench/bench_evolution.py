@@ -52,7 +52,7 @@ from tests.rl.rollouts import draw_rollout
 
 SIZE = 6
 BATCH_SIZE = 128
-TURN = 160
+TURN, TURNS = 160, 16
 CONFIG = DQNConfig(hidden=(32, 32), batch_size=BATCH_SIZE, lr=1e-3, target_tau=1e-3, n_step=1)
 SEARCH = Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, BATCH_SIZE))
 MEMORIES: tuple[MemoryKind, ...] = ("gru", "lstm")
@@ -304,21 +304,14 @@ def seeds_job() -> Row:
     )
 
 
-def seconds_per_env_step(seed: int, *, generation: int = 2_560, episodes: int = 4) -> float:
-    """Run one generation of it, with its evaluation.
-
-    Args:
-        seed: Of everything random.
-        generation: Env steps of one agent.
-        episodes: What each agent plays behind them.
-    """
+def seconds_per_env_step(seed: int) -> float:
+    """Run one generation of it, with its evaluation."""
     with (
         make_envs("LunarLander-v3", 16, seed=seed, mode="sync") as envs,
         make_envs("LunarLander-v3", 16, seed=seed + 100, mode="sync") as eval_envs,
     ):
         population = Population.of(DQN, envs.spec, SEARCH, size=4, seed=seed, config=CONFIG)
         replay = ReplayBuffer(envs.spec, capacity=10_000)
-        turns = generation // TURN
 
         def learn(agent: Agent) -> list[Middleware]:
             collect = mw.collect(agent, envs, steps=TURN)
@@ -326,9 +319,9 @@ def seconds_per_env_step(seed: int, *, generation: int = 2_560, episodes: int = 
 
         with Task() as task:
             task.use(mw.for_each(population, learn))
-            task.use(mw.evaluate(population, eval_envs, every=turns, episodes=episodes))
-            task.use(mw.evolve(population, Tournament(), Mutation(SEARCH), every=turns))
+            task.use(mw.evaluate(population, eval_envs, every=TURNS, episodes=4))
+            task.use(mw.evolve(population, Tournament(), Mutation(SEARCH), every=TURNS))
             started = time.process_time()
-            task.run(max_step=turns)
+            task.run(max_step=TURNS)
             taken = time.process_time() - started
     return taken / float(task.ctx.env_step)

@@ -13,7 +13,6 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
-from statistics import quantiles
 from typing import Any
 
 from ding_lite import Task
@@ -21,8 +20,9 @@ from ding_lite.recipes.plan import Choices, make_plan
 from ding_lite.recipes.recipe import Ingredients
 from ding_lite.rl import make_envs, mean_return
 from ding_lite.rl.envs.vector import EnvsMode
-from tests.bench.harness import Row, Unit
+from tests.bench.harness import Row, row_from_samples
 
+SEEDS = range(5)
 NUM_EVAL_EPISODES = 20
 
 
@@ -40,14 +40,10 @@ class Goal:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings that differ from those of the preset."""
     mode: EnvsMode = "auto"
-    times_in_a_row: int = 1
-    """Evaluations that must reach the target: the best of many noisy ones flatters."""
-    num_seeds: int = 5
     good_env_steps: float | None = None
     good_seconds: float | None = None
     good_slowest: float | None = None
     """Env steps of the slowest seed."""
-    is_tracked: bool = True
 
 
 @dataclass(frozen=True)
@@ -79,8 +75,7 @@ def solve(goal: Goal, seed: int) -> Solved:
             started = time.process_time()
             task.run(max_step=steps)
             seconds += time.process_time() - started
-            evaluations = (mean_return(policy, eval_envs) for _ in range(goal.times_in_a_row))
-            if all(value >= options.target for value in evaluations):
+            if mean_return(policy, eval_envs) >= options.target:
                 return Solved(task.ctx.env_step, seconds)
     return Solved(options.max_env_steps, seconds)
 
@@ -88,22 +83,26 @@ def solve(goal: Goal, seed: int) -> Solved:
 def solved_rows(name: str, goal: Goal) -> list[Row]:
     """Solve a task with each seed, in a process of its own, so that each starts cold."""
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
-        solved = list(pool.map(partial(solve, goal), range(goal.num_seeds)))
-    env_steps = [one.env_steps for one in solved]
-    seeds = f"of {goal.num_seeds} seeds"
-    in_steps = _row(f"{name}, median {seeds}", env_steps, "env steps", goal.good_env_steps)
-    in_seconds = [one.seconds for one in solved]
-    slowest = replace(
-        in_steps, name=f"{name}, slowest {seeds}", median=max(env_steps), target=goal.good_slowest
+        solved = list(pool.map(partial(solve, goal), SEEDS))
+    env_steps, count = [one.env_steps for one in solved], f"{len(SEEDS)} seeds"
+    median = row_from_samples(
+        f"{name}, median of {count}",
+        env_steps,
+        unit="env steps",
+        target=goal.good_env_steps,
+        tracked=True,
     )
-    return [
-        replace(in_steps, tracked=goal.is_tracked),
-        _row(f"{name}, CPU, median {seeds}", in_seconds, "s", goal.good_seconds),
-        slowest,
-    ]
-
-
-def _row(name: str, samples: list[Any], unit: Unit, target: float | None) -> Row:
-    quarter, middle, three_quarters = quantiles(samples, n=4, method="inclusive")
-    spread = three_quarters - quarter
-    return Row(name=name, unit=unit, median=middle, spread=spread, n=len(samples), target=target)
+    seconds = row_from_samples(
+        f"{name}, CPU, median of {count}",
+        [one.seconds for one in solved],
+        unit="s",
+        target=goal.good_seconds,
+    )
+    slowest = replace(
+        median,
+        name=f"{name}, slowest of {count}",
+        median=max(env_steps),
+        target=goal.good_slowest,
+        tracked=False,
+    )
+    return [median, seconds, slowest]
