@@ -69,7 +69,6 @@ def chart(
     *,
     x_label: str = "env steps",
     target: float | None = None,
-    note: str = "",
 ) -> Element:
     """Draw curves over env steps or another quantity; points of short curves show their values."""
     lines = [one.tamed() for one in lines]
@@ -78,8 +77,8 @@ def chart(
         values.append(np.array([target], dtype=float))
     else:
         target = None
-    y_low, y_high = _range(values, at_zero=True)
-    x_low, x_high = _range([one.x for one in lines], at_zero=True)
+    y_low, y_high = _range(values)
+    x_low, x_high = _range([one.x for one in lines])
 
     def place(x: float, y: float) -> tuple[float, float]:
         right, up = (x - x_low) / (x_high - x_low), (y - y_low) / (y_high - y_low)
@@ -109,7 +108,7 @@ def chart(
     for one in lines:
         parts += _curve(one, place)
     said = "; ".join(f"{one.label}: last {spell(float(one.y[-1]))}" for one in lines)
-    return figure(title, _svg(parts, f"{title} over {x_label}. {said}", _HEIGHT), note=note)
+    return figure(title, _svg(parts, f"{title} over {x_label}. {said}", _HEIGHT))
 
 
 def _tame(values: NumpyArray) -> NumpyArray:
@@ -144,11 +143,11 @@ def _svg(parts: Sequence[Element], label: str, height: int) -> Element:
     return tag("svg", title, *parts, viewBox=f"0 0 {_WIDTH} {height}", role="img", aria_label=label)
 
 
-def _range(values: Sequence[NumpyArray], *, at_zero: bool) -> tuple[float, float]:
+def _range(values: Sequence[NumpyArray]) -> tuple[float, float]:
     """Return the bounds of an axis, which begins at 0 if no value is below, and is never empty."""
     low = min(float(part.min()) for part in values)
     high = max(float(part.max()) for part in values)
-    low = min(low, 0.0) if at_zero and low >= 0 else low
+    low = min(low, 0.0)
     if high - low <= max(1e-9 * max(abs(low), abs(high)), 1 / LARGEST):
         room = 0.5 * abs(high) if abs(high) > 1 / LARGEST else 1.0
         return low - room * (low < 0), high + room
