@@ -13,18 +13,7 @@ from ding_lite.cli.main import main
 from ding_lite.cli.options.arguments import searched
 from ding_lite.evolution.search import choice, integer, log_uniform, uniform
 
-QUICK = (
-    "--set",
-    "eval_episodes=1",
-    "--set",
-    "hidden=8,",
-    "--set",
-    "warmup=64",
-    "--set",
-    "turn=16",
-    "--set",
-    "eval_every=96",
-)
+QUICK = "--set eval_episodes=1 --set hidden=8, --set warmup=64 --set turn=16 --set eval_every=96"
 
 pytestmark = pytest.mark.usefixtures("_here")
 
@@ -34,7 +23,7 @@ def test_a_run_ends_with_its_line_of_json(capsys: pytest.CaptureFixture[str]) ->
     searches = ("--search", "lr=1e-4:1e-2:log", "--search", "batch_size=8:16")
     Path("evolved.py").write_text("def tell(metrics, step):\n    print('told', step)\n")
     report = ("--report", "evolved.py:tell")
-    assert main([*words, *searches, *QUICK, *report, "--seed", "3", "--out", "run"]) == 0
+    assert main([*words, *searches, *QUICK.split(), *report, "--seed", "3", "--out", "run"]) == 0
     out, err = capsys.readouterr()
     *told, line = out.splitlines()
     assert told

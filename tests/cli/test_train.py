@@ -75,16 +75,6 @@ def test_settings_have_the_types_that_they_need() -> None:
     assert described["config"]["capacity"] == 1_000
 
 
-def test_a_run_goes_on(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.copytree(whole, "here")
-    assert main(["train", "dqn", "CartPole-v1", "--out", "here", "--resume"]) == 0
-    assert "The run in here had reached its end at 160 env steps." in capsys.readouterr().err
-    assert train("--out", "here", "--resume", steps=240) == 0
-    out, err = capsys.readouterr()
-    assert "The run in here goes on at 160 env steps." in err
-    assert json.loads(out)["env_steps"] == 240
-
-
 def test_a_checkpoint_of_another_version_is_reported_in_a_sentence(
     whole: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

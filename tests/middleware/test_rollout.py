@@ -14,8 +14,7 @@ from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError
 from ding_lite.rl import A2C, PPO, A2CConfig, PPOConfig, ReplayBuffer, Rollout, make_envs
 from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.policies.dqn import DQN, DQNConfig
-from ding_lite.runtime.context import Context
+from ding_lite.rl.policies.dqn import DQN
 from ding_lite.runtime.task import Task
 from ding_lite.testing import run_step
 
@@ -121,44 +120,6 @@ def test_a_policy_that_cannot_say_how_likely_it_acted_is_refused(policy: DQN, en
     collect: Any = mw.collect
     with pytest.raises(ConfigError, match="DQN has no `explore` method"):
         collect(policy, envs, unroll=4)
-
-
-@pytest.mark.parametrize("how", [{"steps": 24}, {"unroll": 7}], ids=["steps", "unroll"])
-def test_collecting_goes_on_exactly_where_it_was_saved(how: dict[str, Any], envs: Envs) -> None:
-    def prepared(seen: list[Context]) -> tuple[Task, dict[str, Any]]:
-        envs, policy = make_envs("CartPole-v1", 3, seed=1), made.clone()
-        task = Task()
-        task.use(mw.collect(policy, envs, **how))
-        task.use(mw.train(policy))
-        task.use(lambda ctx: seen.append(Context(ctx)))
-        return task, {"task": task, "policy": policy, "envs": envs}
-
-    made: Any = (
-        DQN(envs.spec, DQNConfig(n_step=4, epsilon_end=1.0))
-        if "steps" in how
-        else A2C(envs.spec, A2CConfig(hidden=(16,)))
-    )
-    expected: list[Context] = []
-    task, parts = prepared(expected)
-    with task:
-        task.run(max_step=12)
-        state = {name: part.state_dict() for name, part in parts.items()}
-        task.run(max_step=12)
-
-    seen: list[Context] = []
-    task, parts = prepared(seen)
-    with task:
-        for name, part in parts.items():
-            part.load_state_dict(state[name])
-        task.run(max_step=12)
-    for one, other in zip(seen, expected[12:], strict=True):
-        assert one.metrics == other.metrics
-        assert (one.env_step, one.train_iter) == (other.env_step, other.train_iter)
-        found, wanted = (
-            x.transitions if "steps" in how else x.trajectories[0] for x in (one, other)
-        )
-        for name in type(wanted).__slots__:
-            np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
 
 
 # -- train ---------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from easydict import EasyDict
 from gymnasium.spaces import Box, Discrete
 
 import ding_lite
@@ -202,20 +201,9 @@ def test_options_win_over_a_preset() -> None:
     assert plan(num_envs=2).options.num_envs == 2
 
 
-def test_a_smoke_run_is_short() -> None:
-    assert plan(smoke=True).options.max_env_steps == 2_000
-    assert plan(smoke=True, max_env_steps=30).options.max_env_steps == 30
-
-
 def test_an_environment_without_a_threshold_has_no_target() -> None:
     options = plan("Pendulum-v1").options
     assert (options.target, options.goal) == (math.inf, None)
-
-
-def test_settings_may_be_an_easydict() -> None:
-    found = plan(settings=EasyDict(lr=0.5, hidden=[8, 8], double=False))
-    assert (found.policy_config.lr, found.policy_config.hidden) == (0.5, (8, 8))
-    assert found.policy_config.double is False
 
 
 def test_steps_are_as_many_as_updates_need() -> None:
@@ -258,20 +246,6 @@ def test_what_a_setting_is_called_elsewhere_is_understood(
 ) -> None:
     with pytest.raises(ConfigError, match=f'"{setting}". Did you mean "{meant}"'):
         make_plan(name, "Pendulum-v1", {setting: 0.1}, Choices())
-
-
-@pytest.mark.parametrize(
-    ("choices", "said"),
-    [
-        ({"seed": -1}, "`seed` is -1"),
-        ({"num_envs": 0}, "`num_envs` is 0"),
-        ({"max_env_steps": 0}, "`max_env_steps` is 0"),
-        ({"resume": True}, "`resume` goes on with the run in `out`"),
-    ],
-)
-def test_options_out_of_range_are_refused(choices: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        plan(**choices)
 
 
 def test_an_unknown_policy_or_environment_is_refused() -> None:

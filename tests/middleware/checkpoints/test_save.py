@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -47,26 +46,6 @@ def test_it_saves_every_so_many_steps_and_at_the_end(policy: DQN, tmp_path: Path
 
     assert steps == [None, None, None, 2, 2, 2, 5, 5]  # it saves behind the step
     assert saved_step(tmp_path) == 7
-
-
-def test_a_policy_goes_on_from_it_exactly(policy, envs, replay, tmp_path) -> None:
-    with Task() as task:
-        task.use(mw.collect(policy, envs, steps=4))
-        task.use(mw.add_to(replay))
-        task.use(mw.train(policy, replay))
-        task.use(mw.checkpoint(policy, tmp_path, every=1_000))
-        task.run(max_step=40)
-
-    saved = load_checkpoint(tmp_path)
-    other = DQN(envs.spec, policy.config)
-    other.load_state_dict(saved.state)
-    counters = {name: saved.meta[name] for name in ("total_step", "env_step", "train_iter")}
-    assert counters == {"total_step": 39, "env_step": 160, "train_iter": 39}
-
-    batch = replay.sample(8)
-    assert other.learn(batch) == policy.learn(batch)
-    obs = np.ones((50, 4), dtype=np.float32)
-    np.testing.assert_array_equal(other.act(obs), policy.act(obs))
 
 
 def test_ctrl_c_ends_the_step_and_then_saves(policy: DQN, tmp_path: Path) -> None:

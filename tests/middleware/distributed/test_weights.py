@@ -276,19 +276,6 @@ def test_an_evaluator_may_wait_for_a_new_version_in_each_step() -> None:
     assert seen == sorted(set(seen))
 
 
-def test_a_wait_for_a_new_version_ends_with_the_job() -> None:
-    policy = make_dqn(0.0)
-
-    def main() -> None:
-        with Task() as task:
-            task.use(lambda ctx: setattr(ctx, "finish", True), "learner")
-            task.use(mw.fetch_weights(policy, wait_for_new=True, timeout=None), "collector")
-            task.run()
-
-    star(main)
-    assert value_of(policy) == 0.0
-
-
 def test_a_wait_for_a_new_version_in_vain_is_an_error() -> None:
     with pytest.raises(DeadlineExceeded, match=r"newer than 3 has arrived within 0.05 s"):
         fetching(

@@ -38,14 +38,6 @@ def test_a_run_gets_rows_events_a_curve_and_a_line(
     assert "40/40 env steps" in capsys.readouterr().err
 
 
-def test_a_quiet_run_has_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = Options(env="E", target=9.0, max_env_steps=40, out=tmp_path, quiet=True)
-    with Run("mine", options) as run, Task() as task:
-        task.use(learn).use(mw.report(run, every=5))
-        task.run(max_step=10)
-    assert capsys.readouterr().err == ""
-
-
 def test_a_directory_is_enough_and_goes_on_from_reports_that_were_used_one_by_one(
     tmp_path: Path,
 ) -> None:

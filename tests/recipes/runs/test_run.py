@@ -190,12 +190,6 @@ def test_a_run_without_a_target_is_neither_solved_nor_not(
     assert "target" not in said
 
 
-def test_a_quiet_run_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with Run("mine", options(), quiet=True) as run:
-        run.explain(run.judge(make_policy()))
-    assert capsys.readouterr() == ("", "")
-
-
 def test_runs_that_begin_at_once_get_numbers_of_their_own() -> None:
     with ThreadPoolExecutor(8) as pool:
         runs = list(pool.map(lambda _: Run("mine", options()), range(40)))
