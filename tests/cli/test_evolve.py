@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
@@ -59,11 +58,3 @@ def test_what_is_searched_is_read_as_it_is_written() -> None:
         "gamma": uniform(0.9, 0.99),
         "loss": choice("huber", "mse"),
     }
-
-
-@pytest.mark.parametrize(
-    "word", ["lr", "lr=", "lr=1e-4", "lr=1:2:3", "lr=a:b", "=1:2", "lr=1e-4:log", "loss=mse|"]
-)
-def test_what_cannot_be_searched_is_refused(word: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="LOW:HIGH"):
-        searched(word)

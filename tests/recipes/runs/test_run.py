@@ -298,14 +298,6 @@ def test_a_run_that_was_killed_before_it_had_its_settings_begins_anew(
     assert json.loads((run.directory / "config.json").read_text())["example"] == "mine"
 
 
-def test_a_checkpoint_without_its_settings_is_refused(tmp_path: Path) -> None:
-    with Run("mine", options(out=tmp_path)) as run:
-        train_a_little(run)
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"its config\.json is missing or damaged"):
-        Run("mine", options(out=tmp_path, resume=True)).__enter__()
-
-
 @pytest.mark.parametrize(
     ("program", "changes", "config", "said"),
     [
