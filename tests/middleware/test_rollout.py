@@ -104,24 +104,6 @@ def test_episodes_are_reported_as_with_transitions(a2c: A2C) -> None:
     assert rows[-1]["episodes"] > 20
 
 
-def test_exactly_one_of_steps_and_unroll_is_given(a2c: A2C, envs: Envs) -> None:
-    collect: Any = mw.collect
-    with pytest.raises(ConfigError, match="Neither `steps` nor `unroll` was given"):
-        collect(a2c, envs)
-    with pytest.raises(ConfigError, match="`unroll` is 4, and `steps` was given too"):
-        collect(a2c, envs, steps=4, unroll=4)
-    with pytest.raises(ConfigError, match="`unroll` is 4, and `epsilon` was given too"):
-        collect(a2c, envs, unroll=4, epsilon=lambda _: 0.1)
-    with pytest.raises(ConfigError, match="`unroll` is 0"):
-        collect(a2c, envs, unroll=0)
-
-
-def test_a_policy_that_cannot_say_how_likely_it_acted_is_refused(policy: DQN, envs: Envs) -> None:
-    collect: Any = mw.collect
-    with pytest.raises(ConfigError, match="DQN has no `explore` method"):
-        collect(policy, envs, unroll=4)
-
-
 # -- train ---------------------------------------------------------------------------------
 
 
@@ -149,19 +131,6 @@ def test_nothing_is_learned_while_others_are_waited_for(a2c: A2C, envs: Envs) ->
     rollout = rollout_of(a2c, envs, 4)
     ctx, _ = run_step(mw.train(a2c), trajectories=[rollout], warming_up=True)
     assert ctx.train_iter == a2c.train_iter == 0
-
-
-def test_a_replay_and_several_updates_are_refused_for_policies_that_learn_from_rollouts(
-    a2c: A2C, replay: ReplayBuffer
-) -> None:
-    with pytest.raises(ConfigError, match=r"A2C learns from the rollouts .* `replay` was given"):
-        mw.train(a2c, replay)
-    with pytest.raises(
-        ConfigError, match=r"A2C learns from the rollouts .* `batch_size` was given"
-    ):
-        mw.train(a2c, batch_size=8)
-    with pytest.raises(ConfigError, match="`updates` is 2, but how many updates A2C makes"):
-        mw.train(a2c, updates=2)
 
 
 def test_a_policy_without_a_batch_size_is_asked_for_one(envs: Envs, replay: ReplayBuffer) -> None:

@@ -474,11 +474,3 @@ def test_the_best_is_never_a_child_that_has_inherited_its_fitness(population, ev
 def test_evolution_without_evaluation_is_an_error_with_advice(population: Population) -> None:
     with pytest.raises(ConfigError, match="Put `evaluate` before `evolve`"):
         run_step(mw.evolve(population, Tournament(), Mutation(), every=1))
-
-
-def test_arguments_in_the_wrong_order_are_refused(population: Population) -> None:
-    wrong: Any = mw.evolve
-    with pytest.raises(ConfigError, match="has no `select` method"):
-        wrong(population, Mutation(), Tournament(), every=1)
-    with pytest.raises(ConfigError, match='Unknown key "alpha"'):
-        mw.evolve(population, Tournament(), Mutation(Search(alpha=integer(1, 2))), every=1)

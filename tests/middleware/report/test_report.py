@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from ding_lite import Task, middleware as mw
-from ding_lite.errors import ConfigError
 from ding_lite.recipes import Options, Run
 from ding_lite.runtime.context import Context
 
@@ -60,8 +59,3 @@ def test_a_directory_is_enough_and_goes_on_from_reports_that_were_used_one_by_on
     assert names_in(tmp_path) == FILES
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [row["env_step"] for row in rows] == [20, 40, 60]
-
-
-def test_what_is_no_run_and_no_function_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"a function was expected, .*, or a run or its direct"):
-        mw.report(3, every=1)  # type: ignore[arg-type]
