@@ -12,6 +12,7 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
+from ding_lite.middleware.report.evolution import families
 from ding_lite.middleware.report.log import spell
 from ding_lite.rl.batch import NumpyArray
 
@@ -175,8 +176,7 @@ def family(lives: Sequence[Mapping[str, Any]]) -> Element:
     """Draw the lineage of a population: columns are generations, rows places, colours families."""
     at = {(life["generation"], life["id"]): life["place"] for life in lives}
     parents = {life["id"]: life["parent"] for life in lives}
-    first = {number: _ancestor(number, parents) for number in parents}
-    colors = {number: k % NUM_COLORS for k, number in enumerate(sorted(set(first.values())))}
+    family_of = families(parents)
     generations = max(life["generation"] for life in lives)
     best: dict[int, float] = {}
     for life in lives:
@@ -186,7 +186,7 @@ def family(lives: Sequence[Mapping[str, Any]]) -> Element:
     parts: list[Element] = []
     circles: list[Element] = []
     for life in lives:
-        color, number = f"c{colors[first[life['id']]]}", life["generation"]
+        color, number = f"c{family_of[life['id']] % NUM_COLORS}", life["generation"]
         right, down = _ROW + across * number, _ROW * (life["place"] + 0.7)
         before = at.get((number - 1, life["id"]), at.get((number - 1, life["parent"])))
         if before is not None:
@@ -206,12 +206,3 @@ def family(lives: Sequence[Mapping[str, Any]]) -> Element:
     note = "A row a place, a column a generation, a colour a family. Large: the best of a "
     note += "generation; dashed: something was mutated."
     return figure("Lineage", _svg([*parts, *circles], label, height), note=note)
-
-
-def _ancestor(number: int, parents: Mapping[int, int | None]) -> int:
-    seen: set[int] = set()
-    parent = parents.get(number)
-    while parent is not None and number not in seen:  # a damaged file may contain a cycle
-        seen.add(number)
-        number, parent = parent, parents.get(parent)
-    return number
