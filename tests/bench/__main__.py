@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ding_lite.settings import limit_torch_threads
 from tests.bench import history
-from tests.bench.harness import Row
+from tests.bench.harness import ROOT, Row
 
 HERE = Path(__file__).resolve().parent
 
@@ -82,7 +82,7 @@ def run_benchmarks(names: list[str], folder: Path | None = None) -> int:
     folder = folder if names else history.FOLDER
     if folder is not None and rows:
         run = history.new_run(rows, load)
-        print(f"Kept in {run.save(folder).relative_to(history.ROOT)}")
+        print(f"Kept in {run.save(folder).relative_to(ROOT)}")
         history.write_page(run, folder)
     return 0
 
@@ -92,7 +92,7 @@ def measure_in_new_process(name: str) -> dict[str, Row] | None:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "rows.json"
         command = [sys.executable, "-m", "tests.bench", "measure", name, str(out)]
-        if subprocess.run(command, cwd=history.ROOT).returncode:
+        if subprocess.run(command, cwd=ROOT).returncode:
             return None
         return {f"{name}: {row['name']}": Row(**row) for row in json.loads(out.read_text())}
 

@@ -29,8 +29,7 @@ from ding_lite.evolution import (
 from ding_lite.rl import DQN, DQNConfig, ReplayBuffer, make_envs
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.testing import run_step
-from tests.bench.harness import Row, compare, row_from_samples
-from tests.bench.history import ROOT
+from tests.bench.harness import ROOT, Row, compare, row_from_samples
 
 MAX_SAMPLE_RATIO = 1.5
 MAX_SHARE_OF_ONE = 1.0 / 1.6

@@ -6,11 +6,8 @@ import os
 import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 
-from tests.bench.harness import Row, measure
-
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.bench.harness import ROOT, Row, measure
 
 
 def run() -> list[Row]:

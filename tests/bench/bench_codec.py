@@ -131,8 +131,3 @@ def state(name: str, nbytes: int, *, number: int) -> list[Row]:
             baseline_name="warm memcpy",
         ),
     ]
-
-
-if __name__ == "__main__":
-    for row in run():
-        print(row)

@@ -121,8 +121,3 @@ def random_batch(size: int) -> dict[str, Tensor]:
         "truncated": torch.zeros(size, dtype=torch.bool),
         "num_steps": torch.full((size,), 3, dtype=torch.int32),
     }
-
-
-if __name__ == "__main__":
-    for row in run():
-        print(row)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,12 +48,12 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.testing import run_step
 from tests.bench.bench_dqn_update import PlainDQN, random_batch
-from tests.bench.harness import Row, measure, row_from_samples, sample_pairs
+from tests.bench.harness import Row, compare, measure, row_from_samples, sample_pairs
 from tests.rl.rollouts import draw_rollout
 
 SIZE = 6
 BATCH_SIZE = 128
-TURN = 160
+TURN, TURNS = 160, 16
 CONFIG = DQNConfig(hidden=(32, 32), batch_size=BATCH_SIZE, lr=1e-3, target_tau=1e-3, n_step=1)
 SEARCH = Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, BATCH_SIZE))
 MEMORIES: tuple[MemoryKind, ...] = ("gru", "lstm")
@@ -115,24 +116,8 @@ def actors_and_critics(kind: Callable[..., DDPG | SAC]) -> Row:
     spec = make_envs("Pendulum-v1", 1).spec
     config = replace(kind(spec).config, hidden=(32, 32), batch_size=BATCH_SIZE)
     policies = [kind(spec, replace(config, seed=seed)) for seed in range(SIZE)]
-    stack, batch = make_stack(policies[0], SIZE), box_batch(spec)
-    one = Transitions(*(getattr(batch, field.name)[:BATCH_SIZE] for field in fields(batch)))
-
-    def together() -> None:
-        stack.learn(policies, [BATCH_SIZE] * SIZE, [16] * SIZE, lambda count: batch)
-
-    def alone() -> None:
-        for _ in range(16):
-            policies[0].learn(one)
-
-    name = type(policies[0]).__name__
-    mine, theirs = sample_pairs(together, alone, number=2)
-    return row_from_samples(
-        f"update of {SIZE} {name}s, hidden 32x32, batch {BATCH_SIZE}, per agent",
-        [seconds / (SIZE * 16) for seconds in mine],
-        baseline=[seconds / 16 for seconds in theirs],
-        baseline_name=f"{name}.learn, one agent",
-    )
+    name = f"{type(policies[0]).__name__}s, hidden 32x32"
+    return against_one_after_the_other(name, policies, box_batch(spec))
 
 
 def own_actors_and_critics() -> Row:
@@ -153,7 +138,8 @@ def own_actors_and_critics() -> Row:
         SAC(spec, replace(config, seed=seed), actor=lambda _: mlp(3, 2), critic=Critic)
         for seed in range(SIZE)
     ]
-    return against_one_after_the_other("SAC", policies, box_batch(spec))
+    name = "SACs with modules of a user, 64x64"
+    return against_one_after_the_other(name, policies, box_batch(spec), MAX_MODULE_RATIO)
 
 
 def box_batch(spec: EnvSpec) -> Transitions:
@@ -178,7 +164,8 @@ def modules(spec: EnvSpec) -> Row:
     ]
     one = Transitions(**random_batch(BATCH_SIZE))
     batch = Transitions(*(torch.cat([getattr(one, field.name)] * SIZE) for field in fields(one)))
-    return against_one_after_the_other("DQN", policies, batch)
+    name = "DQNs with modules of a user, 64x64"
+    return against_one_after_the_other(name, policies, batch, MAX_MODULE_RATIO)
 
 
 def from_rollouts(
@@ -213,14 +200,14 @@ def from_rollouts(
         for policy, its in zip(policies, rollouts, strict=True):
             policy.learn(its)
 
-    mine, theirs = sample_pairs(together, alone, number=1 if memory else 8)
     more = " with modules of a user" if own else f" with a {memory.upper()}" if memory else ""
-    name = f"{type(policies[0]).__name__}s{more}, 64x64"
-    return row_from_samples(
-        f"rollout of 256 env steps of {SIZE} {name}, per agent",
-        [seconds / SIZE for seconds in mine],
-        baseline=[seconds / SIZE for seconds in theirs],
+    return compare(
+        f"rollout of 256 env steps of {SIZE} {type(policies[0]).__name__}s{more}, 64x64, per agent",
+        together,
+        alone,
         baseline_name="the same agents, one after the other",
+        number=1 if memory else 8,
+        per=SIZE,
     )
 
 
@@ -233,7 +220,7 @@ def mlp(num_inputs: int, num_outputs: int) -> nn.Module:
 
 
 def against_one_after_the_other(
-    name: str, policies: Sequence[DQN | SAC], batch: Transitions
+    name: str, policies: Sequence[Any], batch: Transitions, target: float | None = None
 ) -> Row:
     """Compare batched updates with those of the same agents, one after the other."""
     stack = make_stack(policies[0], SIZE)
@@ -247,13 +234,14 @@ def against_one_after_the_other(
             for _ in range(16):
                 policy.learn(one)
 
-    mine, theirs = sample_pairs(together, alone, number=2)
-    return row_from_samples(
-        f"update of {SIZE} {name}s with modules of a user, 64x64, batch {BATCH_SIZE}, per agent",
-        [seconds / (SIZE * 16) for seconds in mine],
-        baseline=[seconds / (SIZE * 16) for seconds in theirs],
+    return compare(
+        f"update of {SIZE} {name}, batch {BATCH_SIZE}, per agent",
+        together,
+        alone,
         baseline_name="the same agents, one after the other",
-        target=MAX_MODULE_RATIO,
+        number=2,
+        per=SIZE * 16,
+        target=target,
     )
 
 
@@ -304,21 +292,14 @@ def seeds_job() -> Row:
     )
 
 
-def seconds_per_env_step(seed: int, *, generation: int = 2_560, episodes: int = 4) -> float:
-    """Run one generation of it, with its evaluation.
-
-    Args:
-        seed: Of everything random.
-        generation: Env steps of one agent.
-        episodes: What each agent plays behind them.
-    """
+def seconds_per_env_step(seed: int) -> float:
+    """Run one generation of it, with its evaluation."""
     with (
         make_envs("LunarLander-v3", 16, seed=seed, mode="sync") as envs,
         make_envs("LunarLander-v3", 16, seed=seed + 100, mode="sync") as eval_envs,
     ):
         population = Population.of(DQN, envs.spec, SEARCH, size=4, seed=seed, config=CONFIG)
         replay = ReplayBuffer(envs.spec, capacity=10_000)
-        turns = generation // TURN
 
         def learn(agent: Agent) -> list[Middleware]:
             collect = mw.collect(agent, envs, steps=TURN)
@@ -326,14 +307,9 @@ def seconds_per_env_step(seed: int, *, generation: int = 2_560, episodes: int = 
 
         with Task() as task:
             task.use(mw.for_each(population, learn))
-            task.use(mw.evaluate(population, eval_envs, every=turns, episodes=episodes))
-            task.use(mw.evolve(population, Tournament(), Mutation(SEARCH), every=turns))
+            task.use(mw.evaluate(population, eval_envs, every=TURNS, episodes=4))
+            task.use(mw.evolve(population, Tournament(), Mutation(SEARCH), every=TURNS))
             started = time.process_time()
-            task.run(max_step=turns)
+            task.run(max_step=TURNS)
             taken = time.process_time() - started
     return taken / float(task.ctx.env_step)
-
-
-if __name__ == "__main__":
-    for row in run():
-        print(row)

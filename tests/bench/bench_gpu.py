@@ -315,8 +315,3 @@ def square_rollout(batch_size: int) -> Rollout:
         for name in ("obs", "action", "reward", "terminated", "truncated", "log_prob")
     }
     return replace(rollout, **given, last_obs=np.zeros((side, 4), dtype=np.float32))
-
-
-if __name__ == "__main__":
-    for row in run():
-        print(row)

@@ -10,16 +10,9 @@ is such a process too; and a fresh interpreter, which is what most programs star
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
-from typing import Any
 
-from tests.bench.harness import Row, row_from_samples
+from tests.bench.harness import Row, row_from_samples, run_program
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 REPEATS = 5
 
 EXCHANGE = """
@@ -161,8 +154,8 @@ def exchange() -> list[Row]:
     """Time 8 nodes, each of which emits 1,000 events to the 7 others and waits for theirs."""
     ours, theirs = [], []
     for _ in range(REPEATS):
-        theirs.append(said_by(BARE_EXCHANGE))
-        ours.append(said_by(EXCHANGE))
+        theirs.append(json.loads(run_program(BARE_EXCHANGE)))
+        ours.append(json.loads(run_program(EXCHANGE)))
     name = "8 nodes in a mesh, 1,000 events of 100 B from each to all"
     whole = row_from_samples(
         f"{name}: call to result",
@@ -183,9 +176,9 @@ def memory() -> list[Row]:
     """Compare idle nodes with idle processes that have imported torch and gymnasium."""
     ours, forked, fresh = [], [], []
     for _ in range(REPEATS):
-        forked.append(said_by(BARE_MEMORY, "forkserver"))
-        fresh.append(said_by(BARE_MEMORY, "spawn"))
-        ours.append(said_by(OUR_MEMORY))
+        forked.append(json.loads(run_program(BARE_MEMORY, "forkserver")))
+        fresh.append(json.loads(run_program(BARE_MEMORY, "spawn")))
+        ours.append(json.loads(run_program(OUR_MEMORY)))
     own, own_forked = ([mean(run, 0) for run in runs] for runs in (ours, forked))
     share, share_fresh = ([mean(run, 1) for run in runs] for runs in (ours, fresh))
     return [
@@ -210,23 +203,3 @@ def memory() -> list[Row]:
 def mean(processes: list[list[float]], column: int) -> float:
     """Return the mean over the processes of a run."""
     return sum(process[column] for process in processes) / len(processes)
-
-
-def said_by(source: str, *arguments: str) -> Any:
-    """Run a program and return what it has printed."""
-    with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "program.py"
-        program.write_text(source)
-        finished = subprocess.run(
-            [sys.executable, str(program), *arguments],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-    return json.loads(finished.stdout)
-
-
-if __name__ == "__main__":
-    for row in run():
-        print(row)

@@ -1,45 +1,37 @@
 """The cost of A2C, PPO and IMPALA: CartPole solved, an update, and the formulas beneath.
 
-Solved means that 20 greedy episodes return 475 on average. Evaluation is in neither count. The
-settings are the defaults, those of `ding-lite train`. Stable-Baselines3 solves the same, with its
-zoo's values and the same seeds, where it is installed.
+The settings of the solved tasks are those of `ding-lite train`.
 """
 
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from functools import partial
-from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 import torch
 
-from ding_lite import Task, middleware as mw
-from ding_lite.recipes.plan import Choices, make_plan
-from ding_lite.rl import PPO, PPOConfig, Rollout, gae, make_envs, mean_return, vtrace
-from tests.bench.harness import Row, compare, row_from_samples
-from tests.bench.on_policy_peers import (
-    Solved,
-    TutorialPPO,
-    plain_gae,
-    plain_vtrace,
-    sb3_solve,
-    sb3_version,
-)
+from ding_lite.rl import PPO, PPOConfig, Rollout, gae, make_envs, vtrace
+from tests.bench.harness import Row, compare
+from tests.bench.on_policy_peers import TutorialPPO, plain_gae, plain_vtrace
+from tests.bench.solving import Goal, solved_rows
 
-SEEDS = range(5)
-TARGET = 475.0
-EVAL_EVERY = 512
-MAX_ENV_STEPS = 50_000
-NUM_EVAL_EPISODES = 20
-GOALS = {"ppo": (12_000, 1.4), "a2c": (10_000, 1.0), "impala": (None, None)}
-"""Env steps and seconds of CPU that are good enough."""
-MAX_SLOWEST = 40_000
+GOALS = {
+    name: Goal(
+        policy=name,
+        env_id="CartPole-v1",
+        eval_every=512,
+        max_env_steps=50_000,
+        good_env_steps=good_env_steps,
+        good_seconds=good_seconds,
+        good_slowest=40_000,
+    )
+    for name, good_env_steps, good_seconds in (
+        *(("ppo", 12_000, 1.4), ("a2c", 10_000, 1.0), ("impala", None, None)),
+    )
+}
 MAX_UPDATE_RATIO = 0.7
 MAX_OWN_RATIO = 0.65
 MAX_FORMULA_RATIO = 1.3
@@ -49,80 +41,9 @@ def run() -> list[Row]:
     """Solve CartPole with each policy; compare updates and formulas."""
     rows = [formula(shape, name) for shape in ((128, 64), (20, 32)) for name in FORMULAS]
     rows += [update(64, 64), update(64, 256), update(64, 64, is_own=True)]
-    for name in GOALS:
-        rows += solved_rows(name)
+    for name, goal in GOALS.items():
+        rows += solved_rows(f"{name.upper()}, {goal.env_id} solved", goal)
     return rows
-
-
-def solved_rows(name: str) -> list[Row]:
-    """Reach the goal with each seed, and let others do so."""
-    solved = in_processes(solve, name)
-    env_steps = [one.env_steps for one in solved]
-    good_env_steps, good_seconds = GOALS[name]
-    named = f"{name.upper()}, CartPole-v1 solved"
-    rows = [
-        row_from_samples(
-            f"{named}, median of {len(SEEDS)} seeds",
-            env_steps,
-            unit="env steps",
-            target=good_env_steps,
-            tracked=True,
-        ),
-        row_from_samples(
-            f"{named}, CPU, median of {len(SEEDS)} seeds",
-            [one.seconds for one in solved],
-            unit="s",
-            target=good_seconds,
-        ),
-    ]
-    slowest = replace(rows[0], name=f"{named}, slowest of {len(SEEDS)} seeds", tracked=False)
-    rows.append(replace(slowest, median=max(env_steps), target=MAX_SLOWEST))
-    version = sb3_version()
-    if version is not None and name != "impala":
-        theirs = in_processes(solve_elsewhere, name)
-        rows += [
-            row_from_samples(
-                f"{named} by SB3 {version}", [one.env_steps for one in theirs], unit="env steps"
-            ),
-            row_from_samples(
-                f"{named} by SB3 {version}, CPU", [one.seconds for one in theirs], unit="s"
-            ),
-        ]
-    return rows
-
-
-def in_processes(solve_one: Callable[[str, int], Solved], name: str) -> list[Solved]:
-    """Solve with each seed in a process of its own, so that each starts cold."""
-    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
-        return list(pool.map(solve_one, [name] * len(SEEDS), SEEDS))
-
-
-def solve(name: str, seed: int) -> Solved:
-    """Train until solved; an unsolved goal counts as the most env steps it was given."""
-    plan = make_plan(name, "CartPole-v1", {}, Choices(seed=seed))
-    envs = make_envs("CartPole-v1", plan.options.num_envs, seed=seed)
-    eval_envs = make_envs("CartPole-v1", NUM_EVAL_EPISODES, seed=1_000_000 + seed)
-    policy: Any = plan.recipe.policy(envs.spec, plan.policy_config)
-    unroll = plan.settings["unroll"]
-    steps = max(1, round(EVAL_EVERY / (unroll * envs.num_envs)))
-    seconds, env_steps = 0.0, 0
-
-    with Task() as task:
-        task.use(mw.collect(policy, envs, unroll=unroll))
-        task.use(mw.train(policy))
-        while env_steps < MAX_ENV_STEPS:
-            started = time.process_time()
-            task.run(max_step=steps)
-            seconds += time.process_time() - started
-            env_steps = task.ctx.env_step
-            if mean_return(policy, eval_envs) >= TARGET:
-                return Solved(env_steps, seconds)
-    return Solved(MAX_ENV_STEPS, seconds)
-
-
-def solve_elsewhere(name: str, seed: int) -> Solved:
-    """Let Stable-Baselines3 do the same."""
-    return sb3_solve(name, seed, target=TARGET, eval_every=EVAL_EVERY, max_env_steps=MAX_ENV_STEPS)
 
 
 def update(width: int, batch_size: int, *, is_own: bool = False) -> Row:
@@ -205,8 +126,3 @@ FORMULAS: dict[str, tuple[Callable[..., object], Callable[..., object], bool]] =
     "GAE": (partial(gae, gae_lambda=0.95), plain_gae, False),
     "V-trace": (vtrace, plain_vtrace, True),
 }
-
-
-if __name__ == "__main__":
-    for row in run():
-        print(row)

@@ -9,18 +9,12 @@ engine `local`. Without Ray, which is an extra, there is nothing to measure.
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import subprocess
-import sys
-import tempfile
 from collections import defaultdict
 from importlib.util import find_spec
-from pathlib import Path
 
-from tests.bench.harness import Row, row_from_samples
+from tests.bench.harness import Row, row_from_samples, run_program
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 REPEATS = 5
 PROGRAM = """
 import json, os, signal, sys, threading, time
@@ -162,25 +156,10 @@ def run() -> list[Row]:
 def measure(repeats: int) -> dict[str, list[float]]:
     """Run the program in a folder of its own, and gather what it prints."""
     environ = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    environ |= {"PYTHONPATH": str(ROOT), "RAY_LOG_TO_DRIVER": "0"}
+    environ["RAY_LOG_TO_DRIVER"] = "0"
     samples: dict[str, list[float]] = defaultdict(list)
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "program.py").write_text(PROGRAM)
-        finished = subprocess.run(
-            [sys.executable, "program.py", str(repeats)],
-            cwd=folder,
-            env={**os.environ, **environ},
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-    for line in finished.stdout.splitlines():
+    for line in run_program(PROGRAM, str(repeats), **environ).splitlines():
         if line.startswith("{"):
             for name, seconds in json.loads(line).items():
                 samples[name].append(seconds)
     return samples
-
-
-if __name__ == "__main__":
-    for row in run():
-        print(row)

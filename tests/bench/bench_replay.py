@@ -1,4 +1,4 @@
-"""The cost of adding to and sampling from a replay, beside bare numpy and other libraries."""
+"""The cost of adding to and sampling from a replay, beside bare numpy."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from dataclasses import fields
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium.spaces import Box, Discrete
 
 from ding_lite.rl import EnvSpec, ReplayBuffer, Transitions, make_envs
 from ding_lite.rl.envs.vector import EnvsMode
-from tests.bench import replay_peers
 from tests.bench.harness import Row, compare
 
 CAPACITY = 1_000_000
@@ -34,7 +32,7 @@ def vector_rows() -> list[Row]:
     full, few = some(CAPACITY), some(NUM_ADDED)
     replay.add(full)
     ring = BareRing(full)
-    rows = [
+    return [
         compare(
             f"replay: add {NUM_ADDED}, capacity 1e6",
             lambda: replay.add(few),
@@ -53,25 +51,6 @@ def vector_rows() -> list[Row]:
             tracked=True,
         ),
     ]
-    for peer in replay_peers.uniform(full, few, batch_size=BATCH_SIZE):
-        rows += [
-            compare(
-                f"replay: add {NUM_ADDED}, beside {peer.name}",
-                lambda: replay.add(few),
-                peer.add,
-                baseline_name=peer.version,
-                number=100,
-            ),
-            compare(
-                f"replay: sample {BATCH_SIZE}, beside {peer.name}",
-                lambda: replay.sample(BATCH_SIZE),
-                peer.sample,
-                baseline_name=peer.version,
-                number=100,
-                target=1.0,
-            ),
-        ]
-    return rows
 
 
 class BareRing:
@@ -233,9 +212,3 @@ def some(count: int) -> Transitions:
         truncated=np.zeros(count, dtype=np.bool_),
         num_steps=np.ones(count, dtype=np.int32),
     )
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    for row in run():
-        print(row)

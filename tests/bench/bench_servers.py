@@ -127,8 +127,3 @@ def gradients() -> tuple[list[float], list[float]] | None:
 def flat_weights(policy: Any) -> torch.Tensor:
     """Join all numbers of a policy."""
     return torch.cat([weights.flatten() for weights in policy.weights().values()])
-
-
-if __name__ == "__main__":
-    for row in run():
-        print(row)

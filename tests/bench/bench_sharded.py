@@ -15,7 +15,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -28,9 +27,8 @@ from ding_lite.parallel.router.group import Group
 from ding_lite.rl import PrioritizedReplay, Replay, Transitions, make_envs
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from tests.bench.bench_replay import NUM_ADDED, some
-from tests.bench.harness import Row, compare, row_from_samples
+from tests.bench.harness import ROOT, Row, compare, row_from_samples
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 CAPACITY, BATCH_SIZE, NUM_SAMPLES, SAMPLES_AT_ONCE = 100_000, 256, 100, 16
 SPEC = make_envs("CartPole-v1", 1).spec
 ROLES = ["learner", "collector", "collector"]
@@ -142,10 +140,6 @@ def sample(shards: ShardedReplay, prefetch: int) -> list[float]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        torch.set_num_threads(1)
-        results: list[Any] = Parallel.runner(3, "mesh", roles=ROLES)(main, sys.argv[1] == "busy")
-        print(json.dumps(results))
-    else:
-        for row in run():
-            print(row)
+    torch.set_num_threads(1)
+    results: list[Any] = Parallel.runner(3, "mesh", roles=ROLES)(main, sys.argv[1] == "busy")
+    print(json.dumps(results))

@@ -22,8 +22,8 @@ from statistics import fmean
 from time import monotonic
 
 from ding_lite.parallel.router.node_router import NodeRouter
-from tests.bench.bench_state import MEGABYTE, ROOT, Readers, job, state_of
-from tests.bench.harness import Row, row_from_samples
+from tests.bench.bench_state import MEGABYTE, Readers, job, state_of
+from tests.bench.harness import ROOT, Row, row_from_samples
 
 MEGABYTES = 10
 ROUNDS = 9
@@ -160,8 +160,3 @@ def resident_bytes() -> int:
         if line.startswith("VmRSS:")
     )
     return 1024 * int(line.split()[1])
-
-
-if __name__ == "__main__":
-    for row in run():
-        print(row)

@@ -7,15 +7,9 @@ the same: a fresh interpreter a process, each of which imports torch.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 
-from tests.bench.harness import Row, row_from_samples
+from tests.bench.harness import Row, row_from_samples, run_program
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 REPEATS = 5
 OURS = """
 import json, os, signal, time
@@ -101,17 +95,7 @@ def run() -> list[Row]:
 
 def report(source: str) -> dict[str, float]:
     """Run a program and return the numbers that it printed."""
-    with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "program.py"
-        program.write_text(source)
-        finished = subprocess.run(
-            [sys.executable, str(program)],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
     numbers: dict[str, float] = {}
-    for line in finished.stdout.splitlines():
+    for line in run_program(source).splitlines():
         numbers |= json.loads(line)
     return numbers

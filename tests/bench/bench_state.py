@@ -24,9 +24,8 @@ from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
 from ding_lite.parallel.router.node_router import NodeRouter
-from tests.bench.harness import Row, row_from_samples
+from tests.bench.harness import ROOT, Row, row_from_samples
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 NUM_ARRAYS = 20
 REPEATS = {10: 101, 100: 21}
 WARM_UP = 10
@@ -229,8 +228,3 @@ def job(*, num_readers: int, protocol: str = "ipc") -> Iterator[tuple[NodeRouter
         router.emit("end")
         for child in children:
             child.wait(10.0)
-
-
-if __name__ == "__main__":
-    for row in run():
-        print(row)

@@ -31,9 +31,8 @@ from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.task import Task
-from tests.bench.harness import Row, row_from_samples
+from tests.bench.harness import ROOT, Row, row_from_samples
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 CHUNK = 2**20
 NUM_ARRAYS = 20
 MEGABYTES = 100
@@ -317,8 +316,3 @@ def pair(
             yield router, ears, bare
         router.emit("end")
         child.wait(10.0)
-
-
-if __name__ == "__main__":
-    for row in run():
-        print(row)

@@ -15,7 +15,7 @@ import copy
 import gc
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -217,32 +217,17 @@ def tables(found: Mapping[str, Mapping[int, Step]]) -> str:
 
 
 def draw(found: Mapping[str, Mapping[int, Step]], path: Path) -> None:
-    """Draw what a step costs node 0, by the number of nodes."""
-    draw_curves(
-        {
-            name: {n: link_s(step.state) * 1e3 for n, step in at.items()}
-            for name, at in found.items()
-        },
-        {
-            name: {n: median(step.state.seconds) * 1e3 for n, step in at.items()}
-            for name, at in found.items()
-        },
-        path,
-    )
-
-
-def draw_curves(
-    link_ms: Mapping[str, Mapping[int, float]],
-    cpu_ms: Mapping[str, Mapping[int, float]],
-    path: Path,
-) -> None:
     """Draw the milliseconds of the busiest link and of node 0, by topology and number of nodes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.0, 3.9), dpi=160, facecolor="white")
     figure.subplots_adjust(left=0.07, right=0.98, top=0.72, bottom=0.135, wspace=0.16)
-    titles = ("10 MB to all: ms of the busiest link", "64 KB to all: ms of node 0's processor")
-    for place, (title, curves) in enumerate(zip(titles, (link_ms, cpu_ms), strict=True), start=1):
+    drawn: dict[str, Callable[[Step], float]] = {
+        "10 MB to all: ms of the busiest link": lambda step: link_s(step.state) * 1e3,
+        "64 KB to all: ms of node 0's processor": lambda step: median(step.state.seconds) * 1e3,
+    }
+    for place, (title, cost_of) in enumerate(drawn.items(), start=1):
+        curves = {name: {n: cost_of(step) for n, step in at.items()} for name, at in found.items()}
         axes = figure.add_subplot(1, 2, place)
         for (name, points), color in zip(curves.items(), COLORS, strict=False):
             label = name if place == 1 else None

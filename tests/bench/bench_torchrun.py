@@ -8,16 +8,9 @@ by `torch.save`, with the variable without which its processes do not meet again
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
-
-from tests.bench.harness import Row, row_from_samples
+from tests.bench.harness import Row, row_from_samples, run_program
 from tests.procs.programs import PROGRAMS
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 REPEATS = 5
 
 PLAIN = """
@@ -94,19 +87,10 @@ def of_ranks(num_ranks: int) -> list[Row]:
 
 def recovery_s(source: str, num_ranks: int, **environ: str) -> float:
     """Run a program under torchrun; return the seconds from the kill to the last first update."""
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "train.py").write_text(source)
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        finished = subprocess.run(
-            [*torchrun, "--max-restarts", "1", "--nproc-per-node", str(num_ranks), "train.py"],
-            env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
-            cwd=folder,
-            capture_output=True,
-            text=True,
-        )
-    if finished.returncode:
-        raise RuntimeError(f"torchrun ended with {finished.returncode}:\n{finished.stderr}")
-    words = [line.split() for line in finished.stdout.splitlines()]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--max-restarts", "1"]
+    launcher = [*torchrun, "--nproc-per-node", str(num_ranks)]
+    said = run_program(source, launcher=launcher, **environ)
+    words = [line.split() for line in said.splitlines()]
     [killed] = [float(line[1]) for line in words if line[:1] == ["killed"]]
     again = [float(line[4]) for line in words if line[:2] == ["training", "1"]]
     if len(again) != num_ranks:

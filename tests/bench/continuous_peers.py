@@ -1,10 +1,7 @@
-"""Updates of DDPG, TD3 and SAC as others make them: plain torch, and Stable-Baselines3 if there."""
+"""Updates of DDPG, TD3 and SAC as tutorials make them, in plain torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib import import_module, metadata
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -44,9 +41,6 @@ class OwnCritic(nn.Module):
         """Compute the values."""
         values: Tensor = self.net(torch.cat((obs, action), dim=1))
         return values
-
-
-SB3 = "stable-baselines3"
 
 
 def discounted(policy: Any, batch: Transitions, next_value: Tensor) -> Tensor:
@@ -102,36 +96,6 @@ class TutorialSAC(PlainSAC):
 
 
 TUTORIALS: dict[str, Any] = {"ddpg": TutorialDDPG, "td3": TutorialTD3, "sac": TutorialSAC}
-
-
-def sb3_version() -> str | None:
-    """Return the version of Stable-Baselines3; None where it is not installed."""
-    return metadata.version(SB3) if find_spec("stable_baselines3") else None
-
-
-def sb3_update(name: str, batch: Transitions, *, width: int) -> Callable[[], object]:
-    """Make the update of Stable-Baselines3, always from the same batch: sampling is not part."""
-    sb3: Any = import_module("stable_baselines3")
-    logger: Any = import_module("stable_baselines3.common.logger")
-    buffers: Any = import_module("stable_baselines3.common.buffers")
-    size = len(batch)
-    model = getattr(sb3, name.upper())(
-        "MlpPolicy",
-        "Pendulum-v1",
-        batch_size=size,
-        buffer_size=1_000,
-        policy_kwargs={"net_arch": [width, width]},
-        device="cpu",
-    )
-    torch.set_num_threads(1)
-    model.set_logger(logger.configure(None, []))
-    columns = [torch.as_tensor(column) for column in (batch.obs, batch.action, batch.next_obs)]
-    flags = (
-        torch.as_tensor(column).float()[:, None] for column in (batch.terminated, batch.reward)
-    )
-    samples = buffers.ReplayBufferSamples(*columns, *flags)
-    model.replay_buffer.sample = lambda *_, **__: samples
-    return lambda: model.train(gradient_steps=1, batch_size=size)
 
 
 def random_batch(size: int) -> Transitions:

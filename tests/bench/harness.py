@@ -15,9 +15,14 @@ is better (give seconds per item, not items per second).
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median, quantiles
 from typing import Literal
 
@@ -26,6 +31,7 @@ from ding_lite.settings import limit_torch_threads
 ClockName = Literal["cpu", "wall"]
 Unit = Literal["s", "ms", "us", "ns", "MB", "env steps", "exponent"]
 
+ROOT = Path(__file__).resolve().parents[2]
 MIN_REPEATS = 5
 _CLOCKS: dict[ClockName, Callable[[], float]] = {
     "cpu": time.process_time,
@@ -196,6 +202,32 @@ def row_from_samples(
         target=target,
         tracked=tracked,
     )
+
+
+def run_program(source: str, *arguments: str, launcher: Sequence[str] = (), **environ: str) -> str:
+    """Run a program in a folder of its own; return what it has printed.
+
+    Args:
+        source: The program, which imports ding_lite from this checkout.
+        arguments: Its arguments.
+        launcher: Words between the interpreter and the program, such as `-m` and a module.
+        environ: Further environment variables.
+
+    Raises:
+        RuntimeError: It has not ended in order; the message has its errors.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "program.py").write_text(source)
+        finished = subprocess.run(
+            [sys.executable, *launcher, "program.py", *arguments],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+            capture_output=True,
+            text=True,
+        )
+    if finished.returncode:
+        raise RuntimeError(f"The program has ended with {finished.returncode}:\n{finished.stderr}")
+    return finished.stdout
 
 
 def _sample(call: Callable[[], object], number: int, tick: Callable[[], float]) -> float:

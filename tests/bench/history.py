@@ -15,9 +15,8 @@ from typing import Any
 
 import torch
 
-from tests.bench.harness import Row
+from tests.bench.harness import ROOT, Row
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "benchmarks"
 GPU_FOLDER = FOLDER / "gpu"
 """The folder of the runs on a GPU, which are few, and of one file."""

@@ -1,12 +1,6 @@
-"""A2C and PPO of others: the usual loops in numpy, plain torch, and Stable-Baselines3."""
+"""The formulas and the update of PPO as tutorials write them: loops in numpy, and plain torch."""
 
 from __future__ import annotations
-
-import time
-from dataclasses import dataclass
-from importlib import import_module, metadata
-from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,27 +9,6 @@ from torch.distributions import Categorical
 from torch.nn import functional as F
 
 from ding_lite.rl.batch import BoolArray, FloatArray
-
-SB3 = "stable-baselines3"
-ZOO: dict[str, dict[str, Any]] = {
-    "a2c": {"ent_coef": 0.0},
-    "ppo": {
-        **{"n_steps": 32, "batch_size": 256, "n_epochs": 20, "gae_lambda": 0.8, "gamma": 0.98},
-        "learning_rate": lambda left: 1e-3 * left,
-        "clip_range": lambda left: 0.2 * left,
-    },
-}
-"""The settings of its zoo for CartPole-v1, beside 8 environments."""
-ZOO_ENV_STEPS = {"a2c": 500_000, "ppo": 100_000}
-"""How long it would train; over these its settings fall."""
-
-
-@dataclass(frozen=True)
-class Solved:
-    """The cost of a run."""
-
-    env_steps: int
-    seconds: float
 
 
 def plain_gae(
@@ -108,37 +81,3 @@ class TutorialPPO:
         nn.utils.clip_grad_norm_(self.parameters, 0.5)
         self.adam.step()
         return float(loss.item())
-
-
-def sb3_version() -> str | None:
-    """Return the version of Stable-Baselines3; None where it is not installed."""
-    return metadata.version(SB3) if find_spec("stable_baselines3") else None
-
-
-def sb3_solve(
-    name: str, seed: int, *, target: float, eval_every: int, max_env_steps: int
-) -> Solved:
-    """Train Stable-Baselines3 with its zoo's values until 20 greedy episodes are good enough."""
-    sb3: Any = import_module("stable_baselines3")
-    make_vec_env: Any = import_module("stable_baselines3.common.env_util").make_vec_env
-    evaluate: Any = import_module("stable_baselines3.common.evaluation").evaluate_policy
-    envs = make_vec_env("CartPole-v1", n_envs=8, seed=seed)
-    eval_envs = make_vec_env("CartPole-v1", n_envs=20, seed=1_000_000 + seed)
-    torch.set_num_threads(1)
-    model = getattr(sb3, name.upper())("MlpPolicy", envs, seed=seed, device="cpu", **ZOO[name])
-    solved_at, seconds_of_evaluation = max_env_steps, 0.0
-
-    def go_on(_: dict[str, Any], __: dict[str, Any]) -> bool:
-        nonlocal solved_at, seconds_of_evaluation
-        if model.num_timesteps % eval_every:
-            return bool(model.num_timesteps < max_env_steps)
-        started = time.process_time()
-        mean, _spread = evaluate(model, eval_envs, n_eval_episodes=20)
-        seconds_of_evaluation += time.process_time() - started
-        if mean >= target:
-            solved_at = model.num_timesteps
-        return bool(mean < target)
-
-    started = time.process_time()
-    model.learn(ZOO_ENV_STEPS[name], callback=go_on)
-    return Solved(solved_at, time.process_time() - started - seconds_of_evaluation)

@@ -49,7 +49,10 @@ NUMBERS = [
     (f"{RUN} --auto-recover --max-retries <2^63>", "at most 9223372036854775807"),
     *((f"{RUN} --startup-timeout {word}", "seconds") for word in ("0", "nan", "inf", "1e300")),
     *((f"top --every {word}", "seconds") for word in ("-1", "1e400", "<EMPTY>")),
-    *((f"{TCP} --ports {word}", "a port from") for word in ("0", "65536", "<2^64>", "<DIGITS>")),
+    *(
+        (f"{TCP} --ports {word}", "a port from")
+        for word in ("0", "65536", "7000,", "²", "<2^64>", "<DIGITS>")
+    ),
     *((f"{TRAIN} --set lr={word}", "64 bits") for word in ("nan", "inf", "1e400", "<2^64>")),
     (f"{TRAIN} --set lr=<DIGITS>", "64 bits"),
     (f"{TRAIN} --set hidden=8,<2^64>", "64 bits"),
@@ -199,15 +202,29 @@ NAMES = [
     ("run program:take", "takes (first, second='usual'), and after `--` came []"),
     (f"{RUN} --labels a,,b", "names, separated by commas"),
     (f"{RUN} --labels <NUL>", "is no label"),
-    (f"{RUN} --roles a*0", "expected is a role"),
+    *(
+        (f"{RUN} --roles {word}", "expected is a role")
+        for word in ("<EMPTY>", ",", "a,", "a,,b", "+a", "a+", "a*", "a*0", "a*-1", "a*x", "*2")
+    ),
+    *((f"{RUN} --roles {word}", "a count from 1 to 999") for word in ("a*1000", "a*2*2")),
     (f"{RUN} --topology ring", "expected is one of: star"),
-    (f"{RUN} --topology 0-0", "is no such pair"),
+    (f"{RUN} --topology sar", 'Did you mean "star"?'),
+    *(
+        (f"{RUN} --topology {word}", "is no such pair")
+        for word in ("0-0", "tree:0", "0-1,2", "0-1,", "0-1-2", "0-9999999", "<EMPTY>")
+    ),
+    *(
+        (f"{EVOLVE} --search {word}", "LOW:HIGH")
+        for word in ("lr", "lr=", "lr=1e-4", "lr=1:2:3", "lr=a:b", "=1:2", "lr=1e-4:log")
+    ),
+    (f"{EVOLVE} --search loss=mse|", "several values with `|`"),
     (f"{TCP} --address no.such.host.invalid", ""),
     (f"{TCP} --address <NUL>", ""),
     ("run --protocol udp program:main", "expected is one of: ipc, tcp"),
 ]
 
 COMBINATIONS = [
+    ("", "no command was given. Expected is one of: train, evolve, plot,"),
     ("<EMPTY>", "there is no command"),
     ("trainn dqn CartPole-v1", 'Did you mean "train"? Expected is'),
     ("--hlep", "ding-lite: there is no option '--hlep'. Did you mean \"--help\"?"),

@@ -113,23 +113,6 @@ def test_a_launcher_that_is_contradicted_is_explained_below_the_table(
     assert error.startswith("ding-lite env: DING_LITE_NUM_NODES is 4, but torchrun has started")
 
 
-def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    try:
-        finished = subprocess.run(
-            [sys.executable, *MODULE, "env"],
-            cwd=tmp_path,
-            env=environment(),
-            stdout=writer,
-            stderr=subprocess.PIPE,
-            timeout=15,
-        )
-    finally:
-        os.close(writer)
-    assert (finished.returncode, finished.stderr) == (1, b"")
-
-
 def test_a_terminal_gets_a_table_as_wide_as_it_is(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     wide = environment(COLUMNS="80", TERM="xterm", DING_LITE_LABELS="[bold]")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
@@ -13,18 +12,7 @@ from ding_lite.cli.main import main
 from ding_lite.cli.options.arguments import searched
 from ding_lite.evolution.search import choice, integer, log_uniform, uniform
 
-QUICK = (
-    "--set",
-    "eval_episodes=1",
-    "--set",
-    "hidden=8,",
-    "--set",
-    "warmup=64",
-    "--set",
-    "turn=16",
-    "--set",
-    "eval_every=96",
-)
+QUICK = "--set eval_episodes=1 --set hidden=8, --set warmup=64 --set turn=16 --set eval_every=96"
 
 pytestmark = pytest.mark.usefixtures("_here")
 
@@ -34,7 +22,7 @@ def test_a_run_ends_with_its_line_of_json(capsys: pytest.CaptureFixture[str]) ->
     searches = ("--search", "lr=1e-4:1e-2:log", "--search", "batch_size=8:16")
     Path("evolved.py").write_text("def tell(metrics, step):\n    print('told', step)\n")
     report = ("--report", "evolved.py:tell")
-    assert main([*words, *searches, *QUICK, *report, "--seed", "3", "--out", "run"]) == 0
+    assert main([*words, *searches, *QUICK.split(), *report, "--seed", "3", "--out", "run"]) == 0
     out, err = capsys.readouterr()
     *told, line = out.splitlines()
     assert told
@@ -70,11 +58,3 @@ def test_what_is_searched_is_read_as_it_is_written() -> None:
         "gamma": uniform(0.9, 0.99),
         "loss": choice("huber", "mse"),
     }
-
-
-@pytest.mark.parametrize(
-    "word", ["lr", "lr=", "lr=1e-4", "lr=1:2:3", "lr=a:b", "=1:2", "lr=1e-4:log", "loss=mse|"]
-)
-def test_what_cannot_be_searched_is_refused(word: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="LOW:HIGH"):
-        searched(word)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -65,11 +64,3 @@ def test_a_file_that_may_not_grow_ends_the_run_with_one_sentence(process, tmp_pa
     last = said.err.splitlines()[-1]
     assert last.startswith("ding-lite train: ")
     assert "File too large" in last
-
-
-def test_a_run_stopped_by_a_full_disk_goes_on_when_there_is_room(process, tmp_path) -> None:
-    line = f"{LONG} --out run --max-env-steps 800"
-    assert process.call(words_of(line), tmp_path, file_bytes=20_000).code == 1
-    said = process.call(words_of(f"{line} --resume"), tmp_path)
-    assert said.code == 0, said.err
-    assert json.loads(said.out)["env_steps"] == 800

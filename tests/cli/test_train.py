@@ -35,14 +35,6 @@ def train(*words: str, steps: int = 160) -> int:
     return main(["train", "dqn", "CartPole-v1", *QUICK, "--max-env-steps", str(steps), *words])
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train once, for all tests that go on with a copy."""
-    out = tmp_path_factory.mktemp("whole") / "run"
-    assert train("--out", str(out), "--quiet") == 0
-    return out
-
-
 def test_a_run_ends_with_its_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert train("--seed", "3", "--num-envs", "4") == 0
     out, err = capsys.readouterr()
@@ -75,20 +67,10 @@ def test_settings_have_the_types_that_they_need() -> None:
     assert described["config"]["capacity"] == 1_000
 
 
-def test_a_run_goes_on(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.copytree(whole, "here")
-    assert main(["train", "dqn", "CartPole-v1", "--out", "here", "--resume"]) == 0
-    assert "The run in here had reached its end at 160 env steps." in capsys.readouterr().err
-    assert train("--out", "here", "--resume", steps=240) == 0
-    out, err = capsys.readouterr()
-    assert "The run in here goes on at 160 env steps." in err
-    assert json.loads(out)["env_steps"] == 240
-
-
 def test_a_checkpoint_of_another_version_is_reported_in_a_sentence(
-    whole: Path, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    shutil.copytree(whole, "here")
+    assert train("--out", "here", "--quiet") == 0
     manifest = Path("here/checkpoint/manifest.json")
     text = manifest.read_text().replace('"format_version":2', '"format_version":7')
     manifest.write_text(text)

@@ -2,12 +2,13 @@
 
 import pytest
 
-from tests.bench.bench_continuous import solve
+from tests.bench.bench_continuous import GOALS
+from tests.bench.solving import solve
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("name", ["ddpg", "td3", "sac"])
+@pytest.mark.parametrize("name", GOALS)
 def test_pendulum_is_solved_with_every_seed(name, seed):
-    assert solve(name, seed).env_steps <= 10_000
+    assert solve(GOALS[name], seed).env_steps <= 10_000

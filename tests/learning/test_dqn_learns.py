@@ -7,7 +7,8 @@ import pytest
 import ding_lite
 from ding_lite.recipes import load_policy
 from ding_lite.rl import DQN, DQNConfig, NStep, ReplayBuffer, make_envs, mean_return
-from tests.bench.bench_cartpole import GOALS, solve
+from tests.bench.bench_cartpole import GOALS
+from tests.bench.solving import solve
 
 pytestmark = pytest.mark.slow
 

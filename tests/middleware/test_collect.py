@@ -103,39 +103,6 @@ def test_the_return_is_the_mean_of_the_last_twenty_episodes(policy: DQN) -> None
     assert reported[-1]["return"] == pytest.approx(np.mean(ended[-20:]))
 
 
-@pytest.mark.parametrize("steps", [0, -4, 2, 6, 10])
-def test_steps_that_are_no_multiple_of_the_envs_are_refused(policy, envs, steps) -> None:
-    with pytest.raises(ConfigError, match=rf"`steps` is {steps}, the number of envs 4"):
-        mw.collect(policy, envs, steps=steps)
-
-
-def test_a_policy_for_other_envs_is_refused(policy: DQN) -> None:
-    with (
-        make_envs("Acrobot-v1", 4) as others,
-        pytest.raises(ConfigError, match=r"made for CartPole-v1 .* the envs are Acrobot-v1"),
-    ):
-        mw.collect(policy, others, steps=4)
-
-
-def test_swapped_arguments_are_refused(policy: DQN, envs: Envs) -> None:
-    with pytest.raises(ConfigError, match="`policy` is an Envs, which has no `act` method"):
-        mw.collect(envs, policy, steps=4)  # type: ignore[call-overload]
-
-
-def test_a_number_where_a_schedule_is_meant_is_refused(policy: DQN, envs: Envs) -> None:
-    with pytest.raises(ConfigError, match=r"`epsilon` is 0\.1; a schedule was expected"):
-        mw.collect(policy, envs, steps=4, epsilon=0.1)  # type: ignore[call-overload]
-
-
-def test_epsilon_for_a_policy_without_epsilon_is_refused(policy: DQN, envs: Envs) -> None:
-    class Stubborn(DQN):
-        def act(self, obs, *, explore=True):  # type: ignore[override]
-            return super().act(obs, explore=explore)
-
-    with pytest.raises(ConfigError, match=r"Stubborn\.act takes no `epsilon`"):
-        mw.collect(Stubborn(envs.spec, policy.config), envs, steps=4, epsilon=constant(0.1))
-
-
 def test_an_observation_that_is_not_finite_names_the_env(policy: DQN) -> None:
     envs = make_envs("CartPole-v1", 4, seed=0, mode="sync")
 
@@ -189,11 +156,6 @@ def test_a_replay_that_a_resume_has_filled_needs_no_warmup(envs, replay) -> None
     assert len(replay) == 100
     assert ctx.env_step == 5_000
     np.testing.assert_array_equal(envs.state_dict()["rng"], before)  # nothing was drawn
-
-
-def test_a_warmup_the_replay_cannot_hold_is_refused(envs: Envs, replay: ReplayBuffer) -> None:
-    with pytest.raises(ConfigError, match=r"`steps` is 1,001, the capacity of the replay 1,000"):
-        mw.random_warmup(envs, replay, steps=1_001)
 
 
 class Counting(DQN):

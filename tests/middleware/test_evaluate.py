@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
 
 from ding_lite import middleware as mw
-from ding_lite.distributed import Processes
 from ding_lite.errors import ConfigError
-from ding_lite.evolution import Population
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.policies.dqn import DQN
@@ -63,21 +60,6 @@ def test_a_good_policy_ends_the_run(balancer: Balancer, eval_envs: Envs) -> None
         task.run(max_step=100)
     assert task.ctx.total_step == 1
     assert task.ctx.eval_value == 500.0
-
-
-def test_what_a_policy_or_a_population_does_not_take_is_refused(
-    policy: DQN, eval_envs: Envs
-) -> None:
-    several = Population.of(DQN, eval_envs.spec, size=2, config={"hidden": (4,)})
-    wrong: list[tuple[Any, dict[str, Any]]] = [
-        (policy, {"max_env_steps": 9}),
-        (policy, {"processes": Processes()}),
-        (several, {"share": 0.1}),
-        (several, {"processes": Processes(), "confirm_envs": eval_envs}),
-    ]
-    for what, options in wrong:
-        with pytest.raises(ConfigError, match=f"`{list(options)[-1]}` is not for this evaluation"):
-            mw.evaluate(what, eval_envs, every=1, **options)
 
 
 def test_a_lucky_evaluation_is_not_believed(balancer: Balancer, eval_envs: Envs) -> None:
@@ -132,22 +114,6 @@ def test_evaluating_neither_explores_nor_disturbs_the_policy(policy: DQN, eval_e
     np.testing.assert_array_equal(after["rng"], before["rng"])
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"every": 0}, {"every": 5, "episodes": 0}, {"every": 5, "confirm": -1}]
-)
-def test_numbers_out_of_range_are_refused(policy, eval_envs, wrong) -> None:
-    with pytest.raises(ConfigError, match=r"it must be (at least|a whole number from)"):
-        mw.evaluate(policy, eval_envs, **wrong)
-
-
-def test_envs_of_another_kind_are_refused(policy: DQN) -> None:
-    with (
-        make_envs("Acrobot-v1", 2) as others,
-        pytest.raises(ConfigError, match="Make the policy from the spec of these envs"),
-    ):
-        mw.evaluate(policy, others, every=5)
-
-
 # -- stop_at -----------------------------------------------------------------------------
 
 
@@ -170,13 +136,6 @@ def test_the_run_ends_when_a_number_is_reached(limits, values, ends) -> None:
         task.use(lambda ctx: finished.append(ctx.finish))
         task.run(max_step=1)
     assert finished == [ends]
-
-
-def test_stopping_at_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match="nothing to stop at"):
-        mw.stop_at()
-    with pytest.raises(ConfigError, match="`env_step` is 0"):
-        mw.stop_at(env_step=0)
 
 
 def test_env_steps_of_evaluations_count_towards_the_end() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ding_lite import middleware as mw
-from ding_lite.errors import ConfigError, NonFiniteError
+from ding_lite.errors import NonFiniteError
 from ding_lite.middleware.checkpoints.description import described_policy
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from ding_lite.rl.policies.dqn import DQN
@@ -98,8 +98,3 @@ def test_a_broken_policy_is_not_kept(policy: DQN, tmp_path: Path) -> None:
         with pytest.raises(NonFiniteError, match=r"no longer finite after update 2, so the policy"):
             task.run(max_step=2)
     assert kept(policy, tmp_path / "best") == 0.0
-
-
-def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="`policy` is a str"):
-        mw.keep_best("best", tmp_path)  # type: ignore[call-overload]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ding_lite import Task, middleware as mw
-from ding_lite.errors import ConfigError
 from ding_lite.rl import IMPALA, IMPALAConfig, load_checkpoint, make_envs, save_checkpoint
 from ding_lite.runtime.context import Context
 
@@ -52,8 +49,3 @@ def test_a_policy_learns_from_both_and_a_saved_run_goes_on_with_the_same(tmp_pat
     assert resumed.train_iter == policy.train_iter == 12
     for name, tensor in policy.weights().items():
         assert tensor.equal(resumed.weights()[name]), name
-
-
-def test_replaying_no_trajectories_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"`num` is 0"):
-        mw.replay_trajectories(0)

@@ -14,8 +14,7 @@ from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError
 from ding_lite.rl import A2C, PPO, A2CConfig, PPOConfig, ReplayBuffer, Rollout, make_envs
 from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.policies.dqn import DQN, DQNConfig
-from ding_lite.runtime.context import Context
+from ding_lite.rl.policies.dqn import DQN
 from ding_lite.runtime.task import Task
 from ding_lite.testing import run_step
 
@@ -105,62 +104,6 @@ def test_episodes_are_reported_as_with_transitions(a2c: A2C) -> None:
     assert rows[-1]["episodes"] > 20
 
 
-def test_exactly_one_of_steps_and_unroll_is_given(a2c: A2C, envs: Envs) -> None:
-    collect: Any = mw.collect
-    with pytest.raises(ConfigError, match="Neither `steps` nor `unroll` was given"):
-        collect(a2c, envs)
-    with pytest.raises(ConfigError, match="`unroll` is 4, and `steps` was given too"):
-        collect(a2c, envs, steps=4, unroll=4)
-    with pytest.raises(ConfigError, match="`unroll` is 4, and `epsilon` was given too"):
-        collect(a2c, envs, unroll=4, epsilon=lambda _: 0.1)
-    with pytest.raises(ConfigError, match="`unroll` is 0"):
-        collect(a2c, envs, unroll=0)
-
-
-def test_a_policy_that_cannot_say_how_likely_it_acted_is_refused(policy: DQN, envs: Envs) -> None:
-    collect: Any = mw.collect
-    with pytest.raises(ConfigError, match="DQN has no `explore` method"):
-        collect(policy, envs, unroll=4)
-
-
-@pytest.mark.parametrize("how", [{"steps": 24}, {"unroll": 7}], ids=["steps", "unroll"])
-def test_collecting_goes_on_exactly_where_it_was_saved(how: dict[str, Any], envs: Envs) -> None:
-    def prepared(seen: list[Context]) -> tuple[Task, dict[str, Any]]:
-        envs, policy = make_envs("CartPole-v1", 3, seed=1), made.clone()
-        task = Task()
-        task.use(mw.collect(policy, envs, **how))
-        task.use(mw.train(policy))
-        task.use(lambda ctx: seen.append(Context(ctx)))
-        return task, {"task": task, "policy": policy, "envs": envs}
-
-    made: Any = (
-        DQN(envs.spec, DQNConfig(n_step=4, epsilon_end=1.0))
-        if "steps" in how
-        else A2C(envs.spec, A2CConfig(hidden=(16,)))
-    )
-    expected: list[Context] = []
-    task, parts = prepared(expected)
-    with task:
-        task.run(max_step=12)
-        state = {name: part.state_dict() for name, part in parts.items()}
-        task.run(max_step=12)
-
-    seen: list[Context] = []
-    task, parts = prepared(seen)
-    with task:
-        for name, part in parts.items():
-            part.load_state_dict(state[name])
-        task.run(max_step=12)
-    for one, other in zip(seen, expected[12:], strict=True):
-        assert one.metrics == other.metrics
-        assert (one.env_step, one.train_iter) == (other.env_step, other.train_iter)
-        found, wanted = (
-            x.transitions if "steps" in how else x.trajectories[0] for x in (one, other)
-        )
-        for name in type(wanted).__slots__:
-            np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
-
-
 # -- train ---------------------------------------------------------------------------------
 
 
@@ -188,19 +131,6 @@ def test_nothing_is_learned_while_others_are_waited_for(a2c: A2C, envs: Envs) ->
     rollout = rollout_of(a2c, envs, 4)
     ctx, _ = run_step(mw.train(a2c), trajectories=[rollout], warming_up=True)
     assert ctx.train_iter == a2c.train_iter == 0
-
-
-def test_a_replay_and_several_updates_are_refused_for_policies_that_learn_from_rollouts(
-    a2c: A2C, replay: ReplayBuffer
-) -> None:
-    with pytest.raises(ConfigError, match=r"A2C learns from the rollouts .* `replay` was given"):
-        mw.train(a2c, replay)
-    with pytest.raises(
-        ConfigError, match=r"A2C learns from the rollouts .* `batch_size` was given"
-    ):
-        mw.train(a2c, batch_size=8)
-    with pytest.raises(ConfigError, match="`updates` is 2, but how many updates A2C makes"):
-        mw.train(a2c, updates=2)
 
 
 def test_a_policy_without_a_batch_size_is_asked_for_one(envs: Envs, replay: ReplayBuffer) -> None:

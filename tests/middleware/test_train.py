@@ -80,26 +80,6 @@ def test_counting_goes_on_from_the_ctx(policy: DQN, filled: ReplayBuffer) -> Non
     assert ctx.train_iter == 42
 
 
-def test_a_batch_larger_than_the_replay_is_refused(policy: DQN, replay: ReplayBuffer) -> None:
-    with pytest.raises(ConfigError, match=r"`batch_size` is 1,001, the capacity .* 1,000"):
-        mw.train(policy, replay, batch_size=1_001)
-    small = ReplayBuffer(replay.spec, capacity=4)
-    with pytest.raises(ConfigError, match=r"`batch_size` is 8, the capacity of the replay 4"):
-        mw.train(policy, small)
-
-
-@pytest.mark.parametrize(("setting", "value"), [("batch_size", 0), ("updates", 0)])
-def test_counts_below_one_are_refused(policy, replay, setting, value) -> None:
-    settings: dict[str, Any] = {setting: value}
-    with pytest.raises(ConfigError, match=f"`{setting}` is {value}"):
-        mw.train(policy, replay, **settings)
-
-
-def test_a_batch_size_without_a_replay_is_refused(policy: DQN) -> None:
-    with pytest.raises(ConfigError, match="no replay to sample that many from"):
-        mw.train(policy, batch_size=32)
-
-
 def test_a_loss_that_is_not_finite_keeps_the_last_good_checkpoint(policy, filled, tmp_path) -> None:
     def poison(ctx: Context) -> None:
         if ctx.total_step == 3:
@@ -175,17 +155,6 @@ def test_without_beta_the_replays_own_counts(policy: DQN, envs: Envs) -> None:
     replay.update_priorities(replay.sample(8), np.arange(8.0) + 1.0)
     ctx, _ = run_step(mw.train(policy, replay))
     assert set(ctx.train_data.weight.tolist()) == {1.0}
-
-
-def test_beta_needs_priorities(policy: DQN, replay: ReplayBuffer) -> None:
-    with pytest.raises(ConfigError, match="a ReplayBuffer, which has no priorities, but `beta`"):
-        mw.train(policy, replay, beta=lambda _: 0.4)
-    with pytest.raises(ConfigError, match="None, which has no priorities, but `beta`"):
-        mw.train(policy, beta=lambda _: 0.4)
-    with pytest.raises(ConfigError, match=r"`beta` is 0.4; a schedule was expected"):
-        mw.train(policy, replay, beta=0.4)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="which has no priorities, but priorities are to be"):
-        mw.update_priorities(replay)  # type: ignore[arg-type]
 
 
 def test_training_from_one_replay_and_updating_another_is_noticed(policy, filled, prioritized):

@@ -9,7 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
 
-from tests.bench.history import FOLDER as BENCHMARKS, ROOT, commit_here
+from tests.bench.harness import ROOT
+from tests.bench.history import FOLDER as BENCHMARKS, commit_here
 from tests.peers.workloads import OURS, WORKLOADS
 
 Records: TypeAlias = dict[str, dict[str, Any]]

@@ -10,17 +10,17 @@ CONFIG: Any = {"hidden": (8,), "n_step": 1, "batch_size": 16}
 SPEC = make_envs("CartPole-v1", 1).spec
 
 
-def batch_of(seed):
+def batch_of(seed, size=16):
     rng = np.random.default_rng(seed)
-    nothing = np.zeros(16, bool)
+    nothing = np.zeros(size, bool)
     return Transitions(
-        obs=rng.normal(size=(16, 4)).astype(np.float32),
-        action=rng.integers(0, 2, 16),
-        reward=rng.normal(size=16).astype(np.float32),
-        next_obs=rng.normal(size=(16, 4)).astype(np.float32),
+        obs=rng.normal(size=(size, 4)).astype(np.float32),
+        action=rng.integers(0, 2, size),
+        reward=rng.normal(size=size).astype(np.float32),
+        next_obs=rng.normal(size=(size, 4)).astype(np.float32),
         terminated=nothing,
         truncated=nothing,
-        num_steps=np.ones(16, np.int32),
+        num_steps=np.ones(size, np.int32),
     )
 
 

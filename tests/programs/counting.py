@@ -1,14 +1,12 @@
 """Nodes that count, save their counts when they end, and go on from there."""
 
 import os
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from ding_lite import Parallel, Task, middleware as mw
-from ding_lite.errors import DeadlineExceeded
-from tests.programs.given import given, say
+from tests.programs.given import given, pause, say
 
 
 class Counter:
@@ -34,8 +32,7 @@ def main():
             counter.values += 1
             if ctx.total_step == 5:
                 say("up", node, os.getpid(), begun)
-            with suppress(DeadlineExceeded):
-                task.wait_for("nothing", timeout=0.01)
+            pause(task, 0.01)
             ctx.finish = node == 0 and Path("enough").exists()
 
         task.on("node_lost", lambda peer: say("fate", node, "lost", peer))

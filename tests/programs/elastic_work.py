@@ -7,7 +7,7 @@ from contextlib import suppress
 from ding_lite import Parallel, Task
 from ding_lite.errors import DeadlineExceeded
 from ding_lite.parallel.router.group import World
-from tests.programs.given import say
+from tests.programs.given import pause, say
 
 HOW = sys.argv[1] if sys.argv[1:] and not sys.argv[1].isdigit() else ""
 
@@ -25,8 +25,7 @@ def main():
                 if (item := task.receive("items", timeout=0.1)) is not None:
                     say("got", *item)
             ctx.train_iter = ctx.total_step + 1
-            with suppress(DeadlineExceeded):
-                task.wait_for("nothing", timeout=0.02)
+            pause(task, 0.02)
             task.emit("tick")
 
         def collect(ctx):

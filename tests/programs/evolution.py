@@ -1,7 +1,6 @@
 """A population over nodes, of which one learner may wait to be killed."""
 
 import hashlib
-import os
 import pathlib
 import threading
 
@@ -9,17 +8,9 @@ from ding_lite import Parallel, Task, middleware as mw
 from ding_lite.distributed import PopulationServer, World
 from ding_lite.evolution import Mutation, Population, Search, Tournament, integer, log_uniform
 from ding_lite.rl import DQN, ReplayBuffer, make_envs
-from tests.programs.given import given, say
+from tests.programs.given import begin_incarnation, given, say
 
 VICTIM, GENERATIONS, EVERY, RECOVER = given.victim, 3, 2, given.recover
-
-
-def begin_incarnation():
-    node = World.current().node_id
-    incarnation = len([*pathlib.Path().glob(f"incarnation-{node}-*")]) + 1
-    say("up", node, os.getpid())
-    pathlib.Path(f"incarnation-{node}-{incarnation}").touch()
-    return incarnation
 
 
 def digest(population):
@@ -38,7 +29,7 @@ def digest(population):
 
 
 def main():
-    world, incarnation = World.current(), begin_incarnation()
+    world, incarnation = World.current(), begin_incarnation(World.current().node_id)
     envs, eval_envs = (make_envs("CartPole-v1", n, seed=world.node_seed + n) for n in (4, 2))
     search = Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, 32))
     population = Population.of(DQN, envs.spec, search, size=4, config={"hidden": (8,)})

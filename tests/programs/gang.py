@@ -7,34 +7,19 @@ import signal
 import time
 from pathlib import Path
 
-import numpy as np
-
 from ding_lite import Parallel, Task, middleware as mw
 from ding_lite.distributed import World
-from ding_lite.rl import DQN, DQNConfig, Transitions, make_envs
+from ding_lite.rl import DQN, DQNConfig
+from tests.programs.batches import SPEC, batch_of
 from tests.programs.given import say
 
 CHECKPOINT, EVERY, KILLED_AT, LAST = Path("checkpoint"), 10, 25, 40
 
 
-def batch_of(seed):
-    rng = np.random.default_rng(seed)
-    nothing = np.zeros(64, bool)
-    return Transitions(
-        obs=rng.normal(size=(64, 4)).astype(np.float32),
-        action=rng.integers(0, 2, 64),
-        reward=rng.normal(size=64).astype(np.float32),
-        next_obs=rng.normal(size=(64, 4)).astype(np.float32),
-        terminated=nothing,
-        truncated=nothing,
-        num_steps=np.ones(64, np.int32),
-    )
-
-
 def main():
     num_restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     learners = World.current().group("node.*")
-    policy = DQN(make_envs("CartPole-v1", 1).spec, DQNConfig(seed=learners.rank, batch_size=64))
+    policy = DQN(SPEC, DQNConfig(seed=learners.rank, batch_size=64))
     parts, done = {"policy": policy}, 0
     if learners.rank == 0 and CHECKPOINT.exists():
         done = mw.resume(parts, CHECKPOINT)["train_iter"]
@@ -46,7 +31,7 @@ def main():
             if ctx.total_step == 0:
                 ctx.train_iter = done
                 ctx.keep("train_iter")
-            ctx.transitions = batch_of(1_000 * ctx.train_iter + learners.rank)
+            ctx.transitions = batch_of(1_000 * ctx.train_iter + learners.rank, size=64)
 
         def look(ctx):
             if ctx.train_iter == done + 1:

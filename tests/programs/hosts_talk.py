@@ -7,7 +7,7 @@ import numpy as np
 
 from ding_lite import Parallel, Task
 from ding_lite.errors import DeadlineExceeded
-from tests.programs.given import say
+from tests.programs.given import pause, say
 
 
 def lead(task):
@@ -55,8 +55,7 @@ def follow(task, node):
             [number] = np.unique(newest.state_dict["w"])  # else it is torn
             assert seen[-1] <= number == newest.number
             seen.append(int(number))
-        with suppress(DeadlineExceeded):
-            task.wait_for("nothing", timeout=0.02)
+        pause(task, 0.02)
         if enough == ["received"]:
             enough.append("message")
             task.emit("message", node, *counts)

@@ -2,23 +2,19 @@
 
 import os
 import pathlib
-from contextlib import suppress
 
 import numpy as np
 
 from ding_lite import Parallel, Task
-from ding_lite.errors import DeadlineExceeded
-from tests.programs.given import given, say
+from tests.programs.given import given, memory, pause, say
 
 SIZE = given.size * 2**20
 NUM_STEPS = 10
 
 
-def memory():
-    status = pathlib.Path("/proc/self/status").read_text().split()
-    own = 1024 * int(status[status.index("RssAnon:") + 1])
+def memory_and_segments():
     segments = pathlib.Path("/dev/shm").glob(f"ding_lite-*-{os.getpid()}-*")
-    return own + sum(512 * file.stat().st_blocks for file in segments)
+    return memory("RssAnon") + sum(512 * file.stat().st_blocks for file in segments)
 
 
 def main():
@@ -31,23 +27,19 @@ def main():
             if ctx.total_step == NUM_STEPS:
                 say("published")
             if ctx.total_step > NUM_STEPS:
-                wait(1.0)
+                pause(task, 1.0)
             state[:] = number
             ctx.state_dict, ctx.number = {"w": state}, number
-            used.append(memory())
+            used.append(memory_and_segments())
 
         def read(ctx):
-            wait(0.02)
+            pause(task, 0.02)
             latest = task.parallel_ctx.of(0)
             if latest.get("number", -1) > ctx.get("seen", -1):
                 ctx.seen = latest.number
                 ctx.keep("seen")
                 say("read", latest.number, *np.unique(latest.state_dict["w"]))
                 task.finish = latest.number == NUM_STEPS
-
-        def wait(seconds):
-            with suppress(DeadlineExceeded):
-                task.wait_for("nothing", timeout=seconds)
 
         task.use(publish, "node.0").use(read, "node.1")
         say("up", node, os.getpid())

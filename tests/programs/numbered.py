@@ -3,11 +3,9 @@
 import ctypes
 import os
 import pathlib
-from contextlib import suppress
 
 from ding_lite import Parallel, Task
-from ding_lite.errors import DeadlineExceeded
-from tests.programs.given import given, say
+from tests.programs.given import given, pause, say
 
 HANGS = given.hangs
 
@@ -20,8 +18,7 @@ def main():
 
         def talk(ctx):
             task.emit("n", node, ctx.total_step, only_remote=True)
-            with suppress(DeadlineExceeded):
-                task.wait_for("nothing", timeout=0.02)
+            pause(task, 0.02)
             if (node, ctx.total_step) == (HANGS, 10):
                 ctypes.PyDLL(None).usleep(5_000_000)  # with Python's lock held
             if node == 0 and pathlib.Path("go").exists():

@@ -1,30 +1,21 @@
 """Ape-X or A3C in which one node is a hundred times slower than the others."""
 
-from contextlib import suppress
-from pathlib import Path
-
 from ding_lite import Parallel, Task, middleware as mw
 from ding_lite.distributed import GradientServer, ShardedReplay, World
-from ding_lite.errors import DeadlineExceeded
 from ding_lite.rl import A2C, DQN, A2CConfig, DQNConfig, make_envs
-from tests.programs.given import given
+from tests.programs.given import given, memory, pause
 
 SLOW, FAST_S, SLOW_S = given.slow, 0.0005, 0.05
 
 
-def memory():
-    status = Path("/proc/self/status").read_text().split()
-    return int(status[status.index("RssAnon:") + 1]) / 1024
-
-
-def pause(task):
+def work(task):
     seconds = SLOW_S if task.match_labels(SLOW) else FAST_S
+    return lambda ctx: pause(task, seconds)
 
-    def _pause(ctx):
-        with suppress(DeadlineExceeded):
-            task.wait_for("nothing", timeout=seconds)
 
-    return _pause
+def counts(task, before):
+    megabytes = round((memory("RssAnon") - before) / 2**20)
+    return megabytes, task.ctx.get("env_step", 0), task.ctx.get("train_iter", 0)
 
 
 def apex():
@@ -35,16 +26,16 @@ def apex():
     replay = ShardedReplay(collectors, envs.spec, shard_capacity=2_000)
     with Task() as task:
         collector, learner = task.at("collector"), task.at("learner")
-        collector.use(pause(task)).use(mw.fetch_weights(policy))
+        collector.use(work(task)).use(mw.fetch_weights(policy))
         collector.use(mw.rate_limit(env_steps_per_update=8.0, ahead=100, at_first=100))
         collector.use(mw.collect(policy, envs, steps=8, epsilon=lambda _: 1.0))
         collector.use(mw.add_to(replay))
-        learner.use(mw.wait_for(replay, size=100)).use(pause(task))
+        learner.use(mw.wait_for(replay, size=100)).use(work(task))
         learner.use(mw.train(policy, replay)).use(mw.update_priorities(replay))
         learner.use(mw.publish_weights(policy)).use(mw.stop_at(train_iter=25))
-        before = memory()
+        before = memory("RssAnon")
         task.run()
-    return round(memory() - before), task.ctx.get("env_step", 0), task.ctx.get("train_iter", 0)
+    return counts(task, before)
 
 
 def a3c():
@@ -55,12 +46,12 @@ def a3c():
     with Task() as task:
         agent, owner = task.at("collector"), task.at("learner")
         agent.use(mw.pull_weights(policy, server)).use(mw.collect(policy, envs, unroll=4))
-        agent.use(pause(task)).use(mw.push_gradients(policy, server))
-        owner.use(mw.serve_gradients(policy, server, updates=1)).use(pause(task))
+        agent.use(work(task)).use(mw.push_gradients(policy, server))
+        owner.use(mw.serve_gradients(policy, server, updates=1)).use(work(task))
         owner.use(mw.stop_at(train_iter=25))
-        before = memory()
+        before = memory("RssAnon")
         task.run()
-    return round(memory() - before), task.ctx.get("env_step", 0), task.ctx.get("train_iter", 0)
+    return counts(task, before)
 
 
 if __name__ == "__main__":

@@ -1,22 +1,13 @@
 """A learner and collectors, one of which is a hundred times slower."""
 
-from contextlib import suppress
-from pathlib import Path
-
 import numpy as np
 
 from ding_lite import Parallel, Task, middleware as mw
-from ding_lite.errors import DeadlineExceeded
 from ding_lite.rl import DQN, DQNConfig, make_envs
-from tests.programs.given import given
+from tests.programs.given import given, memory, pause
 
 SLOW, FAST_S, SLOW_S = given.slow, 0.0005, 0.05
 NUM_ITEMS = 40
-
-
-def peak():
-    status = Path("/proc/self/status").read_text().split()
-    return int(status[status.index("VmHWM:") + 1]) / 1024
 
 
 def main():
@@ -26,8 +17,7 @@ def main():
         pause_s = SLOW_S if task.match_labels(SLOW) else FAST_S
 
         def work(ctx):
-            with suppress(DeadlineExceeded):
-                task.wait_for("nothing", timeout=pause_s)
+            pause(task, pause_s)
 
         def collect(ctx):
             ctx.trajectories = [np.full(2**18, ctx.total_step, np.float32)]  # a megabyte
@@ -43,9 +33,9 @@ def main():
         collector.use(mw.send("trajectories", to="learner", in_flight=2))
         learner.use(mw.receive("trajectories")).use(work).use(count)
         learner.use(mw.publish_weights(policy))
-        before = peak()
+        before = memory("VmHWM")
         task.run()
-    return round(peak() - before), max(behind, default=0), seen[0]
+    return round((memory("VmHWM") - before) / 2**20), max(behind, default=0), seen[0]
 
 
 if __name__ == "__main__":

@@ -6,14 +6,9 @@ import pathlib
 import numpy as np
 
 from ding_lite import Parallel, Task
-from tests.programs.given import given, say
+from tests.programs.given import given, memory, say
 
 NUM_EVENTS, SIZE, STOPPED = given.num_events, given.size, given.num_nodes - 1
-
-
-def peak():
-    status = pathlib.Path("/proc/self/status").read_text().split()
-    return int(status[status.index("VmHWM:") + 1]) / 1024
 
 
 def main():
@@ -31,7 +26,7 @@ def main():
             task.wait_for("nothing")
 
         def wait(ctx):
-            used.append(peak())
+            used.append(memory("VmHWM"))
             say("up", node, os.getpid())
             if node != 0:
                 task.wait_for("nothing")
@@ -44,7 +39,7 @@ def main():
         task.use(emit, "node.0").use(wait, "node.[!0]")
         task.router.on("node_lost", lambda peer: say("lost", peer))
         task.run()
-    return round(peak() - used[0]), received == [*range(NUM_EVENTS)]
+    return round((memory("VmHWM") - used[0]) / 2**20), received == [*range(NUM_EVENTS)]
 
 
 if __name__ == "__main__":

@@ -1,11 +1,9 @@
 """One node gives items to three, of which two are killed."""
 
 import os
-from contextlib import suppress
 
 from ding_lite import Parallel, Task
-from ding_lite.errors import DeadlineExceeded
-from tests.programs.given import given, say
+from tests.programs.given import given, pause, say
 
 NUM_ITEMS, NUM_KILLED = 400, 2
 
@@ -25,8 +23,7 @@ def main():
             item = task.receive("items", timeout=None)
             if item is not None:
                 task.emit("took", item.value["number"])
-                with suppress(DeadlineExceeded):
-                    task.wait_for("nothing", timeout=0.005)
+                pause(task, 0.005)
 
         def took(number):
             taken.append(number)

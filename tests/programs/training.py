@@ -1,23 +1,13 @@
 """A3C, Ape-X or IMPALA, which goes on until a killed node has taken part again."""
 
-import os
 import pathlib
 
 from ding_lite import Parallel, Task, middleware as mw
 from ding_lite.distributed import GradientServer, ShardedReplay, World
 from ding_lite.rl import A2C, DQN, IMPALA, A2CConfig, DQNConfig, IMPALAConfig, make_envs
-from tests.programs.given import given, say
+from tests.programs.given import begin_incarnation, given, say
 
 VICTIM, TARGET = given.victim, given.target
-
-
-def begin_incarnation():
-    # Count the starts of this node.
-    node = World.current().node_id
-    incarnation = len([*pathlib.Path().glob(f"incarnation-{node}-*")]) + 1
-    pathlib.Path(f"incarnation-{node}-{incarnation}").touch()
-    say("up", node, os.getpid())
-    return incarnation
 
 
 def take_part(ctx):
@@ -39,7 +29,7 @@ def end_when_solved(ctx):
 
 def impala():
     global incarnation
-    incarnation = begin_incarnation()
+    incarnation = begin_incarnation(World.current().node_id)
     seed = World.current().node_seed
     envs, eval_envs = (make_envs("CartPole-v1", n, seed=seed + n) for n in (8, 20))
     policy = IMPALA(envs.spec, IMPALAConfig(seed=seed))
@@ -58,7 +48,7 @@ def impala():
 
 def a3c():
     global incarnation
-    incarnation = begin_incarnation()
+    incarnation = begin_incarnation(World.current().node_id)
     world = World.current()
     envs, eval_envs = (make_envs("CartPole-v1", n, seed=world.node_seed + n) for n in (8, 20))
     policy = A2C(envs.spec, A2CConfig(lr=1e-3, seed=world.node_seed))
@@ -78,7 +68,7 @@ def a3c():
 
 def apex():
     global incarnation
-    incarnation = begin_incarnation()
+    incarnation = begin_incarnation(World.current().node_id)
     world = World.current()
     collectors = world.group("collector")
     envs, eval_envs = (make_envs("CartPole-v1", n, seed=world.node_seed + n) for n in (8, 20))

@@ -150,18 +150,15 @@ def test_a_run_that_goes_on_is_the_same_as_one_that_never_stopped(result: Evolve
     ("given", "said"),
     [
         ({"populaton": 3}, 'Did you mean "population"?'),
-        ({"lr": 1e-3}, "`lr` is searched, and was given as a setting, too"),
         ({"tournament_size": 9}, "`tournament_size` is 9, and the population has 3 agents"),
-        ({"search": Search(learnrate=integer(1, 2))}, 'Unknown key "learnrate"'),
         ({"update_ratio": 0.0}, "`update_ratio` is 0.0"),
     ],
 )
 def test_a_wrong_setting_is_reported_before_the_run_begins(
     given: dict[str, Any], said: str
 ) -> None:
-    search = given.pop("search", SEARCH)
     with pytest.raises(ConfigError) as caught:
-        evolve("dqn", "CartPole-v1", search, **{**SMALL, **given}, max_env_steps=300)
+        evolve("dqn", "CartPole-v1", SEARCH, **{**SMALL, **given}, max_env_steps=300)
     assert said in str(caught.value)
     assert not Path("runs").exists()
 

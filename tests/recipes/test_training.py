@@ -121,30 +121,6 @@ def test_the_description_of_a_run_has_all_its_settings(run: Watched) -> None:
     assert said["config"]["checkpoint_every"] == 10_000
 
 
-def test_the_same_seed_trains_the_same_policy(run: Watched) -> None:
-    assert same_weights(train(**EVALUATED).policy, run.result.policy)
-    assert not same_weights(train(**{**EVALUATED, "seed": 1}).policy, run.result.policy)
-
-
-def test_a_run_that_had_ended_goes_on_when_it_may_become_longer(here: Path, run: Watched) -> None:
-    first = run.result.numbers
-    again = train(out=here, resume=True).numbers
-    assert again["env_steps"] == first["env_steps"] == 160
-    assert again["eval_return"] == first["eval_return"]
-    longer = ding_lite.train(
-        "dqn", "CartPole-v1", quiet=True, out=here, resume=True, max_env_steps=240
-    )
-    assert longer.numbers["env_steps"] == 240
-    assert longer.numbers["train_iter"] > first["train_iter"]
-
-
-def test_to_go_on_with_another_setting_is_refused(here: Path) -> None:
-    with pytest.raises(ConfigError, match=r"`lr` is 0\.5, and was 0\.003"):
-        train(out=here, resume=True, lr=0.5)
-    with pytest.raises(ConfigError, match="holds another run already"):
-        train(out=here)
-
-
 def test_a_run_of_an_earlier_version_goes_on_with_the_defaults_of_what_it_did_not_know(
     here: Path,
 ) -> None:
@@ -331,37 +307,6 @@ def test_a_policy_that_waits_is_not_waited_for() -> None:
 def test_a_run_with_priorities_and_without_random_steps_learns_too() -> None:
     settings = {**MANY, "prioritized": True, "warmup": 0}
     assert ding_lite.train("dqn", "CartPole-v1", **settings).numbers["train_iter"] > 0
-
-
-BOX: dict[str, Any] = {"td3": {"hidden": (8,)}, "sac": {"prioritized": True}, "ddpg": {"n_step": 3}}
-"""Settings that the policies for box actions are tried out with."""
-
-
-@pytest.mark.parametrize("name", BOX)
-def test_policies_for_box_actions_are_trained_saved_and_resumed(name: str) -> None:
-    settings = {**QUICK, **BOX[name]}
-    result = ding_lite.train(name, "Pendulum-v1", quiet=True, num_envs=4, out="here", **settings)
-    assert type(result.policy).__name__ == name.upper()
-    assert result.numbers["train_iter"] > 0
-    assert result.numbers["eval_return"] < -200.0
-    again = ding_lite.train(
-        name, "Pendulum-v1", quiet=True, out="here", resume=True, max_env_steps=200
-    )
-    assert again.numbers["env_steps"] == 200
-    policy = load_policy("here")
-    assert policy.config == result.policy.config
-    assert same_weights(policy, again.policy)
-
-
-def test_choices_are_refused_for_box_actions() -> None:
-    with pytest.raises(ConfigError, match="SAC gives numbers within bounds, but CartPole-v1 has"):
-        ding_lite.train("sac", "CartPole-v1", quiet=True, **QUICK)
-
-
-def test_an_environment_that_cannot_be_made_leaves_no_run() -> None:
-    with pytest.raises(ConfigError, match="Take SAC or TD3"):
-        train("Pendulum-v1")
-    assert not Path("runs").exists()
 
 
 def test_a_run_with_convolutions_is_loaded_resumed_and_rerun() -> None:

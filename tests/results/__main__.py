@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.recipes.plan import Choices, make_plan
-from tests.bench.history import ROOT, commit_here, describe_here
+from tests.bench.harness import ROOT
+from tests.bench.history import commit_here, describe_here
 from tests.peers.environments import python_of
 from tests.results import page
 from tests.results.tasks import SEEDS, TASKS, ZOO, policies_of

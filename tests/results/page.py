@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.bench.history import ROOT
+from tests.bench.harness import ROOT
 from tests.results.tasks import TASKS, policies_of
 
 FOLDER = ROOT / "docs" / "results"

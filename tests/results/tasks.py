@@ -142,8 +142,3 @@ for _robot in ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5"):
 def policies_of(env: str) -> tuple[str, ...]:
     """Return the policies of an environment."""
     return next(envs[env] for envs in TASKS.values() if env in envs)
-
-
-def group_of(env: str) -> str:
-    """Return the group of an environment."""
-    return next(group for group, envs in TASKS.items() if env in envs)

@@ -97,6 +97,11 @@ def _findings(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
         yield Finding("fail", subject, f"{type(error).__name__}: {error}", "Mend that first.")
 
 
+def _judged(subject: str, found: str, is_enough: bool, advice: str) -> Finding:
+    """Return a finding that is `ok`, or a warning with advice."""
+    return Finding("ok", subject, found) if is_enough else Finding("warn", subject, found, advice)
+
+
 def _print(finding: Finding) -> None:
     level = f"{finding.level:<4}"
     if sys.stdout.isatty():
@@ -110,10 +115,9 @@ def _python() -> Iterator[Finding]:
     found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     if sys.version_info < OLDEST_PYTHON:
         yield Finding("fail", "python", found, "Install Python 3.11 or newer.")
-    elif sys.platform != "linux":
-        yield Finding("warn", "python", found, "ding_lite is tested on Linux only.")
     else:
-        yield Finding("ok", "python", found)
+        is_linux = sys.platform == "linux"
+        yield _judged("python", found, is_linux, "ding_lite is tested on Linux only.")
 
 
 def _environment() -> Iterator[Finding]:
@@ -209,10 +213,8 @@ def _processors() -> Iterator[Finding]:
     quota = _core_quota()
     if quota is not None and quota < cores:
         found += f", of which this container may use {quota:g}"
-    if min(cores, quota or cores) < 2:
-        yield Finding("warn", "processors", found, "Nodes of one machine will take turns.")
-    else:
-        yield Finding("ok", "processors", found)
+    is_enough = min(cores, quota or cores) >= 2
+    yield _judged("processors", found, is_enough, "Nodes of one machine will take turns.")
 
 
 def _core_quota() -> float | None:
@@ -229,10 +231,8 @@ def _memory() -> Iterator[Finding]:
     kilobytes = dict(re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE))
     total, free = (int(kilobytes[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
     found = f"{_spell_bytes(free)} free of {_spell_bytes(total)}"
-    if free < LITTLE_MEMORY:
-        yield Finding("warn", "memory", found, "Choose small replays, and few nodes.")
-    else:
-        yield Finding("ok", "memory", found)
+    advice = "Choose small replays, and few nodes."
+    yield _judged("memory", found, free >= LITTLE_MEMORY, advice)
 
 
 def _shared_memory() -> Iterator[Finding]:
@@ -243,11 +243,8 @@ def _shared_memory() -> Iterator[Finding]:
         return
     free = shutil.disk_usage(path).free
     found = f"{_spell_bytes(free)} free in {path}"
-    if free < LITTLE_SHARED:
-        advice = "Large weights need more: docker run --shm-size=1g."
-        yield Finding("warn", "shared memory", found, advice)
-    else:
-        yield Finding("ok", "shared memory", found)
+    advice = "Large weights need more: docker run --shm-size=1g."
+    yield _judged("shared memory", found, free >= LITTLE_SHARED, advice)
 
 
 def _disk() -> Iterator[Finding]:
@@ -262,10 +259,8 @@ def _disk() -> Iterator[Finding]:
         return
     free = shutil.disk_usage(place).free
     found = f"{place.resolve()} can be written to, {_spell_bytes(free)} free"
-    if free < LITTLE_DISK:
-        yield Finding("warn", "runs", found, "Checkpoints with large replays need more.")
-    else:
-        yield Finding("ok", "runs", found)
+    is_enough = free >= LITTLE_DISK
+    yield _judged("runs", found, is_enough, "Checkpoints with large replays need more.")
 
 
 def _spell_bytes(count: float) -> str:

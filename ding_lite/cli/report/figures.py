@@ -12,6 +12,7 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
+from ding_lite.middleware.report.evolution import families
 from ding_lite.middleware.report.log import spell
 from ding_lite.rl.batch import NumpyArray
 
@@ -69,7 +70,6 @@ def chart(
     *,
     x_label: str = "env steps",
     target: float | None = None,
-    note: str = "",
 ) -> Element:
     """Draw curves over env steps or another quantity; points of short curves show their values."""
     lines = [one.tamed() for one in lines]
@@ -78,8 +78,8 @@ def chart(
         values.append(np.array([target], dtype=float))
     else:
         target = None
-    y_low, y_high = _range(values, at_zero=True)
-    x_low, x_high = _range([one.x for one in lines], at_zero=True)
+    y_low, y_high = _range(values)
+    x_low, x_high = _range([one.x for one in lines])
 
     def place(x: float, y: float) -> tuple[float, float]:
         right, up = (x - x_low) / (x_high - x_low), (y - y_low) / (y_high - y_low)
@@ -109,7 +109,7 @@ def chart(
     for one in lines:
         parts += _curve(one, place)
     said = "; ".join(f"{one.label}: last {spell(float(one.y[-1]))}" for one in lines)
-    return figure(title, _svg(parts, f"{title} over {x_label}. {said}", _HEIGHT), note=note)
+    return figure(title, _svg(parts, f"{title} over {x_label}. {said}", _HEIGHT))
 
 
 def _tame(values: NumpyArray) -> NumpyArray:
@@ -144,11 +144,11 @@ def _svg(parts: Sequence[Element], label: str, height: int) -> Element:
     return tag("svg", title, *parts, viewBox=f"0 0 {_WIDTH} {height}", role="img", aria_label=label)
 
 
-def _range(values: Sequence[NumpyArray], *, at_zero: bool) -> tuple[float, float]:
+def _range(values: Sequence[NumpyArray]) -> tuple[float, float]:
     """Return the bounds of an axis, which begins at 0 if no value is below, and is never empty."""
     low = min(float(part.min()) for part in values)
     high = max(float(part.max()) for part in values)
-    low = min(low, 0.0) if at_zero and low >= 0 else low
+    low = min(low, 0.0)
     if high - low <= max(1e-9 * max(abs(low), abs(high)), 1 / LARGEST):
         room = 0.5 * abs(high) if abs(high) > 1 / LARGEST else 1.0
         return low - room * (low < 0), high + room
@@ -176,8 +176,7 @@ def family(lives: Sequence[Mapping[str, Any]]) -> Element:
     """Draw the lineage of a population: columns are generations, rows places, colours families."""
     at = {(life["generation"], life["id"]): life["place"] for life in lives}
     parents = {life["id"]: life["parent"] for life in lives}
-    first = {number: _ancestor(number, parents) for number in parents}
-    colors = {number: k % NUM_COLORS for k, number in enumerate(sorted(set(first.values())))}
+    family_of = families(parents)
     generations = max(life["generation"] for life in lives)
     best: dict[int, float] = {}
     for life in lives:
@@ -187,7 +186,7 @@ def family(lives: Sequence[Mapping[str, Any]]) -> Element:
     parts: list[Element] = []
     circles: list[Element] = []
     for life in lives:
-        color, number = f"c{colors[first[life['id']]]}", life["generation"]
+        color, number = f"c{family_of[life['id']] % NUM_COLORS}", life["generation"]
         right, down = _ROW + across * number, _ROW * (life["place"] + 0.7)
         before = at.get((number - 1, life["id"]), at.get((number - 1, life["parent"])))
         if before is not None:
@@ -207,12 +206,3 @@ def family(lives: Sequence[Mapping[str, Any]]) -> Element:
     note = "A row a place, a column a generation, a colour a family. Large: the best of a "
     note += "generation; dashed: something was mutated."
     return figure("Lineage", _svg([*parts, *circles], label, height), note=note)
-
-
-def _ancestor(number: int, parents: Mapping[int, int | None]) -> int:
-    seen: set[int] = set()
-    parent = parents.get(number)
-    while parent is not None and number not in seen:  # a damaged file may contain a cycle
-        seen.add(number)
-        number, parent = parent, parents.get(parent)
-    return number

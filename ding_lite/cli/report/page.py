@@ -146,27 +146,22 @@ def _names(groups: Sequence[Group]) -> list[str]:
     return [group.name for group in groups]
 
 
+def _runs(groups: Sequence[Group]) -> list[Record]:
+    return [run for group in groups for run in group.runs]
+
+
 def _remark(text: str) -> Element:
     return tag("p", text, class_="note")
 
 
 def _summary(groups: Sequence[Group]) -> Element:
     rows = []
-    for group in groups:
-        for run in group.runs:
-            _, y = run.result.points(run.metric)
-            rows.append(
-                (
-                    str(run.directory),
-                    _spelled(run.result.seed),
-                    run.state,
-                    spell(run.last["env_step"]),
-                    spell(float(y[-1])) if len(y) else "",
-                    spell(float(y.max())) if len(y) else "",
-                    _verdict(run.verdict),
-                    f"{run.last['wall_s']:,.1f} s",
-                )
-            )
+    for run in _runs(groups):
+        _, y = run.result.points(run.metric)
+        last, best = (spell(float(y[-1])), spell(float(y.max()))) if len(y) else ("", "")
+        env_steps, wall_s = spell(run.last["env_step"]), f"{run.last['wall_s']:,.1f} s"
+        about = (str(run.directory), _spelled(run.result.seed), run.state)
+        rows.append((*about, env_steps, last, best, _verdict(run.verdict), wall_s))
     headings = ("run", "seed", "state", "env steps", "last", "best", "verdict", "time")
     return _section("Results", _table("What each run has reached", headings, rows))
 
@@ -181,7 +176,7 @@ def _verdict(verdict: Mapping[str, Any]) -> str:
 
 
 def _curves(groups: Sequence[Group]) -> Element:
-    targets = {run.result.target for group in groups for run in group.runs}
+    targets = {run.result.target for run in _runs(groups)}
     target = targets.pop() if len(targets) == 1 else None
     charts = _cards(_charts(groups, _RETURNS, target))
     note = "" if all(len(group.runs) == 1 for group in groups) else _SEVERAL_SEEDS
@@ -206,8 +201,7 @@ def _cards(figures: Sequence[Element]) -> Element:
 def _others(groups: Sequence[Group]) -> Element | None:
     names = {
         name: name
-        for group in groups
-        for run in group.runs
+        for run in _runs(groups)
         for name in run.last
         if name not in _COUNTED and name not in _RETURNS and not name.startswith(STAGE_SECONDS)
     }
@@ -217,12 +211,13 @@ def _others(groups: Sequence[Group]) -> Element | None:
 
 
 def _evaluations(groups: Sequence[Group]) -> Element | None:
-    rows = []
-    for group in groups:
-        for run in group.runs:
-            x, y = run.result.points("eval_return")
-            for env_step, value in list(zip(x, y, strict=True))[-_MOST_EVALUATIONS:]:
-                rows.append((str(run.directory), spell(float(env_step)), spell(float(value))))
+    rows = [
+        (str(run.directory), spell(float(env_step)), spell(float(value)))
+        for run in _runs(groups)
+        for env_step, value in list(zip(*run.result.points("eval_return"), strict=True))[
+            -_MOST_EVALUATIONS:
+        ]
+    ]
     if not rows:
         return None
     table = _table("The return of each evaluation", ("run", "env steps", "return"), rows)
@@ -370,9 +365,9 @@ def _spelled(value: object) -> str:
 
 
 def _commands(groups: Sequence[Group]) -> Element:
-    runs = [run for group in groups for run in group.runs]
     lines = [
-        run.command or f"# {str(run.directory)!r}: its command was not recorded" for run in runs
+        run.command or f"# {str(run.directory)!r}: its command was not recorded"
+        for run in _runs(groups)
     ]
     code = tag("code", "\n".join(dict.fromkeys(lines)))
     label = "Commands that repeat the runs"

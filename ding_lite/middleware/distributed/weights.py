@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -45,21 +45,20 @@ def publish_weights(policy: Policy, *, every: int = 1, half: bool = False) -> Mi
         ConfigError: `policy` is no policy, or a setting is out of range.
     """
     check_has(policy, "weights", "policy")
-    period = Period(every)
-    return _Publish(current_router(), policy, period, half=half)
+    return _Publish(current_router(), policy, Period(every), half)
 
 
+@dataclass(eq=False)
 class _Publish:
     __name__ = "publish_weights"
 
-    def __init__(self, router: Router, policy: Policy, period: Period, *, half: bool) -> None:
-        self._router = router
-        self._policy = policy
-        self._period = period
-        self._half = half
-        self._server = ModelServer(name=SERVER)
-        self._version = 0
-        self._train_iter: int | None = None
+    _router: Router
+    _policy: Policy
+    _period: Period
+    _half: bool
+    _server: ModelServer = field(default_factory=lambda: ModelServer(name=SERVER))
+    _version: int = 0
+    _train_iter: int | None = None
 
     def __enter__(self) -> Self:
         self._publish()
@@ -162,11 +161,7 @@ class _Fetch:
 
     def _wait_until_new(self, ctx: Context) -> None:
         server = self.server
-        if not server.wait_for(
-            lambda: server.arrived != server.fetched,
-            timeout=self.timeout,
-            until=lambda: ctx.finish,
-        ):
+        if not self._wait(lambda: server.arrived != server.fetched, ctx):
             raise DeadlineExceeded(
                 f"No version of the weights newer than {_name_of(server.fetched)} has arrived "
                 f"within {self.timeout:g} s. Use `publish_weights` on the node that trains, or "
@@ -175,17 +170,16 @@ class _Fetch:
 
     def _wait_until_young(self, ctx: Context) -> None:
         server = self.server
-        if not server.wait_for(
-            lambda: not self._is_too_old(server.arrived),
-            timeout=self.timeout,
-            until=lambda: ctx.finish,
-        ):
+        if not self._wait(lambda: not self._is_too_old(server.arrived), ctx):
             raise DeadlineExceeded(
                 f"Version {_name_of(server.announced)} of the weights was announced, and only "
                 f"{_name_of(server.arrived)} has come within {self.timeout:g} s; "
                 f"`max_staleness` is {self.max_staleness}. Publish less often "
                 f"(`publish_weights(every=...)`), or allow them to be older."
             )
+
+    def _wait(self, is_met: Callable[[], bool], ctx: Context) -> bool:
+        return self.server.wait_for(is_met, timeout=self.timeout, until=lambda: ctx.finish)
 
     def _is_too_old(self, number: Number | None) -> bool:
         if self.max_staleness is None:

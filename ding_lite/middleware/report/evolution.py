@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -136,12 +136,11 @@ def _draw_family(lives: Sequence[Life], path: Path, *, title: str) -> None:
     place_of: dict[tuple[int, int], int] = {
         (life.generation, life.id): life.place for life in lives
     }
-    ancestors = sorted({_first_ancestor(life, lives) for life in lives})
-    colors = {first: COLORS[index % len(COLORS)] for index, first in enumerate(ancestors)}
+    family_of = families({life.id: life.parent for life in lives})
     for number, members in generations.items():
         best = max(members, key=lambda life: life.fitness or 0.0)
         for life in members:
-            color = colors[_first_ancestor(life, lives)]
+            color = COLORS[family_of[life.id] % len(COLORS)]
             before = place_of.get((number - 1, life.id))
             if before is None and life.parent is not None:
                 before = place_of.get((number - 1, life.parent))
@@ -159,9 +158,17 @@ def _draw_family(lives: Sequence[Life], path: Path, *, title: str) -> None:
     save_picture(figure, path)
 
 
-def _first_ancestor(life: Life, lives: Sequence[Life]) -> int:
-    parents = {other.id: other.parent for other in lives}
-    number, parent = life.id, life.parent
-    while parent is not None:
+def families(parents: Mapping[int, int | None]) -> dict[int, int]:
+    """Number the families of agents: those with the same first ancestor."""
+    first = {number: _first_ancestor(number, parents) for number in parents}
+    places = {number: k for k, number in enumerate(sorted(set(first.values())))}
+    return {number: places[ancestor] for number, ancestor in first.items()}
+
+
+def _first_ancestor(number: int, parents: Mapping[int, int | None]) -> int:
+    seen: set[int] = set()
+    parent = parents.get(number)
+    while parent is not None and number not in seen:  # a damaged file may contain a cycle
+        seen.add(number)
         number, parent = parent, parents.get(parent)
     return number

@@ -66,9 +66,3 @@ def test_damaged_and_foreign_folders_are_told_and_left_out(
     assert len(err.splitlines()) == 3
     for said in ("no run in runs/half", "runs/foreign/config.json names", "runs/damaged/metrics"):
         assert said in err
-
-
-def test_no_runs_are_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["runs", "nowhere"]) == 2
-    assert capsys.readouterr().err.count("There is no run in nowhere") == 1
-    assert listed(capsys, "nowhere") == []

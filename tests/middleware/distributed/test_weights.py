@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ding_lite import middleware as mw
 from ding_lite.distributed.model_server import topics_of
-from ding_lite.errors import ConfigError, DeadlineExceeded, ShapeError
+from ding_lite.errors import DeadlineExceeded, ShapeError
 from ding_lite.middleware.distributed.weights import SERVER
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
@@ -276,19 +276,6 @@ def test_an_evaluator_may_wait_for_a_new_version_in_each_step() -> None:
     assert seen == sorted(set(seen))
 
 
-def test_a_wait_for_a_new_version_ends_with_the_job() -> None:
-    policy = make_dqn(0.0)
-
-    def main() -> None:
-        with Task() as task:
-            task.use(lambda ctx: setattr(ctx, "finish", True), "learner")
-            task.use(mw.fetch_weights(policy, wait_for_new=True, timeout=None), "collector")
-            task.run()
-
-    star(main)
-    assert value_of(policy) == 0.0
-
-
 def test_a_wait_for_a_new_version_in_vain_is_an_error() -> None:
     with pytest.raises(DeadlineExceeded, match=r"newer than 3 has arrived within 0.05 s"):
         fetching(
@@ -357,15 +344,3 @@ def test_in_one_process_the_policy_is_the_learners_own() -> None:
 
     with Cluster(1, roles=[{"learner", "collector"}]) as cluster:
         assert cluster.run(main) == [[0, 1, 2]]
-
-
-def test_settings_out_of_range_are_refused() -> None:
-    policy = make_dqn()
-    with pytest.raises(ConfigError, match="every"):
-        mw.publish_weights(policy, every=0)
-    with pytest.raises(ConfigError, match="max_staleness"):
-        mw.fetch_weights(policy, max_staleness=-1)
-    with pytest.raises(ConfigError, match="timeout"):
-        mw.fetch_weights(policy, timeout=-1.0)
-    with pytest.raises(ConfigError, match="no `weights` method"):
-        mw.publish_weights(3)  # type: ignore[arg-type]

@@ -47,14 +47,6 @@ def learning(envs: Envs, replay: ReplayBuffer, **more: Any) -> Callable[[Agent],
     return learn
 
 
-def same_weights(one: Population, two: Population) -> bool:
-    return all(
-        a.config.hidden == b.config.hidden
-        and all(torch.equal(a.weights()[name], b.weights()[name]) for name in a.weights())
-        for a, b in zip(one, two, strict=True)
-    )
-
-
 # -- for_each ------------------------------------------------------------------------------
 
 
@@ -482,44 +474,3 @@ def test_the_best_is_never_a_child_that_has_inherited_its_fitness(population, ev
 def test_evolution_without_evaluation_is_an_error_with_advice(population: Population) -> None:
     with pytest.raises(ConfigError, match="Put `evaluate` before `evolve`"):
         run_step(mw.evolve(population, Tournament(), Mutation(), every=1))
-
-
-def test_arguments_in_the_wrong_order_are_refused(population: Population) -> None:
-    wrong: Any = mw.evolve
-    with pytest.raises(ConfigError, match="has no `select` method"):
-        wrong(population, Mutation(), Tournament(), every=1)
-    with pytest.raises(ConfigError, match='Unknown key "alpha"'):
-        mw.evolve(population, Tournament(), Mutation(Search(alpha=integer(1, 2))), every=1)
-
-
-def test_a_resumed_run_is_the_same_as_one_that_never_stopped(tmp_path: Path) -> None:
-    def run(directory: Path, *, steps: Sequence[int]) -> tuple[Population, str]:
-        for max_step in steps:
-            with (
-                make_envs("CartPole-v1", 4, seed=0) as envs,
-                make_envs("CartPole-v1", 2, seed=1) as eval_envs,
-                Task() as task,
-            ):
-                search = Search(lr=log_uniform(1e-4, 1e-2), learn_every=integer(2, 16))
-                config = {"hidden": (8, 8)}
-                population = Population.of(DQN, envs.spec, search, size=4, config=config)
-                mutation = Mutation(search, none=0.1, new_layer_prob=0.5)
-                replay = ReplayBuffer(envs.spec, capacity=500)
-                parts = {"population": population, "replay": replay, "task": task}
-                parts |= {"envs": envs, "eval_envs": eval_envs}
-                task.use(mw.for_each(population, learning(envs, replay)))
-                task.use(mw.evaluate(population, eval_envs, every=4))
-                file = directory / "lineage.jsonl"
-                task.use(mw.evolve(population, Tournament(seed=2), mutation, every=4, lineage=file))
-                task.use(mw.checkpoint(parts, directory / "checkpoint", every=1))
-                if (directory / "checkpoint" / "manifest.json").exists():
-                    mw.resume(parts, directory / "checkpoint")
-                task.run(max_step=max_step)
-        return population, (directory / "lineage.jsonl").read_text()
-
-    whole, lineage = run(tmp_path / "whole", steps=[14])
-    parts, lineage_of_parts = run(tmp_path / "parts", steps=[3, 6, 5])
-    assert whole.generation == parts.generation == 3
-    assert len({life.hidden for life in whole.lives}) > 1
-    assert lineage == lineage_of_parts
-    assert same_weights(whole, parts)

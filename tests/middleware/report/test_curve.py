@@ -11,7 +11,6 @@ import pytest
 from matplotlib.figure import Figure
 
 from ding_lite import middleware as mw
-from ding_lite.errors import ConfigError
 from ding_lite.middleware.report import curve as report_curve
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.task import Task
@@ -181,14 +180,6 @@ def test_drawing_leaves_pyplot_and_its_settings_alone(tmp_path: Path) -> None:
     draw(tmp_path / "curve.png")
     assert dict(matplotlib.rcParams) == before
     assert "matplotlib.pyplot" not in sys.modules
-
-
-@pytest.mark.parametrize("name", ["curve", "curve.gif", "curve.txt"])
-def test_a_picture_of_an_unknown_kind_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=r"Choose one of: \.png, \.svg, \.pdf"):
-        mw.curve(tmp_path / name)
-    with pytest.raises(ConfigError, match=r"`redraw` is 0\.0"):
-        mw.curve(tmp_path / "curve.png", redraw=0.0)
 
 
 def test_a_curve_goes_on_with_the_points_that_the_checkpoint_knows(tmp_path: Path) -> None:

@@ -143,11 +143,6 @@ def test_a_metric_that_is_no_number_is_named() -> None:
     assert "in middleware `log`" in "".join(caught.value.__notes__)
 
 
-def test_a_directory_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is a directory"):
-        mw.log(every=10, path=tmp_path)
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -437,12 +432,6 @@ def test_what_tensorboard_was_given_before_a_checkpoint_is_on_disk_then(tmp_path
         task.use(mw.tensorboard(tmp_path, every=1))
         task.run(max_step=1)
     assert b"loss" in written[0]
-
-
-def test_a_file_in_place_of_the_tensorboard_directory_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "events").touch()
-    with pytest.raises(ConfigError, match="is a file"):
-        mw.tensorboard(tmp_path / "events")
 
 
 def test_reports_of_a_run_without_metrics_say_at_least_the_step(tmp_path, capsys) -> None:

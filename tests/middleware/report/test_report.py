@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from ding_lite import Task, middleware as mw
-from ding_lite.errors import ConfigError
 from ding_lite.recipes import Options, Run
 from ding_lite.runtime.context import Context
 
@@ -38,14 +37,6 @@ def test_a_run_gets_rows_events_a_curve_and_a_line(
     assert "40/40 env steps" in capsys.readouterr().err
 
 
-def test_a_quiet_run_has_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = Options(env="E", target=9.0, max_env_steps=40, out=tmp_path, quiet=True)
-    with Run("mine", options) as run, Task() as task:
-        task.use(learn).use(mw.report(run, every=5))
-        task.run(max_step=10)
-    assert capsys.readouterr().err == ""
-
-
 def test_a_directory_is_enough_and_goes_on_from_reports_that_were_used_one_by_one(
     tmp_path: Path,
 ) -> None:
@@ -68,8 +59,3 @@ def test_a_directory_is_enough_and_goes_on_from_reports_that_were_used_one_by_on
     assert names_in(tmp_path) == FILES
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [row["env_step"] for row in rows] == [20, 40, 60]
-
-
-def test_what_is_no_run_and_no_function_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"a function was expected, .*, or a run or its direct"):
-        mw.report(3, every=1)  # type: ignore[arg-type]

@@ -389,12 +389,6 @@ class Plain:
     [
         (
             DQN(CARTPOLE),
-            "policy.pth",
-            None,
-            r"does not say the format. Let it end in .onnx or .pt2",
-        ),
-        (
-            DQN(CARTPOLE),
             "policy.onnx",
             "tflite",
             "`format` is 'tflite'. Choose one of: onnx, torch",

@@ -66,11 +66,6 @@ def test_an_unknown_policy_is_named_in_the_error(tmp_path: Path) -> None:
     assert type(load_policy(tmp_path, policy=Hidden)) is Hidden
 
 
-def test_where_nothing_was_saved_is_said(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"There is no checkpoint in .*checkpoint: "):
-        load_policy(tmp_path)
-
-
 def test_code_that_a_run_from_elsewhere_names_is_imported_only_on_trust(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -190,12 +190,6 @@ def test_a_run_without_a_target_is_neither_solved_nor_not(
     assert "target" not in said
 
 
-def test_a_quiet_run_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with Run("mine", options(), quiet=True) as run:
-        run.explain(run.judge(make_policy()))
-    assert capsys.readouterr() == ("", "")
-
-
 def test_runs_that_begin_at_once_get_numbers_of_their_own() -> None:
     with ThreadPoolExecutor(8) as pool:
         runs = list(pool.map(lambda _: Run("mine", options()), range(40)))
@@ -302,14 +296,6 @@ def test_a_run_that_was_killed_before_it_had_its_settings_begins_anew(
     with Run("mine", options(out=tmp_path, resume=True)) as run:
         assert train_a_little(run).ctx.env_step == 40
     assert json.loads((run.directory / "config.json").read_text())["example"] == "mine"
-
-
-def test_a_checkpoint_without_its_settings_is_refused(tmp_path: Path) -> None:
-    with Run("mine", options(out=tmp_path)) as run:
-        train_a_little(run)
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"its config\.json is missing or damaged"):
-        Run("mine", options(out=tmp_path, resume=True)).__enter__()
 
 
 @pytest.mark.parametrize(

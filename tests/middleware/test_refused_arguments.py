@@ -1,0 +1,176 @@
+"""Wrong arguments of a middleware are refused when it is made, in a sentence that names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ding_lite import middleware as mw
+from ding_lite.distributed import Processes
+from ding_lite.errors import ConfigError
+from ding_lite.evolution import Mutation, Population, Search, Tournament, integer
+from ding_lite.rl import A2C, DQN, Envs, PrioritizedReplay, ReplayBuffer, constant, make_envs
+
+
+class Stubborn(DQN):
+    """Explores by itself."""
+
+    def act(self, obs: Any, *, explore: bool = True) -> Any:  # type: ignore[override]
+        return super().act(obs, explore=explore)
+
+
+@pytest.fixture
+def x(policy: DQN, envs: Envs, eval_envs: Envs, replay: ReplayBuffer, tmp_path: Path) -> Any:
+    """What the middleware are made with."""
+    (tmp_path / "file").touch()
+    return SimpleNamespace(
+        policy=policy,
+        stubborn=Stubborn(envs.spec),
+        a2c=A2C(envs.spec),
+        agents=Population.of(DQN, envs.spec, size=2, config={"hidden": (4,)}),
+        envs=envs,
+        eval_envs=eval_envs,
+        others=make_envs("Acrobot-v1", 4),
+        replay=replay,
+        small=ReplayBuffer(envs.spec, capacity=4),
+        prioritized=PrioritizedReplay(envs.spec, capacity=100),
+        folder=tmp_path,
+        epsilon=constant(0.1),
+        processes=Processes(),
+    )
+
+
+m: Any = mw
+SEARCH = Search(alpha=integer(1, 2))
+MADE_WRONG: list[tuple[Callable[[Any], object], str]] = [
+    *(
+        (
+            lambda x, steps=steps: m.collect(x.policy, x.envs, steps=steps),
+            f"`steps` is {steps}, the number of envs 4",
+        )
+        for steps in (0, -4, 2, 6, 10)
+    ),
+    (
+        lambda x: m.collect(x.policy, x.others, steps=4),
+        r"made for CartPole-v1 .* the envs are Acrobot-v1",
+    ),
+    (lambda x: m.collect(x.envs, x.policy, steps=4), "is an Envs, which has no `act` method"),
+    (
+        lambda x: m.collect(x.policy, x.envs, steps=4, epsilon=0.1),
+        r"`epsilon` is 0\.1; a schedule was expected",
+    ),
+    (
+        lambda x: m.collect(x.stubborn, x.envs, steps=4, epsilon=x.epsilon),
+        r"Stubborn\.act takes no `epsilon`",
+    ),
+    (lambda x: m.collect(x.a2c, x.envs), "Neither `steps` nor `unroll` was given"),
+    (
+        lambda x: m.collect(x.a2c, x.envs, **{"steps": 4, "unroll": 4}),
+        "`unroll` is 4, and `steps` was given too",
+    ),
+    (
+        lambda x: m.collect(x.a2c, x.envs, **{"unroll": 4, "epsilon": x.epsilon}),
+        "`unroll` is 4, and `epsilon` was given too",
+    ),
+    (lambda x: m.collect(x.a2c, x.envs, unroll=0), "`unroll` is 0"),
+    (lambda x: m.collect(x.policy, x.envs, unroll=4), "DQN has no `explore` method"),
+    (
+        lambda x: m.random_warmup(x.envs, x.replay, steps=1_001),
+        "`steps` is 1,001, the capacity of the replay 1,000",
+    ),
+    (
+        lambda x: m.train(x.policy, x.replay, batch_size=1_001),
+        "`batch_size` is 1,001, the capacity .* 1,000",
+    ),
+    (lambda x: m.train(x.policy, x.small), "`batch_size` is 8, the capacity of the replay 4"),
+    (lambda x: m.train(x.policy, x.replay, batch_size=0), "`batch_size` is 0"),
+    (lambda x: m.train(x.policy, x.replay, updates=0), "`updates` is 0"),
+    (lambda x: m.train(x.policy, batch_size=32), "no replay to sample that many from"),
+    (
+        lambda x: m.train(x.policy, x.replay, beta=x.epsilon),
+        "a ReplayBuffer, which has no priorities, but `beta`",
+    ),
+    (lambda x: m.train(x.policy, beta=x.epsilon), "None, which has no priorities, but `beta`"),
+    (lambda x: m.train(x.policy, x.replay, beta=0.4), r"`beta` is 0\.4; a schedule was expected"),
+    (lambda x: m.train(x.a2c, x.replay), "A2C learns from the rollouts .* `replay` was given"),
+    (
+        lambda x: m.train(x.a2c, batch_size=8),
+        "A2C learns from the rollouts .* `batch_size` was given",
+    ),
+    (lambda x: m.train(x.a2c, updates=2), "`updates` is 2, but how many updates A2C makes"),
+    (lambda x: m.update_priorities(x.replay), "which has no priorities, but priorities are to be"),
+    (lambda x: m.add_to(x.envs), "`replay` is an Envs, which has no `add` method"),
+    (
+        lambda x: m.add_to(x.replay, priority=x.policy.td_errors),
+        r"`priority` was given\. Give a PrioritizedReplay",
+    ),
+    (lambda x: m.add_to(x.prioritized, priority=0.5), "`priority` is a float"),
+    (
+        lambda x: m.wait_for(x.replay, size=1_001),
+        "`size` is 1,001, the capacity of the replay 1,000",
+    ),
+    (lambda x: m.wait_for(x.replay, size=0), "`size` is 0"),
+    *(
+        (lambda x, options=options: m.evaluate(x.policy, x.eval_envs, **options), said)
+        for options, said in (
+            ({"every": 0}, "it must be a whole number from"),
+            ({"every": 5, "episodes": 0}, "it must be at least"),
+            ({"every": 5, "confirm": -1}, "it must be at least"),
+            ({"every": 5, "max_env_steps": 9}, "`max_env_steps` is not for this evaluation"),
+        )
+    ),
+    (
+        lambda x: m.evaluate(x.policy, x.eval_envs, x.processes, every=1),
+        "`processes` is not for this evaluation",
+    ),
+    (
+        lambda x: m.evaluate(x.agents, x.eval_envs, every=1, share=0.1),
+        "`share` is not for this evaluation",
+    ),
+    (
+        lambda x: m.evaluate(x.agents, x.envs, x.processes, every=1, confirm_envs=x.envs),
+        "`confirm_envs` is not for this evaluation",
+    ),
+    (lambda x: m.evaluate(x.policy, x.others, every=5), "Make the policy from the spec of these"),
+    (lambda x: m.stop_at(), "nothing to stop at"),
+    (lambda x: m.stop_at(env_step=0), "`env_step` is 0"),
+    (lambda x: m.evolve(x.agents, Mutation(), Tournament(), every=1), "has no `select` method"),
+    (lambda x: m.evolve(x.agents, Tournament(), Mutation(SEARCH), every=1), 'Unknown key "alpha"'),
+    (lambda x: m.keep_best("best", x.folder), "`policy` is a str"),
+    (lambda x: m.checkpoint(x.policy, x.folder / "file", every=1), "file is a file"),
+    (
+        lambda x: m.checkpoint({"envs": {}}, x.folder, every=1),
+        "`envs` is a dict, which cannot be saved: it has no `state_dict` and `load_state_dict`",
+    ),
+    (lambda x: m.rate_limit(env_steps_per_update=0), "env_steps_per_update"),
+    (lambda x: m.rate_limit(env_steps_per_update=1, ahead=-1), "ahead"),
+    (lambda x: m.publish_weights(x.policy, every=0), "every"),
+    (lambda x: m.publish_weights(3), "no `weights` method"),
+    (lambda x: m.fetch_weights(x.policy, max_staleness=-1), "max_staleness"),
+    (lambda x: m.fetch_weights(x.policy, timeout=-1.0), "timeout"),
+    (
+        lambda x: m.receive("trajectories", at_least=4, at_most=2),
+        "`at_most` is 2, `at_least` is 4: a step would wait",
+    ),
+    (lambda x: m.receive("trajectories", at_least=0), "at_least"),
+    (lambda x: m.receive(["trajectories"]), "named after a ctx key"),
+    (lambda x: m.send("trajectories", to="learner", in_flight=0), "in_flight"),
+    (lambda x: m.send("trajectories", to="learner", timeout=-1.0), "timeout"),
+    (lambda x: m.replay_trajectories(0), "`num` is 0"),
+    (lambda x: m.log(every=10, path=x.folder), "is a directory"),
+    (lambda x: m.tensorboard(x.folder / "file"), "is a file"),
+    (lambda x: m.report(3, every=1), "a function was expected, .*, or a run or its directory"),
+    (lambda x: m.curve(x.folder / "curve"), r"Choose one of: \.png, \.svg, \.pdf"),
+    (lambda x: m.curve(x.folder / "curve.gif"), r"Choose one of: \.png, \.svg, \.pdf"),
+    (lambda x: m.curve(x.folder / "curve.png", redraw=0.0), r"`redraw` is 0\.0"),
+]
+
+
+@pytest.mark.parametrize(("make", "said"), MADE_WRONG, ids=[said for _, said in MADE_WRONG])
+def test_a_wrong_argument_is_refused(x: Any, make: Callable[[Any], object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make(x)
