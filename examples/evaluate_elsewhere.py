@@ -85,12 +85,12 @@ def evaluate(task: Task, policy: DQN, envs: Envs, *, every: int, target: float) 
 
 def report_evaluations(task: Task, policy: DQN, *, target: float) -> Middleware:
     """Report the results of evaluations, and end the job once one has reached the target."""
-    heard: deque[tuple[float, Mapping[str, Tensor] | None]] = deque()
-    task.on("evaluated", lambda value, weights: heard.append((value, weights)))
+    received: deque[tuple[float, Mapping[str, Tensor] | None]] = deque()
+    task.on("evaluated", lambda value, weights: received.append((value, weights)))
 
     def _report_evaluations(ctx: Context) -> None:
-        while heard and not ctx.finish:
-            ctx.eval_value, good = heard.popleft()
+        while received and not ctx.finish:
+            ctx.eval_value, good = received.popleft()
             ctx.metrics["eval_return"] = ctx.eval_value
             if good is not None:
                 policy.load_weights(good)  # the evaluated weights; training has continued

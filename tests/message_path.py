@@ -72,9 +72,9 @@ def send(task: Task, what: str) -> None:
     def speak(ctx: Context) -> None:
         if begun and begun.pop():
             if what == "ctx":
-                ctx.said = {"text": MARK}
+                ctx.found = {"text": MARK}
             else:
-                task.emit("said", MARK, only_remote=True)
+                task.emit("found", MARK, only_remote=True)
         time.sleep(PAUSE_S)
 
     task.on("begun", lambda: begun.append(True))
@@ -83,15 +83,15 @@ def send(task: Task, what: str) -> None:
 
 def receive(task: Task) -> None:
     """Run steps until the message has come."""
-    heard: list[str] = []
+    received: list[str] = []
 
     def look(ctx: Context) -> None:
         if ctx.total_step == 0:
             task.emit("begun", only_remote=True)
-        ctx.finish = ctx.finish or bool(heard) or "said" in task.parallel_ctx
+        ctx.finish = ctx.finish or bool(received) or "found" in task.parallel_ctx
         time.sleep(PAUSE_S)
 
-    task.on("said", heard.append)
+    task.on("found", received.append)
     task.use(look).run(max_step=int(SECONDS / PAUSE_S))
 
 

@@ -20,7 +20,7 @@ import torch
 from ding_lite import Context, Task
 from ding_lite.recipes.runs.run import _JUDGE_SEED
 from ding_lite.rl import DQN, DQNConfig, load_checkpoint, make_envs, mean_return
-from tests.warm import PROGRAMS, STRICT, Said, Warm, warm
+from tests.warm import PROGRAMS, STRICT, Output, Warm, warm
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
@@ -91,7 +91,7 @@ def process() -> Iterator[Warm]:
         yield process
 
 
-def finished(process: Warm, example: Path, *arguments: str, cwd: Path) -> Said:
+def finished(process: Warm, example: Path, *arguments: str, cwd: Path) -> Output:
     """Run an example to its end, in a folder of its own."""
     return process.run(example, *arguments, seconds=SECONDS, folder=cwd, strict=True)
 
@@ -137,14 +137,14 @@ def saved_in_checkpoint(example: Path, folder: Path) -> DQN:
 @pytest.mark.procs
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_ends_with_its_result(example: Path, process: Warm, tmp_path: Path) -> None:
-    said = finished(process, example, "--smoke", "--seed", "7", *FEW, cwd=tmp_path)
+    output = finished(process, example, "--smoke", "--seed", "7", *FEW, cwd=tmp_path)
 
     if ENVS.get(example.stem) == "LunarLander-v3" and find_spec("Box2D") is None:
-        assert said.code == 2, said.err
-        assert f"pip install -e '{ROOT}[box2d]'" in said.err
+        assert output.code == 2, output.err
+        assert f"pip install -e '{ROOT}[box2d]'" in output.err
         return
-    assert said.code == 0, said.err
-    result = json.loads(said.out.splitlines()[-1])
+    assert output.code == 0, output.err
+    result = json.loads(output.out.splitlines()[-1])
     assert list(result) == KEYS
     assert (result["example"], result["env"], result["seed"]) == (
         example.stem,
@@ -162,8 +162,8 @@ def test_an_example_ends_with_its_result(example: Path, process: Warm, tmp_path:
     assert left == FILES.get(example.stem, left)
     if example.stem in FILES:
         assert (run / "curve.png").read_bytes().startswith(b"\x89PNG")
-        assert f"curve        {run.relative_to(tmp_path)}/curve.png" in said.err
-        assert "Try next: " in said.err
+        assert f"curve        {run.relative_to(tmp_path)}/curve.png" in output.err
+        assert "Try next: " in output.err
     assert running_in(tmp_path) == []
 
 
@@ -173,9 +173,9 @@ def test_an_example_ends_with_its_result(example: Path, process: Warm, tmp_path:
 )
 def test_one_learner_learns_from_one_collector(name: str, process: Warm, tmp_path: Path) -> None:
     example = ROOT / "examples" / f"{name}.py"
-    said = finished(process, example, "--smoke", "--nodes", "2", cwd=tmp_path)
-    assert said.code == 0, said.err
-    assert json.loads(said.out)["train_iter"] > 0
+    output = finished(process, example, "--smoke", "--nodes", "2", cwd=tmp_path)
+    assert output.code == 0, output.err
+    assert json.loads(output.out)["train_iter"] > 0
     assert running_in(tmp_path) == []
 
 
@@ -186,11 +186,11 @@ def test_weights_evaluated_on_another_node_are_shown_and_saved(
 ) -> None:
     example = ROOT / "examples" / "evaluate_elsewhere.py"
     arguments = ("--nodes", nodes, "--target", "100", "--out", "here")
-    said = finished(process, example, *arguments, cwd=tmp_path)
+    output = finished(process, example, *arguments, cwd=tmp_path)
 
-    assert said.code == 0, said.err
-    assert said.out.count("\n") == 1
-    result = json.loads(said.out)
+    assert output.code == 0, output.err
+    assert output.out.count("\n") == 1
+    result = json.loads(output.out)
     assert result["nodes"] == int(nodes)
     assert result["env_steps"] < 50_000
     last = json.loads((tmp_path / "here" / "metrics.jsonl").read_text().splitlines()[-1])
@@ -290,14 +290,14 @@ def test_a_resumed_learner_works_with_its_evaluator_on_another_node(
     example = ROOT / "examples" / "evaluate_elsewhere.py"
     for steps in ("600", "1200"):
         options = ("--target", "1000", "--max-env-steps", steps, "--out", "here", "--resume")
-        said = finished(process, example, *options, cwd=tmp_path)
-        assert said.code == 0, said.err
-        assert json.loads(said.out)["env_steps"] == int(steps)
-    assert "The run in here goes on at 600 env steps." in said.err
-    said = finished(process, example, "--out", "here", "--resume", cwd=tmp_path)
-    assert said.code == 0, said.err
-    assert "The run in here had reached its end at 1,200 env steps." in said.err
-    assert json.loads(said.out)["env_steps"] == 1_200
+        output = finished(process, example, *options, cwd=tmp_path)
+        assert output.code == 0, output.err
+        assert json.loads(output.out)["env_steps"] == int(steps)
+    assert "The run in here goes on at 600 env steps." in output.err
+    output = finished(process, example, "--out", "here", "--resume", cwd=tmp_path)
+    assert output.code == 0, output.err
+    assert "The run in here had reached its end at 1,200 env steps." in output.err
+    assert json.loads(output.out)["env_steps"] == 1_200
     assert running_in(tmp_path) == []
 
 
@@ -307,9 +307,9 @@ def test_a_program_of_several_nodes_accepts_the_criterion_of_the_tutorial(
 ) -> None:
     example = ROOT / "examples" / "impala_cartpole.py"
     options = ("--criterion", "seed", "--smoke", "--nodes", "1")
-    said = finished(process, example, *options, cwd=tmp_path)
-    assert said.code == 0, said.err
-    result = json.loads(said.out)
+    output = finished(process, example, *options, cwd=tmp_path)
+    assert output.code == 0, output.err
+    result = json.loads(output.out)
     assert list(result) == [*KEYS, "criterion", "episodes_per_collector"]
     assert (result["env"], result["criterion"]) == ("CartPole-v0", "seed")
     assert (result["solved"], result["episodes_per_collector"]) == (False, None)
@@ -320,14 +320,14 @@ def test_agents_resume_with_the_weights_and_the_optimiser_of_their_server(
     process: Warm, tmp_path: Path
 ) -> None:
     example = ROOT / "examples" / "a3c_cartpole.py"
-    said = finished(process, example, "--smoke", "--nodes", "2", "--out", "here", cwd=tmp_path)
-    assert said.code == 0, said.err
-    first = json.loads(said.out)
+    output = finished(process, example, "--smoke", "--nodes", "2", "--out", "here", cwd=tmp_path)
+    assert output.code == 0, output.err
+    first = json.loads(output.out)
     longer = ("--max-env-steps", str(first["env_steps"] + 2_000))
-    said = finished(process, example, "--resume", "--out", "here", *longer, cwd=tmp_path)
-    assert said.code == 0, said.err
-    assert f"The run in here goes on at {first['env_steps']:,} env steps." in said.err
-    assert json.loads(said.out)["train_iter"] > first["train_iter"]
+    output = finished(process, example, "--resume", "--out", "here", *longer, cwd=tmp_path)
+    assert output.code == 0, output.err
+    assert f"The run in here goes on at {first['env_steps']:,} env steps." in output.err
+    assert json.loads(output.out)["train_iter"] > first["train_iter"]
     server = load_checkpoint(tmp_path / "here" / "checkpoint", only=["server"]).state["server"]
     assert server["policy"]["train_iter"] == server["version"] == server["num_applied"]
     assert running_in(tmp_path) == []

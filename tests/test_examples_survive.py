@@ -57,7 +57,7 @@ class Watched:
         ours = set(running_in(self._folder))
         for job in running_jobs():
             for node in job.nodes:
-                if node.told and node.told.pid in ours and node.node_id == node_id:
+                if node.metrics and node.metrics.pid in ours and node.node_id == node_id:
                     return node
         return None
 
@@ -72,15 +72,15 @@ class Watched:
         self.wait_until(lambda: self.node(node_id))
         before = self.node(node_id)
         assert before is not None
-        assert before.told is not None
-        pid = before.told.pid
+        assert before.metrics is not None
+        pid = before.metrics.pid
         os.kill(pid, signal.SIGKILL)
 
         def is_back() -> bool:
             node = self.node(node_id)
-            if node is None or node.told is None or node.told.pid == pid:
+            if node is None or node.metrics is None or node.metrics.pid == pid:
                 return False
-            return (node.told.total.total_step or 0) > 1
+            return (node.metrics.total.total_step or 0) > 1
 
         self.wait_until(is_back)
 
@@ -116,8 +116,8 @@ def test_a_run_solves_its_task_after_one_of_its_nodes_is_killed(name: str, victi
         watched.wait_until(lambda: watched.last_row)
         node = watched.node(victim)
         assert node is not None
-        assert node.told is not None
-        os.kill(node.told.pid, signal.SIGKILL)
+        assert node.metrics is not None
+        os.kill(node.metrics.pid, signal.SIGKILL)
         out, err = process.communicate()
         assert process.returncode == 0, err
         assert json.loads(out)["solved"] is True, err
@@ -149,9 +149,9 @@ if __name__ == "__main__":
 def test_learners_resumed_from_a_checkpoint_have_equal_weights() -> None:
     with short_folder() as folder:
         source = f"import sys; sys.path.insert(0, {str(ROOT / 'examples')!r})\n{RESUMED}"
-        code, said = run(folder, source)
-    assert code == 0, said
-    assert "goes on at" in said
-    same = [line for line in said.splitlines() if line.startswith("{")]
-    assert len(same) == 2, said
-    assert "False" not in "".join(same), said
+        code, output = run(folder, source)
+    assert code == 0, output
+    assert "goes on at" in output
+    same = [line for line in output.splitlines() if line.startswith("{")]
+    assert len(same) == 2, output
+    assert "False" not in "".join(same), output

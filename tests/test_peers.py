@@ -20,10 +20,10 @@ def test_a_workload_has_a_program_of_ours_first_and_peers_that_can_be_installed(
 
 @pytest.mark.procs
 def test_a_program_prints_the_numbers_of_its_workload() -> None:
-    told = command.run(python_of(OURS), "middleware", OURS, {"count": 5})
+    reported = command.run(python_of(OURS), "middleware", OURS, {"count": 5})
     plain = command.run(python_of(PLAIN), "middleware", PLAIN, {"count": 5})
-    assert told["version"].startswith("ding_lite ")
-    assert told["cost"] > plain["cost"] > 0.0
+    assert reported["version"].startswith("ding_lite ")
+    assert reported["cost"] > plain["cost"] > 0.0
 
 
 def test_a_peer_that_fails_is_left_out_of_all_sizes_and_ours_ends_the_run(
@@ -47,17 +47,17 @@ def test_a_peer_that_fails_is_left_out_of_all_sizes_and_ours_ends_the_run(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["nothing"], "no such workload: nothing; there are: dqn_update"),
         (["--rounds", "0"], "--rounds is 0; at least 1 was expected"),
     ],
 )
-def test_a_wrong_argument_is_an_error(words, said, monkeypatch, capsys) -> None:
+def test_a_wrong_argument_is_an_error(words, message, monkeypatch, capsys) -> None:
     monkeypatch.setattr("sys.argv", ["tests.peers", *words])
     with pytest.raises(SystemExit):
         command.main()
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 RECORDS = {

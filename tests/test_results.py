@@ -32,17 +32,17 @@ def test_a_task_has_a_preset_with_a_target(policy: str, env: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["Nothing-v0"], "no such task: Nothing-v0; there are: CartPole-v1"),
         (["--policies", "sacs"], "no such policy: sacs; there are: dqn, ppo, sac, td3"),
     ],
 )
-def test_a_wrong_argument_is_an_error(words, said, monkeypatch, capsys) -> None:
+def test_a_wrong_argument_is_an_error(words, message, monkeypatch, capsys) -> None:
     monkeypatch.setattr("sys.argv", ["tests.results", *words])
     with pytest.raises(SystemExit):
         command.main()
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_the_interquartile_mean_is_the_mean_of_the_middle_half() -> None:

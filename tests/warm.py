@@ -72,7 +72,7 @@ PROGRAMS = (
 _stand_in = ""
 
 
-class Said(NamedTuple):
+class Output(NamedTuple):
     """The result of a command line."""
 
     code: int | None
@@ -141,7 +141,7 @@ class Warm:
         closed: Sequence[int] = (),
         out: str | None = None,
         disk: str | None = None,
-    ) -> Said:
+    ) -> Output:
         """Run a command line in a child.
 
         Args:
@@ -155,7 +155,7 @@ class Warm:
                 reader.
             disk: The options of a file system that is mounted at the folder for this child alone.
         """
-        said = self.ask(
+        printed = self.ask(
             words=[*words],
             folder=str(folder),
             seconds=seconds,
@@ -165,7 +165,7 @@ class Warm:
             out=out,
             disk=disk,
         )
-        return Said(*said)
+        return Output(*printed)
 
     def run(
         self,
@@ -175,7 +175,7 @@ class Warm:
         folder: Path | None = None,
         strict: bool = False,
         variables: Mapping[str, str] | None = None,
-    ) -> Said:
+    ) -> Output:
         """Run a script in a child, until the child and its exit handlers end.
 
         Args:
@@ -186,7 +186,7 @@ class Warm:
             strict: Whether a warning is an error.
             variables: Environment variables.
         """
-        said = self.ask(
+        printed = self.ask(
             script=str(script),
             words=[*words],
             folder=str(folder or script.parent),
@@ -194,7 +194,7 @@ class Warm:
             strict=strict,
             variables={**(variables or {})},
         )
-        return Said(*said)
+        return Output(*printed)
 
     def start(
         self,
@@ -272,7 +272,7 @@ def serve() -> None:
     shutil.rmtree(folder)  # by no `finally`, through which each child would come as it ends
 
 
-def _answer(asked: Mapping[str, Any]) -> Said | int:
+def _answer(asked: Mapping[str, Any]) -> Output | int:
     """Start or wait for a child of `Warm.start`, or do both for one of `run` or `call`."""
     from ding_lite.clock import SYSTEM_CLOCK
 
@@ -294,7 +294,7 @@ def _answer(asked: Mapping[str, Any]) -> Said | int:
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status) if ready else None
     seconds = SYSTEM_CLOCK.now() - began
-    return Said(code, _read(out), _read(err), seconds)
+    return Output(code, _read(out), _read(err), seconds)
 
 
 def _fork(asked: Mapping[str, Any], out: IO[bytes], err: IO[bytes]) -> int:

@@ -91,12 +91,12 @@ def check(interpreter: str, wheel: Path, folder: Path) -> str:
     (place / "mine.py").write_text(MINE)
     (place / "serve.py").write_text(SERVE)
     command = folder / "venv" / "bin" / "ding-lite"
-    said = run(
+    printed = run(
         *(command, "train", "dqn", "mine.py:Corridor", "--target", "0.95", "--out", "run"),
         *("--max-env-steps", "20000", "--report", "mine.py:to_my_dashboard"),
         cwd=place,
     )
-    numbers = json.loads(said.splitlines()[-1])
+    numbers = json.loads(printed.splitlines()[-1])
     rows = len((place / "dashboard.txt").read_text().splitlines())
     run(command, "export", "run", "--out", "policy.onnx", cwd=place)
     served = run(python, "serve.py", cwd=place).strip()

@@ -80,17 +80,17 @@ def describe_place(place: Placement) -> str:
     where = "" if place.local_rank is None else f", process {place.local_rank}"
     where += "" if where == "" or place.machine is None else f" of machine {place.machine}"
     again = f" It is restart {place.num_restarts} of the job." if place.num_restarts else ""
-    said = f"{place.launcher} has started this process: it is node {place.node_id} of "
-    said += f"{place.num_nodes}{where}.{again}\n"
+    text = f"{place.launcher} has started this process: it is node {place.node_id} of "
+    text += f"{place.num_nodes}{where}.{again}\n"
     if place.rendezvous is None:
-        return f"{said}Where node 0 is it does not say. {place.how_to_tell}"
-    return f"{said}Node 0 is found at {place.rendezvous} by all of them."
+        return f"{text}Where node 0 is it does not say. {place.how_to_tell}"
+    return f"{text}Node 0 is found at {place.rendezvous} by all of them."
 
 
 def list_variables(settings: Settings | None, place: Placement | None = None) -> list[Variable]:
     """List each variable with its value from `settings` (None: not valid) or from a launcher."""
     typed = variables_set()
-    told = {} if place is None else as_settings(place)
+    derived = {} if place is None else as_settings(place)
     meanings = sentences_of(Settings)
     found = []
     for field in dataclasses.fields(Settings):
@@ -100,7 +100,7 @@ def list_variables(settings: Settings | None, place: Placement | None = None) ->
         if is_set:
             value = typed[name] if settings is None else getattr(settings, field.name)
         source = "environment" if is_set else "default"
-        if place is not None and field.name in told and not is_set:
-            value, source = told[field.name], place.launcher
+        if place is not None and field.name in derived and not is_set:
+            value, source = derived[field.name], place.launcher
         found.append(Variable(name, value, source, meanings[field.name]))
     return found

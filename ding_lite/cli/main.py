@@ -47,8 +47,10 @@ def main(words: Sequence[str] | None = None) -> int:
             with naming("standard output"):
                 sys.stdout.flush()
     except MemoryError as error:
-        said = f": {error}" if str(error) else ""
-        print(f"{name}: There is too little memory{said}. Take fewer or smaller.", file=sys.stderr)
+        detail = f": {error}" if str(error) else ""
+        print(
+            f"{name}: There is too little memory{detail}. Take fewer or smaller.", file=sys.stderr
+        )
     except DingLiteError as error:
         if isinstance(error, EnvError):
             _show_cause(error)

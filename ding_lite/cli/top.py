@@ -98,7 +98,7 @@ def _print_tables(jobs: list[RunningJob], name: str | None, *, once: bool, every
 
 
 def title(job: RunningJob) -> str:
-    here = [node for node in job.nodes if node.told is not None]
+    here = [node for node in job.nodes if node.metrics is not None]
     nodes = "1 node" if job.num_nodes == 1 else f"{job.num_nodes} nodes"
     if len(here) < job.num_nodes:
         nodes += f", {len(here)} of them here"
@@ -221,33 +221,33 @@ class Table:
         )
 
 
-def _told(cell: Callable[[NodeMetrics], str]) -> Callable[[Node], str]:
-    return lambda node: "" if node.told is None else cell(node.told)
+def _of_metrics(cell: Callable[[NodeMetrics], str]) -> Callable[[Node], str]:
+    return lambda node: "" if node.metrics is None else cell(node.metrics)
 
 
-WHERE = Column("where", _told(lambda told: told.where), 9, is_text=True)
+WHERE = Column("where", _of_metrics(lambda m: m.where), 9, is_text=True)
 _SHORTEST_WHERE = 16
 COLUMNS = (
     Column("node", lambda node: str(node.node_id), 0),
     Column("role", lambda node: "+".join(roles_of(set(node.labels))), 1, is_text=True),
-    Column("pid", _told(lambda told: str(told.pid)), 10),
+    Column("pid", _of_metrics(lambda m: str(m.pid)), 10),
     Column("state", lambda node: node.state, 1, is_text=True),
-    Column("step", _told(lambda told: _whole(told.total.total_step)), 2),
-    Column("step/s", _told(lambda told: _rate(told.per_second.total_step)), 2),
-    Column("env/s", _told(lambda told: _rate(told.per_second.env_step)), 4, may_be_empty=False),
+    Column("step", _of_metrics(lambda m: _whole(m.total.total_step)), 2),
+    Column("step/s", _of_metrics(lambda m: _rate(m.per_second.total_step)), 2),
+    Column("env/s", _of_metrics(lambda m: _rate(m.per_second.env_step)), 4, may_be_empty=False),
     Column(
         "ev out/in",
-        _told(lambda told: _pair(told.per_second.events_out, told.per_second.events_in)),
+        _of_metrics(lambda m: _pair(m.per_second.events_out, m.per_second.events_in)),
         7,
     ),
     Column(
-        "ctx out/in", _told(lambda told: _pair(told.per_second.ctx_out, told.per_second.ctx_in)), 8
+        "ctx out/in", _of_metrics(lambda m: _pair(m.per_second.ctx_out, m.per_second.ctx_in)), 8
     ),
-    Column("queues", _told(lambda told: f"{told.unacknowledged}/{told.inbox}/{told.items}"), 6),
-    Column("lag", _told(lambda told: _seconds(told.lag_s)), 3),
+    Column("queues", _of_metrics(lambda m: f"{m.unacknowledged}/{m.inbox}/{m.items}"), 6),
+    Column("lag", _of_metrics(lambda m: _seconds(m.lag_s)), 3),
     Column("beat", lambda node: _seconds(node.beat_s), 3),
     Column("RSS", lambda node: _size(node.rss_bytes), 5),
-    Column("restarts", _told(lambda told: str(told.restarts or 0)), 11),
+    Column("restarts", _of_metrics(lambda m: str(m.restarts or 0)), 11),
     WHERE,
 )
 
@@ -326,11 +326,14 @@ def _as_dict(job: RunningJob) -> dict[str, Any]:
     """Convert a job to plain values: both the reported and the observed ones of each node."""
     nodes = []
     for node in job.nodes:
-        told = {} if node.told is None else dataclasses.asdict(node.told)
+        metrics = {} if node.metrics is None else dataclasses.asdict(node.metrics)
         seen = {field.name: getattr(node, field.name) for field in dataclasses.fields(node)}
-        nodes.append({**told, **seen, "role": "+".join(roles_of(set(node.labels)))})
-        del nodes[-1]["told"]
-        if node.told is not None:
-            nodes[-1] |= {"unacknowledged": node.told.unacknowledged, "lag_s": node.told.lag_s}
+        nodes.append({**metrics, **seen, "role": "+".join(roles_of(set(node.labels)))})
+        del nodes[-1]["metrics"]
+        if node.metrics is not None:
+            nodes[-1] |= {
+                "unacknowledged": node.metrics.unacknowledged,
+                "lag_s": node.metrics.lag_s,
+            }
     fields = ("name", "program", "num_nodes", "age_s")
     return {**{name: getattr(job, name) for name in fields}, "nodes": nodes}

@@ -110,8 +110,8 @@ def _left_by_group(group: Path, limit: str, usage: str, cache: str) -> int | Non
     try:
         most = int((group / limit).read_text())
         used = int((group / usage).read_text())
-        told = (group / "memory.stat").read_text()
+        statistics = (group / "memory.stat").read_text()
     except (OSError, ValueError):  # "max" means no limit
         return None
-    found = re.search(rf"^{cache} (\d+)$", told, re.MULTILINE)
+    found = re.search(rf"^{cache} (\d+)$", statistics, re.MULTILINE)
     return most - used + (int(found[1]) if found else 0)  # cached files can be evicted

@@ -75,12 +75,12 @@ class Period:
             every = usual
         both = {"every": every, "every_env_steps": every_env_steps}
         given = {name: value for name, value in both.items() if value is not None}
-        told = " and ".join(f"`{name}` {value}" for name, value in given.items())
+        listed = " and ".join(f"`{name}` {value}" for name, value in given.items())
         check_all(
             []
             if len(given) == 1
             else [
-                f"{told or 'No period'} was given; exactly one of `every`, in steps of the "
+                f"{listed or 'No period'} was given; exactly one of `every`, in steps of the "
                 f"pipeline, and `every_env_steps` was expected"
             ],
             whole(1, **given),

@@ -31,7 +31,7 @@ from ding_lite.recipes.evolve_config import (
     recipe_of_made,
     recipe_of_several,
 )
-from ding_lite.recipes.generations import tell_generations
+from ding_lite.recipes.generations import show_generations
 from ding_lite.recipes.plan import Choices, RunPlan, checked_settings, make_plan, maker_of
 from ding_lite.recipes.runs.reporting import run_of, save_and_report
 from ding_lite.recipes.runs.run import Run
@@ -218,8 +218,8 @@ def run_evolution(evolution: EvolvePlan) -> EvolveResult:
                 "hyperparameters": best_agent.agent.hyperparameters,
                 **taken,
             }
-            told = [f"  lineage      {run.directory / LINEAGE}", taken["exceeded"]]
-            run.explain(numbers, try_next="\n".join(filter(None, told)))
+            notes = [f"  lineage      {run.directory / LINEAGE}", taken["exceeded"]]
+            run.explain(numbers, try_next="\n".join(filter(None, notes)))
     return EvolveResult(
         best=best_agent.agent,
         population=population,
@@ -330,7 +330,7 @@ def _run(
         task.use(budget)
         save_and_report(task, plan, run, parts, every)
         if not run.quiet:
-            task.use(tell_generations(population))
+            task.use(show_generations(population))
         run.resume(parts)
         if budget.had_ended(task.ctx):
             task.finish = True

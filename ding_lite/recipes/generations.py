@@ -10,11 +10,11 @@ from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 
 
-def tell_generations(population: Population) -> Middleware:
+def show_generations(population: Population) -> Middleware:
     """Print each generation on the terminal when it is over."""
     shown = population.generation
 
-    def tell(ctx: Context) -> None:
+    def show(ctx: Context) -> None:
         nonlocal shown
         if population.generation == shown:
             return
@@ -22,7 +22,7 @@ def tell_generations(population: Population) -> Middleware:
         for line in lines_of(population):
             terminal().print(line, markup=False, soft_wrap=True)
 
-    return tell
+    return show
 
 
 def lines_of(population: Population) -> list[str]:
@@ -41,6 +41,6 @@ def lines_of(population: Population) -> list[str]:
         rows.append((str(life.id), fitness, *values, hidden, became))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = ["  ".join(c.rjust(w) for c, w in zip(row[:-1], widths, strict=False)) for row in rows]
-    told = [f"{text}  {row[-1]}" for text, row in zip(table, rows, strict=True)]
+    lines = [f"{text}  {row[-1]}" for text, row in zip(table, rows, strict=True)]
     first = f"generation {lives[0].generation}: best {spell(best)}, mean {spell(mean)}"
-    return [first, *(f"  {line}" for line in told)]
+    return [first, *(f"  {line}" for line in lines)]

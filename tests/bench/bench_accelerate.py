@@ -93,10 +93,10 @@ def seconds_of_an_env_step(num_processes: int, *, num_jobs: int = 1) -> list[tup
         for _ in range(num_jobs)
     ]
     found = []
-    for job, (said, errors) in [(job, job.communicate()) for job in jobs]:
+    for job, (output, errors) in [(job, job.communicate()) for job in jobs]:
         if job.returncode:
             raise RuntimeError(f"A job has ended with {job.returncode}:\n{errors}")
-        wall, cpu = json.loads(said.splitlines()[-1])
+        wall, cpu = json.loads(output.splitlines()[-1])
         found.append((float(wall), float(cpu)))
     return found
 

@@ -149,10 +149,10 @@ def measured(num_bytes: int, num_events: int, *, loss: float) -> dict[str, list[
     with machines(loss) as (start, folder):
         (folder / "train.py").write_text(PAIR)
         shells = [start(node, num_bytes, num_events) for node in (0, 1)]
-        codes, said = zip(*(shell.end() for shell in shells), strict=True)
+        codes, output = zip(*(shell.end() for shell in shells), strict=True)
     if any(codes):
-        raise RuntimeError("\n".join(said))
-    rows: dict[str, list[float]] = json.loads(said[0])
+        raise RuntimeError("\n".join(output))
+    rows: dict[str, list[float]] = json.loads(output[0])
     return {name: samples[WARM_UP:] for name, samples in rows.items()}
 
 

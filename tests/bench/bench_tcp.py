@@ -49,16 +49,16 @@ def run() -> list[Row]:
     with tempfile.TemporaryDirectory() as directory:
         key_file = str(make_key(Path(directory) / "key"))
         cores = sorted(os.sched_getaffinity(0))
-        with pair("ipc", directory, key_file, cores=cores[:2]) as (router, ears, bare):
-            rows = [round_trip(router, ears, bare, "a core for each process")]
-        with pair("ipc", directory, key_file) as (router, ears, bare):
-            rows += [round_trip(router, ears, bare, "on any core"), burst(router, ears)]
-        with pair("tcp", directory, key_file) as (router, ears, bare):
-            rows.append(state(router, ears, bare))
+        with pair("ipc", directory, key_file, cores=cores[:2]) as (router, recorder, bare):
+            rows = [round_trip(router, recorder, bare, "a core for each process")]
+        with pair("ipc", directory, key_file) as (router, recorder, bare):
+            rows += [round_trip(router, recorder, bare, "on any core"), burst(router, recorder)]
+        with pair("tcp", directory, key_file) as (router, recorder, bare):
+            rows.append(state(router, recorder, bare))
     return rows
 
 
-def state(router: NodeRouter, ears: Ears, bare: Bare) -> Row:
+def state(router: NodeRouter, recorder: Recorder, bare: Bare) -> Row:
     """Publish; the other node says when it had the whole."""
     size = MEGABYTES * 10**6 // NUM_ARRAYS // 4
     tree = {f"layer {k}": np.full(size, k, np.float32) for k in range(NUM_ARRAYS)}
@@ -68,7 +68,7 @@ def state(router: NodeRouter, ears: Ears, bare: Bare) -> Row:
     for number in range(WARM_UP + STATES):
         started = monotonic()
         router.publish_ctx({"number": number, "state": tree})
-        ours.append(ears.wait(number) - started)
+        ours.append(recorder.wait(number) - started)
 
         started = monotonic()
         for chunk in chunks:
@@ -86,14 +86,14 @@ def state(router: NodeRouter, ears: Ears, bare: Bare) -> Row:
     )
 
 
-def round_trip(router: NodeRouter, ears: Ears, bare: Bare, where: str) -> Row:
+def round_trip(router: NodeRouter, recorder: Recorder, bare: Bare, where: str) -> Row:
     """Emit an event; a listener of the other node's task emits the answer."""
     ours, theirs = [], []
     for sample in range(SAMPLES):
         started = monotonic()
         for number in range(ROUND_TRIPS):
             router.emit("ping", (sample, number), BODY)
-            ears.wait((sample, number))
+            recorder.wait((sample, number))
         ours.append((monotonic() - started) / ROUND_TRIPS)
 
         started = monotonic()
@@ -112,7 +112,7 @@ def round_trip(router: NodeRouter, ears: Ears, bare: Bare, where: str) -> Row:
     )
 
 
-def burst(router: NodeRouter, ears: Ears) -> Row:
+def burst(router: NodeRouter, recorder: Recorder) -> Row:
     """Emit many small events; the last one is answered."""
     samples = []
     for sample in range(SAMPLES):
@@ -120,7 +120,7 @@ def burst(router: NodeRouter, ears: Ears) -> Row:
         for _ in range(BURST):
             router.emit("burst", BODY)
         router.emit("ping", (-1, sample), b"")
-        ears.wait((-1, sample))
+        recorder.wait((-1, sample))
         samples.append((monotonic() - started) / BURST)
     return row_from_samples(
         "event of 100 B over ipc: each of a stream of 20,000",
@@ -134,7 +134,7 @@ def burst(router: NodeRouter, ears: Ears) -> Row:
 # -- the two processes ---------------------------------------------------------------------
 
 
-class Ears:
+class Recorder:
     """Waits for answers of the other process."""
 
     def __init__(self, router: NodeRouter) -> None:
@@ -165,7 +165,7 @@ class Ears:
             return self._answer[1]
 
 
-class Mouth:
+class Replier:
     """Acknowledges each state."""
 
     def __init__(self, router: NodeRouter) -> None:
@@ -258,7 +258,7 @@ def be_the_other(address: str, bare_address: str, key_file: str, *cores: str) ->
             with router.deferred_sigint.installed(), use_router(router), Task() as task:
 
                 def begin(token: str) -> None:
-                    Mouth(router)  # now that the task is there to be told of events
+                    Replier(router)  # now that the task is there to be told of events
                     task.emit("begun", token, monotonic())
 
                 task.on("begin", begin)
@@ -284,7 +284,7 @@ def answer(bare: Bare, has_ended: threading.Event) -> None:
 @contextmanager
 def pair(
     protocol: str, directory: str, key_file: str, *, cores: Sequence[int] = ()
-) -> Iterator[tuple[NodeRouter, Ears, Bare]]:
+) -> Iterator[tuple[NodeRouter, Recorder, Bare]]:
     """Start a node here and one elsewhere, with a bare connection beside them.
 
     Args:
@@ -310,9 +310,9 @@ def pair(
         router.wait_ready(30.0)
         bare.meet()
         with router.deferred_sigint.installed():
-            ears = Ears(router)
+            recorder = Recorder(router)
             router.emit("begin", "both are there")
-            ears.wait("both are there")
-            yield router, ears, bare
+            recorder.wait("both are there")
+            yield router, recorder, bare
         router.emit("end")
         child.wait(10.0)

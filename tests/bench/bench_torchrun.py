@@ -89,8 +89,8 @@ def recovery_s(source: str, num_ranks: int, **environ: str) -> float:
     """Run a program under torchrun; return the seconds from the kill to the last first update."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--max-restarts", "1"]
     launcher = [*torchrun, "--nproc-per-node", str(num_ranks)]
-    said = run_program(source, launcher=launcher, **environ)
-    words = [line.split() for line in said.splitlines()]
+    output = run_program(source, launcher=launcher, **environ)
+    words = [line.split() for line in output.splitlines()]
     [killed] = [float(line[1]) for line in words if line[:1] == ["killed"]]
     again = [float(line[4]) for line in words if line[:2] == ["training", "1"]]
     if len(again) != num_ranks:

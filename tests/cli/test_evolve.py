@@ -24,9 +24,9 @@ def test_a_run_ends_with_its_line_of_json(capsys: pytest.CaptureFixture[str]) ->
     report = ("--report", "evolved.py:tell")
     assert main([*words, *searches, *QUICK.split(), *report, "--seed", "3", "--out", "run"]) == 0
     out, err = capsys.readouterr()
-    *told, line = out.splitlines()
-    assert told
-    assert all(one.startswith("told ") for one in told)
+    *reported, line = out.splitlines()
+    assert reported
+    assert all(one.startswith("told ") for one in reported)
     numbers = json.loads(line)
     assert list(numbers)[:10] == [
         *("example", "env", "seed", "solved", "env_steps", "episodes"),

@@ -34,10 +34,10 @@ def assert_nothing_breaks(process: Warm, folder: Path, run: Path, lines: list[li
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         slips.make_folder(folder, run)
-        said = process.call(words, folder, seconds=SECONDS)
-        if said.code not in (0, 2) or "Traceback" in said.err or "Exception ignored" in said.err:
+        done = process.call(words, folder, seconds=SECONDS)
+        if done.code not in (0, 2) or "Traceback" in done.err or "Exception ignored" in done.err:
             typed = shlex.join(words).encode("ascii", "backslashreplace").decode()
-            found.append(f"[{said.code}] {typed[:600]}\n{said.err[-600:]}")
+            found.append(f"[{done.code}] {typed[:600]}\n{done.err[-600:]}")
     assert not found, f"{len(found)} of {len(lines)}:\n" + "\n".join(found)
 
 

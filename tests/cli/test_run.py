@@ -21,8 +21,8 @@ BY_HAND = {"DING_LITE_NUM_NODES": "3", "DING_LITE_NODE_ID": "1"}
 SUMMARY = r"ding-lite: {} ended well after \d+\.\d s; main returned {}\n"
 
 
-def assert_summary(said: tuple[int | None, str, str], nodes: str, returned: str) -> None:
-    code, out, error = said
+def assert_summary(ended: tuple[int | None, str, str], nodes: str, returned: str) -> None:
+    code, out, error = ended
     assert (code, error) == (0, "")
     assert re.fullmatch(SUMMARY.format(nodes, re.escape(returned)), out), out
 
@@ -31,8 +31,8 @@ def assert_summary(said: tuple[int | None, str, str], nodes: str, returned: str)
 
 
 def test_a_module_runs_in_this_process_unless_told_otherwise(typed: Typed, folder: Path) -> None:
-    said = typed(folder, "run", "program:main")
-    assert_summary(said, "1 node", "['node.0', 'standalone'] on node 0")
+    ended = typed(folder, "run", "program:main")
+    assert_summary(ended, "1 node", "['node.0', 'standalone'] on node 0")
 
 
 def test_roles_say_how_many_nodes_there_are(folder: Path) -> None:
@@ -48,14 +48,16 @@ def test_roles_say_how_many_nodes_there_are(folder: Path) -> None:
 
 
 def test_one_node_has_its_roles_too(typed: Typed, folder: Path) -> None:
-    said = typed(folder, "run", "program:main", "--roles", "learner")
+    ended = typed(folder, "run", "program:main", "--roles", "learner")
     returned = "['learner', 'learner.0', 'node.0', 'standalone'] on node 0"
-    assert_summary(said, "1 node", returned)
+    assert_summary(ended, "1 node", returned)
 
 
 def test_roles_of_the_environment_are_counted_as_well(folder: Path) -> None:
-    said = call(folder, "run", "program:nothing", DING_LITE_ROLES="a,b", DING_LITE_TOPOLOGY="alone")
-    assert_summary(said, "2 nodes", "nothing")
+    ended = call(
+        folder, "run", "program:nothing", DING_LITE_ROLES="a,b", DING_LITE_TOPOLOGY="alone"
+    )
+    assert_summary(ended, "2 nodes", "nothing")
 
 
 @pytest.mark.parametrize("launcher", [TORCHRUN, BY_HAND])
@@ -70,7 +72,7 @@ def test_a_file_runs_from_anywhere_over_tcp(folder, tmp_path_factory) -> None:
     (folder / "helper.py").write_text("VALUE = 5\n")
     (folder / "my-train.py").write_text("def main():\n    import helper\n    return helper.VALUE\n")
     program = f"{folder / 'my-train.py'}:main"
-    said = call(
+    ended = call(
         elsewhere,
         "run",
         program,
@@ -82,7 +84,7 @@ def test_a_file_runs_from_anywhere_over_tcp(folder, tmp_path_factory) -> None:
         "tcp",
         XDG_STATE_HOME=str(elsewhere),
     )
-    assert_summary(said, "2 nodes", "5 on node 0, 5 on node 1")
+    assert_summary(ended, "2 nodes", "5 on node 0, 5 on node 1")
 
 
 def test_the_script_that_pip_installs_can_start_nodes(folder: Path) -> None:
@@ -91,8 +93,8 @@ def test_the_script_that_pip_installs_can_start_nodes(folder: Path) -> None:
         "import sys\nfrom ding_lite.cli.main import main\n"
         "if __name__ == '__main__':\n    sys.exit(main())\n"
     )
-    said = call(folder, "run", "program:take", "--nodes", "2", "--", "a", command=(str(script),))
-    assert_summary(said, "2 nodes", "('a', 'usual') on node 0, ('a', 'usual') on node 1")
+    ended = call(folder, "run", "program:take", "--nodes", "2", "--", "a", command=(str(script),))
+    assert_summary(ended, "2 nodes", "('a', 'usual') on node 0, ('a', 'usual') on node 1")
 
 
 def test_edges_define_the_connections_and_labels_go_to_all_nodes(folder: Path) -> None:
@@ -167,17 +169,17 @@ def test_a_config_error_of_the_program_is_no_wrong_usage(typed: Typed, folder: P
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "ended"),
     [("def main(:\n", "SyntaxError"), ("1 / 0\n", "ZeroDivisionError: division by zero")],
 )
 def test_a_program_that_cannot_be_imported_shows_why(
-    typed: Typed, folder: Path, source: str, said: str
+    typed: Typed, folder: Path, source: str, ended: str
 ) -> None:
     (folder / "broken.py").write_text(source)
     for program in ("broken:main", "broken.py:main"):
         code, _, error = typed(folder, "run", program)
         assert code == 1
-        assert said in error
+        assert ended in error
         assert f'{folder / "broken.py"}", line 1' in error
         assert "ding_lite/cli" not in error
 

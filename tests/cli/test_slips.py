@@ -10,7 +10,7 @@ import pytest
 
 from ding_lite.cli.main import main
 from tests.cli import slips
-from tests.warm import Said, Warm
+from tests.warm import Output, Warm
 
 pytestmark = pytest.mark.procs
 TABLES = {
@@ -41,24 +41,24 @@ def look(folder: Path) -> dict[str, bytes | None]:
     return {str(path): path.read_bytes() if path.is_file() else None for path in found}
 
 
-def assert_one_sentence(said: Said) -> None:
-    assert said.code == 2, (said.code, said.err[-2_000:])
-    assert said.out == ""
-    assert "Traceback" not in said.err
-    first, *others = [line for line in said.err.splitlines() if not LOG_LINE.match(line)]
-    assert re.match(r"ding-lite( [a-z]+)?: .", first), said.err
+def assert_one_sentence(output: Output) -> None:
+    assert output.code == 2, (output.code, output.err[-2_000:])
+    assert output.out == ""
+    assert "Traceback" not in output.err
+    first, *others = [line for line in output.err.splitlines() if not LOG_LINE.match(line)]
+    assert re.match(r"ding-lite( [a-z]+)?: .", first), output.err
     assert len(first) < 1_200, first
     hints = ("For example: ding-lite ", "All that is possible: ding-lite")
-    assert all(line.startswith(hints) for line in others), said.err
+    assert all(line.startswith(hints) for line in others), output.err
 
 
-def typed_here(line: str, capsys: pytest.CaptureFixture[str]) -> Said:
+def typed_here(line: str, capsys: pytest.CaptureFixture[str]) -> Output:
     """Type a line in this process: nothing that it begins would need one of its own."""
     try:
         code: object = main(slips.words_of(line))
     except SystemExit as end:
         code = end.code
-    return Said(code if isinstance(code, int) else None, *capsys.readouterr(), seconds=0.0)
+    return Output(code if isinstance(code, int) else None, *capsys.readouterr(), seconds=0.0)
 
 
 @pytest.mark.parametrize("kind", TABLES)
@@ -76,10 +76,10 @@ def test_a_typed_mistake_ends_with_a_sentence_and_2(
         # What would take all memory, were it not refused, does so in a process with a limit.
         is_large = kind == "size"
         words = slips.words_of(line)
-        said = process.call(words, folder) if is_large else typed_here(line, capsys)
+        output = process.call(words, folder) if is_large else typed_here(line, capsys)
         try:
-            assert_one_sentence(said)
-            assert expected in said.err
+            assert_one_sentence(output)
+            assert expected in output.err
         except AssertionError as error:
             found.append(f"{line[:200]}\n{error}")
     for name in [n for n in ("program", "no_main", "my-train") if n in sys.modules]:

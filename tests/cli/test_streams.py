@@ -29,9 +29,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("line", PRINTING)
 def test_a_full_disk_behind_standard_output_is_reported(process, folder, line) -> None:
-    said = process.call(line.split(), folder, out="/dev/full")
-    assert said.code == 1
-    [last] = said.err.splitlines()
+    printed = process.call(line.split(), folder, out="/dev/full")
+    assert printed.code == 1
+    [last] = printed.err.splitlines()
     assert last.startswith("ding-lite")
     assert last.endswith(": standard output: No space left on device.")
 
@@ -44,10 +44,10 @@ def test_a_full_disk_behind_standard_output_is_reported(process, folder, line) -
     ],
 )
 def test_closed_streams_are_no_error(process, folder, line, closed) -> None:
-    said = process.call(words_of(line), folder, closed=closed)
-    assert said.code == 0
-    assert "Traceback" not in said.err
-    assert bool(said.out) == (1 not in closed)
+    printed = process.call(words_of(line), folder, closed=closed)
+    assert printed.code == 0
+    assert "Traceback" not in printed.err
+    assert bool(printed.out) == (1 not in closed)
 
 
 @pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2)])
@@ -58,8 +58,8 @@ def test_a_mistake_has_its_exit_code_where_streams_are_closed(process, folder, c
 
 @pytest.mark.parametrize("line", PRINTING)
 def test_a_reader_that_has_left_is_no_error(process: Warm, folder: Path, line: str) -> None:
-    said = process.call(line.split(), folder, out="|")
-    assert (said.code, said.err) == (1, "")
+    printed = process.call(line.split(), folder, out="|")
+    assert (printed.code, printed.err) == (1, "")
 
 
 def test_head_shows_one_line_and_nothing_else(folder: Path) -> None:
@@ -84,10 +84,10 @@ def test_head_shows_one_line_and_nothing_else(folder: Path) -> None:
 )
 def test_any_encoding_and_width_will_do(process, folder, variables, lines) -> None:
     for line in lines:
-        said = process.call(words_of(line), folder, variables=variables)
-        assert said.code == 0, said.err
-        assert "Traceback" not in said.err
-        assert said.out
+        printed = process.call(words_of(line), folder, variables=variables)
+        assert printed.code == 0, printed.err
+        assert "Traceback" not in printed.err
+        assert printed.out
 
 
 def test_a_locale_without_signs_will_do(folder: Path) -> None:

@@ -33,10 +33,10 @@ LEARNER = NodeMetrics(
 )
 
 
-def node(told: NodeMetrics | None = LEARNER, **more: Any) -> Node:
+def node(metrics: NodeMetrics | None = LEARNER, **more: Any) -> Node:
     usual: dict[str, Any] = {"node_id": 0, "labels": LEARNER.labels, "state": "running"}
     usual |= {"beat_s": 0.51, "rss_bytes": 150 * 2**20}
-    return Node(told=told, **{**usual, **more})
+    return Node(metrics=metrics, **{**usual, **more})
 
 
 FAR = node(None, node_id=2, labels=("collector", "node.2"), state="lost", beat_s=75, rss_bytes=None)

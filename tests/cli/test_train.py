@@ -94,16 +94,16 @@ def test_loggers_of_ones_own_get_the_metrics_and_a_resumed_run_keeps_or_changes_
     )
     few = ("--num-envs", "32", "--out", "here", "--set", "log_every=80")
 
-    def told(*arguments: str, steps: int) -> dict[str, str]:
+    def reported(*arguments: str, steps: int) -> dict[str, str]:
         """Train so far, and return the last env step that each logger was told."""
         assert train(*few, *arguments, steps=steps) == 0
         lines = [line.split() for line in capsys.readouterr().out.splitlines()[:-1]]
         return {name: step for name, step, _ in lines}
 
     both = ("--report", "several.py:one", "--report", "several.py:two")
-    assert told(*both, steps=160) == {"one": "160", "two": "160"}
-    assert told("--resume", steps=224) == {"one": "224", "two": "224"}
-    assert told("--resume", "--report", "several.py:two", steps=256) == {"two": "256"}
+    assert reported(*both, steps=160) == {"one": "160", "two": "160"}
+    assert reported("--resume", steps=224) == {"one": "224", "two": "224"}
+    assert reported("--resume", "--report", "several.py:two", steps=256) == {"two": "256"}
 
     file = Path("here/config.json")
     file.write_text(file.read_text().replace("several.py:two", "several.py:else"))

@@ -90,8 +90,8 @@ def tallied() -> list[StepRecord]:
     learner, collector = LocalRouter.group(2, roles=["learner", "collector"])
     with use_router(learner):
         count = mw.count_collected("collector")
-        said = {"env_step": 5, "return": 1.0, "episode_length": 1.0, "episodes": 1}
-        collector.publish(COLLECTED, said)
+        message = {"env_step": 5, "return": 1.0, "episode_length": 1.0, "episodes": 1}
+        collector.publish(COLLECTED, message)
         return [run_step(count)[1]]
 
 

@@ -51,9 +51,9 @@ def test_without_a_useful_limit_the_newest_evaluation_tells(longest: int | None)
 def test_an_overrun_by_an_unexpectedly_long_evaluation_is_reported() -> None:
     budget = mw.env_step_budget(500, every=2, longest=None)
     task = run(budget, [10, 900])
-    said = budget.overrun(task.ctx)
-    assert said is not None
-    assert said.startswith("610 env steps more than 500 were made: the newest evaluation took 900")
+    fault = budget.overrun(task.ctx)
+    assert fault is not None
+    assert fault.startswith("610 env steps more than 500 were made: the newest evaluation took 900")
 
 
 def test_a_run_that_goes_on_knows_whether_it_had_ended() -> None:

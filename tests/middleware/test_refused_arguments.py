@@ -115,8 +115,8 @@ MADE_WRONG: list[tuple[Callable[[Any], object], str]] = [
     ),
     (lambda x: m.wait_for(x.replay, size=0), "`size` is 0"),
     *(
-        (lambda x, options=options: m.evaluate(x.policy, x.eval_envs, **options), said)
-        for options, said in (
+        (lambda x, options=options: m.evaluate(x.policy, x.eval_envs, **options), fault)
+        for options, fault in (
             ({"every": 0}, "it must be a whole number from"),
             ({"every": 5, "episodes": 0}, "it must be at least"),
             ({"every": 5, "confirm": -1}, "it must be at least"),
@@ -170,7 +170,7 @@ MADE_WRONG: list[tuple[Callable[[Any], object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "said"), MADE_WRONG, ids=[said for _, said in MADE_WRONG])
-def test_a_wrong_argument_is_refused(x: Any, make: Callable[[Any], object], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+@pytest.mark.parametrize(("make", "fault"), MADE_WRONG, ids=[fault for _, fault in MADE_WRONG])
+def test_a_wrong_argument_is_refused(x: Any, make: Callable[[Any], object], fault: str) -> None:
+    with pytest.raises(ConfigError, match=fault):
         make(x)

@@ -61,18 +61,18 @@ def measure(name: str, rounds: int, only: list[str]) -> list[dict[str, Any]]:
                 print(f"  {side} cannot be installed here, and is left out", flush=True)
     results: list[dict[str, Any]] = []
     for size in WORKLOADS[name].sizes:
-        told: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
+        reported: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
         for _ in range(rounds):
             for side, python in [*sides.items()]:
                 try:
-                    told[side].append(run(python, name, side, size))
+                    reported[side].append(run(python, name, side, size))
                 except SideFailed as error:
                     if side in LOCAL:
                         sys.exit(str(error))
                     print(f"  {error}\n  {side} is left out of all sizes", flush=True)
-                    for of_size in (*(result["sides"] for result in results), told, sides):
+                    for of_size in (*(result["sides"] for result in results), reported, sides):
                         del of_size[side]
-        results.append({"size": size, "sides": told})
+        results.append({"size": size, "sides": reported})
         print(page.text(name, results[-1]), flush=True)
     return results
 
@@ -89,8 +89,8 @@ def run(python: str, workload: str, side: str, size: dict[str, Any]) -> dict[str
     done = subprocess.run(command, env=environ, capture_output=True, text=True)
     if done.returncode:
         raise SideFailed(f"{' '.join(command)} failed:\n{done.stderr}")
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    reported: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return reported
 
 
 if __name__ == "__main__":

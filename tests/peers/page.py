@@ -67,8 +67,12 @@ def rows_of(name: str, result: dict[str, Any]) -> list[tuple[str, str, list[floa
     """Return side, version and the median of each number, ours first and the best peers next."""
     workload = WORKLOADS[name]
     rows = [
-        (side, told[0]["version"], [median(each[n] for each in told) for n in workload.numbers])
-        for side, told in result["sides"].items()
+        (
+            side,
+            runs[0]["version"],
+            [median(each[n] for each in runs) for n in workload.numbers],
+        )
+        for side, runs in result["sides"].items()
     ]
     sign = -1 if workload.is_rate else 1
     return sorted(rows, key=lambda row: (row[0] != OURS, sign * row[2][0]))

@@ -52,9 +52,9 @@ def test_a_running_job_is_seen_with_all_its_nodes(fork: Fork, folder: Path) -> N
         pids = program.pids(2)
 
         def is_waiting_after_51_steps(nodes: Sequence[Node]) -> bool:
-            told = [node.told for node in nodes if node.told is not None]
+            metrics = [node.metrics for node in nodes if node.metrics is not None]
             states = [node.state for node in nodes]
-            return states == ["waiting"] * 2 and told[1].total.env_step == 51 * 8
+            return states == ["waiting"] * 2 and metrics[1].total.env_step == 51 * 8
 
         name = seen(folder, is_waiting_after_51_steps).name
         code, out, error = top(folder, name, "--json")
@@ -89,8 +89,8 @@ def test_a_stopped_node_and_one_that_was_killed_are_told_apart(fork: Fork, folde
         seen(folder, lambda nodes: [n.state for n in nodes[1:]] == ["stopped"])
         os.kill(pids[1], signal.SIGKILL)
         again = program.pids(1)
-        job = seen(folder, lambda nodes: again[1] in [n.told.pid for n in nodes if n.told])
-        assert [node.told.restarts for node in job.nodes if node.told] == [0, 1]
+        job = seen(folder, lambda nodes: again[1] in [n.metrics.pid for n in nodes if n.metrics])
+        assert [node.metrics.restarts for node in job.nodes if node.metrics] == [0, 1]
 
 
 def test_nodes_that_are_started_by_hand_are_one_job(fork_line: Type, folder: Path) -> None:
@@ -100,7 +100,7 @@ def test_nodes_that_are_started_by_hand_are_one_job(fork_line: Type, folder: Pat
     ]
     pids = nodes[0].pids(1) | nodes[1].pids(1)
     job = seen(folder, both_there)
-    assert [(n.told.pid, n.told.restarts) for n in job.nodes if n.told] == [
+    assert [(n.metrics.pid, n.metrics.restarts) for n in job.nodes if n.metrics] == [
         (pids[0], None),
         (pids[1], None),
     ]

@@ -147,7 +147,7 @@ def test_a_run_that_goes_on_is_the_same_as_one_that_never_stopped(result: Evolve
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"populaton": 3}, 'Did you mean "population"?'),
         ({"tournament_size": 9}, "`tournament_size` is 9, and the population has 3 agents"),
@@ -155,11 +155,11 @@ def test_a_run_that_goes_on_is_the_same_as_one_that_never_stopped(result: Evolve
     ],
 )
 def test_a_wrong_setting_is_reported_before_the_run_begins(
-    given: dict[str, Any], said: str
+    given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         evolve("dqn", "CartPole-v1", SEARCH, **{**SMALL, **given}, max_env_steps=300)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert not Path("runs").exists()
 
 

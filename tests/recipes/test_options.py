@@ -152,7 +152,7 @@ def test_where_nothing_was_begun_options_are_the_usual_ones(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "said"),
+    ("option", "value", "message"),
     [
         ("--seed", "-1", "is -1; it must be a whole number"),
         ("--max-env-steps", "0", "is 0; it must be a whole number"),
@@ -161,10 +161,10 @@ def test_where_nothing_was_begun_options_are_the_usual_ones(tmp_path: Path) -> N
         ("--target", "nan", "`target` is nan"),
     ],
 )
-def test_numbers_that_mean_nothing_are_refused(option: str, value: str, said: str) -> None:
+def test_numbers_that_mean_nothing_are_refused(option: str, value: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(option, value)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("word", ["", "a\0b", "x" * 300, "\udcff"])

@@ -215,7 +215,7 @@ def test_steps_are_as_many_as_updates_need() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"learning_rate": 1.0}, 'Unknown setting "learning_rate". Did you mean "lr"? The sett'),
         ({"zzz": 1.0}, 'Unknown setting "zzz". The settings of dqn are: gamma, hidden,'),
@@ -224,10 +224,10 @@ def test_steps_are_as_many_as_updates_need() -> None:
         ({"capacity": 0}, "`capacity` is 0; it must be a whole number from 1 on"),
     ],
 )
-def test_a_slip_in_the_settings_is_explained(settings: dict[str, Any], said: str) -> None:
+def test_a_slip_in_the_settings_is_explained(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         plan(settings=settings)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -114,11 +114,11 @@ def test_middleware_of_ones_own_sees_the_metrics_and_adds_to_them(run: Watched) 
 
 
 def test_the_description_of_a_run_has_all_its_settings(run: Watched) -> None:
-    said = json.loads((run.result.directory / "config.json").read_text())
-    assert said["example"] == "dqn"
-    assert (said["options"]["seed"], said["config"]["num_envs"]) == (3, 4)
-    assert said["config"]["hidden"] == [8]
-    assert said["config"]["checkpoint_every"] == 10_000
+    message = json.loads((run.result.directory / "config.json").read_text())
+    assert message["example"] == "dqn"
+    assert (message["options"]["seed"], message["config"]["num_envs"]) == (3, 4)
+    assert message["config"]["hidden"] == [8]
+    assert message["config"]["checkpoint_every"] == 10_000
 
 
 def test_a_run_of_an_earlier_version_goes_on_with_the_defaults_of_what_it_did_not_know(
@@ -179,7 +179,7 @@ def test_atari_is_refused_where_there_is_no_game() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slip", "said"),
+    ("slip", "message"),
     [
         ({"use": mw.stop_at(env_step=9)}, "`use` is a .*; a list of middleware was expected"),
         ({"config": 3}, "`config` is 3; a path was expected"),
@@ -188,11 +188,11 @@ def test_atari_is_refused_where_there_is_no_game() -> None:
         ({"device": "cuda:77"}, r"which cannot be used here: .*\w\. Use \"cpu\""),
     ],
 )
-def test_a_slip_in_an_option_is_explained(slip: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_slip_in_an_option_is_explained(slip: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         train(**slip)
     if "device" not in slip:
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             ding_lite.evolve("dqn", "CartPole-v1", quiet=True, **slip)
     assert not Path("runs").exists()
 
@@ -476,8 +476,8 @@ def test_a_file_has_settings_and_options_and_what_is_given_wins() -> None:
     again = ding_lite.train(
         "dqn", "CartPole-v1", config=first.directory / "config.json", seed=1, quiet=True
     )
-    told = [json.loads((one.directory / "config.json").read_text()) for one in (first, again)]
-    assert told[0]["config"] == told[1]["config"]
+    reported = [json.loads((one.directory / "config.json").read_text()) for one in (first, again)]
+    assert reported[0]["config"] == reported[1]["config"]
     Path("mine.toml").write_text("learning_rate = 0.5")
     with pytest.raises(ConfigError, match=r'Unknown setting "learning_rate"\. Did you mean "lr"'):
         ding_lite.train("dqn", "CartPole-v1", config="mine.toml")

@@ -124,30 +124,30 @@ def ours(job: Job, seconds: float) -> dict[str, Any] | None:
     command += ["--seed", str(job.seed), "--out", str(out), "--resume"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
-        said, _ = process.communicate(timeout=seconds)
+        output, _ = process.communicate(timeout=seconds)
     except (subprocess.TimeoutExpired, KeyboardInterrupt) as error:
         process.send_signal(signal.SIGINT)  # it saves, and exits
-        said, _ = process.communicate()
+        output, _ = process.communicate()
         if isinstance(error, KeyboardInterrupt):
             raise
     earlier = float(used.read_text()) if used.exists() else 0.0
     used.write_text(str(earlier + _children_s() - before))
-    last = said.splitlines()[-1] if said.strip() else ""
+    last = output.splitlines()[-1] if output.strip() else ""
     if not last.startswith("{") or process.returncode not in (0, 1):
         if process.returncode not in (0, 1, 130, -signal.SIGINT):
             sys.exit(f"{' '.join(command)} failed with exit code {process.returncode}.")
         return None
-    told = json.loads(last)
+    reported = json.loads(last)
     curve: dict[int, float] = {}
     for line in (out / "metrics.jsonl").read_text().splitlines():
         row = json.loads(line)
         if "eval_return" in row:
             curve.setdefault(int(row.get("eval_env_step", row["env_step"])), row["eval_return"])
     return {
-        "solved": told["solved"],
-        "env_steps": told["env_steps"],
+        "solved": reported["solved"],
+        "env_steps": reported["env_steps"],
         "cpu_s": float(used.read_text()),
-        "return": told["eval_return"],
+        "return": reported["eval_return"],
         "target": target_of(job),
         "curve": sorted(curve.items()),
     }

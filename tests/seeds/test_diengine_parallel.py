@@ -82,7 +82,7 @@ def test_an_evaluator_elsewhere_plays_with_the_learners_weights_and_ends_the_job
     assert list(train_iters) == sorted(set(train_iters))
     assert list(envsteps) == sorted(set(envsteps))
     pairs = zip(judged, train_iters, strict=True)
-    assert all(made <= said <= learner["train_iter"] for made, said in pairs)
+    assert all(made <= message <= learner["train_iter"] for made, message in pairs)
     assert digest(policy_of_checkpoint(cfg.exp_name)) == learner["weights"]
 
 

@@ -29,13 +29,13 @@ SCREENS = {"wide": (1300, 900), "phone": (390, 844)}
 
 def faults_of(page: Any, name: str, width: int) -> Iterator[str]:
     """Open a page, and yield what is wrong with it."""
-    said: list[str] = []
-    page.on("console", lambda message: said.append(f"console: {message.text}"))
-    page.on("pageerror", lambda error: said.append(f"error: {error}"))
-    page.on("request", lambda request: said.extend(elsewhere(request.url)))
+    output: list[str] = []
+    page.on("console", lambda message: output.append(f"console: {message.text}"))
+    page.on("pageerror", lambda error: output.append(f"error: {error}"))
+    page.on("request", lambda request: output.extend(elsewhere(request.url)))
     page.goto(SITE.joinpath(name).as_uri(), wait_until="load")
     page.wait_for_function("document.querySelector('.md-content') !== null")
-    yield from said
+    yield from output
     needed = page.evaluate("document.documentElement.scrollWidth")
     if needed > width:
         yield f"it is {needed} pixels wide"

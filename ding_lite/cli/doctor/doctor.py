@@ -319,14 +319,16 @@ class _Meeting:
             out, error = self._process.communicate()
             error = f"not within {MEETING_S:.0f} s; {error}"
         advice = "docs/troubleshooting.md tells what may stand between two nodes."
-        heard = {said["protocol"]: said for said in map(json.loads, out.splitlines())}
+        answers = {answer["protocol"]: answer for answer in map(json.loads, out.splitlines())}
         for protocol in ("ipc", "tcp"):
-            said = heard.get(protocol, {"error": (error.strip().splitlines() or ["no answer"])[-1]})
+            answer = answers.get(
+                protocol, {"error": (error.strip().splitlines() or ["no answer"])[-1]}
+            )
             subject = f"nodes by {protocol}"
-            if said["error"]:
-                yield Finding("fail", subject, said["error"].splitlines()[0], advice)
+            if answer["error"]:
+                yield Finding("fail", subject, answer["error"].splitlines()[0], advice)
             else:
-                found = f"two have met and heard of each other, in {said['seconds']:.1f} s"
+                found = f"two have met and heard of each other, in {answer['seconds']:.1f} s"
                 yield Finding("ok", subject, found)
 
 

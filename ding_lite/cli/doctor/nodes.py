@@ -17,7 +17,7 @@ from ding_lite.runtime.task import Task
 STARTUP_S = 10.0
 
 
-def greet() -> None:
+def meet() -> None:
     """Send a greeting to the other node, and wait for the greeting of that node."""
 
     def exchange(ctx: Context) -> None:
@@ -34,14 +34,14 @@ def main() -> None:
     """Connect two nodes by each protocol, and print each result as a line of JSON."""
     for protocol in ("ipc", "tcp"):
         began = SYSTEM_CLOCK.now()
-        said = {"protocol": protocol, "error": ""}
+        report = {"protocol": protocol, "error": ""}
         try:
             Parallel.runner(
                 2, topology="star", protocol=protocol, engine="local", startup_timeout=STARTUP_S
-            )(greet)
+            )(meet)
         except Exception as error:  # noqa: BLE001 - whatever it is, a person is told
-            said["error"] = str(error) or type(error).__name__
-        sys.stdout.write(json.dumps({**said, "seconds": SYSTEM_CLOCK.now() - began}) + "\n")
+            report["error"] = str(error) or type(error).__name__
+        sys.stdout.write(json.dumps({**report, "seconds": SYSTEM_CLOCK.now() - began}) + "\n")
         sys.stdout.flush()
 
 

@@ -206,17 +206,17 @@ def documented(of: str) -> Callable[[FunctionT], FunctionT]:
     """Add the options of a call to its docstring, before `**more`."""
 
     def add(fn: FunctionT) -> FunctionT:
-        known, told = {one.name: one for one in fields(RunOptions)}, ""
+        known, documented = {one.name: one for one in fields(RunOptions)}, ""
         for name in inspect.signature(fn).parameters:
             if name in known and name != "env":
                 usual = known[name].metadata["usual"].format_map(_WORDS[of])
                 text = _SENTENCES[name] + (f" Default: {usual}." if usual else "")
-                told += textwrap.fill(
+                documented += textwrap.fill(
                     f"{name}: {text}", 100, initial_indent=8 * " ", subsequent_indent=12 * " "
                 )
-                told += "\n"
+                documented += "\n"
         if fn.__doc__:  # none with `python -OO`
-            fn.__doc__ = fn.__doc__.replace("        **more:", f"{told}        **more:", 1)
+            fn.__doc__ = fn.__doc__.replace("        **more:", f"{documented}        **more:", 1)
         return fn
 
     return add

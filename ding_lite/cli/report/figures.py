@@ -36,9 +36,9 @@ class Line(NamedTuple):
     high: NumpyArray | None = None
     color: int = 0
 
-    def tamed(self) -> Line:
-        low, high = (None if side is None else _tame(side) for side in (self.low, self.high))
-        return Line(self.label, _tame(self.x), _tame(self.y), low, high, self.color)
+    def clipped(self) -> Line:
+        low, high = (None if side is None else _clip(side) for side in (self.low, self.high))
+        return Line(self.label, _clip(self.x), _clip(self.y), low, high, self.color)
 
 
 def tag(name: str, /, *children: Element | str, **attributes: object) -> Element:
@@ -72,7 +72,7 @@ def chart(
     target: float | None = None,
 ) -> Element:
     """Draw curves over env steps or another quantity; points of short curves show their values."""
-    lines = [one.tamed() for one in lines]
+    lines = [one.clipped() for one in lines]
     values = [part for one in lines for part in (one.y, one.low, one.high) if part is not None]
     if target is not None and abs(target) < LARGEST:
         values.append(np.array([target], dtype=float))
@@ -108,13 +108,13 @@ def chart(
         ]
     for one in lines:
         parts += _curve(one, place)
-    said = "; ".join(f"{one.label}: last {spell(float(one.y[-1]))}" for one in lines)
-    return figure(title, _svg(parts, f"{title} over {x_label}. {said}", _HEIGHT))
+    summary = "; ".join(f"{one.label}: last {spell(float(one.y[-1]))}" for one in lines)
+    return figure(title, _svg(parts, f"{title} over {x_label}. {summary}", _HEIGHT))
 
 
-def _tame(values: NumpyArray) -> NumpyArray:
-    tamed: NumpyArray = np.clip(np.nan_to_num(values), -LARGEST, LARGEST)
-    return tamed
+def _clip(values: NumpyArray) -> NumpyArray:
+    clipped: NumpyArray = np.clip(np.nan_to_num(values), -LARGEST, LARGEST)
+    return clipped
 
 
 def _curve(line: Line, place: Any) -> list[Element]:  # noqa: ANN401 - the function within `chart`
@@ -130,8 +130,8 @@ def _curve(line: Line, place: Any) -> list[Element]:  # noqa: ANN401 - the funct
     parts.append(tag("path", d=_path(points), class_=f"curve {color}"))
     if len(points) <= _MOST_MARKS:
         for (right, down), x, y in zip(points, line.x[few], line.y[few], strict=True):
-            told = tag("title", f"{line.label}: {spell(float(y))} at {spell(float(x))}")
-            parts.append(tag("circle", told, cx=right, cy=down, r=3, class_=f"mark {color}"))
+            title = tag("title", f"{line.label}: {spell(float(y))} at {spell(float(x))}")
+            parts.append(tag("circle", title, cx=right, cy=down, r=3, class_=f"mark {color}"))
     return parts
 
 
@@ -197,9 +197,11 @@ def family(lives: Sequence[Mapping[str, Any]]) -> Element:
         fitness = life["fitness"]
         is_best = fitness is not None and fitness == best[number]
         worth = "not evaluated" if fitness is None else f"fitness {spell(fitness)}"
-        told = f"generation {number}, agent {life['id']} ({life.get('mutation')}): {worth}"
+        caption = f"generation {number}, agent {life['id']} ({life.get('mutation')}): {worth}"
         size = min(across / 3, 7 if is_best else 4)
-        circle = tag("circle", tag("title", told), cx=right, cy=down, r=size, class_=f"kin {color}")
+        circle = tag(
+            "circle", tag("title", caption), cx=right, cy=down, r=size, class_=f"kin {color}"
+        )
         circles.append(circle)
     height = int(_ROW * (1.4 + max(life["place"] for life in lives)))
     label = f"Lineage of {len(parents)} agents over {generations + 1} generations"

@@ -171,8 +171,8 @@ def _verdict(verdict: Mapping[str, Any]) -> str:
     if not isinstance(value, int | float) or not is_number(value):
         return "none yet"
     solved = verdict.get("solved")
-    told = "" if solved is None else "solved, " if solved else "not solved, "
-    return f"{told}{spell(value)} in {_spelled(episodes)} episodes"
+    shown = "" if solved is None else "solved, " if solved else "not solved, "
+    return f"{shown}{spell(value)} in {_spelled(episodes)} episodes"
 
 
 def _curves(groups: Sequence[Group]) -> Element:
@@ -237,16 +237,16 @@ def _films(groups: Sequence[Group], films: Films) -> Element | None:
 def _stages(groups: Sequence[Group]) -> Element | None:
     cards = []
     for group in groups:
-        told = [run.stages for run in group.runs if run.stages]
-        names = {name: None for stages in told for name in stages}
-        means = {name: fmean(stages.get(name, 0.0) for stages in told) for name in names}
+        shown = [run.stages for run in group.runs if run.stages]
+        names = {name: None for stages in shown for name in stages}
+        means = {name: fmean(stages.get(name, 0.0) for stages in shown) for name in names}
         total = sum(means.values())
         if total > 0:
             rows = [
                 (name, f"{s:,.1f} s", _bar(s / total, group.color))
                 for name, s in sorted(means.items(), key=lambda item: -item[1])
             ]
-            title = group.name if len(groups) > 1 or len(told) > 1 else "Seconds by stage"
+            title = group.name if len(groups) > 1 or len(shown) > 1 else "Seconds by stage"
             cards.append(figure(title, _table(title, ("stage", "time", "share"), rows)))
     return _section("Time by stage", _cards(cards)) if cards else None
 
@@ -321,15 +321,15 @@ def _population(run: Record, of: str) -> Element | None:
         generations.setdefault(life["generation"], []).append(life)
     values = {"fitness": [[life["fitness"] for life in some] for some in generations.values()]}
     for name in lives[0]["hyperparameters"]:
-        told = [
+        shown = [
             [life["hyperparameters"].get(name) for life in some] for some in generations.values()
         ]
-        if all(is_number(value) for some in told for value in some):
-            values[name] = told
+        if all(is_number(value) for some in shown for value in some):
+            values[name] = shown
     x = np.array([*generations], dtype=float)
-    for name, told in values.items():
+    for name, shown in values.items():
         low, middle, high = (
-            np.array([fn(some) for some in told], dtype=float) for fn in (min, np.median, max)
+            np.array([fn(some) for some in shown], dtype=float) for fn in (min, np.median, max)
         )
         lines = [Line("median of the agents", x, middle, low, high)]
         charts.append(chart(name, lines, x_label="generation"))
@@ -338,22 +338,22 @@ def _population(run: Record, of: str) -> Element | None:
 
 
 def _settings(groups: Sequence[Group]) -> Element:
-    told = [_told(group.runs[0]) for group in groups]
-    names = list(dict.fromkeys(name for one in told for name in one))
-    names.sort(key=lambda name: len({one.get(name) for one in told}) == 1)
-    rows = [(name, *(one.get(name, "") for one in told)) for name in names]
+    shown = [_settings_of(group.runs[0]) for group in groups]
+    names = list(dict.fromkeys(name for one in shown for name in one))
+    names.sort(key=lambda name: len({one.get(name) for one in shown}) == 1)
+    rows = [(name, *(one.get(name, "") for one in shown)) for name in names]
     headings = ("setting", *(group.label for group in groups))
     note = "Of the first run of each curve; what differs comes first."
     return _folded("All settings", _remark(note), _table("Settings", headings, rows))
 
 
-def _told(run: Record) -> dict[str, str]:
-    told: dict[str, str] = {}
+def _settings_of(run: Record) -> dict[str, str]:
+    shown: dict[str, str] = {}
     for section in ("options", "config", "versions"):
         named = run.result.description.get(section) or {}
         version = " version" if section == "versions" else ""
-        told |= {f"{name}{version}": _spelled(value) for name, value in named.items()}
-    return told
+        shown |= {f"{name}{version}": _spelled(value) for name, value in named.items()}
+    return shown
 
 
 def _spelled(value: object) -> str:

@@ -98,10 +98,10 @@ class Record:
 
     @property
     def stages(self) -> dict[str, float]:
-        told = self.verdict.get("seconds")
-        if not isinstance(told, dict):
-            told = seconds_by_stage(self.last, wall_s=self.last.get("wall_s", 0.0))
-        return {name: max(0.0, s) for name, s in told.items() if is_number(s)}
+        seconds = self.verdict.get("seconds")
+        if not isinstance(seconds, dict):
+            seconds = seconds_by_stage(self.last, wall_s=self.last.get("wall_s", 0.0))
+        return {name: max(0.0, s) for name, s in seconds.items() if is_number(s)}
 
     @property
     def pipeline(self) -> list[Stage]:
@@ -121,13 +121,13 @@ class Record:
         found: dict[int, list[dict[str, Any]]] = {}
         before = newest = 0.0
         for line in _lines(self.directory / NODES):
-            told, at = line.get("nodes"), line.get("wall_s")
-            if not isinstance(told, list) or not isinstance(at, int | float) or not is_number(at):
+            nodes, at = line.get("nodes"), line.get("wall_s")
+            if not isinstance(nodes, list) or not isinstance(at, int | float) or not is_number(at):
                 continue
             if before + at < newest:
                 before = newest
             newest = before + at
-            for node in told:
+            for node in nodes:
                 if isinstance(node, dict) and isinstance(node.get("node"), int):
                     found.setdefault(node["node"], []).append({**node, "wall_s": newest})
         return dict(sorted(found.items()))
@@ -140,9 +140,11 @@ class Record:
     @property
     def command(self) -> str:
         """The command that repeats the run; empty if it is not known."""
-        told = self.result.description.get("command")
-        words = [word for word in told if isinstance(word, str)] if isinstance(told, list) else []
-        if words == told and words[:1] in (["ding-lite"], ["python"]):
+        command = self.result.description.get("command")
+        words = (
+            [word for word in command if isinstance(word, str)] if isinstance(command, list) else []
+        )
+        if words == command and words[:1] in (["ding-lite"], ["python"]):
             return shlex.join(_without(words, "--out", "--resume"))
         program = str(self.result.facts["program"])
         if program.removeprefix(_EVOLVE) not in RECIPES:
@@ -191,9 +193,11 @@ def rates(
     points: Sequence[Mapping[str, Any]], names: Sequence[str]
 ) -> tuple[NumpyArray, NumpyArray]:
     """Return the seconds, and the sum of some counts per second since the previous point."""
-    told = [(p["wall_s"], sum(p[name] for name in names if is_number(p.get(name)))) for p in points]
+    counts = [
+        (p["wall_s"], sum(p[name] for name in names if is_number(p.get(name)))) for p in points
+    ]
     x, y = [0.0], [0.0]
-    for (then, before), (now, count) in pairwise([(0.0, 0.0), *told]):
+    for (then, before), (now, count) in pairwise([(0.0, 0.0), *counts]):
         if now > then:
             x.append(now)
             y.append(max(0.0, count - before) / (now - then))

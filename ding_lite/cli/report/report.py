@@ -84,10 +84,12 @@ def _film(run: Record, *, trust: bool) -> Element | str:
             kind, data = path.suffix[1:], b64encode(path.read_bytes()).decode()
     except DingLiteError as error:
         return f"There is no video: {error}"
-    said = f"The policy plays an episode: return {spell(episode.ret)} in {episode.length} env steps"
+    caption = (
+        f"The policy plays an episode: return {spell(episode.ret)} in {episode.length} env steps"
+    )
     if kind == "gif":
-        film = tag("img", src=f"data:image/gif;base64,{data}", alt=said)
+        player = tag("img", src=f"data:image/gif;base64,{data}", alt=caption)
     else:
         source = f"data:video/{kind};base64,{data}"
-        film = tag("video", src=source, aria_label=said, controls="", loop="", muted="")
-    return tag("div", film, tag("p", f"{said}.", class_="note"))
+        player = tag("video", src=source, aria_label=caption, controls="", loop="", muted="")
+    return tag("div", player, tag("p", f"{caption}.", class_="note"))

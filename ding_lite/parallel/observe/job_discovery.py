@@ -36,7 +36,7 @@ class Node:
     node_id: int
     labels: tuple[str, ...]
     state: Seen
-    told: NodeMetrics | None = None
+    metrics: NodeMetrics | None = None
     """The node's own record; None if only another node has reported it."""
     beat_s: float | None = None
     """Seconds since the node's last record, or its last message to another node."""
@@ -88,7 +88,7 @@ def choose(jobs: Sequence[RunningJob], name: str) -> RunningJob:
 
 
 def _pids(job: RunningJob) -> list[str]:
-    return [str(node.told.pid) for node in job.nodes if node.told is not None]
+    return [str(node.metrics.pid) for node in job.nodes if node.metrics is not None]
 
 
 def _by_job(found: Mapping[str, Sequence[NodeMetrics]]) -> dict[str, list[NodeMetrics]]:
@@ -146,7 +146,7 @@ def _node(record: NodeMetrics, now: float) -> Node:
         node_id=record.node_id,
         labels=record.labels,
         state=state,
-        told=record,
+        metrics=record,
         beat_s=max(0.0, now - record.at),
         rss_bytes=_rss(record.pid) if process is not None else None,
     )

@@ -107,10 +107,10 @@ def read_description(file: Path) -> dict[str, Any]:
     for name in ("options", "config", "versions"):
         if not isinstance(described.get(name), dict | None):
             raise ValueError(f"its `{name}` is no JSON object")
-    told = {"example": described.get("example"), **(described.get("options") or {})}
+    saved = {"example": described.get("example"), **(described.get("options") or {})}
     for name, kind in _TYPES.items():
-        if told.get(name) is not None and not isinstance(told[name], kind):
-            raise ValueError(f"its `{name}` is {told[name]!r:.80}")
+        if saved.get(name) is not None and not isinstance(saved[name], kind):
+            raise ValueError(f"its `{name}` is {saved[name]!r:.80}")
     return described
 
 

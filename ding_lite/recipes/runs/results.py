@@ -61,12 +61,12 @@ class Result:
 
     def points(self, metric: str) -> tuple[NumpyArray, NumpyArray]:
         when = "eval_env_step" if metric == "eval_return" else "env_step"
-        told = {
+        rows = {
             _number(row, when, "env_step"): row[metric]  # rows repeat the newest evaluation
             for row in self.rows
             if row.get(metric) is not None
         }
-        x, y = np.array(list(told)), np.array(list(told.values()))
+        x, y = np.array(list(rows)), np.array(list(rows.values()))
         return x.astype(np.float64), y.astype(np.float64)
 
     @property
@@ -102,13 +102,13 @@ def find_results(patterns: Iterable[str]) -> list[Result]:
         if not results:
             raise ConfigError(_no_run(pattern))
         found |= {result.directory.resolve(): result for result in results}
-    told = [result for result in found.values() if result.rows]
+    complete = [result for result in found.values() if result.rows]
     for result in found.values():
         if not result.rows:
             logger.warning("%s has no row yet, and is left out", result.directory)
-    if not told:
+    if not complete:
         raise ConfigError("These runs have not written anything yet. Wait a moment.")
-    return told
+    return complete
 
 
 def group_results(results: Sequence[Result]) -> list[RunGroup]:

@@ -288,8 +288,8 @@ class Run:
             f"{result['env_steps'] or 0:,} env steps, {result['wall_s']:.1f} s."
         ]
         if "seconds" in result:
-            told = ", ".join(f"{stage} {s:.1f} s" for stage, s in result["seconds"].items())
-            lines.append(f"  time         {told}")
+            stages = ", ".join(f"{stage} {s:.1f} s" for stage, s in result["seconds"].items())
+            lines.append(f"  time         {stages}")
         played = result.get(EPISODES_PER_COLLECTOR)
         if played is not None:
             lines.append(f"The criterion was met by a collector after {played:,} episodes of its.")
@@ -341,7 +341,7 @@ class Run:
         if saved is not None:
             last_row(self.metrics)  # the verdict needs it: raise now if the file is damaged
             _check_same(self.directory, saved, described, self._defaults)
-            self._tell_of_versions(saved, described)
+            self._report_versions(saved, described)
             described["command"] = saved.get("command")
         if self.options.resume and not files.has_checkpoint(self.directory):
             files.begin_anew(self.directory)
@@ -375,7 +375,7 @@ class Run:
     def _goal(self) -> str:
         return "" if self.goal is None else f" (target {self.goal:g})"
 
-    def _tell_of_versions(self, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    def _report_versions(self, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         before, after = then.get("versions") or {}, now["versions"]
         facts = [
             f"{name} {after[name]} instead of {before.get(name)}"

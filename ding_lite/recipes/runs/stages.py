@@ -131,17 +131,17 @@ class Recorder:
             return
         self._due = now + _PERIOD_S
         for job in running_jobs():
-            if any(node.told and node.told.pid == os.getpid() for node in job.nodes):
+            if any(node.metrics and node.metrics.pid == os.getpid() for node in job.nodes):
                 self._due = now + max(_PERIOD_S, _PERIOD_SHARE * job.age_s)
                 nodes = [
                     {
                         "node": node.node_id,
                         "labels": node.labels,
                         "state": node.state,
-                        **dataclasses.asdict(node.told.total),
+                        **dataclasses.asdict(node.metrics.total),
                     }
                     for node in job.nodes
-                    if node.told is not None
+                    if node.metrics is not None
                 ]
                 file = self._directory / NODES
                 with naming(file), file.open("a", encoding="utf-8") as lines:
@@ -161,10 +161,12 @@ class _Watch(AbstractContextManager[None]):
 
 def seconds_by_stage(row: Mapping[str, Any], *, wall_s: float) -> dict[str, float]:
     """Return the seconds of each large stage from a row of metrics, and of `other` stages."""
-    told = {k.removeprefix(STAGE_SECONDS): v for k, v in row.items() if k.startswith(STAGE_SECONDS)}
+    seconds = {
+        k.removeprefix(STAGE_SECONDS): v for k, v in row.items() if k.startswith(STAGE_SECONDS)
+    }
     large = {
         name: round(s, 3)
-        for name, s in told.items()
+        for name, s in seconds.items()
         if s >= _SMALL * wall_s or name.startswith(_EVALUATE)
     }
-    return {**large, "other": round(max(0.0, wall_s - sum(large.values())), 3)} if told else {}
+    return {**large, "other": round(max(0.0, wall_s - sum(large.values())), 3)} if seconds else {}

@@ -266,12 +266,12 @@ class Mp4Film:
     def finish(self) -> None:
         """Wait for ffmpeg; raise ConfigError if it has failed."""
         if self._process is not None:
-            _, said = self._process.communicate()
+            _, errors = self._process.communicate()
             if self._process.returncode:
                 self._unfinished.unlink(missing_ok=True)
                 raise ConfigError(
                     f"{self._ffmpeg} could not write {self._path}: "
-                    f"{said.decode(errors='replace').strip() or self._process.returncode}"
+                    f"{errors.decode(errors='replace').strip() or self._process.returncode}"
                 )
             self._unfinished.replace(self._path)
 

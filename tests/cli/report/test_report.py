@@ -175,7 +175,7 @@ def test_the_state_of_a_run_is_told(runs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["empty"], "There is no run in empty"),
         (["foreign"], "names no program"),
@@ -187,7 +187,7 @@ def test_the_state_of_a_run_is_told(runs: Path) -> None:
     ],
 )
 def test_what_makes_no_report_is_told_in_a_sentence(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("r", "damaged", "new"):
         leave(name)
@@ -198,7 +198,7 @@ def test_what_makes_no_report_is_told_in_a_sentence(
     Path("damaged/metrics.jsonl").write_text("{\n")
     Path("new/metrics.jsonl").write_text("")
     assert main(["report", "--no-video", *words]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_page_for_which_there_is_no_room_leaves_nothing_behind(
@@ -230,8 +230,8 @@ def test_an_axis_has_a_few_round_numbers(low: float, high: float) -> None:
 def test_nodes_and_their_messages_are_recorded_and_drawn(process: Warm, tmp_path: Path) -> None:
     example = ROOT / "examples" / "impala_cartpole.py"
     words = ["--max-env-steps", "6000", "--target", "1000", "--out", "here"]
-    said = process.run(example, *words, seconds=100.0, folder=tmp_path)
-    assert said.code == 0, said.err
+    message = process.run(example, *words, seconds=100.0, folder=tmp_path)
+    assert message.code == 0, message.err
     page = written("here", "--no-video")
     assert "Nodes and their messages" in page.texts
     assert {"node 0 (learner)", "node 1 (collector)", "node 2 (collector)"} <= set(page.texts)

@@ -64,5 +64,5 @@ def test_damaged_and_foreign_folders_are_told_and_left_out(
     out, err = capsys.readouterr()
     assert [line.split()[0] for line in out.splitlines()] == ["run", "runs/1"]
     assert len(err.splitlines()) == 3
-    for said in ("no run in runs/half", "runs/foreign/config.json names", "runs/damaged/metrics"):
-        assert said in err
+    for output in ("no run in runs/half", "runs/foreign/config.json names", "runs/damaged/metrics"):
+        assert output in err

@@ -160,16 +160,18 @@ def test_a_checkpoint_without_a_policy_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "fault"),
     [
         ({"env": "Acrobot-v1"}, r"`env_id` is 'Acrobot-v1', was 'CartPole-v1'"),
         ({"lr": 1e-3}, r"The `policy` is not the one that was saved: `lr` is 0.001, was 0.002"),
         ({"hidden": (8, 8)}, r"`hidden` is \(8, 8\), was \(16,\)"),
     ],
 )
-def test_what_is_not_as_it_was_is_named(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_what_is_not_as_it_was_is_named(
+    tmp_path: Path, changes: dict[str, Any], fault: str
+) -> None:
     run_for(parts_of_a_run(tmp_path), 1)
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match=fault):
         mw.resume(parts_of_a_run(tmp_path, **changes), tmp_path)
 
 
@@ -189,8 +191,8 @@ def test_other_middleware_is_named(tmp_path: Path) -> None:
     assert isinstance(task, Task)
     assert isinstance(policy, DQN)
     task.use(mw.keep_best(policy, tmp_path / "best"))
-    said = r"The `task` in .* Only saved: none. Only in this program: 'keep.*version of ding_lite"
-    with pytest.raises(CheckpointError, match=said):
+    fault = r"The `task` in .* Only saved: none. Only in this program: 'keep.*version of ding_lite"
+    with pytest.raises(CheckpointError, match=fault):
         mw.resume(parts, tmp_path)
 
 
@@ -320,12 +322,12 @@ class Late:
 def test_a_part_that_is_no_policy_is_checked_before_the_run_and_behind_its_first_step(
     policy: DQN, tmp_path: Path
 ) -> None:
-    said = r"^`mine\.value` is a function, which .* of them\.(\nin|$)"
+    fault = r"^`mine\.value` is a function, which .* of them\.(\nin|$)"
     part, steps = Late(None), []
     with Task() as task:
         task.use(mw.checkpoint({"policy": policy, "mine": Late(saved_step)}, tmp_path, every=50))
         task.use(lambda ctx: steps.append(ctx.total_step))
-        with pytest.raises(CheckpointError, match=said):
+        with pytest.raises(CheckpointError, match=fault):
             task.run(max_step=100)
     assert steps == []
 
@@ -336,7 +338,7 @@ def test_a_part_that_is_no_policy_is_checked_before_the_run_and_behind_its_first
     with Task() as task:
         task.use(mw.checkpoint({"policy": policy, "mine": part}, tmp_path, every=50))
         task.use(change)
-        with pytest.raises(CheckpointError, match=said):
+        with pytest.raises(CheckpointError, match=fault):
             task.run(max_step=100)
     assert steps == [0]
     with pytest.raises(CheckpointError, match=r"^`state\.value` is a function, .* of them\.$"):

@@ -116,10 +116,10 @@ def test_what_one_agent_puts_on_its_ctx_no_other_sees(population: Population) ->
             ctx.turns = ctx.get("turns", 0) + 1
             ctx.keep("turns")
 
-        return [write, lambda ctx: seen.append((ctx.mine, ctx.turns, ctx.told))]
+        return [write, lambda ctx: seen.append((ctx.mine, ctx.turns, ctx.reported))]
 
     with Task() as task:
-        task.use(lambda ctx: ctx.update(told="all"))
+        task.use(lambda ctx: ctx.update(reported="all"))
         task.use(mw.for_each(population, learn))
         task.use(lambda ctx: seen.append("turns" in ctx or "mine" in ctx))
         task.run(max_step=2)
@@ -182,17 +182,17 @@ def test_metrics_are_means_and_episodes_are_added_up(population: Population) -> 
 
 
 @pytest.mark.parametrize(
-    ("learn", "said"),
+    ("learn", "text"),
     [
         (lambda agent: [], "a list of middleware was expected"),
         (lambda agent: None, "`learn` returned None"),
         (lambda agent: [lambda ctx: None] * (1 + agent.place), "pipelines of [1, 2, 3]"),
     ],
 )
-def test_a_learn_that_makes_no_pipelines_is_refused(population, learn, said) -> None:
+def test_a_learn_that_makes_no_pipelines_is_refused(population, learn, text) -> None:
     with pytest.raises(ConfigError) as caught:
         mw.for_each(population, learn)
-    assert said in str(caught.value)
+    assert text in str(caught.value)
 
 
 def test_what_is_no_middleware_or_asynchronous_is_refused(population: Population) -> None:
@@ -431,21 +431,21 @@ def test_generations_come_when_they_are_due_and_leave_a_lineage(
     population: Population, envs: Envs, eval_envs: Envs, replay: ReplayBuffer, tmp_path: Path
 ) -> None:
     file = tmp_path / "runs" / "lineage.jsonl"
-    told: list[tuple[int, Sequence[float]]] = []
+    reported: list[tuple[int, Sequence[float]]] = []
     with Task() as task:
         task.use(mw.for_each(population, learning(envs, replay)))
         task.use(mw.evaluate(population, eval_envs, every=5))
         task.use(
             mw.evolve(population, Tournament(), Mutation(SEARCH, none=0.0), every=5, lineage=file)
         )
-        task.use(lambda ctx: told.append((ctx.generation, ctx.get("fitness", ()))))
+        task.use(lambda ctx: reported.append((ctx.generation, ctx.get("fitness", ()))))
         task.run(max_step=16)
 
-    assert [generation for generation, _ in told] == [0] * 4 + [1] * 5 + [2] * 5 + [3] * 2
-    assert told[3][1] == ()
+    assert [generation for generation, _ in reported] == [0] * 4 + [1] * 5 + [2] * 5 + [3] * 2
+    assert reported[3][1] == ()
     lives = [json.loads(line) for line in file.read_text().splitlines()]
     assert [life["generation"] for life in lives] == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
-    assert told[4][1] == [life["fitness"] for life in lives[:3]]
+    assert reported[4][1] == [life["fitness"] for life in lives[:3]]
     assert all(life["mutation"] == "first" for life in lives[:3])
     assert [life["fitness"] for life in lives[-3:]] == [None] * 3
 

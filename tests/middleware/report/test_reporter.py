@@ -64,11 +64,11 @@ def test_a_logger_that_fails_while_a_run_fails_does_not_hide_the_error_of_the_ru
         task.use(mw.curve(tmp_path / "file" / "curve.png"))
         with pytest.raises(ValueError, match="a bug"):
             task.run(max_step=10)
-    told = [record.getMessage() for record in caplog.records]
-    assert [one.partition(": ")[0] for one in told] == [
+    reported = [record.getMessage() for record in caplog.records]
+    assert [one.partition(": ")[0] for one in reported] == [
         f"`{name}` failed, too, while the run ended" for name in ("curve", "report")
     ]
-    assert "the dashboard is down" in told[1]
+    assert "the dashboard is down" in reported[1]
     with Task() as task:
         task.use(mw.report(Dashboard(), every=50))
         with pytest.raises(RuntimeError, match="the dashboard is down"):
@@ -121,7 +121,7 @@ class Dashboard:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "fault"),
     [
         ("loss", "a str"),
         (lambda metrics: None, r".*function that cannot be called.* \(too many positional argum"),
@@ -129,7 +129,9 @@ class Dashboard:
         (Dashboard, "the class Dashboard, and no instance of it"),
     ],
 )
-def test_what_cannot_be_called_is_refused(wrong: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=rf"got {said}.*; a function was exp.*fn\(metrics, env_s"):
+def test_what_cannot_be_called_is_refused(wrong: Any, fault: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"got {fault}.*; a function was exp.*fn\(metrics, env_s"
+    ):
         mw.report(wrong, every=1)
     mw.report(Dashboard(), every=1)

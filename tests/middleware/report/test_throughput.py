@@ -11,7 +11,7 @@ from ding_lite.testing import ManualClock
 
 
 def test_the_rate_is_that_since_the_last_measurement(clock: ManualClock) -> None:
-    told: list[tuple[int, float]] = []
+    reported: list[tuple[int, float]] = []
 
     def step(ctx: Context) -> None:
         ctx.env_step = ctx.get("env_step", 0) + 8
@@ -20,19 +20,19 @@ def test_the_rate_is_that_since_the_last_measurement(clock: ManualClock) -> None
 
     def note(ctx: Context) -> None:
         if "steps_per_s" in ctx.metrics:
-            told.append((ctx.total_step, ctx.metrics["steps_per_s"]))
+            reported.append((ctx.total_step, ctx.metrics["steps_per_s"]))
 
     with Task() as task:
         task.use(step).use(mw.throughput(every=2, clock=clock)).use(note)
         task.run(max_step=6)
         clock.advance(1_000.0)  # between two runs nothing is to be measured
         task.run(max_step=2)
-    assert told == [(1, 16.0), (3, 16.0), (5, 32.0), (7, 32.0)]
+    assert reported == [(1, 16.0), (3, 16.0), (5, 32.0), (7, 32.0)]
 
 
 def test_memory_is_reported_also_without_env_steps() -> None:
     held: list[mmap.mmap] = []
-    told: list[float] = []
+    reported: list[float] = []
 
     def take(ctx: Context) -> None:
         # From the system itself: what the allocator has left over would cost nothing.
@@ -42,12 +42,12 @@ def test_memory_is_reported_also_without_env_steps() -> None:
 
     def note(ctx: Context) -> None:
         assert "steps_per_s" not in ctx.metrics
-        told.append(ctx.metrics["memory_mb"])
+        reported.append(ctx.metrics["memory_mb"])
 
     with Task() as task:
         task.use(mw.throughput(every=1)).use(note).use(take)
         task.run(max_step=2)
-    assert 60.0 < told[1] - told[0] < 70.0  # 64 MB
+    assert 60.0 < reported[1] - reported[0] < 70.0  # 64 MB
 
 
 def test_the_step_that_ends_the_run_is_measured_too(clock: ManualClock) -> None:

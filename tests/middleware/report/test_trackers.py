@@ -53,13 +53,13 @@ def test_mlflow_gets_each_new_value_at_its_env_step_and_goes_on_with_its_run(tmp
     client = mlflow.MlflowClient(tracking_uri=uri)
     [run] = client.search_runs([client.get_experiment_by_name("ours").experiment_id])
     assert (run.info.status, run.data.params) == ("FINISHED", {"lr": "0.001"})
-    told = {
+    reported = {
         name: [
             (point.step, point.value) for point in client.get_metric_history(run.info.run_id, name)
         ]
         for name in run.data.metrics
     }
-    assert told == {
+    assert reported == {
         "loss": [(16, 1 / 2), (32, 1 / 4), (48, 1 / 6)],
         "eval_return": [(16, 20.0)],
         "share_left_": [(16, 0.5)],

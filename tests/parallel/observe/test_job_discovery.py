@@ -161,7 +161,7 @@ def test_nodes_elsewhere_are_known_from_those_that_are_here(jobs: Jobs) -> None:
     assert states(job)[2:] == [(2, "elsewhere"), (3, "lost"), (4, "ended")]
     assert job.nodes[2].labels == ("far",)
     assert job.nodes[3].beat_s == pytest.approx(0.6)  # the newest of what two have heard
-    assert job.nodes[3].told is None
+    assert job.nodes[3].metrics is None
     assert job.num_nodes == 5
 
 

@@ -183,12 +183,12 @@ def wait_for(router: NodeRouter, ready: Callable[[NodeMetrics], bool]) -> NodeMe
 
 
 def test_a_record_has_the_node_and_its_peers(pair: Pair) -> None:
-    told = sample(pair[1])
-    assert (told.node_id, told.num_nodes, told.pid) == (1, 2, os.getpid())
-    assert told.labels == ("b", "b.0", "distributed", "node.1")
-    assert told.addresses == ("inproc://0",)
-    assert (told.state, told.restarts, told.total.total_step) == ("no task", 0, None)
-    [peer] = told.peers
+    metrics = sample(pair[1])
+    assert (metrics.node_id, metrics.num_nodes, metrics.pid) == (1, 2, os.getpid())
+    assert metrics.labels == ("b", "b.0", "distributed", "node.1")
+    assert metrics.addresses == ("inproc://0",)
+    assert (metrics.state, metrics.restarts, metrics.total.total_step) == ("no task", 0, None)
+    [peer] = metrics.peers
     assert (peer.node_id, peer.is_connected, peer.labels) == (
         0,
         True,
@@ -203,10 +203,10 @@ def test_a_record_counts_sent_and_received_messages(pair: Pair) -> None:
     for number in range(5):
         one.emit("n", number)
     one.publish_ctx({"train_iter": 1})
-    told = wait_for(other, lambda told: told.total.ctx_in == 1 and told.total.events_in == 5)
-    assert told.inbox == 5  # there is no task to listen
-    assert told.lag_s is not None
-    sent = wait_for(one, lambda told: told.unacknowledged == 0)
+    metrics = wait_for(other, lambda m: m.total.ctx_in == 1 and m.total.events_in == 5)
+    assert metrics.inbox == 5  # there is no task to listen
+    assert metrics.lag_s is not None
+    sent = wait_for(one, lambda metrics: metrics.unacknowledged == 0)
     assert (sent.total.events_out, sent.total.ctx_out) == (5, 1)
     assert (sent.total.events_in, sent.total.ctx_in, sent.lag_s) == (0, 0, None)
 
@@ -215,13 +215,13 @@ def test_items_and_calls_that_wait_are_counted(pair: Pair) -> None:
     one, other = pair
     for number in range(2):
         one.send("items", number, to="b")
-    told = wait_for(other, lambda told: told.items == 2)
+    metrics = wait_for(other, lambda metrics: metrics.items == 2)
     assert sample(one).total.items_out == 2
     assert sample(one).calls == 2  # an item is a call that is answered when it is taken
     for _ in range(2):
         other.receive("items")
-    told = wait_for(one, lambda told: told.calls == 0)
-    assert (sample(other).items, told.rejected) == (0, 0)
+    metrics = wait_for(one, lambda metrics: metrics.calls == 0)
+    assert (sample(other).items, metrics.rejected) == (0, 0)
 
 
 def run(task: Task, fn: Callable[[Context], Any]) -> None:
@@ -242,13 +242,13 @@ def test_a_task_is_seen_from_outside(pair: Pair) -> None:
         seen.append(sample(pair[0]))
 
     run(task, step)
-    assert [told.state for told in seen] == ["running", "running", "finishing"]
-    assert [told.total.env_step for told in seen] == [None, 24, 24]
+    assert [metrics.state for metrics in seen] == ["running", "running", "finishing"]
+    assert [metrics.total.env_step for metrics in seen] == [None, 24, 24]
     assert seen[0].total.total_step == 0
     assert seen[0].where.startswith("test_metrics.py:")
     assert seen[0].where.endswith(" sample")  # the innermost function that is the program's
-    told = sample(pair[0])
-    assert (told.state, told.total.total_step, told.total.env_step) == ("no task", 0, 24)
+    metrics = sample(pair[0])
+    assert (metrics.state, metrics.total.total_step, metrics.total.env_step) == ("no task", 0, 24)
 
 
 def test_an_env_step_that_is_not_kept_is_the_newest_that_was_seen(pair: Pair) -> None:
@@ -272,9 +272,9 @@ def test_waiting_is_distinguished_from_work(pair: Pair) -> None:
 
     def watch() -> None:
         begun.wait()
-        while (told := sample(pair[0])).state != "waiting":
+        while (metrics := sample(pair[0])).state != "waiting":
             pass
-        seen.append(told)
+        seen.append(metrics)
         task.emit("go on", only_local=True)
         looked.set()
 
@@ -296,8 +296,8 @@ def test_a_node_that_has_not_met_all_is_starting(tmp_path: Path) -> None:
     )
     router = NodeRouter(spec, transport=InprocTransport(Network(), 0, peers={1}))
     try:
-        told = sample(router)
-        assert (told.state, told.restarts, told.peers[0].heard_s) == ("starting", 2, None)
+        metrics = sample(router)
+        assert (metrics.state, metrics.restarts, metrics.peers[0].heard_s) == ("starting", 2, None)
     finally:
         router.close()
 
@@ -307,7 +307,7 @@ def test_a_node_writes_once_a_second_and_last_of_all_how_it_has_ended(pair, tmp_
     first = read_metrics(path)
     assert first is not None
     pair[0].emit("wake up")
-    wait_for(pair[0], lambda told: told.unacknowledged == 0)
+    wait_for(pair[0], lambda metrics: metrics.unacknowledged == 0)
     pair[0].close()
     last = read_metrics(path)
     assert last is not None
@@ -352,7 +352,7 @@ def test_a_full_disk_does_not_stop_the_node(pair: Pair, caplog: pytest.LogCaptur
         pair[0]._reporter._due = 0.0
         pair[0]._reporter.turn()
     pair[0].emit("still here")
-    assert wait_for(pair[1], lambda told: told.total.events_in == 1)
+    assert wait_for(pair[1], lambda metrics: metrics.total.events_in == 1)
     assert caplog.text.count("its metrics cannot be written ([Errno 28] No space left") == 1
 
 

@@ -170,11 +170,11 @@ def test_the_last_line_says_how_many_episodes_it_took(
             task.use(mw.jsonl(run.metrics, every=10))
             task.run()
         run.conclude(policy)
-        said = json.loads((run.directory / CONFIG).read_text())
+        message = json.loads((run.directory / CONFIG).read_text())
 
     line = json.loads(capsys.readouterr().out)
     assert (line["solved"], line["criterion"]) == (solved, "seed")
-    assert said["options"]["criterion"] == "seed"
+    assert message["options"]["criterion"] == "seed"
     if solved:
         assert 5 <= line["episodes_per_collector"] <= line["episodes"]
         assert line["env_steps"] < 4_000

@@ -14,12 +14,12 @@ from ding_lite.recipes import Options, Run, launch_nodes
 from ding_lite.rl import DQN, DQNConfig, make_envs
 from ding_lite.runtime.messaging.router import current_router
 
-SAID: list[frozenset[str]] = []
+EXPECTED: list[frozenset[str]] = []
 
 
 def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
     """Return the weights of a policy of another seed, so that the launcher's own are not these."""
-    SAID.append(current_router().labels)
+    EXPECTED.append(current_router().labels)
     with make_envs(options.env, 1) as envs:
         policy = DQN(envs.spec, DQNConfig(hidden=config.hidden, seed=config.seed + 1))
     (run.directory / "weights").write_text(str(digest(policy)))
@@ -55,9 +55,9 @@ def launch(nodes: int, *roles: str) -> None:
 def test_one_node_has_all_roles_and_its_weights_are_judged(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    SAID.clear()
+    EXPECTED.clear()
     launch(1, "learner", "learner", "collector")
-    [labels] = SAID
+    [labels] = EXPECTED
     assert {"learner", "learner.0", "collector", "collector.0"} <= labels
     result = json.loads(capsys.readouterr().out)
     assert (result["example"], result["nodes"], result["solved"]) == ("it", 1, False)

@@ -65,12 +65,12 @@ def test_a_directory_of_ones_own_is_used_as_it_is(tmp_path: Path) -> None:
 
 def test_the_settings_of_the_run_are_written_down() -> None:
     with Run("mine", options(seed=3), config=DQNConfig(lr=0.5, hidden=(7,))) as run:
-        said = json.loads((run.directory / "config.json").read_text())
-    assert said["example"] == "mine"
-    assert said["options"]["seed"] == 3
-    assert (said["config"]["lr"], said["config"]["hidden"]) == (0.5, [7])
-    assert set(said["versions"]) == {"python", "ding_lite", "torch", "numpy", "gymnasium"}
-    assert "out" not in said["options"]  # where it lies is not what it is
+        message = json.loads((run.directory / "config.json").read_text())
+    assert message["example"] == "mine"
+    assert message["options"]["seed"] == 3
+    assert (message["config"]["lr"], message["config"]["hidden"]) == (0.5, [7])
+    assert set(message["versions"]) == {"python", "ding_lite", "torch", "numpy", "gymnasium"}
+    assert "out" not in message["options"]  # where it lies is not what it is
 
 
 def test_the_last_line_has_every_key_in_order(
@@ -127,9 +127,9 @@ def test_a_person_is_told_what_there_is_and_what_to_try(capsys: pytest.CaptureFi
             task.run(max_step=10)
         run.conclude(policy, try_next="Try next: more.")
 
-    said = capsys.readouterr().err.splitlines()
-    assert said[1].startswith("Solved CartPole-v1: a mean return of 500.0 in 20 greedy episodes")
-    assert said[2:] == [
+    message = capsys.readouterr().err.splitlines()
+    assert message[1].startswith("Solved CartPole-v1: a mean return of 500.0 in 20 greedy episodes")
+    assert message[2:] == [
         "  metrics      runs/mine/1/metrics.jsonl",
         "  checkpoint   runs/mine/1/checkpoint",
         "  TensorBoard  tensorboard --logdir runs/mine/1",
@@ -146,8 +146,8 @@ def test_ctrl_c_says_where_the_checkpoint_is(capsys: pytest.CaptureFixture[str])
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    said = capsys.readouterr().err
-    assert said == (
+    message = capsys.readouterr().err
+    assert message == (
         "\nInterrupted; the checkpoint is in runs/mine/1/checkpoint. To go on with it, add the "
         "options --resume --out runs/mine/1\n"
     )
@@ -185,9 +185,9 @@ def test_a_run_without_a_target_is_neither_solved_nor_not(
     with Run("mine", options(target=math.inf)) as run:
         line = run.conclude(make_policy())
     assert line["solved"] is None
-    said = capsys.readouterr().err
-    assert said.startswith("\nTrained on CartPole-v1: a mean return of ")
-    assert "target" not in said
+    message = capsys.readouterr().err
+    assert message.startswith("\nTrained on CartPole-v1: a mean return of ")
+    assert "target" not in message
 
 
 def test_runs_that_begin_at_once_get_numbers_of_their_own() -> None:
@@ -233,8 +233,8 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixtur
         train_a_little(run)
     with Run("mine", options(out=out, resume=True)) as run:
         assert train_a_little(run).ctx.env_step == 80
-    said = capsys.readouterr().err
-    assert said == f"The run in {out} goes on at 40 env steps.\n"
+    message = capsys.readouterr().err
+    assert message == f"The run in {out} goes on at 40 env steps.\n"
 
 
 def test_a_node_that_was_started_again_goes_on_with_what_its_former_life_has_saved(
@@ -270,8 +270,8 @@ def test_a_run_that_had_ended_goes_on_when_it_may_become_longer(
         train_a_little(run, value=480.0 if "target" in longer else None)
     with Run("mine", replace(chosen, resume=True, **longer)) as run:
         assert train_a_little(run).ctx.env_step == 80
-    said = json.loads((run.directory / "config.json").read_text())["options"]
-    assert said | longer == said
+    message = json.loads((run.directory / "config.json").read_text())["options"]
+    assert message | longer == message
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(
@@ -299,7 +299,7 @@ def test_a_run_that_was_killed_before_it_had_its_settings_begins_anew(
 
 
 @pytest.mark.parametrize(
-    ("program", "changes", "config", "said"),
+    ("program", "changes", "config", "message"),
     [
         ("mine", {"seed": 1}, DQNConfig(seed=1), "another way: `seed` is 1, and was 0. Resume it"),
         ("mine", {"env": "Acrobot-v1"}, DQNConfig(), "`env` is 'Acrobot-v1', and was 'CartPole-v1"),
@@ -309,12 +309,12 @@ def test_a_run_that_was_killed_before_it_had_its_settings_begins_anew(
     ],
 )
 def test_to_go_on_in_another_way_is_refused_by_name(
-    tmp_path: Path, program: str, changes: dict[str, Any], config: object, said: str
+    tmp_path: Path, program: str, changes: dict[str, Any], config: object, message: str
 ) -> None:
     with Run("mine", options(out=tmp_path), config=DQNConfig()):
         pass
     chosen = options(out=tmp_path, resume=True, max_env_steps=200, target=1.0, **changes)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         Run(program, chosen, config=config).__enter__()
     assert json.loads((tmp_path / "config.json").read_text())["options"]["max_env_steps"] == 100
 
@@ -328,8 +328,8 @@ def test_other_versions_are_reported(tmp_path: Path, capsys: pytest.CaptureFixtu
     file.write_text(json.dumps(described))
     with Run("mine", options(out=tmp_path, resume=True)):
         pass
-    assert "goes on with torch " in (said := capsys.readouterr().err)
-    assert " instead of 1.0: what it learns may not be the same to the last bit." in said
+    assert "goes on with torch " in (message := capsys.readouterr().err)
+    assert " instead of 1.0: what it learns may not be the same to the last bit." in message
 
 
 def test_the_running_time_counts_from_the_first_beginning(tmp_path: Path) -> None:
@@ -365,10 +365,10 @@ def test_the_last_line_and_the_curve_tell_the_time_of_the_verdict_beside_that_of
     assert learned == 120 * seconds_per_act
     assert verdict > 6 * seconds_per_act
     share = round(100 * verdict / (learned + verdict))
-    told = [f"learn {100 - share} %, verdict {share} %"] if verdict > 0.5 else []
+    reported = [f"learn {100 - share} %, verdict {share} %"] if verdict > 0.5 else []
     assert share > 0
     texts = [text.partition("steps; ")[2] for text in drawn]
-    assert texts[-1 - len(told) :] == ["learn 100 %", *told]
+    assert texts[-1 - len(reported) :] == ["learn 100 %", *reported]
 
 
 def test_nodes_may_know_the_run_of_their_program(tmp_path: Path) -> None:
@@ -389,8 +389,8 @@ def test_the_command_is_written_down_and_the_result_goes_when_the_run_goes_on(
         run.judge(make_policy())
     monkeypatch.setattr("sys.orig_argv", ["python3", "mine.py", "--resume"])
     with Run("mine", options(out=tmp_path, resume=True)) as run:
-        said = json.loads((run.directory / "config.json").read_text())
+        message = json.loads((run.directory / "config.json").read_text())
         assert (tmp_path / "result.json").exists()  # as long as that can fail
         train_a_little(run)
-    assert said["command"] == ["ding-lite", "train", "--seed", "1"]
+    assert message["command"] == ["ding-lite", "train", "--seed", "1"]
     assert not (tmp_path / "result.json").exists()

@@ -42,8 +42,8 @@ def test_the_seconds_of_each_stage_are_metrics_and_go_on_after_a_resume() -> Non
             state = task.state_dict()
     assert seen["seconds/learn"] == pytest.approx(8.0)
     assert seen["seconds/play"] == pytest.approx(4.0)
-    told = seconds_by_stage({**seen, "loss": 1.0}, wall_s=20.0)
-    assert told == {"learn": 8.0, "play": 4.0, "other": 8.0}
+    metrics = seconds_by_stage({**seen, "loss": 1.0}, wall_s=20.0)
+    assert metrics == {"learn": 8.0, "play": 4.0, "other": 8.0}
     assert seconds_by_stage({"loss": 1.0}, wall_s=20.0) == {}
 
 
@@ -71,20 +71,20 @@ def test_what_reports_take_before_and_after_the_steps_is_theirs() -> None:
 
 def test_evaluations_are_told_however_little_they_take() -> None:
     row = {"seconds/train": 99.0, "seconds/evaluate": 0.01, "seconds/stop_at": 0.01}
-    told = {"train": 99.0, "evaluate": 0.01, "other": 0.99}
-    assert seconds_by_stage(row, wall_s=100.0) == told
+    metrics = {"train": 99.0, "evaluate": 0.01, "other": 0.99}
+    assert seconds_by_stage(row, wall_s=100.0) == metrics
 
 
 def test_the_pipeline_and_the_counts_of_the_nodes_are_recorded_ever_more_rarely(
     clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def job(pid: int) -> RunningJob:
-        told = NodeMetrics(
+        metrics = NodeMetrics(
             node_id=0, num_nodes=2, labels=(), pid=pid, program="", began=0.0, at=0.0,
             state="running", total=Counts(ctx_out=int(clock.now())), per_second=Counts(),
         )  # fmt: skip
         nodes = (
-            Node(node_id=0, labels=("learner",), state="running", told=told),
+            Node(node_id=0, labels=("learner",), state="running", metrics=metrics),
             Node(node_id=1, labels=(), state="elsewhere"),  # of which only another one tells
         )
         return RunningJob(name="", program="", num_nodes=2, age_s=clock.now(), nodes=nodes)

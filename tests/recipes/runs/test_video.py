@@ -121,8 +121,8 @@ def test_ffmpeg_gets_every_picture_whole(tmp_path: Path) -> None:
         film.add(picture)
     film.finish()
     assert path.read_bytes() == b"".join(picture.tobytes() for picture in given)
-    said = (tmp_path / ".a.mp4.unfinished.mp4.said").read_text()
-    assert "-pix_fmt rgb24 -s 41x30 -r 50 -i -" in said
+    message = (tmp_path / ".a.mp4.unfinished.mp4.said").read_text()
+    assert "-pix_fmt rgb24 -s 41x30 -r 50 -i -" in message
 
 
 def test_an_error_of_ffmpeg_is_reported(tmp_path: Path) -> None:

@@ -54,9 +54,9 @@ def fault_of(name: str, where: str, error: BaseException) -> EnvError | None:
             f"error, or end the episode (`terminated` or `truncated`)."
         )
     text = text_of(error)
-    said = f": {text.rstrip('.')}" if text else " without a message"
+    detail = f": {text.rstrip('.')}" if text else " without a message"
     return EnvError(
-        f"{name} raised {type(error).__name__} in `{where}`{said}. The traceback shows where; "
+        f"{name} raised {type(error).__name__} in `{where}`{detail}. The traceback shows where; "
         f"mend the environment, or wrap it (make_envs(..., wrappers=[...]))."
     )
 
