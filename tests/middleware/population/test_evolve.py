@@ -129,6 +129,24 @@ def test_what_one_agent_puts_on_its_ctx_no_other_sees(population: Population) ->
     ]  # fmt: skip
 
 
+def test_what_an_agent_keeps_on_its_ctx_is_saved(population: Population) -> None:
+    turns: list[int] = []
+
+    def learn(agent: Agent) -> list[Middleware]:
+        def count(ctx: Context) -> None:
+            ctx.turns = ctx.get("turns", 10 * agent.place) + 1
+            ctx.keep("turns")
+            turns.append(ctx.turns)
+
+        return [count]
+
+    first, second = mw.for_each(population, learn), mw.for_each(population, learn)
+    run_step(first)
+    second.load_state_dict(first.state_dict())  # type: ignore[attr-defined]
+    run_step(second)
+    assert turns == [1, 11, 21, 2, 12, 22]
+
+
 def test_a_generator_is_resumed_on_the_way_out(population: Population) -> None:
     order: list[str] = []
 
