@@ -173,8 +173,9 @@ class _Collect:
             "join_rewards": self._join_rewards.state_dict(),
             **self._episodes.state_dict(),
         }
-        if self._memory is not None:
-            state["memory"] = {**self._memory.state_dict(), "obs": self._envs.obs.copy()}
+        memory = fitted(self._memory, self._policy, self._envs.num_envs)
+        if memory is not None:
+            state["memory"] = {**memory.state_dict(), "obs": self._envs.obs.copy()}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -37,7 +37,8 @@ class CollectRollout:
 
     def state_dict(self) -> dict[str, Any]:
         state = self._episodes.state_dict()
-        return state if self._memory is None else {**state, "memory": self._memory.state_dict()}
+        memory = fitted(self._memory, self._policy, self._envs.num_envs)
+        return state if memory is None else {**state, "memory": memory.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._episodes.load_state_dict(state)

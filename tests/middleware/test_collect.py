@@ -205,6 +205,20 @@ def test_a_resumed_memory_forgets_episodes_that_did_not_go_on() -> None:
     np.testing.assert_array_equal(transitions.extra["state"][:, 0], transitions.obs[:, 1])
 
 
+@pytest.mark.parametrize("settings", [{"steps": 8}, {"unroll": 2}])
+def test_a_memory_that_a_mutation_has_widened_is_saved_with_its_new_width(settings: Any) -> None:
+    with make_envs("CartPole-v1", 4, seed=0, mode="sync") as envs:
+        policy: Any = PPO(envs.spec, PPOConfig(memory="gru", memory_size=3, hidden=(4,)))
+        if "steps" in settings:
+            policy = Counting(envs.spec, DQNConfig(n_step=1))
+        collect = mw.collect(policy, envs, **settings)
+        run_step(collect)
+        policy.make_memory = lambda num_envs: Memory(num_envs, 5)
+        state = collect.state_dict()  # type: ignore[attr-defined]
+        collect.load_state_dict(state)  # type: ignore[attr-defined]
+    assert state["memory"]["state"].shape == (4, 5)
+
+
 def test_memory_and_returns_of_several_steps_are_refused(envs: Envs) -> None:
     with pytest.raises(ConfigError, match="`n_step` of this Counting is 3, and it has memory"):
         mw.collect(Counting(envs.spec, DQNConfig(n_step=3)), envs, steps=4)
