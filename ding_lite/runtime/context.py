@@ -178,6 +178,25 @@ class Context(dict[str, Any]):
             raise ContextError("`ctx.total_step` belongs to the task and cannot be deleted.")
         super().__delitem__(key)
 
+    def pop(self, key: str, *default: Any) -> Any:
+        """Remove a key and return its value, or `default` if it is not set."""
+        if key == "total_step":
+            del self[key]
+        return super().pop(key, *default)
+
+    def popitem(self) -> tuple[str, Any]:
+        """Remove the key that was set last, and return it with its value."""
+        for key in reversed(self):
+            if key != "total_step":
+                return key, super().pop(key)
+        raise KeyError("ctx has no key but `total_step`, which belongs to the task")
+
+    def clear(self) -> None:
+        """Remove all keys except `total_step`."""
+        for key in [*self]:
+            if key != "total_step":
+                super().pop(key, None)
+
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, or `default` if it is not set."""
         return self._shared.latch.ends_waits if key == "finish" else super().get(key, default)

@@ -98,7 +98,19 @@ def test_total_step_is_the_runtime_s_to_write() -> None:
         ctx.total_step = 3
     with pytest.raises(ContextError, match=r"belongs to the task"):
         del ctx["total_step"]
+    with pytest.raises(ContextError, match=r"belongs to the task"):
+        ctx.pop("total_step")
     ctx.update(copy.copy(ctx))  # as some programs do: harmless
+
+
+def test_total_step_stays_when_other_keys_are_removed() -> None:
+    ctx = renewed(Context(total_step=7))
+    ctx.update(a=1, b=2, c=3)
+    assert (ctx.popitem(), ctx.pop("b"), ctx.pop("b", 5)) == (("c", 3), 2, 5)
+    ctx.clear()
+    assert dict(ctx) == {"total_step": 8}
+    with pytest.raises(KeyError, match="no key but `total_step`"):
+        ctx.popitem()
 
 
 def test_finish_is_a_latch_that_false_does_not_release() -> None:

@@ -220,6 +220,7 @@ def _role_of_joining_node(
 def _runner(start: Start) -> Runner[Any]:
     def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
         _refuse_nesting()
+        _refuse_asynchronous(main)
         return start(main, args, kwargs)
 
     return run
@@ -363,6 +364,17 @@ def _refuse_nesting() -> None:
         raise ConfigError(
             "`Parallel.runner(...)(main)` was called within a `main` that a runner has started. "
             "A node cannot have nodes of its own: give the outer runner more workers."
+        )
+
+
+def _refuse_asynchronous(main: Callable[..., object]) -> None:
+    is_coroutine = inspect.iscoroutinefunction(main) or inspect.isasyncgenfunction(main)
+    if is_coroutine or inspect.isgeneratorfunction(main):
+        raise ConfigError(
+            f"`{getattr(main, '__qualname__', main)}` is {'a coroutine' if is_coroutine else 'a generator'} function, so "
+            f"a call runs nothing of it. Give a plain function"
+            f"{', which may call `asyncio.run(...)`' if is_coroutine else ''}; middleware of a "
+            f"task may be asynchronous."
         )
 
 

@@ -146,6 +146,24 @@ def test_what_does_not_fit_is_refused_before_main_runs(
         Parallel.runner(**{"n_parallel_workers": 1, **given})
 
 
+async def coroutine() -> None: ...
+
+
+async def asynchronous_generator() -> Any:
+    yield
+
+
+def generator() -> Any:
+    yield
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("main", [coroutine, asynchronous_generator, generator])
+def test_a_main_of_which_a_call_runs_nothing_is_refused(main: Any, workers: int) -> None:
+    with pytest.raises(ConfigError, match=f"`{main.__name__}` is a .* Give a plain function"):
+        Parallel.runner(workers)(main)
+
+
 # -- launchers -----------------------------------------------------------------------------
 
 
