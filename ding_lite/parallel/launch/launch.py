@@ -370,11 +370,11 @@ def _refuse_nesting() -> None:
 def _refuse_asynchronous(main: Callable[..., object]) -> None:
     is_coroutine = inspect.iscoroutinefunction(main) or inspect.isasyncgenfunction(main)
     if is_coroutine or inspect.isgeneratorfunction(main):
+        kind = "a coroutine" if is_coroutine else "a generator"
+        advice = ", which may call `asyncio.run(...)`" if is_coroutine else ""
         raise ConfigError(
-            f"`{getattr(main, '__qualname__', main)}` is {'a coroutine' if is_coroutine else 'a generator'} function, so "
-            f"a call runs nothing of it. Give a plain function"
-            f"{', which may call `asyncio.run(...)`' if is_coroutine else ''}; middleware of a "
-            f"task may be asynchronous."
+            f"`{getattr(main, '__qualname__', main)}` is {kind} function, so a call runs nothing "
+            f"of it. Give a plain function{advice}; middleware of a task may be asynchronous."
         )
 
 
