@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, NoReturn, Protocol, Self
 
 import numpy as np
 import torch
@@ -314,6 +314,17 @@ class OpenPolicy(ABC):
         twin = self.like()
         twin.load_state_dict(self.state_dict())
         return twin
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.clone()
+
+    def __reduce__(self) -> NoReturn:
+        # Its compiled updates refer to the memory of this object's weights.
+        raise ConfigError(
+            f"{type(self).__name__} cannot be pickled or shallowly copied. `clone()` copies it. "
+            f"For another process or a file take its `state_dict()`, which a policy made there "
+            f"with the same arguments loads: `load_state_dict(state)`."
+        )
 
     def reseed(self, seed: int) -> None:
         """Continue with the random numbers of another seed."""

@@ -539,6 +539,9 @@ class _Greedy(nn.Module):
         self.networks = networks
         self._policy = policy
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
+        return self._policy.clone().module
+
     def forward(self, obs: Any, state: Tensor | None = None) -> Any:  # noqa: ANN401 - a tensor or two
         choose: Callable[..., Any] = self._policy.choose
         obs = self._policy._seen(obs)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -207,17 +209,30 @@ def test_a_clone_and_a_resumed_policy_go_on_exactly(name: str) -> None:
         act(policy)
         policy.learn(lesson(policy, seed))
     resumed.load_state_dict(policy.state_dict())
-    clone = policy.clone()
+    clone, deep = policy.clone(), copy.deepcopy(policy)
 
     def go_on(one: Any) -> Any:
         torch.rand(7)  # the global generator is of no importance
         return [(act(one).tolist(), dict(one.learn(lesson(one, seed)))) for seed in range(4, 7)]
 
-    assert go_on(policy) == go_on(resumed) == go_on(clone)
+    assert go_on(policy) == go_on(resumed) == go_on(clone) == go_on(deep)
     check_equal(policy.state_dict(), resumed.state_dict())
     check_equal(policy.state_dict(), clone.state_dict())
+    check_equal(policy.state_dict(), deep.state_dict())
     assert policy.env_step == 7 * 9
     assert isinstance(policy, Policy)
+    with pytest.raises(ConfigError, match="cannot be pickled .* `clone\\(\\)` copies it"):
+        pickle.dumps(policy)
+
+
+@EVERY_POLICY
+def test_a_copy_of_the_module_has_parameters_of_its_own(name: str) -> None:
+    policy = make(name)
+    before, module = policy.state_dict(), copy.deepcopy(policy.module)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+    check_equal(policy.state_dict(), before)
 
 
 @EVERY_POLICY
