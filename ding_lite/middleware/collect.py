@@ -127,17 +127,16 @@ class _Collect:
         self._join_rewards = NStep(policy.n_step, policy.gamma, num_envs=envs.num_envs)
         self._episodes = RecentEpisodes()
         self._memory = memory_of(policy, envs.num_envs)
-        self._seen_obs: NumpyArray | None = None
-        self._is_resumed = False
+        self._last_obs: NumpyArray | None = None
 
     def __call__(self, ctx: Context) -> None:
         envs, epsilon = self._envs, self._epsilon
         memory = self._memory = fitted(self._memory, self._policy, envs.num_envs)
-        if self._is_resumed:  # some environments may have begun new episodes
+        # Environments may have begun new episodes since: in a resumed run, or in an evaluation.
+        if envs.obs is not self._last_obs:
             self._join_rewards.drop_broken_off(envs.obs)
-            if memory is not None and self._seen_obs is not None:
-                memory.reset(differs(envs.obs, self._seen_obs))
-            self._is_resumed = False
+            if memory is not None and self._last_obs is not None:
+                memory.reset(differs(envs.obs, self._last_obs))
         act: Callable[..., NumpyArray] = self._policy.act
         if memory is not None:
             if self._leaves_envs:  # other agents have acted since
@@ -163,6 +162,7 @@ class _Collect:
         if self._leaves_envs and (rest := self._join_rewards.flush()) is not None:
             collected.append(rest)
 
+        self._last_obs = envs.obs
         ctx.transitions = collected[0] if len(collected) == 1 else _concatenate(collected)
         ctx.env_step = env_step
         ctx.keep("env_step")
@@ -183,8 +183,7 @@ class _Collect:
         self._memory = fitted(self._memory, self._policy, self._envs.num_envs)
         if self._memory is not None:
             self._memory.load_state_dict(state["memory"])
-            self._seen_obs = state["memory"]["obs"]
-        self._is_resumed = True
+            self._last_obs = state["memory"]["obs"]
         self._episodes.load_state_dict(state)
 
 

@@ -158,6 +158,17 @@ def test_a_replay_that_a_resume_has_filled_needs_no_warmup(envs, replay) -> None
     np.testing.assert_array_equal(envs.state_dict()["rng"], before)  # nothing was drawn
 
 
+def test_returns_of_several_steps_end_where_others_have_reset_the_environments() -> None:
+    envs = make_envs("probe/Counter-v0", 2)
+    collect = mw.collect(DQN(envs.spec, DQNConfig(n_step=3)), envs, steps=8)
+    for _ in range(3):
+        transitions = run_step(collect)[0].transitions
+        ages, next_ages = transitions.obs[:, 1], transitions.next_obs[:, 1]
+        assert len(ages)
+        assert (next_ages > ages).all()
+        envs.reset()  # as an evaluation does
+
+
 class Counting(DQN):
     """Counts the env steps of each episode in its memory; takes action 0."""
 

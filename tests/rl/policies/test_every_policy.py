@@ -221,7 +221,7 @@ def test_a_clone_and_a_resumed_policy_go_on_exactly(name: str) -> None:
     check_equal(policy.state_dict(), deep.state_dict())
     assert policy.env_step == 7 * 9
     assert isinstance(policy, Policy)
-    with pytest.raises(ConfigError, match="cannot be pickled .* `clone\\(\\)` copies it"):
+    with pytest.raises(ConfigError, match=r"cannot be pickled .* `clone\(\)` copies it"):
         pickle.dumps(policy)
 
 
