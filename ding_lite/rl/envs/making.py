@@ -215,8 +215,15 @@ class EnvMaker:
                 return gymnasium.make(found, disable_env_checker=True, **args)
             limit = args.pop("max_episode_steps", None)
             env = found(**args)
-            is_limited = isinstance(env, gymnasium.Env) and limit not in (None, -1)
-            return gymnasium.wrappers.TimeLimit(env, limit) if is_limited else env
+            if limit in (None, -1):
+                return env
+            if isinstance(env, VectorEnv):
+                env.close()
+                raise ConfigError(
+                    f"`max_episode_steps` (or `episode_limit`) is {limit}, and {name} makes a "
+                    f"vector environment, of which the parts were not made here. Limit them there."
+                )
+            return gymnasium.wrappers.TimeLimit(env, limit)
         except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
             raise missing_package(name, error) from error
         except BaseException as error:

@@ -146,13 +146,14 @@ class Envs:
             action: One action per environment, [N] integers from 0, or [N, ...] floats.
 
         Raises:
-            ShapeError: If it is not one action per environment.
+            ShapeError: If it is not one action per environment, or a choice is no whole number.
             ConfigError: If an action is not in the action space.
             NonFiniteError: If an observation or a reward contains NaN or infinity.
             EnvError: If an environment raises or returns values that are not of its spaces, or if
                 its process dies.
         """
         obs = self.obs
+        action = np.asarray(action)
         self._check_action(action)
         next_frames, reward, terminated, truncated = self._source.step(action)
         self._check_finite("observation", next_frames)
@@ -337,6 +338,11 @@ class Envs:
             return
         if action.dtype == np.int64:  # negative numbers are large as unsigned: one comparison
             is_legal = action.view(np.uint64) < sizes
+        elif action.dtype.kind not in "iub":
+            raise ShapeError(
+                f"`action` has numbers of type {action.dtype}; whole numbers were expected, as the "
+                f"action space of {self.spec.env_id} is {self.spec.action_space}."
+            )
         else:
             is_legal = (action >= 0) & (action < sizes)
         if np.count_nonzero(is_legal) != action.size:

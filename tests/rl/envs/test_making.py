@@ -157,6 +157,14 @@ def test_one_that_cannot_be_reset_in_part_is_refused():
         make_envs(vector)
 
 
+def test_a_time_limit_of_a_function_that_makes_a_vector_environment_is_refused() -> None:
+    def make(num_envs: int) -> Any:
+        return gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="sync")
+
+    with pytest.raises(ConfigError, match=r"`max_episode_steps` .* is 5, and make makes a vector"):
+        make_envs(make, 2, env_args={"max_episode_steps": 5})
+
+
 @pytest.mark.parametrize(
     ("env", "num_envs", "how", "told"),
     [

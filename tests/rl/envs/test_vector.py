@@ -7,6 +7,7 @@ from itertools import pairwise
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.spaces import Box
 from gymnasium.wrappers import FlattenObservation, TransformAction
@@ -310,6 +311,13 @@ def test_wrong_actions_are_refused():
     for wrong in (np.array([0, 2]), np.array([-1, 0]), np.array([0, 2], np.int32)):
         with pytest.raises(ConfigError, match=rf"{re.escape(str(wrong.tolist()))}.*0 to 1"):
             envs.step(wrong)
+    with pytest.raises(ShapeError, match=r"type float64; whole numbers.*Discrete\(2\)"):
+        envs.step(np.array([0.0, 1.0]))
+
+
+@pytest.mark.parametrize("action", [[0, 1], (0, 1), torch.tensor([0, 1])])
+def test_actions_may_be_a_list_or_a_tensor(action):
+    assert make_envs("CartPole-v1", 2, mode="sync").step(action).action.tolist() == [0, 1]
 
 
 def test_close_may_be_called_twice():
