@@ -129,9 +129,7 @@ def guard(loss: Number, check: Callable[[float], None]) -> Tensor | None:
 
 
 def metrics_of(
-    values: Mapping[str, Any],
-    check: Callable[[float], None],
-    **checks: Callable[[float], None],
+    values: Mapping[str, Any], check: Callable[[float], None], **checks: Callable[[float], None]
 ) -> Metrics:
     """Return metrics as numbers and arrays; metrics of a device are copied when they are read.
 

@@ -148,9 +148,7 @@ class Temperature:
 
 
 def soft_values(
-    networks: Networks[SquashedGaussianActor],
-    next_obs: Tensor,
-    noise_GBA: Tensor,
+    networks: Networks[SquashedGaussianActor], next_obs: Tensor, noise_GBA: Tensor
 ) -> AnyArray:
     """Estimate the values of next observations, [G, B], as SAC does.
 

@@ -18,14 +18,7 @@ from gymnasium.spaces import Box, MultiBinary, MultiDiscrete
 from torch import Tensor
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
-from ding_lite.rl.host_or_device import (
-    AnyArray,
-    as_tensor,
-    computable,
-    floats,
-    namespace,
-    on,
-)
+from ding_lite.rl.host_or_device import AnyArray, as_tensor, computable, floats, namespace, on
 from ding_lite.rl.spec import EnvSpec
 
 _IMPOSSIBLE = -1e9

@@ -22,16 +22,9 @@ from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.conv import Conv
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import MLP, Linear, mlp_shapes, names_of
-from ding_lite.rl.networks.modules import (
-    ActorCriticModule,
-    MemoryActorCriticModule,
-)
+from ding_lite.rl.networks.modules import ActorCriticModule, MemoryActorCriticModule
 from ding_lite.rl.networks.q_nets import MAX_NUMPY_PRODUCTS
-from ding_lite.rl.recorded.actor_critic import (
-    LOG_STD,
-    RecordedActorCritic,
-    RecurrentActorCritic,
-)
+from ding_lite.rl.recorded.actor_critic import LOG_STD, RecordedActorCritic, RecurrentActorCritic
 from ding_lite.rl.weights.flat import FlatWeights
 from ding_lite.rl.weights.flat_module import FlatModule, bind, seeded
 

@@ -13,13 +13,7 @@ from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError
 from ding_lite.rl.networks.action_values import ActionValues, Critics
-from ding_lite.rl.networks.box_actors import (
-    ActorBody,
-    BoxActor,
-    GreedyActor,
-    MLPBody,
-    OwnActor,
-)
+from ding_lite.rl.networks.box_actors import ActorBody, BoxActor, GreedyActor, MLPBody, OwnActor
 from ding_lite.rl.networks.conv import torso_for
 from ding_lite.rl.networks.image_networks import ImageActor, ImageCritics
 from ding_lite.rl.networks.inputs import as_floats

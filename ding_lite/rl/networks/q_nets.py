@@ -21,14 +21,7 @@ from ding_lite.rl.host_or_device import placed
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.conv import Conv
 from ding_lite.rl.networks.inputs import as_floats
-from ding_lite.rl.networks.layers import (
-    MLP,
-    DuelingHead,
-    Linear,
-    MLPOutputs,
-    mlp_shapes,
-    names_of,
-)
+from ding_lite.rl.networks.layers import MLP, DuelingHead, Linear, MLPOutputs, mlp_shapes, names_of
 from ding_lite.rl.networks.modules import QModule
 from ding_lite.rl.recorded.checks import check_outputs, sample_obs
 from ding_lite.rl.recorded.q_network import RecordedQNetwork

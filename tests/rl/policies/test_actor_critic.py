@@ -12,16 +12,7 @@ from gymnasium.spaces import Box, Discrete
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.errors import ConfigError, NonFiniteError, ShapeError
 from ding_lite.middleware.rollout import CollectRollout
-from ding_lite.rl import (
-    A2C,
-    IMPALA,
-    PPO,
-    A2CConfig,
-    EnvSpec,
-    IMPALAConfig,
-    PPOConfig,
-    make_envs,
-)
+from ding_lite.rl import A2C, IMPALA, PPO, A2CConfig, EnvSpec, IMPALAConfig, PPOConfig, make_envs
 from ding_lite.rl.formulas.advantages import normalized_by_rho
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.networks.conv import CONVS

@@ -73,10 +73,7 @@ def spec_of(form: str) -> EnvSpec:
     space = SPACES.get(form, Discrete(3))
     obs_space = Box(0, 255, (10, 10, 3), dtype=np.uint8) if form == "image" else VECTOR
     return EnvSpec(
-        env_id=form,
-        obs_space=obs_space,
-        action_space=space,
-        has_action_mask=form == "legal choice",
+        env_id=form, obs_space=obs_space, action_space=space, has_action_mask=form == "legal choice"
     )
 
 

@@ -361,9 +361,7 @@ class Parts:
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"own": True, "optimizer": torch.optim.RMSprop}, {"normalize_obs": True}],
-    ids=str,
+    "settings", [{"own": True, "optimizer": torch.optim.RMSprop}, {"normalize_obs": True}], ids=str
 )
 def test_a_resumed_run_goes_on_bit_for_bit(tmp_path, settings):
     first, second = Parts(**settings), Parts(seed=1, **settings)

@@ -312,10 +312,7 @@ KINDS: dict[str, tuple[Callable[..., Any], Callable[[int], Any]]] = {
         partial(PPO, CARTPOLE, PPOConfig(batch_size=8, epochs=1), network=Both),
         lambda seed: [draw_rollout(seed, CARTPOLE, num_steps=4)],
     ),
-    "ddpg": (
-        partial(DDPG, PENDULUM, critic=Critic),
-        pendulum_batch,
-    ),
+    "ddpg": (partial(DDPG, PENDULUM, critic=Critic), pendulum_batch),
     "own": (partial(Regression, CARTPOLE), draw_batch),
 }
 

@@ -568,8 +568,5 @@ def test_a_vector_that_fits_its_space_is_played():
 )
 def test_a_vector_with_answers_of_another_kind_is_refused(change, error, told):
     kind = type("Odd", (FaultyTogether,), change)
-    with (
-        pytest.raises(error, match=f"The vector form of Odd .*{told}"),
-        make_envs(kind, 2) as envs,
-    ):
+    with pytest.raises(error, match=f"The vector form of Odd .*{told}"), make_envs(kind, 2) as envs:
         envs.step(np.zeros(2, np.int64))
