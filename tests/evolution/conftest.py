@@ -11,11 +11,15 @@ import numpy as np
 import pytest
 import torch
 
+from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.batched import Stack, make_stack
+from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.search import Search, integer, log_uniform
-from ding_lite.rl.batch import NumpyArray, Transitions
+from ding_lite.rl import DQN, R2D2, ActorCritic
+from ding_lite.rl.batch import Transitions
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.spec import EnvSpec
+from tests.rl.rollouts import draw_batch, draw_obs
 
 
 @pytest.fixture(scope="session")
@@ -35,24 +39,48 @@ def search() -> Search:
     return Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, 64))
 
 
+ONLY: dict[str, Any] = dict.fromkeys(
+    ("none", "architecture", "weights", "activation", "hyperparameters"), 0.0
+)
+
+
+def only(kind: str, search: Search | None = None, **more: Any) -> Mutation:
+    """Make a mutation of one kind."""
+    return Mutation(search, **{**ONLY, kind: 1.0, **more})
+
+
 def some_transitions(spec: EnvSpec, count: int, *, seed: int = 0) -> Transitions:
     """Draw transitions that no environment has made."""
-    rng = np.random.default_rng(seed)
-    if spec.num_actions is None:
-        action: NumpyArray = rng.uniform(-1.0, 1.0, size=(count, *spec.action_shape)).astype(
-            np.float32
-        )
-    else:
-        action = rng.integers(spec.num_actions, size=count)
-    return Transitions(
-        obs=rng.normal(size=(count, *spec.obs_shape)).astype(np.float32),
-        action=action,
-        reward=rng.normal(size=count).astype(np.float32),
-        next_obs=rng.normal(size=(count, *spec.obs_shape)).astype(np.float32),
-        terminated=rng.random(count) < 0.1,
-        truncated=np.zeros(count, dtype=np.bool_),
-        num_steps=rng.integers(1, 4, size=count).astype(np.int32),
-    )
+    drawn: Transitions = draw_batch(seed, spec=spec, size=count)
+    return drawn
+
+
+@torch.no_grad()
+def computes(agent: Agent) -> list[Any]:
+    """Return what each network of an agent computes, targets included."""
+    policy: Any = agent.policy
+    rng = np.random.default_rng(0)
+    obs = draw_obs(rng, policy.spec, (20,))
+    tensor = torch.from_numpy(obs)
+    if isinstance(policy, ActorCritic):
+        return [policy.values(obs), policy._net.act(policy._seen(obs))]
+    if isinstance(policy, DQN):
+        target = policy._target_net.forward(policy._inputs(tensor))
+        return [policy.q_values(obs), target.numpy().copy()]
+    if isinstance(policy, R2D2):
+        states = rng.normal(size=(20, 500)).astype(np.float32)  # begin alike in all widths
+        state = torch.from_numpy(states[:, : policy.state_size])
+        return [net(tensor, state)[0].numpy() for net in (policy.net, policy.target)]
+    action, nets = np.zeros((20, *policy.spec.action_shape), np.float32), policy._networks
+    found = [nets.target_critics.forward(tensor, torch.from_numpy(action)[None])]
+    if nets.target_actor is not nets.actor:
+        found.append(nets.target_actor.forward(tensor))
+    targets = [each.numpy().copy() for each in found]
+    return [policy.act(obs, explore=False), policy.q_values(obs, action), *targets]
+
+
+def assert_close(found: Sequence[Any], expected: Sequence[Any], *, atol: float = 1e-5) -> None:
+    torch.testing.assert_close(found, expected, atol=atol, rtol=0.0)
 
 
 def part(batch: Transitions, start: int, size: int) -> Transitions:

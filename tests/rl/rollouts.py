@@ -1,11 +1,56 @@
-"""Random rollouts like those of environments."""
+"""Random batches and rollouts like those of environments."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import torch
 from gymnasium.spaces import Dict
 
-from ding_lite.rl import Rollout
+from ding_lite.rl import ActorCritic, Rollout, Sequences, Transitions
+from ding_lite.rl.batch import PrioritizedTransitions
+from ding_lite.rl.protocols import LearnsFromSequences
+
+
+def draw_batch(seed, *, spec, size=32):
+    """Draw transitions as a replay samples them."""
+    rng = np.random.default_rng(seed)
+    obs, next_obs = (draw_obs(rng, spec, (size,)) for _ in range(2))
+    terminated, truncated = rng.random((2, size)) < 0.3
+    if spec.num_actions is not None:
+        action = rng.integers(0, spec.num_actions, size)
+    else:
+        low, high = spec.action_space.low, spec.action_space.high
+        action = rng.uniform(low, high, size=(size, *low.shape)).astype(np.float32)
+    reward = rng.normal(scale=2.0, size=size).astype(np.float32)
+    num_steps = rng.integers(1, 4, size=size).astype(np.int32)
+    columns = obs, action, reward, next_obs, terminated, truncated, num_steps
+    return Transitions(*map(torch.from_numpy, columns))
+
+
+def draw_prioritized(seed, *, spec, size=32):
+    """Draw transitions as a prioritized replay samples them."""
+    plain = draw_batch(seed, spec=spec, size=size)
+    weight = torch.from_numpy(np.random.default_rng(seed).random(size).astype(np.float32))
+    columns = {name: getattr(plain, name) for name in Transitions.__slots__}
+    return PrioritizedTransitions(**columns, weight=weight, serial=np.arange(size))
+
+
+def lesson(policy, seed, *, size=16):
+    """Draw what a policy learns from."""
+    rng, spec = np.random.default_rng(seed), policy.spec
+    state_size = getattr(policy, "state_size", 0)
+    if isinstance(policy, ActorCritic):
+        rollout = draw_rollout(seed, spec)
+        state = np.full((rollout.num_envs, state_size), 0.1, np.float32)
+        return [replace(rollout, state=state) if state_size else rollout]
+    if isinstance(policy, LearnsFromSequences):
+        state, obs = np.zeros((4, state_size), np.float32), draw_obs(rng, spec, (4, 6))
+        action, reward = draw_actions(rng, spec, (4, 5)), rng.normal(size=(4, 5)).astype(np.float32)
+        no = np.zeros((4, 5), np.bool_)
+        return Sequences(obs, action, reward, no, no, ~no, burn_in=2, state=state)
+    return draw_batch(seed, spec=spec, size=size)
 
 
 def draw_rollout(seed, spec, *, num_steps=5, num_envs=3, ends=0.2, version=0):

@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,49 +18,21 @@ from ding_lite.rl import (
     NStep,
     ReplayBuffer,
     Transitions,
-    host_or_device,
     make_envs,
 )
 from ding_lite.rl.batch import PrioritizedTransitions, to_numpy
-from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.networks.conv import CONVS
 from ding_lite.settings import as_config
 from ding_lite.testing.probes import AsImage
 from tests.rl import reference
+from tests.rl.rollouts import draw_batch, draw_prioritized
 
 CARTPOLE = make_envs("CartPole-v1", 1).spec
 SCREEN = EnvSpec(
     env_id="x", obs_space=Box(0, 255, (10, 10, 3), dtype=np.uint8), action_space=Discrete(2)
 )
 SMALL = DQNConfig(hidden=(16,), batch_size=32)
-
-
-def draw_obs(rng, size, spec):
-    if spec.is_image:
-        return torch.from_numpy(rng.integers(0, 256, (size, *spec.obs_shape), dtype=np.uint8))
-    return torch.from_numpy(rng.normal(size=(size, *spec.obs_shape)).astype(np.float32))
-
-
-def batch(seed, *, size=32, spec=CARTPOLE):
-    """Draw transitions like those of CartPole."""
-    rng = np.random.default_rng(seed)
-    return Transitions(
-        obs=draw_obs(rng, size, spec),
-        action=torch.from_numpy(rng.integers(0, 2, size=size)),
-        reward=torch.from_numpy(rng.normal(scale=2.0, size=size).astype(np.float32)),
-        next_obs=draw_obs(rng, size, spec),
-        terminated=torch.from_numpy(rng.random(size) < 0.3),
-        truncated=torch.from_numpy(rng.random(size) < 0.3),
-        num_steps=torch.from_numpy(rng.integers(1, 4, size=size).astype(np.int32)),
-    )
-
-
-def prioritized(seed, *, size=32, spec=CARTPOLE):
-    """Draw transitions like those of a prioritized replay."""
-    plain = batch(seed, size=size, spec=spec)
-    weight = torch.from_numpy(np.random.default_rng(seed).random(size).astype(np.float32))
-    columns = {name: getattr(plain, name) for name in Transitions.__slots__}
-    return PrioritizedTransitions(**columns, weight=weight, serial=np.arange(size))
+batch, prioritized = (partial(draw, spec=CARTPOLE) for draw in (draw_batch, draw_prioritized))
 
 
 def learn_in(env_id, *, gamma, n_step=1, updates=400, size=64, lr=1e-2, wrappers=(), **settings):
@@ -275,12 +248,6 @@ def test_epsilon_falls_with_the_env_steps_acted():
     assert policy.env_step == 1_500
 
 
-def test_weights_of_another_size_are_refused():
-    policy = DQN(CARTPOLE, SMALL)
-    with pytest.raises(ShapeError, match=r"'torso.0.weight' .*\(8, 4\).*\(16, 4\)"):
-        policy.load_weights(DQN(CARTPOLE, replace(SMALL, hidden=(8,))).weights())
-
-
 def test_the_step_size_falls_with_the_updates_and_stays_at_its_end():
     policy = DQN(CARTPOLE, replace(SMALL, lr=1e-3, lr_end=2e-4, lr_updates=4))
     sizes = [policy.learn(batch(seed))["lr"] for seed in range(6)]
@@ -337,10 +304,8 @@ def test_all_wrong_settings_are_named_at_once():
     assert as_config(DQNConfig, {"hidden": [8, 8], "lr": 1e-3}).hidden == (8, 8)
 
 
-def test_an_update_of_a_loss_that_is_not_finite_is_left_out_on_a_device(monkeypatch):
-    """The tensors of a CPU stand for those of a device."""
-    monkeypatch.setattr(host_or_device, "is_host", lambda device: False)
-    Rows.of_one.cache_clear()
+@pytest.mark.usefixtures("on_tensors")
+def test_an_update_of_a_loss_that_is_not_finite_is_left_out_on_a_device():
     policy, good = DQN(CARTPOLE, replace(SMALL, target_every=1)), batch(0)
     bad = replace(good, reward=torch.full_like(good.reward, math.inf))
     dict(policy.learn(good))
@@ -357,4 +322,3 @@ def test_an_update_of_a_loss_that_is_not_finite_is_left_out_on_a_device(monkeypa
     policy.reduce_gradient = lambda grad_P: pytest.fail("others took its gradient")
     with pytest.raises(NonFiniteError, match="DQN's update 4 is"):
         policy.learn(bad)
-    Rows.of_one.cache_clear()

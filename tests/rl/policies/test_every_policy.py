@@ -32,14 +32,12 @@ from ding_lite.rl import (
     PPOConfig,
     R2D2Config,
     SACConfig,
-    Sequences,
     TD3Config,
     TorchPolicy,
     TorchPolicyConfig,
     TorchRolloutPolicy,
-    Transitions,
 )
-from tests.rl.rollouts import draw_actions, draw_obs, draw_rollout
+from tests.rl.rollouts import draw_obs, lesson
 
 VECTOR = Box(-1.0, 1.0, (4,))
 SCREEN = Box(0, 255, (10, 10, 3), dtype=np.uint8)
@@ -168,24 +166,6 @@ EVERY_POLICY = pytest.mark.parametrize("name", KINDS)
 def make(name: str, *, seed: int = 0, **more: Any) -> Any:
     policy, spec, config, parts = KINDS[name]
     return policy(spec, replace(config, seed=seed), **parts, **more)
-
-
-def lesson(policy: Any, seed: int) -> Any:
-    """Draw what a policy learns from."""
-    rng, spec = np.random.default_rng(seed), policy.spec
-    state_size = getattr(policy, "state_size", 0)
-    if isinstance(policy, A2C | PPO | IMPALA | PlainRollout):
-        rollout = draw_rollout(seed, spec)
-        state = np.full((rollout.num_envs, state_size), 0.1, np.float32)
-        return [replace(rollout, state=state) if state_size else rollout]
-    shape = (4, 5) if isinstance(policy, R2D2) else (16,)
-    action, reward = draw_actions(rng, spec, shape), rng.normal(size=shape).astype(np.float32)
-    ends, no = rng.random(shape) < 0.3, np.zeros(shape, np.bool_)
-    if isinstance(policy, R2D2):
-        state, obs = np.zeros((4, state_size), np.float32), draw_obs(rng, spec, (4, 6))
-        return Sequences(obs, action, reward, no, no, ~no, burn_in=2, state=state)
-    obs, next_obs = draw_obs(rng, spec, shape), draw_obs(rng, spec, shape)
-    return Transitions(obs, action, reward, next_obs, ends, no, np.ones(shape, np.int32))
 
 
 def act(policy: Any, obs: Any = None, **more: Any) -> Any:

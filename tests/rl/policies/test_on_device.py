@@ -7,7 +7,6 @@ passes is shown to copy none; the CPU computes on tensors where `is_host` says t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -28,12 +27,8 @@ from ding_lite.rl import (
     IMPALAConfig,
     PPOConfig,
     Rollout,
-    host_or_device,
 )
-from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import DeviceMetrics
-from ding_lite.rl.networks.actor_critic import recorded_actor_critic
-from ding_lite.rl.policies import actor_critic_config
 from ding_lite.testing import run_step
 from tests.rl.rollouts import draw_obs, draw_rollout
 from tests.rl.waits import no_waits
@@ -105,16 +100,6 @@ def rollout_for(policy: Any, seed: int, *, num_steps: int = 7) -> Rollout:
         state = rng.normal(size=(shape[1], policy.state_size)).astype(np.float32)
         rollout = replace(rollout, state=state)
     return rollout
-
-
-@pytest.fixture
-def on_tensors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the CPU compute as other devices do."""
-    Rows.of_one.cache_clear()
-    monkeypatch.setattr(host_or_device, "is_host", lambda _: False)
-    monkeypatch.setattr(actor_critic_config, "make_actor_critic", recorded_actor_critic)
-    yield
-    Rows.of_one.cache_clear()
 
 
 EVERY_FORM_ONCE = pytest.mark.parametrize(
