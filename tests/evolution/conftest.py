@@ -39,6 +39,7 @@ def search() -> Search:
     return Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, 64))
 
 
+Moments = Sequence[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]]
 ONLY: dict[str, Any] = dict.fromkeys(
     ("none", "architecture", "weights", "activation", "hyperparameters"), 0.0
 )
@@ -81,6 +82,27 @@ def computes(agent: Agent) -> list[Any]:
 
 def assert_close(found: Sequence[Any], expected: Sequence[Any], *, atol: float = 1e-5) -> None:
     torch.testing.assert_close(found, expected, atol=atol, rtol=0.0)
+
+
+def assert_carried(old: Moments, new: Moments) -> int:
+    """Compare moments of Adam before and after growth; return how many tensors have grown.
+
+    Those of old parts stay. First moments of new parts are 0, second ones the mean of the tensor's.
+    """
+    num_grown = 0
+    for (mean, square), (new_mean, new_square) in zip(old, new, strict=True):
+        assert new_mean.keys() == mean.keys()
+        for name, was in mean.items():
+            inside = tuple(slice(size) for size in was.shape)
+            assert torch.equal(new_mean[name][inside], was), name
+            assert torch.equal(new_square[name][inside], square[name]), name
+            is_new = torch.ones_like(new_mean[name], dtype=torch.bool)
+            is_new[inside] = False
+            assert not new_mean[name][is_new].any()
+            usual = square[name].mean().expand(int(is_new.sum()))
+            torch.testing.assert_close(new_square[name][is_new], usual, rtol=1e-5, atol=0.0)
+            num_grown += bool(is_new.any())
+    return num_grown
 
 
 def part(batch: Transitions, start: int, size: int) -> Transitions:

@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from torch import Tensor
 
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.agent import Agent, make_agent
 from ding_lite.evolution.growth.layers import IDENTITIES
 from ding_lite.evolution.growth.parameter_layout import layout_of
 from ding_lite.evolution.mutation import Mutation
-from ding_lite.evolution.search import Search, integer, log_uniform
+from ding_lite.evolution.search import Search, integer, log_uniform, uniform
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.policies.a2c import A2C, A2CConfig
@@ -28,7 +27,15 @@ from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.policies.sac import SAC, SACConfig
 from ding_lite.rl.policies.td3 import TD3, TD3Config
 from ding_lite.rl.spec import EnvSpec
-from tests.evolution.conftest import ONLY, assert_close, computes, only, some_transitions
+from tests.evolution.conftest import (
+    ONLY,
+    assert_carried,
+    assert_close,
+    computes,
+    only,
+    some_transitions,
+)
+from tests.rl.rollouts import lesson
 
 KINDS: dict[str, tuple[Any, Any]] = {
     "dqn": (DQN, DQNConfig()),
@@ -134,7 +141,7 @@ def test_removing_an_identity_layer_preserves_the_function(activation: Activatio
     for seed in range(20):  # until that very layer is drawn
         twin = agent.clone()
         only("architecture", new_layer_prob=1.0, remove_prob=1.0, seed=seed).mutate(twin)
-        if np.allclose(computes(twin)[1], before[1], atol=1e-5):
+        if np.allclose(computes(twin)[0], before[0], atol=1e-5):
             break
     assert_close(computes(twin), before)
 
@@ -148,48 +155,33 @@ def test_units_of_the_least_importance_are_removed_first() -> None:
     assert_close(computes(agent), before)
 
 
-def moments(agent: Agent) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return the moments of Adam for each tensor."""
-    tensors = layout_of(agent.policy).open(agent.policy.state_dict())
-    return {
-        name: (means[name], squares[name]) for means, squares in tensors.moments for name in means
-    }
-
-
 @pytest.mark.parametrize("kind", ["dqn", "td3", "sac"])
 def test_growth_keeps_the_moments_of_the_old_part(kind: str) -> None:
     agent = make(kind, (8, 6))
-    old = moments(agent)
-    num_updates = agent.policy.state_dict()
+    before = agent.policy.state_dict()
+    old = layout_of(agent.policy).open(before).moments
     only("architecture", new_layer_prob=0.0, remove_prob=0.0, num_nodes=(3,), seed=1).mutate(agent)
-    new = moments(agent)
-
-    assert new.keys() == old.keys()
-    for name, (mean, square) in old.items():
-        now_mean, now_square = new[name]
-        inside = tuple(slice(0, size) for size in mean.shape)
-        assert torch.equal(now_mean[inside], mean), name
-        assert torch.equal(now_square[inside], square), name
-        if now_mean.shape != mean.shape:
-            fresh = torch.ones_like(now_mean, dtype=torch.bool)
-            fresh[inside] = False
-            assert not now_mean[fresh].any()
-            torch.testing.assert_close(
-                now_square[fresh], square.mean().expand(int(fresh.sum())), rtol=1e-5, atol=0.0
-            )
-    for key in (key for key in num_updates if key.endswith("adam")):
-        assert agent.policy.state_dict()[key]["num_updates"] == num_updates[key]["num_updates"]
+    after = agent.policy.state_dict()
+    assert_carried(old, layout_of(agent.policy).open(after).moments)
+    for key in (key for key in before if key.endswith("adam")):
+        assert after[key]["num_updates"] == before[key]["num_updates"]
 
 
-@pytest.mark.parametrize("kind", ["dqn", "ppo", "sac"])
-def test_networks_with_an_optimiser_of_the_user_grow(kind: str) -> None:
+@pytest.mark.parametrize("mutation", ["architecture", "weights", "activation", "hyperparameters"])
+@pytest.mark.parametrize("kind", ["dqn", "ddpg", "td3", "ppo", "sac"])
+def test_policies_with_an_optimiser_of_the_user_mutate(kind: str, mutation: str) -> None:
     policy, config = KINDS[kind]
-    with make_envs("Pendulum-v1" if policy is SAC else "CartPole-v1", 1) as envs:
+    with make_envs("Pendulum-v1" if policy in (DDPG, TD3, SAC) else "CartPole-v1", 1) as envs:
         agent = make_agent(policy(envs.spec, config, optimizer=torch.optim.RMSprop))
+    agent.searched = ("gamma",)
+    agent.learn(lesson(agent.policy, 0))
     before, hidden = computes(agent), agent.config.hidden
-    only("architecture", remove_prob=0.0, new_layer_prob=0.0).mutate(agent)
-    assert sum(agent.config.hidden) > sum(hidden)
-    assert_close(computes(agent), before)
+    search, grow = Search(gamma=uniform(0.5, 0.9)), {"remove_prob": 0.0, "new_layer_prob": 0.0}
+    assert only(mutation, search, **grow).mutate(agent) != "none"
+    if mutation == "architecture":
+        assert sum(agent.config.hidden) > sum(hidden)
+        assert_close(computes(agent), before)
+    agent.learn(lesson(agent.policy, 1))
 
 
 def test_noise_preserves_the_difference_to_the_target() -> None:
