@@ -15,9 +15,10 @@ from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.batched import Stack, make_stack
 from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.search import Search, integer, log_uniform
-from ding_lite.rl import DQN, R2D2, ActorCritic
+from ding_lite.rl import DQN, R2D2
 from ding_lite.rl.batch import Transitions
 from ding_lite.rl.envs.vector import make_envs
+from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.spec import EnvSpec
 from tests.rl.rollouts import draw_batch, draw_obs
 
@@ -63,7 +64,7 @@ def computes(agent: Agent) -> list[Any]:
     rng = np.random.default_rng(0)
     obs = draw_obs(rng, policy.spec, (20,))
     tensor = torch.from_numpy(obs)
-    if isinstance(policy, ActorCritic):
+    if isinstance(policy, ActorCriticPolicy):
         return [policy.values(obs), policy._net.act(policy._seen(obs))]
     if isinstance(policy, DQN):
         target = policy._target_net.forward(policy._inputs(tensor))

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ding_lite.evolution.batched import make_stack, stack_key
+from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.ddpg import DDPG, DDPGConfig
 from ding_lite.rl.policies.sac import SAC, SACConfig
 from ding_lite.rl.policies.td3 import TD3, TD3Config
@@ -108,4 +109,7 @@ def test_only_policies_of_the_same_kind_and_shape_are_batched(box_spec: EnvSpec)
     normalized = replace(policies(box_spec, "td3")[0].config, normalize_obs=True)
     assert stack_key(TD3(box_spec, normalized)) not in (None, *keys.values())
     assert stack_key(shared) is None
+    with make_envs("ding_lite/Catch-v0", 1) as envs:
+        images = replace(envs.spec, action_space=box_spec.action_space)
+    assert stack_key(SAC(images)) is None
     assert stack_key(elsewhere) is None

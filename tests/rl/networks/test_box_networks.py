@@ -1,7 +1,6 @@
 """DDPG, TD3 and SAC with networks and optimisers of users."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +9,6 @@ from gymnasium.spaces import Box, Dict, Discrete
 from torch import nn
 
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError
-from ding_lite.evolution import Mutation, Search, log_uniform
-from ding_lite.evolution.agent import make_agent
-from ding_lite.evolution.batched import stack_key
 from tests.rl.policies.test_box_policy import (
     ARM,
     EVERY_KIND,
@@ -252,44 +248,6 @@ def test_states_of_other_networks_are_refused_and_change_nothing(kind):
     with pytest.raises(ShapeError, match="no tensor 'more'"):
         policy.load_state_dict(broken)
     torch.testing.assert_close(policy.state_dict(), after, rtol=0, atol=0)
-
-
-@EVERY_KIND
-def test_policies_of_a_population_with_a_single_own_part_learn_one_after_the_other(kind):
-    house = KINDS[kind][0](ARM)
-    assert stack_key(house) is not None
-    assert stack_key(make(kind)) not in (None, stack_key(house))
-    assert stack_key(KINDS[kind][0](ARM, critic=Critic)) is None
-    assert stack_key(KINDS[kind][0](ARM, optimizer=torch.optim.SGD)) is None
-    other = make(kind, critic=Critic(ARM)).like(replace(house.config, critic_lr=0.5))
-    assert other.config.critic_lr == 0.5
-    assert other.has_own_network
-
-
-@EVERY_KIND
-@pytest.mark.parametrize("mutation", ["architecture", "weights", "activation", "hyperparameters"])
-def test_agents_with_an_optimizer_of_a_user_mutate(kind, mutation):
-    odds: Any = dict.fromkeys(("none", "architecture", "weights", "hyperparameters"), 0.0)
-    odds |= {mutation: 1.0, "new_layer_prob": 0.0}
-    policy = KINDS[kind][0](ARM, optimizer=torch.optim.RMSprop)
-    agent, before = make_agent(policy, searched=["actor_lr"]), policy.weights()
-    policy.learn(batch(0))
-    assert Mutation(Search(actor_lr=log_uniform(1e-4, 1e-2)), **odds).mutate(agent) != "none"
-    mutated: Any = agent.policy
-    assert np.isfinite(mutated.learn(batch(1))["loss"])
-    if mutation == "architecture":
-        assert mutated.weights()["head.weight"].shape != before["head.weight"].shape
-
-
-@EVERY_KIND
-def test_agents_with_modules_of_a_user_mutate_but_for_their_layers(kind):
-    policy = make(kind)
-    agent, before = make_agent(policy), policy.flat_weights[0].flat.clone()
-    assert Mutation(none=0, weights=1, architecture=0, hyperparameters=0).mutate(agent) != "none"
-    assert (policy.flat_weights[0].flat != before).any()
-    only = Mutation(none=0, weights=0, architecture=1, hyperparameters=0)
-    assert only.mutate(agent) == "none"
-    assert np.isfinite(policy.learn(batch(1))["loss"])
 
 
 class OfParts(nn.Module):

@@ -12,8 +12,6 @@ from torch import nn
 import ding_lite.testing.probes  # noqa: F401 registers the environments
 from ding_lite import Task, middleware as mw
 from ding_lite.errors import ConfigError, ShapeError
-from ding_lite.evolution import Mutation
-from ding_lite.evolution.agent import make_agent
 from ding_lite.rl import (
     A2C,
     IMPALA,
@@ -26,7 +24,6 @@ from ding_lite.rl import (
     mean_return,
 )
 from ding_lite.rl.weights.flat_module import copied
-from ding_lite.testing import run_step
 from tests.rl.rollouts import draw_obs, draw_rollout
 
 CARTPOLE = make_envs("CartPole-v1", 1).spec
@@ -260,20 +257,6 @@ def test_settings_and_modules_that_do_not_fit_are_refused():
 
     with pytest.raises(ShapeError, match=r"float32 \(2, 5\) was expected"):
         A2C(CARTPOLE, network=Forgets)
-
-
-@pytest.mark.parametrize("kind", ["architecture", "weights", "activation"])
-def test_a_policy_with_memory_goes_on_learning_after_each_kind_of_mutation(kind):
-    odds: dict[str, Any] = {"none": 0.0, "architecture": 0.0, "weights": 0.0, "activation": 0.0}
-    mutation = Mutation(**{**odds, kind: 1.0}, remove_prob=0.0)
-    agent: Any = make_agent(make("PPO"))
-    mutation.check(agent.policy)
-    with make_envs("CartPole-v1", 2, mode="sync") as envs:
-        collect, train = mw.collect(agent, envs, unroll=4), mw.train(agent)
-        for _ in range(4):
-            assert mutation.mutate(agent) != "none"
-            run_step(train, trajectories=run_step(collect)[0].trajectories)
-    assert agent.train_iter > 0
 
 
 @pytest.mark.parametrize(
