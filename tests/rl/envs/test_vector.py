@@ -268,11 +268,6 @@ def test_modes_that_do_not_exist_are_refused():
         make_envs("CartPole-v1", 0)
 
 
-def test_an_argument_that_an_environment_does_not_take_is_refused():
-    with pytest.raises(ConfigError, match=r"CartPole-v1 .*arguments \{'gravity': 1.0\}"):
-        make_envs("CartPole-v1", 1, mode="sync", env_args={"gravity": 1.0})
-
-
 def test_rewards_are_scaled_and_returns_are_not():
     envs = make_envs("probe/Counter-v0", 2, reward_scale=0.5)
     steps = play(envs, zeros, steps=3)

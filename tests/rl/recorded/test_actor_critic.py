@@ -6,7 +6,6 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from torch import nn
 
-from ding_lite import Task, middleware as mw
 from ding_lite.errors import ConfigError, ShapeError
 from ding_lite.rl import (
     A2C,
@@ -17,7 +16,6 @@ from ding_lite.rl import (
     IMPALAConfig,
     PPOConfig,
     make_envs,
-    mean_return,
 )
 from ding_lite.rl.weights.flat_module import copied
 from tests.rl.rollouts import draw_obs, draw_rollout
@@ -221,28 +219,3 @@ def _fresh(part):
 def test_parts_that_do_not_fit_are_refused_at_once(parts, error, message):
     with pytest.raises(error, match=message):
         PPO(CARTPOLE, **parts)
-
-
-def test_an_optimizer_and_a_built_in_network_go_together():
-    policy = make("PPO", PENDULUM, optimizer=lambda params: torch.optim.SGD(params, lr=0.0))
-    before = policy.weights()
-    policy.learn([draw_rollout(0, PENDULUM)])
-    torch.testing.assert_close(policy.weights(), before, rtol=0, atol=0)
-    policy = make("PPO", PENDULUM, optimizer=torch.optim.SGD)
-    policy.learn([draw_rollout(0, PENDULUM)])
-    assert all((policy.weights()[name] != old).any() for name, old in before.items())
-
-
-def test_a_users_network_and_optimizer_learn_cartpole():
-    envs, judge = make_envs("CartPole-v1", 8, seed=0), make_envs("CartPole-v1", 8, seed=1)
-    policy = PPO(
-        envs.spec,
-        PPOConfig(lr=1e-3),
-        network=lambda spec: Together(spec),
-        optimizer=torch.optim.AdamW,
-    )
-    with Task() as task:
-        task.use(mw.collect(policy, envs, unroll=32))
-        task.use(mw.train(policy))
-        task.run(max_step=30)
-    assert mean_return(policy, judge, episodes=16) > 100.0

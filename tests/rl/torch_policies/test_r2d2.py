@@ -11,7 +11,6 @@ from torch import nn
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite import Task, middleware as mw
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
-from ding_lite.evolution.agent import Agent
 from ding_lite.nest import leaves
 from ding_lite.rl import (
     DQN,
@@ -176,17 +175,6 @@ def test_stored_states_are_those_from_the_beginning_of_each_episode():
             checked += bool(state.any())
     assert checked > 100
     assert len(first) == 200
-
-
-def test_states_begin_anew_with_each_episode():
-    envs = make_envs("probe/Counter-v0", 2)
-    policy = R2D2(envs.spec, SMALL)
-    episodes = filled(policy, steps=10, env="probe/Counter-v0", num_envs=2)
-    batch = episodes.sample(100, length=1)
-    is_first = batch.obs[:, 0, 1] == 0
-    assert 10 < is_first.sum() < 90
-    assert not batch.state[is_first].any()
-    assert batch.state[~is_first].any(dim=1).all()
 
 
 # -- acting ------------------------------------------------------------------------------
@@ -436,17 +424,3 @@ def test_a_cue_is_remembered_until_it_is_asked_for():
         task.use(mw.train(policy, episodes))
         task.run(max_step=300)
     assert mean_return(policy, make_envs("probe/Recall-v0", 8, seed=99), episodes=80) == 1.0
-
-
-def test_agents_of_a_population_learn_from_episodes():
-    envs = make_envs("CartPole-v1", 4, seed=0)
-    agent = Agent(R2D2(CARTPOLE, SMALL), searched=("lr",))
-    policy: Any = agent.policy
-    episodes = EpisodeBuffer(CARTPOLE, capacity=500, num_envs=4, state_size=policy.state_size)
-    with Task() as task:
-        task.use(mw.collect(agent, envs, steps=8))
-        task.use(mw.add_to(episodes))
-        task.use(mw.train(agent, episodes))
-        task.run(max_step=30)
-    assert policy.train_iter > 10
-    assert mean_return(agent, envs) > 0.0

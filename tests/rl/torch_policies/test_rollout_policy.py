@@ -95,18 +95,6 @@ def test_a_rollout_is_judged_as_it_was_collected(kind, normalize_obs):
     assert policy.env_step == 5 * 7 * 4
 
 
-def test_states_begin_anew_with_each_episode():
-    rollout = rollout_of(make(Remembers), "probe/Recall-v0", unroll=7)
-    assert rollout.state is not None
-    assert rollout.state.shape == (4, 1)
-    assert not rollout.state.any()
-    memory = make(Remembers).make_memory(3)
-    assert memory is not None
-    memory.state[:] = 1.0
-    memory.reset(np.array([True, False, True]))
-    assert memory.state[:, 0].tolist() == [0.0, 1.0, 0.0]
-
-
 def test_an_update_is_done_for_each_batch():
     policy = make(Reinforce)
     metrics = policy.learn([rollout_of(policy, "probe/Recall-v0")])

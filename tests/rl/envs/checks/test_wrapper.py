@@ -353,28 +353,6 @@ class FaultyTogether(VectorEnv):
         return *(answer[name] for name in ("obs", "reward", "terminated", "truncated")), {}
 
 
-@pytest.mark.parametrize(
-    ("fault", "told"),
-    [
-        ({"raise": RuntimeError()}, r"raised RuntimeError in `step` without a message"),
-        ({"obs": np.zeros((4, 1))}, r"gave `observations` of shape \(4, 1\)"),
-        ({"reward": 1.0}, r"gave `reward` of shape \(\)"),
-        ({"terminated": np.zeros(4)}, r"gave `terminated` .* dtype float64; .*True or False"),
-        ({"truncated": ["no"] * 4}, r"gave `truncated` .* dtype <U2"),
-    ],
-)
-def test_a_vector_form_is_checked_too(fault, told):
-    together = type("Together", (FaultyTogether,), {"fault": fault})
-    register("FaultyVector", Faulty, vector_entry_point=together)
-    try:
-        with make_envs("probe/FaultyVector-v0", 4, mode="native") as envs:
-            envs.reset()
-            with pytest.raises(EnvError, match=f"The vector form of probe/FaultyVector-v0 {told}"):
-                envs.step(np.zeros(4, dtype=np.int64))
-    finally:
-        del gymnasium.registry["probe/FaultyVector-v0"]
-
-
 class Drawing(Faulty):
     """Draws from its generator, and does not seed it."""
 
@@ -564,6 +542,15 @@ def test_a_vector_that_fits_its_space_is_played():
         ({"reset": lambda self, **_: ZEROS}, EnvError, "from `reset`; two values were expected"),
         ({"step": lambda self, action: GOOD_STEP[:4]}, EnvError, "returned 4 values from `step`"),
         ({"metadata": None}, ConfigError, "has the autoreset mode None"),
+        ({"fault": {"raise": RuntimeError()}}, EnvError, "raised RuntimeError in `step` without a"),
+        ({"fault": {"obs": np.zeros((2, 1))}}, EnvError, r"gave `observations` of shape \(2, 1\)"),
+        ({"fault": {"reward": 1.0}}, EnvError, r"gave `reward` of shape \(\)"),
+        (
+            {"fault": {"terminated": np.zeros(2)}},
+            EnvError,
+            "gave `terminated` .* dtype float64; .*True or False",
+        ),
+        ({"fault": {"truncated": ["no"] * 2}}, EnvError, "gave `truncated` .* dtype <U2"),
     ],
 )
 def test_a_vector_with_answers_of_another_kind_is_refused(change, error, told):

@@ -32,7 +32,7 @@ from ding_lite.rl import (
     mean_return,
 )
 from ding_lite.rl.networks.conv import Conv
-from ding_lite.rl.networks.trees.parts import FromTree, PartsActorCriticModule, PartsQModule
+from ding_lite.rl.networks.trees.parts import PartsActorCriticModule, PartsQModule
 from tests.rl.partly import LENGTH
 
 SPACE = Dict(
@@ -152,23 +152,6 @@ def test_a_network_of_a_user_gets_the_tree():
         DQN(SPEC, network=OwnNet(5))
     with pytest.raises(ConfigError, match=r"'camera': uint8 \(2, 3, 9, 9\).* 'speed': float32"):
         DQN(SPEC, network=nn.Linear(3, 4))
-
-
-def test_a_plain_module_of_vectors_takes_a_tree_and_normalises_it():
-    space = Dict(a=Box(-1.0, 1.0, (3,)), b=Discrete(2))
-    spec = EnvSpec(env_id="x", obs_space=space, action_space=Discrete(4), has_action_mask=True)
-    rng = np.random.default_rng(0)
-    tree = {"a": rng.normal(size=(50, 3)).astype(np.float32), "b": rng.integers(2, size=50)}
-    obs = spec.pack(tree)
-    for normalize_obs in (False, True):
-        policy = DQN(spec, DQNConfig(normalize_obs=normalize_obs))
-        if normalize_obs:
-            assert policy._norm is not None
-            policy._norm.update(obs)
-        module = policy.module
-        assert isinstance(module, FromTree)
-        found = module(spec.unpack(torch.from_numpy(obs))).detach()
-        np.testing.assert_allclose(policy.q_values(obs), found, atol=1e-5)
 
 
 class OfParts(nn.Module):
