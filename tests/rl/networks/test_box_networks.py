@@ -53,11 +53,10 @@ class NoisyCritic(Critic):
 
 
 def make(kind, spec=ARM, *, actor=None, critic=Critic, optimizer=None, **settings):
-    policy, config, _ = KINDS[kind]
     described = {"hidden": (16, 12)} if critic is None else {}
-    config = config(**{**described, "batch_size": 32, **settings})
+    config = {**described, "batch_size": 32, **settings}
     actor = actor or (lambda spec: actor_for(kind, spec))
-    return policy(spec, config, actor=actor, critic=critic, optimizer=optimizer)
+    return KINDS[kind](spec, config, actor=actor, critic=critic, optimizer=optimizer)
 
 
 def noisy(kind, **more):
@@ -81,8 +80,7 @@ def copy_house_weights(kind, house, own):
 
 @EVERY_KIND
 def test_networks_of_a_user_learn_as_the_built_in_ones_do(kind):
-    policy, config, _ = KINDS[kind]
-    house = policy(ARM, config(hidden=(16, 12)))
+    house = KINDS[kind](ARM, {"hidden": (16, 12)})
     own = make(kind)
     copy_house_weights(kind, house, own)
     own._rng.bit_generator.state = house._rng.bit_generator.state
@@ -102,7 +100,7 @@ def test_networks_of_a_user_learn_as_the_built_in_ones_do(kind):
 @EVERY_KIND
 def test_an_optimizer_of_a_user_steps_critics_actor_and_temperature(kind):
     policy = make(kind, optimizer=torch.optim.SGD, critic_lr=0.5, actor_lr=0.25, target_tau=1.0)
-    for house in (policy, KINDS[kind][0](ARM, policy.config, optimizer=torch.optim.SGD)):
+    for house in (policy, KINDS[kind](ARM, policy.config, optimizer=torch.optim.SGD)):
         before, border = house.flat_weights[0].flat.clone(), house._networks.border
         grads: list[torch.Tensor] = []
         house.reduce_gradient = lambda grad_P, seen=grads: seen.append(grad_P.clone())
@@ -144,7 +142,7 @@ def test_running_means_move_while_it_learns_only_and_targets_have_them(kind):
 
 @EVERY_KIND
 def test_the_module_acts_as_the_policy_does(kind):
-    house = KINDS[kind][0](ARM, KINDS[kind][1](hidden=(16, 12), activation="silu"))
+    house = KINDS[kind](ARM, {"hidden": (16, 12), "activation": "silu"})
     obs = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
     for policy in (house, noisy(kind)):
         policy.learn(batch(0))
@@ -182,7 +180,7 @@ def test_networks_for_images_get_bytes(kind):
         assert np.isfinite(policy.learn(drawn)["loss"])
     assert policy.act(screens[0]).shape == (32, 1)
     assert policy.module(drawn.obs).shape == (32, 1)
-    half = KINDS[kind][0](PICTURES, critic=OfBytes(1, 1))  # with a built-in actor
+    half = KINDS[kind](PICTURES, critic=OfBytes(1, 1))  # with a built-in actor
     assert np.isfinite(half.learn(drawn)["loss"])
 
 
@@ -193,9 +191,9 @@ def test_one_part_may_be_built_in(kind):
         drawn = batch(0, spec=ARM)
         obs = torch.arange(96).reshape(32, 3).to(torch.uint8) if spec is of_bytes else drawn.obs
         drawn = replace(drawn, obs=obs, next_obs=obs)
-        house = KINDS[kind][0](spec, KINDS[kind][1](hidden=(16, 12)))
+        house = KINDS[kind](spec, {"hidden": (16, 12)})
         assert np.isfinite(house.learn(drawn)["loss"])
-        critic = KINDS[kind][0](spec, house.config, critic=Scaled)
+        critic = KINDS[kind](spec, house.config, critic=Scaled)
         assert np.isfinite(critic.learn(drawn)["loss"])
         assert critic.weights().keys() == house.weights().keys()
         assert critic.has_own_network
@@ -241,7 +239,7 @@ def test_states_of_other_networks_are_refused_and_change_nothing(kind):
     policy = noisy(kind)
     before = policy.state_dict()
     with pytest.raises(CheckpointError, match="no state of a"):
-        KINDS[kind][0](ARM).load_state_dict(before)
+        KINDS[kind](ARM).load_state_dict(before)
     broken = {**before, "target": {**before["target"], "more": torch.zeros(1)}}
     policy.learn(batch(0))
     after = policy.state_dict()
@@ -290,7 +288,7 @@ def test_a_built_in_actor_goes_with_a_critic_that_gets_the_parts(kind):
             return self.layer(torch.cat((obs["at"], obs["speed"], action), dim=1))
 
     spec = replace(ARM, obs_space=Dict(at=Discrete(3), speed=Box(-1.0, 1.0, (2,))))
-    policy = KINDS[kind][0](spec, critic=OfBoth)
+    policy = KINDS[kind](spec, critic=OfBoth)
     parts = {"at": np.arange(32) % 3, "speed": np.zeros((32, 2), dtype=np.float32)}
     obs = torch.from_numpy(spec.pack(parts))
     assert np.isfinite(policy.learn(replace(batch(0), obs=obs, next_obs=obs))["loss"])

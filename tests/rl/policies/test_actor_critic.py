@@ -33,11 +33,7 @@ ARM = EnvSpec(
 )
 SPECS = {"choice": CARTPOLE, "number": PENDULUM, "numbers": ARM, "image": SCREEN}
 
-KINDS: dict[str, tuple[Any, Any]] = {
-    "A2C": (A2C, A2CConfig),
-    "PPO": (PPO, PPOConfig),
-    "IMPALA": (IMPALA, IMPALAConfig),
-}
+KINDS: dict[str, Any] = {"A2C": A2C, "PPO": PPO, "IMPALA": IMPALA}
 PLAIN: dict[str, Any] = {"A2C": PlainA2C, "PPO": PlainPPO, "IMPALA": PlainIMPALA}
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 EVERY_SPEC = pytest.mark.parametrize("actions", SPECS)
@@ -45,8 +41,7 @@ EVERY_SPEC = pytest.mark.parametrize("actions", SPECS)
 
 def make(kind, spec=CARTPOLE, **settings):
     """Make a small policy."""
-    policy, config = KINDS[kind]
-    return policy(spec, config(**{"hidden": (16,), **settings}))
+    return KINDS[kind](spec, {"hidden": (16,), **settings})
 
 
 def assert_same(one, other, **tolerance):
@@ -424,7 +419,7 @@ def test_a_missing_device_is_refused():
 
 @EVERY_KIND
 def test_all_wrong_settings_are_named_at_once(kind):
-    config = KINDS[kind][1]
+    config = type(make(kind).config)
     with pytest.raises(ConfigError) as caught:
         config(lr=0.0, gamma=1.5, hidden=(), activation="sigmoid", entropy_coef=-1.0)
     for name in ("lr", "gamma", "hidden", "activation", "entropy_coef"):

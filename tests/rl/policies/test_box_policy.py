@@ -33,11 +33,8 @@ from tests.rl.probes import Aim, f32
 from tests.rl.reference_box import PlainDDPG, PlainSAC, PlainTD3
 from tests.rl.rollouts import draw_batch, draw_prioritized
 
-KINDS: dict[str, tuple[Any, Any, Any]] = {
-    "ddpg": (DDPG, DDPGConfig, PlainDDPG),
-    "td3": (TD3, TD3Config, PlainTD3),
-    "sac": (SAC, SACConfig, PlainSAC),
-}
+KINDS: dict[str, Any] = {"ddpg": DDPG, "td3": TD3, "sac": SAC}
+PLAIN: dict[str, Any] = {"ddpg": PlainDDPG, "td3": PlainTD3, "sac": PlainSAC}
 KINDS_AND_STEPS = [("ddpg", 3), ("td3", 1), ("sac", 1)]
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 LOW, HIGH = f32([-2.0, 0.0]), f32([3.0, 10.0])
@@ -56,8 +53,7 @@ PICTURES = EnvSpec(
 
 
 def make(kind, spec=ARM, **settings):
-    policy, config, _ = KINDS[kind]
-    return policy(spec, config(**{"hidden": (16, 12), "batch_size": 32, **settings}))
+    return KINDS[kind](spec, {"hidden": (16, 12), "batch_size": 32, **settings})
 
 
 def learn_in(kind, env_id, *, gamma, n_step=1, updates=300):
@@ -137,7 +133,7 @@ def test_updates_are_those_of_plain_torch(variant, draw):
     policy = make(kind, **settings)
     draws = np.random.default_rng()
     set_rng_state(draws, policy.state_dict()["rng"])
-    plain = KINDS[kind][2](policy, draws)
+    plain = PLAIN[kind](policy, draws)
     for seed in range(12):
         drawn = draw(seed)
         output = policy.learn(drawn)
@@ -308,7 +304,7 @@ def test_an_update_on_a_device_that_is_not_finite_is_skipped_and_raises_when_it_
 @EVERY_KIND
 def test_on_a_gpu_it_learns_the_same(kind):
     here = make(kind)
-    there = KINDS[kind][0](ARM, here.config, device="cuda")
+    there = KINDS[kind](ARM, here.config, device="cuda")
     obs = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
     for seed in range(10):
         assert there.learn(batch(seed)) == pytest.approx(
@@ -410,8 +406,7 @@ def test_all_wrong_settings_of_a_kind_are_named_at_once(config, wrong):
 @pytest.mark.parametrize("optimizer", [None, torch.optim.SGD])
 @EVERY_KIND
 def test_a_policy_of_other_step_sizes_learns_with_them_after_it_has_loaded_a_state(kind, optimizer):
-    make_policy, make_config, _ = KINDS[kind]
-    slow = make_policy(ARM, make_config(actor_lr=1e-12, critic_lr=1e-12), optimizer=optimizer)
+    slow = KINDS[kind](ARM, {"actor_lr": 1e-12, "critic_lr": 1e-12}, optimizer=optimizer)
     fast = slow.like(replace(slow.config, actor_lr=1e-2, critic_lr=1e-2))
     fast.load_state_dict(slow.state_dict())
     before = fast.flat_weights[0].snapshot()

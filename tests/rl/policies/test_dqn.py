@@ -110,10 +110,8 @@ def assert_learns_as_plain_torch(policy, batches, *, convs=()):
         else:
             falls = {"lr"} if policy.config.lr_end is not None else set()
             assert set(output) == {"loss", "q_mean"} | falls
-    for tensor_name, tensor in policy.weights().items():
-        torch.testing.assert_close(tensor, plain.named[tensor_name].detach(), rtol=1e-3, atol=1e-4)
-    for tensor_name, tensor in policy.state_dict()["target_net"].items():
-        torch.testing.assert_close(tensor, plain.target[tensor_name], rtol=1e-3, atol=1e-4)
+    found = policy.weights(), policy.state_dict()["target_net"]
+    torch.testing.assert_close(found, (plain.named, plain.target), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", CONFIGS)

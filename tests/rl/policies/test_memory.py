@@ -18,8 +18,6 @@ from ding_lite.rl import (
     PPO,
     A2CConfig,
     EnvSpec,
-    IMPALAConfig,
-    PPOConfig,
     make_envs,
     mean_return,
 )
@@ -36,7 +34,7 @@ PARTS = EnvSpec(
     obs_space=Dict(at=Box(-1.0, 1.0, (2,)), screen=Box(0, 255, (12, 12, 3), dtype=np.uint8)),
     action_space=Discrete(2),
 )
-KINDS = {"A2C": (A2C, A2CConfig), "PPO": (PPO, PPOConfig), "IMPALA": (IMPALA, IMPALAConfig)}
+KINDS: dict[str, Any] = {"A2C": A2C, "PPO": PPO, "IMPALA": IMPALA}
 EVERY_KIND_AND_MEMORY = pytest.mark.parametrize(
     ("kind", "memory"), [("A2C", "lstm"), ("PPO", "gru"), ("IMPALA", "own"), ("IMPALA", "lstm")]
 )
@@ -60,11 +58,9 @@ class Leaky(nn.Module):
 
 
 def make(kind, spec=CARTPOLE, *, memory="gru", **settings):
-    policy, config = KINDS[kind]
     if memory == "own":
-        return policy(spec, config(**settings), network=Leaky)
-    settings = {"hidden": (8,), "memory_size": 6, **settings}
-    return policy(spec, config(memory=memory, **settings))
+        return KINDS[kind](spec, settings, network=Leaky)
+    return KINDS[kind](spec, {"hidden": (8,), "memory": memory, "memory_size": 6, **settings})
 
 
 def rollout_for(policy, seed=0):

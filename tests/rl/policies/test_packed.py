@@ -20,11 +20,8 @@ from ding_lite.rl import (
     PPO,
     SAC,
     TD3,
-    A2CConfig,
     DQNConfig,
     EnvSpec,
-    IMPALAConfig,
-    PPOConfig,
     Transitions,
     make_envs,
     mean_return,
@@ -36,9 +33,9 @@ from tests.rl.rollouts import draw_batch
 ACTOR_CRITICS = pytest.mark.parametrize("kind", [A2C, PPO, IMPALA])
 BOX_POLICIES = pytest.mark.parametrize("kind", [DDPG, TD3, SAC])
 CONFIGS = {
-    A2C: A2CConfig(gamma=0.1, lr=1e-2),
-    PPO: PPOConfig(gamma=0.1, lr=5e-3),
-    IMPALA: IMPALAConfig(gamma=0.1, lr=1e-2, clip=0.2, epochs=4, batch_size=64),
+    A2C: {"gamma": 0.1, "lr": 1e-2},
+    PPO: {"gamma": 0.1, "lr": 5e-3},
+    IMPALA: {"gamma": 0.1, "lr": 1e-2, "clip": 0.2, "epochs": 4, "batch_size": 64},
 }
 
 
@@ -200,20 +197,19 @@ def test_policies_of_one_choice_refuse_several_and_name_ppo(kind, space):
 
 @pytest.mark.parametrize("kind", [A2C, PPO, IMPALA, DQN])
 def test_only_real_numbers_are_normalised(kind):
-    config = {A2C: A2CConfig, PPO: PPOConfig, IMPALA: IMPALAConfig, DQN: DQNConfig}[kind]
-    policy = kind(MASKED, config(normalize_obs=True))
+    policy = kind(MASKED, {"normalize_obs": True})
     obs = random_obs(MASKED, 100)
     policy._norm.update(obs)
     normed = policy._norm(obs)
     np.testing.assert_array_equal(normed[:, 3:], obs[:, 3:])
     np.testing.assert_allclose(normed[:, :3].std(axis=0), 1.0, atol=1e-3)
     assert legal(MASKED, obs)[np.arange(100), policy.act(obs)].all()
-    again = kind(MASKED, config(normalize_obs=True))
+    again = kind(MASKED, {"normalize_obs": True})
     again.load_state_dict(policy.state_dict())
     np.testing.assert_array_equal(again.act(obs, explore=False), policy.act(obs, explore=False))
     bytes_too = replace(MASKED, obs_space=Dict(a=Box(0, 255, (4,), dtype=np.uint8), b=Discrete(2)))
     with pytest.raises(ConfigError, match="`normalize_obs` is on, but a part of"):
-        kind(bytes_too, config(normalize_obs=True))
+        kind(bytes_too, {"normalize_obs": True})
 
 
 def test_a_policy_of_other_parts_is_refused():

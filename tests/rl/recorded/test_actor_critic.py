@@ -1,5 +1,7 @@
 """A2C, PPO and IMPALA with networks and optimisers of users."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,10 +13,7 @@ from ding_lite.rl import (
     A2C,
     IMPALA,
     PPO,
-    A2CConfig,
     EnvSpec,
-    IMPALAConfig,
-    PPOConfig,
     make_envs,
 )
 from ding_lite.rl.weights.flat_module import copied
@@ -31,7 +30,7 @@ PARTS = EnvSpec(
     action_space=Discrete(2),
     has_action_mask=True,
 )
-KINDS = {"A2C": (A2C, A2CConfig), "PPO": (PPO, PPOConfig), "IMPALA": (IMPALA, IMPALAConfig)}
+KINDS: dict[str, Any] = {"A2C": A2C, "PPO": PPO, "IMPALA": IMPALA}
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -83,9 +82,8 @@ def with_everything(spec):
 
 
 def make(kind, spec=CARTPOLE, *, settings=None, **parts):
-    policy, config = KINDS[kind]
     described = {} if parts.keys() & {"network", "actor"} else {"hidden": (16,)}
-    return policy(spec, config(**described, **(settings or {})), **parts)
+    return KINDS[kind](spec, {**described, **(settings or {})}, **parts)
 
 
 def of_house(module, names, weights):

@@ -120,8 +120,7 @@ def test_gradients_change_nothing_and_can_be_applied_elsewhere():
     assert all(torch.equal(t, before[n]) for n, t in worker.weights().items())
     assert learner.apply_gradient(grad_P.numpy()) == pytest.approx(float(grad_P.norm()))
     assert worker.learn(batch(0))["loss"] == metrics["loss"]
-    for name, tensor in learner.weights().items():
-        torch.testing.assert_close(tensor, worker.weights()[name])
+    torch.testing.assert_close(learner.weights(), worker.weights())
     with pytest.raises(ShapeError, match=r"shape \(3,\)"):
         learner.apply_gradient(torch.zeros(3))
     with pytest.raises(NonFiniteError, match="length of the gradient"):
@@ -139,8 +138,7 @@ def test_errors_are_known_without_learning():
     np.testing.assert_array_equal(policy.td_errors(Transitions(**arrays)), errors)
     none = Transitions(**{name: array[:0] for name, array in arrays.items()})
     assert policy.td_errors(none).shape == (0,)
-    for name, tensor in policy.weights().items():
-        torch.testing.assert_close(tensor, before[name], rtol=0.0, atol=0.0)
+    torch.testing.assert_close(policy.weights(), before, rtol=0.0, atol=0.0)
     with pytest.raises(ConfigError, match="`loss` of Silent reports no `td_error`"):
         Silent(CARTPOLE, PlainDQNConfig()).td_errors(drawn)
 
@@ -178,8 +176,7 @@ def test_updates_on_tensors_are_those_of_a_cpu_and_skip_what_is_not_finite(limit
         other.learn(bad)["q_mean"]
     for part in ("weights", "targets", "adam"):
         before, after = (dict(leaves(each[part])) for each in (state, other.state_dict()))
-        for name, tensor in before.items():
-            assert torch.equal(tensor, after[name]), name
+        torch.testing.assert_close(before, after, rtol=0, atol=0)
 
 
 def test_frozen_networks_pass_gradients_on():
@@ -345,8 +342,7 @@ def test_a_gradient_that_would_leave_running_means_behind_is_refused():
     before = policy.weights()
     with pytest.raises(ConfigError, match=r"'net\.0\.running_mean'.*LayerNorm"):
         policy.gradients(batch(0))
-    for name, tensor in policy.weights().items():
-        assert torch.equal(tensor, before[name])
+    torch.testing.assert_close(policy.weights(), before, rtol=0, atol=0)
     policy.learn(batch(0))
     assert not torch.equal(policy.weights()["net.0.running_mean"], before["net.0.running_mean"])
 

@@ -23,11 +23,8 @@ from ding_lite.rl import (
     A2CConfig,
     DQNConfig,
     EnvSpec,
-    IMPALAConfig,
-    PPOConfig,
     R2D2Config,
     ReplayBuffer,
-    SACConfig,
     make_envs,
     mean_return,
 )
@@ -91,8 +88,7 @@ def test_the_values_of_dqn_are_those_of_plain_torch():
 
 @KINDS
 def test_outputs_and_values_of_actor_critics_are_those_of_plain_torch(kind):
-    configs = {A2C: A2CConfig, PPO: PPOConfig, IMPALA: IMPALAConfig}
-    policy = kind(SPEC, configs[kind](hidden=(16, 8)))
+    policy = kind(SPEC, {"hidden": (16, 8)})
     obs = SPEC.pack(random_tree(5))
     weights = policy.weights()
     hidden = plain_hidden(weights, plain_features(weights, as_tensors(obs)), torch.tanh)
@@ -174,9 +170,8 @@ def test_a_plain_module_normalises_each_part_of_a_tree_as_the_policy_does(
     obs_space = Dict(a=Box(-1.0, 1.0, (3,)), b=Discrete(2))
     action_space: Any = Discrete(4) if kind is DQN else Box(-1.0, 1.0, (2,))
     spec = EnvSpec(env_id="x", obs_space=obs_space, action_space=action_space)
-    config = DQNConfig(normalize_obs=True) if kind is DQN else SACConfig(normalize_obs=True)
     networks = {"network" if kind is DQN else "actor": OfParts} if own else {}
-    policy = kind(spec, config, **networks)
+    policy = kind(spec, {"normalize_obs": True}, **networks)
     rng = np.random.default_rng(0)
     obs = spec.pack({"a": 9.0 + rng.normal(size=(50, 3)), "b": rng.integers(2, size=50)})
     untrained = policy.act(obs, explore=False)
@@ -199,17 +194,15 @@ def test_images_of_a_tree_that_are_too_small_for_a_torso_are_refused():
 @pytest.mark.parametrize("kind", [DQN, A2C, PPO, IMPALA])
 def test_convolutions_of_ones_own_see_each_image(kind: Any) -> None:
     convs = (Conv(5, 4, 2), Conv(3, 2, 1))
-    configs: dict[Any, Any] = {DQN: DQNConfig, A2C: A2CConfig, PPO: PPOConfig, IMPALA: IMPALAConfig}
-    config = configs[kind](convs=convs, hidden=(8,))
-    policy = kind(SPEC, config)
+    policy = kind(SPEC, {"convs": convs, "hidden": (8,)})
     shapes = [tuple(tensor.shape) for tensor in policy.weights().values() if tensor.dim() == 4]
     assert sorted(shapes) == [(3, 5, 2, 2), (3, 5, 2, 2), (5, 1, 4, 4), (5, 3, 4, 4)]
     inputs = policy.weights()["torso.0.weight"].shape[1]
     assert inputs == 12 + 3 + 2 + 12  # 9 x 9 and 8 x 8 pixels become 3 x 3, then 3 of 2 x 2
-    flat = kind(SPEC, configs[kind](convs=(), hidden=(8,)))
+    flat = kind(SPEC, {"convs": (), "hidden": (8,)})
     assert not any("conv" in name for name in flat.weights())
     with pytest.raises(ConfigError, match=r"`convs` are given, .*too small"):
-        kind(SPEC, configs[kind](convs=(Conv(5, 20, 2),)))
+        kind(SPEC, {"convs": (Conv(5, 20, 2),)})
 
 
 def test_memory_stands_behind_the_convolutions_of_each_image():
