@@ -10,24 +10,20 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
 
-from ding_lite.errors import ConfigError, NonFiniteError, ShapeError
+from ding_lite.errors import ConfigError, ShapeError
 from ding_lite.rl import (
     DDPG,
     SAC,
     TD3,
-    DDPGConfig,
     EnvSpec,
     NStep,
     ReplayBuffer,
-    SACConfig,
-    TD3Config,
     Transitions,
     make_envs,
 )
 from ding_lite.rl.host_or_device import DeviceMetrics
 from ding_lite.rl.policies.base import BoxActions
 from ding_lite.rl.seeding import set_rng_state
-from ding_lite.settings import as_config
 from ding_lite.testing.probes import BEST_NUMBER
 from tests.rl.probes import Aim, f32
 from tests.rl.reference_box import PlainDDPG, PlainSAC, PlainTD3
@@ -275,31 +271,6 @@ def test_updates_on_tensors_are_those_on_arrays(variant, request):
         torch.testing.assert_close(*states, rtol=1e-3, atol=1e-4)
 
 
-@EVERY_KIND
-@pytest.mark.usefixtures("on_tensors")
-def test_an_update_on_a_device_that_is_not_finite_is_skipped_and_raises_when_it_is_read(kind):
-    policy = make(kind)
-    policy.learn(batch(0))
-    before = {part: policy.state_dict()[part] for part in ("weights", "target", "critic_adam")}
-    poisoned = batch(1)
-    poisoned.reward[3] = math.nan
-    metrics = policy.learn(poisoned)
-    torch.testing.assert_close(
-        {part: policy.state_dict()[part] for part in before}, before, rtol=0.0, atol=0.0
-    )
-    with pytest.raises(NonFiniteError, match=rf"critics in {kind.upper()}'s update 2 is nan"):
-        metrics["q_mean"]
-    assert math.isfinite(policy.learn(batch(2))["loss"])
-
-    policy.flat_weights[0].part("actor.").flat.fill_(math.nan)
-    updates = [policy.learn(batch(seed)) for seed in range(3, 5)]
-    with pytest.raises(NonFiniteError, match=rf"in {kind.upper()}'s update \d is nan"):
-        _ = [metrics["loss"] for metrics in updates]
-    policy.reduce_gradient = pytest.fail  # no gradient that is not finite is sent
-    with pytest.raises(NonFiniteError, match="is nan"):
-        policy.learn(poisoned)
-
-
 @pytest.mark.gpu
 @EVERY_KIND
 def test_on_a_gpu_it_learns_the_same(kind):
@@ -314,43 +285,11 @@ def test_on_a_gpu_it_learns_the_same(kind):
 
 
 @EVERY_KIND
-def test_errors_of_transitions_are_those_that_an_update_reports(kind):
-    policy = make(kind)
-    for seed in range(3):
-        policy.learn(batch(seed))
-    drawn, before = prioritized(3), policy.state_dict()
-    errors = policy.td_errors(drawn)
-    assert errors.dtype == np.float32
-    torch.testing.assert_close(policy.state_dict(), before, rtol=0.0, atol=0.0)
-    columns = [getattr(drawn, name).numpy() for name in Transitions.__slots__]
-    np.testing.assert_allclose(policy.td_errors(Transitions(*columns)), errors, rtol=1e-6)
-    assert policy.td_errors(Transitions(*[column[:0] for column in columns])).shape == (0,)
-    np.testing.assert_allclose(policy.learn(drawn)["td_error"], errors, rtol=1e-4, atol=1e-5)
-
-
-@EVERY_KIND
 def test_weights_are_those_of_the_actor_only(kind):
     policy = make(kind)
     assert {name.partition(".")[0] for name in policy.weights()} == {"torso", "head"}
     with pytest.raises(ShapeError, match=r"'torso.0.weight' .*\(8, 3\).*\(16, 3\)"):
         policy.load_weights(make(kind, hidden=(8,)).weights())
-
-
-@EVERY_KIND
-def test_every_gradient_passes_through_reduce_gradient(kind):
-    policy = make(kind)
-    before = policy.state_dict()["weights"]
-    sizes = []
-    policy.reduce_gradient = lambda grad_P: sizes.append(len(grad_P.zero_()))
-    for seed in range(2):
-        policy.learn(batch(seed))
-    after = policy.state_dict()["weights"]
-    assert all(torch.equal(after[name], before[name]) for name in before)
-    num_critics = sum(t.numel() for name, t in before.items() if name.startswith("critics."))
-    num_others = sum(t.numel() for t in before.values()) - num_critics
-    assert sizes == ([num_critics] * 2 if kind == "td3" else [num_critics, num_others] * 2)[:2] + (
-        [num_others] if kind == "td3" else [num_critics, num_others]
-    )
 
 
 def spec_with(action_space):
@@ -381,26 +320,6 @@ def test_a_float64_space_gives_float32_actions_within_it():
     np.testing.assert_allclose(ends, np.stack([low, high]), rtol=1e-6)
     middle = f32([[0.25, -0.5]])
     np.testing.assert_allclose(box.to_unit(box.from_unit(middle)), middle, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("config", "wrong"),
-    [
-        (DDPGConfig, {"actor_lr": 0.0, "noise": -0.1, "hidden": (), "target_tau": 2.0}),
-        (TD3Config, {"policy_delay": 0, "target_noise": -1.0, "target_noise_clip": -1.0}),
-        (SACConfig, {"alpha": 0.0, "critic_lr": -1.0, "batch_size": 1.5}),
-        (SACConfig, {"gamma": 1.5, "n_step": 0, "seed": -1}),
-    ],
-)
-def test_all_wrong_settings_of_a_kind_are_named_at_once(config, wrong):
-    shared = {"hidden", "target_tau", "actor_lr", "critic_lr", "gamma", "n_step", "batch_size"}
-    with pytest.raises(ConfigError) as caught:
-        config(**wrong)
-    for name in set(wrong) & (shared | {"seed"}) or wrong:
-        assert f"`{name}`" in str(caught.value)
-    with pytest.raises(ConfigError, match=r'Did you mean "target_tau"'):
-        config(target_tua=0.1)
-    assert as_config(config, {"hidden": [8, 8], "critic_lr": 1}).hidden == (8, 8)
 
 
 @pytest.mark.parametrize("optimizer", [None, torch.optim.SGD])

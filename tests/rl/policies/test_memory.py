@@ -239,11 +239,6 @@ def test_a_memory_that_is_missing_or_superfluous_is_refused():
 
 
 def test_settings_and_modules_that_do_not_fit_are_refused():
-    unknown: Any = "rnn"
-    with pytest.raises(ConfigError, match="`memory`"):
-        A2CConfig(memory=unknown)
-    with pytest.raises(ConfigError, match="memory_size"):
-        A2CConfig(memory_size=0)
     with pytest.raises(ConfigError, match="Leave `memory` out"):
         A2C(CARTPOLE, A2CConfig(memory="gru"), network=Leaky)
 

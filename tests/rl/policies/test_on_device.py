@@ -182,19 +182,6 @@ def test_one_update_of_many_that_is_not_finite_is_named() -> None:
         metrics["loss"]
 
 
-@pytest.mark.usefixtures("on_tensors")
-def test_learners_that_share_gradients_send_none_that_is_not_finite() -> None:
-    policy = make("A2C", "choice")
-    sent: list[torch.Tensor] = []
-    policy.reduce_gradient = sent.append
-    policy.learn([rollout_for(policy, 0)])
-    rollout = rollout_for(policy, 1)
-    rollout.reward[:] = math.nan
-    with pytest.raises(NonFiniteError, match="update 2"):
-        policy.learn([rollout])
-    assert len(sent) == 1
-
-
 @pytest.mark.gpu
 @EVERY_FORM
 @EVERY_KIND

@@ -92,13 +92,6 @@ def test_learners_share_weights_but_not_random_numbers():
         torch.testing.assert_close(after[key], before[key], rtol=0, atol=0)
 
 
-def test_offspring_draw_random_numbers_of_their_own():
-    policy = DQN(CARTPOLE, network=with_dropout)
-    twin = policy.clone()
-    twin.reseed(5)
-    assert twin.learn(batch(0)) != policy.learn(batch(0))
-
-
 def test_the_module_normalises_as_the_policy_does():
     config = DQNConfig(normalize_obs=True)
     for policy in (DQN(CARTPOLE, config), DQN(CARTPOLE, config, network=QNet)):
