@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from ding_lite.evolution.batched_policies import Layout, ReplayStack, StackedTensors
 from ding_lite.rl.batch import NumpyArray, Transitions, to_numpy
-from ding_lite.rl.formulas.box_updates import update_critics
+from ding_lite.rl.formulas.box_updates import Networks, update_critics
 from ding_lite.rl.networks.action_values import Critics, CriticsOfMembers
 from ding_lite.rl.networks.box_actors import BoxActor, MembersBody
 from ding_lite.rl.networks.layers import MLP, Members, names_of
@@ -21,19 +20,6 @@ from ding_lite.rl.policies.base import BoxActions
 from ding_lite.rl.policies.box_policy import BoxPolicy
 
 BoxT = TypeVar("BoxT", bound=BoxPolicy[Any, Any])
-
-
-@dataclass(frozen=True, slots=True)
-class StackedNetworks:
-    """The networks of the first policies of a stack."""
-
-    actor: Any
-    target_actor: Any
-    critics: Critics
-    judges: Critics
-    target_critics: Critics
-    of_members: Members
-    grads_of_members: Members
 
 
 class BoxStack(ReplayStack[BoxT]):
@@ -123,10 +109,10 @@ class BoxStack(ReplayStack[BoxT]):
             noise_GBA[row, : turn.size] = drawn_BA
         return torch.from_numpy(noise_GBA)
 
-    def _make_networks(self, count: int) -> StackedNetworks:
+    def _make_networks(self, count: int) -> Networks[Any]:
         form = self._like.form
         target = self._target if form.has_target_actor else self._weights
-        return StackedNetworks(
+        return Networks(
             actor=self._actor_on(self._weights, count),
             target_actor=self._actor_on(target, count),
             critics=self._critics_on(self._weights, count),

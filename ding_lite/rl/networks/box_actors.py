@@ -23,7 +23,6 @@ from ding_lite.rl.host_or_device import AnyArray, as_tensor, computable, floats,
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import MLP, Linear, MLPOutputs, mlp_shapes, names_of
-from ding_lite.rl.networks.q_nets import MAX_NUMPY_PRODUCTS
 from ding_lite.rl.packing import Tree
 from ding_lite.rl.recorded.box import check_actions
 from ding_lite.rl.spec import EnvSpec
@@ -77,9 +76,6 @@ class MLPBody(MembersBody):
         self._see = see
         names = names_of("torso", len(sizes) - 1)
         super().__init__(MLP(weights, grads, names, "head", activation=activation))
-        self._device = weights.flat.device
-        largest = max(math.prod(shape) for shape in weights.shapes.values())
-        self._max_numpy_rows = MAX_NUMPY_PRODUCTS // largest if self._device.type == "cpu" else 0
 
     @staticmethod
     def shapes(sizes: Sequence[int], num_outputs: int) -> dict[str, tuple[int, ...]]:
@@ -94,11 +90,7 @@ class MLPBody(MembersBody):
         super().backward(saved, grad_1BO[0])
 
     def look(self, obs: NumpyArray) -> FloatArray:
-        if len(obs) <= self._max_numpy_rows:
-            return self._layers.forward_numpy(self._see(obs))
-        outputs_1NO = self.forward(torch.from_numpy(obs).to(self._device))
-        array_NO: FloatArray = outputs_1NO[0].cpu().numpy()
-        return array_NO
+        return self._layers.look(self._see(obs))
 
 
 class BoxActor(ABC):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError
+from ding_lite.rl.formulas.box_updates import Networks
 from ding_lite.rl.networks.action_values import ActionValues, Critics
 from ding_lite.rl.networks.box_actors import ActorBody, BoxActor, GreedyActor, MLPBody, OwnActor
 from ding_lite.rl.networks.conv import torso_for
@@ -49,7 +50,7 @@ class BoxForm(Generic[ActorT]):
     """The shapes of further tensors that are learned with the actor."""
 
 
-class BoxNetworks(Generic[ActorT]):
+class BoxNetworks(Networks[ActorT]):
     """An actor and critics with their targets: networks of this package, or a user's modules.
 
     All weights lie in one flat tensor: first the critics', then the actor's, then further ones. The
@@ -121,16 +122,17 @@ class BoxNetworks(Generic[ActorT]):
         if "actor." not in self._own:
             draw_weights(self.weights.part("actor."), rng)
         self.target.flat.copy_(self.weights.flat[: len(self.target.flat)])
-        self.of_members, self.grads_of_members = OneMember(self.weights), OneMember(self.grads)
         self.border = len(self.weights.part("critics.").flat)
         """The index of the first weight that is not a critic's."""
-
-        self.critics = self._critics_on(self.weights, self._own)
-        self.judges = self._critics_on(self.weights, self._own, first=form.num_followed)
-        self.target_critics = self._critics_on(self.target, self._own_targets)
-        self.actor = self._actor_on(self.weights, self._own)
-        self.target_actor = (
-            self._actor_on(self.target, self._own_targets) if form.has_target_actor else self.actor
+        learned, has_target = self._actor_on(self.weights, self._own), form.has_target_actor
+        super().__init__(
+            actor=learned,
+            target_actor=self._actor_on(self.target, self._own_targets) if has_target else learned,
+            critics=self._critics_on(self.weights, self._own),
+            judges=self._critics_on(self.weights, self._own, first=form.num_followed),
+            target_critics=self._critics_on(self.target, self._own_targets),
+            of_members=OneMember(self.weights),
+            grads_of_members=OneMember(self.grads),
         )
 
     def _shapes(self, prefix: str) -> dict[str, tuple[int, ...]]:

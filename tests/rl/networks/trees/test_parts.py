@@ -29,7 +29,7 @@ from ding_lite.rl import (
     mean_return,
 )
 from ding_lite.rl.networks.conv import Conv
-from ding_lite.rl.networks.trees.parts import PartsActorCriticModule, PartsQModule
+from ding_lite.rl.networks.trees.parts import PartsEncoder
 from tests.rl.partly import LENGTH
 
 SPACE = Dict(
@@ -83,7 +83,7 @@ def test_the_values_of_dqn_are_those_of_plain_torch():
     expected = F.linear(hidden, weights["head.weight"], weights["head.bias"])
     np.testing.assert_allclose(policy.q_values(obs), expected, atol=1e-5)
     np.testing.assert_allclose(policy.module(as_tensors(obs)).detach(), expected, atol=1e-5)
-    assert isinstance(policy.module, PartsQModule)
+    assert isinstance(policy.module.encoder, PartsEncoder)
 
 
 @KINDS
@@ -96,7 +96,7 @@ def test_outputs_and_values_of_actor_critics_are_those_of_plain_torch(kind):
     value = F.linear(hidden, weights["critic.head.weight"], weights["critic.head.bias"])[:, 0]
     np.testing.assert_allclose(policy.values(obs), value, atol=1e-5)
     np.testing.assert_array_equal(policy.act(obs, explore=False), outputs.argmax(dim=1))
-    assert isinstance(policy._net.module, PartsActorCriticModule)
+    assert isinstance(policy._net.module.encoder, PartsEncoder)
 
 
 def test_what_only_the_camera_shows_is_learned_by_an_actor_critic():
