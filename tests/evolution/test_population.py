@@ -95,13 +95,6 @@ def test_an_unknown_setting_is_refused_when_the_population_is_made(spec: EnvSpec
         Population.of(DQN, spec, size=0)
 
 
-def test_nothing_is_mutated_before_the_first_generation_is_over(spec: EnvSpec) -> None:
-    population = Population.of(DQN, spec, size=4, config=SMALL)
-    assert population.generation == 0
-    assert [agent.birth.mutation for agent in population] == ["first"] * 4
-    assert [agent.birth.id for agent in population] == [0, 1, 2, 3]
-
-
 def test_an_agent_can_be_used_as_a_policy(spec: EnvSpec, box_spec: EnvSpec) -> None:
     for policy, env, is_critic in ((DQN, spec, False), (SAC, box_spec, False), (PPO, spec, True)):
         agent = Population.of(policy, env, size=1)[0]
@@ -172,6 +165,7 @@ def test_the_lineage_names_the_parent_of_each_agent(spec: EnvSpec, search: Searc
     for life in population.lives:
         assert life.fitness is not None
         assert life.hyperparameters.keys() == {"lr", "batch_size"}
+        assert life.convs is None
         if life.parent is None:
             assert life.mutation == "first"
         else:
@@ -258,17 +252,6 @@ def test_updates_follow_the_env_steps_of_an_agent(spec: EnvSpec) -> None:
     assert agent.hyperparameters == {"learn_every": 3}
 
 
-def test_a_clone_of_an_agent_is_independent(spec: EnvSpec, search: Search) -> None:
-    agent = Population.of(DQN, spec, search, size=1, config=SMALL)[0]
-    agent.note_evaluation(3.0)
-    twin = agent.clone()
-    assert states_equal(twin.state_dict(), agent.state_dict())
-    twin.learn(some_transitions(spec, 16))
-    twin.note_evaluation(4.0)
-    assert agent.fitness == 3.0
-    assert not states_equal(twin.state_dict(), agent.state_dict())
-
-
 def test_invalid_agents_and_populations_are_refused() -> None:
     with pytest.raises(ConfigError, match="needs agents"):
         Population([])
@@ -292,7 +275,3 @@ def test_the_lineage_has_the_convolutions_of_networks_for_images(kind: Any, conf
     twin = Population.of(kind, envs.spec, size=2, config=config)
     twin.load_state_dict(population.state_dict())
     assert twin.lives == population.lives
-
-
-def test_the_lineage_has_no_convolutions_where_there_are_none(spec: EnvSpec) -> None:
-    assert Population.of(DQN, spec, size=1).lives_now()[0].convs is None

@@ -109,13 +109,6 @@ def test_a_wider_state_begins_with_that_of_the_narrower_layer(learned: Learned) 
     np.testing.assert_allclose(after[:, : before.shape[1]], before, atol=1e-6)
 
 
-def test_a_shrunken_network_learns_from_wider_states(learned: Learned) -> None:
-    agent, episodes = learned
-    grown_until(agent, "memory", remove_prob=1.0, new_layer_prob=0.0)
-    assert agent.config.memory_size < 5
-    assert np.isfinite(agent.learn(sample(episodes))["loss"])
-
-
 def test_agents_of_several_widths_share_a_replay_that_is_saved(tmp_path: Any) -> None:
     with make_envs("CartPole-v1", 4, mode="sync") as envs, Task() as task:
         population = Population.of(R2D2, envs.spec, size=2, config=SMALL)

@@ -158,11 +158,15 @@ def test_the_module_acts_as_the_policy_does(kind):
 
 
 class OfBytes(nn.Module):
+    """Sees a picture of bytes, alone or beside the joints."""
+
     def __init__(self, num_others, num_outputs):
         super().__init__()
         self.conv, self.head = nn.Conv2d(3, 2, 4, 2), nn.Linear(32 + num_others, num_outputs)
 
     def forward(self, obs, *others):
+        if isinstance(obs, dict):
+            obs, others = obs["camera"], (obs["joints"], *others)
         assert obs.dtype == torch.uint8
         features = torch.relu(self.conv(obs / 255)).flatten(1)
         return self.head(torch.cat((features, *others), dim=1))
@@ -248,23 +252,12 @@ def test_states_of_other_networks_are_refused_and_change_nothing(kind):
     torch.testing.assert_close(policy.state_dict(), after, rtol=0, atol=0)
 
 
-class OfParts(nn.Module):
-    def __init__(self, num_others, num_outputs):
-        super().__init__()
-        self.conv, self.head = nn.Conv2d(3, 2, 4, 2), nn.Linear(35 + num_others, num_outputs)
-
-    def forward(self, obs, *others):
-        assert obs["camera"].dtype == torch.uint8
-        features = torch.relu(self.conv(obs["camera"] / 255)).flatten(1)
-        return self.head(torch.cat((features, obs["joints"], *others), dim=1))
-
-
 @EVERY_KIND
 def test_networks_get_the_parts_of_an_observation(kind):
     space = Dict(camera=PICTURES.obs_space, joints=Box(-1.0, 1.0, (3,)))
     spec = replace(PICTURES, obs_space=space)
-    actor = OfParts(0, 2) if kind == "sac" else nn.Sequential(OfParts(0, 1), nn.Tanh())
-    policy = make(kind, spec, actor=actor, critic=OfParts(1, 1))
+    actor = OfBytes(3, 2) if kind == "sac" else nn.Sequential(OfBytes(3, 1), nn.Tanh())
+    policy = make(kind, spec, actor=actor, critic=OfBytes(4, 1))
     rng = np.random.default_rng(0)
     camera = rng.integers(0, 256, (32, 3, 10, 10), dtype=np.uint8)
     parts = {"camera": camera, "joints": rng.random((32, 3), dtype=np.float32)}

@@ -387,18 +387,6 @@ def test_actions_stay_within_the_action_space(actions):
     assert not all(spec.action_space.contains(action) for action in drawn)
 
 
-def test_actions_are_drawn_as_often_as_their_log_probability_says():
-    policy = make("A2C", SCREEN, lr=3e-2)
-    rollout = draw_rollout(0, SCREEN)
-    for _ in range(5):
-        policy.learn([rollout])
-    obs = np.repeat(rollout.obs[0, :1], 10_000, axis=0)
-    action, log_prob = policy.explore(obs)
-    for one in range(3):
-        share = np.mean(action == one)
-        assert share == pytest.approx(float(np.exp(log_prob[action == one][0])), abs=0.02)
-
-
 # -- saving, loading, and what is refused ------------------------------------------------------
 
 

@@ -193,13 +193,6 @@ def test_a_normalized_policy_learns_from_observations_of_very_different_sizes():
     assert losses[normalized] < 0.05 < losses[plain]
 
 
-def test_arrays_and_tensors_give_the_same_update():
-    one, other = DQN(CARTPOLE, SMALL), DQN(CARTPOLE, SMALL)
-    tensors = batch(0)
-    arrays = Transitions(*(getattr(tensors, name).numpy() for name in Transitions.__slots__))
-    assert one.learn(tensors) == other.learn(arrays)
-
-
 def test_epsilon_is_the_share_of_random_actions():
     policy = DQN(CARTPOLE, SMALL)
     obs = np.repeat(make_envs("CartPole-v1", 1).obs, 4_000, axis=0)

@@ -148,25 +148,6 @@ def test_updates_on_tensors_are_those_on_arrays(
     torch.testing.assert_close(policy.weights(), on_arrays.weights(), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("poison", [math.nan, 3e38])
-@EVERY_KIND
-@pytest.mark.usefixtures("on_tensors")
-def test_an_update_that_is_not_finite_is_left_out_and_named_when_metrics_are_read(
-    kind: str, poison: float
-) -> None:
-    policy = make(kind, "numbers", normalize_advantage=False)
-    policy.learn([rollout_for(policy, 0)])
-    before, moments = policy.weights(), policy.state_dict()["adam"]
-    rollout = rollout_for(policy, 1)
-    rollout.reward[:] = -poison
-    metrics = policy.learn([rollout])
-    torch.testing.assert_close(policy.weights(), before, rtol=0, atol=0)
-    torch.testing.assert_close(policy.state_dict()["adam"], moments, rtol=0, atol=0)
-    with pytest.raises(NonFiniteError, match=r"an update up to \d+ of .*`lr`"):
-        metrics["entropy"]
-    assert math.isfinite(policy.learn([rollout_for(policy, 2)])["loss"])
-
-
 @pytest.mark.usefixtures("on_tensors")
 def test_one_update_of_many_that_is_not_finite_is_named() -> None:
     """The metrics are those of the last update, and every update is looked at."""

@@ -92,16 +92,6 @@ def test_learners_share_weights_but_not_random_numbers():
         torch.testing.assert_close(after[key], before[key], rtol=0, atol=0)
 
 
-def test_the_module_normalises_as_the_policy_does():
-    config = DQNConfig(normalize_obs=True)
-    for policy in (DQN(CARTPOLE, config), DQN(CARTPOLE, config, network=QNet)):
-        policy.learn(batch(0))
-        obs = 5.0 + np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
-        with torch.no_grad():
-            found = policy.module(torch.from_numpy(obs)).numpy()
-        np.testing.assert_allclose(found, policy.q_values(obs), rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("network", "error", "message"),
     [

@@ -20,7 +20,6 @@ from ding_lite.rl import (
     PPO,
     R2D2,
     SAC,
-    A2CConfig,
     DQNConfig,
     EnvSpec,
     R2D2Config,
@@ -97,16 +96,6 @@ def test_outputs_and_values_of_actor_critics_are_those_of_plain_torch(kind):
     np.testing.assert_allclose(policy.values(obs), value, atol=1e-5)
     np.testing.assert_array_equal(policy.act(obs, explore=False), outputs.argmax(dim=1))
     assert isinstance(policy._net.module.encoder, PartsEncoder)
-
-
-def test_what_only_the_camera_shows_is_learned_by_an_actor_critic():
-    with make_envs("partly/Partly-v0", 16, mode="sync", env_args={"by_camera": True}) as envs:
-        policy = A2C(envs.spec, A2CConfig(gamma=0.1, lr=3e-3))
-        with Task() as task:
-            task.use(mw.collect(policy, envs, unroll=8))
-            task.use(mw.train(policy))
-            task.run(max_step=30)
-        assert mean_return(policy, envs, episodes=64) > 0.9 * LENGTH
 
 
 def test_what_only_the_camera_shows_is_learned_by_dqn():
