@@ -15,7 +15,7 @@ from ding_lite.rl.batch import NumpyArray, Transitions, to_numpy
 from ding_lite.rl.formulas.box_updates import Networks, update_critics
 from ding_lite.rl.networks.action_values import Critics, CriticsOfMembers
 from ding_lite.rl.networks.box_actors import BoxActor, MembersBody
-from ding_lite.rl.networks.layers import MLP, Members, names_of
+from ding_lite.rl.networks.layers import MLP, Members, Viewed, names_of
 from ding_lite.rl.policies.base import BoxActions
 from ding_lite.rl.policies.box_policy import BoxPolicy
 
@@ -118,8 +118,8 @@ class BoxStack(ReplayStack[BoxT]):
             critics=self._critics_on(self._weights, count),
             judges=self._critics_on(self._weights, count, first=form.num_followed),
             target_critics=self._critics_on(self._target, count),
-            of_members=_First(self._weights, count),
-            grads_of_members=_First(self._grads, count),
+            of_members=Viewed(self._weights, lambda t: t[:count]),
+            grads_of_members=Viewed(self._grads, lambda t: t[:count]),
         )
 
     def _actor_on(self, weights: StackedTensors, count: int) -> BoxActor:
@@ -133,7 +133,7 @@ class BoxStack(ReplayStack[BoxT]):
     ) -> Critics:
         *names, head = names_of("critics", len(self._like.config.hidden) + 1)
         networks = [
-            self._layers(_OfCritic(weights, k), _OfCritic(self._grads, k), names, head, count)
+            self._layers(_of_critic(weights, k), _of_critic(self._grads, k), names, head, count)
             for k in range(self._like.form.num_critics)[:first]
         ]
         return CriticsOfMembers(networks, num_actions=self._box.size)
@@ -145,21 +145,6 @@ class BoxStack(ReplayStack[BoxT]):
         return MLP(weights, grads, names, head, activation=activation, first=count)
 
 
-class _First:
-    """The tensors of the first members."""
-
-    def __init__(self, rows: StackedTensors, count: int) -> None:
-        self._rows, self._count = rows, count
-
-    def __getitem__(self, name: str, /) -> Tensor:
-        return self._rows[name][: self._count]
-
-
-class _OfCritic:
-    """The tensors of one critic of each policy."""
-
-    def __init__(self, rows: StackedTensors, index: int) -> None:
-        self._rows, self._index = rows, index
-
-    def __getitem__(self, name: str, /) -> Tensor:
-        return self._rows[name][:, self._index]
+def _of_critic(rows: StackedTensors, index: int) -> Members:
+    """Return the tensors of one critic of each policy."""
+    return Viewed(rows, lambda tensor: tensor[:, index])

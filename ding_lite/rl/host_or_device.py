@@ -20,7 +20,7 @@ from torch import Tensor
 from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import Array, NumpyArray, to_numpy
 
-_CPU = torch.device("cpu")
+CPU = torch.device("cpu")
 Metrics = Mapping[str, float | NumpyArray]
 """The metrics of an update by name."""
 AnyArray: TypeAlias = Any
@@ -30,7 +30,7 @@ Number: TypeAlias = Any
 
 
 def is_host(device: torch.device) -> bool:
-    return device == _CPU  # takes a third of the time of a look at its `type`
+    return device == CPU  # takes a third of the time of a look at its `type`
 
 
 def usable_device(device: str | torch.device) -> torch.device:

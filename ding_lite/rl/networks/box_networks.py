@@ -18,7 +18,7 @@ from ding_lite.rl.networks.box_actors import ActorBody, BoxActor, GreedyActor, M
 from ding_lite.rl.networks.conv import torso_for
 from ding_lite.rl.networks.image_networks import ImageActor, ImageCritics
 from ding_lite.rl.networks.inputs import as_floats
-from ding_lite.rl.networks.layers import OneMember
+from ding_lite.rl.networks.layers import one_member
 from ding_lite.rl.networks.q_nets import draw_weights
 from ding_lite.rl.recorded.box import (
     RecordedActor,
@@ -131,8 +131,8 @@ class BoxNetworks(Networks[ActorT]):
             critics=self._critics_on(self.weights, self._own),
             judges=self._critics_on(self.weights, self._own, first=form.num_followed),
             target_critics=self._critics_on(self.target, self._own_targets),
-            of_members=OneMember(self.weights),
-            grads_of_members=OneMember(self.grads),
+            of_members=one_member(self.weights),
+            grads_of_members=one_member(self.grads),
         )
 
     def _shapes(self, prefix: str) -> dict[str, tuple[int, ...]]:

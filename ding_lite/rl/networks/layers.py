@@ -44,14 +44,19 @@ class Members(Protocol):
         """Return a tensor by its name, [G, ...] if there are members."""
 
 
-class OneMember:
-    """Flat weights with an axis for a single member."""
+class Viewed:
+    """Tensors by name, each as a function shows it."""
 
-    def __init__(self, weights: FlatWeights) -> None:
-        self._weights = weights
+    def __init__(self, tensors: Members, view: Callable[[Tensor], Tensor]) -> None:
+        self._tensors, self._view = tensors, view
 
     def __getitem__(self, name: str, /) -> Tensor:
-        return self._weights[name].unsqueeze(0)
+        return self._view(self._tensors[name])
+
+
+def one_member(weights: FlatWeights) -> Members:
+    """Return flat weights with an axis for a single member."""
+    return Viewed(weights, lambda tensor: tensor.unsqueeze(0))
 
 
 class Linear:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError, did_you_mean, kind_of
 from ding_lite.rl.batch import Array, FloatArray, NumpyArray
-from ding_lite.rl.host_or_device import floats, on
+from ding_lite.rl.host_or_device import CPU, floats, on
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.box_actors import within_bounds
 from ding_lite.rl.networks.conv import Conv, TorsoName, images_of
@@ -21,7 +21,6 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import as_config, finite, inside, one_of, positive, whole
 
 ConfigT = TypeVar("ConfigT")
-_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +149,7 @@ class BoxActions:
 
     def to_unit(self, action: Array) -> Any:  # noqa: ANN401 - an array on a CPU, else a tensor
         """Turn actions, [B, ...], into numbers from -1 to 1, [B, A], on their own device."""
-        device = action.device if isinstance(action, Tensor) else _CPU
+        device = action.device if isinstance(action, Tensor) else CPU
         action_BA = floats(on(device, action)).reshape(len(action), self.size)
         unit_BA = action_BA - on(device, self._middle_A)
         unit_BA *= on(device, self._per_half_A)
