@@ -55,7 +55,13 @@ KINDS: dict[str, tuple[Any, Any]] = {
 
 
 def make(
-    kind: str, hidden: tuple[int, ...], *, seed: int = 0, updates: int = 3, **more: Any
+    kind: str,
+    hidden: tuple[int, ...],
+    *,
+    seed: int = 0,
+    updates: int = 3,
+    optimizer: Any = None,
+    **more: Any,
 ) -> Agent:
     """Make an agent that has learned a little, so that its optimiser has moments."""
     policy, config = KINDS[kind]
@@ -63,7 +69,7 @@ def make(
     with make_envs(env, 1) as envs:
         spec = envs.spec
     config = dataclasses.replace(config, hidden=hidden, seed=seed, **more)
-    agent = make_agent(policy(spec, config))
+    agent = make_agent(policy(spec, config, optimizer=optimizer))
     if policy in (DQN, DDPG, TD3, SAC):
         for update in range(updates):
             agent.learn(some_transitions(spec, 16, seed=update))
@@ -170,9 +176,7 @@ def test_growth_keeps_the_moments_of_the_old_part(kind: str) -> None:
 @pytest.mark.parametrize("mutation", ["architecture", "weights", "activation", "hyperparameters"])
 @pytest.mark.parametrize("kind", ["dqn", "ddpg", "td3", "ppo", "sac"])
 def test_policies_with_an_optimiser_of_the_user_mutate(kind: str, mutation: str) -> None:
-    policy, config = KINDS[kind]
-    with make_envs("Pendulum-v1" if policy in (DDPG, TD3, SAC) else "CartPole-v1", 1) as envs:
-        agent = make_agent(policy(envs.spec, config, optimizer=torch.optim.RMSprop))
+    agent = make(kind, (64, 64), updates=0, optimizer=torch.optim.RMSprop)
     agent.searched = ("gamma",)
     agent.learn(lesson(agent.policy, 0))
     before, hidden = computes(agent), agent.config.hidden

@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from gymnasium.spaces import Dict
 
-from ding_lite.rl import ActorCritic, Rollout, Sequences, Transitions
+import ding_lite.testing.probes  # noqa: F401 registers the environments
+from ding_lite import Task, middleware as mw
+from ding_lite.rl import ActorCritic, Rollout, Sequences, Transitions, make_envs, mean_return
 from ding_lite.rl.batch import PrioritizedTransitions
 from ding_lite.rl.protocols import LearnsFromSequences
 
@@ -51,6 +53,15 @@ def lesson(policy, seed, *, size=16):
         no = np.zeros((4, 5), np.bool_)
         return Sequences(obs, action, reward, no, no, ~no, burn_in=2, state=state)
     return draw_batch(seed, spec=spec, size=size)
+
+
+def recalled(policy, *, unroll, steps):
+    """Let a policy learn to recall what it has seen; return its mean return."""
+    with Task() as task:
+        task.use(mw.collect(policy, make_envs("probe/Recall-v0", 16, seed=0), unroll=unroll))
+        task.use(mw.train(policy))
+        task.run(max_step=steps)
+    return mean_return(policy, make_envs("probe/Recall-v0", 16, seed=1), episodes=64)
 
 
 def draw_rollout(seed, spec, *, num_steps=5, num_envs=3, ends=0.2, version=0):

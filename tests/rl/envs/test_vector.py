@@ -40,43 +40,35 @@ def random_actions(seed, num_envs):
     return lambda obs: rng.integers(0, 2, size=num_envs)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("controller", ["random", "balance"])
-def test_every_transition_is_one_that_a_plain_cartpole_makes(mode, controller):
-    envs = make_envs("CartPole-v0", 4, seed=3, mode=mode)
-    act = balance if controller == "balance" else random_actions(0, 4)
-    plain = CartPoleEnv()
+def check_transitions(envs, *, steps, act=None):
+    """Compare transitions with those of a plain CartPole; return the number of episodes."""
+    plain, num_ended = CartPoleEnv(), 0
     plain.reset(seed=0)
-    num_ended = 0
-
-    for step in play(envs, act, steps=450):
-        for index in range(4):
+    steps = play(envs, act or random_actions(0, envs.num_envs), steps=steps)
+    for step in steps:
+        for index in range(envs.num_envs):
             plain.state = step.obs[index].astype(np.float64)
             plain.steps_beyond_terminated = None
             next_obs, reward, terminated, _, _ = plain.step(int(step.action[index]))
-            assert step.next_obs[index] == pytest.approx(next_obs, abs=1e-5)
+            np.testing.assert_allclose(step.next_obs[index], next_obs, rtol=1e-4, atol=1e-5)
             assert step.reward[index] == reward
             x, _, theta, _ = next_obs
             margin = min(abs(abs(x) - 2.4), abs(abs(theta) - 12 * 2 * math.pi / 360))
             assert step.terminated[index] == terminated or margin < 1e-5
-            num_ended += terminated or step.truncated[index]
-    assert num_ended >= 8
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_obs_is_next_obs_or_the_first_of_a_new_episode(mode):
-    envs = make_envs("CartPole-v0", 4, seed=0, mode=mode)
-    steps = play(envs, random_actions(1, 4), steps=120)
-    num_ended = 0
-
+            num_ended += int(terminated or step.truncated[index])
+    assert num_ended == len(envs.take_finished())
     for step, following in pairwise(steps):
         done_N = step.terminated | step.truncated
         np.testing.assert_array_equal(following.obs[~done_N], step.next_obs[~done_N])
         assert (np.abs(following.obs[done_N]) <= 0.05).all()
-        last_N4 = step.next_obs[done_N]
-        assert ((np.abs(last_N4[:, 2]) > 0.2) | (np.abs(last_N4[:, 0]) > 2.4)).all()
-        num_ended += done_N.sum()
-    assert num_ended >= 10
+    return num_ended
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("act", [None, balance])
+def test_every_transition_is_one_that_a_plain_cartpole_makes(mode, act):
+    envs = make_envs("CartPole-v0", 4, seed=3, mode=mode)
+    assert check_transitions(envs, steps=450, act=act) >= 8
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -105,17 +97,6 @@ def test_returns_and_lengths_are_those_counted_by_hand(mode):
                 tally[index] = 0
     assert envs.finished == expected
     assert len(expected) > 20
-
-
-def test_an_episode_that_is_cut_off_shows_its_last_observation():
-    envs = make_envs("probe/LongCounter-v0", 1)
-    steps = play(envs, zeros, steps=5)
-
-    assert [bool(step.truncated[0]) for step in steps] == [False, False, False, True, False]
-    assert not any(step.terminated.any() for step in steps)
-    assert steps[3].next_obs.tolist() == [[0, 4]]
-    assert steps[4].obs.tolist() == [[1, 0]]
-    assert envs.take_finished() == [Episode(0, 10.0, 4)]
 
 
 @pytest.mark.parametrize("mode", MODES)

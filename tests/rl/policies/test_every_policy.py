@@ -387,6 +387,29 @@ def test_learners_may_change_every_gradient(name: str) -> None:
             check_equal(value, before[path])
 
 
+@pytest.mark.parametrize("name", ["a2c", "ppo of parts", "impala of numbers", "a2c memory", "r2d2"])
+def test_a_gradient_changes_nothing_and_may_be_applied_elsewhere(name: str) -> None:
+    kind, spec, config, _ = KINDS[name]
+    one_update = {"epochs": 1, "normalize_obs": False}
+    config = replace(config, **{k: v for k, v in one_update.items() if hasattr(config, k)})
+    alone, learner = kind(spec, config), kind(spec, config)
+    for seed in range(3):
+        worker = learner.clone()
+        expected, before = alone.learn(lesson(alone, seed)), worker.weights()
+        gradient, metrics = worker.gradients(lesson(worker, seed))
+        check_equal(worker.weights(), before)
+        norm, sent = float(gradient.norm()), gradient.clone()
+        assert learner.apply_gradient(gradient.numpy()) == pytest.approx(norm)
+        check_equal(gradient, sent)
+        assert {"grad_norm": norm, **expected} == pytest.approx({"grad_norm": norm, **metrics})
+    check_equal(alone.weights(), learner.weights())
+    with pytest.raises(ShapeError, match=r"shape \(3,\); \(\d+,\) was expected"):
+        learner.apply_gradient(torch.zeros(3))
+    with pytest.raises(NonFiniteError, match=rf"gradient of update 4 of {kind.__name__} is nan"):
+        learner.apply_gradient(gradient * torch.nan)
+    check_equal(alone.weights(), learner.weights())
+
+
 @pytest.mark.parametrize("name", ["own ppo", "own a2c", "own memory", "own r2d2", "own algorithm"])
 def test_gradients_that_would_leave_running_means_behind_are_refused(name: str) -> None:
     policy = make(name)

@@ -19,10 +19,9 @@ from ding_lite.rl import (
     A2CConfig,
     EnvSpec,
     make_envs,
-    mean_return,
 )
 from ding_lite.rl.weights.flat_module import copied
-from tests.rl.rollouts import draw_obs, draw_rollout
+from tests.rl.rollouts import draw_obs, draw_rollout, recalled
 
 CARTPOLE = make_envs("CartPole-v1", 1).spec
 PENDULUM = make_envs("Pendulum-v1", 1).spec
@@ -254,18 +253,13 @@ def test_settings_and_modules_that_do_not_fit_are_refused():
     ("kind", "memory", "steps"), [("A2C", "gru", 60), ("PPO", "lstm", 20), ("IMPALA", "gru", 60)]
 )
 def test_memory_recalls_what_came_before(kind, memory, steps):
-    assert recalled(kind, steps, memory=memory) == 1.0
+    assert recall(kind, steps, memory=memory) == 1.0
 
 
 def test_without_memory_the_answer_is_a_guess():
-    assert abs(recalled("PPO", 20, memory=None)) < 0.6
+    assert abs(recall("PPO", 20, memory=None)) < 0.6
 
 
-def recalled(kind, steps, **settings):
-    envs = make_envs("probe/Recall-v0", 16, seed=0)
-    policy = make(kind, envs.spec, lr=1e-2, **{"memory_size": 16, **settings})
-    with Task() as task:
-        task.use(mw.collect(policy, envs, unroll=6))
-        task.use(mw.train(policy))
-        task.run(max_step=steps)
-    return mean_return(policy, make_envs("probe/Recall-v0", 16, seed=1), episodes=64)
+def recall(kind, steps, **settings):
+    policy = make(kind, envs_spec(), lr=1e-2, **{"memory_size": 16, **settings})
+    return recalled(policy, unroll=6, steps=steps)

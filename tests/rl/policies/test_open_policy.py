@@ -34,9 +34,8 @@ class QNet(nn.Module):
 
 
 def with_dropout(spec):
-    return nn.Sequential(
-        nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 2)
-    )
+    first = nn.Linear(4, 16, bias=False), nn.BatchNorm1d(16)
+    return nn.Sequential(*first, nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 2))
 
 
 @pytest.mark.parametrize("config", [DQNConfig(hidden=(16,)), DQNConfig(hidden=(16,), double=False)])

@@ -17,9 +17,9 @@ from ding_lite.rl import (
     TorchPolicyConfig,
     TorchRolloutPolicy,
     make_envs,
-    mean_return,
 )
 from ding_lite.rl.replay.rollouts import next_values, unseen_obs
+from tests.rl.rollouts import recalled
 
 
 class Reinforce(TorchRolloutPolicy[TorchPolicyConfig]):
@@ -73,8 +73,6 @@ def rollout_of(policy, env_id, *, unroll=7, envs=None):
 
 
 def make(kind, env_id="probe/Recall-v0", device="cpu", **settings):
-    import ding_lite.testing.probes  # noqa: F401 registers the environments
-
     return kind(make_envs(env_id, 1).spec, TorchPolicyConfig(**settings), device=device)
 
 
@@ -150,15 +148,5 @@ def test_a_rollout_without_states_is_refused_by_a_policy_with_memory():
 
 
 def test_memory_recalls_what_a_policy_without_it_cannot():
-    returns = {}
-    for kind in (Remembers, Reinforce):
-        policy = make(kind, lr=3e-2)
-        envs = make_envs("probe/Recall-v0", 16, seed=0)
-        with Task() as task:
-            task.use(mw.collect(policy, envs, unroll=12))
-            task.use(mw.train(policy))
-            task.run(max_step=60)
-        judge = make_envs("probe/Recall-v0", 16, seed=1)
-        returns[kind] = mean_return(policy, judge, episodes=64)
-    assert returns[Remembers] == 1.0
-    assert abs(returns[Reinforce]) < 0.6
+    assert recalled(make(Remembers, lr=3e-2), unroll=12, steps=60) == 1.0
+    assert abs(recalled(make(Reinforce, lr=3e-2), unroll=12, steps=60)) < 0.6

@@ -102,20 +102,6 @@ def test_a_target_follows_every_so_often():
     assert not any(parameter.requires_grad for parameter in policy.target.parameters())
 
 
-def test_gradients_change_nothing_and_can_be_applied_elsewhere():
-    learner, worker = make(max_grad_norm=0.5), make(max_grad_norm=0.5)
-    before = worker.weights()
-    grad_P, metrics = worker.gradients(batch(0))
-    assert all(torch.equal(t, before[n]) for n, t in worker.weights().items())
-    assert learner.apply_gradient(grad_P.numpy()) == pytest.approx(float(grad_P.norm()))
-    assert worker.learn(batch(0))["loss"] == metrics["loss"]
-    torch.testing.assert_close(learner.weights(), worker.weights())
-    with pytest.raises(ShapeError, match=r"shape \(3,\)"):
-        learner.apply_gradient(torch.zeros(3))
-    with pytest.raises(NonFiniteError, match="length of the gradient"):
-        learner.apply_gradient(grad_P * torch.nan)
-
-
 def test_errors_are_known_without_learning():
     policy, drawn = make(dropout=0.5), prioritized(3)
     before = policy.weights()

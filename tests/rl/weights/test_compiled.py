@@ -37,6 +37,7 @@ from ding_lite.rl.networks import activations, layers
 from ding_lite.rl.policies import open_policy
 from ding_lite.rl.weights import compiled, flat
 from ding_lite.rl.weights.compiled import CapturedUpdate
+from tests.rl.policies.test_open_policy import with_dropout
 from tests.rl.rollouts import draw_batch, draw_prioritized, draw_rollout
 
 CARTPOLE, PENDULUM = (make_envs(name, 1).spec for name in ("CartPole-v1", "Pendulum-v1"))
@@ -112,24 +113,6 @@ def tensors_of(policy: Any) -> list[Tensor]:
     return found
 
 
-class WithDropout(nn.Module):
-    """A value for each of two actions, with random numbers and running means."""
-
-    def __init__(self, _spec: EnvSpec) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(4, 8, bias=False),
-            nn.BatchNorm1d(8),
-            nn.ReLU(),
-            nn.Dropout(0.3),
-            nn.Linear(8, 2),
-        )
-
-    def forward(self, obs: Tensor) -> Tensor:
-        values: Tensor = self.layers(obs)
-        return values
-
-
 def assert_same(policy: Any, other: Any) -> None:
     """Compare weights, the state of Adam, the place in the random stream, and counts."""
     ours, theirs = policy.state_dict(), other.state_dict()
@@ -169,7 +152,7 @@ def test_captured_updates_of_dqn_are_those_without(form: str, captured) -> None:
     config = DQNConfig(hidden=(8,), lr_end=1e-4, lr_updates=8, target_every=3, max_grad_norm=0.5)
     network: dict[str, Any] = {}
     if form == "own":
-        config, network = replace(config, hidden=DQNConfig.hidden), {"network": WithDropout}
+        config, network = replace(config, hidden=DQNConfig.hidden), {"network": with_dropout}
     policy, recorder = captured(DQN, CARTPOLE, config, **network)
     plain = DQN(CARTPOLE, config, **network)
     for seed in range(14):
@@ -342,7 +325,7 @@ def test_what_cannot_be_compiled_is_refused() -> None:
 def test_on_a_gpu_captured_updates_are_those_without(own: bool) -> None:
     shape: dict[str, Any] = {} if own else {"hidden": (8,)}
     config = DQNConfig(lr_end=1e-4, lr_updates=8, target_every=3, **shape)
-    network: dict[str, Any] = {"network": WithDropout} if own else {}
+    network: dict[str, Any] = {"network": with_dropout} if own else {}
     policy = DQN(CARTPOLE, config, device="cuda", compile="graph", **network)
     plain = DQN(CARTPOLE, config, device="cuda", **network)
     for seed in range(14):
