@@ -87,7 +87,7 @@ def test_growth_preserves_the_function_and_learning_goes_on(kind: str) -> None:
     before, rng = computes(agent), np.random.default_rng(0)
     for layer in range(len(layout_of(agent.policy).images[0])):
         for twin in (
-            changed(agent, convolutions.add_channels, layer, count=3, rng=rng),
+            changed(agent, convolutions.resize_channels, layer, count=3, rng=rng),
             changed(agent, convolutions.grow_kernel, layer),
             changed(agent, convolutions.add_convolution, layer),
         ):
@@ -101,11 +101,11 @@ def test_removal_of_what_was_added_preserves_the_function(kind: str) -> None:
     agent = learned(kind)
     before, rng = computes(agent), np.random.default_rng(0)
     for layer in range(3):
-        wide = changed(agent, convolutions.add_channels, layer, count=4, rng=rng)
+        wide = changed(agent, convolutions.resize_channels, layer, count=4, rng=rng)
         large = changed(agent, convolutions.grow_kernel, layer)
         deep = changed(agent, convolutions.add_convolution, layer)
         for twin in (
-            changed(wide, convolutions.remove_channels, layer, count=4, rng=rng),
+            changed(wide, convolutions.resize_channels, layer, count=-4, rng=rng),
             changed(large, convolutions.shrink_kernel, layer),
             changed(deep, convolutions.remove_convolution, layer + 1),
         ):
@@ -116,7 +116,7 @@ def test_removal_of_what_was_added_preserves_the_function(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["dqn", "sac", "r2d2 of parts"])
 def test_moments_are_carried_over(kind: str) -> None:
     agent = learned(kind)
-    wide = changed(agent, convolutions.add_channels, 0, count=2, rng=np.random.default_rng(0))
+    wide = changed(agent, convolutions.resize_channels, 0, count=2, rng=np.random.default_rng(0))
     old, new = (layout_of(x.policy).open(x.policy.state_dict()).moments for x in (agent, wide))
     num_grown = assert_carried(old, new)
     assert num_grown == 3 * len(layout_of(agent.policy).images[1])
