@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-import torch
 
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.evolution.agent import Agent
@@ -14,6 +13,7 @@ from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.population import Population
 from ding_lite.evolution.search import Search, integer, log_uniform
 from ding_lite.evolution.tournament import Tournament
+from ding_lite.nest import leaves
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.networks.conv import CONVS
@@ -34,15 +34,8 @@ def judge(population: Population, *, best: int = 0) -> None:
 
 
 def states_equal(one: Any, two: Any) -> bool:
-    if isinstance(one, dict):
-        return one.keys() == two.keys() and all(states_equal(one[k], two[k]) for k in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(two) and all(map(states_equal, one, two))
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, torch.as_tensor(two))
-    if isinstance(one, np.ndarray):
-        return bool(np.array_equal(one, two))
-    return bool(one == two)
+    left, right = dict(leaves(one)), dict(leaves(two))
+    return left.keys() == right.keys() and all(np.array_equal(left[k], right[k]) for k in left)
 
 
 def test_agents_differ_in_weights_and_hyperparameters(spec: EnvSpec, search: Search) -> None:

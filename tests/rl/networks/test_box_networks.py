@@ -1,6 +1,7 @@
 """DDPG, TD3 and SAC with networks and optimisers of users."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -172,20 +173,27 @@ class OfBytes(nn.Module):
         return self.head(torch.cat((features, *others), dim=1))
 
 
+@pytest.mark.parametrize("num_joints", [0, 3])
 @EVERY_KIND
-def test_networks_for_images_get_bytes(kind):
-    actor = OfBytes(0, 2) if kind == "sac" else nn.Sequential(OfBytes(0, 1), nn.Tanh())
-    policy = make(kind, PICTURES, actor=actor, critic=OfBytes(1, 1))
-    rng = np.random.default_rng(0)
-    drawn = batch(0, spec=PICTURES)
-    screens = rng.integers(0, 256, (2, 32, 3, 10, 10), dtype=np.uint8)
-    drawn = replace(drawn, obs=torch.from_numpy(screens[0]), next_obs=torch.from_numpy(screens[1]))
+def test_networks_get_bytes_and_the_parts_of_an_observation(kind, num_joints):
+    rng, spec = np.random.default_rng(0), PICTURES
+    parts: Any = rng.integers(0, 256, (32, 3, 10, 10), dtype=np.uint8)
+    if num_joints:
+        space = Dict(camera=PICTURES.obs_space, joints=Box(-1.0, 1.0, (3,)))
+        spec = replace(PICTURES, obs_space=space)
+        parts = {"camera": parts, "joints": rng.random((32, 3), dtype=np.float32)}
+    of_bytes = OfBytes(num_joints, 2 if kind == "sac" else 1)
+    actor = of_bytes if kind == "sac" else nn.Sequential(of_bytes, nn.Tanh())
+    policy = make(kind, spec, actor=actor, critic=OfBytes(num_joints + 1, 1))
+    obs = torch.from_numpy(spec.pack(parts))
+    drawn = replace(batch(0, spec=PICTURES), obs=obs, next_obs=obs.flip(0))
     for _ in range(2):
         assert np.isfinite(policy.learn(drawn)["loss"])
-    assert policy.act(screens[0]).shape == (32, 1)
-    assert policy.module(drawn.obs).shape == (32, 1)
-    half = KINDS[kind](PICTURES, critic=OfBytes(1, 1))  # with a built-in actor
-    assert np.isfinite(half.learn(drawn)["loss"])
+    found = policy.module.eval()(spec.unpack(obs)).detach()
+    np.testing.assert_allclose(found, policy.act(parts, explore=False), rtol=1e-5, atol=1e-6)
+    if not num_joints:
+        half = KINDS[kind](PICTURES, critic=OfBytes(1, 1))  # with a built-in actor
+        assert np.isfinite(half.learn(drawn)["loss"])
 
 
 @EVERY_KIND
@@ -250,24 +258,6 @@ def test_states_of_other_networks_are_refused_and_change_nothing(kind):
     with pytest.raises(ShapeError, match="no tensor 'more'"):
         policy.load_state_dict(broken)
     torch.testing.assert_close(policy.state_dict(), after, rtol=0, atol=0)
-
-
-@EVERY_KIND
-def test_networks_get_the_parts_of_an_observation(kind):
-    space = Dict(camera=PICTURES.obs_space, joints=Box(-1.0, 1.0, (3,)))
-    spec = replace(PICTURES, obs_space=space)
-    actor = OfBytes(3, 2) if kind == "sac" else nn.Sequential(OfBytes(3, 1), nn.Tanh())
-    policy = make(kind, spec, actor=actor, critic=OfBytes(4, 1))
-    rng = np.random.default_rng(0)
-    camera = rng.integers(0, 256, (32, 3, 10, 10), dtype=np.uint8)
-    parts = {"camera": camera, "joints": rng.random((32, 3), dtype=np.float32)}
-    obs = torch.from_numpy(spec.pack(parts))
-    drawn = replace(batch(0, spec=PICTURES), obs=obs, next_obs=obs)
-    for _ in range(2):
-        assert np.isfinite(policy.learn(drawn)["loss"])
-    found = policy.module.eval()({name: torch.from_numpy(part) for name, part in parts.items()})
-    action = policy.act(parts, explore=False)
-    np.testing.assert_allclose(found.detach(), action, rtol=1e-5, atol=1e-6)
 
 
 @EVERY_KIND

@@ -103,7 +103,8 @@ class Plain(TorchPolicy[TorchPolicyConfig]):
 
     def loss(self, batch: Any) -> Any:
         found = self.net(batch.obs).gather(1, batch.action[:, None])[:, 0]
-        return (found - batch.reward - self.target(batch.next_obs).amax(1)) ** 2, {}
+        error = found - batch.reward - self.target(batch.next_obs).amax(1)
+        return error**2, {"td_error": error}
 
 
 class PlainRollout(TorchRolloutPolicy[TorchPolicyConfig]):
@@ -419,7 +420,9 @@ def test_gradients_that_would_leave_running_means_behind_are_refused(name: str) 
     check_equal(policy.weights(), before)
 
 
-@pytest.mark.parametrize("name", ["dqn", "dueling dqn", "ddpg", "td3 normalized", "sac"])
+@pytest.mark.parametrize(
+    "name", ["dqn", "dueling dqn", "ddpg", "td3 normalized", "sac", "own algorithm"]
+)
 def test_errors_without_learning_are_those_that_an_update_reports(name: str) -> None:
     policy = make(name)
     for seed in range(3):
