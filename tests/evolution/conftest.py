@@ -64,6 +64,9 @@ def computes(agent: Agent) -> list[Any]:
     rng = np.random.default_rng(0)
     obs = draw_obs(rng, policy.spec, (20,))
     tensor = torch.from_numpy(obs)
+    if hasattr(policy, "computes"):
+        found: list[Any] = policy.computes(tensor)
+        return found
     if isinstance(policy, ActorCriticPolicy):
         return [policy.values(obs), policy._net.act(policy._seen(obs))]
     if isinstance(policy, DQN):

@@ -66,6 +66,46 @@ class GrowingActor(GrowingLayers):
         return torch.tanh(super().forward(*inputs))
 
 
+class GrowingQ(TorchPolicy[TorchPolicyConfig]):
+    """DQN with a network that grows and a part that does not, both followed by targets."""
+
+    def build(self) -> None:
+        self.torso, self.head = nn.Linear(4, 4), GrowingLayers(4, 2)
+        self.again, self.scale = self.head, nn.Parameter(torch.ones(()))
+        self.old_torso = self.follow(self.torso, tau=0.1)
+        self.old_head = self.follow(self.head, tau=0.5, every=2)
+
+    def choose(self, obs: torch.Tensor, explore: bool) -> torch.Tensor:
+        actions: torch.Tensor = self.again(self.torso(obs)).argmax(-1)
+        return actions
+
+    def loss(self, batch: Any) -> Any:
+        q = self.scale * self.head(self.torso(batch.obs))
+        with torch.no_grad():
+            goal = batch.reward + self.old_head(self.old_torso(batch.next_obs)).amax(1)
+        return (q.gather(1, batch.action[:, None])[:, 0] - goal) ** 2, {}
+
+    def computes(self, obs: torch.Tensor) -> list[np.ndarray[Any, Any]]:
+        pairs = (self.torso, self.again), (self.old_torso, self.old_head)
+        return [head(torso(obs)).numpy() for torso, head in pairs]
+
+
+class MemoryNet(nn.Module):
+    state_size = 3
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.net = GrowingLayers(4, 2, width)
+
+    def forward(self, obs: torch.Tensor, state: torch.Tensor) -> Any:
+        return self.net(obs) + state[:, :2], 0.5 * state + 1.0
+
+    def grow(self, rng: np.random.Generator) -> nn.Module:
+        new = MemoryNet()
+        new.net = self.net.grow(rng) or self.net  # type: ignore[assignment]
+        return new
+
+
 def growing(_: EnvSpec) -> nn.Module:
     return GrowingLayers(4, 2)
 
@@ -81,6 +121,8 @@ KINDS: dict[str, Any] = {
     "ddpg": (DDPG, PENDULUM, {"actor": lambda _: GrowingActor(3, 1)}),
     "twin critics": (TD3, PENDULUM, {"critic": GrowingLayers(4, 1)}),
     "both critics": (TD3, PENDULUM, {"critic": lambda _: GrowingLayers(4, 2)}),
+    "own algorithm": (GrowingQ, CARTPOLE, {}),
+    "memory": (R2D2, CARTPOLE, {"network": lambda _: MemoryNet()}),
     "soft": (SAC, PENDULUM, {"actor": GrowingLayers(3, 2), "critic": GrowingLayers(4, 1)}),
 }
 
@@ -244,92 +286,15 @@ class FrozenTorso(TorchPolicy[TorchPolicyConfig]):
         return self.net(batch.obs).mean(1), {}
 
 
-class GrowingQ(TorchPolicy[TorchPolicyConfig]):
-    """DQN with a network that grows and a part that does not, both followed by targets."""
-
-    def build(self) -> None:
-        self.torso, self.head = nn.Linear(4, 4), GrowingLayers(4, 2)
-        self.again, self.scale = self.head, nn.Parameter(torch.ones(()))
-        self.old_torso = self.follow(self.torso, tau=0.1)
-        self.old_head = self.follow(self.head, tau=0.5, every=2)
-
-    def choose(self, obs: torch.Tensor, explore: bool) -> torch.Tensor:
-        actions: torch.Tensor = self.again(self.torso(obs)).argmax(-1)
-        return actions
-
-    def loss(self, batch: Any) -> Any:
-        q = self.scale * self.head(self.torso(batch.obs))
-        with torch.no_grad():
-            goal = batch.reward + self.old_head(self.old_torso(batch.next_obs)).amax(1)
-        return (q.gather(1, batch.action[:, None])[:, 0] - goal) ** 2, {}
-
-    def computes(self) -> list[np.ndarray[Any, Any]]:
-        obs = torch.from_numpy(np.random.default_rng(3).normal(size=(20, 4)).astype(np.float32))
-        pairs = (self.torso, self.again), (self.old_torso, self.old_head)
-        with torch.no_grad():
-            return [head(torso(obs)).numpy() for torso, head in pairs]
-
-
-class MemoryNet(nn.Module):
-    state_size = 3
-
-    def __init__(self, width: int = 8) -> None:
-        super().__init__()
-        self.net = GrowingLayers(4, 2, width)
-
-    def forward(self, obs: torch.Tensor, state: torch.Tensor) -> Any:
-        return self.net(obs) + state[:, :2], 0.5 * state + 1.0
-
-    def grow(self, rng: np.random.Generator) -> nn.Module:
-        new = MemoryNet()
-        new.net = self.net.grow(rng) or self.net  # type: ignore[assignment]
-        return new
-
-
-def test_networks_of_a_torch_policy_grow_with_their_targets() -> None:
-    agent = Agent(GrowingQ(CARTPOLE))
-    for update in range(5):
-        agent.learn(some_transitions(CARTPOLE, 16, seed=update))
-    policy: Any = agent.policy
-    before, old = policy.computes(), policy.state_dict()
-    mutation = only("architecture")
-    mutation.check(policy)
-    assert all(mutation.mutate(agent).startswith("parameters ") for _ in range(2))
+def test_networks_of_a_torch_policy_grow_and_keep_the_moments_of_the_others() -> None:
+    agent = learned("own algorithm")
+    old = agent.policy.state_dict()
+    only("architecture").mutate(agent)
     grown: Any = agent.policy
     assert grown.again is grown.head
-    assert grown.head.first.out_features > 9
-    for found, expected in zip(grown.computes(), before, strict=True):
-        np.testing.assert_allclose(found, expected, atol=1e-6)
-    new = grown.state_dict()
-    assert new["train_iter"] == old["train_iter"] == 5
-    assert new["adam"]["num_updates"] == old["adam"]["num_updates"]
-    kept = slice(1 + 4 * 4 + 4)  # of `scale` and the part that does not grow
+    kept, new = slice(1 + 4 * 4 + 4), grown.state_dict()  # `scale` and the part that stays
     assert torch.equal(new["adam"]["mean"][kept], old["adam"]["mean"][kept])
     assert new["adam"]["mean"][kept].all()
-
-    other, heir = Agent(GrowingQ(CARTPOLE)), Agent(GrowingQ(CARTPOLE))
-    other.load_state_dict(agent.state_dict())
-    heir.inherit(agent, seed=1)
-    for one in (agent, agent.clone(), other, heir):
-        for update in range(3):
-            one.learn(some_transitions(CARTPOLE, 16, seed=update))
-        for found, expected in zip(one.policy.computes(), grown.computes(), strict=True):  # type: ignore[attr-defined]
-            np.testing.assert_array_equal(found, expected)
-    assert np.abs(grown.computes()[1] - before[1]).max() > 1e-5
-    other.load_state_dict(Agent(GrowingQ(CARTPOLE)).state_dict())
-    assert growth_seeds(other.policy) == ()
-
-
-def test_an_own_network_of_r2d2_grows() -> None:
-    agent = Agent(R2D2(CARTPOLE, network=lambda _: MemoryNet()))
-    policy: Any = agent.policy
-    obs, state = torch.ones(5, 4), torch.ones(5, 3)
-    before = policy.module(obs, state)
-    assert only("architecture").mutate(agent).startswith("parameters ")
-    new: Any = agent.policy
-    for net in (new.module, new.target):
-        for found, expected in zip(net(obs, state), before, strict=True):
-            torch.testing.assert_close(found, expected)
 
 
 def test_networks_of_a_torch_policy_that_share_or_hide_layers_stay_as_they_are() -> None:
