@@ -15,7 +15,7 @@ from ding_lite.errors import ConfigError
 from ding_lite.rl.formulas.box_updates import Networks
 from ding_lite.rl.networks.action_values import ActionValues, Critics
 from ding_lite.rl.networks.box_actors import ActorBody, BoxActor, GreedyActor, MLPBody, OwnActor
-from ding_lite.rl.networks.conv import torso_for
+from ding_lite.rl.networks.conv import Conv, torso_for
 from ding_lite.rl.networks.image_networks import ImageActor, ImageCritics
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import one_member
@@ -76,25 +76,12 @@ class BoxNetworks(Networks[ActorT]):
         self._modules: dict[str, nn.Module] = {}
         if spec.is_image and spec.packing is None:
             convs = torso_for(settings.images, spec.obs_shape, env_id=spec.env_id)
-            actor = actor or (
-                lambda spec: ImageActor(
-                    spec.obs_shape,
-                    convs,
-                    settings.hidden,
-                    self._num_outputs,
-                    activation=self._activation,
-                    squashes=form.actor_type.outputs_per_action == 1,
-                )
-            )
+            sizes = spec.obs_shape, convs, settings.hidden
+            squashes = form.actor_type.outputs_per_action == 1
+            counts: Any = {"num_actions": self._num_actions, "num_critics": form.num_critics}
+            actor = actor or (lambda _: self._actor_module(*sizes, squashes=squashes))
             critic = critic or (
-                lambda spec: ImageCritics(
-                    spec.obs_shape,
-                    convs,
-                    settings.hidden,
-                    num_actions=self._num_actions,
-                    num_critics=form.num_critics,
-                    activation=self._activation,
-                )
+                lambda _: ImageCritics(*sizes, **counts, activation=self._activation)
             )
         if critic is not None:
             self._modules["critics."] = made_critics(
@@ -156,6 +143,12 @@ class BoxNetworks(Networks[ActorT]):
     def _num_outputs(self) -> int:
         return self._form.actor_type.outputs_per_action * self._num_actions
 
+    def _actor_module(
+        self, shape: Sequence[int], convs: Sequence[Conv], hidden: Sequence[int], *, squashes: bool
+    ) -> ImageActor:
+        how: Any = {"activation": self._activation, "squashes": squashes}
+        return ImageActor(shape, convs, hidden, self._num_outputs, **how)
+
     def _flat_modules(self, modules: Mapping[str, nn.Module], weights: FlatWeights) -> Parts:
         return {
             prefix: FlatModule(
@@ -202,14 +195,7 @@ class BoxNetworks(Networks[ActorT]):
             squashes = self._form.actor_type.outputs_per_action > 1
             return GreedyActor(own.module, self._spec, squashes=squashes)
         with seeded(0, "unused"):
-            module = ImageActor(
-                self._sizes[:1],
-                (),
-                self._sizes[1:],
-                self._num_outputs,
-                activation=self._activation,
-                squashes=False,
-            )
+            module = self._actor_module(self._sizes[:1], (), self._sizes[1:], squashes=False)
         bind(module, self.weights.part("actor."), self.grads.part("actor."))
         return GreedyActor(module, self._spec, squashes=True)
 

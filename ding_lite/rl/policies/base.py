@@ -21,6 +21,7 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import as_config, finite, inside, one_of, positive, whole
 
 ConfigT = TypeVar("ConfigT")
+_OF_SEVERAL = "PPO, A2C or IMPALA, which make several choices at once"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
     if spec.num_actions is None:
         several = isinstance(spec.action_space, MultiDiscrete | MultiBinary)
         advice = (
-            "Take PPO, A2C or IMPALA, which make several choices at once"
+            f"Take {_OF_SEVERAL}"
             if several
             else "Take SAC or TD3, which give numbers, or PPO, which gives both"
             if cast(Box, spec.action_space).is_bounded()
@@ -111,16 +112,14 @@ class BoxActions:
 
     def __init__(self, spec: EnvSpec, *, policy: str) -> None:
         space = spec.action_space
-        if isinstance(space, MultiDiscrete | MultiBinary):
-            raise ConfigError(
-                f"{policy} gives numbers within bounds, but {spec.env_id} has the action space "
-                f"{space}. Take PPO, A2C or IMPALA, which make several choices at once."
-            )
         if not isinstance(space, Box) or not np.issubdtype(space.dtype, np.floating):
+            advice = (
+                "an environment with Box actions of floats, or a policy for choices such as DQN"
+            )
+            several = isinstance(space, MultiDiscrete | MultiBinary)
             raise ConfigError(
                 f"{policy} gives numbers within bounds, but {spec.env_id} has the action space "
-                f"{space}. Take an environment with Box actions of floats, or a policy for "
-                f"choices such as DQN."
+                f"{space}. Take {_OF_SEVERAL if several else advice}."
             )
         if not space.is_bounded():
             raise ConfigError(
