@@ -168,6 +168,24 @@ def check_numbers_of_updates(
     assert_same(together, alone)
 
 
+def check_a_fault(together: Sequence[Any], alone: Sequence[Any]) -> None:
+    """Hold updates, in which the second policy has a fault, against those of the others alone."""
+    num, update = len(together), f"{type(alone[0]).__name__}'s update 1 is"
+    batches = [some_transitions(together[0].spec, num * 64, seed=seed) for seed in range(4)]
+    left = iter(batches)
+    outcomes = make_stack(together[0], num).learn(
+        together, [64] * num, [4] * num, lambda _: next(left)
+    )
+    assert outcomes[1].updates == 0
+    assert update in str(outcomes[1].fault)
+    others = [row for row in range(num) if row != 1]
+    for row in others:
+        assert outcomes[row].fault is None
+        for batch in batches:
+            alone[row].learn(part(batch, 64 * row, 64))
+    assert_same(*([policies[row] for row in others] for policies in (together, alone)))
+
+
 def given(batch: Transitions, count: int) -> Transitions:
     """Sample these transitions, like a replay."""
     assert len(batch) == count

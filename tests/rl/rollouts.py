@@ -10,7 +10,16 @@ from gymnasium.spaces import Dict
 
 import ding_lite.testing.probes  # noqa: F401 registers the environments
 from ding_lite import Task, middleware as mw
-from ding_lite.rl import ActorCritic, Rollout, Sequences, Transitions, make_envs, mean_return
+from ding_lite.rl import (
+    ActorCritic,
+    NStep,
+    ReplayBuffer,
+    Rollout,
+    Sequences,
+    Transitions,
+    make_envs,
+    mean_return,
+)
 from ding_lite.rl.batch import PrioritizedTransitions
 from ding_lite.rl.protocols import LearnsFromSequences
 
@@ -53,6 +62,17 @@ def lesson(policy, seed, *, size=16):
         no = np.zeros((4, 5), np.bool_)
         return Sequences(obs, action, reward, no, no, ~no, burn_in=2, state=state)
     return draw_batch(seed, spec=spec, size=size)
+
+
+def learn_from_random_actions(policy, envs, *, updates, size=64, steps=120):
+    """Let a policy learn from random actions in an environment; return it."""
+    replay = ReplayBuffer(envs.spec, capacity=2_000)
+    n_steps = NStep(policy.n_step, policy.config.gamma, envs.num_envs)
+    for _ in range(steps):
+        replay.add(n_steps(envs.step(envs.random_actions())))
+    for _ in range(updates):
+        policy.learn(replay.sample(size))
+    return policy
 
 
 def recalled(policy, *, unroll, steps):

@@ -12,11 +12,12 @@ from gymnasium.spaces import Box, Dict
 from torch.nn import functional as F
 
 from ding_lite.errors import ConfigError
-from ding_lite.rl import NStep, ReplayBuffer, make_envs
+from ding_lite.rl import make_envs
 from ding_lite.rl.networks.conv import CONVS, Conv
 from ding_lite.rl.networks.image_networks import ImageActor, ImageCritics
 from ding_lite.testing.probes import BEST_NUMBER, AsImage
 from tests.rl.policies.test_box_policy import EVERY_KIND, PICTURES, make
+from tests.rl.rollouts import learn_from_random_actions
 
 SHAPE = PICTURES.obs_shape
 
@@ -72,12 +73,7 @@ def trained(kind: str, *, updates: int) -> Any:
         settings |= {"alpha": 1e-3, "learn_alpha": False}
     envs = make_envs("probe/RightActionForObs-v1", 8, seed=0, wrappers=[AsImage])
     policy = make(kind, envs.spec, gamma=0.9, target_tau=0.05, **settings)
-    replay, n_steps = ReplayBuffer(envs.spec, capacity=2_000), NStep(1, 0.9, 8)
-    for _ in range(60):
-        replay.add(n_steps(envs.step(envs.random_actions())))
-    for _ in range(updates):
-        policy.learn(replay.sample(32))
-    return policy
+    return learn_from_random_actions(policy, envs, updates=updates, size=32, steps=60)
 
 
 def picture(obs: float) -> np.ndarray:

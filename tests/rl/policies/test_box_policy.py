@@ -16,8 +16,6 @@ from ding_lite.rl import (
     SAC,
     TD3,
     EnvSpec,
-    NStep,
-    ReplayBuffer,
     Transitions,
     make_envs,
 )
@@ -27,7 +25,7 @@ from ding_lite.rl.seeding import set_rng_state
 from ding_lite.testing.probes import BEST_NUMBER
 from tests.rl.probes import Aim, f32
 from tests.rl.reference_box import PlainDDPG, PlainSAC, PlainTD3
-from tests.rl.rollouts import draw_batch, draw_prioritized
+from tests.rl.rollouts import draw_batch, draw_prioritized, learn_from_random_actions
 
 KINDS: dict[str, Any] = {"ddpg": DDPG, "td3": TD3, "sac": SAC}
 PLAIN: dict[str, Any] = {"ddpg": PlainDDPG, "td3": PlainTD3, "sac": PlainSAC}
@@ -59,12 +57,7 @@ def learn_in(kind, env_id, *, gamma, n_step=1, updates=300):
         settings |= {"alpha": 1e-3, "learn_alpha": False}
     envs = make_envs(env_id, 8, seed=0)
     policy = make(kind, envs.spec, gamma=gamma, n_step=n_step, **settings)
-    replay, n_steps = ReplayBuffer(envs.spec, capacity=2_000), NStep(n_step, gamma, 8)
-    for _ in range(120):
-        replay.add(n_steps(envs.step(envs.random_actions())))
-    for _ in range(updates):
-        policy.learn(replay.sample(64))
-    return policy
+    return learn_from_random_actions(policy, envs, updates=updates)
 
 
 def value(policy, obs, action=0.0):

@@ -13,8 +13,6 @@ from ding_lite.rl import (
     DQN,
     DQNConfig,
     EnvSpec,
-    NStep,
-    ReplayBuffer,
     Transitions,
     make_envs,
 )
@@ -22,7 +20,7 @@ from ding_lite.rl.batch import PrioritizedTransitions, to_numpy
 from ding_lite.rl.networks.conv import CONVS
 from ding_lite.testing.probes import AsImage
 from tests.rl import reference
-from tests.rl.rollouts import draw_batch, draw_prioritized
+from tests.rl.rollouts import draw_batch, draw_prioritized, learn_from_random_actions
 
 CARTPOLE = make_envs("CartPole-v1", 1).spec
 SCREEN = EnvSpec(
@@ -36,13 +34,7 @@ def learn_in(env_id, *, gamma, n_step=1, updates=400, size=64, lr=1e-2, wrappers
     """Train a small DQN on random actions in an environment."""
     config = DQNConfig(lr=lr, gamma=gamma, n_step=n_step, hidden=(32,), target_tau=0.05, **settings)
     envs = make_envs(env_id, 8, seed=0, wrappers=wrappers)
-    policy, replay = DQN(envs.spec, config), ReplayBuffer(envs.spec, capacity=2_000)
-    n_steps = NStep(n_step, gamma, 8)
-    for _ in range(120):
-        replay.add(n_steps(envs.step(policy.act(envs.obs, epsilon=1.0))))
-    for _ in range(updates):
-        policy.learn(replay.sample(size))
-    return policy
+    return learn_from_random_actions(DQN(envs.spec, config), envs, updates=updates, size=size)
 
 
 def values(policy, obs):
