@@ -9,8 +9,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from torch import nn
 
-from ding_lite.errors import ConfigError, NonFiniteError, ShapeError
-from ding_lite.nest import leaves
+from ding_lite.errors import ConfigError, ShapeError
 from ding_lite.rl import (
     DQN,
     DQNConfig,
@@ -119,7 +118,7 @@ class Silent(PlainDQN):
 
 
 @pytest.mark.parametrize("limit", [None, 0.1])
-def test_updates_on_tensors_are_those_of_a_cpu_and_skip_what_is_not_finite(limit, monkeypatch):
+def test_updates_on_tensors_are_those_of_a_cpu(limit, monkeypatch):
     one = make(max_grad_norm=limit)
     expected = [one.learn(prioritized(seed)) for seed in range(3)]
     monkeypatch.setattr(host_or_device, "is_host", lambda _: False)
@@ -129,14 +128,6 @@ def test_updates_on_tensors_are_those_of_a_cpu_and_skip_what_is_not_finite(limit
         assert found.keys() == metrics.keys()
         for name, value in metrics.items():
             np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5)
-    state = other.state_dict()
-    bad = batch(3)
-    bad.reward[0] = torch.nan
-    with pytest.raises(NonFiniteError, match="an update up to 4 of PlainDQN is nan"):
-        other.learn(bad)["q_mean"]
-    for part in ("weights", "targets", "adam"):
-        before, after = (dict(leaves(each[part])) for each in (state, other.state_dict()))
-        torch.testing.assert_close(before, after, rtol=0, atol=0)
 
 
 def test_frozen_networks_pass_gradients_on():
