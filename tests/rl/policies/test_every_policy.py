@@ -30,6 +30,7 @@ from ding_lite.rl import (
     DQNConfig,
     EnvSpec,
     IMPALAConfig,
+    Memory,
     Policy,
     PPOConfig,
     R2D2Config,
@@ -464,6 +465,20 @@ def test_an_update_on_a_device_that_is_not_finite_is_left_out_and_named_when_it_
     policy.reduce_gradient = lambda _: pytest.fail("others took its gradient")
     with pytest.raises(NonFiniteError):
         policy.learn(poisoned)
+
+
+@EVERY_POLICY
+def test_a_memory_that_is_missing_or_superfluous_is_refused(name: str) -> None:
+    policy = make(name)
+    if isinstance(policy, DQN | DDPG | SAC):
+        return
+    obs = draw_obs(np.random.default_rng(0), policy.spec, (9,))
+    for method in ("act", "explore", "values") if policy.state_size else ("act",):
+        memory = {} if policy.state_size else {"memory": Memory(9, 1)}
+        told = "has memory: give `memory=`" if policy.state_size else "has no memory: leave it out"
+        with pytest.raises(ConfigError, match=rf"{type(policy).__name__} {told}"):
+            getattr(policy, method, policy.act)(obs, **memory)
+    assert (policy.make_memory(2) is None) == (not policy.state_size)
 
 
 OF_ROLLOUTS: dict[str, Any] = {

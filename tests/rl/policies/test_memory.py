@@ -224,19 +224,6 @@ def envs_spec():
     return make_envs("probe/Recall-v0", 1).spec
 
 
-def test_a_memory_that_is_missing_or_superfluous_is_refused():
-    obs = np.zeros((2, 4), dtype=np.float32)
-    policy, without = make("PPO"), PPO(CARTPOLE)
-    for call in (policy.act, policy.explore, policy.values):
-        with pytest.raises(ConfigError, match="PPO has memory: give `memory=`"):
-            call(obs)
-    assert without.make_memory(2) is None
-    with pytest.raises(ConfigError, match="PPO has no memory: leave it out"):
-        without.act(obs, memory=policy.make_memory(2))
-    with pytest.raises(ShapeError, match=r"`state` of a rollout has shape \(\)"):
-        policy.learn([draw_rollout(0, CARTPOLE)])
-
-
 def test_settings_and_modules_that_do_not_fit_are_refused():
     with pytest.raises(ConfigError, match="Leave `memory` out"):
         A2C(CARTPOLE, A2CConfig(memory="gru"), network=Leaky)
@@ -247,6 +234,8 @@ def test_settings_and_modules_that_do_not_fit_are_refused():
 
     with pytest.raises(ShapeError, match=r"float32 \(2, 5\) was expected"):
         A2C(CARTPOLE, network=Forgets)
+    with pytest.raises(ShapeError, match=r"`state` of a rollout has shape \(\)"):
+        make("PPO").learn([draw_rollout(0, CARTPOLE)])
 
 
 @pytest.mark.parametrize(

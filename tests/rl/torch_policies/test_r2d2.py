@@ -195,8 +195,6 @@ def test_it_acts_by_its_memory():
     random = policy.act(np.repeat(obs, 100, axis=0), epsilon=1.0, memory=policy.make_memory(300))
     assert 100 < random.sum() < 200
     assert policy.env_step == 300
-    with pytest.raises(ConfigError, match=r"R2D2 has memory: give `memory=`"):
-        policy.act(obs)
 
 
 def test_forbidden_actions_are_neither_chosen_nor_valued():

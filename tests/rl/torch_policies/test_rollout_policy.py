@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributions import Categorical
 
 from ding_lite import Task, middleware as mw
-from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.errors import ShapeError
 from ding_lite.rl import (
     ActorCritic,
     TensorRollout,
@@ -120,16 +120,6 @@ def test_next_values_and_advantages_are_those_of_arrays():
         atol=1e-5,
     )
     assert endless.n_step == 1
-
-
-def test_a_memory_is_asked_for_and_refused_by_name():
-    obs = np.zeros((2, 1), dtype=np.float32)
-    with pytest.raises(ConfigError, match="Remembers has memory: give `memory=`"):
-        make(Remembers).act(obs)
-    memory = make(Remembers).make_memory(2)
-    with pytest.raises(ConfigError, match="Reinforce has no memory: leave it out"):
-        make(Reinforce).act(obs, memory=memory)
-    assert make(Reinforce).make_memory(2) is None
 
 
 def test_log_probs_of_another_shape_are_refused():
