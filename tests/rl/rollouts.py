@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from gymnasium.spaces import Dict
+from gymnasium.spaces import Box, Dict, Discrete
 
 import ding_lite.testing.probes  # noqa: F401 registers the environments
 from ding_lite import Task, middleware as mw
 from ding_lite.rl import (
     ActorCritic,
+    EnvSpec,
     NStep,
     ReplayBuffer,
     Rollout,
@@ -22,6 +23,11 @@ from ding_lite.rl import (
 )
 from ding_lite.rl.batch import PrioritizedTransitions
 from ding_lite.rl.protocols import LearnsFromSequences
+
+CARTPOLE, PENDULUM = (make_envs(name, 1).spec for name in ("CartPole-v1", "Pendulum-v1"))
+SCREEN = EnvSpec(
+    env_id="x", obs_space=Box(0, 255, (12, 12, 3), dtype=np.uint8), action_space=Discrete(2)
+)
 
 
 def draw_batch(seed, *, spec, size=32):

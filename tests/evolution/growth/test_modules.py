@@ -19,11 +19,11 @@ from ding_lite.evolution.population import Population
 from ding_lite.evolution.search import Search
 from ding_lite.evolution.tournament import Tournament
 from ding_lite.nest import leaves
-from ding_lite.rl import A2C, DDPG, PPO, R2D2, SAC, TD3, TorchPolicy, TorchPolicyConfig, make_envs
+from ding_lite.rl import A2C, DDPG, PPO, R2D2, SAC, TD3, TorchPolicy, TorchPolicyConfig
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.spec import EnvSpec
 from tests.evolution.conftest import assert_close, computes, only, some_transitions
-from tests.rl.rollouts import lesson
+from tests.rl.rollouts import CARTPOLE, PENDULUM, lesson
 
 
 class GrowingLayers(nn.Module):
@@ -110,8 +110,6 @@ def growing(_: EnvSpec) -> nn.Module:
     return GrowingLayers(4, 2)
 
 
-PENDULUM = make_envs("Pendulum-v1", 1).spec
-CARTPOLE = make_envs("CartPole-v1", 1).spec
 KINDS: dict[str, Any] = {
     "dqn": (DQN, CARTPOLE, {"network": growing}),
     "shared": (PPO, CARTPOLE, {"network": lambda _: GrowingBoth(4, 3)}),

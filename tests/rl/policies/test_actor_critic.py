@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box
 
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.middleware.rollout import CollectRollout
@@ -20,13 +20,8 @@ from ding_lite.rl.seeding import make_rng, set_rng_state
 from ding_lite.runtime.context import Context
 from ding_lite.testing.probes import BEST_NUMBER, AsImage
 from tests.rl.reference_actor_critic import PlainA2C, PlainIMPALA, PlainPPO
-from tests.rl.rollouts import draw_obs, draw_rollout
+from tests.rl.rollouts import CARTPOLE, PENDULUM, SCREEN, draw_obs, draw_rollout
 
-CARTPOLE = make_envs("CartPole-v1", 1).spec
-PENDULUM = make_envs("Pendulum-v1", 1).spec
-SCREEN = EnvSpec(
-    env_id="x", obs_space=Box(0, 255, (10, 10, 3), dtype=np.uint8), action_space=Discrete(3)
-)
 LOW, HIGH = (np.array(end, np.float32) for end in ([-1.0, 0.0, -np.inf], [3.0, 0.5, np.inf]))
 ARM = EnvSpec(
     env_id="arm", obs_space=Box(-1.0, 1.0, (3,)), action_space=Box(LOW, HIGH, dtype=np.float32)

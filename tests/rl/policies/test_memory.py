@@ -21,13 +21,8 @@ from ding_lite.rl import (
     make_envs,
 )
 from ding_lite.rl.weights.flat_module import copied
-from tests.rl.rollouts import draw_obs, draw_rollout, recalled
+from tests.rl.rollouts import CARTPOLE, PENDULUM, SCREEN, draw_obs, draw_rollout, recalled
 
-CARTPOLE = make_envs("CartPole-v1", 1).spec
-PENDULUM = make_envs("Pendulum-v1", 1).spec
-SCREEN = EnvSpec(
-    env_id="x", obs_space=Box(0, 255, (12, 12, 3), dtype=np.uint8), action_space=Discrete(2)
-)
 PARTS = EnvSpec(
     env_id="parts",
     obs_space=Dict(at=Box(-1.0, 1.0, (2,)), screen=Box(0, 255, (12, 12, 3), dtype=np.uint8)),

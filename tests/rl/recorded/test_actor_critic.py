@@ -14,16 +14,10 @@ from ding_lite.rl import (
     IMPALA,
     PPO,
     EnvSpec,
-    make_envs,
 )
 from ding_lite.rl.weights.flat_module import copied
-from tests.rl.rollouts import draw_obs, draw_rollout
+from tests.rl.rollouts import CARTPOLE, PENDULUM, SCREEN, draw_obs, draw_rollout
 
-CARTPOLE = make_envs("CartPole-v1", 1).spec
-PENDULUM = make_envs("Pendulum-v1", 1).spec
-SCREEN = EnvSpec(
-    env_id="x", obs_space=Box(0, 255, (12, 12, 3), dtype=np.uint8), action_space=Discrete(2)
-)
 PARTS = EnvSpec(
     env_id="parts",
     obs_space=Dict(at=Discrete(3), speed=Box(-1.0, 1.0, (2,))),

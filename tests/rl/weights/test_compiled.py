@@ -31,16 +31,14 @@ from ding_lite.rl import (
     PPOConfig,
     TorchPolicy,
     TorchPolicyConfig,
-    make_envs,
 )
 from ding_lite.rl.networks import activations, layers
 from ding_lite.rl.policies import open_policy
 from ding_lite.rl.weights import compiled, flat
 from ding_lite.rl.weights.compiled import CapturedUpdate
 from tests.rl.policies.test_open_policy import with_dropout
-from tests.rl.rollouts import draw_batch, draw_prioritized, draw_rollout
+from tests.rl.rollouts import CARTPOLE, PENDULUM, draw_batch, draw_prioritized, draw_rollout
 
-CARTPOLE, PENDULUM = (make_envs(name, 1).spec for name in ("CartPole-v1", "Pendulum-v1"))
 CPU = torch.device("cpu")
 of_cartpole, of_pendulum = (partial(draw_batch, spec=spec, size=6) for spec in (CARTPOLE, PENDULUM))
 
