@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -13,27 +12,14 @@ from torch import Tensor
 
 from ding_lite.evolution.batched_policies import Layout, ReplayStack, StackedTensors
 from ding_lite.rl.batch import NumpyArray, Transitions, to_numpy
-from ding_lite.rl.formulas.box_updates import update_critics
+from ding_lite.rl.formulas.box_updates import Networks, update_critics
 from ding_lite.rl.networks.action_values import Critics, CriticsOfMembers
 from ding_lite.rl.networks.box_actors import BoxActor, MembersBody
-from ding_lite.rl.networks.layers import MLP, Members, names_of
+from ding_lite.rl.networks.layers import MLP, Members, Viewed, names_of
 from ding_lite.rl.policies.base import BoxActions
 from ding_lite.rl.policies.box_policy import BoxPolicy
 
 BoxT = TypeVar("BoxT", bound=BoxPolicy[Any, Any])
-
-
-@dataclass(frozen=True, slots=True)
-class StackedNetworks:
-    """The networks of the first policies of a stack."""
-
-    actor: Any
-    target_actor: Any
-    critics: Critics
-    judges: Critics
-    target_critics: Critics
-    of_members: Members
-    grads_of_members: Members
 
 
 class BoxStack(ReplayStack[BoxT]):
@@ -123,17 +109,17 @@ class BoxStack(ReplayStack[BoxT]):
             noise_GBA[row, : turn.size] = drawn_BA
         return torch.from_numpy(noise_GBA)
 
-    def _make_networks(self, count: int) -> StackedNetworks:
+    def _make_networks(self, count: int) -> Networks[Any]:
         form = self._like.form
         target = self._target if form.has_target_actor else self._weights
-        return StackedNetworks(
+        return Networks(
             actor=self._actor_on(self._weights, count),
             target_actor=self._actor_on(target, count),
             critics=self._critics_on(self._weights, count),
             judges=self._critics_on(self._weights, count, first=form.num_followed),
             target_critics=self._critics_on(self._target, count),
-            of_members=_First(self._weights, count),
-            grads_of_members=_First(self._grads, count),
+            of_members=Viewed(self._weights, lambda t: t[:count]),
+            grads_of_members=Viewed(self._grads, lambda t: t[:count]),
         )
 
     def _actor_on(self, weights: StackedTensors, count: int) -> BoxActor:
@@ -147,7 +133,7 @@ class BoxStack(ReplayStack[BoxT]):
     ) -> Critics:
         *names, head = names_of("critics", len(self._like.config.hidden) + 1)
         networks = [
-            self._layers(_OfCritic(weights, k), _OfCritic(self._grads, k), names, head, count)
+            self._layers(_of_critic(weights, k), _of_critic(self._grads, k), names, head, count)
             for k in range(self._like.form.num_critics)[:first]
         ]
         return CriticsOfMembers(networks, num_actions=self._box.size)
@@ -159,21 +145,6 @@ class BoxStack(ReplayStack[BoxT]):
         return MLP(weights, grads, names, head, activation=activation, first=count)
 
 
-class _First:
-    """The tensors of the first members."""
-
-    def __init__(self, rows: StackedTensors, count: int) -> None:
-        self._rows, self._count = rows, count
-
-    def __getitem__(self, name: str, /) -> Tensor:
-        return self._rows[name][: self._count]
-
-
-class _OfCritic:
-    """The tensors of one critic of each policy."""
-
-    def __init__(self, rows: StackedTensors, index: int) -> None:
-        self._rows, self._index = rows, index
-
-    def __getitem__(self, name: str, /) -> Tensor:
-        return self._rows[name][:, self._index]
+def _of_critic(rows: StackedTensors, index: int) -> Members:
+    """Return the tensors of one critic of each policy."""
+    return Viewed(rows, lambda tensor: tensor[:, index])

@@ -10,12 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.evolution.batched_policies import (
-    Layout,
-    Metrics,
-    ReplayStack,
-    StackedTensors,
-)
+from ding_lite.evolution.batched_policies import Layout, Metrics, ReplayStack, StackedTensors
 from ding_lite.rl.batch import FloatArray, NumpyArray, Transitions
 from ding_lite.rl.formulas.losses import LOSSES
 from ding_lite.rl.formulas.q_learning import Values, evaluate, q_gradient

@@ -31,6 +31,7 @@ from ding_lite.rl.formulas.advantages import Advantages
 from ding_lite.rl.formulas.distributions import Distribution, Gaussian
 from ding_lite.rl.formulas.policy_losses import Settings, Steps
 from ding_lite.rl.formulas.rows import Rows
+from ding_lite.rl.host_or_device import CPU
 from ding_lite.rl.networks.actor_critic import MLPActorCritic
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import MLP, names_of
@@ -49,7 +50,6 @@ from ding_lite.rl.updates.asks import Ask, Descend, Estimate, Forward, Look, See
 from ding_lite.rl.weights.flat_module import copied
 
 AnyPolicy: TypeAlias = ActorCriticPolicy[Any]
-_CPU = torch.device("cpu")
 _OF_LOSS = ("action", "log_prob_B", "advantage_B", "target_B")
 _ROUNDED = 64
 """The number of observations of which only values are computed is a multiple of this: episodes that
@@ -153,7 +153,7 @@ class RolloutStack(Stack[AnyPolicy]):
         flats = [each.policy.flat_weights[0].flat for each in running]
         count = self._take([each.policy for each in running])
         members = self._first(count)
-        settings = Settings([each.policy.config for each in running], _CPU)
+        settings = Settings([each.policy.config for each in running], CPU)
         try:
             while True:
                 self._answer(running, members, settings)

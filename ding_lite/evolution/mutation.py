@@ -19,26 +19,24 @@ from ding_lite.evolution.agent import Agent, made_like
 from ding_lite.evolution.growth.convolutions import (
     ChangeConvs,
     Convs,
-    add_channels,
     add_convolution,
     change_convs,
     grow_kernel,
     is_removable,
-    remove_channels,
     remove_convolution,
+    resize_channels,
     shrink_kernel,
 )
 from ding_lite.evolution.growth.layers import (
     IDENTITIES,
     PolicyTensors,
     deepen,
-    narrow,
+    resize,
     shorten,
-    widen,
 )
 from ding_lite.evolution.growth.modules import grow_policy, has_own_network, shake
 from ding_lite.evolution.growth.parameter_layout import ParameterLayout, layout_of
-from ding_lite.evolution.growth.recurrent import narrow_memory, widen_memory
+from ding_lite.evolution.growth.recurrent import resize_memory
 from ding_lite.evolution.search import LEARN_EVERY, Search, Value
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.policies.open_policy import OpenPolicy
@@ -222,9 +220,8 @@ class Mutation:
         (convs, images), state = layout.images, agent.policy.state_dict()
         tensors, (low, high) = layout.open(state), self._layers
         layer = int(self._rng.integers(len(convs)))
-        conv, (fewest, most) = convs[layer], self._nodes
-        wanted = self._num_nodes[int(self._rng.integers(len(self._num_nodes)))]
-        count = min(wanted, conv.channels - fewest if removes else most - conv.channels)
+        conv = convs[layer]
+        count = self._draw_count(conv.channels, removes=removes)
         is_kernel = bool(self._rng.random() < _KERNEL_PROB)
         change: ChangeConvs
         if is_layer and removes and len(convs) > low and is_removable(conv):
@@ -235,9 +232,8 @@ class Mutation:
             change = shrink_kernel
         elif is_kernel and not removes and conv.kernel + 2 <= _MAX_KERNEL:
             change = grow_kernel
-        elif count > 0:
-            resize = remove_channels if removes else add_channels
-            change = partial(resize, count=count, rng=self._rng)
+        elif count:
+            change = partial(resize_channels, count=count, rng=self._rng)
         else:
             return None
         changed = change_convs(tensors, images, convs, layer, change)
@@ -248,27 +244,30 @@ class Mutation:
         layout, hidden = layout_of(agent.policy), list(agent.config.hidden)
         widths = [*hidden, *([agent.config.memory_size] if layout.memories else [])]
         layer = int(self._rng.integers(len(widths)))
-        wanted = self._num_nodes[int(self._rng.integers(len(self._num_nodes)))]
-        low, high = self._nodes
-        count = min(wanted, widths[layer] - low if removes else high - widths[layer])
-        if count <= 0:
+        count = self._draw_count(widths[layer], removes=removes)
+        if not count:
             return None
 
-        width = widths[layer] + (-count if removes else count)
+        width = widths[layer] + count
         state = agent.policy.state_dict()
         tensors = layout.open(state)
         if layer == len(hidden):
-            resize = narrow_memory if removes else widen_memory
             for memory in layout.memories:
-                resize(tensors, memory, count=count, rng=self._rng)
+                resize_memory(tensors, memory, count=count, rng=self._rng)
             _replace(agent, layout, tensors, state, memory_size=width)
             return f"memory {widths[layer]} -> {width}"
         hidden[layer] = width
         for chain in layout.chains(len(hidden)):
             if chain.has(layer):
-                change = narrow if removes else widen
-                change(tensors, chain, layer - chain.first, count=count, rng=self._rng)
+                resize(tensors, chain, layer - chain.first, count=count, rng=self._rng)
         return _reshape(agent, layout, tensors, state, tuple(hidden))
+
+    def _draw_count(self, width: int, *, removes: bool) -> int:
+        """Draw how many units to add or, below 0, to remove."""
+        wanted = self._num_nodes[int(self._rng.integers(len(self._num_nodes)))]
+        low, high = self._nodes
+        room = width - low if removes else high - width
+        return max(min(wanted, room), 0) * (-1 if removes else 1)
 
     def _mutate_weights(self, agent: Agent) -> str:
         shaken = shake(agent.policy, spread=self._spread, rng=self._rng)

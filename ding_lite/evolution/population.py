@@ -204,10 +204,7 @@ class Population:
             if kind != "none" or parent != agent.place:
                 kind = "copy" if kind == "none" else kind
                 birth = Birth(
-                    id=self._next_id,
-                    parent=ids[parent],
-                    generation=self.generation,
-                    mutation=kind,
+                    id=self._next_id, parent=ids[parent], generation=self.generation, mutation=kind
                 )
                 self._next_id += 1
             agent.begin_generation(birth)

@@ -48,11 +48,7 @@ class Played:
 
 
 def play(
-    policy: Policy,
-    envs: Envs,
-    *,
-    episodes: int | None = None,
-    max_env_steps: int | None = None,
+    policy: Policy, envs: Envs, *, episodes: int | None = None, max_env_steps: int | None = None
 ) -> Played:
     """Play as `mean_return` does, and return the env steps too.
 

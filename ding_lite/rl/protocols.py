@@ -7,13 +7,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 from torch import Tensor
 
-from ding_lite.rl.batch import (
-    FloatArray,
-    NumpyArray,
-    PrioritizedTransitions,
-    Rollout,
-    Transitions,
-)
+from ding_lite.rl.batch import FloatArray, NumpyArray, PrioritizedTransitions, Rollout, Transitions
 from ding_lite.rl.spec import EnvSpec
 
 

@@ -11,11 +11,16 @@ import numpy as np
 import pytest
 import torch
 
+from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.batched import Stack, make_stack
+from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.search import Search, integer, log_uniform
-from ding_lite.rl.batch import NumpyArray, Transitions
+from ding_lite.rl import DQN, R2D2
+from ding_lite.rl.batch import Transitions
 from ding_lite.rl.envs.vector import make_envs
+from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.spec import EnvSpec
+from tests.rl.rollouts import draw_batch, draw_obs
 
 
 @pytest.fixture(scope="session")
@@ -35,24 +40,73 @@ def search() -> Search:
     return Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, 64))
 
 
+Moments = Sequence[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]]
+ONLY: dict[str, Any] = dict.fromkeys(
+    ("none", "architecture", "weights", "activation", "hyperparameters"), 0.0
+)
+
+
+def only(kind: str, search: Search | None = None, **more: Any) -> Mutation:
+    """Make a mutation of one kind."""
+    return Mutation(search, **{**ONLY, kind: 1.0, **more})
+
+
 def some_transitions(spec: EnvSpec, count: int, *, seed: int = 0) -> Transitions:
     """Draw transitions that no environment has made."""
-    rng = np.random.default_rng(seed)
-    if spec.num_actions is None:
-        action: NumpyArray = rng.uniform(-1.0, 1.0, size=(count, *spec.action_shape)).astype(
-            np.float32
-        )
-    else:
-        action = rng.integers(spec.num_actions, size=count)
-    return Transitions(
-        obs=rng.normal(size=(count, *spec.obs_shape)).astype(np.float32),
-        action=action,
-        reward=rng.normal(size=count).astype(np.float32),
-        next_obs=rng.normal(size=(count, *spec.obs_shape)).astype(np.float32),
-        terminated=rng.random(count) < 0.1,
-        truncated=np.zeros(count, dtype=np.bool_),
-        num_steps=rng.integers(1, 4, size=count).astype(np.int32),
-    )
+    drawn: Transitions = draw_batch(seed, spec=spec, size=count)
+    return drawn
+
+
+@torch.no_grad()
+def computes(agent: Agent) -> list[Any]:
+    """Return what each network of an agent computes, targets included."""
+    policy: Any = agent.policy
+    rng = np.random.default_rng(0)
+    obs = draw_obs(rng, policy.spec, (20,))
+    tensor = torch.from_numpy(obs)
+    if hasattr(policy, "computes"):
+        found: list[Any] = policy.computes(tensor)
+        return found
+    if isinstance(policy, ActorCriticPolicy):
+        return [policy.values(obs), policy._net.act(policy._seen(obs))]
+    if isinstance(policy, DQN):
+        target = policy._target_net.forward(policy._inputs(tensor))
+        return [policy.q_values(obs), target.numpy().copy()]
+    if isinstance(policy, R2D2):
+        states = rng.normal(size=(20, 500)).astype(np.float32)  # begin alike in all widths
+        state = torch.from_numpy(states[:, : policy.state_size])
+        return [net(tensor, state)[0].numpy() for net in (policy.net, policy.target)]
+    action, nets = np.zeros((20, *policy.spec.action_shape), np.float32), policy._networks
+    found = [nets.target_critics.forward(tensor, torch.from_numpy(action)[None])]
+    if nets.target_actor is not nets.actor:
+        found.append(nets.target_actor.forward(tensor))
+    targets = [each.numpy().copy() for each in found]
+    return [policy.act(obs, explore=False), policy.q_values(obs, action), *targets]
+
+
+def assert_close(found: Sequence[Any], expected: Sequence[Any], *, atol: float = 1e-5) -> None:
+    torch.testing.assert_close(found, expected, atol=atol, rtol=0.0)
+
+
+def assert_carried(old: Moments, new: Moments) -> int:
+    """Compare moments of Adam before and after growth; return how many tensors have grown.
+
+    Those of old parts stay. First moments of new parts are 0, second ones the mean of the tensor's.
+    """
+    num_grown = 0
+    for (mean, square), (new_mean, new_square) in zip(old, new, strict=True):
+        assert new_mean.keys() == mean.keys()
+        for name, was in mean.items():
+            inside = tuple(slice(size) for size in was.shape)
+            assert torch.equal(new_mean[name][inside], was), name
+            assert torch.equal(new_square[name][inside], square[name]), name
+            is_new = torch.ones_like(new_mean[name], dtype=torch.bool)
+            is_new[inside] = False
+            assert not new_mean[name][is_new].any()
+            usual = square[name].mean().expand(int(is_new.sum()))
+            torch.testing.assert_close(new_square[name][is_new], usual, rtol=1e-5, atol=0.0)
+            num_grown += bool(is_new.any())
+    return num_grown
 
 
 def part(batch: Transitions, start: int, size: int) -> Transitions:
@@ -112,6 +166,24 @@ def check_numbers_of_updates(
         for row, index in enumerate(active):
             alone[index].learn(part(batch, row * largest, sizes[index]))
     assert_same(together, alone)
+
+
+def check_a_fault(together: Sequence[Any], alone: Sequence[Any]) -> None:
+    """Hold updates, in which the second policy has a fault, against those of the others alone."""
+    num, update = len(together), f"{type(alone[0]).__name__}'s update 1 is"
+    batches = [some_transitions(together[0].spec, num * 64, seed=seed) for seed in range(4)]
+    left = iter(batches)
+    outcomes = make_stack(together[0], num).learn(
+        together, [64] * num, [4] * num, lambda _: next(left)
+    )
+    assert outcomes[1].updates == 0
+    assert update in str(outcomes[1].fault)
+    others = [row for row in range(num) if row != 1]
+    for row in others:
+        assert outcomes[row].fault is None
+        for batch in batches:
+            alone[row].learn(part(batch, 64 * row, 64))
+    assert_same(*([policies[row] for row in others] for policies in (together, alone)))
 
 
 def given(batch: Transitions, count: int) -> Transitions:

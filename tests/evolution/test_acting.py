@@ -29,11 +29,7 @@ def agents_of(spec: EnvSpec, hiddens: Sequence[tuple[int, ...]]) -> list[Agent]:
 
 @pytest.mark.parametrize(
     "hiddens",
-    [
-        [(32, 32)] * 6,
-        [(32, 32), (8,), (32, 32), (8,), (16, 16)],
-        [(8,)],
-    ],
+    [[(32, 32)] * 6, [(32, 32), (8,), (32, 32), (8,), (16, 16)], [(8,)]],
     ids=["one shape", "three shapes", "alone"],
 )
 def test_each_agent_acts_as_it_would_alone(

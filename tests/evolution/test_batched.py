@@ -9,18 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.evolution.batched import make_stack, stack_key
+from ding_lite.evolution.batched import stack_key
 from ding_lite.evolution.batched_dqn import DQNStack
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.a2c import A2C
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.spec import EnvSpec
 from tests.evolution.conftest import (
-    assert_same,
+    check_a_fault,
     check_numbers_of_updates,
     check_updates,
-    part,
-    some_transitions,
 )
 
 SHAPE = DQNConfig(hidden=(32, 32), n_step=1)
@@ -79,18 +77,8 @@ def test_a_policy_with_a_fault_stops_and_the_others_go_on(spec: EnvSpec) -> None
         weights, _ = policy.flat_weights
         weights.flat.fill_(1e30)
     broken = together[1].state_dict()
-    batches = [some_transitions(spec, 3 * 64, seed=seed) for seed in range(4)]
-    left = iter(batches)
-    outcomes = make_stack(together[0], 3).learn(together, [64] * 3, [4] * 3, lambda _: next(left))
-
-    assert outcomes[1].updates == 0
-    assert "loss of DQN's update 1 is" in str(outcomes[1].fault)
+    check_a_fault(together, alone)
     assert all(torch.equal(broken["q_net"][n], t) for n, t in together[1].weights().items())
-    for row in (0, 2):
-        assert outcomes[row].fault is None
-        for batch in batches:
-            alone[row].learn(part(batch, 64 * row, 64))
-    assert_same([together[0], together[2]], [alone[0], alone[2]])
 
 
 def test_batched_values_are_those_of_each_policy(spec: EnvSpec) -> None:

@@ -11,15 +11,13 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from torch import Tensor
 
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.agent import Agent, make_agent
 from ding_lite.evolution.growth.layers import IDENTITIES
 from ding_lite.evolution.growth.parameter_layout import layout_of
 from ding_lite.evolution.mutation import Mutation
-from ding_lite.evolution.search import Search, integer, log_uniform
-from ding_lite.rl.batch import FloatArray
+from ding_lite.evolution.search import Search, integer, log_uniform, uniform
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.policies.a2c import A2C, A2CConfig
@@ -29,11 +27,16 @@ from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.policies.sac import SAC, SACConfig
 from ding_lite.rl.policies.td3 import TD3, TD3Config
 from ding_lite.rl.spec import EnvSpec
-from tests.evolution.conftest import some_transitions
-
-ONLY: dict[str, Any] = dict.fromkeys(
-    ("none", "architecture", "weights", "activation", "hyperparameters"), 0.0
+from tests.evolution.conftest import (
+    ONLY,
+    assert_carried,
+    assert_close,
+    computes,
+    only,
+    some_transitions,
 )
+from tests.rl.rollouts import lesson
+
 KINDS: dict[str, tuple[Any, Any]] = {
     "dqn": (DQN, DQNConfig()),
     "dueling dqn": (DQN, DQNConfig(dueling=True)),
@@ -51,13 +54,14 @@ KINDS: dict[str, tuple[Any, Any]] = {
 }
 
 
-def only(kind: str, **more: Any) -> Mutation:
-    """Make a mutation of one kind."""
-    return Mutation(**{**ONLY, kind: 1.0, **more})
-
-
 def make(
-    kind: str, hidden: tuple[int, ...], *, seed: int = 0, updates: int = 3, **more: Any
+    kind: str,
+    hidden: tuple[int, ...],
+    *,
+    seed: int = 0,
+    updates: int = 3,
+    optimizer: Any = None,
+    **more: Any,
 ) -> Agent:
     """Make an agent that has learned a little, so that its optimiser has moments."""
     policy, config = KINDS[kind]
@@ -65,40 +69,11 @@ def make(
     with make_envs(env, 1) as envs:
         spec = envs.spec
     config = dataclasses.replace(config, hidden=hidden, seed=seed, **more)
-    agent = make_agent(policy(spec, config))
+    agent = make_agent(policy(spec, config, optimizer=optimizer))
     if policy in (DQN, DDPG, TD3, SAC):
         for update in range(updates):
             agent.learn(some_transitions(spec, 16, seed=update))
     return agent
-
-
-def computes(agent: Agent) -> list[FloatArray]:
-    """Return the outputs of all networks of an agent, targets included."""
-    spec, policy = agent.spec, agent.policy
-    obs = np.random.default_rng(1).normal(size=(32, *spec.obs_shape)).astype(np.float32)
-    action: Any = agent.act(obs, explore=False)
-    said: list[Any] = [action]
-    if isinstance(policy, DQN):
-        said.append(policy.q_values(obs))
-        follower = policy.clone()
-        state = follower.state_dict()
-        norm = {name: value for name, value in state["q_net"].items() if name[:5] == "norm."}
-        follower.load_state_dict({**state, "q_net": {**state["target_net"], **norm}})
-        said.append(follower.q_values(obs))
-    elif isinstance(policy, DDPG | SAC):
-        said.append(policy.q_values(obs, action))
-        said += _target_says(policy, obs, action)
-    else:
-        said.append(policy.values(obs))  # type: ignore[attr-defined]
-    return said
-
-
-def _target_says(policy: DDPG | SAC, obs: FloatArray, action: FloatArray) -> list[FloatArray]:
-    follower = policy.clone()
-    state = follower.state_dict()
-    weights = {**state["weights"], **state["target"]}
-    follower.load_state_dict({**state, "weights": weights})
-    return [follower.q_values(obs, action), follower.act(obs, explore=False)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -123,8 +98,7 @@ def test_growth_preserves_the_function_of_every_network(
         # A layer of tanh is nearly linear only: x is off by 8.2e-6 at most.
         is_tanh = getattr(agent.config, "activation", "relu") == "tanh"
         atol = 1e-4 if is_tanh and len(agent.config.hidden) > len(hidden) else 1e-5
-        for was, now in zip(before, computes(agent), strict=True):
-            np.testing.assert_allclose(now, was, atol=atol)
+        assert_close(computes(agent), before, atol=atol)
     assert all(sum(small) < sum(large) for small, large in pairwise(sizes))
 
 
@@ -143,8 +117,7 @@ def test_four_more_layers_of_tanh_preserve_a_network_of_large_weights() -> None:
     for _ in range(4):
         grow.mutate(agent)
     assert len(agent.config.hidden) == 6
-    for was, now in zip(before, computes(agent), strict=True):
-        np.testing.assert_allclose(now, was, atol=1e-4)
+    assert_close(computes(agent), before, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -174,10 +147,9 @@ def test_removing_an_identity_layer_preserves_the_function(activation: Activatio
     for seed in range(20):  # until that very layer is drawn
         twin = agent.clone()
         only("architecture", new_layer_prob=1.0, remove_prob=1.0, seed=seed).mutate(twin)
-        if np.allclose(computes(twin)[1], before[1], atol=1e-5):
+        if np.allclose(computes(twin)[0], before[0], atol=1e-5):
             break
-    for was, now in zip(before, computes(twin), strict=True):
-        np.testing.assert_allclose(now, was, atol=1e-5)
+    assert_close(computes(twin), before)
 
 
 def test_units_of_the_least_importance_are_removed_first() -> None:
@@ -186,53 +158,34 @@ def test_units_of_the_least_importance_are_removed_first() -> None:
     only("architecture", new_layer_prob=0.0, remove_prob=0.0, num_nodes=(8,)).mutate(agent)
     only("architecture", new_layer_prob=0.0, remove_prob=1.0, num_nodes=(8,)).mutate(agent)
     assert agent.config.hidden == (16,)
-    for was, now in zip(before, computes(agent), strict=True):
-        np.testing.assert_allclose(now, was, atol=1e-5)
-
-
-def moments(agent: Agent) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return the moments of Adam for each tensor."""
-    tensors = layout_of(agent.policy).open(agent.policy.state_dict())
-    return {
-        name: (means[name], squares[name]) for means, squares in tensors.moments for name in means
-    }
+    assert_close(computes(agent), before)
 
 
 @pytest.mark.parametrize("kind", ["dqn", "td3", "sac"])
 def test_growth_keeps_the_moments_of_the_old_part(kind: str) -> None:
     agent = make(kind, (8, 6))
-    old = moments(agent)
-    num_updates = agent.policy.state_dict()
+    before = agent.policy.state_dict()
+    old = layout_of(agent.policy).open(before).moments
     only("architecture", new_layer_prob=0.0, remove_prob=0.0, num_nodes=(3,), seed=1).mutate(agent)
-    new = moments(agent)
-
-    assert new.keys() == old.keys()
-    for name, (mean, square) in old.items():
-        now_mean, now_square = new[name]
-        inside = tuple(slice(0, size) for size in mean.shape)
-        assert torch.equal(now_mean[inside], mean), name
-        assert torch.equal(now_square[inside], square), name
-        if now_mean.shape != mean.shape:
-            fresh = torch.ones_like(now_mean, dtype=torch.bool)
-            fresh[inside] = False
-            assert not now_mean[fresh].any()
-            torch.testing.assert_close(
-                now_square[fresh], square.mean().expand(int(fresh.sum())), rtol=1e-5, atol=0.0
-            )
-    for key in (key for key in num_updates if key.endswith("adam")):
-        assert agent.policy.state_dict()[key]["num_updates"] == num_updates[key]["num_updates"]
+    after = agent.policy.state_dict()
+    assert_carried(old, layout_of(agent.policy).open(after).moments)
+    for key in (key for key in before if key.endswith("adam")):
+        assert after[key]["num_updates"] == before[key]["num_updates"]
 
 
-@pytest.mark.parametrize("kind", ["dqn", "ppo", "sac"])
-def test_networks_with_an_optimiser_of_the_user_grow(kind: str) -> None:
-    policy, config = KINDS[kind]
-    with make_envs("Pendulum-v1" if policy is SAC else "CartPole-v1", 1) as envs:
-        agent = make_agent(policy(envs.spec, config, optimizer=torch.optim.RMSprop))
+@pytest.mark.parametrize("mutation", ["architecture", "weights", "activation", "hyperparameters"])
+@pytest.mark.parametrize("kind", ["dqn", "ddpg", "td3", "ppo", "sac"])
+def test_policies_with_an_optimiser_of_the_user_mutate(kind: str, mutation: str) -> None:
+    agent = make(kind, (64, 64), updates=0, optimizer=torch.optim.RMSprop)
+    agent.searched = ("gamma",)
+    agent.learn(lesson(agent.policy, 0))
     before, hidden = computes(agent), agent.config.hidden
-    only("architecture", remove_prob=0.0, new_layer_prob=0.0).mutate(agent)
-    assert sum(agent.config.hidden) > sum(hidden)
-    for was, now in zip(before, computes(agent), strict=True):
-        np.testing.assert_allclose(now, was, atol=1e-5)
+    search, grow = Search(gamma=uniform(0.5, 0.9)), {"remove_prob": 0.0, "new_layer_prob": 0.0}
+    assert only(mutation, search, **grow).mutate(agent) != "none"
+    if mutation == "architecture":
+        assert sum(agent.config.hidden) > sum(hidden)
+        assert_close(computes(agent), before)
+    agent.learn(lesson(agent.policy, 1))
 
 
 def test_noise_preserves_the_difference_to_the_target() -> None:
@@ -243,7 +196,7 @@ def test_noise_preserves_the_difference_to_the_target() -> None:
 
     for mutation in (
         only("weights", mutation_sd=0.5),
-        Mutation(Search(batch_size=integer(8, 64)), **{**ONLY, "hyperparameters": 1.0}),
+        only("hyperparameters", Search(batch_size=integer(8, 64))),
         only("activation"),
     ):
         agent.searched = ("batch_size",)
@@ -266,7 +219,7 @@ def test_a_hyperparameter_changes_alone(search: Search) -> None:
     agent = make("dqn", (8,))
     agent.searched = ("lr", "batch_size")
     before, state = agent.config, agent.policy.state_dict()
-    said = Mutation(search, **{**ONLY, "hyperparameters": 1.0}).mutate(agent)
+    said = only("hyperparameters", search).mutate(agent)
 
     changed = {
         field.name
@@ -284,7 +237,7 @@ def test_a_mutated_step_size_is_used() -> None:
     agent = make("dqn", (8,))
     agent.searched = ("lr",)
     low = Search(lr=log_uniform(1e-9, 2e-9, shrink=1e-7))
-    Mutation(low, **{**ONLY, "hyperparameters": 1.0}).mutate(agent)
+    only("hyperparameters", low).mutate(agent)
     before = agent.policy.state_dict()["q_net"]["torso.0.weight"]
     agent.learn(some_transitions(agent.spec, 16))
     moved = (agent.policy.state_dict()["q_net"]["torso.0.weight"] - before).abs().max()
@@ -321,7 +274,7 @@ def test_mutations_that_do_not_apply_to_a_policy_are_refused(
     with pytest.raises(ConfigError, match='Unknown key "actor_lr"'):
         Mutation(Search(actor_lr=log_uniform(1e-4, 1e-2))).check(DQN(spec))
     with pytest.raises(ConfigError, match="probability 0"):
-        Mutation(**{**ONLY, "hyperparameters": 1.0})
+        only("hyperparameters")
     with pytest.raises(ConfigError, match="`max_layers` is 1"):
         Mutation(min_layers=2, max_layers=1)
 

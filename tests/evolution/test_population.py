@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-import torch
 
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.evolution.agent import Agent
@@ -14,6 +13,7 @@ from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.population import Population
 from ding_lite.evolution.search import Search, integer, log_uniform
 from ding_lite.evolution.tournament import Tournament
+from ding_lite.nest import leaves
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.networks.conv import CONVS
@@ -34,15 +34,8 @@ def judge(population: Population, *, best: int = 0) -> None:
 
 
 def states_equal(one: Any, two: Any) -> bool:
-    if isinstance(one, dict):
-        return one.keys() == two.keys() and all(states_equal(one[k], two[k]) for k in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(two) and all(map(states_equal, one, two))
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, torch.as_tensor(two))
-    if isinstance(one, np.ndarray):
-        return bool(np.array_equal(one, two))
-    return bool(one == two)
+    left, right = dict(leaves(one)), dict(leaves(two))
+    return left.keys() == right.keys() and all(np.array_equal(left[k], right[k]) for k in left)
 
 
 def test_agents_differ_in_weights_and_hyperparameters(spec: EnvSpec, search: Search) -> None:
@@ -93,13 +86,6 @@ def test_an_unknown_setting_is_refused_when_the_population_is_made(spec: EnvSpec
         Population.of(DQN, spec, Search(actor_lr=log_uniform(1e-4, 1e-2)))
     with pytest.raises(ConfigError, match="`size` is 0"):
         Population.of(DQN, spec, size=0)
-
-
-def test_nothing_is_mutated_before_the_first_generation_is_over(spec: EnvSpec) -> None:
-    population = Population.of(DQN, spec, size=4, config=SMALL)
-    assert population.generation == 0
-    assert [agent.birth.mutation for agent in population] == ["first"] * 4
-    assert [agent.birth.id for agent in population] == [0, 1, 2, 3]
 
 
 def test_an_agent_can_be_used_as_a_policy(spec: EnvSpec, box_spec: EnvSpec) -> None:
@@ -172,6 +158,7 @@ def test_the_lineage_names_the_parent_of_each_agent(spec: EnvSpec, search: Searc
     for life in population.lives:
         assert life.fitness is not None
         assert life.hyperparameters.keys() == {"lr", "batch_size"}
+        assert life.convs is None
         if life.parent is None:
             assert life.mutation == "first"
         else:
@@ -258,17 +245,6 @@ def test_updates_follow_the_env_steps_of_an_agent(spec: EnvSpec) -> None:
     assert agent.hyperparameters == {"learn_every": 3}
 
 
-def test_a_clone_of_an_agent_is_independent(spec: EnvSpec, search: Search) -> None:
-    agent = Population.of(DQN, spec, search, size=1, config=SMALL)[0]
-    agent.note_evaluation(3.0)
-    twin = agent.clone()
-    assert states_equal(twin.state_dict(), agent.state_dict())
-    twin.learn(some_transitions(spec, 16))
-    twin.note_evaluation(4.0)
-    assert agent.fitness == 3.0
-    assert not states_equal(twin.state_dict(), agent.state_dict())
-
-
 def test_invalid_agents_and_populations_are_refused() -> None:
     with pytest.raises(ConfigError, match="needs agents"):
         Population([])
@@ -292,7 +268,3 @@ def test_the_lineage_has_the_convolutions_of_networks_for_images(kind: Any, conf
     twin = Population.of(kind, envs.spec, size=2, config=config)
     twin.load_state_dict(population.state_dict())
     assert twin.lives == population.lives
-
-
-def test_the_lineage_has_no_convolutions_where_there_are_none(spec: EnvSpec) -> None:
-    assert Population.of(DQN, spec, size=1).lives_now()[0].convs is None

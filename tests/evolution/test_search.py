@@ -16,11 +16,7 @@ from ding_lite.rl.policies.sac import SACConfig
 
 
 @settings(max_examples=50, deadline=None)
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    low=st.floats(1e-6, 1.0),
-    factor=st.floats(1.001, 1e4),
-)
+@given(seed=st.integers(0, 2**32 - 1), low=st.floats(1e-6, 1.0), factor=st.floats(1.001, 1e4))
 def test_no_value_ever_leaves_its_bounds(seed: int, low: float, factor: float) -> None:
     rng, high = np.random.default_rng(seed), low * factor
     for parameter in (uniform(low, high), log_uniform(low, high), uniform(-high, -low)):

@@ -184,18 +184,6 @@ class Weak(Probe):
         return 1.0, False
 
 
-class SeesDict(Probe):
-    """Has an observation of several parts."""
-
-    observation_space = Dict({"x": Box(-1.0, 1.0, (1,))})
-
-    def see(self):
-        return {"x": np.zeros(1, dtype=np.float32)}
-
-    def play(self, action):
-        return 0.0, False
-
-
 class SeesFilm(Probe):
     """Has another unsupported space."""
 
@@ -269,7 +257,7 @@ def _register(name, entry_point, **settings):
 
 for _probe in (
     *(Counter, TurnsNaN, RewardNaN, StartsNaN, Shifted, Pull, Room, Picture, Wanders),
-    *(WandersElsewhere, Weak, SeesDict, SeesFilm, ActsDict, ActsWhole, Endless, Aim),
+    *(WandersElsewhere, Weak, SeesFilm, ActsDict, ActsWhole, Endless, Aim),
 ):
     _register(f"{_probe.__name__}-v0", _probe)
 for _kind in (SameStepCounters, DisabledCounters, NextStepCounters):

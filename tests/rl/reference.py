@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from typing import Any
 
 import numpy as np
 import torch
@@ -124,18 +122,6 @@ class PlainDQN:
         value = F.linear(x[:, :half], named["head.value.weight"], named["head.value.bias"])
         extra = F.linear(x[:, half:], named["head.advantage.weight"], named["head.advantage.bias"])
         return value + extra - extra.mean(1, keepdim=True)
-
-
-class PlainReplay:
-    """A queue of single transitions."""
-
-    def __init__(self, capacity):
-        """Start empty."""
-        self.queue: deque[tuple[Any, ...]] = deque(maxlen=capacity)
-
-    def add(self, rows):
-        """Append one transition after the other."""
-        self.queue.extend(rows)
 
 
 def rows_of(transitions):

@@ -1,11 +1,93 @@
-"""Random rollouts like those of environments."""
+"""Random batches and rollouts like those of environments."""
 
 from __future__ import annotations
 
-import numpy as np
-from gymnasium.spaces import Dict
+from dataclasses import replace
 
-from ding_lite.rl import Rollout
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Dict, Discrete
+
+import ding_lite.testing.probes  # noqa: F401 registers the environments
+from ding_lite import Task, middleware as mw
+from ding_lite.rl import (
+    ActorCritic,
+    EnvSpec,
+    NStep,
+    ReplayBuffer,
+    Rollout,
+    Sequences,
+    Transitions,
+    make_envs,
+    mean_return,
+)
+from ding_lite.rl.batch import PrioritizedTransitions
+from ding_lite.rl.protocols import LearnsFromSequences
+
+CARTPOLE, PENDULUM = (make_envs(name, 1).spec for name in ("CartPole-v1", "Pendulum-v1"))
+SCREEN = EnvSpec(
+    env_id="x", obs_space=Box(0, 255, (12, 12, 3), dtype=np.uint8), action_space=Discrete(2)
+)
+
+
+def draw_batch(seed, *, spec, size=32):
+    """Draw transitions as a replay samples them."""
+    rng = np.random.default_rng(seed)
+    obs, next_obs = (draw_obs(rng, spec, (size,)) for _ in range(2))
+    terminated, truncated = rng.random((2, size)) < 0.3
+    if spec.num_actions is not None:
+        action = rng.integers(0, spec.num_actions, size)
+    else:
+        low, high = spec.action_space.low, spec.action_space.high
+        action = rng.uniform(low, high, size=(size, *low.shape)).astype(np.float32)
+    reward = rng.normal(scale=2.0, size=size).astype(np.float32)
+    num_steps = rng.integers(1, 4, size=size).astype(np.int32)
+    columns = obs, action, reward, next_obs, terminated, truncated, num_steps
+    return Transitions(*map(torch.from_numpy, columns))
+
+
+def draw_prioritized(seed, *, spec, size=32):
+    """Draw transitions as a prioritized replay samples them."""
+    plain = draw_batch(seed, spec=spec, size=size)
+    weight = torch.from_numpy(np.random.default_rng(seed).random(size).astype(np.float32))
+    columns = {name: getattr(plain, name) for name in Transitions.__slots__}
+    return PrioritizedTransitions(**columns, weight=weight, serial=np.arange(size))
+
+
+def lesson(policy, seed, *, size=16):
+    """Draw what a policy learns from."""
+    rng, spec = np.random.default_rng(seed), policy.spec
+    state_size = getattr(policy, "state_size", 0)
+    if isinstance(policy, ActorCritic):
+        rollout = draw_rollout(seed, spec)
+        state = np.full((rollout.num_envs, state_size), 0.1, np.float32)
+        return [replace(rollout, state=state) if state_size else rollout]
+    if isinstance(policy, LearnsFromSequences):
+        state, obs = np.zeros((4, state_size), np.float32), draw_obs(rng, spec, (4, 6))
+        action, reward = draw_actions(rng, spec, (4, 5)), rng.normal(size=(4, 5)).astype(np.float32)
+        no = np.zeros((4, 5), np.bool_)
+        return Sequences(obs, action, reward, no, no, ~no, burn_in=2, state=state)
+    return draw_batch(seed, spec=spec, size=size)
+
+
+def learn_from_random_actions(policy, envs, *, updates, size=64, steps=120):
+    """Let a policy learn from random actions in an environment; return it."""
+    replay = ReplayBuffer(envs.spec, capacity=2_000)
+    n_steps = NStep(policy.n_step, policy.config.gamma, envs.num_envs)
+    for _ in range(steps):
+        replay.add(n_steps(envs.step(envs.random_actions())))
+    for _ in range(updates):
+        policy.learn(replay.sample(size))
+    return policy
+
+
+def recalled(policy, *, unroll, steps):
+    """Let a policy learn to recall what it has seen; return its mean return."""
+    with Task() as task:
+        task.use(mw.collect(policy, make_envs("probe/Recall-v0", 16, seed=0), unroll=unroll))
+        task.use(mw.train(policy))
+        task.run(max_step=steps)
+    return mean_return(policy, make_envs("probe/Recall-v0", 16, seed=1), episodes=64)
 
 
 def draw_rollout(seed, spec, *, num_steps=5, num_envs=3, ends=0.2, version=0):

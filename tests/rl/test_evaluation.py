@@ -20,10 +20,9 @@ class ShortOrLong(DQN):
         return action
 
 
-@pytest.mark.parametrize("rounds", [1, 2])
-def test_every_environment_plays_the_same_number_of_episodes(rounds):
+def test_every_environment_plays_the_same_number_of_episodes():
     envs = make_envs("CartPole-v0", 2, seed=0)
-    mean = mean_return(ShortOrLong(envs.spec), envs, episodes=2 * rounds)
+    mean = mean_return(ShortOrLong(envs.spec), envs, episodes=4)
     assert 104 <= mean <= 106  # 200 by one and 8 to 11 by the other, as often
 
 

@@ -245,10 +245,7 @@ def _gru_cell(x: Tensor, h: Tensor, of_x: Tensor, of_h: Tensor, *biases: Tensor 
     return fresh + (keep + of_keep).sigmoid() * (h - fresh)
 
 
-_CELLS: dict[Any, Callable[..., Any]] = {
-    torch.lstm_cell: _lstm_cell,
-    torch.gru_cell: _gru_cell,
-}
+_CELLS: dict[Any, Callable[..., Any]] = {torch.lstm_cell: _lstm_cell, torch.gru_cell: _gru_cell}
 
 
 class _Linear(torch.autograd.Function):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ding_lite.evolution.growth.layers import PolicyTensors, taken
+from ding_lite.evolution.growth.layers import PolicyTensors, taken, units_after
 from ding_lite.rl.networks.conv import Conv
 
 Convs: TypeAlias = tuple[Conv, ...]
@@ -78,7 +77,7 @@ def change_convs(
     return found
 
 
-def add_channels(
+def resize_channels(
     tensors: PolicyTensors,
     chain: ConvChain,
     convs: Convs,
@@ -87,28 +86,23 @@ def add_channels(
     count: int,
     rng: np.random.Generator,
 ) -> Convs:
-    """Add output channels to a convolution; the network's function stays the same."""
-    channels = convs[layer].channels
-    _resize(tensors, chain, convs, layer, [*range(channels), *[-1] * count], rng)
-    return _replaced(convs, layer, channels=channels + count)
+    """Add output channels to a convolution; or remove the least important, for a count below 0.
 
-
-def remove_channels(
-    tensors: PolicyTensors,
-    chain: ConvChain,
-    convs: Convs,
-    layer: int,
-    *,
-    count: int,
-    rng: np.random.Generator,
-) -> Convs:
-    """Remove the least important output channels from a convolution."""
+    Adding preserves the network's function.
+    """
     values, name, channels = tensors.values[0], chain.layer(layer), convs[layer].channels
+    reader = f"{chain.reader_of(layer, convs)}.weight"
     into = values[f"{name}.weight"].square().sum((1, 2, 3)) + values[f"{name}.bias"].square()
-    read = chain.by_channel(values[f"{chain.reader_of(layer, convs)}.weight"], channels)
-    best = (into * read.square().sum((0, 2))).argsort(descending=True, stable=True)
-    _resize(tensors, chain, convs, layer, sorted(best[: channels - count].tolist()), rng)
-    return _replaced(convs, layer, channels=channels - count)
+    read_by = chain.by_channel(values[reader], channels).square().sum((0, 2))
+    index = units_after(into * read_by, count)
+
+    def columns(read: Tensor, new: Tensor | float) -> Tensor:
+        found = taken(chain.by_channel(read, channels), new, dim=-2, index=index)
+        return chain.with_channels(read, channels, found)
+
+    tensors.take(name, index, rng, dim=-4)
+    tensors.change(reader, columns)
+    return _replaced(convs, layer, channels=channels + count)
 
 
 def grow_kernel(tensors: PolicyTensors, chain: ConvChain, convs: Convs, layer: int) -> Convs:
@@ -162,31 +156,6 @@ def remove_convolution(tensors: PolicyTensors, chain: ConvChain, convs: Convs, l
     behind = range(layer + 1, len(convs))
     tensors.rename({chain.layer(old): chain.layer(old - 1) for old in behind})
     return (*convs[:layer], *convs[layer + 1 :])
-
-
-def _resize(
-    tensors: PolicyTensors,
-    chain: ConvChain,
-    convs: Convs,
-    layer: int,
-    source: Sequence[int],
-    rng: np.random.Generator,
-) -> None:
-    """Replace the output channels of a convolution by those at `source`; -1 is a new channel."""
-    name, channels, index = chain.layer(layer), convs[layer].channels, torch.tensor(source)
-    like = tensors.values[0][f"{name}.weight"]
-    bound = 1.0 / float(np.sqrt(like[0].numel()))
-    shape = (len(source), like[0].numel() + 1)
-    drawn = torch.from_numpy(rng.uniform(-bound, bound, size=shape).astype(np.float32))
-    weight = drawn[:, :-1].reshape(len(source), *like.shape[1:])
-    tensors.change(f"{name}.weight", partial(taken, dim=-4, index=index), weight)
-    tensors.change(f"{name}.bias", partial(taken, dim=-1, index=index), drawn[:, -1])
-
-    def columns(read: Tensor, new: Tensor | float) -> Tensor:
-        found = taken(chain.by_channel(read, channels), new, dim=-2, index=index)
-        return chain.with_channels(read, channels, found)
-
-    tensors.change(f"{chain.reader_of(layer, convs)}.weight", columns)
 
 
 def _replaced(convs: Convs, layer: int, **changes: int) -> Convs:

@@ -115,6 +115,24 @@ class PolicyTensors:
                 usual = float(squares[name].mean())
                 means[name], squares[name] = change(means[name], 0.0), change(squares[name], usual)
 
+    def take(self, layer: str, index: Tensor, rng: np.random.Generator, *, dim: int = -2) -> None:
+        """Replace the units of a layer by those at the indices; -1 is a new unit.
+
+        Args:
+            layer: The name of the layer.
+            index: The indices.
+            rng: Draws the weights of new units, as PyTorch does.
+            dim: The axis of the units in the layer's weights.
+        """
+        like = self.values[0][f"{layer}.weight"]
+        inputs = like.shape[dim + 1 :]
+        bound = 1.0 / float(np.sqrt(inputs.numel()))
+        shape = (*like.shape[:dim], len(index), inputs.numel() + 1)
+        drawn = torch.from_numpy(rng.uniform(-bound, bound, size=shape).astype(np.float32))
+        weight = drawn[..., :-1].reshape(*shape[:-1], *inputs)
+        self.change(f"{layer}.weight", partial(taken, dim=dim, index=index), weight)
+        self.change(f"{layer}.bias", partial(taken, dim=-1, index=index), drawn[..., -1])
+
     def insert(self, layer: str, weight: Tensor, bias: Tensor, *, beside: str) -> None:
         """Add a layer to all values and moments that have the layer `beside`."""
         for kind, tensor in (("weight", weight), ("bias", bias)):
@@ -161,23 +179,21 @@ class PolicyTensors:
             named.update({new: named.pop(old) for old, new in pairs if old in named})
 
 
-def widen(
+def resize(
     tensors: PolicyTensors, chain: Chain, layer: int, *, count: int, rng: np.random.Generator
 ) -> None:
-    """Add units to a hidden layer; the network's function stays the same."""
-    width = _width(tensors, chain, layer)
-    _resize(tensors, chain, layer, source=[*range(width), *[-1] * count], rng=rng)
+    """Add units to a hidden layer; or remove the least important ones, for a count below 0.
 
-
-def narrow(
-    tensors: PolicyTensors, chain: Chain, layer: int, *, count: int, rng: np.random.Generator
-) -> None:
-    """Remove the least important units from a hidden layer."""
-    width = _width(tensors, chain, layer)
-    score = _importance(tensors.values[0], chain, layer)
-    score = score.reshape(-1, width).sum(dim=0)  # both halves, where there are two
-    kept = sorted(score.argsort(descending=True, stable=True)[: width - count].tolist())
-    _resize(tensors, chain, layer, source=kept, rng=rng)
+    Adding preserves the network's function.
+    """
+    score, is_split = _importance(tensors.values[0], chain, layer), chain.is_split(layer)
+    width = len(score) // 2 if is_split else len(score)
+    units = units_after(score.reshape(-1, width).sum(dim=0), count)  # both halves, if there are two
+    both = torch.cat((units, torch.where(units < 0, -1, units + width)))
+    tensors.take(chain.hidden[layer], both if is_split else units, rng)
+    for reader in (f"{reader}.weight" for reader in chain.readers(layer)):
+        beyond = torch.arange(width, tensors.values[0][reader].shape[-1])
+        tensors.change(reader, partial(taken, dim=-1, index=torch.cat((units, beyond))))
 
 
 def deepen(
@@ -238,34 +254,18 @@ def shorten(
     _rename(tensors, before, after, places)
 
 
-def _width(tensors: PolicyTensors, chain: Chain, layer: int) -> int:
-    rows = tensors.values[0][f"{chain.hidden[layer]}.weight"].shape[-2]
-    return rows // 2 if chain.is_split(layer) else rows
+def units_after(score: Tensor, count: int) -> Tensor:
+    """Return the units of a layer with `count` new ones, or without the least important ones.
 
+    Args:
+        score: The importance of each unit.
+        count: The number of units to add; below 0, to remove.
 
-def _resize(
-    tensors: PolicyTensors,
-    chain: Chain,
-    layer: int,
-    *,
-    source: Sequence[int],
-    rng: np.random.Generator,
-) -> None:
-    """Replace the units of a hidden layer by those at `source`; -1 is a new unit."""
-    name, width = chain.hidden[layer], _width(tensors, chain, layer)
-    units, split = torch.tensor(source), chain.is_split(layer)
-    rows = torch.cat((units, torch.where(units < 0, -1, units + width))) if split else units
-    like = tensors.values[0][f"{name}.weight"]
-    bound = 1.0 / float(np.sqrt(like.shape[-1]))
-    shape = (*like.shape[:-2], len(rows), like.shape[-1] + 1)
-    drawn = torch.from_numpy(rng.uniform(-bound, bound, size=shape).astype(np.float32))
-    fresh = {"weight": drawn[..., :-1], "bias": drawn[..., -1]}
-    for kind, dim in (("weight", -2), ("bias", -1)):
-        change = partial(taken, dim=dim, index=rows)
-        tensors.change(f"{name}.{kind}", change, fresh[kind])
-    for reader in (f"{reader}.weight" for reader in chain.readers(layer)):
-        beyond = torch.arange(width, tensors.values[0][reader].shape[-1])
-        tensors.change(reader, partial(taken, dim=-1, index=torch.cat((units, beyond))))
+    Returns:
+        Their indices; -1 for a new unit.
+    """
+    kept = score.argsort(descending=True, stable=True)[: len(score) + min(count, 0)]
+    return torch.cat((kept.sort().values, torch.full((max(count, 0),), -1)))
 
 
 def taken(tensor: Tensor, new: Tensor | float, *, dim: int, index: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ begins with the state of the narrower layer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.evolution.growth.layers import PolicyTensors, taken
+from ding_lite.evolution.growth.layers import PolicyTensors, taken, units_after
 
 
 @dataclass(frozen=True)
@@ -33,40 +33,17 @@ class Recurrent:
         return int(tensors.values[0][f"{self.name}.weight_hh"].shape[-1])
 
 
-def widen_memory(
+def resize_memory(
     tensors: PolicyTensors, layer: Recurrent, *, count: int, rng: np.random.Generator
 ) -> None:
-    """Add units to a recurrent layer; the network's function stays the same."""
-    _resize(tensors, layer, [*range(layer.size(tensors)), *[-1] * count], rng)
+    """Add units to a recurrent layer; or remove the least important ones, for a count below 0.
 
-
-def narrow_memory(
-    tensors: PolicyTensors, layer: Recurrent, *, count: int, rng: np.random.Generator
-) -> None:
-    """Remove the least important units: norms of their inputs times norms of their outputs.
-
-    In a layer with stored states, the last units are removed.
+    Adding preserves the network's function. The importance is the product of the norms of inputs
+    and outputs. Of a layer with stored states the last units are removed.
     """
-    values, size = tensors.values[0], layer.size(tensors)
-    if layer.is_stored:
-        _resize(tensors, layer, range(size - count), rng)
-        return
-    recurrent = values[f"{layer.name}.weight_hh"].reshape(-1, size, size).square()
-    into = values[f"{layer.name}.weight"].reshape(len(recurrent), size, -1).square().sum((0, 2))
-    out = values[f"{layer.head}.weight"].square().sum(0) + recurrent.sum((0, 1))
-    best = ((into + recurrent.sum((0, 2))) * out).argsort(descending=True, stable=True)
-    _resize(tensors, layer, sorted(best[: size - count].tolist()), rng)
-
-
-def _resize(
-    tensors: PolicyTensors, layer: Recurrent, source: Sequence[int], rng: np.random.Generator
-) -> None:
-    """Replace the units of a layer by those at `source`; -1 is a new unit."""
-    size, index, bound = (
-        layer.size(tensors),
-        torch.tensor(source),
-        1.0 / float(np.sqrt(len(source))),
-    )
+    size = layer.size(tensors)
+    index = units_after(_importance(tensors.values[0], layer, size), count)
+    bound = 1.0 / float(np.sqrt(len(index)))
 
     def units(tensor: Tensor, new: Tensor | float) -> Tensor:
         """Take the units of each gate."""
@@ -76,9 +53,18 @@ def _resize(
     for kind in ("weight", "weight_hh", "bias", "bias_hh"):
         name = f"{layer.name}.{kind}"
         like = tensors.values[0][name]
-        shape = (len(like) // size, len(source), *like.shape[1:])
+        shape = (len(like) // size, len(index), *like.shape[1:])
         drawn = rng.uniform(-bound, bound, size=shape).astype(np.float32)
         tensors.change(name, units, torch.from_numpy(drawn))
     columns = partial(taken, dim=-1, index=index)
     for name in (f"{layer.name}.weight_hh", f"{layer.head}.weight"):
         tensors.change(name, columns)
+
+
+def _importance(values: Mapping[str, Tensor], layer: Recurrent, size: int) -> Tensor:
+    if layer.is_stored:
+        return torch.arange(size, 0, -1)
+    recurrent = values[f"{layer.name}.weight_hh"].reshape(-1, size, size).square()
+    into = values[f"{layer.name}.weight"].reshape(len(recurrent), size, -1).square().sum((0, 2))
+    out = values[f"{layer.head}.weight"].square().sum(0) + recurrent.sum((0, 1))
+    return (into + recurrent.sum((0, 2))) * out

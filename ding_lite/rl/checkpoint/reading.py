@@ -184,8 +184,7 @@ class _Reading:
 
     def _key(self, key: Tree, depth: int) -> Tree:
         restored = self.restore(key, depth)
-        parts = restored if isinstance(restored, tuple) else (restored,)
-        if not all(part is None or isinstance(part, bool | int | float | str) for part in parts):
+        if not is_key(restored):
             raise self._folder.damaged(f"{MANIFEST} has a key {restored!r:.80}")
         return restored
 
@@ -204,6 +203,12 @@ class _Reading:
             return tensor.numpy()
         except (TypeError, ValueError) as error:  # a dtype or a shape that numpy lacks
             raise self._folder.damaged(f"`{name}` is no array ({error})") from error
+
+
+def is_key(value: object) -> bool:
+    """Return whether a value may be a key of a dict, or a member of a set."""
+    parts = value if isinstance(value, tuple) else (value,)
+    return all(part is None or isinstance(part, bool | int | float | str) for part in parts)
 
 
 def _is_tag(value: dict[str, Any]) -> bool:

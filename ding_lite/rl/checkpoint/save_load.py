@@ -42,6 +42,7 @@ from ding_lite.rl.checkpoint.reading import (
     Manifest,
     ManifestBody,
     Tree,
+    is_key,
     read_checkpoint,
 )
 
@@ -214,8 +215,7 @@ class _Tree:
     def _key(self, key: object, name: str, depth: int) -> Tree:
         if isinstance(key, np.generic):
             key = key.item()  # an equal value with the same hash
-        parts = key if isinstance(key, tuple) else (key,)
-        if not all(part is None or isinstance(part, bool | int | float | str) for part in parts):
+        if not is_key(key):
             raise CheckpointError(
                 f"`{name}` has the key {key!r:.80}; texts, numbers, booleans, None and tuples of "
                 f"these were expected."

@@ -198,9 +198,6 @@ def make_source_of(maker: EnvMaker, mode: str, *, spec: EnvSpec, seeds: list[int
         return OURS[entry_point](seeds, max_episode_steps=limit, settings=settings)
     with raising_env_errors(f"The vector form of {spec.env_id}", "__init__"):
         vector: VectorEnv[Any, Any, Any] = gymnasium.make_vec(
-            registered,
-            len(seeds),
-            vectorization_mode="vector_entry_point",
-            **maker.args,
+            registered, len(seeds), vectorization_mode="vector_entry_point", **maker.args
         )
     return NativeVector(vector, seed=seeds[0], spec=spec)

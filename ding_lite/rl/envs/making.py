@@ -93,10 +93,7 @@ class EnvMaker:
             )
         if isinstance(env, EnvMaker):
             return cls(
-                env.env,
-                {**env.args, **args},
-                (*env.wrappers, *wrappers),
-                (*env.imports, *imports),
+                env.env, {**env.args, **args}, (*env.wrappers, *wrappers), (*env.imports, *imports)
             )
         if isinstance(env, str):
             return cls(full_name(env), dict(args), tuple(wrappers), tuple(map(_full, imports)))

@@ -32,11 +32,7 @@ class NativeCartPole:
     """Several CartPole environments that are stepped together."""
 
     def __init__(
-        self,
-        seeds: Sequence[int],
-        *,
-        max_episode_steps: int | None,
-        settings: dict[str, Any],
+        self, seeds: Sequence[int], *, max_episode_steps: int | None, settings: dict[str, Any]
     ) -> None:
         plain: Any = CartPoleEnv(**settings)
         self._tau, self._gravity = plain.tau, plain.gravity
@@ -155,6 +151,6 @@ class NativeCartPole:
 
 
 OURS: dict[str, Callable[..., Source]] = {
-    "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv": NativeCartPole,
+    "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv": NativeCartPole
 }
 """The sources that replace gymnasium's vector entry points, which reset late."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from torch import Tensor
 
@@ -24,39 +24,23 @@ from ding_lite.rl.networks.layers import Members
 
 DrawNoise: TypeAlias = Callable[[], Any]
 """Draws the noise on actions, a tensor [G, B, A]; None for policies without noise."""
-ActorT_co = TypeVar("ActorT_co", bound=BoxActor, covariant=True)
+ActorT = TypeVar("ActorT", bound=BoxActor)
 
 
-class Networks(Protocol[ActorT_co]):
+@dataclass(eq=False)
+class Networks(Generic[ActorT]):
     """The networks of all members."""
 
-    @property
-    def actor(self) -> ActorT_co:
-        """The actor to learn."""
-
-    @property
-    def target_actor(self) -> ActorT_co:
-        """The actor that chooses next actions; `actor` itself without a target actor."""
-
-    @property
-    def critics(self) -> Critics:
-        """The critics to learn."""
-
-    @property
-    def judges(self) -> Critics:
-        """The critics with the values that the actor maximises."""
-
-    @property
-    def target_critics(self) -> Critics:
-        """The critics that estimate next values."""
-
-    @property
-    def of_members(self) -> Members:
-        """All tensors to learn, by name."""
-
-    @property
-    def grads_of_members(self) -> Members:
-        """The gradients of these tensors."""
+    actor: ActorT
+    target_actor: ActorT
+    """The actor that chooses next actions; `actor` itself without a target actor."""
+    critics: Critics
+    judges: Critics
+    """The critics with the values that the actor maximises."""
+    target_critics: Critics
+    of_members: Members
+    """All tensors to learn, by name."""
+    grads_of_members: Members
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +132,7 @@ class Temperature:
 
 
 def soft_values(
-    networks: Networks[SquashedGaussianActor],
-    next_obs: Tensor,
-    noise_GBA: Tensor,
+    networks: Networks[SquashedGaussianActor], next_obs: Tensor, noise_GBA: Tensor
 ) -> AnyArray:
     """Estimate the values of next observations, [G, B], as SAC does.
 

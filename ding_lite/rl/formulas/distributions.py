@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -18,19 +18,13 @@ from gymnasium.spaces import Box, MultiBinary, MultiDiscrete
 from torch import Tensor
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
-from ding_lite.rl.host_or_device import (
-    AnyArray,
-    as_tensor,
-    computable,
-    floats,
-    namespace,
-    on,
-)
+from ding_lite.rl.host_or_device import CPU, AnyArray, as_tensor, computable, floats, namespace, on
 from ding_lite.rl.spec import EnvSpec
 
 _IMPOSSIBLE = -1e9
-CPU = torch.device("cpu")
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+Drawn: TypeAlias = tuple[NumpyArray, FloatArray]
+"""Actions and their log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +46,7 @@ class Distribution(Protocol):
     def best(self, outputs_ND: FloatArray) -> NumpyArray:
         """Return the most likely actions, within the bounds of the space."""
 
-    def draw(
-        self, outputs_ND: FloatArray, rng: np.random.Generator
-    ) -> tuple[NumpyArray, FloatArray]:
+    def draw(self, outputs_ND: FloatArray, rng: np.random.Generator) -> Drawn:
         """Sample actions; return them and their log-probabilities."""
 
     def judge(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
@@ -79,9 +71,7 @@ class Categorical:
         best_N: NumpyArray = outputs_ND.argmax(axis=1)
         return best_N
 
-    def draw(
-        self, outputs_ND: FloatArray, rng: np.random.Generator
-    ) -> tuple[NumpyArray, FloatArray]:
+    def draw(self, outputs_ND: FloatArray, rng: np.random.Generator) -> Drawn:
         size = len(outputs_ND)
         shifted_ND = outputs_ND - outputs_ND.max(axis=1, keepdims=True)
         weight_ND = np.exp(shifted_ND)
@@ -128,9 +118,7 @@ class MultiCategorical:
     def best(self, outputs_ND: FloatArray) -> NumpyArray:
         return np.stack([part.best(own) for part, own in self._each(outputs_ND)], axis=1)
 
-    def draw(
-        self, outputs_ND: FloatArray, rng: np.random.Generator
-    ) -> tuple[NumpyArray, FloatArray]:
+    def draw(self, outputs_ND: FloatArray, rng: np.random.Generator) -> Drawn:
         drawn = [part.draw(own, rng) for part, own in self._each(outputs_ND)]
         log_prob_N: FloatArray = np.sum([log_prob for _, log_prob in drawn], axis=0)
         return np.stack([action for action, _ in drawn], axis=1), log_prob_N
@@ -167,9 +155,7 @@ class Bernoullis:
     def best(self, outputs_ND: FloatArray) -> NumpyArray:
         return (outputs_ND > 0.0).astype(np.int64)
 
-    def draw(
-        self, outputs_ND: FloatArray, rng: np.random.Generator
-    ) -> tuple[NumpyArray, FloatArray]:
+    def draw(self, outputs_ND: FloatArray, rng: np.random.Generator) -> Drawn:
         mark_ND = rng.random(outputs_ND.shape, dtype=np.float32)
         action_ND = (mark_ND < _sigmoid(outputs_ND)).astype(np.int64)
         log_prob_N: FloatArray = _flag_log_prob(outputs_ND, action_ND)
@@ -242,9 +228,7 @@ class Gaussian(BoxUnits):
     def best(self, outputs_ND: FloatArray) -> NumpyArray:
         return self.clipped(outputs_ND)
 
-    def draw(
-        self, outputs_ND: FloatArray, rng: np.random.Generator
-    ) -> tuple[NumpyArray, FloatArray]:
+    def draw(self, outputs_ND: FloatArray, rng: np.random.Generator) -> Drawn:
         log_std_1D: FloatArray = self._log_std_GD.cpu().numpy()
         noise_ND = rng.standard_normal(outputs_ND.shape, dtype=np.float32)
         action_ND = self.middle_D + self.unit_D * (outputs_ND + np.exp(log_std_1D) * noise_ND)

@@ -87,12 +87,7 @@ def best_values(
     return rows.pick(value_GBA, only_legal(rank_GBA, mask_GBA).argmax(-1))
 
 
-def td_error(
-    rows: Rows,
-    batch: Transitions,
-    q_GB: AnyArray,
-    next_q_GB: AnyArray,
-) -> AnyArray:
+def td_error(rows: Rows, batch: Transitions, q_GB: AnyArray, next_q_GB: AnyArray) -> AnyArray:
     """Return values minus their targets, [G, B]."""
     target_GB = bootstrapped_targets(
         rows.fold(batch.reward),

@@ -13,9 +13,7 @@ import numpy as np
 import torch
 
 from ding_lite.rl.batch import Array, NumpyArray
-from ding_lite.rl.host_or_device import AnyArray, namespace, on, zeros_like
-
-_CPU = torch.device("cpu")
+from ding_lite.rl.host_or_device import CPU, AnyArray, namespace, on, zeros_like
 
 
 class Rows:
@@ -29,7 +27,7 @@ class Rows:
         self,
         sizes: Sequence[int],
         gammas: Sequence[float],
-        device: torch.device = _CPU,
+        device: torch.device = CPU,
         *,
         mask_GB: NumpyArray | None = None,
     ) -> None:

@@ -22,11 +22,7 @@ def constant(value: float) -> Schedule:
         >>> constant(0.1)(5_000)
         0.1
     """
-
-    def _constant(env_step: float) -> float:
-        return value
-
-    return _constant
+    return lambda env_step: value
 
 
 def linear(start: float, end: float, *, steps: float) -> Schedule:
@@ -72,10 +68,7 @@ def exponential(start: float, end: float, *, decay: float) -> Schedule:
     """
     check_all(positive(decay=decay))
 
-    def _exponential(env_step: float) -> float:
-        return (start - end) * math.exp(-env_step / decay) + end
-
-    return _exponential
+    return lambda env_step: (start - end) * math.exp(-env_step / decay) + end
 
 
 def get_epsilon_greedy_fn(

@@ -7,8 +7,8 @@ import torch
 from gymnasium.spaces import Box
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
-from ding_lite.rl.formulas.distributions import CPU, HALF_LOG_2PI, BoxUnits, Likelihood
-from ding_lite.rl.host_or_device import AnyArray, namespace
+from ding_lite.rl.formulas.distributions import HALF_LOG_2PI, BoxUnits, Drawn, Likelihood
+from ding_lite.rl.host_or_device import CPU, AnyArray, namespace
 
 MIN_LOG_STD, MAX_LOG_STD = -20.0, 2.0
 """The limits of the logarithms of standard deviations; beyond them their gradient is 0."""
@@ -27,9 +27,7 @@ class StateGaussian(BoxUnits):
     def best(self, outputs_ND: FloatArray) -> NumpyArray:
         return self.clipped(self._parts(outputs_ND)[0])
 
-    def draw(
-        self, outputs_ND: FloatArray, rng: np.random.Generator
-    ) -> tuple[NumpyArray, FloatArray]:
+    def draw(self, outputs_ND: FloatArray, rng: np.random.Generator) -> Drawn:
         mean_NA, log_std_NA = self._parts(outputs_ND)
         noise_NA = rng.standard_normal(mean_NA.shape, dtype=np.float32)
         action_NA = self.middle_D + self.unit_D * (mean_NA + np.exp(log_std_NA) * noise_NA)

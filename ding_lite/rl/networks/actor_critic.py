@@ -22,16 +22,8 @@ from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.conv import Conv
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import MLP, Linear, mlp_shapes, names_of
-from ding_lite.rl.networks.modules import (
-    ActorCriticModule,
-    MemoryActorCriticModule,
-)
-from ding_lite.rl.networks.q_nets import MAX_NUMPY_PRODUCTS
-from ding_lite.rl.recorded.actor_critic import (
-    LOG_STD,
-    RecordedActorCritic,
-    RecurrentActorCritic,
-)
+from ding_lite.rl.networks.modules import ActorCriticModule, MemoryActorCriticModule
+from ding_lite.rl.recorded.actor_critic import LOG_STD, RecordedActorCritic, RecurrentActorCritic
 from ding_lite.rl.weights.flat import FlatWeights
 from ding_lite.rl.weights.flat_module import FlatModule, bind, seeded
 
@@ -97,8 +89,6 @@ class MLPActorCritic:
     ) -> None:
         sizes = (num_inputs, *hidden)
         shapes = actor_critic_shapes(sizes, num_outputs) | dict(more_shapes)
-        largest = max(math.prod(shape) for shape in shapes.values())
-        self._max_numpy_rows = MAX_NUMPY_PRODUCTS // largest
         self.weights = FlatWeights(shapes)
         self.grads = FlatWeights(shapes)
         self.num_apart = sum(map(math.prod, more_shapes.values()))
@@ -138,10 +128,10 @@ class MLPActorCritic:
         return {}
 
     def act(self, obs: NumpyArray) -> FloatArray:
-        return self._look(self._actor, obs)
+        return self._actor.look(_vectors(obs))
 
     def values(self, obs: NumpyArray) -> FloatArray:
-        return self._look(self._critic, obs)[:, 0]
+        return self._critic.look(_vectors(obs))[:, 0]
 
     def forward(
         self, obs: NumpyArray
@@ -166,13 +156,6 @@ class MLPActorCritic:
 
     def load(self, tensors: Mapping[str, Any]) -> None:
         self.weights.load(tensors)
-
-    def _look(self, layers: MLP, obs: NumpyArray) -> FloatArray:
-        vectors_NI = _vectors(obs)
-        if len(obs) <= self._max_numpy_rows:
-            return layers.forward_numpy(vectors_NI)
-        found: FloatArray = layers.forward(as_tensor(vectors_NI))[-1].numpy()
-        return found
 
 
 def actor_critic_shapes(sizes: Sequence[int], num_outputs: int) -> dict[str, tuple[int, ...]]:

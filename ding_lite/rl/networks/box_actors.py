@@ -19,20 +19,18 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
+from ding_lite.rl.formulas.distributions import HALF_LOG_2PI
+from ding_lite.rl.formulas.state_gaussian import MAX_LOG_STD, MIN_LOG_STD
 from ding_lite.rl.host_or_device import AnyArray, as_tensor, computable, floats, namespace
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import MLP, Linear, MLPOutputs, mlp_shapes, names_of
-from ding_lite.rl.networks.q_nets import MAX_NUMPY_PRODUCTS
 from ding_lite.rl.packing import Tree
 from ding_lite.rl.recorded.box import check_actions
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat import FlatWeights
 
-LOWEST_LOG_STD = -20.0
-HIGHEST_LOG_STD = 2.0
 _LOG_2 = math.log(2.0)
-_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class ActorBody(Protocol):
@@ -77,9 +75,6 @@ class MLPBody(MembersBody):
         self._see = see
         names = names_of("torso", len(sizes) - 1)
         super().__init__(MLP(weights, grads, names, "head", activation=activation))
-        self._device = weights.flat.device
-        largest = max(math.prod(shape) for shape in weights.shapes.values())
-        self._max_numpy_rows = MAX_NUMPY_PRODUCTS // largest if self._device.type == "cpu" else 0
 
     @staticmethod
     def shapes(sizes: Sequence[int], num_outputs: int) -> dict[str, tuple[int, ...]]:
@@ -94,11 +89,7 @@ class MLPBody(MembersBody):
         super().backward(saved, grad_1BO[0])
 
     def look(self, obs: NumpyArray) -> FloatArray:
-        if len(obs) <= self._max_numpy_rows:
-            return self._layers.forward_numpy(self._see(obs))
-        outputs_1NO = self.forward(torch.from_numpy(obs).to(self._device))
-        array_NO: FloatArray = outputs_1NO[0].cpu().numpy()
-        return array_NO
+        return self._layers.look(self._see(obs))
 
 
 class BoxActor(ABC):
@@ -205,7 +196,7 @@ def squash(raw: Tensor, noise_GBA: Tensor) -> Sample:
     # log(1 - tanh(z)^2) = 2 (log 2 - |z| - log(1 + exp(-2 |z|))), which stays finite for large z.
     distance_GBA = abs(unsquashed_GBA)
     log_slope_GBA = 2.0 * (_LOG_2 - distance_GBA - xp.log1p(xp.exp(-2.0 * distance_GBA)))
-    log_prob_GBA = -0.5 * noise_GBA * noise_GBA - log_std_GBA - _HALF_LOG_2PI - log_slope_GBA
+    log_prob_GBA = -0.5 * noise_GBA * noise_GBA - log_std_GBA - HALF_LOG_2PI - log_slope_GBA
     return Sample(
         action_GBA=xp.tanh(unsquashed_GBA),
         log_prob_GB=log_prob_GBA.sum(-1),
@@ -217,7 +208,7 @@ def squash(raw: Tensor, noise_GBA: Tensor) -> Sample:
 def _drawn(outputs: AnyArray, noise: AnyArray) -> tuple[AnyArray, AnyArray, AnyArray]:
     """Return the draws before the tanh, their distances from the mean, and the logs of std."""
     xp, size = namespace(outputs), outputs.shape[-1] // 2
-    log_std = xp.clip(outputs[..., size:], LOWEST_LOG_STD, HIGHEST_LOG_STD)
+    log_std = xp.clip(outputs[..., size:], MIN_LOG_STD, MAX_LOG_STD)
     spread = xp.exp(log_std) * noise
     return outputs[..., :size] + spread, spread, log_std
 

@@ -12,18 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError
+from ding_lite.rl.formulas.box_updates import Networks
 from ding_lite.rl.networks.action_values import ActionValues, Critics
-from ding_lite.rl.networks.box_actors import (
-    ActorBody,
-    BoxActor,
-    GreedyActor,
-    MLPBody,
-    OwnActor,
-)
-from ding_lite.rl.networks.conv import torso_for
+from ding_lite.rl.networks.box_actors import ActorBody, BoxActor, GreedyActor, MLPBody, OwnActor
+from ding_lite.rl.networks.conv import Conv, torso_for
 from ding_lite.rl.networks.image_networks import ImageActor, ImageCritics
 from ding_lite.rl.networks.inputs import as_floats
-from ding_lite.rl.networks.layers import OneMember
+from ding_lite.rl.networks.layers import one_member
 from ding_lite.rl.networks.q_nets import draw_weights
 from ding_lite.rl.recorded.box import (
     RecordedActor,
@@ -55,7 +50,7 @@ class BoxForm(Generic[ActorT]):
     """The shapes of further tensors that are learned with the actor."""
 
 
-class BoxNetworks(Generic[ActorT]):
+class BoxNetworks(Networks[ActorT]):
     """An actor and critics with their targets: networks of this package, or a user's modules.
 
     All weights lie in one flat tensor: first the critics', then the actor's, then further ones. The
@@ -81,25 +76,12 @@ class BoxNetworks(Generic[ActorT]):
         self._modules: dict[str, nn.Module] = {}
         if spec.is_image and spec.packing is None:
             convs = torso_for(settings.images, spec.obs_shape, env_id=spec.env_id)
-            actor = actor or (
-                lambda spec: ImageActor(
-                    spec.obs_shape,
-                    convs,
-                    settings.hidden,
-                    self._num_outputs,
-                    activation=self._activation,
-                    squashes=form.actor_type.outputs_per_action == 1,
-                )
-            )
+            sizes = spec.obs_shape, convs, settings.hidden
+            squashes = form.actor_type.outputs_per_action == 1
+            counts: Any = {"num_actions": self._num_actions, "num_critics": form.num_critics}
+            actor = actor or (lambda _: self._actor_module(*sizes, squashes=squashes))
             critic = critic or (
-                lambda spec: ImageCritics(
-                    spec.obs_shape,
-                    convs,
-                    settings.hidden,
-                    num_actions=self._num_actions,
-                    num_critics=form.num_critics,
-                    activation=self._activation,
-                )
+                lambda _: ImageCritics(*sizes, **counts, activation=self._activation)
             )
         if critic is not None:
             self._modules["critics."] = made_critics(
@@ -127,16 +109,17 @@ class BoxNetworks(Generic[ActorT]):
         if "actor." not in self._own:
             draw_weights(self.weights.part("actor."), rng)
         self.target.flat.copy_(self.weights.flat[: len(self.target.flat)])
-        self.of_members, self.grads_of_members = OneMember(self.weights), OneMember(self.grads)
         self.border = len(self.weights.part("critics.").flat)
         """The index of the first weight that is not a critic's."""
-
-        self.critics = self._critics_on(self.weights, self._own)
-        self.judges = self._critics_on(self.weights, self._own, first=form.num_followed)
-        self.target_critics = self._critics_on(self.target, self._own_targets)
-        self.actor = self._actor_on(self.weights, self._own)
-        self.target_actor = (
-            self._actor_on(self.target, self._own_targets) if form.has_target_actor else self.actor
+        learned, has_target = self._actor_on(self.weights, self._own), form.has_target_actor
+        super().__init__(
+            actor=learned,
+            target_actor=self._actor_on(self.target, self._own_targets) if has_target else learned,
+            critics=self._critics_on(self.weights, self._own),
+            judges=self._critics_on(self.weights, self._own, first=form.num_followed),
+            target_critics=self._critics_on(self.target, self._own_targets),
+            of_members=one_member(self.weights),
+            grads_of_members=one_member(self.grads),
         )
 
     def _shapes(self, prefix: str) -> dict[str, tuple[int, ...]]:
@@ -159,6 +142,12 @@ class BoxNetworks(Generic[ActorT]):
     @property
     def _num_outputs(self) -> int:
         return self._form.actor_type.outputs_per_action * self._num_actions
+
+    def _actor_module(
+        self, shape: Sequence[int], convs: Sequence[Conv], hidden: Sequence[int], *, squashes: bool
+    ) -> ImageActor:
+        how: Any = {"activation": self._activation, "squashes": squashes}
+        return ImageActor(shape, convs, hidden, self._num_outputs, **how)
 
     def _flat_modules(self, modules: Mapping[str, nn.Module], weights: FlatWeights) -> Parts:
         return {
@@ -206,14 +195,7 @@ class BoxNetworks(Generic[ActorT]):
             squashes = self._form.actor_type.outputs_per_action > 1
             return GreedyActor(own.module, self._spec, squashes=squashes)
         with seeded(0, "unused"):
-            module = ImageActor(
-                self._sizes[:1],
-                (),
-                self._sizes[1:],
-                self._num_outputs,
-                activation=self._activation,
-                squashes=False,
-            )
+            module = self._actor_module(self._sizes[:1], (), self._sizes[1:], squashes=False)
         bind(module, self.weights.part("actor."), self.grads.part("actor."))
         return GreedyActor(module, self._spec, squashes=True)
 

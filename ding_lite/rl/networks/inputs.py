@@ -11,10 +11,8 @@ from torch import Tensor
 
 from ding_lite.errors import ShapeError
 from ding_lite.rl.batch import Array, FloatArray, NumpyArray, to_numpy
-from ding_lite.rl.host_or_device import AnyArray, as_tensor, floats, namespace, on, placed
+from ding_lite.rl.host_or_device import CPU, AnyArray, as_tensor, floats, namespace, on, placed
 from ding_lite.rl.packing import as_floats as as_floats
-
-_CPU = torch.device("cpu")
 
 
 def normed(obs_BI: AnyArray, shift_I: AnyArray, scale_I: AnyArray, limit: float) -> AnyArray:
@@ -47,11 +45,11 @@ class RunningNorm:
         *,
         clip: float = 10.0,
         only_I: NumpyArray | None = None,
-        device: torch.device = _CPU,
+        device: torch.device = CPU,
     ) -> None:
         self.clip = float(clip)
         # Apple's devices have no float64.
-        self.device = _CPU if device.type == "mps" else device
+        self.device = CPU if device.type == "mps" else device
         self._only_I = on(self.device, np.ones(size, np.bool_) if only_I is None else only_I)
         self._count = 0.0
         self._mean_I, self._squares_I = on(self.device, np.zeros((2, size)))

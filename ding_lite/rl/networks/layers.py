@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.rl.batch import FloatArray
-from ding_lite.rl.host_or_device import AnyArray, is_host
+from ding_lite.rl.host_or_device import AnyArray, is_host, placed
 from ding_lite.rl.networks.activations import (
     Activation,
     activation_function,
@@ -32,6 +32,8 @@ from ding_lite.rl.weights.flat import FlatWeights
 
 ONE_THREAD_PRODUCTS = 2**18
 """The largest number of multiplications of a matrix product for which numpy starts no threads."""
+MAX_NUMPY_PRODUCTS = 2**17
+"""The multiplications of the largest layer that numpy computes; it starts threads at twice that."""
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -42,14 +44,19 @@ class Members(Protocol):
         """Return a tensor by its name, [G, ...] if there are members."""
 
 
-class OneMember:
-    """Flat weights with an axis for a single member."""
+class Viewed:
+    """Tensors by name, each as a function shows it."""
 
-    def __init__(self, weights: FlatWeights) -> None:
-        self._weights = weights
+    def __init__(self, tensors: Members, view: Callable[[Tensor], Tensor]) -> None:
+        self._tensors, self._view = tensors, view
 
     def __getitem__(self, name: str, /) -> Tensor:
-        return self._weights[name].unsqueeze(0)
+        return self._view(self._tensors[name])
+
+
+def one_member(weights: FlatWeights) -> Members:
+    """Return flat weights with an axis for a single member."""
+    return Viewed(weights, lambda tensor: tensor.unsqueeze(0))
 
 
 class Linear:
@@ -71,12 +78,14 @@ class Linear:
             for tensors in (weights, grads)
         )
         self._weight_T = self._weight.mT
-        self._size = self._weight.shape[-2:].numel()
+        self.size = self._weight.shape[-2:].numel()
+        """The multiplications of one row."""
+        self.device = self._weight.device
         is_single = self._weight.dim() == 2
         self._bias = bias if is_single else bias.unsqueeze(1)
         self._product: Callable[..., Tensor] = torch.mm if is_single else torch.bmm
         self._add_product: Callable[..., Tensor] = torch.addmm if is_single else torch.baddbmm
-        self._is_host = is_host(self._weight.device)
+        self._is_host = is_host(self.device)
         if self._weight.is_cpu:  # numpy cannot access other memory
             self._weight_numpy: FloatArray = self._weight.numpy()
             self._weight_grad_numpy: FloatArray = self._weight_grad.numpy()
@@ -107,14 +116,14 @@ class Linear:
         array = grad.numpy()
         num_rows = array.shape[-2]
         np.matmul(_ones(num_rows), array, out=self._bias_grad_numpy)
-        if num_rows * self._size <= ONE_THREAD_PRODUCTS:
+        if num_rows * self.size <= ONE_THREAD_PRODUCTS:
             np.matmul(array.mT, x.numpy(), out=self._weight_grad_numpy)
         else:
             self._product(grad.mT, x, out=self._weight_grad)
 
     def backward_input(self, grad: Tensor, *, last: int = 0) -> Tensor:
         """Compute the gradient of x, [..., B, I], given that of y."""
-        if last and self._is_host and grad.shape[-2] * self._size <= ONE_THREAD_PRODUCTS:
+        if last and self._is_host and grad.shape[-2] * self.size <= ONE_THREAD_PRODUCTS:
             return torch.from_numpy(np.matmul(grad.numpy(), self._weight_numpy[..., -last:]))
         return self._product(grad, self._weight[..., -last:] if last else self._weight)
 
@@ -127,6 +136,9 @@ def _ones(count: int) -> FloatArray:
 
 class Head(Protocol):
     """The last layer, from features to outputs."""
+
+    size: int
+    device: torch.device
 
     def forward(self, features: Tensor) -> Tensor:
         """Compute the outputs, [..., B, O]."""
@@ -152,6 +164,7 @@ class DuelingHead:
         self._value = Linear(weights, grads, name="head.value", first=first)
         self._advantage = Linear(weights, grads, name="head.advantage", first=first)
         self._half = weights["head.value.weight"].shape[-1]
+        self.size, self.device = self._advantage.size, self._advantage.device
 
     @staticmethod
     def shapes(num_features: int, num_actions: int) -> Shapes:
@@ -220,6 +233,8 @@ class MLP:
         if isinstance(head, str):
             head = Linear(weights, grads, name=head, first=first)
         self._head: Head = head
+        largest = max(layer.size for layer in (*self._hidden, head))
+        self._max_numpy_rows = MAX_NUMPY_PRODUCTS // largest if head.device.type == "cpu" else 0
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """Compute the outputs of all layers: first the input, last the head's output.
@@ -235,6 +250,13 @@ class MLP:
         """Compute the outputs of few inputs of the first member, [N, O]."""
         features_NI = through(self._numpy_forwards, x_NI, self._function.forward_numpy)
         return self._head.forward_numpy(features_NI)
+
+    def look(self, x_NI: FloatArray) -> FloatArray:
+        """Compute the outputs of a single network as an array, [N, O]."""
+        if len(x_NI) <= self._max_numpy_rows:
+            return self.forward_numpy(x_NI)
+        outputs_NO: FloatArray = self.forward(placed(x_NI, self._head.device))[-1].cpu().numpy()
+        return outputs_NO
 
     def backward(self, outputs: Sequence[Tensor], grad: Tensor) -> None:
         self._head.backward(self._input(outputs, len(self._hidden)), grad)

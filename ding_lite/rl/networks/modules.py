@@ -39,8 +39,7 @@ class Torso(nn.Module):
         encoder: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        if encoder is not None:
-            self.encoder = encoder
+        self.encoder = encoder
         channels = [obs_shape[0], *(conv.channels for conv in convs)]
         self.conv = nn.ModuleList(
             nn.Conv2d(before, conv.channels, conv.kernel, conv.stride, conv.padding)
@@ -51,13 +50,20 @@ class Torso(nn.Module):
         self.torso = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(sizes))
         self._activation = activation_function(activation).recorded
 
-    def forward(self, obs: Tensor) -> Any:  # noqa: ANN401 - subclasses return several tensors
+    def forward(self, obs: Any) -> Any:  # noqa: ANN401 - subclasses return several tensors
         return self.features(obs)
 
-    def features(self, obs: Tensor) -> Tensor:
+    def features(self, obs: Any) -> Tensor:  # noqa: ANN401 - a tensor, or what the encoder takes
         """Compute the features of observations, [B, ...] -> [B, I]; bytes are scaled."""
-        floats = through(self.conv, as_floats(obs), Tensor.relu_)
+        if self.encoder is not None:
+            obs = self.encoder(obs)
+        floats: Tensor = through(self.conv, as_floats(obs), Tensor.relu_)
         return through(self.torso, floats.flatten(1), self._activation)
+
+
+def hidden_widths(hidden: Sequence[int], *, dueling: bool) -> tuple[int, ...]:
+    """Return the hidden widths; for a dueling network the last one is doubled."""
+    return (*hidden[:-1], 2 * hidden[-1]) if dueling else tuple(hidden)
 
 
 class QModule(Torso):
@@ -72,8 +78,9 @@ class QModule(Torso):
         num_actions: int,
         dueling: bool,
         activation: Activation = "relu",
+        encoder: nn.Module | None = None,
     ) -> None:
-        widths = (*hidden[:-1], 2 * hidden[-1]) if dueling else tuple(hidden)
+        widths = hidden_widths(hidden, dueling=dueling)
         super().__init__(obs_shape, convs, widths, activation=activation)
         self.head: nn.Module
         if dueling:
@@ -81,8 +88,9 @@ class QModule(Torso):
             self.head = nn.ModuleDict({"value": value, "advantage": advantage})
         else:
             self.head = nn.Linear(hidden[-1], num_actions)
+        self.encoder = encoder  # last, as in the checkpoints
 
-    def forward(self, obs: Tensor) -> Tensor:
+    def forward(self, obs: Any) -> Tensor:  # noqa: ANN401 - as `features`
         features_BI = self.features(obs)
         if not isinstance(self.head, nn.ModuleDict):
             values_BA: Tensor = self.head(features_BI)
@@ -130,7 +138,7 @@ class ActorCriticModule(Torso):
         self.critic = Branch(sizes, 1, activation=activation)
         add_parameters(self, more_shapes)
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, obs: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401 - as `features`
         """Compute the actor's outputs, [B, D], and the values, [B]."""
         features_BI = self.features(obs)
         return self.actor(features_BI), self.critic(features_BI).squeeze(-1)

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.rl.host_or_device import CPU
 from ding_lite.rl.networks.inputs import RunningNorm
 from ding_lite.rl.spec import EnvSpec
 
-_CPU = torch.device("cpu")
 _PREFIX = "norm."
 _NAMES = {"mean", "squares", "count"}
 
 
 def make_norm(
-    spec: EnvSpec, *, normalize_obs: bool, device: torch.device = _CPU
+    spec: EnvSpec, *, normalize_obs: bool, device: torch.device = CPU
 ) -> RunningNorm | None:
     """Make the normalisation of observations, or None without `normalize_obs`."""
     if not normalize_obs:

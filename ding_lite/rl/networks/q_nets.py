@@ -21,24 +21,14 @@ from ding_lite.rl.host_or_device import placed
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.conv import Conv
 from ding_lite.rl.networks.inputs import as_floats
-from ding_lite.rl.networks.layers import (
-    MLP,
-    DuelingHead,
-    Linear,
-    MLPOutputs,
-    mlp_shapes,
-    names_of,
-)
-from ding_lite.rl.networks.modules import QModule
+from ding_lite.rl.networks.layers import MLP, DuelingHead, Linear, MLPOutputs, mlp_shapes, names_of
+from ding_lite.rl.networks.modules import QModule, hidden_widths
 from ding_lite.rl.recorded.checks import check_outputs, sample_obs
 from ding_lite.rl.recorded.q_network import RecordedQNetwork
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.flat import FlatWeights
 from ding_lite.rl.weights.flat_module import FlatModule, bind, seeded
-
-MAX_NUMPY_PRODUCTS = 2**17
-"""The multiplications of the largest layer that numpy computes; it starts threads at twice that."""
 
 
 class QNetwork(Values, Protocol):
@@ -80,7 +70,7 @@ class MLPQNetwork(MLPOutputs):
         activation: Activation = "relu",
         device: str | torch.device = "cpu",
     ) -> None:
-        sizes = (num_inputs, *_widths(hidden, dueling=dueling))
+        sizes = (num_inputs, *hidden_widths(hidden, dueling=dueling))
         names = names_of("torso", len(hidden))
         of_head = (
             DuelingHead.shapes(sizes[-1], num_actions)
@@ -99,9 +89,7 @@ class MLPQNetwork(MLPOutputs):
             dueling=dueling,
             activation=activation,
         )
-        largest = max(math.prod(shape) for shape in shapes.values())
         self._device = self.weights.flat.device
-        self._max_numpy_rows = MAX_NUMPY_PRODUCTS // largest if self._device.type == "cpu" else 0
         head = DuelingHead(self.weights, self.grads) if dueling else "head"
         super().__init__(MLP(self.weights, self.grads, names, head, activation=activation))
 
@@ -124,11 +112,7 @@ class MLPQNetwork(MLPOutputs):
         super().backward(saved, grad_BA.to(self._device))
 
     def values(self, obs: NumpyArray) -> FloatArray:
-        if len(obs) <= self._max_numpy_rows:
-            vectors_NI = as_floats(obs).reshape(len(obs), -1)
-            return self._layers.forward_numpy(vectors_NI)
-        values_NA: FloatArray = self.forward(torch.from_numpy(obs)).cpu().numpy()
-        return values_NA
+        return self._layers.look(as_floats(obs).reshape(len(obs), -1))
 
     def snapshot(self) -> dict[str, Tensor]:
         return self.weights.snapshot()
@@ -188,8 +172,3 @@ def draw_weights(weights: FlatWeights, rng: np.random.Generator, *, first_input:
         bound = 1.0 / math.sqrt(math.prod(weight_shape[first_input:]))
         drawn: FloatArray = rng.uniform(-bound, bound, size=shape).astype(np.float32)
         weights[name].copy_(torch.from_numpy(drawn))
-
-
-def _widths(hidden: Sequence[int], *, dueling: bool) -> tuple[int, ...]:
-    """Return the hidden widths; for a dueling network the last one is doubled."""
-    return (*hidden[:-1], 2 * hidden[-1]) if dueling else tuple(hidden)

@@ -28,8 +28,13 @@ from ding_lite.rl.networks.actor_critic import (
     with_autograd,
 )
 from ding_lite.rl.networks.conv import Conv, torso_for
-from ding_lite.rl.networks.modules import MemoryActorCriticModule, MemoryKind, Torso
-from ding_lite.rl.networks.trees.parts import PartsActorCriticModule, PartsEncoder
+from ding_lite.rl.networks.modules import (
+    ActorCriticModule,
+    MemoryActorCriticModule,
+    MemoryKind,
+    Torso,
+)
+from ding_lite.rl.networks.trees.parts import PartsEncoder, of_parts
 from ding_lite.rl.policies.base import PolicyConfig, common_faults, step_size
 from ding_lite.rl.recorded.actor_critic import LOG_STD, log_std_name, make_own_actor_critic
 from ding_lite.rl.spec import EnvSpec
@@ -155,7 +160,7 @@ def _make_described(
     if config.memory is not None:
         return with_autograd(with_memory, device=device, unpack=unpack)
     if trees:
-        make = partial(PartsActorCriticModule, spec, config.images, hidden, **shape)
+        make = partial(of_parts, ActorCriticModule, spec, config.images, hidden, **shape)
         return with_autograd(make, device=device, unpack=unpack)
     if convs:
         shape["activation"] = config.image_activation

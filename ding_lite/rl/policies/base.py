@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError, did_you_mean, kind_of
 from ding_lite.rl.batch import Array, FloatArray, NumpyArray
-from ding_lite.rl.host_or_device import floats, on
+from ding_lite.rl.host_or_device import CPU, floats, on
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.box_actors import within_bounds
 from ding_lite.rl.networks.conv import Conv, TorsoName, images_of
@@ -21,7 +21,7 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import as_config, finite, inside, one_of, positive, whole
 
 ConfigT = TypeVar("ConfigT")
-_CPU = torch.device("cpu")
+_OF_SEVERAL = "PPO, A2C or IMPALA, which make several choices at once"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
     if spec.num_actions is None:
         several = isinstance(spec.action_space, MultiDiscrete | MultiBinary)
         advice = (
-            "Take PPO, A2C or IMPALA, which make several choices at once"
+            f"Take {_OF_SEVERAL}"
             if several
             else "Take SAC or TD3, which give numbers, or PPO, which gives both"
             if cast(Box, spec.action_space).is_bounded()
@@ -112,16 +112,14 @@ class BoxActions:
 
     def __init__(self, spec: EnvSpec, *, policy: str) -> None:
         space = spec.action_space
-        if isinstance(space, MultiDiscrete | MultiBinary):
-            raise ConfigError(
-                f"{policy} gives numbers within bounds, but {spec.env_id} has the action space "
-                f"{space}. Take PPO, A2C or IMPALA, which make several choices at once."
-            )
         if not isinstance(space, Box) or not np.issubdtype(space.dtype, np.floating):
+            advice = (
+                "an environment with Box actions of floats, or a policy for choices such as DQN"
+            )
+            several = isinstance(space, MultiDiscrete | MultiBinary)
             raise ConfigError(
                 f"{policy} gives numbers within bounds, but {spec.env_id} has the action space "
-                f"{space}. Take an environment with Box actions of floats, or a policy for "
-                f"choices such as DQN."
+                f"{space}. Take {_OF_SEVERAL if several else advice}."
             )
         if not space.is_bounded():
             raise ConfigError(
@@ -150,7 +148,7 @@ class BoxActions:
 
     def to_unit(self, action: Array) -> Any:  # noqa: ANN401 - an array on a CPU, else a tensor
         """Turn actions, [B, ...], into numbers from -1 to 1, [B, A], on their own device."""
-        device = action.device if isinstance(action, Tensor) else _CPU
+        device = action.device if isinstance(action, Tensor) else CPU
         action_BA = floats(on(device, action)).reshape(len(action), self.size)
         unit_BA = action_BA - on(device, self._middle_A)
         unit_BA *= on(device, self._per_half_A)

@@ -27,14 +27,7 @@ from ding_lite.rl.batch import (
 )
 from ding_lite.rl.formulas.box_updates import DrawNoise, Networks, critic_errors, update_critics
 from ding_lite.rl.formulas.rows import Rows
-from ding_lite.rl.host_or_device import (
-    AnyArray,
-    Metrics,
-    computable,
-    metrics_of,
-    on,
-    placed,
-)
+from ding_lite.rl.host_or_device import AnyArray, Metrics, computable, metrics_of, on, placed
 from ding_lite.rl.networks.box_actors import BoxActor
 from ding_lite.rl.networks.box_networks import BoxForm, BoxNetworks
 from ding_lite.rl.networks.observation_norm import make_norm, read_norm, with_norm
@@ -329,11 +322,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
     @classmethod
     @abstractmethod
     def next_values(
-        cls,
-        policies: Sequence[Self],
-        networks: Networks[ActorT],
-        next_obs: Tensor,
-        draw: DrawNoise,
+        cls, policies: Sequence[Self], networks: Networks[ActorT], next_obs: Tensor, draw: DrawNoise
     ) -> AnyArray:
         """Estimate the return from the next observations of transitions, [G, B]."""
 

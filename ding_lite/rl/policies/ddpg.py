@@ -64,11 +64,7 @@ class DDPG(BoxPolicy[DeterministicActor, DDPGConfig]):
     _config_type = DDPGConfig
 
     def act(
-        self,
-        obs: NumpyArray,
-        *,
-        explore: bool = True,
-        noise: float | FloatArray | None = None,
+        self, obs: NumpyArray, *, explore: bool = True, noise: float | FloatArray | None = None
     ) -> NumpyArray:
         """Choose an action for each observation.
 

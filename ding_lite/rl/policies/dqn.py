@@ -20,35 +20,18 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.errors import NonFiniteError
-from ding_lite.rl.batch import (
-    Array,
-    FloatArray,
-    NumpyArray,
-    Transitions,
-    to_numpy,
-)
+from ding_lite.rl.batch import Array, FloatArray, NumpyArray, Transitions, to_numpy
 from ding_lite.rl.formulas.exploration import epsilon_greedy
 from ding_lite.rl.formulas.losses import LOSSES
 from ding_lite.rl.formulas.q_learning import evaluate, only_legal, q_gradient, td_error
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.formulas.schedules import linear
-from ding_lite.rl.host_or_device import (
-    AnyArray,
-    Metrics,
-    as_tensor,
-    metrics_of,
-    on,
-    placed,
-)
+from ding_lite.rl.host_or_device import AnyArray, Metrics, as_tensor, metrics_of, on, placed
 from ding_lite.rl.networks.conv import torso_for
+from ding_lite.rl.networks.modules import QModule
 from ding_lite.rl.networks.observation_norm import make_norm
-from ding_lite.rl.networks.q_nets import (
-    QNetwork,
-    draw_weights,
-    make_q_network,
-    recorded_q_networks,
-)
-from ding_lite.rl.networks.trees.parts import PartsQModule, encodes_images, for_inference
+from ding_lite.rl.networks.q_nets import QNetwork, draw_weights, make_q_network, recorded_q_networks
+from ding_lite.rl.networks.trees.parts import encodes_images, for_inference, of_parts
 from ding_lite.rl.packing import ArrayT
 from ding_lite.rl.policies.base import (
     PolicyConfig,
@@ -220,7 +203,7 @@ class DQN(OpenPolicy):
         }
         if self._sees_trees:
             with seeded(0, "unused"):
-                module = PartsQModule(spec, config.images, config.hidden, **shape)
+                module = of_parts(QModule, spec, config.images, config.hidden, **shape)
             return RecordedQNetwork(FlatModule(module, device=self.device), see=spec.unpack)
         convs = torso_for(config.images, spec.input_shape, env_id=spec.env_id)
         return make_q_network(spec.input_shape, convs, config.hidden, device=self.device, **shape)

@@ -148,9 +148,7 @@ class IMPALA(ActorCriticPolicy[IMPALAConfig]):
         rho_GB = cut_ratio(log_rho_GB, settings["rho_clip"])
         weighted_GB = rho_GB * rows.fold(steps.advantage_B)
         advantage_GB = settings.where(
-            "normalize_advantage",
-            lambda: normalized_by_rho(rows, weighted_GB, rho_GB),
-            weighted_GB,
+            "normalize_advantage", lambda: normalized_by_rho(rows, weighted_GB, rho_GB), weighted_GB
         )
         more = {"rho": rows.mean(rho_GB)}
         if settings.any("clip"):

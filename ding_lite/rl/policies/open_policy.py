@@ -20,11 +20,7 @@ from ding_lite.rl.host_or_device import Metrics, Number, guard, metrics_of, usab
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.inputs import RunningNorm
 from ding_lite.rl.networks.observation_norm import read_norm, with_norm
-from ding_lite.rl.policies.base import (
-    check_obs,
-    check_state_keys,
-    packed,
-)
+from ding_lite.rl.policies.base import check_obs, check_state_keys, packed
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec, check_spec
 from ding_lite.rl.torch_random import TorchRandom

@@ -25,13 +25,7 @@ from ding_lite.rl.packing import Tree
 from ding_lite.rl.recorded.checks import check_learning, run_once, sample_obs, wrong_outputs
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.weights.flat_module import (
-    FlatModule,
-    MakeModule,
-    copied,
-    made_module,
-    seeded,
-)
+from ding_lite.rl.weights.flat_module import FlatModule, MakeModule, copied, made_module, seeded
 
 _RANGE_SCALES = (1.0, 10.0, 1000.0)
 """The scales of the observations by which the range of an actor's outputs is checked."""

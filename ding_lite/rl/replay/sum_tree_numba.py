@@ -68,10 +68,7 @@ def _sum_family(sum_of: Float64Array, parent: np.uint64) -> None:
 
 @_compiled
 def _draw(
-    sum_of: Float64Array,
-    shape: tuple[int, ...],
-    uniform_B: Float64Array,
-    sums_before: Float64Array,
+    sum_of: Float64Array, shape: tuple[int, ...], uniform_B: Float64Array, sums_before: Float64Array
 ) -> tuple[Int64Array, Float64Array]:
     num_levels, width, first_top, first_leaf, _ = shape
     num_draws = len(uniform_B)

@@ -18,27 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError, ShapeError
-from ding_lite.rl.batch import (
-    Array,
-    NumpyArray,
-    Sequences,
-    Transitions,
-)
-from ding_lite.rl.host_or_device import (
-    Metrics,
-    as_tensor,
-    computable,
-    number,
-    placed,
-)
+from ding_lite.rl.batch import Array, NumpyArray, Sequences, Transitions
+from ding_lite.rl.host_or_device import Metrics, as_tensor, computable, number, placed
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.observation_norm import make_norm
-from ding_lite.rl.policies.base import (
-    check_obs,
-    check_state_keys,
-    own_config,
-    packed,
-)
+from ding_lite.rl.policies.base import check_obs, check_state_keys, own_config, packed
 from ding_lite.rl.policies.open_policy import GradientPolicy, step_sizes
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,20 +17,13 @@ from torch.nn.utils.parametrizations import weight_norm
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.batched import make_stack, stack_key
 from ding_lite.evolution.batched_modules.dqn import ModuleDQNStack
-from ding_lite.evolution.population import Population
-from ding_lite.evolution.search import Search
-from ding_lite.rl.batch import Transitions
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.spec import EnvSpec
 from tests.evolution.conftest import (
-    assert_same,
     check_acting,
     check_updates,
-    given,
-    part,
-    some_transitions,
 )
 
 
@@ -86,15 +79,6 @@ class Scale(nn.Module):
         return obs.float() / 255.0
 
 
-def screens(count: int, *, seed: int) -> Transitions:
-    rng = np.random.default_rng(seed)
-    with make_envs("ding_lite/Catch-v0", 1) as envs:
-        drawn = some_transitions(envs.spec, count, seed=seed)
-        shape = (2, count, *envs.spec.obs_shape)
-    obs, next_obs = rng.integers(0, 255, size=shape).astype(np.uint8)
-    return replace(drawn, obs=obs, next_obs=next_obs)
-
-
 def test_modules_that_flatten_images_get_bytes_and_are_batched() -> None:
     def flat(spec: EnvSpec) -> nn.Module:
         size = int(np.prod(spec.obs_shape))
@@ -103,14 +87,7 @@ def test_modules_that_flatten_images_get_bytes_and_are_batched() -> None:
     with make_envs("ding_lite/Catch-v0", 1) as envs:
         together, alone = (policies(envs.spec, flat, DQNConfig(n_step=1)) for _ in range(2))
     assert len({stack_key(policy) for policy in together} - {None}) == 1
-    stack = make_stack(together[0], 4)
-    for update in range(10):
-        batch = screens(4 * 33, seed=update)
-        sizes = [policy.config.batch_size for policy in together]
-        stack.learn(together, sizes, [1] * 4, partial(given, batch))
-        for row, policy in enumerate(alone):
-            policy.learn(part(batch, 33 * row, sizes[row]))
-    assert_same(together, alone)
+    check_updates(together, alone, 10)
 
 
 def test_convolutions_take_turns_but_not_those_before_a_memory() -> None:
@@ -176,41 +153,6 @@ class Scaled(nn.Module):
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         values: torch.Tensor = self.scale * self.last(self.act(self.first(obs)))
         return values
-
-
-def drawn(_: EnvSpec) -> nn.Module:
-    return Scaled(float(torch.rand(())) + 0.5)
-
-
-def test_modules_with_other_plain_attributes_learn_as_they_would_alone(
-    spec: EnvSpec, search: Search
-) -> None:
-    populations = [
-        Population.of(DQN, spec, search, size=3, network=drawn, config={"n_step": 1})
-        for _ in range(2)
-    ]
-    together, alone = ([agent.policy for agent in population] for population in populations)
-    assert len({stack_key(policy) for policy in together}) == 3
-    groups: dict[Any, list[Any]] = {}
-    for row, policy in enumerate(together):
-        groups.setdefault(stack_key(policy), []).append((row, policy))
-    stacks = {key: make_stack(members[0][1], len(members)) for key, members in groups.items()}
-    for update in range(5):
-        batch = some_transitions(spec, 3 * 20, seed=update)
-        for key, members in groups.items():
-            rows = [part(batch, 20 * row, 20) for row, _ in members]
-            own = Transitions(
-                *(np.concatenate([getattr(o, f.name) for o in rows]) for f in fields(batch))
-            )
-            policies = [policy for _, policy in members]
-            sizes = [20] * len(members)
-            stacks[key].learn(policies, sizes, [1] * len(members), partial(given, own))
-        for row, policy in enumerate(alone):
-            policy.learn(part(batch, 20 * row, 20))
-    for one, other in zip(together, alone, strict=True):
-        for key in ("q_net", "target_net"):
-            found, expected = one.state_dict()[key], other.state_dict()[key]
-            torch.testing.assert_close(found, expected, atol=1e-5, rtol=0.0)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from gymnasium.spaces import Box, Dict, Discrete
 
 from ding_lite.errors import ConfigError
@@ -16,7 +15,6 @@ from ding_lite.evolution.agent import Agent, make_agent
 from ding_lite.evolution.growth import convolutions
 from ding_lite.evolution.growth.convolutions import change_convs
 from ding_lite.evolution.growth.parameter_layout import layout_of
-from ding_lite.evolution.mutation import Mutation
 from ding_lite.rl import (
     DDPG,
     DQN,
@@ -31,14 +29,13 @@ from ding_lite.rl import (
     PPOConfig,
     R2D2Config,
     SACConfig,
-    Sequences,
     TD3Config,
 )
 from ding_lite.rl.networks.conv import CONVS, Conv
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import as_config
-from tests.evolution.conftest import some_transitions
-from tests.rl.rollouts import draw_actions, draw_obs, draw_rollout
+from tests.evolution.conftest import assert_carried, assert_close, computes, only
+from tests.rl.rollouts import lesson
 
 OWN = (Conv(6, 3, 1, padding=1), Conv(8, 3, 2), Conv(8, 1, 1))
 SCREEN = Box(0, 255, (10, 10, 1), dtype=np.uint8)
@@ -63,46 +60,11 @@ CONFIGS: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
-def lesson(policy: Any, seed: int) -> Any:
-    spec, rng = policy.spec, np.random.default_rng(seed)
-    if isinstance(policy, PPO | IMPALA):
-        return [draw_rollout(seed, spec)]
-    if isinstance(policy, R2D2):
-        reward, ends = rng.normal(size=(4, 6)).astype(np.float32), np.zeros((4, 6), np.bool_)
-        state = rng.normal(size=(4, policy.state_size)).astype(np.float32)
-        obs, action = draw_obs(rng, spec, (4, 7)), draw_actions(rng, spec, (4, 6))
-        return Sequences(obs, action, reward, ends, ends, ~ends, burn_in=2, state=state)
-    obs, next_obs = draw_obs(rng, spec, (16,)), draw_obs(rng, spec, (16,))
-    return dataclasses.replace(some_transitions(spec, 16, seed=seed), obs=obs, next_obs=next_obs)
-
-
 def learned(kind: str) -> Agent:
     policy, spec, config = CONFIGS[kind]
     agent = make_agent(policy(spec, config))
     agent.learn(lesson(agent.policy, 0))
     return agent
-
-
-@torch.no_grad()
-def computes(agent: Agent) -> list[np.ndarray[Any, Any]]:
-    """Return what each network of a policy computes, targets included."""
-    policy: Any = agent.policy
-    rng = np.random.default_rng(0)
-    obs = draw_obs(rng, policy.spec, (20,))
-    if isinstance(policy, PPO | IMPALA):
-        return [policy.values(obs), policy._net.act(policy._seen(obs))]
-    tensor = torch.from_numpy(obs)
-    if isinstance(policy, DQN):
-        nets = (policy._q_net, policy._target_net)
-        return [net.forward(policy._inputs(tensor)).numpy().copy() for net in nets]
-    if isinstance(policy, R2D2):
-        states = rng.normal(size=(20, 500)).astype(np.float32)  # begin alike in all widths
-        state = torch.from_numpy(states[:, : policy.state_size])
-        return [net(tensor, state)[0].numpy() for net in (policy.net, policy.target)]
-    action, nets = torch.zeros(1, 20, 2), policy._networks
-    found = [each.forward(tensor, action) for each in (nets.critics, nets.target_critics)]
-    found += [each._body.forward(tensor) for each in (nets.actor, nets.target_actor)]
-    return [each.numpy().copy() for each in found]
 
 
 def changed(agent: Agent, change: Any, layer: int, **more: Any) -> Agent:
@@ -125,12 +87,11 @@ def test_growth_preserves_the_function_and_learning_goes_on(kind: str) -> None:
     before, rng = computes(agent), np.random.default_rng(0)
     for layer in range(len(layout_of(agent.policy).images[0])):
         for twin in (
-            changed(agent, convolutions.add_channels, layer, count=3, rng=rng),
+            changed(agent, convolutions.resize_channels, layer, count=3, rng=rng),
             changed(agent, convolutions.grow_kernel, layer),
             changed(agent, convolutions.add_convolution, layer),
         ):
-            for was, now in zip(before, computes(twin), strict=True):
-                np.testing.assert_allclose(now, was, atol=1e-5)
+            assert_close(computes(twin), before)
         twin.learn(lesson(twin.policy, 9))
         assert all(np.isfinite(values).all() for values in computes(twin))
 
@@ -140,37 +101,24 @@ def test_removal_of_what_was_added_preserves_the_function(kind: str) -> None:
     agent = learned(kind)
     before, rng = computes(agent), np.random.default_rng(0)
     for layer in range(3):
-        wide = changed(agent, convolutions.add_channels, layer, count=4, rng=rng)
+        wide = changed(agent, convolutions.resize_channels, layer, count=4, rng=rng)
         large = changed(agent, convolutions.grow_kernel, layer)
         deep = changed(agent, convolutions.add_convolution, layer)
         for twin in (
-            changed(wide, convolutions.remove_channels, layer, count=4, rng=rng),
+            changed(wide, convolutions.resize_channels, layer, count=-4, rng=rng),
             changed(large, convolutions.shrink_kernel, layer),
             changed(deep, convolutions.remove_convolution, layer + 1),
         ):
             assert twin.config.convs == OWN
-            for was, now in zip(before, computes(twin), strict=True):
-                np.testing.assert_allclose(now, was, atol=1e-5)
+            assert_close(computes(twin), before)
 
 
 @pytest.mark.parametrize("kind", ["dqn", "sac", "r2d2 of parts"])
 def test_moments_are_carried_over(kind: str) -> None:
     agent = learned(kind)
-    wide = changed(agent, convolutions.add_channels, 0, count=2, rng=np.random.default_rng(0))
+    wide = changed(agent, convolutions.resize_channels, 0, count=2, rng=np.random.default_rng(0))
     old, new = (layout_of(x.policy).open(x.policy.state_dict()).moments for x in (agent, wide))
-    num_grown = 0
-    for (mean, square), (new_mean, new_square) in zip(old, new, strict=True):
-        for name, was in mean.items():
-            inside = tuple(slice(size) for size in was.shape)
-            assert torch.equal(new_mean[name][inside], was)
-            assert torch.equal(new_square[name][inside], square[name])
-            if was.shape != new_mean[name].shape:
-                num_grown += 1
-                is_new = torch.ones_like(new_mean[name], dtype=torch.bool)
-                is_new[inside] = False
-                assert not new_mean[name][is_new].any()
-                usual = square[name].mean().expand(int(is_new.sum()))
-                torch.testing.assert_close(new_square[name][is_new], usual, rtol=1e-5, atol=0.0)
+    num_grown = assert_carried(old, new)
     assert num_grown == 3 * len(layout_of(agent.policy).images[1])
 
 
@@ -180,28 +128,25 @@ def test_moments_are_carried_over(kind: str) -> None:
 )
 def test_mutations_change_convolutions_and_hidden_layers(kind: str, remove_prob: float) -> None:
     agent = learned(kind)
-    only: dict[str, Any] = {"none": 0.0, "weights": 0.0, "architecture": 1.0}
-    mutation = Mutation(**only, remove_prob=remove_prob, min_nodes=4, new_layer_prob=0.4, seed=2)
+    settings: dict[str, Any] = {"min_nodes": 4, "new_layer_prob": 0.4, "seed": 2}
+    mutation = only("architecture", remove_prob=remove_prob, **settings)
     before, described = computes(agent), [mutation.mutate(agent) for _ in range(8)]
     assert {one.split()[0] for one in described} >= {"convs", "hidden"}
     assert len(agent.config.convs) <= 3
     if not remove_prob:
-        for was, now in zip(before, computes(agent), strict=True):
-            np.testing.assert_allclose(now, was, atol=1e-4)
+        assert_close(computes(agent), before, atol=1e-4)
 
     twin = learned(kind)
     twin.load_state_dict(agent.state_dict())
     assert twin.config == agent.config
-    for one, other in zip(computes(twin), computes(agent), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_close(computes(twin), computes(agent), atol=0.0)
 
 
 @pytest.mark.parametrize("kind", ["dueling dqn", "r2d2 of parts", "td3", "ppo"])
 def test_an_activation_mutation_of_an_image_policy_is_what_it_reports(kind: str) -> None:
-    only: dict[str, Any] = {"none": 0.0, "weights": 0.0, "architecture": 0.0, "activation": 1.0}
     agent = learned(kind)
     before, config = computes(agent), agent.config
-    described = Mutation(**only).mutate(agent)
+    described = only("activation").mutate(agent)
     name, old, _, new = described.split()
     assert name == ("image_activation" if kind == "ppo" else "activation")
     assert getattr(config, name) == old != new
@@ -215,8 +160,7 @@ def test_images_with_convolutions_of_different_sizes_keep_them() -> None:
     large = Box(0, 255, (84, 84, 1), dtype=np.uint8)
     spec = dataclasses.replace(PARTS, obs_space=Dict(camera=large, map=SPACE["map"]))
     agent = Agent(DQN(spec))
-    only: dict[str, Any] = {"none": 0.0, "weights": 0.0, "architecture": 1.0}
-    assert all(Mutation(**only, seed=k).mutate(agent)[:6] == "hidden" for k in range(4))
+    assert all(only("architecture", seed=k).mutate(agent)[:6] == "hidden" for k in range(4))
 
 
 def test_convolutions_are_settings_that_are_checked(spec: EnvSpec) -> None:

@@ -11,7 +11,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 
 from ding_lite.errors import ConfigError
-from ding_lite.evolution import Mutation, Search, integer
+from ding_lite.evolution import Search, integer
 from ding_lite.evolution.agent import Agent, make_agent
 from ding_lite.evolution.growth.parameter_layout import layout_of
 from ding_lite.middleware import collect, train
@@ -19,7 +19,8 @@ from ding_lite.rl import A2C, IMPALA, PPO, A2CConfig, IMPALAConfig, PPOConfig, m
 from ding_lite.rl.batch import FloatArray
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.testing import run_step
-from tests.rl.rollouts import draw_obs, draw_rollout
+from tests.evolution.conftest import assert_close, only
+from tests.rl.rollouts import draw_obs, lesson
 
 VECTOR = EnvSpec(env_id="x", obs_space=Box(-1.0, 1.0, (5,)), action_space=Discrete(3))
 SCREEN = Box(0, 255, (1, 12, 12), np.uint8)
@@ -33,10 +34,7 @@ KINDS: dict[str, tuple[Any, EnvSpec, Any]] = {
     "impala, gru of images": (IMPALA, IMAGE, IMPALAConfig(memory="gru", hidden=(12,))),
     "ppo, lstm of parts": (PPO, PARTS, PPOConfig(memory="lstm", hidden=(12, 9), memory_size=10)),
 }
-GROW: dict[str, Any] = {
-    **{"none": 0.0, "architecture": 1.0, "weights": 0.0, "hyperparameters": 0.0},
-    **{"num_nodes": (1, 5), "min_nodes": 1, "max_layers": 5},
-}
+GROW: dict[str, Any] = {"num_nodes": (1, 5), "min_nodes": 1, "max_layers": 5}
 
 
 def make(kind: str) -> Agent:
@@ -44,14 +42,8 @@ def make(kind: str) -> Agent:
     policy, spec, config = KINDS[kind]
     agent = make_agent(policy(spec, config))
     for seed in range(2):
-        agent.learn([rollout_of(agent, seed)])
+        agent.learn(lesson(agent.policy, seed))
     return agent
-
-
-def rollout_of(agent: Agent, seed: int) -> Any:
-    state_size = agent.policy.make_memory(1).state.shape[1]  # type: ignore[attr-defined]
-    rollout = draw_rollout(seed, agent.spec)
-    return replace(rollout, state=np.zeros((rollout.num_envs, state_size), np.float32))
 
 
 def computes(agent: Agent) -> list[FloatArray]:
@@ -75,24 +67,23 @@ def num_weights(agent: Agent) -> int:
 @pytest.mark.parametrize("kind", KINDS)
 def test_growth_preserves_the_function_over_whole_sequences(kind: str) -> None:
     agent = make(kind)
-    grow = Mutation(**GROW, remove_prob=0.0, new_layer_prob=0.3)
+    grow = only("architecture", **GROW, remove_prob=0.0, new_layer_prob=0.3)
     before, told = computes(agent), []
     for _ in range(10):
         told.append(grow.mutate(agent))
-        for was, now in zip(before, computes(agent), strict=True):
-            np.testing.assert_allclose(now, was, atol=1e-4)
+        assert_close(computes(agent), before, atol=1e-4)
     assert {one.split()[0] for one in told} >= {"hidden", "memory"}
-    agent.learn([rollout_of(agent, 3)])
+    agent.learn(lesson(agent.policy, 3))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_shrunken_networks_go_on_learning(kind: str) -> None:
     agent = make(kind)
-    shrink = Mutation(**GROW, remove_prob=1.0, new_layer_prob=0.3)
+    shrink = only("architecture", **GROW, remove_prob=1.0, new_layer_prob=0.3)
     before = num_weights(agent)
     for seed in range(5):
         shrink.mutate(agent)
-        agent.learn([rollout_of(agent, seed)])
+        agent.learn(lesson(agent.policy, seed))
     assert num_weights(agent) < before
 
 
@@ -100,24 +91,23 @@ def test_units_of_memory_that_were_added_are_removed_again() -> None:
     agent = make("ppo, lstm")
     before = computes(agent)
     told = ""
-    grow = Mutation(**{**GROW, "num_nodes": (3,)}, remove_prob=0.0, new_layer_prob=0.0)
+    grow = only("architecture", num_nodes=(3,), remove_prob=0.0, new_layer_prob=0.0)
     while not told.startswith("memory"):
         agent = make("ppo, lstm")
         told = grow.mutate(agent)
     assert told == "memory 10 -> 13"
-    shrink = Mutation(**{**GROW, "num_nodes": (3,)}, remove_prob=1.0, new_layer_prob=0.0)
+    shrink = only("architecture", num_nodes=(3,), remove_prob=1.0, new_layer_prob=0.0)
     told = ""
     while not told.startswith("memory"):
         twin = agent.clone()
         told = shrink.mutate(twin)
-    for was, now in zip(before, computes(twin), strict=True):
-        np.testing.assert_allclose(now, was, atol=1e-5)
+    assert_close(computes(twin), before)
 
 
 def test_growth_keeps_the_moments_of_the_old_units() -> None:
     agent, told = make("ppo, gru of a box"), ""
     old = layout_of(agent.policy).open(agent.policy.state_dict()).moments[0]
-    grow = Mutation(**GROW, remove_prob=0.0, new_layer_prob=0.0)
+    grow = only("architecture", **GROW, remove_prob=0.0, new_layer_prob=0.0)
     while not told.startswith("memory"):
         twin = agent.clone()
         told = grow.mutate(twin)
@@ -130,7 +120,7 @@ def test_growth_keeps_the_moments_of_the_old_units() -> None:
 
 
 def test_a_collector_takes_a_memory_of_the_new_width() -> None:
-    grow = Mutation(**GROW, remove_prob=0.0, new_layer_prob=0.0, seed=1)
+    grow = only("architecture", **GROW, remove_prob=0.0, new_layer_prob=0.0, seed=1)
     with make_envs("CartPole-v1", 4, mode="sync") as envs:
         config = PPOConfig(memory="lstm", hidden=(8,), memory_size=6)
         agent, told = make_agent(PPO(envs.spec, config)), ""

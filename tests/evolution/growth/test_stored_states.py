@@ -7,10 +7,9 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-import torch
 
 from ding_lite import Task, middleware as mw
-from ding_lite.evolution import Mutation, Population
+from ding_lite.evolution import Population
 from ding_lite.evolution.agent import Agent
 from ding_lite.rl import (
     R2D2,
@@ -22,11 +21,9 @@ from ding_lite.rl import (
     save_checkpoint,
 )
 from ding_lite.rl.spec import EnvSpec
+from tests.evolution.conftest import only
 
-GROW: dict[str, Any] = {
-    **{"none": 0.0, "architecture": 1.0, "weights": 0.0, "hyperparameters": 0.0},
-    **{"num_nodes": (1, 3), "min_nodes": 1, "max_layers": 5},
-}
+GROW: dict[str, Any] = {"num_nodes": (1, 3), "min_nodes": 1, "max_layers": 5}
 Learned = tuple[Agent, EpisodeBuffer]
 SMALL = R2D2Config(hidden=(6,), memory_size=5, batch_size=8, sequence_length=6, burn_in=3)
 
@@ -64,7 +61,7 @@ def loss_and_values(agent: Agent, batch: Sequences) -> tuple[float, float]:
 
 
 def grown_until(agent: Agent, what: str, **settings: Any) -> str:
-    mutation = Mutation(**{**GROW, **settings}, seed=1)
+    mutation = only("architecture", **{**GROW, **settings}, seed=1)
     while not (told := mutation.mutate(agent)).startswith(what):
         pass
     return told
@@ -75,30 +72,13 @@ def test_growth_preserves_the_loss_of_stored_sequences(learned: Learned) -> None
     batch = sample(episodes)
     assert np.abs(np.asarray(batch.state)).max() > 0.01
     before, told = loss_and_values(agent, batch), []
-    grow = Mutation(**GROW, remove_prob=0.0, new_layer_prob=0.3)
+    grow = only("architecture", **GROW, remove_prob=0.0, new_layer_prob=0.3)
     for _ in range(10):
         told.append(grow.mutate(agent))
         assert loss_and_values(agent, batch) == pytest.approx(before, abs=1e-4)
     assert {one.split()[0] for one in told} == {"hidden", "memory"}
     assert agent.config.memory_size > 5
     assert agent.learn(batch)["loss"] == pytest.approx(before[0], abs=1e-4)
-
-
-def test_the_values_of_a_sequence_stay_while_it_acts(learned: Learned) -> None:
-    agent, _ = learned
-    obs = torch.from_numpy(np.random.default_rng(1).normal(size=(8, 6, 4)).astype(np.float32))
-
-    def values() -> list[torch.Tensor]:
-        module: Any = agent.policy.module  # type: ignore[attr-defined]
-        state, found = torch.zeros(6, agent.policy.state_size), []  # type: ignore[attr-defined]
-        for each in obs:
-            q, state = module(each, state)
-            found.append(q.detach())
-        return found
-
-    before = values()
-    grown_until(agent, "memory", remove_prob=0.0, new_layer_prob=0.0)
-    torch.testing.assert_close(values(), before, atol=1e-5, rtol=0.0)
 
 
 def test_units_that_were_added_are_removed_again(learned: Learned) -> None:
@@ -127,13 +107,6 @@ def test_a_wider_state_begins_with_that_of_the_narrower_layer(learned: Learned) 
     after = last_state()
     assert after.shape[1] > before.shape[1] == policy.state_size
     np.testing.assert_allclose(after[:, : before.shape[1]], before, atol=1e-6)
-
-
-def test_a_shrunken_network_learns_from_wider_states(learned: Learned) -> None:
-    agent, episodes = learned
-    grown_until(agent, "memory", remove_prob=1.0, new_layer_prob=0.0)
-    assert agent.config.memory_size < 5
-    assert np.isfinite(agent.learn(sample(episodes))["loss"])
 
 
 def test_agents_of_several_widths_share_a_replay_that_is_saved(tmp_path: Any) -> None:

@@ -108,16 +108,12 @@ def test_a_save_leaves_the_files_that_a_reader_needs_to_the_next_save(tmp_path: 
 
 
 def test_a_suspended_reader_does_not_fill_the_disk(tmp_path: Path) -> None:
-    with Folder(folder_with(tmp_path, number=0)):
+    save_number(tmp_path, 0)
+    with Folder(tmp_path):
         for number in range(1, 20):
             save_checkpoint(tmp_path, {"x": np.full(2**20, float(number))})  # 8 MiB
             size = sum(file.stat().st_size for file in tmp_path.iterdir())
             assert size < ROOM_FOR_READERS + 3 * 2**23
-
-
-def folder_with(directory: Path, *, number: int) -> Path:
-    save_number(directory, number)
-    return directory
 
 
 def test_a_child_that_was_forked_during_a_load_does_not_keep_the_lock(tmp_path: Path) -> None:

@@ -86,19 +86,6 @@ def test_actions_out_of_range_are_refused():
             envs.step(np.array(action))
 
 
-def test_a_saved_vector_goes_on_exactly():
-    with make(masked=True) as envs, make(masked=True, seed=5) as other:
-        for _ in range(7):
-            envs.step(envs.random_actions())
-        other.load_state_dict(envs.state_dict())
-        for _ in range(7):
-            action = envs.random_actions()
-            np.testing.assert_array_equal(other.random_actions(), action)
-            one, two = envs.step(action), other.step(action)
-            np.testing.assert_array_equal(one.next_obs, two.next_obs)
-            np.testing.assert_array_equal(one.reward, two.reward)
-
-
 def breaking(change):
     """Make a wrapper that changes what `step` returns."""
 

@@ -5,6 +5,7 @@ import logging
 import numpy as np
 import pytest
 
+import tests.rl.partly
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.errors import CheckpointError
 from ding_lite.rl import load_checkpoint, make_envs, save_checkpoint
@@ -18,6 +19,7 @@ CASES = [
     ("FrozenLake-v1", "sync", {}),
     ("probe/Wanders-v0", "sync", {"frame_stack": 3}),
     ("probe/Picture-v0", "sync", {"frame_stack": 2}),
+    ("partly/Partly-v0", "sync", {"env_args": {"masked": True}}),
 ]
 
 

@@ -4,7 +4,6 @@ import sys
 from dataclasses import astuple
 from itertools import pairwise
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -42,43 +41,35 @@ def random_actions(seed, num_envs):
     return lambda obs: rng.integers(0, 2, size=num_envs)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("controller", ["random", "balance"])
-def test_every_transition_is_one_that_a_plain_cartpole_makes(mode, controller):
-    envs = make_envs("CartPole-v0", 4, seed=3, mode=mode)
-    act = balance if controller == "balance" else random_actions(0, 4)
-    plain = CartPoleEnv()
+def check_transitions(envs, *, steps, act=None):
+    """Compare transitions with those of a plain CartPole; return the number of episodes."""
+    plain, num_ended = CartPoleEnv(), 0
     plain.reset(seed=0)
-    num_ended = 0
-
-    for step in play(envs, act, steps=450):
-        for index in range(4):
+    steps = play(envs, act or random_actions(0, envs.num_envs), steps=steps)
+    for step in steps:
+        for index in range(envs.num_envs):
             plain.state = step.obs[index].astype(np.float64)
             plain.steps_beyond_terminated = None
             next_obs, reward, terminated, _, _ = plain.step(int(step.action[index]))
-            assert step.next_obs[index] == pytest.approx(next_obs, abs=1e-5)
+            np.testing.assert_allclose(step.next_obs[index], next_obs, rtol=1e-4, atol=1e-5)
             assert step.reward[index] == reward
             x, _, theta, _ = next_obs
             margin = min(abs(abs(x) - 2.4), abs(abs(theta) - 12 * 2 * math.pi / 360))
             assert step.terminated[index] == terminated or margin < 1e-5
-            num_ended += terminated or step.truncated[index]
-    assert num_ended >= 8
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_obs_is_next_obs_or_the_first_of_a_new_episode(mode):
-    envs = make_envs("CartPole-v0", 4, seed=0, mode=mode)
-    steps = play(envs, random_actions(1, 4), steps=120)
-    num_ended = 0
-
+            num_ended += int(terminated or step.truncated[index])
+    assert num_ended == len(envs.take_finished())
     for step, following in pairwise(steps):
         done_N = step.terminated | step.truncated
         np.testing.assert_array_equal(following.obs[~done_N], step.next_obs[~done_N])
         assert (np.abs(following.obs[done_N]) <= 0.05).all()
-        last_N4 = step.next_obs[done_N]
-        assert ((np.abs(last_N4[:, 2]) > 0.2) | (np.abs(last_N4[:, 0]) > 2.4)).all()
-        num_ended += done_N.sum()
-    assert num_ended >= 10
+    return num_ended
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("act", [None, balance])
+def test_every_transition_is_one_that_a_plain_cartpole_makes(mode, act):
+    envs = make_envs("CartPole-v0", 4, seed=3, mode=mode)
+    assert check_transitions(envs, steps=450, act=act) >= 8
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -109,17 +100,6 @@ def test_returns_and_lengths_are_those_counted_by_hand(mode):
     assert len(expected) > 20
 
 
-def test_an_episode_that_is_cut_off_shows_its_last_observation():
-    envs = make_envs("probe/LongCounter-v0", 1)
-    steps = play(envs, zeros, steps=5)
-
-    assert [bool(step.truncated[0]) for step in steps] == [False, False, False, True, False]
-    assert not any(step.terminated.any() for step in steps)
-    assert steps[3].next_obs.tolist() == [[0, 4]]
-    assert steps[4].obs.tolist() == [[1, 0]]
-    assert envs.take_finished() == [Episode(0, 10.0, 4)]
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_the_same_seed_gives_the_same_episodes(mode):
     def record(seed):
@@ -130,11 +110,13 @@ def test_the_same_seed_gives_the_same_episodes(mode):
     assert (record(7) != record(8)).any()
 
 
-def test_the_episodes_do_not_depend_on_the_mode():
-    env_id = "CartPole-v0"
-
+@pytest.mark.parametrize(
+    "settings", [{}, {"sutton_barto_reward": True, "max_episode_steps": 15}], ids=str
+)
+def test_the_episodes_do_not_depend_on_the_mode(settings):
     def record(mode):
-        with make_envs(env_id, 5, seed=7, mode=mode) as envs:
+        with make_envs("CartPole-v0", 5, seed=7, mode=mode, env_args=settings) as envs:
+            assert envs.spec.max_episode_steps == settings.get("max_episode_steps", 200)
             steps = play(envs, balance, steps=300) + play(envs, random_actions(4, 5), steps=100)
             envs.reset()
             steps += play(envs, random_actions(5, 5), steps=50)
@@ -143,19 +125,9 @@ def test_the_episodes_do_not_depend_on_the_mode():
     (native, finished), (sync, others) = record("native"), record("sync")
     assert finished == others
     assert_same(native, sync)
-
-
-def test_an_array_program_takes_the_settings_of_the_environment():
-    def record(mode):
-        settings = {"sutton_barto_reward": True, "max_episode_steps": 15}
-        with make_envs("CartPole-v1", 5, seed=7, mode=mode, env_args=settings) as envs:
-            assert envs.spec.max_episode_steps == 15
-            return play(envs, random_actions(4, 5), steps=100)
-
-    steps = record("native")
-    assert {-1.0, 0.0} == set(np.concatenate([step.reward for step in steps]).tolist())
-    assert any(step.truncated.any() for step in steps)
-    assert_same(steps, record("sync"))
+    rewards = {-1.0, 0.0} if settings else {1.0}
+    assert rewards == set(np.concatenate([step.reward for step in native]).tolist())
+    assert any(step.truncated.any() for step in native)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -269,11 +241,6 @@ def test_modes_that_do_not_exist_are_refused():
         make_envs("CartPole-v1", 0)
 
 
-def test_an_argument_that_an_environment_does_not_take_is_refused():
-    with pytest.raises(ConfigError, match=r"CartPole-v1 .*arguments \{'gravity': 1.0\}"):
-        make_envs("CartPole-v1", 1, mode="sync", env_args={"gravity": 1.0})
-
-
 def test_rewards_are_scaled_and_returns_are_not():
     envs = make_envs("probe/Counter-v0", 2, reward_scale=0.5)
     steps = play(envs, zeros, steps=3)
@@ -325,15 +292,6 @@ def test_close_may_be_called_twice():
         with make_envs("CartPole-v1", 2, mode=mode) as envs:
             play(envs, random_actions(0, 2), steps=3)
         envs.close()
-
-
-def test_every_environment_of_gymnasium_that_is_supported_can_be_played():
-    for env_id in ("Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"):
-        assert env_id in gymnasium.registry
-        with make_envs(env_id, 2, seed=0) as envs:
-            step = envs.step(envs.random_actions())
-        assert step.next_obs.dtype == np.float32
-        assert step.next_obs.shape == (2, *envs.spec.obs_shape)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

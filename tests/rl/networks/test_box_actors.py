@@ -25,12 +25,7 @@ def make_critics(hidden, *, num_networks=2, first=None, activation="relu"):
     draw_weights(weights, np.random.default_rng(0), first_input=2)
     depth = len(hidden) + 1
     critics = ActionValues(
-        weights,
-        grads,
-        depth=depth,
-        num_actions=NUM_ACTIONS,
-        first=first,
-        activation=activation,
+        weights, grads, depth=depth, num_actions=NUM_ACTIONS, first=first, activation=activation
     )
     return critics, weights, grads
 

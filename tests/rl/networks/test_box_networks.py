@@ -10,9 +10,6 @@ from gymnasium.spaces import Box, Dict, Discrete
 from torch import nn
 
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError
-from ding_lite.evolution import Mutation, Search, log_uniform
-from ding_lite.evolution.agent import make_agent
-from ding_lite.evolution.batched import stack_key
 from tests.rl.policies.test_box_policy import (
     ARM,
     EVERY_KIND,
@@ -57,11 +54,10 @@ class NoisyCritic(Critic):
 
 
 def make(kind, spec=ARM, *, actor=None, critic=Critic, optimizer=None, **settings):
-    policy, config, _ = KINDS[kind]
     described = {"hidden": (16, 12)} if critic is None else {}
-    config = config(**{**described, "batch_size": 32, **settings})
+    config = {**described, "batch_size": 32, **settings}
     actor = actor or (lambda spec: actor_for(kind, spec))
-    return policy(spec, config, actor=actor, critic=critic, optimizer=optimizer)
+    return KINDS[kind](spec, config, actor=actor, critic=critic, optimizer=optimizer)
 
 
 def noisy(kind, **more):
@@ -85,8 +81,7 @@ def copy_house_weights(kind, house, own):
 
 @EVERY_KIND
 def test_networks_of_a_user_learn_as_the_built_in_ones_do(kind):
-    policy, config, _ = KINDS[kind]
-    house = policy(ARM, config(hidden=(16, 12)))
+    house = KINDS[kind](ARM, {"hidden": (16, 12)})
     own = make(kind)
     copy_house_weights(kind, house, own)
     own._rng.bit_generator.state = house._rng.bit_generator.state
@@ -106,7 +101,7 @@ def test_networks_of_a_user_learn_as_the_built_in_ones_do(kind):
 @EVERY_KIND
 def test_an_optimizer_of_a_user_steps_critics_actor_and_temperature(kind):
     policy = make(kind, optimizer=torch.optim.SGD, critic_lr=0.5, actor_lr=0.25, target_tau=1.0)
-    for house in (policy, KINDS[kind][0](ARM, policy.config, optimizer=torch.optim.SGD)):
+    for house in (policy, KINDS[kind](ARM, policy.config, optimizer=torch.optim.SGD)):
         before, border = house.flat_weights[0].flat.clone(), house._networks.border
         grads: list[torch.Tensor] = []
         house.reduce_gradient = lambda grad_P, seen=grads: seen.append(grad_P.clone())
@@ -148,7 +143,7 @@ def test_running_means_move_while_it_learns_only_and_targets_have_them(kind):
 
 @EVERY_KIND
 def test_the_module_acts_as_the_policy_does(kind):
-    house = KINDS[kind][0](ARM, KINDS[kind][1](hidden=(16, 12), activation="silu"))
+    house = KINDS[kind](ARM, {"hidden": (16, 12), "activation": "silu"})
     obs = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
     for policy in (house, noisy(kind)):
         policy.learn(batch(0))
@@ -164,30 +159,41 @@ def test_the_module_acts_as_the_policy_does(kind):
 
 
 class OfBytes(nn.Module):
+    """Sees a picture of bytes, alone or beside the joints."""
+
     def __init__(self, num_others, num_outputs):
         super().__init__()
         self.conv, self.head = nn.Conv2d(3, 2, 4, 2), nn.Linear(32 + num_others, num_outputs)
 
     def forward(self, obs, *others):
+        if isinstance(obs, dict):
+            obs, others = obs["camera"], (obs["joints"], *others)
         assert obs.dtype == torch.uint8
         features = torch.relu(self.conv(obs / 255)).flatten(1)
         return self.head(torch.cat((features, *others), dim=1))
 
 
+@pytest.mark.parametrize("num_joints", [0, 3])
 @EVERY_KIND
-def test_networks_for_images_get_bytes(kind):
-    actor = OfBytes(0, 2) if kind == "sac" else nn.Sequential(OfBytes(0, 1), nn.Tanh())
-    policy = make(kind, PICTURES, actor=actor, critic=OfBytes(1, 1))
-    rng = np.random.default_rng(0)
-    drawn = batch(0, spec=PICTURES)
-    screens = rng.integers(0, 256, (2, 32, 3, 10, 10), dtype=np.uint8)
-    drawn = replace(drawn, obs=torch.from_numpy(screens[0]), next_obs=torch.from_numpy(screens[1]))
+def test_networks_get_bytes_and_the_parts_of_an_observation(kind, num_joints):
+    rng, spec = np.random.default_rng(0), PICTURES
+    parts: Any = rng.integers(0, 256, (32, 3, 10, 10), dtype=np.uint8)
+    if num_joints:
+        space = Dict(camera=PICTURES.obs_space, joints=Box(-1.0, 1.0, (3,)))
+        spec = replace(PICTURES, obs_space=space)
+        parts = {"camera": parts, "joints": rng.random((32, 3), dtype=np.float32)}
+    of_bytes = OfBytes(num_joints, 2 if kind == "sac" else 1)
+    actor = of_bytes if kind == "sac" else nn.Sequential(of_bytes, nn.Tanh())
+    policy = make(kind, spec, actor=actor, critic=OfBytes(num_joints + 1, 1))
+    obs = torch.from_numpy(spec.pack(parts))
+    drawn = replace(batch(0, spec=PICTURES), obs=obs, next_obs=obs.flip(0))
     for _ in range(2):
         assert np.isfinite(policy.learn(drawn)["loss"])
-    assert policy.act(screens[0]).shape == (32, 1)
-    assert policy.module(drawn.obs).shape == (32, 1)
-    half = KINDS[kind][0](PICTURES, critic=OfBytes(1, 1))  # with a built-in actor
-    assert np.isfinite(half.learn(drawn)["loss"])
+    found = policy.module.eval()(spec.unpack(obs)).detach()
+    np.testing.assert_allclose(found, policy.act(parts, explore=False), rtol=1e-5, atol=1e-6)
+    if not num_joints:
+        half = KINDS[kind](PICTURES, critic=OfBytes(1, 1))  # with a built-in actor
+        assert np.isfinite(half.learn(drawn)["loss"])
 
 
 @EVERY_KIND
@@ -197,9 +203,9 @@ def test_one_part_may_be_built_in(kind):
         drawn = batch(0, spec=ARM)
         obs = torch.arange(96).reshape(32, 3).to(torch.uint8) if spec is of_bytes else drawn.obs
         drawn = replace(drawn, obs=obs, next_obs=obs)
-        house = KINDS[kind][0](spec, KINDS[kind][1](hidden=(16, 12)))
+        house = KINDS[kind](spec, {"hidden": (16, 12)})
         assert np.isfinite(house.learn(drawn)["loss"])
-        critic = KINDS[kind][0](spec, house.config, critic=Scaled)
+        critic = KINDS[kind](spec, house.config, critic=Scaled)
         assert np.isfinite(critic.learn(drawn)["loss"])
         assert critic.weights().keys() == house.weights().keys()
         assert critic.has_own_network
@@ -245,80 +251,13 @@ def test_states_of_other_networks_are_refused_and_change_nothing(kind):
     policy = noisy(kind)
     before = policy.state_dict()
     with pytest.raises(CheckpointError, match="no state of a"):
-        KINDS[kind][0](ARM).load_state_dict(before)
+        KINDS[kind](ARM).load_state_dict(before)
     broken = {**before, "target": {**before["target"], "more": torch.zeros(1)}}
     policy.learn(batch(0))
     after = policy.state_dict()
     with pytest.raises(ShapeError, match="no tensor 'more'"):
         policy.load_state_dict(broken)
     torch.testing.assert_close(policy.state_dict(), after, rtol=0, atol=0)
-
-
-@EVERY_KIND
-def test_policies_of_a_population_with_a_single_own_part_learn_one_after_the_other(kind):
-    house = KINDS[kind][0](ARM)
-    assert stack_key(house) is not None
-    assert stack_key(make(kind)) not in (None, stack_key(house))
-    assert stack_key(KINDS[kind][0](ARM, critic=Critic)) is None
-    assert stack_key(KINDS[kind][0](ARM, optimizer=torch.optim.SGD)) is None
-    other = make(kind, critic=Critic(ARM)).like(replace(house.config, critic_lr=0.5))
-    assert other.config.critic_lr == 0.5
-    assert other.has_own_network
-
-
-@EVERY_KIND
-@pytest.mark.parametrize("mutation", ["architecture", "weights", "activation", "hyperparameters"])
-def test_agents_with_an_optimizer_of_a_user_mutate(kind, mutation):
-    odds: Any = dict.fromkeys(("none", "architecture", "weights", "hyperparameters"), 0.0)
-    odds |= {mutation: 1.0, "new_layer_prob": 0.0}
-    policy = KINDS[kind][0](ARM, optimizer=torch.optim.RMSprop)
-    agent, before = make_agent(policy, searched=["actor_lr"]), policy.weights()
-    policy.learn(batch(0))
-    assert Mutation(Search(actor_lr=log_uniform(1e-4, 1e-2)), **odds).mutate(agent) != "none"
-    mutated: Any = agent.policy
-    assert np.isfinite(mutated.learn(batch(1))["loss"])
-    if mutation == "architecture":
-        assert mutated.weights()["head.weight"].shape != before["head.weight"].shape
-
-
-@EVERY_KIND
-def test_agents_with_modules_of_a_user_mutate_but_for_their_layers(kind):
-    policy = make(kind)
-    agent, before = make_agent(policy), policy.flat_weights[0].flat.clone()
-    assert Mutation(none=0, weights=1, architecture=0, hyperparameters=0).mutate(agent) != "none"
-    assert (policy.flat_weights[0].flat != before).any()
-    only = Mutation(none=0, weights=0, architecture=1, hyperparameters=0)
-    assert only.mutate(agent) == "none"
-    assert np.isfinite(policy.learn(batch(1))["loss"])
-
-
-class OfParts(nn.Module):
-    def __init__(self, num_others, num_outputs):
-        super().__init__()
-        self.conv, self.head = nn.Conv2d(3, 2, 4, 2), nn.Linear(35 + num_others, num_outputs)
-
-    def forward(self, obs, *others):
-        assert obs["camera"].dtype == torch.uint8
-        features = torch.relu(self.conv(obs["camera"] / 255)).flatten(1)
-        return self.head(torch.cat((features, obs["joints"], *others), dim=1))
-
-
-@EVERY_KIND
-def test_networks_get_the_parts_of_an_observation(kind):
-    space = Dict(camera=PICTURES.obs_space, joints=Box(-1.0, 1.0, (3,)))
-    spec = replace(PICTURES, obs_space=space)
-    actor = OfParts(0, 2) if kind == "sac" else nn.Sequential(OfParts(0, 1), nn.Tanh())
-    policy = make(kind, spec, actor=actor, critic=OfParts(1, 1))
-    rng = np.random.default_rng(0)
-    camera = rng.integers(0, 256, (32, 3, 10, 10), dtype=np.uint8)
-    parts = {"camera": camera, "joints": rng.random((32, 3), dtype=np.float32)}
-    obs = torch.from_numpy(spec.pack(parts))
-    drawn = replace(batch(0, spec=PICTURES), obs=obs, next_obs=obs)
-    for _ in range(2):
-        assert np.isfinite(policy.learn(drawn)["loss"])
-    found = policy.module.eval()({name: torch.from_numpy(part) for name, part in parts.items()})
-    action = policy.act(parts, explore=False)
-    np.testing.assert_allclose(found.detach(), action, rtol=1e-5, atol=1e-6)
 
 
 @EVERY_KIND
@@ -332,7 +271,7 @@ def test_a_built_in_actor_goes_with_a_critic_that_gets_the_parts(kind):
             return self.layer(torch.cat((obs["at"], obs["speed"], action), dim=1))
 
     spec = replace(ARM, obs_space=Dict(at=Discrete(3), speed=Box(-1.0, 1.0, (2,))))
-    policy = KINDS[kind][0](spec, critic=OfBoth)
+    policy = KINDS[kind](spec, critic=OfBoth)
     parts = {"at": np.arange(32) % 3, "speed": np.zeros((32, 2), dtype=np.float32)}
     obs = torch.from_numpy(spec.pack(parts))
     assert np.isfinite(policy.learn(replace(batch(0), obs=obs, next_obs=obs))["loss"])

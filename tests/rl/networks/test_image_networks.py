@@ -12,13 +12,12 @@ from gymnasium.spaces import Box, Dict
 from torch.nn import functional as F
 
 from ding_lite.errors import ConfigError
-from ding_lite.evolution import Agent, Mutation, Search, log_uniform
-from ding_lite.evolution.batched import stack_key
-from ding_lite.rl import NStep, ReplayBuffer, make_envs
+from ding_lite.rl import make_envs
 from ding_lite.rl.networks.conv import CONVS, Conv
 from ding_lite.rl.networks.image_networks import ImageActor, ImageCritics
 from ding_lite.testing.probes import BEST_NUMBER, AsImage
 from tests.rl.policies.test_box_policy import EVERY_KIND, PICTURES, make
+from tests.rl.rollouts import learn_from_random_actions
 
 SHAPE = PICTURES.obs_shape
 
@@ -26,11 +25,6 @@ SHAPE = PICTURES.obs_shape
 def screens(seed: int, count: int = 16) -> torch.Tensor:
     rng = np.random.default_rng(seed)
     return torch.from_numpy(rng.integers(0, 256, (count, *SHAPE), dtype=np.uint8))
-
-
-def flat(policy: Any) -> torch.Tensor:
-    weights: torch.Tensor = policy.flat_weights[0].flat
-    return weights
 
 
 def plain_features(module: Any, obs: torch.Tensor) -> torch.Tensor:
@@ -79,12 +73,7 @@ def trained(kind: str, *, updates: int) -> Any:
         settings |= {"alpha": 1e-3, "learn_alpha": False}
     envs = make_envs("probe/RightActionForObs-v1", 8, seed=0, wrappers=[AsImage])
     policy = make(kind, envs.spec, gamma=0.9, target_tau=0.05, **settings)
-    replay, n_steps = ReplayBuffer(envs.spec, capacity=2_000), NStep(1, 0.9, 8)
-    for _ in range(60):
-        replay.add(n_steps(envs.step(envs.random_actions())))
-    for _ in range(updates):
-        policy.learn(replay.sample(32))
-    return policy
+    return learn_from_random_actions(policy, envs, updates=updates, size=32, steps=60)
 
 
 def picture(obs: float) -> np.ndarray:
@@ -117,19 +106,3 @@ def test_the_convolutions_are_those_of_the_settings(kind: str) -> None:
     parts = replace(PICTURES, obs_space=Dict(camera=PICTURES.obs_space, at=Box(-1.0, 1.0, (2,))))
     with pytest.raises(ConfigError, match=r"shows images of the shape \(3, 10, 10\) as parts"):
         make(kind, parts)
-
-
-def test_an_agent_that_sees_images_learns_alone_and_mutates_its_settings() -> None:
-    search = Search(actor_lr=log_uniform(1e-5, 1e-3))
-    agent = Agent(make("sac", PICTURES, hidden=(8,)), searched=("actor_lr",))
-    assert stack_key(agent.policy) is None
-    Mutation(search).check(agent.policy)
-    settings = Mutation(
-        search, none=0.0, architecture=0.0, weights=0.0, activation=0.0, hyperparameters=1.0
-    )
-    settings.check(agent.policy)
-    before = flat(agent.policy).clone()
-    lr = agent.config.actor_lr
-    assert settings.mutate(agent).startswith("actor_lr")
-    assert agent.config.actor_lr != lr
-    assert torch.equal(flat(agent.policy), before)

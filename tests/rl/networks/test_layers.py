@@ -14,9 +14,9 @@ from ding_lite.rl.networks.layers import (
     ONE_THREAD_PRODUCTS,
     DuelingHead,
     Linear,
-    OneMember,
     mlp_shapes,
     names_of,
+    one_member,
 )
 from ding_lite.rl.weights.flat import FlatWeights
 
@@ -88,7 +88,7 @@ def test_a_single_network_has_no_axis_of_members(rows: int) -> None:
     weights, grads = FlatWeights(shapes), FlatWeights(shapes)
     alone = MLP(weights, grads, HIDDEN, "head", activation="tanh")
     of_member = FlatWeights(shapes)
-    member = OneMember(weights), OneMember(of_member)
+    member = one_member(weights), one_member(of_member)
     as_member = MLP(*member, HIDDEN, "head", activation="tanh")
     weights.flat.copy_(torch.randn(len(weights.flat)))  # seen through the views
     x_BI, grad_B1 = torch.randn(rows, 5), torch.randn(rows, 1)

@@ -18,9 +18,7 @@ def make(kind, *, hidden=(16, 12), dueling=False):
     net = make_q_network(shape, convs, hidden, num_actions=3, dueling=dueling)
     draw_weights(net.weights, np.random.default_rng(0))
     plain = reference.PlainDQN(
-        net.weights.snapshot(),
-        config=DQNConfig(hidden=hidden, dueling=dueling),
-        convs=convs,
+        net.weights.snapshot(), config=DQNConfig(hidden=hidden, dueling=dueling), convs=convs
     )
     return net, plain
 

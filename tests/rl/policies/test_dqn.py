@@ -1,5 +1,5 @@
-import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,71 +8,33 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 import tests.rl.probes  # noqa: F401 registers the environments
-from ding_lite.errors import ConfigError, NonFiniteError, ShapeError
-from ding_lite.nest import leaves
+from ding_lite.errors import ConfigError, ShapeError
 from ding_lite.rl import (
     DQN,
     DQNConfig,
     EnvSpec,
-    NStep,
-    ReplayBuffer,
     Transitions,
-    host_or_device,
     make_envs,
 )
 from ding_lite.rl.batch import PrioritizedTransitions, to_numpy
-from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.networks.conv import CONVS
-from ding_lite.settings import as_config
 from ding_lite.testing.probes import AsImage
 from tests.rl import reference
+from tests.rl.rollouts import draw_batch, draw_prioritized, learn_from_random_actions
 
 CARTPOLE = make_envs("CartPole-v1", 1).spec
 SCREEN = EnvSpec(
     env_id="x", obs_space=Box(0, 255, (10, 10, 3), dtype=np.uint8), action_space=Discrete(2)
 )
 SMALL = DQNConfig(hidden=(16,), batch_size=32)
-
-
-def draw_obs(rng, size, spec):
-    if spec.is_image:
-        return torch.from_numpy(rng.integers(0, 256, (size, *spec.obs_shape), dtype=np.uint8))
-    return torch.from_numpy(rng.normal(size=(size, *spec.obs_shape)).astype(np.float32))
-
-
-def batch(seed, *, size=32, spec=CARTPOLE):
-    """Draw transitions like those of CartPole."""
-    rng = np.random.default_rng(seed)
-    return Transitions(
-        obs=draw_obs(rng, size, spec),
-        action=torch.from_numpy(rng.integers(0, 2, size=size)),
-        reward=torch.from_numpy(rng.normal(scale=2.0, size=size).astype(np.float32)),
-        next_obs=draw_obs(rng, size, spec),
-        terminated=torch.from_numpy(rng.random(size) < 0.3),
-        truncated=torch.from_numpy(rng.random(size) < 0.3),
-        num_steps=torch.from_numpy(rng.integers(1, 4, size=size).astype(np.int32)),
-    )
-
-
-def prioritized(seed, *, size=32, spec=CARTPOLE):
-    """Draw transitions like those of a prioritized replay."""
-    plain = batch(seed, size=size, spec=spec)
-    weight = torch.from_numpy(np.random.default_rng(seed).random(size).astype(np.float32))
-    columns = {name: getattr(plain, name) for name in Transitions.__slots__}
-    return PrioritizedTransitions(**columns, weight=weight, serial=np.arange(size))
+batch, prioritized = (partial(draw, spec=CARTPOLE) for draw in (draw_batch, draw_prioritized))
 
 
 def learn_in(env_id, *, gamma, n_step=1, updates=400, size=64, lr=1e-2, wrappers=(), **settings):
     """Train a small DQN on random actions in an environment."""
     config = DQNConfig(lr=lr, gamma=gamma, n_step=n_step, hidden=(32,), target_tau=0.05, **settings)
     envs = make_envs(env_id, 8, seed=0, wrappers=wrappers)
-    policy, replay = DQN(envs.spec, config), ReplayBuffer(envs.spec, capacity=2_000)
-    n_steps = NStep(n_step, gamma, 8)
-    for _ in range(120):
-        replay.add(n_steps(envs.step(policy.act(envs.obs, epsilon=1.0))))
-    for _ in range(updates):
-        policy.learn(replay.sample(size))
-    return policy
+    return learn_from_random_actions(DQN(envs.spec, config), envs, updates=updates, size=size)
 
 
 def values(policy, obs):
@@ -137,38 +99,14 @@ def assert_learns_as_plain_torch(policy, batches, *, convs=()):
         else:
             falls = {"lr"} if policy.config.lr_end is not None else set()
             assert set(output) == {"loss", "q_mean"} | falls
-    for tensor_name, tensor in policy.weights().items():
-        torch.testing.assert_close(tensor, plain.named[tensor_name].detach(), rtol=1e-3, atol=1e-4)
-    for tensor_name, tensor in policy.state_dict()["target_net"].items():
-        torch.testing.assert_close(tensor, plain.target[tensor_name], rtol=1e-3, atol=1e-4)
+    found = policy.weights(), policy.state_dict()["target_net"]
+    torch.testing.assert_close(found, (plain.named, plain.target), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("draw", [batch, prioritized])
 def test_updates_are_those_of_plain_torch(name, draw):
     assert_learns_as_plain_torch(DQN(CARTPOLE, CONFIGS[name]), [draw(seed) for seed in range(16)])
-
-
-@pytest.mark.parametrize("name", ["default", "single", "squared", "dueling"])
-@pytest.mark.parametrize("normalize_obs", [False, True])
-def test_errors_without_learning_are_those_that_an_update_reports(name, normalize_obs):
-    policy = DQN(CARTPOLE, replace(CONFIGS[name], normalize_obs=normalize_obs))
-    for seed in range(5):
-        policy.learn(prioritized(seed))
-    drawn, before = prioritized(7), policy.state_dict()
-    errors = policy.td_errors(drawn)
-    assert errors.dtype == np.float32
-    after = dict(leaves(policy.state_dict()))
-    for path, value in leaves(before):
-        np.testing.assert_array_equal(value, after[path])
-    if not normalize_obs:  # an update moves the means first
-        np.testing.assert_allclose(np.abs(errors), policy.learn(drawn)["td_error"], rtol=1e-4)
-    arrays = {n: to_numpy(getattr(drawn, n)) for n in Transitions.__match_args__}
-    twin = DQN(CARTPOLE, policy.config)
-    twin.load_state_dict(before)
-    np.testing.assert_allclose(twin.td_errors(Transitions(**arrays)), errors, rtol=1e-5)
-    none = Transitions(**{name: array[:0] for name, array in arrays.items()})
-    assert policy.td_errors(none).shape == (0,)
 
 
 @pytest.mark.parametrize("name", ["default", "single"])
@@ -247,13 +185,6 @@ def test_a_normalized_policy_learns_from_observations_of_very_different_sizes():
     assert losses[normalized] < 0.05 < losses[plain]
 
 
-def test_arrays_and_tensors_give_the_same_update():
-    one, other = DQN(CARTPOLE, SMALL), DQN(CARTPOLE, SMALL)
-    tensors = batch(0)
-    arrays = Transitions(*(getattr(tensors, name).numpy() for name in Transitions.__slots__))
-    assert one.learn(tensors) == other.learn(arrays)
-
-
 def test_epsilon_is_the_share_of_random_actions():
     policy = DQN(CARTPOLE, SMALL)
     obs = np.repeat(make_envs("CartPole-v1", 1).obs, 4_000, axis=0)
@@ -275,12 +206,6 @@ def test_epsilon_falls_with_the_env_steps_acted():
     assert policy.env_step == 1_500
 
 
-def test_weights_of_another_size_are_refused():
-    policy = DQN(CARTPOLE, SMALL)
-    with pytest.raises(ShapeError, match=r"'torso.0.weight' .*\(8, 4\).*\(16, 4\)"):
-        policy.load_weights(DQN(CARTPOLE, replace(SMALL, hidden=(8,))).weights())
-
-
 def test_the_step_size_falls_with_the_updates_and_stays_at_its_end():
     policy = DQN(CARTPOLE, replace(SMALL, lr=1e-3, lr_end=2e-4, lr_updates=4))
     sizes = [policy.learn(batch(seed))["lr"] for seed in range(6)]
@@ -288,15 +213,6 @@ def test_the_step_size_falls_with_the_updates_and_stays_at_its_end():
     before = policy.weights()["head.bias"]
     assert policy.learn(batch(6))["lr"] == 2e-4
     assert (policy.weights()["head.bias"] - before).abs().max() < 2.5e-4
-
-
-def test_policies_do_not_touch_the_global_generators():
-    torch.manual_seed(5)
-    np.random.seed(5)
-    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state(legacy=False)
-    learn_in("probe/OneReward-v0", gamma=0.9, updates=3)
-    assert torch.equal(torch.get_rng_state(), torch_state)
-    np.testing.assert_equal(np.random.get_state(legacy=False), numpy_state)
 
 
 def test_bytes_that_became_floats_are_refused():
@@ -315,46 +231,3 @@ def test_box_actions_and_normalised_images_are_refused():
         DQN(make_envs("Pendulum-v1", 1).spec)
     with pytest.raises(ConfigError, match="`normalize_obs` is on, but x shows images"):
         DQN(SCREEN, replace(SMALL, normalize_obs=True))
-
-
-def test_all_wrong_settings_are_named_at_once():
-    with pytest.raises(ConfigError) as caught:
-        DQNConfig(
-            lr=0.0,
-            lr_end=-1e-4,
-            gamma=1.5,
-            n_step=0,
-            batch_size=1.5,  # type: ignore[arg-type]
-            seed=-1,
-            hidden=(),
-            loss="hubert",  # type: ignore[arg-type]
-            target_tau=0.0,
-        )
-    names = "lr lr_end gamma n_step batch_size seed hidden loss target_tau"
-    assert all(f"`{name}`" in str(caught.value) for name in names.split())
-    with pytest.raises(ConfigError, match=r'Did you mean "hidden"'):
-        as_config(DQNConfig, {"hiden": (8,)})
-    assert as_config(DQNConfig, {"hidden": [8, 8], "lr": 1e-3}).hidden == (8, 8)
-
-
-def test_an_update_of_a_loss_that_is_not_finite_is_left_out_on_a_device(monkeypatch):
-    """The tensors of a CPU stand for those of a device."""
-    monkeypatch.setattr(host_or_device, "is_host", lambda device: False)
-    Rows.of_one.cache_clear()
-    policy, good = DQN(CARTPOLE, replace(SMALL, target_every=1)), batch(0)
-    bad = replace(good, reward=torch.full_like(good.reward, math.inf))
-    dict(policy.learn(good))
-    before = policy.state_dict()
-    metrics = policy.learn(bad)
-    after = policy.state_dict()
-    assert after.pop("train_iter") == before.pop("train_iter") + 1
-    unchanged = dict(leaves(before))
-    for path, value in leaves(after):
-        np.testing.assert_array_equal(to_numpy(value), to_numpy(unchanged[path]), err_msg=str(path))
-    policy.learn(good)
-    with pytest.raises(NonFiniteError, match="DQN's update 2 is"):
-        metrics["q_mean"]
-    policy.reduce_gradient = lambda grad_P: pytest.fail("others took its gradient")
-    with pytest.raises(NonFiniteError, match="DQN's update 4 is"):
-        policy.learn(bad)
-    Rows.of_one.cache_clear()

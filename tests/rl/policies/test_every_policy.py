@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from torch import nn
 
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
+from ding_lite.nest import leaves
 from ding_lite.rl import (
     A2C,
     DDPG,
@@ -30,18 +32,19 @@ from ding_lite.rl import (
     DQNConfig,
     EnvSpec,
     IMPALAConfig,
+    Memory,
     Policy,
     PPOConfig,
     R2D2Config,
     SACConfig,
-    Sequences,
     TD3Config,
     TorchPolicy,
     TorchPolicyConfig,
     TorchRolloutPolicy,
     Transitions,
 )
-from tests.rl.rollouts import draw_actions, draw_obs, draw_rollout
+from ding_lite.settings import as_config
+from tests.rl.rollouts import draw_obs, draw_prioritized, lesson
 
 VECTOR = Box(-1.0, 1.0, (4,))
 SCREEN = Box(0, 255, (10, 10, 3), dtype=np.uint8)
@@ -103,7 +106,8 @@ class Plain(TorchPolicy[TorchPolicyConfig]):
 
     def loss(self, batch: Any) -> Any:
         found = self.net(batch.obs).gather(1, batch.action[:, None])[:, 0]
-        return (found - batch.reward - self.target(batch.next_obs).amax(1)) ** 2, {}
+        error = found - batch.reward - self.target(batch.next_obs).amax(1)
+        return error**2, {"td_error": error}
 
 
 class PlainRollout(TorchRolloutPolicy[TorchPolicyConfig]):
@@ -112,6 +116,7 @@ class PlainRollout(TorchRolloutPolicy[TorchPolicyConfig]):
 
     def choose(self, obs: Any, explore: bool) -> Any:
         found = self.net(obs)
+        found = found + torch.randn_like(found) if explore else found
         return found.argmax(-1), found[:, 0]
 
     def batches(self, rollout: Any) -> Any:
@@ -164,30 +169,14 @@ OF_USERS: dict[str, Kind] = {
     "own algorithm of rollouts": (PlainRollout, CHOICE, TorchPolicyConfig(), {}),
 }
 KINDS = BUILT_IN | OF_USERS
+NOT_LEARNED = re.compile("norm|running|num_batches|rng|random|steps|iter")
+"""What of a state changes in an update that is left out."""
 EVERY_POLICY = pytest.mark.parametrize("name", KINDS)
 
 
 def make(name: str, *, seed: int = 0, **more: Any) -> Any:
     policy, spec, config, parts = KINDS[name]
     return policy(spec, replace(config, seed=seed), **parts, **more)
-
-
-def lesson(policy: Any, seed: int) -> Any:
-    """Draw what a policy learns from."""
-    rng, spec = np.random.default_rng(seed), policy.spec
-    state_size = getattr(policy, "state_size", 0)
-    if isinstance(policy, A2C | PPO | IMPALA | PlainRollout):
-        rollout = draw_rollout(seed, spec)
-        state = np.full((rollout.num_envs, state_size), 0.1, np.float32)
-        return [replace(rollout, state=state) if state_size else rollout]
-    shape = (4, 5) if isinstance(policy, R2D2) else (16,)
-    action, reward = draw_actions(rng, spec, shape), rng.normal(size=shape).astype(np.float32)
-    ends, no = rng.random(shape) < 0.3, np.zeros(shape, np.bool_)
-    if isinstance(policy, R2D2):
-        state, obs = np.zeros((4, state_size), np.float32), draw_obs(rng, spec, (4, 6))
-        return Sequences(obs, action, reward, no, no, ~no, burn_in=2, state=state)
-    obs, next_obs = draw_obs(rng, spec, shape), draw_obs(rng, spec, shape)
-    return Transitions(obs, action, reward, next_obs, ends, no, np.ones(shape, np.int32))
 
 
 def act(policy: Any, obs: Any = None, **more: Any) -> Any:
@@ -369,3 +358,174 @@ def test_a_mode_that_the_user_has_set_does_not_last_through_an_update() -> None:
             each.learn(lesson(each, seed))
         policy.net.eval()
     check_equal(policy.state_dict(), untouched.state_dict())
+
+
+def global_draws() -> Any:
+    """Return the states of the global generators."""
+    return torch.get_rng_state(), np.random.get_state(legacy=False)["state"]["key"]
+
+
+@EVERY_POLICY
+def test_weights_and_draws_follow_the_seed_and_leave_the_global_generators_alone(name: str) -> None:
+    made: list[Any] = []
+    for seed in (3, 3, 4):
+        torch.manual_seed(len(made))
+        np.random.seed(len(made))
+        before = global_draws()
+        policy = make(name, seed=seed)
+        first = policy.weights()
+        policy.learn(lesson(policy, 0))
+        made.append((first, act(policy, draw_obs(np.random.default_rng(0), policy.spec, (60,)))))
+        check_equal(global_draws(), before)
+    (one, drawn), (again, drawn_again), (other, _) = made
+    check_equal(one, again)
+    np.testing.assert_array_equal(drawn, drawn_again)
+    assert any(not torch.equal(tensor, other[key]) for key, tensor in one.items())
+
+
+@EVERY_POLICY
+def test_a_reseeded_policy_draws_other_random_numbers(name: str) -> None:
+    policy = make(name)
+    twin = policy.clone()
+    twin.reseed(5)
+    obs = draw_obs(np.random.default_rng(0), policy.spec, (200,))
+    assert (act(policy, obs) != act(twin, obs)).any()
+
+
+@EVERY_POLICY
+def test_learners_may_change_every_gradient(name: str) -> None:
+    policy = make(name)
+    before = dict(leaves(policy.state_dict()))
+    policy.reduce_gradient = torch.Tensor.zero_
+    for seed in range(2):
+        policy.learn(lesson(policy, seed))
+    for path, value in leaves(policy.state_dict()):
+        if str(path[-1]).endswith((".weight", ".bias", "log_std", "log_alpha")):
+            check_equal(value, before[path])
+
+
+@pytest.mark.parametrize("name", ["a2c", "ppo of parts", "impala of numbers", "a2c memory", "r2d2"])
+def test_a_gradient_changes_nothing_and_may_be_applied_elsewhere(name: str) -> None:
+    kind, spec, config, _ = KINDS[name]
+    one_update = {"epochs": 1, "normalize_obs": False}
+    config = replace(config, **{k: v for k, v in one_update.items() if hasattr(config, k)})
+    alone, learner = kind(spec, config), kind(spec, config)
+    for seed in range(3):
+        worker = learner.clone()
+        expected, before = alone.learn(lesson(alone, seed)), worker.weights()
+        gradient, metrics = worker.gradients(lesson(worker, seed))
+        check_equal(worker.weights(), before)
+        norm, sent = float(gradient.norm()), gradient.clone()
+        assert learner.apply_gradient(gradient.numpy()) == pytest.approx(norm)
+        check_equal(gradient, sent)
+        assert {"grad_norm": norm, **expected} == pytest.approx({"grad_norm": norm, **metrics})
+    check_equal(alone.weights(), learner.weights())
+    with pytest.raises(ShapeError, match=r"shape \(3,\); \(\d+,\) was expected"):
+        learner.apply_gradient(torch.zeros(3))
+    with pytest.raises(NonFiniteError, match=rf"gradient of update 4 of {kind.__name__} is nan"):
+        learner.apply_gradient(gradient * torch.nan)
+    check_equal(alone.weights(), learner.weights())
+
+
+@pytest.mark.parametrize("name", ["own ppo", "own a2c", "own memory", "own r2d2", "own algorithm"])
+def test_gradients_that_would_leave_running_means_behind_are_refused(name: str) -> None:
+    policy = make(name)
+    before = policy.weights()
+    with pytest.raises(ConfigError, match=r"running_mean.*nn\.LayerNorm"):
+        policy.gradients(lesson(policy, 0))
+    check_equal(policy.weights(), before)
+
+
+@pytest.mark.parametrize(
+    "name", ["dqn", "dueling dqn", "ddpg", "td3 normalized", "sac", "own algorithm"]
+)
+def test_errors_without_learning_are_those_that_an_update_reports(name: str) -> None:
+    policy = make(name)
+    for seed in range(3):
+        policy.learn(draw_prioritized(seed, spec=policy.spec))
+    drawn, before = draw_prioritized(7, spec=policy.spec), policy.state_dict()
+    errors = policy.td_errors(drawn)
+    assert errors.dtype == np.float32
+    check_equal(policy.state_dict(), before)
+    columns = [getattr(drawn, name).numpy() for name in Transitions.__slots__]
+    twin = policy.clone()
+    np.testing.assert_allclose(twin.td_errors(Transitions(*columns)), errors, rtol=1e-5)
+    assert policy.td_errors(Transitions(*[column[:0] for column in columns])).shape == (0,)
+    if not policy.config.normalize_obs:  # an update moves the means first
+        found = policy.learn(drawn)["td_error"]
+        np.testing.assert_allclose(found, np.abs(errors), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("poison", [math.nan, 3e38])
+@pytest.mark.parametrize("name", [*BUILT_IN, "own algorithm", "own algorithm of rollouts"])
+@pytest.mark.usefixtures("on_tensors")
+def test_an_update_on_a_device_that_is_not_finite_is_left_out_and_named_when_it_is_read(
+    name: str, poison: float
+) -> None:
+    """The tensors of a CPU stand for those of a device."""
+    policy = make(name)
+    policy.learn(lesson(policy, 0))
+    before = dict(leaves(policy.state_dict()))
+    poisoned = lesson(policy, 1)
+    reward = (poisoned[0] if isinstance(poisoned, list) else poisoned).reward
+    reward[:] = -poison
+    reward[1] = poison
+    metrics = policy.learn(poisoned)
+    for path, value in leaves(policy.state_dict()):
+        if isinstance(value, torch.Tensor) and not NOT_LEARNED.search(str(path)):
+            assert torch.equal(value, before[path]), path
+    with pytest.raises(NonFiniteError, match=type(policy).__name__):
+        metrics["loss"]
+    assert math.isfinite(policy.learn(lesson(policy, 2))["loss"])
+    policy.reduce_gradient = lambda _: pytest.fail("others took its gradient")
+    with pytest.raises(NonFiniteError):
+        policy.learn(poisoned)
+
+
+@EVERY_POLICY
+def test_a_memory_that_is_missing_or_superfluous_is_refused(name: str) -> None:
+    policy = make(name)
+    if isinstance(policy, DQN | DDPG | SAC):
+        return
+    obs = draw_obs(np.random.default_rng(0), policy.spec, (9,))
+    for method in ("act", "explore", "values") if policy.state_size else ("act",):
+        memory = {} if policy.state_size else {"memory": Memory(9, 1)}
+        told = "has memory: give `memory=`" if policy.state_size else "has no memory: leave it out"
+        with pytest.raises(ConfigError, match=rf"{type(policy).__name__} {told}"):
+            getattr(policy, method, policy.act)(obs, **memory)
+    assert (policy.make_memory(2) is None) == (not policy.state_size)
+
+
+OF_ROLLOUTS: dict[str, Any] = {
+    **{"lr": 0.0, "gamma": 1.5, "hidden": (), "activation": "sigmoid", "entropy_coef": -1.0},
+    **{"memory": "rnn", "memory_size": 0},
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "wrong"),
+    [
+        (DQNConfig, {"lr": 0.0, "lr_end": -1e-4, "gamma": 1.5, "n_step": 0, "batch_size": 1.5}),
+        (DQNConfig, {"seed": -1, "hidden": (), "loss": "hubert", "target_tau": 0.0}),
+        (R2D2Config, {"lr": 0.0, "gamma": 1.5}),
+        (R2D2Config, {"burn_in": -1, "sequence_length": 0, "memory": "rnn"}),
+        *((config, OF_ROLLOUTS) for config in (A2CConfig, PPOConfig, IMPALAConfig)),
+        (A2CConfig, {"gae_lambda": 2.0}),
+        (PPOConfig, {"clip": 0.0}),
+        (IMPALAConfig, {"rho_clip": 0.5}),
+        (IMPALAConfig, {"batch_size": 0, "clip": 0.0}),
+        (DDPGConfig, {"actor_lr": 0.0, "hidden": (), "target_tau": 2.0}),
+        (DDPGConfig, {"noise": -0.1}),
+        (TD3Config, {"policy_delay": 0, "target_noise": -1.0, "target_noise_clip": -1.0}),
+        (SACConfig, {"critic_lr": -1.0, "batch_size": 1.5, "gamma": 1.5, "n_step": 0, "seed": -1}),
+        (SACConfig, {"alpha": 0.0}),
+    ],
+)
+def test_all_wrong_settings_are_named_at_once(config: Any, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config(**wrong)
+    for name in wrong:
+        assert f"`{name}`" in str(caught.value)
+    with pytest.raises(ConfigError, match=r'Unknown key "gama". Did you mean "gamma"'):
+        config(gama=0.9)
+    assert as_config(config, {"hidden": [8, 8], "gamma": 1}).hidden == (8, 8)

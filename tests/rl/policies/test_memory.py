@@ -12,34 +12,23 @@ from torch import nn
 import ding_lite.testing.probes  # noqa: F401 registers the environments
 from ding_lite import Task, middleware as mw
 from ding_lite.errors import ConfigError, ShapeError
-from ding_lite.evolution import Mutation
-from ding_lite.evolution.agent import make_agent
 from ding_lite.rl import (
     A2C,
     IMPALA,
     PPO,
     A2CConfig,
     EnvSpec,
-    IMPALAConfig,
-    PPOConfig,
     make_envs,
-    mean_return,
 )
 from ding_lite.rl.weights.flat_module import copied
-from ding_lite.testing import run_step
-from tests.rl.rollouts import draw_obs, draw_rollout
+from tests.rl.rollouts import CARTPOLE, PENDULUM, SCREEN, draw_obs, draw_rollout, recalled
 
-CARTPOLE = make_envs("CartPole-v1", 1).spec
-PENDULUM = make_envs("Pendulum-v1", 1).spec
-SCREEN = EnvSpec(
-    env_id="x", obs_space=Box(0, 255, (12, 12, 3), dtype=np.uint8), action_space=Discrete(2)
-)
 PARTS = EnvSpec(
     env_id="parts",
     obs_space=Dict(at=Box(-1.0, 1.0, (2,)), screen=Box(0, 255, (12, 12, 3), dtype=np.uint8)),
     action_space=Discrete(2),
 )
-KINDS = {"A2C": (A2C, A2CConfig), "PPO": (PPO, PPOConfig), "IMPALA": (IMPALA, IMPALAConfig)}
+KINDS: dict[str, Any] = {"A2C": A2C, "PPO": PPO, "IMPALA": IMPALA}
 EVERY_KIND_AND_MEMORY = pytest.mark.parametrize(
     ("kind", "memory"), [("A2C", "lstm"), ("PPO", "gru"), ("IMPALA", "own"), ("IMPALA", "lstm")]
 )
@@ -63,11 +52,9 @@ class Leaky(nn.Module):
 
 
 def make(kind, spec=CARTPOLE, *, memory="gru", **settings):
-    policy, config = KINDS[kind]
     if memory == "own":
-        return policy(spec, config(**settings), network=Leaky)
-    settings = {"hidden": (8,), "memory_size": 6, **settings}
-    return policy(spec, config(memory=memory, **settings))
+        return KINDS[kind](spec, settings, network=Leaky)
+    return KINDS[kind](spec, {"hidden": (8,), "memory": memory, "memory_size": 6, **settings})
 
 
 def rollout_for(policy, seed=0):
@@ -232,25 +219,7 @@ def envs_spec():
     return make_envs("probe/Recall-v0", 1).spec
 
 
-def test_a_memory_that_is_missing_or_superfluous_is_refused():
-    obs = np.zeros((2, 4), dtype=np.float32)
-    policy, without = make("PPO"), PPO(CARTPOLE)
-    for call in (policy.act, policy.explore, policy.values):
-        with pytest.raises(ConfigError, match="PPO has memory: give `memory=`"):
-            call(obs)
-    assert without.make_memory(2) is None
-    with pytest.raises(ConfigError, match="PPO has no memory: leave it out"):
-        without.act(obs, memory=policy.make_memory(2))
-    with pytest.raises(ShapeError, match=r"`state` of a rollout has shape \(\)"):
-        policy.learn([draw_rollout(0, CARTPOLE)])
-
-
 def test_settings_and_modules_that_do_not_fit_are_refused():
-    unknown: Any = "rnn"
-    with pytest.raises(ConfigError, match="`memory`"):
-        A2CConfig(memory=unknown)
-    with pytest.raises(ConfigError, match="memory_size"):
-        A2CConfig(memory_size=0)
     with pytest.raises(ConfigError, match="Leave `memory` out"):
         A2C(CARTPOLE, A2CConfig(memory="gru"), network=Leaky)
 
@@ -260,38 +229,21 @@ def test_settings_and_modules_that_do_not_fit_are_refused():
 
     with pytest.raises(ShapeError, match=r"float32 \(2, 5\) was expected"):
         A2C(CARTPOLE, network=Forgets)
-
-
-@pytest.mark.parametrize("kind", ["architecture", "weights", "activation"])
-def test_a_policy_with_memory_goes_on_learning_after_each_kind_of_mutation(kind):
-    odds: dict[str, Any] = {"none": 0.0, "architecture": 0.0, "weights": 0.0, "activation": 0.0}
-    mutation = Mutation(**{**odds, kind: 1.0}, remove_prob=0.0)
-    agent: Any = make_agent(make("PPO"))
-    mutation.check(agent.policy)
-    with make_envs("CartPole-v1", 2, mode="sync") as envs:
-        collect, train = mw.collect(agent, envs, unroll=4), mw.train(agent)
-        for _ in range(4):
-            assert mutation.mutate(agent) != "none"
-            run_step(train, trajectories=run_step(collect)[0].trajectories)
-    assert agent.train_iter > 0
+    with pytest.raises(ShapeError, match=r"`state` of a rollout has shape \(\)"):
+        make("PPO").learn([draw_rollout(0, CARTPOLE)])
 
 
 @pytest.mark.parametrize(
     ("kind", "memory", "steps"), [("A2C", "gru", 60), ("PPO", "lstm", 20), ("IMPALA", "gru", 60)]
 )
 def test_memory_recalls_what_came_before(kind, memory, steps):
-    assert recalled(kind, steps, memory=memory) == 1.0
+    assert recall(kind, steps, memory=memory) == 1.0
 
 
 def test_without_memory_the_answer_is_a_guess():
-    assert abs(recalled("PPO", 20, memory=None)) < 0.6
+    assert abs(recall("PPO", 20, memory=None)) < 0.6
 
 
-def recalled(kind, steps, **settings):
-    envs = make_envs("probe/Recall-v0", 16, seed=0)
-    policy = make(kind, envs.spec, lr=1e-2, **{"memory_size": 16, **settings})
-    with Task() as task:
-        task.use(mw.collect(policy, envs, unroll=6))
-        task.use(mw.train(policy))
-        task.run(max_step=steps)
-    return mean_return(policy, make_envs("probe/Recall-v0", 16, seed=1), episodes=64)
+def recall(kind, steps, **settings):
+    policy = make(kind, envs_spec(), lr=1e-2, **{"memory_size": 16, **settings})
+    return recalled(policy, unroll=6, steps=steps)

@@ -7,7 +7,6 @@ passes is shown to copy none; the CPU computes on tensors where `is_host` says t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -28,12 +27,8 @@ from ding_lite.rl import (
     IMPALAConfig,
     PPOConfig,
     Rollout,
-    host_or_device,
 )
-from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import DeviceMetrics
-from ding_lite.rl.networks.actor_critic import recorded_actor_critic
-from ding_lite.rl.policies import actor_critic_config
 from ding_lite.testing import run_step
 from tests.rl.rollouts import draw_obs, draw_rollout
 from tests.rl.waits import no_waits
@@ -73,10 +68,7 @@ def spec_of(form: str) -> EnvSpec:
     space = SPACES.get(form, Discrete(3))
     obs_space = Box(0, 255, (10, 10, 3), dtype=np.uint8) if form == "image" else VECTOR
     return EnvSpec(
-        env_id=form,
-        obs_space=obs_space,
-        action_space=space,
-        has_action_mask=form == "legal choice",
+        env_id=form, obs_space=obs_space, action_space=space, has_action_mask=form == "legal choice"
     )
 
 
@@ -108,16 +100,6 @@ def rollout_for(policy: Any, seed: int, *, num_steps: int = 7) -> Rollout:
         state = rng.normal(size=(shape[1], policy.state_size)).astype(np.float32)
         rollout = replace(rollout, state=state)
     return rollout
-
-
-@pytest.fixture
-def on_tensors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the CPU compute as other devices do."""
-    Rows.of_one.cache_clear()
-    monkeypatch.setattr(host_or_device, "is_host", lambda _: False)
-    monkeypatch.setattr(actor_critic_config, "make_actor_critic", recorded_actor_critic)
-    yield
-    Rows.of_one.cache_clear()
 
 
 EVERY_FORM_ONCE = pytest.mark.parametrize(
@@ -163,29 +145,7 @@ def test_updates_on_tensors_are_those_on_arrays(
     assert isinstance(found[0], DeviceMetrics)
     for ours, theirs in zip(found, expected, strict=True):
         assert dict(ours) == pytest.approx(theirs, rel=1e-3, abs=1e-4)
-    for name, tensor in policy.weights().items():
-        torch.testing.assert_close(tensor, on_arrays.weights()[name], rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("poison", [math.nan, 3e38])
-@EVERY_KIND
-@pytest.mark.usefixtures("on_tensors")
-def test_an_update_that_is_not_finite_is_left_out_and_named_when_metrics_are_read(
-    kind: str, poison: float
-) -> None:
-    policy = make(kind, "numbers", normalize_advantage=False)
-    policy.learn([rollout_for(policy, 0)])
-    before, moments = policy.weights(), policy.state_dict()["adam"]
-    rollout = rollout_for(policy, 1)
-    rollout.reward[:] = -poison
-    metrics = policy.learn([rollout])
-    for name, tensor in policy.weights().items():
-        assert torch.equal(tensor, before[name]), name
-    for name, tensor in policy.state_dict()["adam"].items():
-        assert torch.equal(tensor, moments[name]), name
-    with pytest.raises(NonFiniteError, match=r"an update up to \d+ of .*`lr`"):
-        metrics["entropy"]
-    assert math.isfinite(policy.learn([rollout_for(policy, 2)])["loss"])
+    torch.testing.assert_close(policy.weights(), on_arrays.weights(), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.usefixtures("on_tensors")
@@ -201,19 +161,6 @@ def test_one_update_of_many_that_is_not_finite_is_named() -> None:
     assert policy.train_iter > 1
     with pytest.raises(NonFiniteError, match="is nan"):
         metrics["loss"]
-
-
-@pytest.mark.usefixtures("on_tensors")
-def test_learners_that_share_gradients_send_none_that_is_not_finite() -> None:
-    policy = make("A2C", "choice")
-    sent: list[torch.Tensor] = []
-    policy.reduce_gradient = sent.append
-    policy.learn([rollout_for(policy, 0)])
-    rollout = rollout_for(policy, 1)
-    rollout.reward[:] = math.nan
-    with pytest.raises(NonFiniteError, match="update 2"):
-        policy.learn([rollout])
-    assert len(sent) == 1
 
 
 @pytest.mark.gpu

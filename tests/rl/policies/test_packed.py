@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 from ding_lite import Task, middleware as mw
@@ -19,25 +20,22 @@ from ding_lite.rl import (
     PPO,
     SAC,
     TD3,
-    A2CConfig,
     DQNConfig,
     EnvSpec,
-    IMPALAConfig,
-    PPOConfig,
-    ReplayBuffer,
     Transitions,
     make_envs,
     mean_return,
 )
 from ding_lite.testing import run_step
 from tests.rl.partly import LENGTH, legal
+from tests.rl.rollouts import draw_batch
 
 ACTOR_CRITICS = pytest.mark.parametrize("kind", [A2C, PPO, IMPALA])
 BOX_POLICIES = pytest.mark.parametrize("kind", [DDPG, TD3, SAC])
 CONFIGS = {
-    A2C: A2CConfig(gamma=0.1, lr=1e-2),
-    PPO: PPOConfig(gamma=0.1, lr=5e-3),
-    IMPALA: IMPALAConfig(gamma=0.1, lr=1e-2, clip=0.2, epochs=4, batch_size=64),
+    A2C: {"gamma": 0.1, "lr": 1e-2},
+    PPO: {"gamma": 0.1, "lr": 5e-3},
+    IMPALA: {"gamma": 0.1, "lr": 1e-2, "clip": 0.2, "epochs": 4, "batch_size": 64},
 }
 
 
@@ -68,19 +66,6 @@ def test_an_actor_critic_finds_the_part_that_matters(kind, action, masked):
         policy = kind(envs.spec, CONFIGS[kind])
         best = LENGTH
         assert learn(policy, envs, rounds=40) > 0.95 * best
-
-
-def test_dqn_finds_the_part_that_matters_and_takes_no_illegal_action():
-    with make(8, masked=True) as envs:
-        config = DQNConfig(gamma=0.1, n_step=1, epsilon_steps=1_000, batch_size=64)
-        policy, replay = DQN(envs.spec, config), ReplayBuffer(envs.spec, capacity=4_000)
-        with Task() as task:
-            task.use(mw.random_warmup(envs, replay, steps=200))
-            task.use(mw.collect(policy, envs, steps=8))
-            task.use(mw.add_to(replay))
-            task.use(mw.train(policy, replay, updates=2))
-            task.run(max_step=250)
-        assert mean_return(policy, envs, episodes=64) == LENGTH
 
 
 def random_obs(spec, count, seed=0):
@@ -187,29 +172,15 @@ def test_box_policies_see_vectors_of_several_parts(kind):
     plain_space = Box(-1.0, 1.0, (9,))
     plain = kind(replace(spec, obs_space=plain_space))
     plain.load_state_dict(policy.state_dict())
-    rng = np.random.default_rng(0)
-
-    def batch(seed):
-        space.seed(seed)
-        samples = [space.sample() for _ in range(16)]
-        return spec.pack({key: np.stack([one[key] for one in samples]) for key in samples[0]})
-
-    obs, next_obs = batch(0), batch(1)
-    assert obs.dtype == np.uint8
-    given = Transitions(
-        obs=obs,
-        action=rng.uniform(-2, 2, (16, 2)).astype(np.float32),
-        reward=rng.normal(size=16).astype(np.float32),
-        next_obs=next_obs,
-        terminated=np.zeros(16, dtype=np.bool_),
-        truncated=np.zeros(16, dtype=np.bool_),
-        num_steps=np.ones(16, dtype=np.int32),
-    )
-    joined = replace(given, obs=spec.inputs(obs), next_obs=spec.inputs(next_obs))
+    given = draw_batch(0, spec=spec, size=16)
+    obs = given.obs
+    assert obs.dtype == torch.uint8
+    joined = replace(given, obs=spec.inputs(obs), next_obs=spec.inputs(given.next_obs))
     for _ in range(3):
         assert policy.learn(given)["loss"] == plain.learn(joined)["loss"]
     np.testing.assert_array_equal(
-        policy.act(spec.unpack(obs), explore=False), plain.act(spec.inputs(obs), explore=False)
+        policy.act(spec.unpack(obs.numpy()), explore=False),
+        plain.act(spec.inputs(obs.numpy()), explore=False),
     )
     pictures = replace(spec, obs_space=Dict(a=Box(0, 255, (8, 8, 3), dtype=np.uint8), b=space["a"]))
     with pytest.raises(ConfigError, match=r"x shows images .*\(3, 8, 8\)"):
@@ -226,20 +197,19 @@ def test_policies_of_one_choice_refuse_several_and_name_ppo(kind, space):
 
 @pytest.mark.parametrize("kind", [A2C, PPO, IMPALA, DQN])
 def test_only_real_numbers_are_normalised(kind):
-    config = {A2C: A2CConfig, PPO: PPOConfig, IMPALA: IMPALAConfig, DQN: DQNConfig}[kind]
-    policy = kind(MASKED, config(normalize_obs=True))
+    policy = kind(MASKED, {"normalize_obs": True})
     obs = random_obs(MASKED, 100)
     policy._norm.update(obs)
     normed = policy._norm(obs)
     np.testing.assert_array_equal(normed[:, 3:], obs[:, 3:])
     np.testing.assert_allclose(normed[:, :3].std(axis=0), 1.0, atol=1e-3)
     assert legal(MASKED, obs)[np.arange(100), policy.act(obs)].all()
-    again = kind(MASKED, config(normalize_obs=True))
+    again = kind(MASKED, {"normalize_obs": True})
     again.load_state_dict(policy.state_dict())
     np.testing.assert_array_equal(again.act(obs, explore=False), policy.act(obs, explore=False))
     bytes_too = replace(MASKED, obs_space=Dict(a=Box(0, 255, (4,), dtype=np.uint8), b=Discrete(2)))
     with pytest.raises(ConfigError, match="`normalize_obs` is on, but a part of"):
-        kind(bytes_too, config(normalize_obs=True))
+        kind(bytes_too, {"normalize_obs": True})
 
 
 def test_a_policy_of_other_parts_is_refused():

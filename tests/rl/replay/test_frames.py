@@ -73,11 +73,14 @@ def collect(replay, screens, steps, *, n=1, given=None):
     given = [] if given is None else given
     n_step = NStep(n, 0.9, screens.num_envs)
     for _ in range(steps):
-        transitions = n_step(screens.step())
-        replay.add(transitions)
-        for row in range(len(transitions)):
-            given.append({f.name: getattr(transitions, f.name)[row] for f in fields(Transitions)})
+        add(replay, n_step(screens.step()), given)
     return given
+
+
+def add(replay, transitions, given):
+    replay.add(transitions)
+    for row in range(len(transitions)):
+        given.append({f.name: getattr(transitions, f.name)[row] for f in fields(Transitions)})
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -138,16 +141,14 @@ def test_a_replay_of_stacks_holds_its_full_capacity(num_envs, n, caplog):
 
 def test_observations_that_share_no_frames_leave_room_for_fewer(caplog):
     replay, rng = PrioritizedReplay(spec_of(4), capacity=4_000), np.random.default_rng(0)
-    given = []
+    given: list[dict[str, Any]] = []
     for _ in range(70):
         count = 100
         obs = rng.integers(0, 255, (2, count, 4, *SHAPE)).astype(np.uint8)
         no = np.zeros(count, np.bool_)
         zeros, ones = np.zeros(count, np.int64), np.ones(count, np.int32)
-        batch = Transitions(obs[0], zeros, zeros.astype(np.float32), obs[1], no, no, ones)
-        replay.add(batch)
-        for row in range(count):
-            given.append({f.name: getattr(batch, f.name)[row] for f in fields(Transitions)})
+        reward = zeros.astype(np.float32)
+        add(replay, Transitions(obs[0], zeros, reward, obs[1], no, no, ones), given)
     assert 400 < len(replay) < 1_000
     assert_holds(replay, given)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]

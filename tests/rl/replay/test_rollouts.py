@@ -9,10 +9,8 @@ from ding_lite.errors import ConfigError, ShapeError
 from ding_lite.parallel.wire.codec import decode, encode
 from ding_lite.rl import A2C, IMPALA, PPO, Rollout, make_envs
 from ding_lite.rl.replay.rollouts import join_rollouts, merged, next_values, unseen_obs
-from tests.rl.rollouts import draw_rollout
+from tests.rl.rollouts import CARTPOLE, PENDULUM, draw_rollout
 
-CARTPOLE = make_envs("CartPole-v1", 1).spec
-PENDULUM = make_envs("Pendulum-v1", 1).spec
 FIELDS = Rollout.__slots__
 
 

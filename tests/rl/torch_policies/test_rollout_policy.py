@@ -10,16 +10,16 @@ from torch import nn
 from torch.distributions import Categorical
 
 from ding_lite import Task, middleware as mw
-from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.errors import ShapeError
 from ding_lite.rl import (
     ActorCritic,
     TensorRollout,
     TorchPolicyConfig,
     TorchRolloutPolicy,
     make_envs,
-    mean_return,
 )
 from ding_lite.rl.replay.rollouts import next_values, unseen_obs
+from tests.rl.rollouts import recalled
 
 
 class Reinforce(TorchRolloutPolicy[TorchPolicyConfig]):
@@ -73,8 +73,6 @@ def rollout_of(policy, env_id, *, unroll=7, envs=None):
 
 
 def make(kind, env_id="probe/Recall-v0", device="cpu", **settings):
-    import ding_lite.testing.probes  # noqa: F401 registers the environments
-
     return kind(make_envs(env_id, 1).spec, TorchPolicyConfig(**settings), device=device)
 
 
@@ -93,18 +91,6 @@ def test_a_rollout_is_judged_as_it_was_collected(kind, normalize_obs):
         task.run(max_step=5)
     assert max(gaps) < 1e-6
     assert policy.env_step == 5 * 7 * 4
-
-
-def test_states_begin_anew_with_each_episode():
-    rollout = rollout_of(make(Remembers), "probe/Recall-v0", unroll=7)
-    assert rollout.state is not None
-    assert rollout.state.shape == (4, 1)
-    assert not rollout.state.any()
-    memory = make(Remembers).make_memory(3)
-    assert memory is not None
-    memory.state[:] = 1.0
-    memory.reset(np.array([True, False, True]))
-    assert memory.state[:, 0].tolist() == [0.0, 1.0, 0.0]
 
 
 def test_an_update_is_done_for_each_batch():
@@ -136,16 +122,6 @@ def test_next_values_and_advantages_are_those_of_arrays():
     assert endless.n_step == 1
 
 
-def test_a_memory_is_asked_for_and_refused_by_name():
-    obs = np.zeros((2, 1), dtype=np.float32)
-    with pytest.raises(ConfigError, match="Remembers has memory: give `memory=`"):
-        make(Remembers).act(obs)
-    memory = make(Remembers).make_memory(2)
-    with pytest.raises(ConfigError, match="Reinforce has no memory: leave it out"):
-        make(Reinforce).act(obs, memory=memory)
-    assert make(Reinforce).make_memory(2) is None
-
-
 def test_log_probs_of_another_shape_are_refused():
     def choose(self, obs, explore):
         return torch.zeros(len(obs)), self.net(obs)
@@ -162,15 +138,5 @@ def test_a_rollout_without_states_is_refused_by_a_policy_with_memory():
 
 
 def test_memory_recalls_what_a_policy_without_it_cannot():
-    returns = {}
-    for kind in (Remembers, Reinforce):
-        policy = make(kind, lr=3e-2)
-        envs = make_envs("probe/Recall-v0", 16, seed=0)
-        with Task() as task:
-            task.use(mw.collect(policy, envs, unroll=12))
-            task.use(mw.train(policy))
-            task.run(max_step=60)
-        judge = make_envs("probe/Recall-v0", 16, seed=1)
-        returns[kind] = mean_return(policy, judge, episodes=64)
-    assert returns[Remembers] == 1.0
-    assert abs(returns[Reinforce]) < 0.6
+    assert recalled(make(Remembers, lr=3e-2), unroll=12, steps=60) == 1.0
+    assert abs(recalled(make(Reinforce, lr=3e-2), unroll=12, steps=60)) < 0.6

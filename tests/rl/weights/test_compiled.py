@@ -29,23 +29,18 @@ from ding_lite.rl import (
     DQNConfig,
     EnvSpec,
     PPOConfig,
-    PrioritizedTransitions,
     TorchPolicy,
     TorchPolicyConfig,
-    Transitions,
-    host_or_device,
-    make_envs,
 )
-from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.networks import activations, layers
-from ding_lite.rl.networks.actor_critic import recorded_actor_critic
-from ding_lite.rl.policies import actor_critic_config, open_policy
+from ding_lite.rl.policies import open_policy
 from ding_lite.rl.weights import compiled, flat
 from ding_lite.rl.weights.compiled import CapturedUpdate
-from tests.rl.rollouts import draw_rollout
+from tests.rl.policies.test_open_policy import with_dropout
+from tests.rl.rollouts import CARTPOLE, PENDULUM, draw_batch, draw_prioritized, draw_rollout
 
-CARTPOLE, PENDULUM = (make_envs(name, 1).spec for name in ("CartPole-v1", "Pendulum-v1"))
 CPU = torch.device("cpu")
+of_cartpole, of_pendulum = (partial(draw_batch, spec=spec, size=6) for spec in (CARTPOLE, PENDULUM))
 
 
 class TracedRecorder:
@@ -92,11 +87,10 @@ class TracedRecorder:
 
 
 @pytest.fixture
-def captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+def captured(on_tensors: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Let the CPU compute as a GPU does, and return what makes policies with captured updates."""
-    for module in (host_or_device, compiled, flat, layers, activations):
+    for module in (compiled, flat, layers, activations):
         monkeypatch.setattr(module, "is_host", lambda _: False)
-    monkeypatch.setattr(actor_critic_config, "make_actor_critic", recorded_actor_critic)
 
     def make(kind: Any, *args: Any, **kwargs: Any) -> Any:
         recorder = TracedRecorder(lambda: tensors_of(policy))
@@ -104,9 +98,7 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
         policy = kind(*args, **kwargs, compile="graph")
         return policy, recorder
 
-    Rows.of_one.cache_clear()
-    yield make
-    Rows.of_one.cache_clear()
+    return make
 
 
 def tensors_of(policy: Any) -> list[Tensor]:
@@ -119,49 +111,12 @@ def tensors_of(policy: Any) -> list[Tensor]:
     return found
 
 
-def draw_batch(seed: int, *, size: int = 6, prioritized: bool = False) -> Transitions:
-    rng = np.random.default_rng(seed)
-    batch = Transitions(
-        rng.normal(size=(size, 4)).astype(np.float32),
-        rng.integers(0, 2, size),
-        rng.normal(size=size).astype(np.float32),
-        rng.normal(size=(size, 4)).astype(np.float32),
-        rng.random(size) < 0.3,
-        np.zeros(size, dtype=bool),
-        rng.integers(1, 4, size),
-    )
-    if not prioritized:
-        return batch
-    weight = rng.uniform(0.1, 1.0, size).astype(np.float32)
-    columns: dict[str, Any] = {name: getattr(batch, name) for name in Transitions.__slots__}
-    return PrioritizedTransitions(**columns, weight=weight, serial=np.arange(size))
-
-
-class WithDropout(nn.Module):
-    """A value for each of two actions, with random numbers and running means."""
-
-    def __init__(self, _spec: EnvSpec) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(4, 8, bias=False),
-            nn.BatchNorm1d(8),
-            nn.ReLU(),
-            nn.Dropout(0.3),
-            nn.Linear(8, 2),
-        )
-
-    def forward(self, obs: Tensor) -> Tensor:
-        values: Tensor = self.layers(obs)
-        return values
-
-
 def assert_same(policy: Any, other: Any) -> None:
     """Compare weights, the state of Adam, the place in the random stream, and counts."""
     ours, theirs = policy.state_dict(), other.state_dict()
     for key in ours.keys() - {"rng"}:
         if isinstance(ours[key], dict):
-            for name, tensor in ours[key].items():
-                torch.testing.assert_close(tensor, theirs[key][name], rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(ours[key], theirs[key], rtol=1e-4, atol=1e-5)
         else:
             assert ours[key] == theirs[key], key
 
@@ -195,11 +150,12 @@ def test_captured_updates_of_dqn_are_those_without(form: str, captured) -> None:
     config = DQNConfig(hidden=(8,), lr_end=1e-4, lr_updates=8, target_every=3, max_grad_norm=0.5)
     network: dict[str, Any] = {}
     if form == "own":
-        config, network = replace(config, hidden=DQNConfig.hidden), {"network": WithDropout}
+        config, network = replace(config, hidden=DQNConfig.hidden), {"network": with_dropout}
     policy, recorder = captured(DQN, CARTPOLE, config, **network)
     plain = DQN(CARTPOLE, config, **network)
     for seed in range(14):
-        batch = draw_batch(seed, prioritized=form == "prioritized")
+        draw = draw_prioritized if form == "prioritized" else draw_batch
+        batch = draw(seed, spec=CARTPOLE, size=6)
         found, expected = dict(policy.learn(batch)), dict(plain.learn(batch))
         assert found.keys() == expected.keys()
         for name, value in expected.items():
@@ -228,12 +184,11 @@ def test_captured_updates_of_ppo_are_those_without(memory: Any, captured) -> Non
 def test_a_captured_update_that_is_not_finite_is_left_out(captured) -> None:
     policy, _ = captured(DQN, CARTPOLE, DQNConfig(hidden=(8,)))
     for seed in range(5):
-        policy.learn(draw_batch(seed))
+        policy.learn(of_cartpole(seed))
     before = policy.weights()
-    policy.learn(replace(draw_batch(5), reward=np.full(6, np.nan, np.float32)))
-    for name, tensor in policy.weights().items():
-        assert torch.equal(tensor, before[name])
-    policy.learn(draw_batch(6))
+    policy.learn(replace(of_cartpole(5), reward=torch.full((6,), torch.nan)))
+    torch.testing.assert_close(policy.weights(), before, rtol=0, atol=0)
+    policy.learn(of_cartpole(6))
     assert any(not torch.equal(t, before[name]) for name, t in policy.weights().items())
 
 
@@ -250,7 +205,7 @@ def test_what_cannot_be_captured_is_refused_with_what_to_do(captured) -> None:
     policy, _ = captured(DQN, CARTPOLE)
     policy.reduce_gradient = lambda _: None
     with pytest.raises(ConfigError, match="averages its gradients"):
-        policy.learn(draw_batch(0))
+        policy.learn(of_cartpole(0))
 
 
 def test_a_graph_on_a_cpu_is_refused_with_what_was_found() -> None:
@@ -300,23 +255,14 @@ class Critic(nn.Module):
         return values
 
 
-def pendulum_batch(seed: int) -> Transitions:
-    batch = draw_batch(seed)
-    action = np.asarray(batch.reward)[:, None]
-    return replace(batch, obs=batch.obs[:, :3], next_obs=batch.next_obs[:, :3], action=action)
-
-
 KINDS: dict[str, tuple[Callable[..., Any], Callable[[int], Any]]] = {
-    "dqn": (partial(DQN, CARTPOLE, network=lambda _: nn.Linear(4, 2)), draw_batch),
+    "dqn": (partial(DQN, CARTPOLE, network=lambda _: nn.Linear(4, 2)), of_cartpole),
     "ppo": (
         partial(PPO, CARTPOLE, PPOConfig(batch_size=8, epochs=1), network=Both),
         lambda seed: [draw_rollout(seed, CARTPOLE, num_steps=4)],
     ),
-    "ddpg": (
-        partial(DDPG, PENDULUM, critic=Critic),
-        pendulum_batch,
-    ),
-    "own": (partial(Regression, CARTPOLE), draw_batch),
+    "ddpg": (partial(DDPG, PENDULUM, critic=Critic), of_pendulum),
+    "own": (partial(Regression, CARTPOLE), of_cartpole),
 }
 
 
@@ -377,11 +323,11 @@ def test_what_cannot_be_compiled_is_refused() -> None:
 def test_on_a_gpu_captured_updates_are_those_without(own: bool) -> None:
     shape: dict[str, Any] = {} if own else {"hidden": (8,)}
     config = DQNConfig(lr_end=1e-4, lr_updates=8, target_every=3, **shape)
-    network: dict[str, Any] = {"network": WithDropout} if own else {}
+    network: dict[str, Any] = {"network": with_dropout} if own else {}
     policy = DQN(CARTPOLE, config, device="cuda", compile="graph", **network)
     plain = DQN(CARTPOLE, config, device="cuda", **network)
     for seed in range(14):
-        found, expected = policy.learn(draw_batch(seed)), plain.learn(draw_batch(seed))
+        found, expected = policy.learn(of_cartpole(seed)), plain.learn(of_cartpole(seed))
         assert dict(found) == pytest.approx(dict(expected), rel=1e-3, abs=1e-4)
     ppo = PPO(CARTPOLE, PPOConfig(batch_size=8), device="cuda", compile="graph")
     plain_ppo = PPO(CARTPOLE, PPOConfig(batch_size=8), device="cuda")

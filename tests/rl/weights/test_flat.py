@@ -3,7 +3,6 @@ import pytest
 import torch
 
 from ding_lite.errors import ShapeError
-from ding_lite.rl.networks.q_nets import MLPQNetwork, draw_weights
 from ding_lite.rl.weights.flat import FlatAdam, FlatWeights
 
 SHAPES = {"torso.0.weight": (3, 2), "torso.0.bias": (3,), "head.weight": (1, 3)}
@@ -104,12 +103,3 @@ def test_adam_goes_on_exactly_where_it_was_saved():
     assert torch.equal(straight, resumed)
     with pytest.raises(ShapeError, match=r"\(5,\) for 'mean'; \(6,\)"):
         FlatAdam(torch.zeros(6), lr=0.1).load_state_dict(adam.state_dict())
-
-
-def test_first_weights_are_those_of_a_torch_linear():
-    net = MLPQNetwork(4, (64, 64), num_actions=2)
-    draw_weights(net.weights, np.random.default_rng(0))
-    for name, num_inputs in (("torso.0", 4), ("torso.1", 64), ("head", 64)):
-        for part in ("weight", "bias"):
-            largest = net.weights[f"{name}.{part}"].abs().max()
-            assert 0.3 * num_inputs**-0.5 < largest <= num_inputs**-0.5

@@ -7,15 +7,15 @@ joined at once, and the networks are those of vectors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ding_lite.rl.networks.conv import AnyTorso, Conv, num_features, torso_for
 from ding_lite.rl.networks.inputs import RunningNorm, as_floats
-from ding_lite.rl.networks.modules import ActorCriticModule, Normalized, QModule
+from ding_lite.rl.networks.modules import Normalized
 from ding_lite.rl.packing import Leaf, Packing, Tree
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat_module import acting
@@ -54,41 +54,19 @@ class PartsEncoder(nn.Module):
         return torch.cat(features, dim=1)
 
 
-class PartsQModule(QModule):
-    """A Q-network for observations of several parts."""
-
-    def __init__(
-        self,
-        spec: EnvSpec,
-        torso: AnyTorso,
-        hidden: Sequence[int],
-        **shape: Any,  # noqa: ANN401 - what QModule takes
-    ) -> None:
-        encoder = PartsEncoder(spec, torso)
-        super().__init__((encoder.num_outputs,), (), hidden, **shape)
-        self.encoder = encoder
-
-    def forward(self, tree: Tree) -> Tensor:
-        return super().forward(self.encoder(tree))
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
-class PartsActorCriticModule(ActorCriticModule):
-    """An actor-critic network for observations of several parts, with shared hidden layers."""
-
-    encoder: PartsEncoder
-
-    def __init__(
-        self,
-        spec: EnvSpec,
-        torso: AnyTorso,
-        hidden: Sequence[int],
-        **shape: Any,  # noqa: ANN401 - what ActorCriticModule takes
-    ) -> None:
-        encoder = PartsEncoder(spec, torso)
-        super().__init__((encoder.num_outputs,), (), hidden, encoder=encoder, **shape)
-
-    def forward(self, tree: Tree) -> tuple[Tensor, Tensor]:
-        return super().forward(self.encoder(tree))
+def of_parts(
+    make: Callable[..., ModuleT],
+    spec: EnvSpec,
+    torso: AnyTorso,
+    hidden: Sequence[int],
+    **shape: Any,  # noqa: ANN401 - what `make` takes
+) -> ModuleT:
+    """Make a module for observations of several parts, behind an encoder of them."""
+    encoder = PartsEncoder(spec, torso)
+    return make((encoder.num_outputs,), (), hidden, encoder=encoder, **shape)
 
 
 def for_inference(

@@ -328,53 +328,6 @@ def test_an_environment_that_writes_to_its_action_changes_only_a_copy():
         )
 
 
-class FaultyTogether(VectorEnv):
-    fault: dict[str, Any] = {}  # noqa: RUF012
-    metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
-
-    def __init__(self, num_envs):
-        self.num_envs = num_envs
-        self.single_observation_space, self.single_action_space = SPACES["box"], Discrete(2)
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
-
-    def reset(self, *, seed=None, options=None):
-        return np.zeros((self.num_envs, 4), np.float32), {}
-
-    def step(self, action):
-        answer: dict[str, Any] = {
-            "obs": np.zeros((self.num_envs, 4), np.float32),
-            "reward": np.ones(self.num_envs),
-            "terminated": np.zeros(self.num_envs, bool),
-            "truncated": np.zeros(self.num_envs, bool),
-        } | self.fault
-        if "raise" in answer:
-            raise answer["raise"]
-        return *(answer[name] for name in ("obs", "reward", "terminated", "truncated")), {}
-
-
-@pytest.mark.parametrize(
-    ("fault", "told"),
-    [
-        ({"raise": RuntimeError()}, r"raised RuntimeError in `step` without a message"),
-        ({"obs": np.zeros((4, 1))}, r"gave `observations` of shape \(4, 1\)"),
-        ({"reward": 1.0}, r"gave `reward` of shape \(\)"),
-        ({"terminated": np.zeros(4)}, r"gave `terminated` .* dtype float64; .*True or False"),
-        ({"truncated": ["no"] * 4}, r"gave `truncated` .* dtype <U2"),
-    ],
-)
-def test_a_vector_form_is_checked_too(fault, told):
-    together = type("Together", (FaultyTogether,), {"fault": fault})
-    register("FaultyVector", Faulty, vector_entry_point=together)
-    try:
-        with make_envs("probe/FaultyVector-v0", 4, mode="native") as envs:
-            envs.reset()
-            with pytest.raises(EnvError, match=f"The vector form of probe/FaultyVector-v0 {told}"):
-                envs.step(np.zeros(4, dtype=np.int64))
-    finally:
-        del gymnasium.registry["probe/FaultyVector-v0"]
-
-
 class Drawing(Faulty):
     """Draws from its generator, and does not seed it."""
 
@@ -415,34 +368,36 @@ def test_an_environment_that_does_not_pass_its_seed_on_is_told_of_once(caplog):
     assert warning.startswith("Silent did not begin its `reset` with `super().reset(seed=seed)`")
 
 
-class Seven(Discrete):
-    def sample(self, *args, **kwargs):
-        return 7
+def odd(**methods):
+    """Make a space with other methods; one that is an error raises it."""
+
+    def raises(error):
+        def method(self, *_, **__):
+            raise error
+
+        return method
+
+    found = {n: raises(m) if isinstance(m, Exception) else m for n, m in methods.items()}
+    return type("Odd", (Discrete,), found)(2)
 
 
-class Unseeded(Discrete):
-    def sample(self, *args, **kwargs):
-        return np.int64(1)
-
-    def seed(self, seed=None):
-        raise RuntimeError("no seed")
+def one(*_, **__):
+    return np.int64(1)
 
 
-class Mute(Discrete):
-    def sample(self, *args, **kwargs):
-        raise RuntimeError("no sample")
+NO_SAMPLE, NO_SEED = RuntimeError("no sample"), RuntimeError("no seed")
 
 
 @pytest.mark.parametrize(
     ("space", "mode", "told"),
     [
         (
-            Seven(2),
+            odd(sample=lambda *_: 7),
             "sync",
-            r"Drawing has the action space Discrete\(2\), and its `sample` returned 7",
+            r"action space Discrete\(2\), and its `sample` returned 7",
         ),
-        (Mute(2), "auto", "raised RuntimeError in `action_space.sample`: no sample"),
-        (Unseeded(2), "auto", "raised RuntimeError in `action_space`: no seed"),
+        (odd(sample=NO_SAMPLE), "auto", "raised RuntimeError in `action_space.sample`: no sample"),
+        (odd(seed=NO_SEED, sample=one), "auto", "raised RuntimeError in `action_space`: no seed"),
     ],
 )
 def test_an_action_space_that_draws_what_it_does_not_contain_is_refused(
@@ -488,29 +443,35 @@ BYTES = Box(0, 255, (4,), np.uint8)
 PARTS = Dict(at=BYTES, key=Discrete(3, start=2))
 
 
-class Together(FaultyTogether):
-    """Shows given observations of three environments, and ends all episodes at each step."""
+class Together(VectorEnv):
+    """Shows given observations, and ends all episodes at each step."""
 
-    def __init__(self, space, shown, *, final=None):
+    fault: dict[str, Any] = {}  # noqa: RUF012
+    metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
+
+    def __init__(self, num_envs, *, space=SPACES["box"], shown=None, final=None):
         if final is not None:
             self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
-        self.num_envs, self.shown, self.final = 3, shown, final
+        self.num_envs, self.final = num_envs, final
+        self.shown = np.zeros((num_envs, 4), np.float32) if shown is None else shown
         self.single_observation_space, self.single_action_space = space, Discrete(2)
-        self.observation_space = batch_space(space, 3)
-        self.action_space = batch_space(Discrete(2), 3)
+        self.observation_space = batch_space(space, num_envs)
+        self.action_space = batch_space(Discrete(2), num_envs)
 
     def reset(self, *, seed=None, options=None):
         return self.shown, {}
 
     def step(self, action):
-        ended = np.ones(3, bool)
-        info = {} if self.final is None else {"final_obs": self.final}
-        return self.shown, np.ones(3), ended, ~ended, info
+        if "raise" in self.fault:
+            raise self.fault["raise"]
+        ended = np.ones(self.num_envs, bool)
+        answer = {"obs": self.shown, "reward": np.ones(self.num_envs)}
+        answer |= {"terminated": ended, "truncated": ~ended} | self.fault
+        return *answer.values(), {} if self.final is None else {"final_obs": self.final}
 
 
 def play_together(space, shown, **how):
-    vector = Together(space, shown, **how)
-    with make_envs(lambda num_envs: vector, 3) as envs:
+    with make_envs(partial(Together, space=space, shown=shown, **how), 3) as envs:
         return envs.step(np.zeros(3, np.int64)).next_obs
 
 
@@ -564,12 +525,18 @@ def test_a_vector_that_fits_its_space_is_played():
         ({"reset": lambda self, **_: ZEROS}, EnvError, "from `reset`; two values were expected"),
         ({"step": lambda self, action: GOOD_STEP[:4]}, EnvError, "returned 4 values from `step`"),
         ({"metadata": None}, ConfigError, "has the autoreset mode None"),
+        ({"fault": {"raise": RuntimeError()}}, EnvError, "raised RuntimeError in `step` without a"),
+        ({"fault": {"obs": np.zeros((2, 1))}}, EnvError, r"gave `observations` of shape \(2, 1\)"),
+        ({"fault": {"reward": 1.0}}, EnvError, r"gave `reward` of shape \(\)"),
+        (
+            {"fault": {"terminated": np.zeros(2)}},
+            EnvError,
+            "gave `terminated` .* dtype float64; .*True or False",
+        ),
+        ({"fault": {"truncated": ["no"] * 2}}, EnvError, "gave `truncated` .* dtype <U2"),
     ],
 )
 def test_a_vector_with_answers_of_another_kind_is_refused(change, error, told):
-    kind = type("Odd", (FaultyTogether,), change)
-    with (
-        pytest.raises(error, match=f"The vector form of Odd .*{told}"),
-        make_envs(kind, 2) as envs,
-    ):
+    kind = type("Odd", (Together,), change)
+    with pytest.raises(error, match=f"The vector form of Odd .*{told}"), make_envs(kind, 2) as envs:
         envs.step(np.zeros(2, np.int64))

@@ -20,19 +20,15 @@ from ding_lite.rl import (
     PPO,
     R2D2,
     SAC,
-    A2CConfig,
     DQNConfig,
     EnvSpec,
-    IMPALAConfig,
-    PPOConfig,
     R2D2Config,
     ReplayBuffer,
-    SACConfig,
     make_envs,
     mean_return,
 )
 from ding_lite.rl.networks.conv import Conv
-from ding_lite.rl.networks.trees.parts import FromTree, PartsActorCriticModule, PartsQModule
+from ding_lite.rl.networks.trees.parts import PartsEncoder
 from tests.rl.partly import LENGTH
 
 SPACE = Dict(
@@ -86,13 +82,12 @@ def test_the_values_of_dqn_are_those_of_plain_torch():
     expected = F.linear(hidden, weights["head.weight"], weights["head.bias"])
     np.testing.assert_allclose(policy.q_values(obs), expected, atol=1e-5)
     np.testing.assert_allclose(policy.module(as_tensors(obs)).detach(), expected, atol=1e-5)
-    assert isinstance(policy.module, PartsQModule)
+    assert isinstance(policy.module.encoder, PartsEncoder)
 
 
 @KINDS
 def test_outputs_and_values_of_actor_critics_are_those_of_plain_torch(kind):
-    configs = {A2C: A2CConfig, PPO: PPOConfig, IMPALA: IMPALAConfig}
-    policy = kind(SPEC, configs[kind](hidden=(16, 8)))
+    policy = kind(SPEC, {"hidden": (16, 8)})
     obs = SPEC.pack(random_tree(5))
     weights = policy.weights()
     hidden = plain_hidden(weights, plain_features(weights, as_tensors(obs)), torch.tanh)
@@ -100,17 +95,7 @@ def test_outputs_and_values_of_actor_critics_are_those_of_plain_torch(kind):
     value = F.linear(hidden, weights["critic.head.weight"], weights["critic.head.bias"])[:, 0]
     np.testing.assert_allclose(policy.values(obs), value, atol=1e-5)
     np.testing.assert_array_equal(policy.act(obs, explore=False), outputs.argmax(dim=1))
-    assert isinstance(policy._net.module, PartsActorCriticModule)
-
-
-def test_what_only_the_camera_shows_is_learned_by_an_actor_critic():
-    with make_envs("partly/Partly-v0", 16, mode="sync", env_args={"by_camera": True}) as envs:
-        policy = A2C(envs.spec, A2CConfig(gamma=0.1, lr=3e-3))
-        with Task() as task:
-            task.use(mw.collect(policy, envs, unroll=8))
-            task.use(mw.train(policy))
-            task.run(max_step=30)
-        assert mean_return(policy, envs, episodes=64) > 0.9 * LENGTH
+    assert isinstance(policy._net.module.encoder, PartsEncoder)
 
 
 def test_what_only_the_camera_shows_is_learned_by_dqn():
@@ -154,23 +139,6 @@ def test_a_network_of_a_user_gets_the_tree():
         DQN(SPEC, network=nn.Linear(3, 4))
 
 
-def test_a_plain_module_of_vectors_takes_a_tree_and_normalises_it():
-    space = Dict(a=Box(-1.0, 1.0, (3,)), b=Discrete(2))
-    spec = EnvSpec(env_id="x", obs_space=space, action_space=Discrete(4), has_action_mask=True)
-    rng = np.random.default_rng(0)
-    tree = {"a": rng.normal(size=(50, 3)).astype(np.float32), "b": rng.integers(2, size=50)}
-    obs = spec.pack(tree)
-    for normalize_obs in (False, True):
-        policy = DQN(spec, DQNConfig(normalize_obs=normalize_obs))
-        if normalize_obs:
-            assert policy._norm is not None
-            policy._norm.update(obs)
-        module = policy.module
-        assert isinstance(module, FromTree)
-        found = module(spec.unpack(torch.from_numpy(obs))).detach()
-        np.testing.assert_allclose(policy.q_values(obs), found, atol=1e-5)
-
-
 class OfParts(nn.Module):
     """A network of a user that gets the parts of an observation."""
 
@@ -191,9 +159,8 @@ def test_a_plain_module_normalises_each_part_of_a_tree_as_the_policy_does(
     obs_space = Dict(a=Box(-1.0, 1.0, (3,)), b=Discrete(2))
     action_space: Any = Discrete(4) if kind is DQN else Box(-1.0, 1.0, (2,))
     spec = EnvSpec(env_id="x", obs_space=obs_space, action_space=action_space)
-    config = DQNConfig(normalize_obs=True) if kind is DQN else SACConfig(normalize_obs=True)
     networks = {"network" if kind is DQN else "actor": OfParts} if own else {}
-    policy = kind(spec, config, **networks)
+    policy = kind(spec, {"normalize_obs": True}, **networks)
     rng = np.random.default_rng(0)
     obs = spec.pack({"a": 9.0 + rng.normal(size=(50, 3)), "b": rng.integers(2, size=50)})
     untrained = policy.act(obs, explore=False)
@@ -216,17 +183,15 @@ def test_images_of_a_tree_that_are_too_small_for_a_torso_are_refused():
 @pytest.mark.parametrize("kind", [DQN, A2C, PPO, IMPALA])
 def test_convolutions_of_ones_own_see_each_image(kind: Any) -> None:
     convs = (Conv(5, 4, 2), Conv(3, 2, 1))
-    configs: dict[Any, Any] = {DQN: DQNConfig, A2C: A2CConfig, PPO: PPOConfig, IMPALA: IMPALAConfig}
-    config = configs[kind](convs=convs, hidden=(8,))
-    policy = kind(SPEC, config)
+    policy = kind(SPEC, {"convs": convs, "hidden": (8,)})
     shapes = [tuple(tensor.shape) for tensor in policy.weights().values() if tensor.dim() == 4]
     assert sorted(shapes) == [(3, 5, 2, 2), (3, 5, 2, 2), (5, 1, 4, 4), (5, 3, 4, 4)]
     inputs = policy.weights()["torso.0.weight"].shape[1]
     assert inputs == 12 + 3 + 2 + 12  # 9 x 9 and 8 x 8 pixels become 3 x 3, then 3 of 2 x 2
-    flat = kind(SPEC, configs[kind](convs=(), hidden=(8,)))
+    flat = kind(SPEC, {"convs": (), "hidden": (8,)})
     assert not any("conv" in name for name in flat.weights())
     with pytest.raises(ConfigError, match=r"`convs` are given, .*too small"):
-        kind(SPEC, configs[kind](convs=(Conv(5, 20, 2),)))
+        kind(SPEC, {"convs": (Conv(5, 20, 2),)})
 
 
 def test_memory_stands_behind_the_convolutions_of_each_image():
