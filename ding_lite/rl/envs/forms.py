@@ -7,6 +7,7 @@ frames.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast
 
@@ -131,9 +132,9 @@ def supported_obs_space(env_id: str, space: Space[Any]) -> ObsSpace:
             f"to three axes), numbers of finitely many (Discrete, MultiDiscrete, MultiBinary), and "
             f"Dict and Tuple of them are supported. {advice}: make_envs(..., wrappers=[...])."
         )
-    if not parts:
+    if not any(math.prod(part.shape or ()) for _, part in parts):
         raise ConfigError(
-            f"{env_id} has the observation space {space}, which has no part; one or more were "
+            f"{env_id} has the observation space {space}, which has no numbers; one or more were "
             f"expected. Show at least one number."
         )
     return cast(ObsSpace, space)

@@ -99,6 +99,12 @@ class OpenPolicy(ABC):
         **parts: object,
     ) -> None:
         check_spec(spec)
+        if torch.get_default_dtype() is not torch.float32:
+            raise ConfigError(
+                f"PyTorch's default type is {torch.get_default_dtype()}, and weights are "
+                f"torch.float32. Call `torch.set_default_dtype(torch.float32)`, and convert where "
+                f"your own code needs the other type."
+            )
         self.spec = spec
         self.config = config
         self.device = usable_device(device)

@@ -239,7 +239,7 @@ def check_parameters(module: nn.Module, *, name: str = "network") -> None:
         if parameter.dtype != torch.float32:
             raise ConfigError(
                 f"The parameter {key!r} of `{name}` has the type {parameter.dtype}; torch.float32 "
-                f"was expected, as small steps are lost in fewer bits. Make it `.float()`, and use "
+                f"was expected, of which all weights are. Make it `.float()`, and use "
                 f"`torch.autocast` within `forward` to compute in half precision."
             )
         storage = parameter.untyped_storage().nbytes()

@@ -166,7 +166,8 @@ def shown_as(space):
         (Dict(a=Discrete(2), b=Dict(c=Text(5))), r"`obs\[\"b\"\]\[\"c\"\]` is Text", "Transform"),
         (Tuple((Graph(Box(-1, 1, (2,)), None),)), r"`obs\[0\]` is Graph", "Transform"),
         (Dict(a=Box(0, 1, (2, 2, 2, 2))), r"`obs\[\"a\"\]` is Box", "ReshapeObservation"),
-        (Dict(), "which has no part", "at least one number"),
+        (Dict(), "which has no numbers", "at least one number"),
+        (Box(-1.0, 1.0, (0,)), "which has no numbers", "at least one number"),
     ],
 )
 def test_an_unsupported_part_is_named(space, found, advice):

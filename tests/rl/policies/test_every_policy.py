@@ -214,6 +214,12 @@ def test_a_clone_and_a_resumed_policy_go_on_exactly(name: str) -> None:
         pickle.dumps(policy)
 
 
+def test_another_default_type_of_pytorch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_default_dtype", lambda: torch.float64)
+    with pytest.raises(ConfigError, match=r"is torch\.float64, and weights are torch\.float32"):
+        make("dqn")
+
+
 @EVERY_POLICY
 def test_a_copy_of_the_module_has_parameters_of_its_own(name: str) -> None:
     policy = make(name)
