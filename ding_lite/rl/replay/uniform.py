@@ -261,6 +261,8 @@ class ReplayBuffer:
             check_kind(name, value, dtype, holder)
 
     def _check_batch_size(self, batch_size: int) -> None:
+        if type(batch_size) is not int:
+            check_all(whole(1, batch_size=batch_size))
         if not 0 < batch_size <= len(self):
             raise ConfigError(
                 f"`batch_size` is {batch_size}, but the replay holds {len(self)} transitions. "

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from ding_lite.errors import ConfigError, EnvError, NonFiniteError
 from ding_lite.rl import make_envs
 from ding_lite.rl.seeding import spawn_seeds
-from tests.rl.partly import Partly, legal
+from tests.rl.partly import LENGTH, Partly, legal
 
 
 def make(num_envs=3, mode="sync", seed=0, wrappers=(), **settings):
@@ -219,6 +219,14 @@ gymnasium.register(
     entry_point="tests.rl.partly:Partly",
     vector_entry_point=f"{__name__}:PartlyTogether",
 )
+
+
+def test_a_vector_form_may_give_masks_of_several_choices_as_tuples():
+    settings = {"action": "choices", "masked": True}
+    with make_envs("partly/Together-v0", 2, mode="native", env_args=settings) as envs:
+        for _ in range(LENGTH + 1):
+            assert legal(envs.spec, envs.obs).tolist() == [[True] * 6 + [False]] * 2
+            envs.step(envs.random_actions())
 
 
 @pytest.mark.parametrize("image", [False, True])

@@ -103,6 +103,8 @@ def test_more_than_it_holds_cannot_be_sampled():
         replay.sample(8)
     with pytest.raises(ConfigError, match=r"`batch_size` is 0"):
         replay.sample(0)
+    with pytest.raises(ConfigError, match=r"`batch_size` is 2\.0; it must be a whole number"):
+        replay.sample(2.0)  # type: ignore[arg-type]
 
 
 def test_transitions_that_do_not_fit_change_nothing():

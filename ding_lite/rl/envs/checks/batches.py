@@ -9,7 +9,7 @@ import numpy as np
 from ding_lite.errors import EnvError
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.checks.faults import raising_env_errors
-from ding_lite.rl.envs.checks.masks import choice_sizes, has_legal
+from ding_lite.rl.envs.checks.masks import choice_sizes, flags_of, has_legal
 from ding_lite.rl.spec import EnvSpec
 
 
@@ -43,8 +43,11 @@ def check_masks(
     Masks without a legal action become masks of all actions where no action follows (not
     `matters_N`), and raise elsewhere.
     """
-    shape = (len(matters_N), spec.num_choices)
-    found = check_batch(name, "action_mask", info.get("action_mask"), shape=shape, kinds="biu")
+    shape, given = (len(matters_N), spec.num_choices), info.get("action_mask")
+    if isinstance(given, np.ndarray) and given.dtype == object:  # tuples that gymnasium has joined
+        rows = [flags for row in given if (flags := flags_of(row, spec.num_choices)) is not None]
+        given = np.stack(rows) if rows and len(rows) == len(given) else given
+    found = check_batch(name, "action_mask", given, shape=shape, kinds="biu")
     masks: NumpyArray = found.astype(np.bool_)
     is_empty_N = ~has_legal(masks, choice_sizes(spec))
     if (is_empty_N & matters_N).any():
