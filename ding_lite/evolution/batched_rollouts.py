@@ -46,7 +46,7 @@ from ding_lite.rl.policies.actor_critic import (
 from ding_lite.rl.policies.impala import IMPALA
 from ding_lite.rl.recorded.actor_critic import Unroll
 from ding_lite.rl.replay.rollouts import Minibatch
-from ding_lite.rl.updates.asks import Ask, Descend, Estimate, Forward, Look, Seen
+from ding_lite.rl.updates.requests import Descend, Estimate, Forward, ForwardResult, Infer, Request
 from ding_lite.rl.weights.flat_module import copied
 
 AnyPolicy: TypeAlias = ActorCriticPolicy[Any]
@@ -165,33 +165,35 @@ class RolloutStack(Stack[AnyPolicy]):
 
     def _answer(self, running: Sequence[_Learning], members: _Members, settings: Settings) -> None:
         """Compute what all ask for."""
-        asked = [cast(Any, each.asked) for each in running]
-        if isinstance(asked[0], Look):
-            value_GM = self._look(asked, members.network)[..., -1].numpy()
+        requests = [cast(Any, each.request) for each in running]
+        if isinstance(requests[0], Infer):
+            value_GM = self._infer(requests, members.network)[..., -1].numpy()
             for row, each in enumerate(running):
-                each.answer = value_GM[row, : len(asked[row].obs)]
-        elif isinstance(asked[0], Forward):
-            self._see(running, members, asked)
-        elif isinstance(asked[0], Estimate):
-            _estimate(running, asked)
+                each.answer = value_GM[row, : len(requests[row].obs)]
+        elif isinstance(requests[0], Forward):
+            self._see(running, members, requests)
+        elif isinstance(requests[0], Estimate):
+            _estimate(running, requests)
         else:
-            self._descend(running, members, settings, asked)
+            self._descend(running, members, settings, requests)
 
-    def _look(self, asked: Sequence[Look], network: Any) -> Tensor:  # noqa: ANN401 - of `_Members`
-        inputs = self._inputs(_padded([one.obs for one in asked], unit=_ROUNDED))
+    def _infer(self, requests: Sequence[Infer], network: Any) -> Tensor:  # noqa: ANN401 - of `_Members`
+        inputs = self._inputs(_padded([one.obs for one in requests], unit=_ROUNDED))
         if not self._like.state_size:
             return cast(StackedActorCritics, network).forward(inputs)
-        states = _padded([one.state_MS for one in asked], unit=_ROUNDED)
+        states = _padded([one.state_MS for one in requests], unit=_ROUNDED)
         return cast(_Recurrent, network).step(inputs, states)
 
     def _see(
-        self, running: Sequence[_Learning], members: _Members, asked: Sequence[Forward]
+        self, running: Sequence[_Learning], members: _Members, requests: Sequence[Forward]
     ) -> None:
-        places = _Places(asked)
-        both, behind = self._compute(asked, places, members.network, records=asked[0].is_training)
+        places = _Places(requests)
+        both, behind = self._compute(
+            requests, places, members.network, records=requests[0].is_training
+        )
         log_prob = None
-        if asked[0].action is not None:
-            action = places.rows([one.action for one in asked])
+        if requests[0].action is not None:
+            action = places.rows([one.action for one in requests])
             outputs = self._kept[0][..., :-1].reshape(len(action), -1)
             log_prob = members.distribution.judge(outputs, action).log_prob_B
             log_prob = log_prob.reshape(both.shape[:-1])
@@ -200,18 +202,20 @@ class RolloutStack(Stack[AnyPolicy]):
                 None if found is None else found[place].reshape(-1)
                 for found in (both[..., -1], log_prob)
             )
-            each.answer = Seen(value_B, log_prob_B, None if behind is None else behind[place])
+            each.answer = ForwardResult(
+                value_B, log_prob_B, None if behind is None else behind[place]
+            )
 
     def _descend(
         self,
         running: Sequence[_Learning],
         members: _Members,
         settings: Settings,
-        asked: Sequence[Descend],
+        requests: Sequence[Descend],
     ) -> None:
-        steps = [one.steps for one in asked]
+        steps = [one.steps for one in requests]
         places = _Places(steps)
-        if asked[0].seen is None:
+        if requests[0].seen is None:
             self._compute(steps, places, members.network, records=True)
         both, saved = self._kept
         flat_MO = both.reshape(-1, both.shape[-1])
@@ -235,7 +239,7 @@ class RolloutStack(Stack[AnyPolicy]):
 
     def _compute(
         self,
-        asked: Sequence[Forward | Minibatch],
+        requests: Sequence[Forward | Minibatch],
         places: _Places,
         network: Any,  # noqa: ANN401 - of `_Members`
         *,
@@ -243,11 +247,11 @@ class RolloutStack(Stack[AnyPolicy]):
     ) -> tuple[NumpyArray, Tensor | None]:
         """Return outputs with values, and with memory the states behind each step."""
         behind: Tensor | None = None
-        inputs = self._inputs(torch.from_numpy(places.padded([one.obs for one in asked])))
+        inputs = self._inputs(torch.from_numpy(places.padded([one.obs for one in requests])))
         if not self._like.state_size:
             both, saved = cast(StackedActorCritics, network).forward_saving(inputs)
         else:
-            unrolls = [cast(Unroll, one.unroll) for one in asked]
+            unrolls = [cast(Unroll, one.unroll) for one in requests]
             both, behind, saved = cast(_Recurrent, network).unroll(
                 inputs,
                 _padded([unroll.state_NS for unroll in unrolls]),
@@ -310,7 +314,7 @@ class _Learning:
 
     def __init__(self, policy: AnyPolicy, rollouts: Sequence[Rollout]) -> None:
         self.policy = policy
-        self.asked: Ask
+        self.request: Request
         self.answer: Any = None
         self.result = UpdateResult(batch=rollouts)
         self._updates = updates_of(policy, rollouts)
@@ -324,7 +328,7 @@ class _Learning:
         answer, self.answer = self.answer, None
         try:
             if self.result.fault is None:
-                self.asked = self._updates.send(answer)
+                self.request = self._updates.send(answer)
                 return True
         except StopIteration as end:
             self.result.metrics = end.value
@@ -340,26 +344,26 @@ class _Learning:
         self.answer = values
 
 
-def _estimate(running: Sequence[_Learning], asked: Sequence[Estimate]) -> None:
+def _estimate(running: Sequence[_Learning], requests: Sequence[Estimate]) -> None:
     """Estimate the advantages of all side by side, as those of more environments.
 
     Behind a shorter rollout there are zeros, which change nothing before them.
     """
-    columns = [*zip(*(one.columns_TN for one in asked), strict=True)]
+    columns = [*zip(*(one.columns_TN for one in requests), strict=True)]
     shapes = [own.shape for own in columns[0]]
     longest, widest = map(max, zip(*shapes, strict=True))
     places: list[Any] = [np.s_[:steps, row, :envs] for row, (steps, envs) in enumerate(shapes)]
     joined = []
     for column in columns:
-        array_TGN = np.zeros((longest, len(asked), widest), column[0].dtype)
+        array_TGN = np.zeros((longest, len(requests), widest), column[0].dtype)
         for place, own in zip(places, column, strict=True):
             array_TGN[place] = own
         joined.append(array_TGN.reshape(longest, -1))
     settings = {
-        name: np.repeat(np.array([one.settings[name] for one in asked], np.float32), widest)
-        for name in asked[0].settings
+        name: np.repeat(np.array([one.settings[name] for one in requests], np.float32), widest)
+        for name in requests[0].settings
     }
-    found = asked[0].by(*joined, **settings)
+    found = requests[0].by(*joined, **settings)
     pair = [part.reshape(array_TGN.shape) for part in (found.advantage_TB, found.target_TB)]
     for place, each in zip(places, running, strict=True):
         each.answer = Advantages(*(part[place] for part in pair))
@@ -368,9 +372,9 @@ def _estimate(running: Sequence[_Learning], asked: Sequence[Estimate]) -> None:
 class _Places:
     """The places of env steps of each policy, [B] or [T, N], in arrays for all."""
 
-    def __init__(self, asked: Sequence[Forward | Minibatch]) -> None:
+    def __init__(self, requests: Sequence[Forward | Minibatch]) -> None:
         self._shapes = tuple(
-            (len(one.obs),) if one.unroll is None else one.unroll.ended_TN.shape for one in asked
+            (len(one.obs),) if one.unroll is None else one.unroll.ended_TN.shape for one in requests
         )
         self.each: list[Any] = [(row, *map(slice, shape)) for row, shape in enumerate(self._shapes)]
         self.layout = _layout(self._shapes)

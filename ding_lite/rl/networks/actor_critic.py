@@ -128,10 +128,10 @@ class MLPActorCritic:
         return {}
 
     def act(self, obs: NumpyArray) -> FloatArray:
-        return self._actor.look(_vectors(obs))
+        return self._actor.infer(_vectors(obs))
 
     def values(self, obs: NumpyArray) -> FloatArray:
-        return self._critic.look(_vectors(obs))[:, 0]
+        return self._critic.infer(_vectors(obs))[:, 0]
 
     def forward(
         self, obs: NumpyArray

@@ -45,7 +45,7 @@ class ActorBody(Protocol):
     def backward(self, saved: Any, grad_GBO: Tensor, /) -> None:  # noqa: ANN401 - each its own
         """Write the gradients of the weights, given those of the outputs."""
 
-    def look(self, obs: NumpyArray, /) -> FloatArray:
+    def infer(self, obs: NumpyArray, /) -> FloatArray:
         """Compute the outputs of observations as an array.
 
         They are [N, O] for a single policy, [G, N, O] for several.
@@ -55,7 +55,7 @@ class ActorBody(Protocol):
 class MembersBody(MLPOutputs):
     """Hidden layers and a linear output layer of each of G policies."""
 
-    def look(self, obs: NumpyArray) -> FloatArray:
+    def infer(self, obs: NumpyArray) -> FloatArray:
         found_GNO: FloatArray = self.forward(torch.from_numpy(obs)).numpy()
         return found_GNO
 
@@ -88,8 +88,8 @@ class MLPBody(MembersBody):
     def backward(self, saved: Sequence[Tensor], grad_1BO: Tensor) -> None:
         super().backward(saved, grad_1BO[0])
 
-    def look(self, obs: NumpyArray) -> FloatArray:
-        return self._layers.look(self._see(obs))
+    def infer(self, obs: NumpyArray) -> FloatArray:
+        return self._layers.infer(self._see(obs))
 
 
 class BoxActor(ABC):
@@ -115,7 +115,7 @@ class DeterministicActor(BoxActor):
     outputs_per_action = 1
 
     def act(self, obs: NumpyArray) -> FloatArray:
-        raw = self._body.look(obs)
+        raw = self._body.infer(obs)
         return np.tanh(raw, out=raw)
 
     def forward(self, obs: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ class OwnActor(DeterministicActor):
         self._spec = spec
 
     def act(self, obs: NumpyArray) -> FloatArray:
-        action_NA = self._body.look(obs)
+        action_NA = self._body.infer(obs)
         check_actions(torch.from_numpy(action_NA), self._spec)
         return action_NA
 
@@ -224,13 +224,13 @@ class SquashedGaussianActor(BoxActor):
 
     def act(self, obs: NumpyArray) -> FloatArray:
         """Compute the tanh of the means, as an array."""
-        mean, _ = np.split(self._body.look(obs), 2, axis=-1)
+        mean, _ = np.split(self._body.infer(obs), 2, axis=-1)
         action: FloatArray = np.tanh(mean)
         return action
 
     def draw(self, obs: NumpyArray, noise_NA: FloatArray) -> FloatArray:
         """Sample an action for each observation, [N, A], as an array."""
-        action_NA: FloatArray = np.tanh(_drawn(self._body.look(obs), noise_NA)[0])
+        action_NA: FloatArray = np.tanh(_drawn(self._body.infer(obs), noise_NA)[0])
         return action_NA
 
     def sample(self, obs: Tensor, noise_GBA: Tensor) -> Sample:

@@ -251,7 +251,7 @@ class MLP:
         features_NI = through(self._numpy_forwards, x_NI, self._function.forward_numpy)
         return self._head.forward_numpy(features_NI)
 
-    def look(self, x_NI: FloatArray) -> FloatArray:
+    def infer(self, x_NI: FloatArray) -> FloatArray:
         """Compute the outputs of a single network as an array, [N, O]."""
         if len(x_NI) <= self._max_numpy_rows:
             return self.forward_numpy(x_NI)

@@ -112,7 +112,7 @@ class MLPQNetwork(MLPOutputs):
         super().backward(saved, grad_BA.to(self._device))
 
     def values(self, obs: NumpyArray) -> FloatArray:
-        return self._layers.look(as_floats(obs).reshape(len(obs), -1))
+        return self._layers.infer(as_floats(obs).reshape(len(obs), -1))
 
     def snapshot(self) -> dict[str, Tensor]:
         return self.weights.snapshot()

@@ -16,8 +16,8 @@ from ding_lite.rl.host_or_device import AnyArray, Metrics, Number
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
 from ding_lite.rl.replay.rollouts import Minibatch, merged
-from ding_lite.rl.updates.asks import Descend, Forward, Seen, Updates
 from ding_lite.rl.updates.estimates import unroll_of, unseen_values, with_gae
+from ding_lite.rl.updates.requests import Descend, Forward, ForwardResult, Updates
 from ding_lite.settings import check_all, inside, suggests
 
 
@@ -79,7 +79,7 @@ class A2C(ActorCriticPolicy[A2CConfig]):
         values: dict[str, Number] = yield Descend(*(yield from self._rows(rollout)))
         return values
 
-    def _rows(self, rollout: Rollout) -> Updates[tuple[Minibatch, Seen | None]]:
+    def _rows(self, rollout: Rollout) -> Updates[tuple[Minibatch, ForwardResult | None]]:
         seen = yield Forward(merged(rollout.obs), unroll_of(rollout))
         value_TN = seen.value_B.reshape(rollout.reward.shape)
         values = value_TN, (yield from unseen_values(rollout, seen))

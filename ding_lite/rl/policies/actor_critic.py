@@ -4,8 +4,8 @@ A subclass adds how it learns from rollouts. It learns where its network is: on 
 computed on arrays, on any other device on tensors there, and the host does not wait for them.
 
 The algorithms are in `a2c.py`, `ppo.py` and `impala.py`: each writes its updates as a generator,
-which yields what is to be computed (`rl/updates/asks.py`). `_answer` computes it for one policy,
-`evolution/batched_rollouts.py` for all of a population at once.
+which yields what is to be computed (`rl/updates/requests.py`). `_answer` computes it for one
+policy, `evolution/batched_rollouts.py` for all of a population at once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,15 @@ from ding_lite.rl.replay.rollouts import Minibatch, join_rollouts, merged, on_de
 from ding_lite.rl.seeding import make_rng
 from ding_lite.rl.spec import EnvSpec, within
 from ding_lite.rl.torch_random import TorchRandom
-from ding_lite.rl.updates.asks import Ask, Estimate, Forward, FoundT, Look, Seen, Updates
+from ding_lite.rl.updates.requests import (
+    Estimate,
+    Forward,
+    ForwardResult,
+    FoundT,
+    Infer,
+    Request,
+    Updates,
+)
 from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat import FlatWeights
 from ding_lite.rl.weights.flat_module import MakeModule
@@ -185,7 +193,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         """Do the updates of a rollout, and return the metrics of the last one."""
 
     @abstractmethod
-    def _rows(self, rollout: Rollout) -> Updates[tuple[Minibatch, Seen | None]]:
+    def _rows(self, rollout: Rollout) -> Updates[tuple[Minibatch, ForwardResult | None]]:
         """Return env steps with advantages and targets, and what was seen of them if it was."""
 
     @staticmethod
@@ -205,26 +213,26 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         with np.errstate(over="ignore", invalid="ignore"):
             while True:
                 try:
-                    asked = updates.send(answer)
+                    request = updates.send(answer)
                 except StopIteration as end:
                     found: FoundT = end.value
                     return found
-                answer = self._answer(asked)
+                answer = self._answer(request)
 
-    def _answer(self, asked: Ask) -> Any:  # noqa: ANN401 - what was asked for
-        if isinstance(asked, Look):
-            return self._values(*asked)
-        if isinstance(asked, Estimate):
-            return asked.by(*asked.columns_TN, **asked.settings)
-        if isinstance(asked, Forward):
+    def _answer(self, request: Request) -> Any:  # noqa: ANN401 - by the request
+        if isinstance(request, Infer):
+            return self._values(*request)
+        if isinstance(request, Estimate):
+            return request.by(*request.columns_TN, **request.settings)
+        if isinstance(request, Forward):
             outputs_BD, value_B, saved = kept = self._forward(
-                asked.obs, asked.unroll, is_training=asked.is_training
+                request.obs, request.unroll, is_training=request.is_training
             )
             log_prob_B = None
-            if asked.action is not None:
-                log_prob_B = self._distribution.judge(outputs_BD, asked.action).log_prob_B
-            return Seen(value_B, log_prob_B, getattr(saved, "behind_TNS", None), kept)
-        values = self._write_gradient(self._rows_of(asked.steps), *asked)
+            if request.action is not None:
+                log_prob_B = self._distribution.judge(outputs_BD, request.action).log_prob_B
+            return ForwardResult(value_B, log_prob_B, getattr(saved, "behind_TNS", None), kept)
+        values = self._write_gradient(self._rows_of(request.steps), *request)
         if not self._stops(values):
             values["grad_norm"] = self._improve(values["loss"])
         return values
@@ -393,7 +401,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         return Rows.of_one(len(steps), self.gamma, self.device)
 
     def _write_gradient(
-        self, rows: Rows, steps: Minibatch, seen: Seen | None = None
+        self, rows: Rows, steps: Minibatch, seen: ForwardResult | None = None
     ) -> dict[str, Number]:
         """Write the gradient of the loss of env steps, and return metrics."""
         kept = self._forward(steps.obs, steps.unroll) if seen is None else seen.kept

@@ -24,8 +24,8 @@ from ding_lite.rl.host_or_device import AnyArray, Metrics, Number, floats
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
 from ding_lite.rl.replay.rollouts import Minibatch, merged
-from ding_lite.rl.updates.asks import Descend, Forward, Seen, Updates
 from ding_lite.rl.updates.estimates import estimate, merged_steps, unroll_of, unseen_values
+from ding_lite.rl.updates.requests import Descend, Forward, ForwardResult, Updates
 from ding_lite.settings import at_least, check_all, positive, suggests, whole
 
 
@@ -119,7 +119,7 @@ class IMPALA(ActorCriticPolicy[IMPALAConfig]):
             values.pop("clip_fraction", None)  # other members of a population have a `clip`
         return values
 
-    def _rows(self, rollout: Rollout) -> Updates[tuple[Minibatch, Seen | None]]:
+    def _rows(self, rollout: Rollout) -> Updates[tuple[Minibatch, ForwardResult | None]]:
         config, shape_TN = self.config, rollout.reward.shape
         action = merged(rollout.action)
         seen = yield Forward(merged(rollout.obs), unroll_of(rollout), action=action)

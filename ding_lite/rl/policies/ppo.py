@@ -18,8 +18,8 @@ from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
 from ding_lite.rl.recorded.actor_critic import Unroll
 from ding_lite.rl.replay.rollouts import Minibatch
-from ding_lite.rl.updates.asks import Descend, Seen, Updates
 from ding_lite.rl.updates.estimates import values_of, with_gae
+from ding_lite.rl.updates.requests import Descend, ForwardResult, Updates
 from ding_lite.rl.weights.compiled import CapturedUpdate, Inputs, Outputs
 from ding_lite.settings import check_all, inside, positive, suggests, whole
 
@@ -107,7 +107,7 @@ class PPO(ActorCriticPolicy[PPOConfig]):
                     return values
         return values
 
-    def _rows(self, rollout: Rollout) -> Updates[tuple[Minibatch, Seen | None]]:
+    def _rows(self, rollout: Rollout) -> Updates[tuple[Minibatch, ForwardResult | None]]:
         values = yield from values_of(rollout)
         steps = yield from with_gae(rollout, self.gamma, self.config.gae_lambda, *values)
         return steps, None

@@ -98,11 +98,11 @@ class RecordedActorCritic:
         return self.flat.buffers
 
     def act(self, obs: NumpyArray) -> FloatArray:
-        outputs_ND: FloatArray = self._look(obs)[0].cpu().numpy()
+        outputs_ND: FloatArray = self._infer(obs)[0].cpu().numpy()
         return outputs_ND
 
     def values(self, obs: AnyArray) -> AnyArray:
-        return computable(self._look(obs)[1])
+        return computable(self._infer(obs)[1])
 
     def forward(self, obs: AnyArray) -> tuple[AnyArray, AnyArray, list[Tensor]]:
         with torch.enable_grad():
@@ -121,7 +121,7 @@ class RecordedActorCritic:
     def load(self, tensors: Mapping[str, Any]) -> None:
         self.flat.load(tensors)
 
-    def _look(self, obs: AnyArray) -> tuple[Tensor, ...]:
+    def _infer(self, obs: AnyArray) -> tuple[Tensor, ...]:
         with torch.no_grad():
             return self._run(obs, is_training=False)
 

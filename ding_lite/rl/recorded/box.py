@@ -44,7 +44,7 @@ class RecordedActor:
         self._device = flat.weights.flat.device
 
     def forward(self, obs: Tensor) -> Tensor:
-        return self._look(self.flat.run, obs)
+        return self._infer(self.flat.run, obs)
 
     def forward_saving(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         self.flat.train(True)
@@ -56,12 +56,12 @@ class RecordedActor:
         self.flat.zero_grad()
         torch.autograd.backward([saved], [grad_1BO])
 
-    def look(self, obs: NumpyArray) -> FloatArray:
-        raw_1NO = self._look(self.flat.module, as_tensor(obs).to(self._device))
+    def infer(self, obs: NumpyArray) -> FloatArray:
+        raw_1NO = self._infer(self.flat.module, as_tensor(obs).to(self._device))
         found_NO: FloatArray = raw_1NO[0].cpu().numpy()
         return found_NO
 
-    def _look(self, module: Callable[[Any], Any], obs: Tensor) -> Tensor:
+    def _infer(self, module: Callable[[Any], Any], obs: Tensor) -> Tensor:
         self.flat.train(False)
         with torch.no_grad():
             return joined(module(self._unpack(obs))).unsqueeze(0)

@@ -1,1 +1,1 @@
-"""Updates from rollouts, as generators that yield what they ask for."""
+"""Updates from rollouts, as generators that yield requests."""

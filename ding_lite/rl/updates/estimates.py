@@ -10,7 +10,7 @@ from ding_lite.rl.formulas.advantages import Advantages, gae
 from ding_lite.rl.host_or_device import AnyArray, floats, namespace
 from ding_lite.rl.recorded.actor_critic import Unroll, unseen_states
 from ding_lite.rl.replay.rollouts import Minibatch, merged, next_values, unseen_obs
-from ding_lite.rl.updates.asks import Estimate, Forward, Look, Seen, Updates
+from ding_lite.rl.updates.requests import Estimate, Forward, ForwardResult, Infer, Updates
 
 
 def unroll_of(rollout: Rollout) -> Unroll | None:
@@ -25,20 +25,20 @@ def values_of(rollout: Rollout) -> Updates[tuple[AnyArray, AnyArray]]:
     obs, shape_TN = merged(rollout.obs), rollout.reward.shape
     unroll = unroll_of(rollout)
     if unroll is None:
-        value_M = yield Look(namespace(obs).concatenate((obs, unseen_obs(rollout))))
+        value_M = yield Infer(namespace(obs).concatenate((obs, unseen_obs(rollout))))
         return value_M[: len(obs)].reshape(shape_TN), value_M[len(obs) :]
     seen = yield Forward(obs, unroll, is_training=False)
     return seen.value_B.reshape(shape_TN), (yield from unseen_values(rollout, seen))
 
 
-def unseen_values(rollout: Rollout, seen: Seen) -> Updates[AnyArray]:
+def unseen_values(rollout: Rollout, seen: ForwardResult) -> Updates[AnyArray]:
     """Return the values of `unseen_obs`, given what was seen of the rollout."""
     obs = unseen_obs(rollout)
     if seen.behind_TNS is None:
-        return (yield Look(obs))
+        return (yield Infer(obs))
     ended_TN = rollout.terminated | rollout.truncated
     states = unseen_states(seen.behind_TNS, ended_TN, rollout.cut_time, rollout.cut_env)
-    return (yield Look(obs, states))
+    return (yield Infer(obs, states))
 
 
 def estimate(

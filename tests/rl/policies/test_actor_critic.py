@@ -206,18 +206,18 @@ def rollouts_of(collect):
     return ctx.trajectories
 
 
-def look(policy, obs):
+def infer(policy, obs):
     if policy.spec.is_image:
         return np.full((1, 1, 10, 10), (obs + 1.0) * 85.0, dtype=np.uint8)
     return np.array([[obs]], dtype=np.float32)
 
 
 def value(policy, obs):
-    return float(policy.values(look(policy, obs))[0])
+    return float(policy.values(infer(policy, obs))[0])
 
 
 def best(policy, obs):
-    return float(policy.act(look(policy, obs), explore=False).reshape(()))
+    return float(policy.act(infer(policy, obs), explore=False).reshape(()))
 
 
 VARIANTS: dict[str, dict[str, Any]] = {

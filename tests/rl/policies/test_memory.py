@@ -75,7 +75,7 @@ def step_by_step(module, rollout):
         zip(zip(rollout.cut_time, rollout.cut_env, strict=True), rollout.cut_obs, strict=True)
     )
 
-    def look(obs, state):
+    def infer(obs, state):
         found, values, state = module(torch.from_numpy(obs)[None], state)
         return found[0], values.reshape(()), state
 
@@ -83,12 +83,12 @@ def step_by_step(module, rollout):
         state = torch.from_numpy(rollout.state[env])[None]
         for time in range(steps):
             at = time, env
-            outputs[at], value[at], state = look(rollout.obs[at], state)
+            outputs[at], value[at], state = infer(rollout.obs[at], state)
             if at in cuts:
-                next_value[at] = look(cuts[at], state)[1].item()
+                next_value[at] = infer(cuts[at], state)[1].item()
             if rollout.terminated[at] or rollout.truncated[at]:
                 state = torch.zeros_like(state)
-            next_value.setdefault(at, look(rollout.last_obs[env], state)[1].item())
+            next_value.setdefault(at, infer(rollout.last_obs[env], state)[1].item())
     for time, env in outputs:
         if time + 1 < steps and (time, env) not in cuts:
             next_value[time, env] = value[time + 1, env].item()

@@ -142,7 +142,7 @@ def test_both_forms_of_a_gaussian_are_accepted():
     obs = torch.randn(4, 3)
     expected = torch.cat((module.mean(obs), module.log_std(obs)), dim=1)
     torch.testing.assert_close(body.forward(obs)[0], expected)
-    np.testing.assert_allclose(body.look(obs.numpy()), expected.detach().numpy())
+    np.testing.assert_allclose(body.infer(obs.numpy()), expected.detach().numpy())
     assert isinstance(actor_of(nn.Linear(3, 4), 2), nn.Linear)
 
 

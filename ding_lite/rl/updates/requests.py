@@ -1,4 +1,4 @@
-"""The questions of updates from rollouts, and their answers.
+"""The requests of updates from rollouts, and their answers.
 
 An update of A2C, PPO or IMPALA is a generator that yields what is to be computed. Its policy
 answers, or, for the policies of a population, one computation for all.
@@ -19,8 +19,8 @@ from ding_lite.rl.replay.rollouts import Minibatch
 FoundT = TypeVar("FoundT")
 
 
-class Look(NamedTuple):
-    """Asks for the values of observations, [M]; nothing is recorded."""
+class Infer(NamedTuple):
+    """Requests the values of observations, [M]; nothing is recorded."""
 
     obs: AnyArray
     state_MS: AnyArray | None = None
@@ -28,7 +28,7 @@ class Look(NamedTuple):
 
 
 class Forward(NamedTuple):
-    """Asks for the values of observations that are learned from, answered by `Seen`."""
+    """Requests the values of observations that are learned from; the answer is `ForwardResult`."""
 
     obs: AnyArray
     unroll: Unroll | None = None
@@ -39,7 +39,7 @@ class Forward(NamedTuple):
     """Whether a `Descend` may follow; only sequences are computed without."""
 
 
-class Seen(NamedTuple):
+class ForwardResult(NamedTuple):
     """The answer to `Forward`: values, and log-probabilities where actions were given."""
 
     value_B: AnyArray
@@ -51,7 +51,7 @@ class Seen(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """Asks for the advantages and value targets of env steps, answered by `Advantages`."""
+    """Requests advantages and value targets of env steps; the answer is `Advantages`."""
 
     by: Callable[..., Advantages[Any]]
     """`gae` or `vtrace`."""
@@ -62,17 +62,17 @@ class Estimate(NamedTuple):
 
 
 class Descend(NamedTuple):
-    """Asks for a step down the gradient of a loss, answered by metrics.
+    """Requests a step down the gradient of a loss; the answer is metrics.
 
     Those of a policy that stops before the step are without `grad_norm`.
     """
 
     steps: Minibatch
-    seen: Seen | None = None
+    seen: ForwardResult | None = None
     """The answer to a `Forward` of these; it is computed if None."""
 
 
-Ask: TypeAlias = Look | Forward | Estimate | Descend
-"""A computation that an update asks for."""
-Updates: TypeAlias = Generator[Ask, Any, FoundT]
-"""Updates that yield what they ask for, and return what they have found."""
+Request: TypeAlias = Infer | Forward | Estimate | Descend
+"""A computation that an update requests."""
+Updates: TypeAlias = Generator[Request, Any, FoundT]
+"""Updates that yield requests, and return what they have found."""
