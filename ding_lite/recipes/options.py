@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,10 +125,16 @@ def parse_options(  # noqa: PLR0913 - all by name, and few at a time
 
 
 def settled(options: Options) -> Options:
-    """Return options with a float as the target; with `smoke`, `max_env_steps` is reduced."""
-    steps = options.max_env_steps
-    most = min(steps, SMOKE_ENV_STEPS) if options.smoke else steps
-    return dataclasses.replace(options, target=float(options.target), max_env_steps=most)
+    """Return options with ints and floats, also for NumPy's; `smoke` reduces `max_env_steps`."""
+    kinds: dict[object, Callable[[Any], Any]] = {"int": operator.index, "float": float}
+    numbers = {
+        one.name: kinds[one.type](getattr(options, one.name))
+        for one in dataclasses.fields(options)
+        if one.type in kinds
+    }
+    if options.smoke:
+        numbers["max_env_steps"] = min(numbers["max_env_steps"], SMOKE_ENV_STEPS)
+    return dataclasses.replace(options, **numbers)
 
 
 def as_chosen(env: EnvLike) -> str | EnvMaker:

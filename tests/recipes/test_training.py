@@ -167,6 +167,16 @@ def test_keywords_win_over_a_dict_or_an_easydict() -> None:
         assert (config.lr, config.gamma) == (0.25, 0.9)
 
 
+def test_numbers_of_numpy_are_options_like_those_of_python() -> None:
+    given: dict[str, Any] = {"seed": np.int64(1), "num_envs": np.int32(32), "out": "here"}
+    first = train(**given, target=np.float32(1e6), max_env_steps=np.int64(96))
+    assert first.numbers["seed"] == 1
+    described = json.loads(Path("here/config.json").read_text())
+    assert described["options"]["max_env_steps"] == 96
+    longer = train(**given, target=1e6, max_env_steps=np.uint8(128), resume=True)
+    assert longer.numbers["env_steps"] == 128
+
+
 def test_what_is_no_mapping_is_refused() -> None:
     with pytest.raises(ConfigError, match="`settings` is a list; a dict or an EasyDict was"):
         train(settings=[1])

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
+import numpy as np
+
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError, NodeFailed
 from ding_lite.io.files import naming
@@ -464,6 +466,8 @@ def _check_same(
 
 def _plain(value: object) -> object:
     """Convert a setting for JSON: a dataclass to a dict for `as_config`, other types to text."""
+    if isinstance(value, np.generic):
+        return value.item()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     return str(value)
