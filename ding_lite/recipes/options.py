@@ -14,6 +14,7 @@ from typing import Any
 from ding_lite.cli.options.run import SMOKE_ENV_STEPS, RunOptions, add_options
 from ding_lite.errors import ConfigError
 from ding_lite.io.importing import look_here
+from ding_lite.middleware.checkpoints.description import describe_maker
 from ding_lite.recipes.runs.directory import saved_description
 from ding_lite.rl.envs.making import EnvLike, EnvMaker
 from ding_lite.rl.seeding import spawn_seeds
@@ -50,7 +51,7 @@ class Options(RunOptions):
         """The environment in plain values, from which it can be made again: `env`, `env_args`."""
         if isinstance(self.env, str):
             return {"env": self.env}
-        about = self.env.described()
+        about = describe_maker(self.env)
         return about if about["env"] is not None else {**about, "env": self.env.name}
 
     def seed_for(self, use: str) -> int:
