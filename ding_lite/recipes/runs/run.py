@@ -346,7 +346,8 @@ class Run:
             self._report_versions(saved, described)
             described["command"] = saved.get("command")
         if self.options.resume and not files.has_checkpoint(self.directory):
-            files.begin_anew(self.directory)
+            if saved is not None:  # else the directory may be one of the user's
+                files.begin_anew(self.directory)
             self.tell(f"There is no checkpoint in {self.directory} yet; the run begins.")
         files.describe(self.directory, described)
 
