@@ -31,12 +31,13 @@ from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.config import TorchPolicyConfig
-from ding_lite.rl.torch_policies.r2d2 import R2D2
+from ding_lite.rl.torch_policies.r2d2 import R2D2, R2D2Config
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
 
 QUICK: dict[str, Any] = {"max_env_steps": 160, "hidden": (8,), "batch_size": 8, "warmup": 20}
 MANY: dict[str, Any] = {**QUICK, "num_envs": 32, "quiet": True}
 """Too many environments for an episode to end, so that no curve is drawn, which takes longest."""
+SEQUENCES = R2D2Config(hidden=(8,), memory_size=8, sequence_length=3, burn_in=1, batch_size=8)
 EVALUATED: dict[str, Any] = {"num_envs": 4, "seed": 3, "eval_every": 40, "target": 1e6}
 
 
@@ -507,6 +508,31 @@ def test_a_policy_with_memory_learns_from_sequences_and_goes_on(tmp_path: Path) 
     assert type(policy) is R2D2
     assert policy.config.memory == "gru"  # of the preset
     assert policy.act(np.ones((2, 1), np.float32), explore=False, memory=memory).shape == (2,)
+
+
+class Summing(TorchPolicy[TorchPolicyConfig]):
+    """Predicts rewards from sums of what it has seen; learns from sequences."""
+
+    state_size, sequence_length, burn_in = 1, 3, 1
+
+    def build(self) -> None:
+        self.net = torch.nn.Linear(1, 2)
+
+    def choose(self, obs: Any, explore: bool, state: Any) -> Any:
+        return self.net(state + obs).argmax(-1), state + obs
+
+    def loss(self, batch: Any) -> Any:
+        found = self.net(batch.obs[:, :-1].cumsum(1)).gather(-1, batch.action[..., None])
+        return ((found.squeeze(-1) - batch.reward).square() * batch.mask).sum(1), {}
+
+
+@pytest.mark.parametrize("policy", [Summing, lambda spec: R2D2(spec, SEQUENCES)])
+def test_a_policy_of_ones_own_that_learns_from_sequences_is_trained_from_them(policy: Any) -> None:
+    recall = "ding_lite.testing.probes:probe/Recall-v0"
+    result = ding_lite.train(policy, recall, max_env_steps=240, quiet=True, target=2.0)
+    assert result.numbers["train_iter"] > 0
+    with pytest.raises(ConfigError, match="`evolve` has one replay of transitions"):
+        ding_lite.evolve(policy, recall, quiet=True)
 
 
 def test_settings_of_a_replay_of_transitions_are_no_settings_of_sequences() -> None:
