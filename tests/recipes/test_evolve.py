@@ -163,6 +163,12 @@ def test_a_wrong_setting_is_reported_before_the_run_begins(
     assert not Path("runs").exists()
 
 
+def test_what_is_no_search_is_refused() -> None:
+    bounds: Any = {"lr": (1e-4, 1e-2)}
+    with pytest.raises(ConfigError, match=r"`search` is a dict; .* Search\(lr=log_uniform\("):
+        evolve("dqn", "CartPole-v1", bounds, quiet=True)
+
+
 def test_a_function_makes_the_policy_of_each_agent() -> None:
     def make(spec: EnvSpec) -> DQN:
         config = DQNConfig(gamma=0.9, dueling=True, lr=1e-3, batch_size=16, n_step=2)
