@@ -223,12 +223,12 @@ def run_evolution(evolution: EvolvePlan) -> EvolveResult:
                 "hyperparameters": best_agent.agent.hyperparameters,
                 **taken,
             }
-            notes = [f"  lineage      {run.directory / LINEAGE}", taken["exceeded"]]
+            notes = [f"  lineage      {run.shown / LINEAGE}", taken["exceeded"]]
             run.explain(numbers, try_next="\n".join(filter(None, notes)))
     return EvolveResult(
         best=best_agent.agent,
         population=population,
-        directory=run.directory,
+        directory=run.shown,
         solved=numbers["solved"],
         numbers=numbers,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 from dataclasses import replace
 from importlib import import_module
@@ -176,6 +177,21 @@ def test_numbers_of_numpy_are_options_like_those_of_python() -> None:
     assert described["options"]["max_env_steps"] == 96
     longer = train(**given, target=1e6, max_env_steps=np.uint8(128), resume=True)
     assert longer.numbers["env_steps"] == 128
+
+
+def test_the_current_folder_may_change_during_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def elsewhere(ctx: Any) -> None:
+        (tmp_path / "elsewhere").mkdir(exist_ok=True)
+        os.chdir(tmp_path / "elsewhere")
+
+    more: dict[str, Any] = {"eval_every": 40, "target": 1e6, "use": [elsewhere], "out": "here"}
+    ding_lite.train("dqn", "CartPole-v1", **QUICK, **more)
+    assert not [*(tmp_path / "elsewhere").iterdir()]
+    left = {path.name for path in (tmp_path / "here").iterdir()}
+    assert left >= {"metrics.jsonl", "checkpoint", "best", "curve.png", "result.json"}
+    assert "  checkpoint   here/checkpoint" in capsys.readouterr().err
 
 
 def test_what_is_no_mapping_is_refused() -> None:
