@@ -7,7 +7,7 @@ import dataclasses
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ding_lite.middleware.checkpoints.description import describe_maker
 from ding_lite.recipes.runs.directory import saved_description
 from ding_lite.rl.envs.making import EnvLike, EnvMaker
 from ding_lite.rl.seeding import spawn_seeds
-from ding_lite.settings import at_least, check_all, whole
+from ding_lite.settings import at_least, check_all, one_of, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,9 @@ class Options(RunOptions):
     """
 
     def __post_init__(self) -> None:
+        flags = {one.name: vars(self)[one.name] for one in fields(self) if one.type == "bool"}
         check_all(
+            one_of((False, True), **flags),
             whole(0, seed=self.seed),
             whole(1, max_env_steps=self.max_env_steps, nodes=self.nodes),
             whole(1, population=self.population, num_envs=self.num_envs),
@@ -130,7 +132,7 @@ def settled(options: Options) -> Options:
     kinds: dict[object, Callable[[Any], Any]] = {"int": operator.index, "float": float}
     numbers = {
         one.name: kinds[one.type](getattr(options, one.name))
-        for one in dataclasses.fields(options)
+        for one in fields(options)
         if one.type in kinds
     }
     if options.smoke:

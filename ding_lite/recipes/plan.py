@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from gymnasium.vector import VectorEnv
 from ding_lite import middleware as mw
 from ding_lite.cli.options.run import NO_SETTINGS, NUM_ENVS, OF_ENVS, OF_FILES, PARTS
 from ding_lite.errors import ConfigError, did_you_mean, kind_of
+from ding_lite.io.files import path_fault
 from ding_lite.io.importing import find_member
 from ding_lite.recipes.earlier import Earlier, read_config, run_begun
 from ding_lite.recipes.options import Options, as_chosen, settled
@@ -353,6 +355,9 @@ def _given_parts(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _path(name: str, value: Any) -> Path:  # noqa: ANN401 - whatever is given
     try:
-        return Path(value)
+        path = Path(value)
     except TypeError as error:
         raise ConfigError(f"`{name}` is {value!r}; a path was expected.") from error
+    if fault := path_fault(os.fspath(value)):
+        raise ConfigError(f"`{name}` is {value!r:.120}; {fault}")
+    return path

@@ -211,7 +211,10 @@ def test_atari_is_refused_where_there_is_no_game() -> None:
         ({"use": mw.stop_at(env_step=9)}, "`use` is a .*; a list of middleware was expected"),
         ({"config": 3}, "`config` is 3; a path was expected"),
         ({"out": 3.5}, r"`out` is 3\.5; a path was expected"),
+        ({"out": "a\0b"}, r"`out` is 'a\\x00b'; a path without a NUL was expected"),
         ({"target": "x"}, "`target` is 'x'; it must be a number"),
+        ({"out": "a", "resume": "runs/x"}, "`resume` is 'runs/x'; it must be one of: False, True"),
+        ({"smoke": "no"}, "`smoke` is 'no'; it must be one of: False, True"),
         ({"device": "cuda:77"}, r"which cannot be used here: .*\w\. Use \"cpu\""),
     ],
 )
