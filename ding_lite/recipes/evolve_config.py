@@ -103,9 +103,11 @@ class EvolutionConfig(TrainConfig):
         )
 
     def _say_too_large(self) -> str:
+        agents = "1 agent" if self.population == 1 else f"{self.population} agents"
         return (
-            f"`tournament_size` is {self.tournament_size}, and the population has "
-            f"{self.population} agents, so that no more can take part"
+            f"`tournament_size` is {self.tournament_size}, and the population has {agents}, so "
+            f"that no more can take part. Choose tournament_size={self.population}, or a larger "
+            f"population"
         )
 
     def tournament(self, seed: int) -> Tournament:

@@ -151,6 +151,7 @@ def test_a_run_that_goes_on_is_the_same_as_one_that_never_stopped(result: Evolve
     [
         ({"populaton": 3}, 'Did you mean "population"?'),
         ({"tournament_size": 9}, "`tournament_size` is 9, and the population has 3 agents"),
+        ({"population": 1}, "1 agent, so that no more can take part. Choose tournament_size=1, or"),
         ({"update_ratio": 0.0}, "`update_ratio` is 0.0"),
     ],
 )
