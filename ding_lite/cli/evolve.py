@@ -12,6 +12,7 @@ from ding_lite.evolution.search import Parameter, Search, choice, integer, log_u
 from ding_lite.io.importing import look_here
 from ding_lite.recipes.evolve import plan_evolution, run_evolution
 from ding_lite.recipes.plan import Choices
+from ding_lite.settings import check_all
 
 
 def evolve_policies(options: argparse.Namespace) -> int:
@@ -25,7 +26,13 @@ def evolve_policies(options: argparse.Namespace) -> int:
 
 
 def search_of(given: Sequence[Searched]) -> Search:
-    """Make the search from the options `--search`."""
+    """Make the search from the options `--search`; refuse a setting that is given twice."""
+    names = [one.name for one in given]
+    check_all(
+        f"`--search {name}` was given {names.count(name)} times; once was expected"
+        for name in dict.fromkeys(names)
+        if names.count(name) > 1
+    )
     return Search(**{one.name: _parameter(one) for one in given})
 
 

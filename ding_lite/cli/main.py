@@ -44,8 +44,7 @@ def main(words: Sequence[str] | None = None) -> int:
             name = f"ding-lite {options.command}"
             return _do(options)
         finally:
-            with naming("standard output"):
-                sys.stdout.flush()
+            sys.stdout.flush()
     except MemoryError as error:
         detail = f": {error}" if str(error) else ""
         print(
@@ -85,13 +84,20 @@ def _is_slip(error: DingLiteError) -> bool:
 
 
 def _open_streams() -> None:
-    """Replace closed streams by the null device, and escape characters that cannot be encoded."""
+    """Replace closed streams by the null device, and escape characters that cannot be encoded.
+
+    Errors of standard output then name it, wherever it is written to or flushed: without a buffer,
+    as PYTHONUNBUFFERED asks for, every `print` may raise.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as it runs
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+            if name == "stdout" and "write" not in vars(stream):
+                named = naming("standard output")
+                vars(stream).update(write=named(stream.write), flush=named(stream.flush))
 
 
 def _forget_output() -> None:

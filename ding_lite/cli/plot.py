@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
@@ -42,12 +43,16 @@ _Y_LABELS = {
 }
 _WITH_TARGET = ("eval_return", "return")
 
+logger = logging.getLogger(__name__)
+
 
 def plot_runs(patterns: Sequence[str], *, out: str, metric: str | None) -> int:
     """Draw a metric of runs, and print its last and best values; return the exit code."""
     configure("warning")
     path = picture_path(out)
     results = find_results(patterns)
+    if metric is None:
+        results = _with_a_return(results)
     metric = _choose_metric(results, metric)
     groups = group_results(results)
 
@@ -73,16 +78,27 @@ def plot_runs(patterns: Sequence[str], *, out: str, metric: str | None) -> int:
     return DONE
 
 
+def _with_a_return(results: list[Result]) -> list[Result]:
+    """Leave out runs in which no episode has ended yet, with a warning, unless all are such."""
+    found = [result for result in results if any(map(result.has, _WITH_TARGET))]
+    for result in results if found else ():
+        if result not in found:
+            logger.warning("%s has no finished episode yet, and is left out", result.directory)
+    return found or results
+
+
 def _choose_metric(results: Sequence[Result], wanted: str | None) -> str:
     names = {name: None for result in results for row in result.rows for name in row}
-    candidates = ("eval_return", "return") if wanted is None else (wanted,)
+    candidates = _WITH_TARGET if wanted is None else (wanted,)
     for name in candidates:
         if all(result.has(name) for result in results):
             return name
-    lacking = [str(r.directory) for r in results if not r.has(candidates[-1])]
+    name = candidates[-1]
+    lacking = [str(r.directory) for r in results if not r.has(name)]
+    hint = "" if name in names else did_you_mean(name, names)
     raise ConfigError(
-        f"`{candidates[-1]}` is missing in {', '.join(lacking)}."
-        f"{did_you_mean(candidates[-1], names)} Metrics of these runs are: {', '.join(names)}."
+        f"`{name}` is missing in {', '.join(lacking)}.{hint} Metrics of these runs are: "
+        f"{', '.join(names)}."
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, overload
 from ding_lite.distributed.accelerate import Processes
 from ding_lite.errors import ConfigError, kind_of
 from ding_lite.evolution.population import Population
-from ding_lite.middleware.checks import Period, check_fits
+from ding_lite.middleware.checks import Period, check_fits, check_has
 from ding_lite.middleware.population.accelerate import evaluate_together
 from ding_lite.middleware.population.evaluate import EvaluatePopulation
 from ding_lite.rl.envs.vector import Envs
@@ -128,6 +128,7 @@ eval_episodes, eval_return, eval_steps, fitness_mean)
         positive(share=share) if share is not None else [],
         at_least(1, max_env_steps=max_env_steps) if max_env_steps is not None else [],
     )
+    check_has(envs, "random_actions", "envs")
     goal = math.inf if stop_at is None else stop_at
     period = Period(every, every_env_steps)
     episodes = envs.num_envs if episodes is None else episodes

@@ -64,6 +64,11 @@ class Earlier:
         about = self.options
         if short_name(about.get("env") or env.env) != short_name(env.env):
             return env
+        if about.get("env_args", {}) is None and not env.args:
+            raise ConfigError(
+                f"The arguments of the environment of {self.place} cannot be found again, as JSON "
+                f"has no such values. Give them: train(..., env_args={{...}})."
+            )
         args, wrappers = about.get("env_args") or {}, list(about.get("wrappers") or ())
         if described(play_atari) in wrappers:  # the setting `atari` adds it again
             wrappers.remove(described(play_atari))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from ding_lite import middleware as mw
 from ding_lite.cli.options.run import documented
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, kind_of
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.population import Population
 from ding_lite.evolution.search import Search
@@ -182,6 +182,11 @@ def plan_evolution(
         preset = recipe.presets.get(maker.name, {})
         search = preset.get("search") or default_search(plan.policy_config)
         search = search.without(settings)
+    if not isinstance(search, Search):
+        raise ConfigError(
+            f"`search` is {kind_of(search)}; a Search was expected: "
+            f"Search(lr=log_uniform(1e-4, 1e-2))."
+        )
     search.check(plan.policy_config)
     both = sorted(set(settings) & set(search.parameters))
     if both:
@@ -218,12 +223,12 @@ def run_evolution(evolution: EvolvePlan) -> EvolveResult:
                 "hyperparameters": best_agent.agent.hyperparameters,
                 **taken,
             }
-            notes = [f"  lineage      {run.directory / LINEAGE}", taken["exceeded"]]
+            notes = [f"  lineage      {run.shown / LINEAGE}", taken["exceeded"]]
             run.explain(numbers, try_next="\n".join(filter(None, notes)))
     return EvolveResult(
         best=best_agent.agent,
         population=population,
-        directory=run.directory,
+        directory=run.shown,
         solved=numbers["solved"],
         numbers=numbers,
     )

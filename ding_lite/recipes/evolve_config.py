@@ -20,12 +20,11 @@ from ding_lite.recipes.off_policy import (
 )
 from ding_lite.recipes.presets import DQN_EVOLUTION_PRESETS
 from ding_lite.recipes.recipe import Recipe, TrainConfig
-from ding_lite.recipes.table import recipe_of
 from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.policies.dqn import DQNConfig
-from ding_lite.rl.protocols import ActorCritic, Policy
+from ding_lite.rl.protocols import Policy
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import at_least, check_all, inside, suggests, whole
@@ -104,9 +103,11 @@ class EvolutionConfig(TrainConfig):
         )
 
     def _say_too_large(self) -> str:
+        agents = "1 agent" if self.population == 1 else f"{self.population} agents"
         return (
-            f"`tournament_size` is {self.tournament_size}, and the population has "
-            f"{self.population} agents, so that no more can take part"
+            f"`tournament_size` is {self.tournament_size}, and the population has {agents}, so "
+            f"that no more can take part. Choose tournament_size={self.population}, or a larger "
+            f"population"
         )
 
     def tournament(self, seed: int) -> Tournament:
@@ -249,7 +250,8 @@ def recipe_of_made(recipe: Recipe[Any], env: EnvMaker) -> Recipe[Any]:
         return like if config is None else made_like(like, config)
 
     build.__name__ = make.__name__
-    several = recipe_of_several(recipe_of(build, type(config), isinstance(made, ActorCritic)))
+    of_one = dataclasses.replace(recipe, policy=build, policy_config=type(config))
+    several = recipe_of_several(of_one)
     del own["seed"]
     presets = {env.name: own}
     return dataclasses.replace(several, presets=presets)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from ding_lite.cli.options.run import SMOKE_ENV_STEPS, RunOptions, add_options
 from ding_lite.errors import ConfigError
 from ding_lite.io.importing import look_here
+from ding_lite.middleware.checkpoints.description import describe_maker
 from ding_lite.recipes.runs.directory import saved_description
 from ding_lite.rl.envs.making import EnvLike, EnvMaker
 from ding_lite.rl.seeding import spawn_seeds
-from ding_lite.settings import at_least, check_all, whole
+from ding_lite.settings import at_least, check_all, one_of, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +29,9 @@ class Options(RunOptions):
     """
 
     def __post_init__(self) -> None:
+        flags = {one.name: vars(self)[one.name] for one in fields(self) if one.type == "bool"}
         check_all(
+            one_of((False, True), **flags),
             whole(0, seed=self.seed),
             whole(1, max_env_steps=self.max_env_steps, nodes=self.nodes),
             whole(1, population=self.population, num_envs=self.num_envs),
@@ -49,7 +53,7 @@ class Options(RunOptions):
         """The environment in plain values, from which it can be made again: `env`, `env_args`."""
         if isinstance(self.env, str):
             return {"env": self.env}
-        about = self.env.described()
+        about = describe_maker(self.env)
         return about if about["env"] is not None else {**about, "env": self.env.name}
 
     def seed_for(self, use: str) -> int:
@@ -124,10 +128,16 @@ def parse_options(  # noqa: PLR0913 - all by name, and few at a time
 
 
 def settled(options: Options) -> Options:
-    """Return options with a float as the target; with `smoke`, `max_env_steps` is reduced."""
-    steps = options.max_env_steps
-    most = min(steps, SMOKE_ENV_STEPS) if options.smoke else steps
-    return dataclasses.replace(options, target=float(options.target), max_env_steps=most)
+    """Return options with ints and floats, also for NumPy's; `smoke` reduces `max_env_steps`."""
+    kinds: dict[object, Callable[[Any], Any]] = {"int": operator.index, "float": float}
+    numbers = {
+        one.name: kinds[one.type](getattr(options, one.name))
+        for one in fields(options)
+        if one.type in kinds
+    }
+    if options.smoke:
+        numbers["max_env_steps"] = min(numbers["max_env_steps"], SMOKE_ENV_STEPS)
+    return dataclasses.replace(options, **numbers)
 
 
 def as_chosen(env: EnvLike) -> str | EnvMaker:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from gymnasium.vector import VectorEnv
 from ding_lite import middleware as mw
 from ding_lite.cli.options.run import NO_SETTINGS, NUM_ENVS, OF_ENVS, OF_FILES, PARTS
 from ding_lite.errors import ConfigError, did_you_mean, kind_of
+from ding_lite.io.files import path_fault
 from ding_lite.io.importing import find_member
 from ding_lite.recipes.earlier import Earlier, read_config, run_begun
 from ding_lite.recipes.options import Options, as_chosen, settled
@@ -68,6 +70,7 @@ class Choices:
         for name in self.given.keys() & {"out", "config"}:
             self.given[name] = _path(name, self.given[name])
         self.given["report"] = tuple(given.get("report") or ())
+        self.folder = Path.cwd()  # before an environment is made, which may change it
         use = given.get("use", ())
         if not isinstance(use, list | tuple):
             raise ConfigError(
@@ -100,6 +103,8 @@ class RunPlan:
     for the spaces of an environment without a preset) or `default`."""
     use: Sequence[Middleware]
     """The user's middleware, and those that report metrics to functions of the user."""
+    folder: Path
+    """The folder in which a relative directory of the run lies."""
     has_preset: bool = True
     """Whether there is a preset for the environment, or the settings of a resumed run."""
 
@@ -258,6 +263,7 @@ def make_plan(
         config=config,
         sources=sources,
         use=[*made.use, *(mw.report(_function(name), every=every) for name in made.report)],
+        folder=choices.folder,
         has_preset=has_preset,
     )
 
@@ -353,6 +359,9 @@ def _given_parts(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _path(name: str, value: Any) -> Path:  # noqa: ANN401 - whatever is given
     try:
-        return Path(value)
+        path = Path(value)
     except TypeError as error:
         raise ConfigError(f"`{name}` is {value!r}; a path was expected.") from error
+    if fault := path_fault(os.fspath(value)):
+        raise ConfigError(f"`{name}` is {value!r:.120}; {fault}")
+    return path

@@ -29,7 +29,7 @@ from ding_lite.recipes.presets import (
     sizes_for_boxes,
     sizes_for_images,
 )
-from ding_lite.recipes.recipe import Recipe
+from ding_lite.recipes.recipe import Recipe, SingleConfig
 from ding_lite.rl.policies.a2c import A2C, A2CConfig
 from ding_lite.rl.policies.ddpg import DDPG, DDPGConfig
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
@@ -38,7 +38,7 @@ from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.policies.sac import SAC, SACConfig
 from ding_lite.rl.policies.td3 import TD3, TD3Config
-from ding_lite.rl.protocols import ActorCritic, Policy
+from ding_lite.rl.protocols import ActorCritic, LearnsFromSequences, Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.config import config_type
 from ding_lite.rl.torch_policies.r2d2 import R2D2, R2D2Config
@@ -81,7 +81,7 @@ def find_recipe(policy: object, spec: Callable[[], EnvSpec]) -> Recipe[Any]:
     The policy is one of these: a name, such as `dqn`; `path/to/file.py:MyPolicy` or
     `module:MyPolicy`; a class of this package; a subclass of it, which has the same settings; a
     `TorchPolicy`; or a function of the spec. The policy that the function makes decides whether
-    training uses replay or rollouts.
+    training uses replay, sequences or rollouts.
     """
     if isinstance(policy, str):
         recipe = RECIPES.get(policy.lower())
@@ -101,8 +101,12 @@ def find_recipe(policy: object, spec: Callable[[], EnvSpec]) -> Recipe[Any]:
             if recipe.policy is base and (base is own or _takes(own, "spec", "config")):
                 return dataclasses.replace(recipe, policy=own)
     if isinstance(policy, type) and issubclass(policy, TorchPolicy):
-        from_rollouts = issubclass(policy, TorchRolloutPolicy)
-        return recipe_of(policy, config_type(policy), from_rollouts)
+        config: type[SingleConfig] = OffPolicyConfig
+        if issubclass(policy, TorchRolloutPolicy):
+            config = OnPolicyConfig
+        elif hasattr(policy, "sequence_length"):
+            config = SequenceConfig
+        return _recipe_of(policy, config_type(policy), config)
     if not callable(policy):
         raise ConfigError(
             f"`policy` is {kind_of(policy)}; a name was expected, such as "
@@ -138,7 +142,12 @@ def _recipe_of_function(make: Callable[..., Any], spec: Callable[[], EnvSpec]) -
         return made_by(make, spec, config.seed if config else 0, **parts)
 
     build.__name__ = getattr(make, "__name__", "policy")
-    return recipe_of(build, FunctionConfig, isinstance(made, ActorCritic))
+    config: type[SingleConfig] = OffPolicyConfig
+    if isinstance(made, ActorCritic):
+        config = OnPolicyConfig
+    elif isinstance(made, LearnsFromSequences):
+        config = SequenceConfig
+    return _recipe_of(build, FunctionConfig, config)
 
 
 def made_by(make: Callable[..., Any], spec: EnvSpec, seed: int = 0, **parts: object) -> Policy:
@@ -181,8 +190,7 @@ def _takes(make: Callable[..., Any], *args: object, **named: object) -> bool:
     return True
 
 
-def recipe_of(
-    policy: Callable[..., Policy], policy_config: type[Any], from_rollouts: bool
+def _recipe_of(
+    policy: Callable[..., Policy], policy_config: type[Any], config: type[SingleConfig]
 ) -> Recipe[Any]:
-    config = OnPolicyConfig if from_rollouts else OffPolicyConfig
     return Recipe(policy=policy, policy_config=policy_config, config=config, learn=_LEARN[config])

@@ -127,7 +127,7 @@ def run_plan(plan: RunPlan) -> TrainResult:
             numbers = run.judge(policy, eval_share=config.eval_share, confirmed=confirmed)
             run.explain(numbers)
     return TrainResult(
-        policy=policy, directory=run.directory, solved=numbers["solved"], numbers=numbers
+        policy=policy, directory=run.shown, solved=numbers["solved"], numbers=numbers
     )
 
 

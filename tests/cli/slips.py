@@ -64,6 +64,7 @@ NUMBERS = [
     (f"{TRAIN} --set update_ratio=1e-300", "`update_ratio` is 1e-300; it must lie between"),
     (f"{EVOLVE} --search batch_size=1:<2^64>", "64 bits"),
     (f"{EVOLVE} --search lr=1e-3:inf", "64 bits"),
+    (f"{EVOLVE} --search lr=1:2 --search lr=2:3", "`--search lr` was given 2 times"),
     (f"{EVOLVE} --search lr=2:1", "they must be in order"),
 ]
 
@@ -128,7 +129,7 @@ BROKEN_RUNS = [
         for start in ("plot", "train dqn CartPole-v1 --resume --out")
     ),
     *(
-        (f"{start} half-manifest", "The checkpoint in half-manifest/checkpoint is damaged")
+        (f"{start} half-manifest", "half-manifest/checkpoint is damaged")
         for start in ("watch", "train dqn CartPole-v1 --resume --out")
     ),
     ("plot empty", "There is no run in empty"),

@@ -83,3 +83,21 @@ def test_without_evaluations_the_returns_are_drawn(capsys: pytest.CaptureFixture
     assert main(["plot", "r"]) == 0
     assert "last return" in capsys.readouterr().out
     assert Path("plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_without_a_return_is_left_out_unless_its_metric_was_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    leave("r/1")
+    leave("r/2", rows=1, seed=1)
+    file = Path("r/2/metrics.jsonl")
+    file.write_text(file.read_text().replace('"return": 5.0', '"return": null'))
+    assert main(["plot", "r"]) == 0
+    out, err = capsys.readouterr()
+    assert "last eval_return" in out
+    assert "r/2" not in out
+    assert "r/2 has no finished episode yet, and is left out" in err
+    assert main(["plot", "r", "--metric", "return"]) == 2
+    assert "`return` is missing in r/2. Metrics of these" in capsys.readouterr().err
+    assert main(["plot", "r/2"]) == 2
+    assert "`return` is missing in r/2. Metrics of these" in capsys.readouterr().err

@@ -36,6 +36,22 @@ def test_a_full_disk_behind_standard_output_is_reported(process, folder, line) -
     assert last.endswith(": standard output: No space left on device.")
 
 
+@pytest.mark.parametrize("line", ["env", "train dqn CartPole-v1 --settings"])
+def test_a_full_disk_is_reported_without_a_buffer_too(folder, line) -> None:
+    with Path("/dev/full").open("w") as full:
+        printed = subprocess.run(
+            [sys.executable, *MODULE, *line.split()],
+            cwd=folder,
+            env=environment(PYTHONUNBUFFERED="1"),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert printed.returncode == 1
+    [last] = printed.stderr.splitlines()
+    assert last.endswith(": standard output: No space left on device.")
+
+
 @pytest.mark.parametrize(
     ("line", "closed"),
     [

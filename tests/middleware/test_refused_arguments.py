@@ -135,6 +135,8 @@ MADE_WRONG: list[tuple[Callable[[Any], object], str]] = [
         lambda x: m.evaluate(x.agents, x.envs, x.processes, every=1, confirm_envs=x.envs),
         "`confirm_envs` is not for this evaluation",
     ),
+    (lambda x: m.evaluate(x.envs, x.policy, every=5), "is a DQN, which has no `random_actions`"),
+    (lambda x: m.evaluate(x.envs, x.agents, every=5), "`envs` is a Population, which has no"),
     (lambda x: m.evaluate(x.policy, x.others, every=5), "Make the policy from the spec of these"),
     (lambda x: m.stop_at(), "nothing to stop at"),
     (lambda x: m.stop_at(env_step=0), "`env_step` is 0"),

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 
 import ding_lite
 from ding_lite.errors import ConfigError
@@ -17,6 +20,7 @@ from ding_lite.evolution.search import Search, choice, log_uniform
 from ding_lite.recipes.earlier import read_config
 from ding_lite.recipes.evolve import plan_evolution
 from ding_lite.recipes.plan import Choices, make_plan
+from ding_lite.recipes.runs.loading import load_policy
 from ding_lite.recipes.runs.run import Run
 from ding_lite.rl.envs.making import EnvMaker
 
@@ -81,6 +85,31 @@ def test_a_wrapper_without_a_name_has_to_be_given_again(registering: str) -> Non
     file = begin(registering, lambda env: wrapped(env))
     with pytest.raises(ConfigError, match=r"wrappers and imports of .* cannot be found again"):
         make_plan("dqn", "line/Pole-v0", {}, Choices(config=file))
+
+
+class Bounded(CartPoleEnv):
+    def __init__(self, length: int = 3, space: Any = None) -> None:
+        super().__init__()
+        assert length + 0 == length
+        assert space is None or isinstance(space, gymnasium.Space)
+
+
+def test_arguments_of_numpy_are_saved_and_those_that_json_has_not_have_to_be_given_again() -> None:
+    quick: dict[str, Any] = {"max_env_steps": 48, "num_envs": 16, "warmup": 0, "quiet": True}
+    ding_lite.train("dqn", Bounded, env_args={"length": np.int64(5)}, out="number", **quick)
+    made: Any = load_policy("number").spec.maker
+    assert made.args == {"length": 5}
+    ding_lite.train("dqn", Bounded, out="number", resume=True, **quick)
+
+    args: dict[str, Any] = {"length": 5, "space": gymnasium.spaces.Discrete(2)}
+    ding_lite.train("dqn", Bounded, env_args=args, out="space", **quick)
+    lost = "The arguments of the environment .* cannot be found again"
+    with pytest.raises(ConfigError, match=rf"{lost}.*load_policy\(\.\.\., env="):
+        load_policy("space")
+    assert load_policy("space", env=partial(Bounded, **args)).spec.obs_shape == (4,)
+    with pytest.raises(ConfigError, match=rf"{lost}.*env_args="):
+        ding_lite.train("dqn", Bounded, out="space", resume=True, **quick)
+    ding_lite.train("dqn", Bounded, env_args=args, out="space", resume=True, **quick)
 
 
 def test_an_atari_run_is_wrapped_once(tmp_path: Path) -> None:

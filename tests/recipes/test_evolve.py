@@ -151,6 +151,7 @@ def test_a_run_that_goes_on_is_the_same_as_one_that_never_stopped(result: Evolve
     [
         ({"populaton": 3}, 'Did you mean "population"?'),
         ({"tournament_size": 9}, "`tournament_size` is 9, and the population has 3 agents"),
+        ({"population": 1}, "1 agent, so that no more can take part. Choose tournament_size=1, or"),
         ({"update_ratio": 0.0}, "`update_ratio` is 0.0"),
     ],
 )
@@ -161,6 +162,12 @@ def test_a_wrong_setting_is_reported_before_the_run_begins(
         evolve("dqn", "CartPole-v1", SEARCH, **{**SMALL, **given}, max_env_steps=300)
     assert message in str(caught.value)
     assert not Path("runs").exists()
+
+
+def test_what_is_no_search_is_refused() -> None:
+    bounds: Any = {"lr": (1e-4, 1e-2)}
+    with pytest.raises(ConfigError, match=r"`search` is a dict; .* Search\(lr=log_uniform\("):
+        evolve("dqn", "CartPole-v1", bounds, quiet=True)
 
 
 def test_a_function_makes_the_policy_of_each_agent() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
+import tempfile
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from easydict import EasyDict
+from gymnasium.envs.classic_control import CartPoleEnv
 
 import ding_lite
 from ding_lite import middleware as mw
@@ -31,12 +34,13 @@ from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.config import TorchPolicyConfig
-from ding_lite.rl.torch_policies.r2d2 import R2D2
+from ding_lite.rl.torch_policies.r2d2 import R2D2, R2D2Config
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
 
 QUICK: dict[str, Any] = {"max_env_steps": 160, "hidden": (8,), "batch_size": 8, "warmup": 20}
 MANY: dict[str, Any] = {**QUICK, "num_envs": 32, "quiet": True}
 """Too many environments for an episode to end, so that no curve is drawn, which takes longest."""
+SEQUENCES = R2D2Config(hidden=(8,), memory_size=8, sequence_length=3, burn_in=1, batch_size=8)
 EVALUATED: dict[str, Any] = {"num_envs": 4, "seed": 3, "eval_every": 40, "target": 1e6}
 
 
@@ -167,6 +171,39 @@ def test_keywords_win_over_a_dict_or_an_easydict() -> None:
         assert (config.lr, config.gamma) == (0.25, 0.9)
 
 
+def test_numbers_of_numpy_are_options_like_those_of_python() -> None:
+    given: dict[str, Any] = {"seed": np.int64(1), "num_envs": np.int32(32), "out": "here"}
+    first = train(**given, target=np.float32(1e6), max_env_steps=np.int64(96))
+    assert first.numbers["seed"] == 1
+    described = json.loads(Path("here/config.json").read_text())
+    assert described["options"]["max_env_steps"] == 96
+    longer = train(**given, target=1e6, max_env_steps=np.uint8(128), resume=True)
+    assert longer.numbers["env_steps"] == 128
+
+
+class Moves(CartPoleEnv):
+    """Changes the current folder whenever an episode begins."""
+
+    def reset(self, **more: Any) -> Any:
+        os.chdir(tempfile.mkdtemp())
+        return super().reset(**more)
+
+
+@pytest.mark.parametrize("out", ["here", None])
+def test_the_current_folder_may_change_during_a_run(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    out: str | None,
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    more: dict[str, Any] = {**QUICK, "eval_every": 40, "target": 1e6, "out": out}
+    result = ding_lite.train("dqn", Moves, **more)
+    left = {path.name for path in (tmp_path / result.directory).iterdir()}
+    assert left >= {"metrics.jsonl", "checkpoint", "best", "curve.png", "result.json"}
+    assert f"  checkpoint   {out or 'runs/dqn/Moves/1'}/checkpoint" in capsys.readouterr().err
+
+
 def test_what_is_no_mapping_is_refused() -> None:
     with pytest.raises(ConfigError, match="`settings` is a list; a dict or an EasyDict was"):
         train(settings=[1])
@@ -184,7 +221,10 @@ def test_atari_is_refused_where_there_is_no_game() -> None:
         ({"use": mw.stop_at(env_step=9)}, "`use` is a .*; a list of middleware was expected"),
         ({"config": 3}, "`config` is 3; a path was expected"),
         ({"out": 3.5}, r"`out` is 3\.5; a path was expected"),
+        ({"out": "a\0b"}, r"`out` is 'a\\x00b'; a path without a NUL was expected"),
         ({"target": "x"}, "`target` is 'x'; it must be a number"),
+        ({"out": "a", "resume": "runs/x"}, "`resume` is 'runs/x'; it must be one of: False, True"),
+        ({"smoke": "no"}, "`smoke` is 'no'; it must be one of: False, True"),
         ({"device": "cuda:77"}, r"which cannot be used here: .*\w\. Use \"cpu\""),
     ],
 )
@@ -497,6 +537,31 @@ def test_a_policy_with_memory_learns_from_sequences_and_goes_on(tmp_path: Path) 
     assert type(policy) is R2D2
     assert policy.config.memory == "gru"  # of the preset
     assert policy.act(np.ones((2, 1), np.float32), explore=False, memory=memory).shape == (2,)
+
+
+class Summing(TorchPolicy[TorchPolicyConfig]):
+    """Predicts rewards from sums of what it has seen; learns from sequences."""
+
+    state_size, sequence_length, burn_in = 1, 3, 1
+
+    def build(self) -> None:
+        self.net = torch.nn.Linear(1, 2)
+
+    def choose(self, obs: Any, explore: bool, state: Any) -> Any:
+        return self.net(state + obs).argmax(-1), state + obs
+
+    def loss(self, batch: Any) -> Any:
+        found = self.net(batch.obs[:, :-1].cumsum(1)).gather(-1, batch.action[..., None])
+        return ((found.squeeze(-1) - batch.reward).square() * batch.mask).sum(1), {}
+
+
+@pytest.mark.parametrize("policy", [Summing, lambda spec: R2D2(spec, SEQUENCES)])
+def test_a_policy_of_ones_own_that_learns_from_sequences_is_trained_from_them(policy: Any) -> None:
+    recall = "ding_lite.testing.probes:probe/Recall-v0"
+    result = ding_lite.train(policy, recall, max_env_steps=240, quiet=True, target=2.0)
+    assert result.numbers["train_iter"] > 0
+    with pytest.raises(ConfigError, match="`evolve` has one replay of transitions"):
+        ding_lite.evolve(policy, recall, quiet=True)
 
 
 def test_settings_of_a_replay_of_transitions_are_no_settings_of_sequences() -> None:

@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from ding_lite.errors import CheckpointError, with_article
 from ding_lite.io.signature import sign
 from ding_lite.rl.envs.making import EnvMaker
@@ -43,7 +45,7 @@ def describe(part: object) -> dict[str, Any]:
     if isinstance(spec, EnvSpec):
         about["env"] = {"env_id": spec.env_id, "frame_stack": spec.frame_stack}
         if isinstance(spec.maker, EnvMaker):
-            about["env"]["made_by"] = _plain_tree(spec.maker.described())
+            about["env"]["made_by"] = describe_maker(spec.maker)
     if isinstance(part, OpenPolicy) and part.parts:
         about["given"] = {name: name_of(one) for name, one in part.parts.items()}
     if hasattr(part, "act") and not type(part).__module__.startswith("ding_lite."):
@@ -51,6 +53,40 @@ def describe(part: object) -> dict[str, Any]:
     if named := named_code(about):
         about["signature"] = sign(named)
     return about
+
+
+def describe_maker(maker: EnvMaker) -> dict[str, Any]:
+    """Describe the maker of an environment in values that JSON has.
+
+    None stands for the arguments of the environment, or for a wrapper, if JSON has no such values:
+    another environment would be made from their texts.
+    """
+    about = maker.described()
+    if "env_args" in about:
+        about["env_args"] = _as_saved(about["env_args"])
+    if "wrappers" in about:
+        about["wrappers"] = [_as_saved(wrapper) for wrapper in about["wrappers"]]
+    return about
+
+
+def _as_saved(value: Any) -> Any:  # noqa: ANN401 - whatever an environment takes
+    """Return a value with Python's numbers in place of NumPy's; None if JSON cannot hold it."""
+    try:
+        return _without_numpy(value)
+    except TypeError:
+        return None
+
+
+def _without_numpy(value: Any) -> Any:  # noqa: ANN401 - whatever an environment takes
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, Mapping):
+        return {str(key): _without_numpy(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [_without_numpy(item) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"JSON has no {type(value).__name__}")
 
 
 def named_code(about: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,12 +144,6 @@ def _plain(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
-
-
-def _plain_tree(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {str(key): _plain_tree(item) for key, item in value.items()}
-    return [_plain_tree(item) for item in value] if isinstance(value, list) else _plain(value)
 
 
 def usual_settings(part: object) -> dict[str, Any]:

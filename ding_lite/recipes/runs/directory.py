@@ -22,6 +22,7 @@ PIPELINE, NODES, RESULT = "pipeline.txt", "nodes.jsonl", "result.json"
 """The pipeline as `Task.draw` prints it, the counts of the nodes over time, and the last line."""
 BEST = "best"
 EVENTS = "events.out.tfevents.*"
+_OF_CHECKPOINTS = (MANIFEST, "tensors-*.safetensors", "rows-*.bin")
 _MOST_SHOWN = 120
 _MOST_BYTES = 16 << 20
 _TYPES: dict[str, type | UnionType] = {
@@ -141,9 +142,11 @@ def has_best(directory: Path) -> bool:
 
 def begin_anew(directory: Path) -> None:
     """Remove the files of a run that was killed before its first checkpoint."""
-    best = directory / BEST
     files = [directory / name for name in (METRICS, CURVE, NODES, RESULT)]
-    for leftover in (*files, *directory.glob(EVENTS), *best.glob("*")):
+    files += directory.glob(EVENTS)
+    for pattern in _OF_CHECKPOINTS:
+        files += (directory / BEST).glob(pattern)
+    for leftover in files:
         leftover.unlink(missing_ok=True)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from ding_lite.errors import CheckpointError
+from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.io.importing import find_member
 from ding_lite.io.signature import is_signed
 from ding_lite.middleware.checkpoints.description import described_policy, named_code
@@ -81,7 +81,7 @@ def load_policy(  # noqa: PLR0913 - all but one by name, and few at a time
         if env is None:
             env = saved_env["env_id"]
             if "made_by" in saved_env:
-                env = EnvMaker.from_description(saved_env["made_by"], name=saved_env["env_id"])
+                env = _saved_env(saved_env["made_by"], saved_env["env_id"])
         spec = EnvMaker.of(env).spec(frame_stack=saved_env["frame_stack"])
         recipe = _recipe(about, policy, spec, path)
         of_run = {} if recipe.policy_config is FunctionConfig else about["config"]
@@ -89,6 +89,15 @@ def load_policy(  # noqa: PLR0913 - all but one by name, and few at a time
         loaded = recipe.policy(spec, as_config(recipe.policy_config, settings), **more)
         loaded.load_state_dict(saved.state if name is None else saved.state[name])
     return loaded
+
+
+def _saved_env(made_by: Mapping[str, Any], name: str) -> EnvMaker:
+    if made_by.get("env_args", {}) is None:
+        raise ConfigError(
+            f"The arguments of the environment {name} cannot be found again, as JSON has no such "
+            f"values. Give the environment with them: load_policy(..., env=...)."
+        )
+    return EnvMaker.from_description(made_by, name=name)
 
 
 def _check_signature(about: Mapping[str, Any], replaced: Collection[str], path: Path) -> None:

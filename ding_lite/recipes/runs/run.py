@@ -13,6 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
+import numpy as np
+
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError, NodeFailed
 from ding_lite.io.files import naming
@@ -78,7 +80,9 @@ class Run:
         self.options = options
         self.quiet = quiet or options.quiet
         parent = Path("runs") / example
-        self.directory = files.make_next(parent) if options.out is None else options.out
+        self.shown = files.make_next(parent) if options.out is None else options.out
+        """The directory as it was chosen, for messages."""
+        self.directory = self.shown.absolute()  # an environment may change the current folder
         self.checkpoint = self.directory / files.CHECKPOINT
         self.best = self.directory / files.BEST
         self.metrics = self.directory / files.METRICS
@@ -92,8 +96,8 @@ class Run:
         self._lock: files.Lock | None = None
 
     def __enter__(self) -> Self:
-        files.make_directory(self.directory)
-        self._lock = files.Lock(self.directory)
+        files.make_directory(self.shown)
+        self._lock = files.Lock(self.shown)
         try:
             self._take_directory()
         except BaseException:
@@ -107,8 +111,8 @@ class Run:
         if isinstance(error, KeyboardInterrupt | SystemExit):
             where = "nothing was saved yet."
             if files.has_checkpoint(self.directory):
-                where = f"the checkpoint is in {self.checkpoint}. To go on with it, add the "
-                where += f"options --resume --out {self.directory}"
+                where = f"the checkpoint is in {self.shown / files.CHECKPOINT}. To go on with it, "
+                where += f"add the options --resume --out {self.shown}"
             self.tell(f"\nInterrupted; {where}")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -148,7 +152,7 @@ class Run:
         (self.directory / files.RESULT).unlink(missing_ok=True)
         has_ended = self.options.has_ended(counters)
         where = "had reached its end" if has_ended else "goes on"
-        self.tell(f"The run in {self.directory} {where} at {counters['env_step']:,} env steps.")
+        self.tell(f"The run in {self.shown} {where} at {counters['env_step']:,} env steps.")
         for part in parts.values():
             if has_ended and isinstance(part, Task):
                 part.finish = True
@@ -180,7 +184,7 @@ class Run:
         if results[0] is None:
             where = "nothing was saved yet."
             if files.has_checkpoint(self.directory):
-                where = f"go on from its newest checkpoint: --resume --out {self.directory}"
+                where = f"go on from its newest checkpoint: --resume --out {self.shown}"
             raise NodeFailed(
                 f"Node 0 was killed while the run ended, and has no result, by which the run is "
                 f"judged; {where}",
@@ -299,9 +303,11 @@ class Run:
             "checkpoint": self.checkpoint,
             "best": self.best,
         }
-        lines += [f"  {kind:<13}{path}" for kind, path in kinds.items() if path.exists()]
+        lines += [
+            f"  {kind:<13}{self.shown / path.name}" for kind, path in kinds.items() if path.exists()
+        ]
         if any(self.directory.glob(files.EVENTS)):
-            lines.append(f"  TensorBoard  tensorboard --logdir {self.directory}")
+            lines.append(f"  TensorBoard  tensorboard --logdir {self.shown}")
         if try_next:
             lines.append(try_next)
         self.tell("\n".join(lines))
@@ -329,10 +335,10 @@ class Run:
             return play(policy, envs, max_env_steps=most)
 
     def _take_directory(self) -> None:
-        saved = files.saved_description(self.directory)
+        saved = files.saved_description(self.shown)
         if saved is not None and not self.options.resume:
             raise ConfigError(
-                f"{self.directory} holds another run already. Go on with it (`--resume`), choose "
+                f"{self.shown} holds another run already. Go on with it (`--resume`), choose "
                 f"another directory with `--out`, leave the option away, or delete that run."
             )
         described = json.loads(json.dumps(self._describe(), default=_plain))
@@ -340,13 +346,14 @@ class Run:
             described["signature"] = sign(code)
         if saved is not None:
             last_row(self.metrics)  # the verdict needs it: raise now if the file is damaged
-            _check_same(self.directory, saved, described, self._defaults)
+            _check_same(self.shown, saved, described, self._defaults)
             self._report_versions(saved, described)
             described["command"] = saved.get("command")
         if self.options.resume and not files.has_checkpoint(self.directory):
-            files.begin_anew(self.directory)
-            self.tell(f"There is no checkpoint in {self.directory} yet; the run begins.")
-        files.describe(self.directory, described)
+            if saved is not None:  # else the directory may be one of the user's
+                files.begin_anew(self.directory)
+            self.tell(f"There is no checkpoint in {self.shown} yet; the run begins.")
+        files.describe(self.shown, described)
 
     def _describe(self) -> dict[str, Any]:
         config = self._config
@@ -384,7 +391,7 @@ class Run:
         ]
         if facts:
             self.tell(
-                f"The run in {self.directory} goes on with {', '.join(facts)}: what it learns may "
+                f"The run in {self.shown} goes on with {', '.join(facts)}: what it learns may "
                 f"not be the same to the last bit."
             )
 
@@ -464,6 +471,8 @@ def _check_same(
 
 def _plain(value: object) -> object:
     """Convert a setting for JSON: a dataclass to a dict for `as_config`, other types to text."""
+    if isinstance(value, np.generic):
+        return value.item()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     return str(value)

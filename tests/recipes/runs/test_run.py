@@ -287,6 +287,22 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(
     assert capsys.readouterr().err == f"There is no checkpoint in {out} yet; the run begins.\n"
 
 
+@pytest.mark.parametrize("was_run", [False, True])
+def test_a_run_that_begins_in_a_directory_of_the_user_leaves_other_files(
+    tmp_path: Path, was_run: bool
+) -> None:
+    if was_run:
+        with Run("mine", options(out=tmp_path)):
+            pass
+    (tmp_path / "best").mkdir()
+    notes = [tmp_path / "best" / "notes.txt"]
+    notes += [] if was_run else [tmp_path / name for name in ("curve.png", "result.json")]
+    for note in notes:
+        note.write_text("mine")
+    with Run("mine", options(out=tmp_path, resume=True)):
+        assert [note.read_text() for note in notes] == ["mine"] * len(notes)
+
+
 @pytest.mark.parametrize("config", [None, "", '{"example": "mi'])
 def test_a_run_that_was_killed_before_it_had_its_settings_begins_anew(
     tmp_path: Path, config: str | None
