@@ -70,7 +70,6 @@ class Choices:
         for name in self.given.keys() & {"out", "config"}:
             self.given[name] = _path(name, self.given[name])
         self.given["report"] = tuple(given.get("report") or ())
-        self.folder = Path.cwd()  # before an environment is made, which may change it
         use = given.get("use", ())
         if not isinstance(use, list | tuple):
             raise ConfigError(
@@ -103,8 +102,6 @@ class RunPlan:
     for the spaces of an environment without a preset) or `default`."""
     use: Sequence[Middleware]
     """The user's middleware, and those that report metrics to functions of the user."""
-    folder: Path
-    """The folder in which a relative directory of the run lies."""
     has_preset: bool = True
     """Whether there is a preset for the environment, or the settings of a resumed run."""
 
@@ -263,7 +260,6 @@ def make_plan(
         config=config,
         sources=sources,
         use=[*made.use, *(mw.report(_function(name), every=every) for name in made.report)],
-        folder=choices.folder,
         has_preset=has_preset,
     )
 

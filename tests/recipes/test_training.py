@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import tempfile
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 from easydict import EasyDict
-from gymnasium.envs.classic_control import CartPoleEnv
 
 import ding_lite
 from ding_lite import middleware as mw
@@ -181,27 +179,19 @@ def test_numbers_of_numpy_are_options_like_those_of_python() -> None:
     assert longer.numbers["env_steps"] == 128
 
 
-class Moves(CartPoleEnv):
-    """Changes the current folder whenever an episode begins."""
-
-    def reset(self, **more: Any) -> Any:
-        os.chdir(tempfile.mkdtemp())
-        return super().reset(**more)
-
-
-@pytest.mark.parametrize("out", ["here", None])
 def test_the_current_folder_may_change_during_a_run(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    out: str | None,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    more: dict[str, Any] = {**QUICK, "eval_every": 40, "target": 1e6, "out": out}
-    result = ding_lite.train("dqn", Moves, **more)
-    left = {path.name for path in (tmp_path / result.directory).iterdir()}
+    def elsewhere(ctx: Any) -> None:
+        (tmp_path / "elsewhere").mkdir(exist_ok=True)
+        os.chdir(tmp_path / "elsewhere")
+
+    more: dict[str, Any] = {"eval_every": 40, "target": 1e6, "use": [elsewhere], "out": "here"}
+    ding_lite.train("dqn", "CartPole-v1", **QUICK, **more)
+    assert not [*(tmp_path / "elsewhere").iterdir()]
+    left = {path.name for path in (tmp_path / "here").iterdir()}
     assert left >= {"metrics.jsonl", "checkpoint", "best", "curve.png", "result.json"}
-    assert f"  checkpoint   {out or 'runs/dqn/Moves/1'}/checkpoint" in capsys.readouterr().err
+    assert "  checkpoint   here/checkpoint" in capsys.readouterr().err
 
 
 def test_what_is_no_mapping_is_refused() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, chdir, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,10 @@ from ding_lite.runtime.task import Task
 def run_of(plan: RunPlan, name: str, described: Mapping[str, Any]) -> Iterator[Run]:
     """Open the directory of a plan's run: the chosen one, or the next number under its name."""
     options = plan.options
-    with ExitStack() as ends:
-        with chdir(plan.folder):
-            if options.out is None:
-                out = make_next(Path("runs", name, str(options.env)))
-                options = dataclasses.replace(options, out=out)
-            run = Run(name, options, config=described, defaults=plan.defaults)
-            ends.enter_context(run)
+    if options.out is None:
+        out = make_next(Path("runs", name, str(options.env)))
+        options = dataclasses.replace(options, out=out)
+    with Run(name, options, config=described, defaults=plan.defaults) as run:
         if plan.note is not None:
             run.tell(plan.note)
         yield run
