@@ -238,11 +238,11 @@ def as_config(config_type: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
     for key, field in fields.items():
         if key not in values:
             if field.default is field.default_factory:  # both are MISSING
-                faults.append(f"`{key}` is missing; {_spell(hints[key])} was expected")
+                faults.append(f"`{key}` is missing; {_format(hints[key])} was expected")
             continue
         converted[key] = _read(values[key], hints[key])
         if converted[key] is _MISFIT:
-            faults.append(f"`{key}` is {values[key]!r}; {_spell(hints[key])} was expected")
+            faults.append(f"`{key}` is {values[key]!r}; {_format(hints[key])} was expected")
 
     check_all(faults)
     return config_type(**converted)
@@ -337,7 +337,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _spell(hint: Any) -> str:
+def _format(hint: Any) -> str:
     if typing.get_origin(hint) is typing.Literal:
         return "one of " + ", ".join(repr(choice) for choice in typing.get_args(hint))
     return f"`{hint.__name__ if isinstance(hint, type) else hint}`"

@@ -12,16 +12,16 @@ from ding_lite.cli.tables import print_table
 from ding_lite.errors import ConfigError, did_you_mean
 from ding_lite.io.files import why
 from ding_lite.log import configure
-from ding_lite.middleware.report.log import spell
+from ding_lite.middleware.report.log import as_text
 from ding_lite.middleware.report.style import (
     COLORS,
     add_legend,
     add_titles,
     begin_picture,
     draw_target,
-    dress,
     picture_path,
     save_picture,
+    style_axes,
 )
 from ding_lite.recipes.runs.results import (
     Result,
@@ -59,7 +59,7 @@ def plot_runs(patterns: Sequence[str], *, out: str, metric: str | None) -> int:
     figure, axes, _ = begin_picture()
     for group, color in zip(groups, COLORS * len(groups), strict=False):
         _draw_group(axes, group, metric, color)
-    dress(axes, y_label=_Y_LABELS.get(metric, metric))
+    style_axes(axes, y_label=_Y_LABELS.get(metric, metric))
     targets = {result.target for result in results}
     if metric in _WITH_TARGET and len(targets) == 1 and (target := targets.pop()) is not None:
         draw_target(axes, target)
@@ -142,10 +142,10 @@ def _row(run: Result, metric: str) -> tuple[str, ...]:
     return (
         str(run.directory),
         "" if run.seed is None else str(run.seed),
-        spell(last["env_step"]),
-        spell(last["episodes"]) if last.get("episodes") is not None else "",
-        spell(float(y[-1])),
-        spell(float(y.max())),
+        as_text(last["env_step"]),
+        as_text(last["episodes"]) if last.get("episodes") is not None else "",
+        as_text(float(y[-1])),
+        as_text(float(y.max())),
         f"{last['wall_s']:,.1f} s",
     )
 
@@ -158,9 +158,9 @@ def _summary(group: RunGroup, metric: str) -> tuple[str, ...]:
     return (
         f"{group.label}, mean of {len(group.runs)}",
         "",
-        spell(round(fmean(steps))),
+        as_text(round(fmean(steps))),
         "",
-        f"{spell(fmean(last))} ± {spell(stdev(last))}",
-        f"{spell(fmean(best))} ± {spell(stdev(best))}",
+        f"{as_text(fmean(last))} ± {as_text(stdev(last))}",
+        f"{as_text(fmean(best))} ± {as_text(stdev(best))}",
         "",
     )

@@ -61,7 +61,7 @@ def run_program(options: argparse.Namespace) -> int:
         results = runner(main, *args)
         here = _node_here()
     except Exception as error:  # noqa: BLE001 - whatever the program raises is shown
-        return _tell(error)
+        return _print_error(error)
     print(summary(results, seconds=SYSTEM_CLOCK.now() - began, here=here), flush=True)
     return DONE
 
@@ -174,7 +174,7 @@ def _passed_on(main: Main, program: str, words: Sequence[str]) -> Sequence[str]:
 # -- errors --------------------------------------------------------------------------------
 
 
-def _tell(error: Exception) -> int:
+def _print_error(error: Exception) -> int:
     """Print an error, with a traceback if it is one of the program; return the exit code."""
     in_program = within_program(error.__traceback__)
     if isinstance(error, DingLiteError) and in_program is None:

@@ -46,7 +46,7 @@ def show_settings(plan: RunPlan) -> None:
     """Print all settings with their values, the sources of these, and their meanings."""
     meanings = sentences_of(plan.recipe.policy_config) | sentences_of(plan.recipe.config)
     rows = [
-        (name, _spell(value), plan.sources[name], meanings[name])
+        (name, _format(value), plan.sources[name], meanings[name])
         for name, value in plan.settings.items()
     ]
     print_table(
@@ -56,8 +56,8 @@ def show_settings(plan: RunPlan) -> None:
     )
 
 
-def _spell(value: object) -> str:
+def _format(value: object) -> str:
     """Write a value in the syntax of `--set`."""
     if isinstance(value, tuple):
-        return ",".join(map(_spell, value)) + ("," if len(value) == 1 else "")
+        return ",".join(map(_format, value)) + ("," if len(value) == 1 else "")
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -11,10 +11,10 @@ from ding_lite.cli.exit_codes import DONE
 from ding_lite.errors import ConfigError, MissingExtraError
 from ding_lite.io.importing import look_here
 from ding_lite.log import configure
-from ding_lite.middleware.report.log import spell
+from ding_lite.middleware.report.log import as_text
 from ding_lite.recipes.runs.directory import make_directory
 from ding_lite.recipes.runs.loading import find_policy, load_policy
-from ding_lite.recipes.runs.video import check_render_mode, play, play_and_film
+from ding_lite.recipes.runs.video import check_render_mode, play, play_and_record
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from ding_lite.rl.envs.vector import Episode
 from ding_lite.rl.protocols import Policy
@@ -32,19 +32,21 @@ def watch_run(options: argparse.Namespace) -> int:
     print(describe_policy(policy, options.run, last=options.last))
     chosen = {"episodes": options.episodes, "seed": options.seed}
     if options.record is not None:
-        videos = play_and_film(policy, Path(options.record), **chosen)
-        _tell((episode, str(path)) for episode, path in videos)
+        videos = play_and_record(policy, Path(options.record), **chosen)
+        _print_episodes((episode, str(path)) for episode, path in videos)
         return DONE
 
     hint = _no_window(policy, process_environ())
     if hint is None:
         try:
-            _tell((episode, "") for episode in play(policy, render_mode="human", **chosen))
+            _print_episodes(
+                (episode, "") for episode in play(policy, render_mode="human", **chosen)
+            )
         except MissingExtraError as error:
             hint = f"{error} Only the returns are shown."
     if hint is not None:
         print(hint)
-        _tell((episode, "") for episode in play(policy, **chosen))
+        _print_episodes((episode, "") for episode in play(policy, **chosen))
     return DONE
 
 
@@ -54,21 +56,21 @@ def describe_policy(policy: Policy, directory: str, *, last: bool) -> str:
     meta = load_checkpoint(path, only=()).meta
     facts = [f"after {meta['env_step']:,} env steps"] if meta.get("env_step") else []
     if meta.get("eval_value") is not None:
-        facts.append(f"evaluation {spell(meta['eval_value'])}")
+        facts.append(f"evaluation {as_text(meta['eval_value'])}")
     origin = f"from {path}" + (f" ({', '.join(facts)})" if facts else "")
     return f"{type(policy).__name__} on {policy.spec.env_id}, {origin}"
 
 
-def _tell(played: Iterable[tuple[Episode, str]]) -> None:
+def _print_episodes(played: Iterable[tuple[Episode, str]]) -> None:
     """Print a line for each episode when it ends, and a summary."""
     returns = []
     for number, (episode, remark) in enumerate(played, start=1):
         returns.append(episode.ret)
-        line = f"episode {number:<3} return {spell(episode.ret):<8} length {episode.length:<6}"
+        line = f"episode {number:<3} return {as_text(episode.ret):<8} length {episode.length:<6}"
         print(f"{line}{remark}".rstrip(), flush=True)
     print(
-        f"mean of {len(returns)}: {spell(fmean(returns))} "
-        f"(from {spell(min(returns))} to {spell(max(returns))})"
+        f"mean of {len(returns)}: {as_text(fmean(returns))} "
+        f"(from {as_text(min(returns))} to {as_text(max(returns))})"
     )
 
 

@@ -238,7 +238,7 @@ class Mutation:
             return None
         changed = change_convs(tensors, images, convs, layer, change)
         _replace(agent, layout, tensors, state, convs=changed)
-        return f"convs {_spell_convs(convs)} -> {_spell_convs(changed)}"
+        return f"convs {_format_convs(convs)} -> {_format_convs(changed)}"
 
     def _change_nodes(self, agent: Agent, *, removes: bool) -> str | None:
         layout, hidden = layout_of(agent.policy), list(agent.config.hidden)
@@ -329,7 +329,7 @@ def _replace(
     agent.replace_policy(policy)
 
 
-def _spell_convs(convs: Convs) -> str:
+def _format_convs(convs: Convs) -> str:
     return " ".join(f"{conv.channels}@{conv.kernel}/{conv.stride}" for conv in convs)
 
 
@@ -340,7 +340,7 @@ def _change(agent: Agent, name: str, before: Value, after: Value) -> str:
         policy = made_like(agent.policy, dataclasses.replace(agent.config, **{name: after}))
         policy.load_state_dict(agent.policy.state_dict())
         agent.replace_policy(policy)
-    return f"{name} {_spell(before)} -> {_spell(after)}"
+    return f"{name} {_format(before)} -> {_format(after)}"
 
 
 def _check_has_activation(policy: Policy) -> None:
@@ -354,5 +354,5 @@ def _check_has_activation(policy: Policy) -> None:
     layout_of(policy)  # raises for networks that are unknown here
 
 
-def _spell(value: Value) -> str:
+def _format(value: Value) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)

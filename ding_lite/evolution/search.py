@@ -69,12 +69,14 @@ class Range(Parameter):
             finite(low=self.low, high=self.high, grow=self.grow),
         )
         check_all(
-            [] if self.low < self.high else [self._say("low", "high", "be in order")],
+            [] if self.low < self.high else [self._fault("low", "high", "be in order")],
             positive(low=self.low) if self.is_log else [],
-            [] if self.shrink < 1.0 < self.grow else [self._say("shrink", "grow", "lie around 1")],
+            []
+            if self.shrink < 1.0 < self.grow
+            else [self._fault("shrink", "grow", "lie around 1")],
         )
 
-    def _say(self, first: str, second: str, what_they_must: str) -> str:
+    def _fault(self, first: str, second: str, what_they_must: str) -> str:
         return (
             f"`{first}` is {getattr(self, first)} and `{second}` {getattr(self, second)}; they "
             f"must {what_they_must}"

@@ -60,12 +60,12 @@ def check_fits(wanted_bytes: int, *, what: str, **option: object) -> None:
         most = value * available // wanted_bytes
         advice = f"At most {most:,} would fit." if most else "Nothing of that kind would fit."
     raise ConfigError(
-        f"{what} with `{name}` {shown} needs {_spell(wanted_bytes)} of memory, but this machine "
-        f"has {_spell(available)} to spare. {advice}"
+        f"{what} with `{name}` {shown} needs {_format(wanted_bytes)} of memory, but this machine "
+        f"has {_format(available)} to spare. {advice}"
     )
 
 
-def _spell(count: int) -> str:
+def _format(count: int) -> str:
     return f"{count / 1e9:,.1f} GB" if count < 10**18 else "more than 1,000,000,000 GB"
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ding_lite.errors import ConfigError, kind_of
 from ding_lite.middleware.checks import check_has
 from ding_lite.rl.batch import Array, PrioritizedTransitions, Transitions, to_numpy
-from ding_lite.rl.protocols import FilledElsewhere, Prioritized, Replay
+from ding_lite.rl.protocols import FilledByOthers, Prioritized, Replay
 from ding_lite.rl.replay.episodes import EpisodeBuffer
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
@@ -102,7 +102,7 @@ def wait_for(replay: Replay | EpisodeBuffer, *, size: int) -> Middleware:
         )
 
     def _wait_for(ctx: Context) -> None:
-        if len(replay) < size and isinstance(replay, FilledElsewhere):
+        if len(replay) < size and isinstance(replay, FilledByOthers):
             replay.wait_for(size, until=lambda: ctx.finish)
         if len(replay) < size:
             ctx.warming_up = True

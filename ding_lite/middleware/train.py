@@ -17,7 +17,7 @@ from ding_lite.rl.host_or_device import unread
 from ding_lite.rl.protocols import (
     ActorCritic,
     BatchConfig,
-    FilledElsewhere,
+    FilledByOthers,
     LearnsFromSequences,
     Policy,
     Prioritized,
@@ -188,7 +188,7 @@ class TrainAgent:
     norm: RewardNorm | None = None
 
     def __post_init__(self) -> None:
-        self.shares = not isinstance(self.replay, Prioritized | FilledElsewhere)
+        self.shares = not isinstance(self.replay, Prioritized | FilledByOthers)
         """Whether several agents may share a sample."""
         self._size = self.size()
         self._train = self._updating()
@@ -274,7 +274,7 @@ def _sampler(
 ) -> Callable[[Context], Transitions | None]:
     """Return a function that samples a batch, or returns None if the replay's nodes were lost."""
     sample = _sampler_of_any(replay, size, beta)
-    if not isinstance(replay, FilledElsewhere):
+    if not isinstance(replay, FilledByOthers):
         return sample
 
     def _sample(ctx: Context) -> Transitions | None:

@@ -99,10 +99,10 @@ class EvolutionConfig(TrainConfig):
                 mutate_hyperparameters=self.mutate_hyperparameters,
             ),
             inside(0.0, 1.0, new_layer_prob=self.new_layer_prob, remove_prob=self.remove_prob),
-            [] if self.tournament_size <= self.population else [self._say_too_large()],
+            [] if self.tournament_size <= self.population else [self._too_large_a_tournament()],
         )
 
-    def _say_too_large(self) -> str:
+    def _too_large_a_tournament(self) -> str:
         agents = "1 agent" if self.population == 1 else f"{self.population} agents"
         return (
             f"`tournament_size` is {self.tournament_size}, and the population has {agents}, so "

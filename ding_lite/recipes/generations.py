@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ding_lite.evolution.population import Population
-from ding_lite.middleware.report.log import spell, terminal
+from ding_lite.middleware.report.log import as_text, terminal
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 
@@ -35,12 +35,14 @@ def lines_of(population: Population) -> list[str]:
     for life, agent in zip(lives, population, strict=True):
         birth = agent.birth
         became = "stays" if birth.id == life.id else f"{birth.mutation} (of agent {birth.parent})"
-        values = [str(v) if isinstance(v, str) else spell(v) for v in life.hyperparameters.values()]
+        values = [
+            str(v) if isinstance(v, str) else as_text(v) for v in life.hyperparameters.values()
+        ]
         hidden = "-".join(map(str, life.hidden or ()))
-        fitness = "broken" if life.fitness is None else spell(life.fitness)
+        fitness = "broken" if life.fitness is None else as_text(life.fitness)
         rows.append((str(life.id), fitness, *values, hidden, became))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = ["  ".join(c.rjust(w) for c, w in zip(row[:-1], widths, strict=False)) for row in rows]
     lines = [f"{text}  {row[-1]}" for text, row in zip(table, rows, strict=True)]
-    first = f"generation {lives[0].generation}: best {spell(best)}, mean {spell(mean)}"
+    first = f"generation {lives[0].generation}: best {as_text(best)}, mean {as_text(mean)}"
     return [first, *(f"  {line}" for line in lines)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ding_lite import middleware as mw
 from ding_lite.middleware.checks import check_batch
-from ding_lite.recipes.recipe import Ingredients, SingleConfig
+from ding_lite.recipes.recipe import RecipeParts, SingleConfig
 from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.formulas.schedules import linear
@@ -102,7 +102,7 @@ def check_replay_sizes(envs: Envs, policy: Policy, *, capacity: int) -> None:
         check_batch(policy.config.batch_size, capacity=capacity)
 
 
-def learn_from_replay(task: Task, given: Ingredients[OffPolicyConfig]) -> dict[str, Stateful]:
+def learn_from_replay(task: Task, given: RecipeParts[OffPolicyConfig]) -> dict[str, Stateful]:
     """Add the middleware that collect and learn; return parts to save in addition to the policy."""
     config, envs, policy = given.config, given.envs, given.policy
     steps = config.steps_per_update(envs.num_envs)
@@ -125,7 +125,7 @@ def learn_from_replay(task: Task, given: Ingredients[OffPolicyConfig]) -> dict[s
     return {"replay": replay}
 
 
-def learn_from_sequences(task: Task, given: Ingredients[SequenceConfig]) -> dict[str, Stateful]:
+def learn_from_sequences(task: Task, given: RecipeParts[SequenceConfig]) -> dict[str, Stateful]:
     """Add the middleware that collect episodes with their states, and learn from sequences."""
     config, envs, policy = given.config, given.envs, given.policy
     steps = config.steps_per_update(envs.num_envs)
@@ -147,7 +147,7 @@ def _steps_per_update(update_ratio: float, num_envs: int) -> int:
     return num_envs * math.ceil(1.0 / (update_ratio * num_envs) - 1e-9)
 
 
-def _make_replay(given: Ingredients[OffPolicyConfig]) -> ReplayBuffer:
+def _make_replay(given: RecipeParts[OffPolicyConfig]) -> ReplayBuffer:
     config, spec = given.config, given.envs.spec
     if not config.prioritized:
         return ReplayBuffer(spec, capacity=config.capacity, seed=given.seed)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError
-from ding_lite.recipes.recipe import Ingredients, SingleConfig
+from ding_lite.recipes.recipe import RecipeParts, SingleConfig
 from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.protocols import ActorCritic, Policy
@@ -46,7 +46,7 @@ class ShortRolloutConfig(OnPolicyConfig):
     longer sums of rewards before it bootstraps, and learns less often; 5 to 32 are usual."""
 
 
-def learn_from_rollouts(task: Task, given: Ingredients[OnPolicyConfig]) -> dict[str, Stateful]:
+def learn_from_rollouts(task: Task, given: RecipeParts[OnPolicyConfig]) -> dict[str, Stateful]:
     """Add the middleware that collect and learn; there are no further parts to save."""
     policy = given.policy
     if not isinstance(policy, ActorCritic):

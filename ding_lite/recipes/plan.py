@@ -19,9 +19,9 @@ from ding_lite.cli.options.run import NO_SETTINGS, NUM_ENVS, OF_ENVS, OF_FILES, 
 from ding_lite.errors import ConfigError, did_you_mean, kind_of
 from ding_lite.io.files import path_fault
 from ding_lite.io.importing import find_member
-from ding_lite.recipes.earlier import Earlier, read_config, run_begun
 from ding_lite.recipes.options import Options, as_chosen, settled
 from ding_lite.recipes.recipe import Recipe, SingleConfig, TrainConfig
+from ding_lite.recipes.saved_options import SavedOptions, read_config, run_begun
 from ding_lite.recipes.table import RECIPES, find_recipe, name_of_policy
 from ding_lite.rl.envs.atari import ATARI_ARGS, FRAME_STACK, check_is_game, play_atari
 from ding_lite.rl.envs.making import EnvLike, EnvMaker, maker_again
@@ -78,13 +78,13 @@ class Choices:
             )
 
     @cached_property
-    def in_file(self) -> Earlier:
-        return read_config(self.given["config"]) if "config" in self.given else Earlier()
+    def in_file(self) -> SavedOptions:
+        return read_config(self.given["config"]) if "config" in self.given else SavedOptions()
 
     @cached_property
-    def begun(self) -> Earlier:
+    def begun(self) -> SavedOptions:
         out = self.given.get("out")
-        return run_begun(out) if out and self.given.get("resume") else Earlier()
+        return run_begun(out) if out and self.given.get("resume") else SavedOptions()
 
 
 @dataclass(frozen=True, kw_only=True)

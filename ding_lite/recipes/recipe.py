@@ -154,7 +154,7 @@ ConfigT = TypeVar("ConfigT", bound=TrainConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ingredients(Generic[ConfigT]):
+class RecipeParts(Generic[ConfigT]):
     """The objects from which a recipe makes a pipeline."""
 
     policy: Policy
@@ -178,7 +178,7 @@ class Recipe(Generic[ConfigT]):
     """The class of the policy's settings; it has a field `seed`."""
     config: type[ConfigT]
     """The class of the settings of training."""
-    learn: Callable[[Task, Ingredients[ConfigT]], dict[str, Stateful]]
+    learn: Callable[[Task, RecipeParts[ConfigT]], dict[str, Stateful]]
     """Adds the middleware that collect and learn; returns further parts to save, by name."""
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Settings and options for an environment, by its id."""

@@ -165,7 +165,7 @@ class Prioritized(Replay, Protocol):
 
 
 @runtime_checkable
-class FilledElsewhere(Replay, Protocol):
+class FilledByOthers(Replay, Protocol):
     """A replay that other nodes fill.
 
     While all of these nodes are lost, `sample` raises `PeerLost`, and the length is 0.

@@ -90,14 +90,14 @@ class RightAction(Probe):
     """Episodes of one step: action 1 has reward 1, action 0 reward -1; the best number is 0.5."""
 
     def play(self, action: float) -> tuple[float, bool]:
-        return _worth(action, 1.0, is_continuous=self._is_continuous), True
+        return _reward_of(action, 1.0, is_continuous=self._is_continuous), True
 
 
 class RightActionForObs(RewardIsObs):
     """Like `RightAction`, but with the opposite action or number if the observation is -1."""
 
     def play(self, action: float) -> tuple[float, bool]:
-        return _worth(action, self.now, is_continuous=self._is_continuous), True
+        return _reward_of(action, self.now, is_continuous=self._is_continuous), True
 
 
 class Recall(RewardIsObs):
@@ -120,7 +120,7 @@ class Recall(RewardIsObs):
         self.now = 0.0
         if self._steps < 3:
             return 0.0, False
-        return _worth(action, self._sign, is_continuous=self._is_continuous), True
+        return _reward_of(action, self._sign, is_continuous=self._is_continuous), True
 
 
 class Endless(Probe):
@@ -142,7 +142,7 @@ class AsImage(gymnasium.ObservationWrapper[NumpyArray, Any, NumpyArray]):
         return np.full((10, 10, 1), (observation[0] + 1.0) * 85.0, dtype=np.uint8)
 
 
-def _worth(action: float, sign: float, *, is_continuous: bool) -> float:
+def _reward_of(action: float, sign: float, *, is_continuous: bool) -> float:
     if is_continuous:
         return -((action - sign * BEST_NUMBER) ** 2)
     return 1.0 if (action == 1.0) == (sign > 0.0) else -1.0

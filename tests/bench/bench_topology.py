@@ -28,8 +28,8 @@ from ding_lite.middleware.report.style import (
     INK,
     add_legend,
     add_titles,
-    dress,
     save_picture,
+    style_axes,
 )
 from ding_lite.parallel.network.topology import edges
 from tests.bench.counted import CountedCluster, Traffic
@@ -236,7 +236,7 @@ def draw(found: Mapping[str, Mapping[int, Step]], path: Path) -> None:
                 list(points), list(points.values()),
                 color=color, linestyle=style, linewidth=2.0, marker="o", markersize=4, label=label,
             )  # fmt: skip
-        dress(axes, y_label="")
+        style_axes(axes, y_label="")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         values = [value for points in curves.values() for value in points.values()]

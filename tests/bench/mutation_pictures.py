@@ -16,7 +16,14 @@ from matplotlib.ticker import MaxNLocator
 
 from ding_lite import Task, middleware as mw
 from ding_lite.evolution import Agent, Mutation, Search, log_uniform
-from ding_lite.middleware.report.style import BLUE, COLORS, ORANGE, add_titles, dress, save_picture
+from ding_lite.middleware.report.style import (
+    BLUE,
+    COLORS,
+    ORANGE,
+    add_titles,
+    save_picture,
+    style_axes,
+)
 from ding_lite.rl import DQN, DQNConfig, ReplayBuffer, make_envs, mean_return
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
@@ -57,7 +64,7 @@ def panels(titles: Sequence[str], x_label: str, y_label: str) -> tuple[Figure, l
     figure.subplots_adjust(left=0.1, right=0.98, top=0.71, bottom=0.14, wspace=0.12)
     panels = figure.subplots(1, len(titles), sharey=True, squeeze=False)[0]
     for axes, title in zip(panels, titles, strict=True):
-        dress(axes, y_label="")
+        style_axes(axes, y_label="")
         axes.set_xlabel(x_label)
         axes.autoscale(axis="y")
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4))

@@ -17,7 +17,7 @@ from typing import Any
 
 from ding_lite import Task
 from ding_lite.recipes.plan import Choices, make_plan
-from ding_lite.recipes.recipe import Ingredients
+from ding_lite.recipes.recipe import RecipeParts
 from ding_lite.rl import make_envs, mean_return
 from ding_lite.rl.envs.vector import EnvsMode
 from tests.bench.harness import Row, row_from_samples
@@ -69,7 +69,7 @@ def solve(goal: Goal, seed: int) -> Solved:
         Task() as task,
     ):
         policy = plan.make_policy(envs.spec)
-        plan.recipe.learn(task, Ingredients(policy=policy, envs=envs, config=config, seed=seed))
+        plan.recipe.learn(task, RecipeParts(policy=policy, envs=envs, config=config, seed=seed))
         steps = math.ceil(goal.eval_every / config.steps_per_update(envs.num_envs))
         while task.ctx.get("env_step", 0) < options.max_env_steps:
             started = time.process_time()

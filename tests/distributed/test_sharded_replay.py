@@ -32,7 +32,7 @@ from ding_lite.rl import (
     epsilon_ladder,
     make_envs,
 )
-from ding_lite.rl.protocols import FilledElsewhere, Prioritized
+from ding_lite.rl.protocols import FilledByOthers, Prioritized
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.task import Task
@@ -109,7 +109,7 @@ def values_of(priority_of: np.ndarray) -> np.ndarray:
 def test_it_implements_the_protocols_of_the_middleware() -> None:
     replay = Job().learner
     assert isinstance(replay, Prioritized)
-    assert isinstance(replay, FilledElsewhere)
+    assert isinstance(replay, FilledByOthers)
     assert replay.capacity == 200
 
 

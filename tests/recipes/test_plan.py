@@ -107,7 +107,7 @@ def test_robots_without_a_preset_get_the_sizes_of_robots(name: str) -> None:
     assert small["hidden"] == (64, 64)
 
 
-class Camera(Robot):
+class EpisodeRecorder(Robot):
     observation_space: Box[Any] = Box(0, 255, (96, 96, 3), np.uint8)
 
 
@@ -116,12 +116,12 @@ def test_the_replay_of_images_fits_into_memory_and_networks_for_them_are_not_mut
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "available_bytes", lambda: 3 * 10**9)
-    found = make_plan(name, Camera, {}, Choices())
+    found = make_plan(name, EpisodeRecorder, {}, Choices())
     assert (found.settings["hidden"], found.sources["capacity"]) == ((256, 256), "space")
     assert 10_000 < found.settings["capacity"] < 100_000
-    with make_envs(Camera, 1) as envs:
+    with make_envs(EpisodeRecorder, 1) as envs:
         found.config.check_sizes(envs, found.make_policy(envs.spec))
-        several = plan_evolution(name, Camera, None, {"hidden": (8,)}, Choices())
+        several = plan_evolution(name, EpisodeRecorder, None, {"hidden": (8,)}, Choices())
         several.config.mutation(several.search, 0).check(several.plan.make_policy(envs.spec))
     assert "mutate_architecture, mutate_weights," in (several.plan.note or "")
 

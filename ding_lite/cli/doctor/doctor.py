@@ -230,7 +230,7 @@ def _memory() -> Iterator[Finding]:
     text = Path("/proc/meminfo").read_text()
     kilobytes = dict(re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE))
     total, free = (int(kilobytes[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
-    found = f"{_spell_bytes(free)} free of {_spell_bytes(total)}"
+    found = f"{_format_bytes(free)} free of {_format_bytes(total)}"
     advice = "Choose small replays, and few nodes."
     yield _judged("memory", found, free >= LITTLE_MEMORY, advice)
 
@@ -242,7 +242,7 @@ def _shared_memory() -> Iterator[Finding]:
         yield Finding("fail", "shared memory", f"{path} cannot be written to", advice)
         return
     free = shutil.disk_usage(path).free
-    found = f"{_spell_bytes(free)} free in {path}"
+    found = f"{_format_bytes(free)} free in {path}"
     advice = "Large weights need more: docker run --shm-size=1g."
     yield _judged("shared memory", found, free >= LITTLE_SHARED, advice)
 
@@ -258,12 +258,12 @@ def _disk() -> Iterator[Finding]:
         yield Finding("fail", "runs", f"{place.resolve()}: {error.strerror}", advice)
         return
     free = shutil.disk_usage(place).free
-    found = f"{place.resolve()} can be written to, {_spell_bytes(free)} free"
+    found = f"{place.resolve()} can be written to, {_format_bytes(free)} free"
     is_enough = free >= LITTLE_DISK
     yield _judged("runs", found, is_enough, "Checkpoints with large replays need more.")
 
 
-def _spell_bytes(count: float) -> str:
+def _format_bytes(count: float) -> str:
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}"

@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element
 import numpy as np
 
 from ding_lite.middleware.report.evolution import families
-from ding_lite.middleware.report.log import spell
+from ding_lite.middleware.report.log import as_text
 from ding_lite.rl.batch import NumpyArray
 
 NUM_COLORS = 8
@@ -104,11 +104,11 @@ def chart(
         _, down = place(x_low, target)
         parts += [
             tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=down, y2=down, class_="target"),
-            tag("text", f"target {spell(target)}", x=_LEFT + 5, y=down - 5, class_="target"),
+            tag("text", f"target {as_text(target)}", x=_LEFT + 5, y=down - 5, class_="target"),
         ]
     for one in lines:
         parts += _curve(one, place)
-    summary = "; ".join(f"{one.label}: last {spell(float(one.y[-1]))}" for one in lines)
+    summary = "; ".join(f"{one.label}: last {as_text(float(one.y[-1]))}" for one in lines)
     return figure(title, _svg(parts, f"{title} over {x_label}. {summary}", _HEIGHT))
 
 
@@ -130,7 +130,7 @@ def _curve(line: Line, place: Any) -> list[Element]:  # noqa: ANN401 - the funct
     parts.append(tag("path", d=_path(points), class_=f"curve {color}"))
     if len(points) <= _MOST_MARKS:
         for (right, down), x, y in zip(points, line.x[few], line.y[few], strict=True):
-            title = tag("title", f"{line.label}: {spell(float(y))} at {spell(float(x))}")
+            title = tag("title", f"{line.label}: {as_text(float(y))} at {as_text(float(x))}")
             parts.append(tag("circle", title, cx=right, cy=down, r=3, class_=f"mark {color}"))
     return parts
 
@@ -196,7 +196,7 @@ def family(lives: Sequence[Mapping[str, Any]]) -> Element:
             parts.append(tag("path", d=d, class_=f"kin {color}{changed}"))
         fitness = life["fitness"]
         is_best = fitness is not None and fitness == best[number]
-        worth = "not evaluated" if fitness is None else f"fitness {spell(fitness)}"
+        worth = "not evaluated" if fitness is None else f"fitness {as_text(fitness)}"
         caption = f"generation {number}, agent {life['id']} ({life.get('mutation')}): {worth}"
         size = min(across / 3, 7 if is_best else 4)
         circle = tag(

@@ -13,7 +13,7 @@ import numpy as np
 
 from ding_lite.cli.report.figures import NUM_COLORS, Line, chart, family, figure, tag
 from ding_lite.cli.report.records import Record, Stage, is_number, rates
-from ding_lite.middleware.report.log import spell
+from ding_lite.middleware.report.log import as_text
 from ding_lite.middleware.report.throughput import STAGE_SECONDS
 from ding_lite.recipes.runs.results import Result, group_results, spread_of, title_of
 from ding_lite.version import __version__
@@ -34,7 +34,7 @@ _SEVERAL_SEEDS = (
     "that has ended counts on with its last value."
 )
 
-Films = Mapping[str, Element | str]
+Videos = Mapping[str, Element | str]
 """The video of a run, or the reason why there is none, by the run's directory."""
 
 
@@ -70,11 +70,11 @@ def _best(run: Record) -> float:
     return float(y.max()) if len(y) else -np.inf
 
 
-def page(results: Sequence[Result], films: Films, *, refresh: int | None = None) -> bytes:
+def page(results: Sequence[Result], videos: Videos, *, refresh: int | None = None) -> bytes:
     """Return the HTML page of runs; with `refresh` a browser reloads it after so many seconds."""
     groups = grouped(results)
     title = title_of(group_results(results))
-    sections = [_summary(groups), _curves(groups), _films(groups, films), _stages(groups)]
+    sections = [_summary(groups), _curves(groups), _videos(groups, videos), _stages(groups)]
     sections += _pipelines(groups)
     for group in groups:
         of = f" of {group.label}" if len(groups) > 1 else ""
@@ -158,9 +158,9 @@ def _summary(groups: Sequence[Group]) -> Element:
     rows = []
     for run in _runs(groups):
         _, y = run.result.points(run.metric)
-        last, best = (spell(float(y[-1])), spell(float(y.max()))) if len(y) else ("", "")
-        env_steps, wall_s = spell(run.last["env_step"]), f"{run.last['wall_s']:,.1f} s"
-        about = (str(run.directory), _spelled(run.result.seed), run.state)
+        last, best = (as_text(float(y[-1])), as_text(float(y.max()))) if len(y) else ("", "")
+        env_steps, wall_s = as_text(run.last["env_step"]), f"{run.last['wall_s']:,.1f} s"
+        about = (str(run.directory), _formatted(run.result.seed), run.state)
         rows.append((*about, env_steps, last, best, _verdict(run.verdict), wall_s))
     headings = ("run", "seed", "state", "env steps", "last", "best", "verdict", "time")
     return _section("Results", _table("What each run has reached", headings, rows))
@@ -172,7 +172,7 @@ def _verdict(verdict: Mapping[str, Any]) -> str:
         return "none yet"
     solved = verdict.get("solved")
     shown = "" if solved is None else "solved, " if solved else "not solved, "
-    return f"{shown}{spell(value)} in {_spelled(episodes)} episodes"
+    return f"{shown}{as_text(value)} in {_formatted(episodes)} episodes"
 
 
 def _curves(groups: Sequence[Group]) -> Element:
@@ -212,7 +212,7 @@ def _others(groups: Sequence[Group]) -> Element | None:
 
 def _evaluations(groups: Sequence[Group]) -> Element | None:
     rows = [
-        (str(run.directory), spell(float(env_step)), spell(float(value)))
+        (str(run.directory), as_text(float(env_step)), as_text(float(value)))
         for run in _runs(groups)
         for env_step, value in list(zip(*run.result.points("eval_return"), strict=True))[
             -_MOST_EVALUATIONS:
@@ -224,12 +224,12 @@ def _evaluations(groups: Sequence[Group]) -> Element | None:
     return _folded(f"{len(rows)} evaluations", table)
 
 
-def _films(groups: Sequence[Group], films: Films) -> Element | None:
+def _videos(groups: Sequence[Group], videos: Videos) -> Element | None:
     cards = []
     for group in groups:
-        film = films.get(str(group.best.directory))
-        if film is not None:
-            what = tag("p", film) if isinstance(film, str) else film
+        video = videos.get(str(group.best.directory))
+        if video is not None:
+            what = tag("p", video) if isinstance(video, str) else video
             cards.append(figure(f"{group.label}: {group.best.directory}", what))
     return _section("The best policy", _cards(cards)) if cards else None
 
@@ -291,7 +291,7 @@ def _nodes(run: Record, of: str) -> Element | None:
         name = f"node {number}" + (f" ({', '.join(roles)})" if roles else "")
         counts = ("total_step", "env_step", *_SENT, *_RECEIVED)
         rows.append(
-            (name, *(_spelled(last.get(count)) for count in counts), f"{last.get('state')}")
+            (name, *(_formatted(last.get(count)) for count in counts), f"{last.get('state')}")
         )
         for title, counted in (
             ("Messages sent a second", _SENT),
@@ -352,13 +352,13 @@ def _settings_of(run: Record) -> dict[str, str]:
     for section in ("options", "config", "versions"):
         named = run.result.description.get(section) or {}
         version = " version" if section == "versions" else ""
-        shown |= {f"{name}{version}": _spelled(value) for name, value in named.items()}
+        shown |= {f"{name}{version}": _formatted(value) for name, value in named.items()}
     return shown
 
 
-def _spelled(value: object) -> str:
+def _formatted(value: object) -> str:
     if isinstance(value, list):
-        return ", ".join(map(_spelled, value))
+        return ", ".join(map(_formatted, value))
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -19,10 +19,10 @@ from ding_lite.io.files import replacing
 from ding_lite.io.importing import look_here
 from ding_lite.log import configure
 from ding_lite.middleware.report.jsonl import file_path
-from ding_lite.middleware.report.log import spell
+from ding_lite.middleware.report.log import as_text
 from ding_lite.recipes.runs.loading import load_policy
 from ding_lite.recipes.runs.results import Result, find_results
-from ding_lite.recipes.runs.video import play_and_film
+from ding_lite.recipes.runs.video import play_and_record
 
 _REFRESH = 5
 """Seconds between two reloads of a live page."""
@@ -43,8 +43,8 @@ def report_runs(options: argparse.Namespace) -> int:
         )
     path = file_path(options.out)
     results = find_results(options.runs)
-    films = {} if options.no_video else _films(results, trust=options.trust)
-    content = page(results, films)
+    videos = {} if options.no_video else _videos(results, trust=options.trust)
+    content = page(results, videos)
     try:
         with replacing(path) as unfinished:
             unfinished.write_bytes(content)
@@ -68,25 +68,24 @@ def _serve(patterns: Sequence[str], port: int) -> None:
         server.serve_forever()
 
 
-def _films(results: Sequence[Result], *, trust: bool) -> dict[str, Element | str]:
+def _videos(results: Sequence[Result], *, trust: bool) -> dict[str, Element | str]:
     """Return a video of the best policy of each group of runs, or the reason why there is none."""
     look_here()
     best = [group.best for group in grouped(results)[:_MOST_FILMS]]
-    return {str(run.directory): _film(run, trust=trust) for run in best}
+    return {str(run.directory): _video(run, trust=trust) for run in best}
 
 
-def _film(run: Record, *, trust: bool) -> Element | str:
+def _video(run: Record, *, trust: bool) -> Element | str:
     try:
         policy = load_policy(run.directory, trust=trust)
         with tempfile.TemporaryDirectory() as folder:
-            films = play_and_film(policy, Path(folder), seconds=_SECONDS, max_steps=_STEPS)
-            [(episode, path)] = films
+            videos = play_and_record(policy, Path(folder), seconds=_SECONDS, max_steps=_STEPS)
+            [(episode, path)] = videos
             kind, data = path.suffix[1:], b64encode(path.read_bytes()).decode()
     except DingLiteError as error:
         return f"There is no video: {error}"
-    caption = (
-        f"The policy plays an episode: return {spell(episode.ret)} in {episode.length} env steps"
-    )
+    reached = f"return {as_text(episode.ret)} in {episode.length} env steps"
+    caption = f"The policy plays an episode: {reached}"
     if kind == "gif":
         player = tag("img", src=f"data:image/gif;base64,{data}", alt=caption)
     else:

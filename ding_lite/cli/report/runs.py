@@ -14,7 +14,7 @@ from ding_lite.cli.report.records import Record
 from ding_lite.cli.tables import print_table
 from ding_lite.errors import ConfigError
 from ding_lite.log import configure
-from ding_lite.middleware.report.log import spell
+from ding_lite.middleware.report.log import as_text
 from ding_lite.recipes.runs.results import read_result, runs_in
 from ding_lite.rl.envs.naming import short_name
 
@@ -32,7 +32,7 @@ def list_runs(folder: str, *, sort: str, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"runs": rows}, indent=1))
     elif rows:
-        print_table(SORTED_BY, [[_spelled(*cell) for cell in row.items()] for row in rows])
+        print_table(SORTED_BY, [[_formatted(*cell) for cell in row.items()] for row in rows])
     else:
         raise ConfigError(f"There is no run in {folder}. `ding-lite train` makes one.")
     return DONE
@@ -63,9 +63,9 @@ def _rank(value: str | float | None) -> tuple[bool, bool, Any]:
     return value is None, True, value
 
 
-def _spelled(name: str, value: Any) -> str:  # noqa: ANN401 - a cell
+def _formatted(name: str, value: Any) -> str:  # noqa: ANN401 - a cell
     if value is None:
         return ""
     if name == "time":
         return f"{value:,.1f} s"
-    return spell(value) if isinstance(value, int | float) and name != "seed" else str(value)
+    return as_text(value) if isinstance(value, int | float) and name != "seed" else str(value)

@@ -174,11 +174,11 @@ def can_stack(form: Hashable, *tries: tuple[nn.Module, Shapes]) -> bool:
         *tries: The modules, each with the shape of each input without the axis of the batch, and
             its dtype.
     """
-    return all(_passes(_Try(form, shapes, ref(module))) for module, shapes in tries)
+    return all(_passes(_Trial(form, shapes, ref(module))) for module, shapes in tries)
 
 
 @dataclass(frozen=True)
-class _Try:
+class _Trial:
     """A trial of a module under `vmap`; trials of modules of one form are equal."""
 
     form: Hashable
@@ -187,7 +187,7 @@ class _Try:
 
 
 @lru_cache(maxsize=64)
-def _passes(one: _Try) -> bool:
+def _passes(one: _Trial) -> bool:
     module = one.module()
     return module is not None and _is_stackable(module, one.shapes)
 

@@ -43,14 +43,14 @@ class _CountCollected:
         self._router = router
         self._collectors = collectors
         self._topics = router.subscribe(COLLECTED, ENV_STEP)
-        self._ledgers: dict[int, _Ledger] = {}
-        self._before = _Ledger()
+        self._ledgers: dict[int, _Totals] = {}
+        self._before = _Totals()
 
     def __call__(self, ctx: Context) -> None:
         world = self._router.world
         for node, values in self._topics.of_nodes.items():
             if node in self._ledgers or matches(world[node], self._collectors):
-                self._ledgers.setdefault(node, _Ledger()).note(values)
+                self._ledgers.setdefault(node, _Totals()).note(values)
         if not self._ledgers:
             return
 
@@ -72,10 +72,10 @@ class _CountCollected:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._before = _Ledger(state["env_step"], state["episodes"])
+        self._before = _Totals(state["env_step"], state["episodes"])
 
 
-class _Ledger:
+class _Totals:
     """The env steps and episodes of one collector, in all its incarnations."""
 
     def __init__(self, env_step: int = 0, episodes: int = 0) -> None:

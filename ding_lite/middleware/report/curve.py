@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.middleware.checks import number
-from ding_lite.middleware.report.log import spell
+from ding_lite.middleware.report.log import as_text
 from ding_lite.middleware.report.reporter import ending
 from ding_lite.middleware.report.style import (
     BLUE,
@@ -22,10 +22,10 @@ from ding_lite.middleware.report.style import (
     add_titles,
     begin_picture,
     draw_target,
-    dress,
-    dress_small,
     picture_path,
     save_picture,
+    style_axes,
+    style_small_axes,
 )
 from ding_lite.middleware.report.throughput import STAGE_SECONDS
 from ding_lite.runtime.context import Context
@@ -154,7 +154,7 @@ class Curve:
         with ending("curve", (error,)):
             self._draw()
 
-    def tell_stage(self, name: str, seconds: float) -> None:
+    def add_stage(self, name: str, seconds: float) -> None:
         """Draw again with the share of a stage after the run."""
         self._seconds[name] = seconds
         self._draw()
@@ -168,7 +168,7 @@ class Curve:
 
     def _draw(self) -> None:
         if any(len(self._series[name]) for name in _RETURNS):
-            below = [_sum_up(self._series, self._target), _spell_stages(self._seconds)]
+            below = [_sum_up(self._series, self._target), _format_stages(self._seconds)]
             text = "; ".join(filter(None, below))
             _draw_curve(self._path, self._series, self._target, title=self._title, text=text)
         self._drawn_at = self._clock.now()
@@ -181,9 +181,9 @@ def _draw_curve(
     figure, axes, few = begin_picture(num_below=len(below))
     for small, (label, one) in zip(few, below.items(), strict=True):
         small.plot(*one.means(at_most=_FEW), color=BLUE, linewidth=1.2)
-        dress_small(small, title=label)
+        style_small_axes(small, title=label)
     _draw_series(axes, series)
-    dress(axes, y_label="return of an episode")
+    style_axes(axes, y_label="return of an episode")
     if target is not None:
         draw_target(axes, target)
     add_titles(figure, title, text)
@@ -221,11 +221,11 @@ def _sum_up(series: Mapping[str, _Series], target: float | None) -> str:
     if not len(y):
         return ""
     what = "evaluation" if name == "eval_return" else "mean return"
-    text = f"last {what} {spell(float(y[-1]))} after {int(x[-1]):,} env steps"
+    text = f"last {what} {as_text(float(y[-1]))} after {int(x[-1]):,} env steps"
     return f"target reached: {text}" if target is not None and y[-1] >= target else text
 
 
-def _spell_stages(seconds: Mapping[str, float]) -> str:
+def _format_stages(seconds: Mapping[str, float]) -> str:
     total = sum(seconds.values())
     largest = sorted(seconds, key=lambda name: -seconds[name])
     shown = {*largest[:_STAGES_SHOWN], *(n for n in largest if _is_of_evaluations(n))}

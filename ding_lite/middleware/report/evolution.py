@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ding_lite.evolution.population import Life
-from ding_lite.middleware.report.log import spell
+from ding_lite.middleware.report.log import as_text
 from ding_lite.middleware.report.style import (
     BLUE,
     COLORS,
@@ -19,8 +19,8 @@ from ding_lite.middleware.report.style import (
     add_titles,
     begin_picture,
     draw_target,
-    dress,
     save_picture,
+    style_axes,
 )
 
 if TYPE_CHECKING:
@@ -71,12 +71,12 @@ def _draw_fitness(lives: Sequence[Life], path: Path, *, title: str, target: floa
     means = [sum(values) / len(values) for values in worth]
     axes.plot(x, means, color=BLUE, linewidth=2.0, label="mean", zorder=3)
     axes.plot(x, [max(values) for values in worth], color=ORANGE, linewidth=2.0, label="best")
-    dress(axes, y_label="fitness: mean return of an evaluation")
+    style_axes(axes, y_label="fitness: mean return of an evaluation")
     _count_generations(axes, x)
     if target is not None:
         draw_target(axes, target)
     best = max(max(values) for values in worth)
-    add_titles(figure, title, f"best {spell(best)} in {len(x)} generations")
+    add_titles(figure, title, f"best {as_text(best)} in {len(x)} generations")
     add_legend(axes)
     save_picture(figure, path)
 
@@ -149,7 +149,7 @@ def _draw_family(lives: Sequence[Life], path: Path, *, title: str) -> None:
                 axes.plot([number - 1, number], [before, life.place], style, color=color, lw=1.2)
             size = 90 if life is best else 36
             axes.scatter([number], [life.place], s=size, color=color, zorder=3)
-    dress(axes, y_label="place in the population")
+    style_axes(axes, y_label="place in the population")
     _count_generations(axes, list(generations))
     axes.set_ylim(-0.5, max(life.place for life in lives) + 0.5)
     axes.invert_yaxis()

@@ -76,7 +76,7 @@ class _Log(RowFile):
         (then, before), counters = self._shown, self._counters
         self._shown = now, after = self._clock.now(), counters["env_step"]
         values = {**counters, **metrics}
-        cells = {k: spell(v) for k, v in values.items() if not k.startswith(_DETAILS)}
+        cells = {k: as_text(v) for k, v in values.items() if not k.startswith(_DETAILS)}
         if self._has_env_step:
             cells["steps/s"] = f"{(after - before) / max(now - then, 1e-9):,.0f}"
         else:  # other nodes make the env steps of this job, and this node has no count of them
@@ -110,7 +110,7 @@ def _heading(columns: Sequence[str]) -> list[str]:
     return ["  ".join(line) for line in zip(*cells, strict=True)]
 
 
-def spell(value: float) -> str:
+def as_text(value: float) -> str:
     """Format a number with few digits, such as 12,480, 0.0123 and 341.2."""
     if not math.isfinite(value):
         return str(value)

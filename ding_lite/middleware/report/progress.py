@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.middleware.checks import number
-from ding_lite.middleware.report.log import spell, terminal
+from ding_lite.middleware.report.log import as_text, terminal
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all
@@ -168,15 +168,15 @@ class _Progress:
             parts["env_step"] = part("", f"{self._env_step:,}", after=" env steps")
         else:
             parts["env_step"] = part("", f"{self._env_step:,}", after=f"/{self._max:,} env steps")
-        parts["rate"] = part("", _spell_rate(self._steps_per_second), "")
+        parts["rate"] = part("", _format_rate(self._steps_per_second), "")
         if "episodes" in values:
-            parts["episodes"] = part("episodes ", spell(values["episodes"]), "")
+            parts["episodes"] = part("episodes ", as_text(values["episodes"]), "")
         if "return" in values:
             parts["return"] = part("return ", f"{values['return']:,.1f}", "bold cyan")
         if "eval_return" in values:
             value, reached = values["eval_return"], ""
             if self._target is not None:
-                reached = f"/{spell(self._target)}"
+                reached = f"/{as_text(self._target)}"
             passed = self._target is not None and value >= self._target
             parts["eval"] = part(
                 "eval ", f"{value:,.1f}", "bold green" if passed else "bold yellow", reached
@@ -187,10 +187,10 @@ class _Progress:
             parts["epsilon"] = part("epsilon ", f"{values['epsilon']:.2f}", "")
         if "memory_mb" in values:
             parts["memory"] = part("", f"{values['memory_mb']:,.0f} MB", "")
-        parts["time"] = part("", _spell_seconds(elapsed), "")
+        parts["time"] = part("", _format_seconds(elapsed), "")
         if self._max is not None and self._steps_per_second > 0 and not self._ended:
             left = max(0, self._max - self._env_step) / self._steps_per_second
-            parts["time"].append(f", at most {_spell_seconds(left)} left", "dim")
+            parts["time"].append(f", at most {_format_seconds(left)} left", "dim")
         return parts
 
 
@@ -201,13 +201,13 @@ def _bar(share: float, width: int) -> Text:
     return Text.assemble(("━" * full, "green"), ("━" * (width - full), "bright_black"))
 
 
-def _spell_rate(per_second: float) -> str:
+def _format_rate(per_second: float) -> str:
     if per_second >= 10_000:
         return f"{per_second / 1000:.0f}k steps/s"
     return f"{per_second:,.0f} steps/s"
 
 
-def _spell_seconds(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ding_lite.errors import ConfigError
 from ding_lite.io.files import naming, replacing
 from ding_lite.middleware.report.jsonl import file_path
-from ding_lite.middleware.report.log import spell
+from ding_lite.middleware.report.log import as_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,8 +49,8 @@ def begin_picture(*, num_below: int = 0) -> tuple[Figure, Axes, list[Axes]]:
     return figure, figure.add_subplot(grid[0, :]), below
 
 
-def dress_small(axes: Axes, *, title: str) -> None:
-    dress(axes, y_label="")
+def style_small_axes(axes: Axes, *, title: str) -> None:
+    style_axes(axes, y_label="")
     axes.set_xlabel("")
     axes.tick_params(labelsize=8, pad=3)
     axes.locator_params(nbins=4)
@@ -59,14 +59,14 @@ def dress_small(axes: Axes, *, title: str) -> None:
     axes.set_title(title, fontsize=9.5, color=INK, loc="left", pad=5)
 
 
-def dress(axes: Axes, *, y_label: str) -> None:
+def style_axes(axes: Axes, *, y_label: str) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.set_xlabel("env steps", fontsize=11, color=INK, labelpad=6)
     axes.set_ylabel(y_label, fontsize=11, color=INK, labelpad=6)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 2.5, 5, 10], integer=True))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _spell_axis(value)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _spell_axis(value)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _format_axis(value)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _format_axis(value)))
     axes.tick_params(colors=GREY, labelcolor=INK, labelsize=10, length=0, pad=6)
     axes.grid(axis="y", color="#e4e7eb", linewidth=1.0)
     axes.set_axisbelow(True)
@@ -84,7 +84,7 @@ def draw_target(axes: Axes, target: float) -> None:
     axes.set_ylim(min(low, target - room), max(high, target + room))
     axes.axhline(target, color=GREEN, linewidth=1.4, linestyle=(0, (5, 3)), zorder=1)
     axes.annotate(
-        f"target {spell(target)}",
+        f"target {as_text(target)}",
         xy=(0.0, target),
         xycoords=("axes fraction", "data"),
         xytext=(6, 4),
@@ -125,7 +125,7 @@ def save_picture(figure: Figure, path: Path) -> None:
         figure.savefig(unfinished)
 
 
-def _spell_axis(value: float) -> str:
+def _format_axis(value: float) -> str:
     if abs(value) >= 1e6:
         return f"{value / 1e6:g}M"
     return f"{value / 1e3:g}k" if abs(value) >= 1e3 else f"{value:g}"

@@ -165,7 +165,7 @@ def _label(facts: dict[str, Any], differing: Sequence[str]) -> str:
     if not differing:
         return f"{facts['program']} on {short_name(str(facts.get('env')))}"
     words = [short_name(str(facts.get(name))) for name in differing if name in _PLAIN]
-    words += [f"{name} {_spell(facts.get(name))}" for name in differing if name not in _PLAIN][:3]
+    words += [f"{name} {_format(facts.get(name))}" for name in differing if name not in _PLAIN][:3]
     return ", ".join(words)
 
 
@@ -174,7 +174,7 @@ def _number(row: dict[str, Any], name: str, otherwise: str) -> float:
     return float(row[otherwise] if value is None else value)
 
 
-def _spell(value: object) -> str:
+def _format(value: object) -> str:
     return "-".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

@@ -249,7 +249,7 @@ class Run:
             curve = None if self.stages is None else self.stages.curve
             share = round(100 * seconds / (wall_s + seconds))
             if curve is not None and seconds >= _WORTH_DRAWING_S and share > 0:
-                curve.tell_stage("verdict", seconds)
+                curve.add_stage("verdict", seconds)
             result["eval_env_steps"] = eval_env_steps
             result["verdict_env_steps"] = env_steps
         if goal is None:

@@ -102,11 +102,11 @@ def record_video(
         ConfigError: The environment cannot be rendered as `rgb_array`.
         MissingExtraError: A package that rendering needs is not installed.
     """
-    filmed = play_and_film(policy, Path(directory), episodes=episodes, seed=seed)
-    return [path for _, path in filmed]
+    recorded = play_and_record(policy, Path(directory), episodes=episodes, seed=seed)
+    return [path for _, path in recorded]
 
 
-def play_and_film(
+def play_and_record(
     policy: Policy,
     directory: Path,
     *,
@@ -125,17 +125,21 @@ def play_and_film(
     ffmpeg = find_ffmpeg()
     deadline = SYSTEM_CLOCK.now() + seconds
 
-    def begin_film(fps: float) -> Film:
+    def open_writer(fps: float) -> VideoWriter:
         path = directory / f"episode-{len(paths) + 1:03d}.{'gif' if ffmpeg is None else 'mp4'}"
         paths.append(path)
-        return GifFilm(path, fps=fps) if ffmpeg is None else Mp4Film(path, fps=fps, ffmpeg=ffmpeg)
+        return (
+            GifWriter(path, fps=fps) if ffmpeg is None else Mp4Writer(path, fps=fps, ffmpeg=ffmpeg)
+        )
 
     for episode in play(
         policy,
         episodes=episodes,
         seed=seed,
         render_mode="rgb_array",
-        wrappers=[lambda env: Camera(env, begin_film, deadline=deadline, max_steps=max_steps)],
+        wrappers=[
+            lambda env: EpisodeRecorder(env, open_writer, deadline=deadline, max_steps=max_steps)
+        ],
     ):
         yield episode, paths[-1]
 
@@ -150,7 +154,7 @@ def check_render_mode(spec: EnvSpec, mode: str) -> None:
         )
 
 
-class Film(Protocol):
+class VideoWriter(Protocol):
     """A video to which frames are added."""
 
     def add(self, picture: NumpyArray) -> None:
@@ -163,54 +167,54 @@ class Film(Protocol):
         """Discard the video."""
 
 
-class Camera(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Films each episode of an environment; an episode that does not end has no video.
+class EpisodeRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Records each episode of an environment; an episode that does not end has no video.
 
-    `begin_film` is called with the frames per second at the first step of an episode. Episodes are
+    `open_writer` is called with the frames per second at the first step of an episode. Episodes are
     cut at `deadline`, in seconds of the system's clock, and after `max_steps`.
     """
 
     def __init__(
         self,
         env: Env,
-        begin_film: Callable[[float], Film],
+        open_writer: Callable[[float], VideoWriter],
         *,
         deadline: float = math.inf,
         max_steps: float = math.inf,
     ) -> None:
         super().__init__(env)
-        self._begin_film = begin_film
+        self._open_writer = open_writer
         self._deadline = deadline
         self._max_steps = max_steps
         self._steps = 0
         self._first: NumpyArray | None = None
-        self._film: Film | None = None
+        self._writer: VideoWriter | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:  # noqa: ANN401 - of the environment
         result = super().reset(seed=seed, options=options)
         self._steps = 0
-        if self._film is not None:
-            self._film.finish()
-            self._film = None
+        if self._writer is not None:
+            self._writer.finish()
+            self._writer = None
         self._first = self._picture()
         return result
 
     def step(self, action: Any) -> Any:  # noqa: ANN401 - of the environment
         result = super().step(action)
         self._steps += 1
-        if self._film is None:
-            self._film = self._begin_film(float(self.metadata.get("render_fps") or 30))
+        if self._writer is None:
+            self._writer = self._open_writer(float(self.metadata.get("render_fps") or 30))
             if self._first is not None:
-                self._film.add(self._first)
-        self._film.add(self._picture())
+                self._writer.add(self._first)
+        self._writer.add(self._picture())
         if self._steps >= self._max_steps or SYSTEM_CLOCK.now() > self._deadline:
             return *result[:3], True, result[4]
         return result
 
     def close(self) -> None:
-        if self._film is not None:
-            self._film.drop()
-            self._film = None
+        if self._writer is not None:
+            self._writer.drop()
+            self._writer = None
         super().close()
 
     def _picture(self) -> NumpyArray:
@@ -234,7 +238,7 @@ def find_ffmpeg() -> str | None:
     return None
 
 
-class Mp4Film:
+class Mp4Writer:
     """A .mp4 video, which ffmpeg writes while the episode is played."""
 
     def __init__(self, path: Path, *, fps: float, ffmpeg: str) -> None:
@@ -282,7 +286,7 @@ class Mp4Film:
             self._unfinished.unlink(missing_ok=True)
 
 
-class GifFilm:
+class GifWriter:
     """A .gif video, which is written at the end of the episode, with at most 25 frames a second."""
 
     def __init__(self, path: Path, *, fps: float) -> None:

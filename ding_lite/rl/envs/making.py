@@ -104,7 +104,7 @@ class EnvMaker:
                     f"which has been made already. Leave `env_args` out, or give a function that "
                     f"makes it: lambda num_envs: gymnasium.make_vec(..., num_envs=num_envs)."
                 )
-            return cls(_handing_over(env), dict(args), tuple(wrappers))
+            return cls(_once(env), dict(args), tuple(wrappers))
         if isinstance(env, gymnasium.Env) or not callable(env):
             raise ConfigError(
                 f"The environment is {kind_of(env)}; expected is its name (CartPole-v1, "
@@ -303,7 +303,7 @@ class EnvMaker:
             frame_stack=frame_stack,
             maker=None if maker.is_plain else maker,
         )
-        if self.native_kind() != "ours" and _tells_legal_actions(env, spec):
+        if self.native_kind() != "ours" and _gives_action_masks(env, spec):
             spec = replace(spec, has_action_mask=True)
         if frame_stack > 1 and spec.packing is not None:
             raise ConfigError(
@@ -345,7 +345,7 @@ def _check_sample(env_id: str, space: Space[Any]) -> None:
         )
 
 
-def _tells_legal_actions(env: Any, spec: EnvSpec) -> bool:  # noqa: ANN401
+def _gives_action_masks(env: Any, spec: EnvSpec) -> bool:  # noqa: ANN401
     try:
         if isinstance(env, VectorEnv):
             with raising_env_errors(spec.env_id, "reset"):
@@ -383,7 +383,7 @@ def _registered_spec(vector: VectorEnv[Any, Any, Any]) -> Registration | None:
     return spec if isinstance(spec, Registration) else None
 
 
-def _handing_over(vector: VectorEnv[Any, Any, Any]) -> Make:
+def _once(vector: VectorEnv[Any, Any, Any]) -> Make:
     left = [vector]
     spec = _registered_spec(vector)
     name = type(vector.unwrapped).__name__ if spec is None else spec.id

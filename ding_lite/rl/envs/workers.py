@@ -180,7 +180,7 @@ class WorkerSource:
     def _end(self, *, within: float) -> None:
         deadline = Deadline.after(within, self._clock)
         for worker in self._workers:
-            worker.ask_to_end()
+            worker.request_end()
         for worker in self._workers:
             worker.end(deadline)
         self._workers = []
@@ -238,7 +238,7 @@ class _Worker:
         try:
             self._pipe.send_bytes(message)
         except OSError:
-            raise self._death() from None
+            raise self._error_of_exit() from None
 
     def wait(self) -> bytes:
         """Wait for the answer.
@@ -260,7 +260,7 @@ class _Worker:
         try:
             answer: bytes = self._pipe.recv_bytes()
         except (EOFError, OSError):
-            raise self._death() from None
+            raise self._error_of_exit() from None
         if answer[:1] == _FAILED:
             what, _, shown = answer[1:].decode().partition("\n")
             raised = EnvError(what)
@@ -268,7 +268,7 @@ class _Worker:
             raise raised
         return answer[1:]
 
-    def ask_to_end(self) -> None:
+    def request_end(self) -> None:
         with suppress(OSError):  # it has ended already
             self._pipe.send_bytes(_CLOSE)
 
@@ -280,7 +280,7 @@ class _Worker:
         self._pipe.close()
         self._process.close()
 
-    def _death(self) -> DingLiteError:
+    def _error_of_exit(self) -> DingLiteError:
         self._process.join(_CLOSING_S)
         code = self._process.exitcode
         if code == _UNGUARDED:

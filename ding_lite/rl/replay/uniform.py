@@ -154,7 +154,7 @@ class ReplayBuffer:
         oldest = self._room().write(self._next, values, count)
         self._next += count
         if oldest > max(self._oldest, self._next - self.capacity):
-            self._say_frames_ran_out(self._next - oldest)
+            self._warn_frames_ran_out(self._next - oldest)
         self._oldest = max(self._oldest, oldest)
 
     def sample(self, batch_size: int) -> Transitions:
@@ -281,7 +281,7 @@ class ReplayBuffer:
     def _of_env(self) -> str:
         return "" if self.spec is None else f" for {self.spec.env_id}"
 
-    def _say_frames_ran_out(self, room: int) -> None:
+    def _warn_frames_ran_out(self, room: int) -> None:
         if self._has_said_so or room > 0.8 * self.capacity:
             return
         self._has_said_so = True

@@ -156,7 +156,7 @@ def test_a_metric_that_is_no_number_is_named() -> None:
     ],
 )
 def test_numbers_have_as_many_digits_as_one_reads(value: float, text: str) -> None:
-    assert report.spell(value) == text
+    assert report.as_text(value) == text
 
 
 def killed_after(

@@ -16,7 +16,14 @@ from PIL import Image
 from ding_lite.errors import ConfigError, MissingExtraError, pip_line
 from ding_lite.recipes import record_video
 from ding_lite.recipes.runs import video
-from ding_lite.recipes.runs.video import Camera, GifFilm, Mp4Film, find_ffmpeg, play, play_and_film
+from ding_lite.recipes.runs.video import (
+    EpisodeRecorder,
+    GifWriter,
+    Mp4Writer,
+    find_ffmpeg,
+    play,
+    play_and_record,
+)
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.catch import CATCH_ID
 from ding_lite.rl.envs.vector import make_envs
@@ -67,7 +74,7 @@ def test_a_policy_with_memory_is_watched() -> None:
 
 def test_each_episode_becomes_a_video(catcher: DQN, tmp_path: Path) -> None:
     directory = tmp_path / "new" / "videos"
-    recorded = list(play_and_film(catcher, directory, episodes=2, seed=1))
+    recorded = list(play_and_record(catcher, directory, episodes=2, seed=1))
     assert [path.name for _, path in recorded] == ["episode-001.gif", "episode-002.gif"]
     assert sorted(directory.iterdir()) == [path for _, path in recorded]  # no unfinished third
     assert [episode for episode, _ in recorded] == list(play(catcher, episodes=2, seed=1))
@@ -77,10 +84,10 @@ def test_each_episode_becomes_a_video(catcher: DQN, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("without_ffmpeg")
 def test_an_episode_is_cut_after_its_steps_or_seconds(catcher: DQN, tmp_path: Path) -> None:
-    films = list(play_and_film(catcher, tmp_path, episodes=2, seed=1, max_steps=3))
+    films = list(play_and_record(catcher, tmp_path, episodes=2, seed=1, max_steps=3))
     assert [episode.length for episode, _ in films] == [3, 3]
     assert all(1 < frames_of(path) <= 4 for _, path in films)
-    films = list(play_and_film(catcher, tmp_path, episodes=2, seed=1, seconds=0.0))
+    films = list(play_and_record(catcher, tmp_path, episodes=2, seed=1, seconds=0.0))
     assert [episode.length for episode, _ in films] == [1, 1]
 
 
@@ -93,7 +100,7 @@ def test_videos_are_recorded_in_one_call(catcher: DQN, tmp_path: Path) -> None:
 
 def test_a_gif_keeps_its_speed(tmp_path: Path) -> None:
     path = tmp_path / "a.gif"
-    film = GifFilm(path, fps=50.0)
+    film = GifWriter(path, fps=50.0)
     for picture in pictures(20):
         film.add(picture)
     assert not path.exists()
@@ -115,7 +122,7 @@ def fake_ffmpeg(folder: Path, body: str) -> str:
 def test_ffmpeg_gets_every_picture_whole(tmp_path: Path) -> None:
     ffmpeg = fake_ffmpeg(tmp_path, 'for last; do :; done; cat > "$last"; echo "$@" > "$last.said"')
     path = tmp_path / "a.mp4"
-    film = Mp4Film(path, fps=50.0, ffmpeg=ffmpeg)
+    film = Mp4Writer(path, fps=50.0, ffmpeg=ffmpeg)
     given = list(pictures(5))
     for picture in given:
         film.add(picture)
@@ -127,7 +134,7 @@ def test_ffmpeg_gets_every_picture_whole(tmp_path: Path) -> None:
 
 def test_an_error_of_ffmpeg_is_reported(tmp_path: Path) -> None:
     ffmpeg = fake_ffmpeg(tmp_path, 'echo "no such codec" >&2; exit 3')
-    film = Mp4Film(tmp_path / "a.mp4", fps=50.0, ffmpeg=ffmpeg)
+    film = Mp4Writer(tmp_path / "a.mp4", fps=50.0, ffmpeg=ffmpeg)
     for picture in pictures(200):  # more than a pipe holds
         film.add(picture)
     with pytest.raises(ConfigError, match=r"could not write .*a\.mp4: no such codec"):
@@ -138,8 +145,8 @@ def test_an_error_of_ffmpeg_is_reported(tmp_path: Path) -> None:
 def test_a_film_that_is_dropped_leaves_nothing(tmp_path: Path) -> None:
     ffmpeg = fake_ffmpeg(tmp_path, 'for last; do :; done; cat > "$last"')
     for film in (
-        Mp4Film(tmp_path / "a.mp4", fps=50.0, ffmpeg=ffmpeg),
-        GifFilm(tmp_path / "a.gif", fps=5),
+        Mp4Writer(tmp_path / "a.mp4", fps=50.0, ffmpeg=ffmpeg),
+        GifWriter(tmp_path / "a.gif", fps=5),
     ):
         film.add(next(pictures(1)))
         film.drop()
@@ -174,7 +181,7 @@ def test_an_environment_that_draws_nothing_is_named() -> None:
             return None
 
     with pytest.raises(ConfigError, match="drew None as `rgb_array`"):
-        Camera(Silent(), lambda fps: GifFilm(Path("x.gif"), fps=fps)).reset()
+        EpisodeRecorder(Silent(), lambda fps: GifWriter(Path("x.gif"), fps=fps)).reset()
 
 
 def test_an_environment_that_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
@@ -183,7 +190,7 @@ def test_an_environment_that_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
         with make_envs("ding_lite_tests/Blind-v0", 1) as envs:
             policy = DQN(envs.spec, DQNConfig(hidden=(8,)))
         with pytest.raises(ConfigError, match=r"cannot be drawn as `rgb_array`; it knows: nothing"):
-            next(play_and_film(policy, tmp_path))
+            next(play_and_record(policy, tmp_path))
     finally:
         del gymnasium.registry["ding_lite_tests/Blind-v0"]
 

@@ -29,7 +29,7 @@ _PARAMETERS = {kind.__name__: kind for kind in (Range, Choice)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Earlier:
+class SavedOptions:
     """The options and settings of a file or of an earlier run.
 
     Args:
@@ -101,12 +101,12 @@ class Earlier:
         return Search(**{name: _parameter(name, text) for name, text in self.searched.items()})
 
 
-def run_begun(directory: Path) -> Earlier:
+def run_begun(directory: Path) -> SavedOptions:
     """Read the description of a run; empty if there is no run."""
     return _of_run(directory, saved_description(directory) or {})
 
 
-def read_config(path: Path) -> Earlier:
+def read_config(path: Path) -> SavedOptions:
     """Read settings and options from a TOML file, or from the `config.json` of a run."""
     try:
         if path.suffix == ".json":
@@ -124,12 +124,12 @@ def read_config(path: Path) -> Earlier:
                 f"`{name}` in {path} is {value!r}; a {_OF_ENVS[name].__name__} was expected: "
                 f"env_args = {{length = 12}}, imports = ['tasks.py']."
             )
-    return Earlier(place=path, options=options, settings=values)
+    return SavedOptions(place=path, options=options, settings=values)
 
 
-def _of_run(place: Path, about: Mapping[str, Any]) -> Earlier:
+def _of_run(place: Path, about: Mapping[str, Any]) -> SavedOptions:
     options, settings = about.get("options") or {}, dict(about.get("config") or {})
-    return Earlier(
+    return SavedOptions(
         place=place,
         options=options,
         searched=settings.pop("search", None),
