@@ -116,7 +116,7 @@ class BoxStack(ReplayStack[BoxT]):
             actor=self._actor_on(self._weights, count),
             target_actor=self._actor_on(target, count),
             critics=self._critics_on(self._weights, count),
-            judges=self._critics_on(self._weights, count, first=form.num_followed),
+            followed=self._critics_on(self._weights, count, first=form.num_followed),
             target_critics=self._critics_on(self._target, count),
             of_members=Viewed(self._weights, lambda t: t[:count]),
             grads_of_members=Viewed(self._grads, lambda t: t[:count]),

@@ -195,7 +195,7 @@ class RolloutStack(Stack[AnyPolicy]):
         if requests[0].action is not None:
             action = places.rows([one.action for one in requests])
             outputs = self._kept[0][..., :-1].reshape(len(action), -1)
-            log_prob = members.distribution.judge(outputs, action).log_prob_B
+            log_prob = members.distribution.likelihood(outputs, action).log_prob_B
             log_prob = log_prob.reshape(both.shape[:-1])
         for place, each in zip(places.each, running, strict=True):
             value_B, log_prob_B = (

@@ -104,9 +104,11 @@ class StackedCritics:
             saved = self._modules.forward(obs, action_GBA)
         return saved[-1].detach().transpose(0, 1), saved
 
-    def judge(self, obs: Tensor, action_GBA: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward_action(
+        self, obs: Tensor, action_GBA: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         action_GBA = action_GBA.detach().requires_grad_()
-        q_GEB = self._modules.judge(obs, action_GBA)
+        q_GEB = self._modules.forward_inputs(obs, action_GBA)
         return q_GEB.detach().transpose(0, 1), (action_GBA, q_GEB)
 
     def backward(self, saved: Sequence[Tensor], grad_EGB: Tensor) -> None:

@@ -72,7 +72,7 @@ class StackedModule:
         graph = self._graph(inputs, is_learning=is_learning)
         return [graph(*inputs, *(self._leaves if is_learning else self._fixed))]
 
-    def judge(self, *inputs: Tensor) -> Tensor:
+    def forward_inputs(self, *inputs: Tensor) -> Tensor:
         """Compute the outputs; only gradients with respect to the inputs are recorded."""
         with torch.enable_grad():
             return self._graph(inputs, is_learning=False)(*inputs, *self._fixed)

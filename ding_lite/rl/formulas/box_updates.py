@@ -35,7 +35,7 @@ class Networks(Generic[ActorT]):
     target_actor: ActorT
     """The actor that chooses next actions; `actor` itself without a target actor."""
     critics: Critics
-    judges: Critics
+    followed: Critics
     """The critics with the values that the actor maximises."""
     target_critics: Critics
     of_members: Members
@@ -112,10 +112,10 @@ def improve_deterministic(
     Return `actor_loss`, [G].
     """
     action_GBA, saved = networks.actor.forward_saving(obs)
-    q, judged = networks.judges.judge(obs, action_GBA)
+    q, saved_q = networks.followed.forward_action(obs, action_GBA)
     q_EGB = computable(q)
     grad_EGB = rows.per_size(-namespace(q_EGB).ones_like(q_EGB))
-    grad_GBA = networks.judges.backward_action(judged, as_tensor(grad_EGB))
+    grad_GBA = networks.followed.backward_action(saved_q, as_tensor(grad_EGB))
     networks.actor.backward(saved, action_GBA, grad_GBA)
     return {"actor_loss": -rows.mean(q_EGB).sum(0)}
 
@@ -156,7 +156,7 @@ def improve_soft(
     Return `actor_loss`, `alpha` and `entropy`, [G] each.
     """
     drawn, saved = networks.actor.sample_saving(obs, noise_GBA)
-    q, judged = networks.judges.judge(obs, as_tensor(drawn.action_GBA))
+    q, saved_q = networks.followed.forward_action(obs, as_tensor(drawn.action_GBA))
     q_EGB = computable(q)
     xp = namespace(q_EGB)
     alpha_G1 = computable(temperature.log_alpha_G1.exp())
@@ -167,7 +167,7 @@ def improve_soft(
     each_GB = rows.per_size(xp.ones_like(lowest_GB))
     is_lowest_EGB = floats(q_EGB == lowest_GB)
     grad_EGB = is_lowest_EGB / is_lowest_EGB.sum(0) * -each_GB
-    grad_GBA = networks.judges.backward_action(judged, as_tensor(grad_EGB))
+    grad_GBA = networks.followed.backward_action(saved_q, as_tensor(grad_EGB))
     raw_grad = drawn.backward(grad_GBA, log_prob_grad=(alpha_G1 * each_GB)[..., None])
     networks.actor.backward(saved, raw_grad)
 

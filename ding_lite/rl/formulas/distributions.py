@@ -1,6 +1,6 @@
 """Action distributions of policies, with the gradients written out.
 
-`judge` and `backward`, which learning needs, compute on arrays or tensors, on the device of a
+`likelihood` and `backward`, which learning needs, compute on arrays or tensors, on the device of a
 network's outputs. Actions are drawn on the CPU, where environments need them.
 """
 
@@ -49,7 +49,7 @@ class Distribution(Protocol):
     def draw(self, outputs_ND: FloatArray, rng: np.random.Generator) -> Drawn:
         """Sample actions; return them and their log-probabilities."""
 
-    def judge(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
+    def likelihood(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
         """Return the log-probabilities of actions, and the entropies."""
 
     def backward(
@@ -83,7 +83,7 @@ class Categorical:
         log_prob_N: FloatArray = shifted_ND[np.arange(size), action_N] - np.log(total_N)
         return action_N, log_prob_N
 
-    def judge(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
+    def likelihood(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
         xp = namespace(outputs_BD)
         shifted_BD = outputs_BD - xp.amax(outputs_BD, axis=1, keepdims=True)
         weight_BD = xp.exp(shifted_BD)
@@ -123,9 +123,9 @@ class MultiCategorical:
         log_prob_N: FloatArray = np.sum([log_prob for _, log_prob in drawn], axis=0)
         return np.stack([action for action, _ in drawn], axis=1), log_prob_N
 
-    def judge(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
+    def likelihood(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
         each = [
-            part.judge(own, action[:, index])
+            part.likelihood(own, action[:, index])
             for index, (part, own) in enumerate(self._each(outputs_BD))
         ]
         log_prob_B = sum(one.log_prob_B for one in each)
@@ -161,7 +161,7 @@ class Bernoullis:
         log_prob_N: FloatArray = _flag_log_prob(outputs_ND, action_ND)
         return action_ND, log_prob_N
 
-    def judge(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
+    def likelihood(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
         prob_BD = _sigmoid(outputs_BD)
         # The entropy of a flag is log(1 + exp(z)) - z p.
         entropy_B = (_softplus(outputs_BD) - outputs_BD * prob_BD).sum(axis=1)
@@ -235,7 +235,7 @@ class Gaussian(BoxUnits):
         log_prob_N: FloatArray = self._log_density(noise_ND[None], log_std_1D)
         return action_ND.reshape(-1, *self.shape), log_prob_N
 
-    def judge(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
+    def likelihood(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
         xp, log_std_GD = namespace(outputs_BD), computable(self._log_std_GD)
         shape_GBD = (len(log_std_GD), -1, self.num_outputs)
         std_G1D = xp.exp(log_std_GD)[:, None]

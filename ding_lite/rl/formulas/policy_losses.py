@@ -140,7 +140,7 @@ def actor_critic_loss(
     Returns:
         `loss`, its parts and further metrics, [G] each, and the gradients of outputs and values.
     """
-    likely = distribution.judge(outputs_MD, steps.action)
+    likely = distribution.likelihood(outputs_MD, steps.action)
     policy = policy_loss(rows, settings, steps, rows.fold(likely.log_prob_B))
     error_GB = rows.fold(value_M - steps.target_B)
     value_loss_G = rows.mean(error_GB * error_GB)

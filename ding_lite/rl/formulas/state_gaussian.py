@@ -33,7 +33,7 @@ class StateGaussian(BoxUnits):
         action_NA = self.middle_D + self.unit_D * (mean_NA + np.exp(log_std_NA) * noise_NA)
         return action_NA.reshape(-1, *self.shape), self._log_density(noise_NA, log_std_NA)
 
-    def judge(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
+    def likelihood(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
         mean_BA, log_std_BA = self._parts(outputs_BD)
         std_BA = namespace(outputs_BD).exp(log_std_BA)
         noise_BA = (self.in_units(action) - mean_BA) / std_BA

@@ -34,7 +34,7 @@ class Critics(Protocol):
     def forward_saving(self, obs: Tensor, action_GBA: Tensor, /) -> tuple[Tensor, Any]:
         """Compute the values, and return the activations for `backward`."""
 
-    def judge(self, obs: Tensor, action_GBA: Tensor, /) -> tuple[Tensor, Any]:
+    def forward_action(self, obs: Tensor, action_GBA: Tensor, /) -> tuple[Tensor, Any]:
         """Compute the values, and return the activations for `backward_action`."""
         return self.forward_saving(obs, action_GBA)
 

@@ -116,7 +116,7 @@ class BoxNetworks(Networks[ActorT]):
             actor=learned,
             target_actor=self._actor_on(self.target, self._own_targets) if has_target else learned,
             critics=self._critics_on(self.weights, self._own),
-            judges=self._critics_on(self.weights, self._own, first=form.num_followed),
+            followed=self._critics_on(self.weights, self._own, first=form.num_followed),
             target_critics=self._critics_on(self.target, self._own_targets),
             of_members=one_member(self.weights),
             grads_of_members=one_member(self.grads),

@@ -230,7 +230,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             )
             log_prob_B = None
             if request.action is not None:
-                log_prob_B = self._distribution.judge(outputs_BD, request.action).log_prob_B
+                log_prob_B = self._distribution.likelihood(outputs_BD, request.action).log_prob_B
             return ForwardResult(value_B, log_prob_B, getattr(saved, "behind_TNS", None), kept)
         values = self._write_gradient(self._rows_of(request.steps), *request)
         if not self._stops(values):

@@ -95,7 +95,9 @@ class RecordedCritics:
             q_E1B = self._values(obs, action_1BA)
         return q_E1B.detach(), q_E1B
 
-    def judge(self, obs: Tensor, action_1BA: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward_action(
+        self, obs: Tensor, action_1BA: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         self._flat.train(False)
         with torch.enable_grad():
             action_1BA = action_1BA.detach().requires_grad_()

@@ -49,7 +49,7 @@ def test_a_product_is_that_of_torch_and_so_is_its_gradient(ours, plain):
     logits = rng.normal(scale=3.0, size=(7, ours.num_outputs)).astype(np.float32)
     action, drawn_log_prob = ours.draw(logits, rng)
     grad_B = rng.normal(size=7).astype(np.float32)
-    likely = ours.judge(logits, action)
+    likely = ours.likelihood(logits, action)
     grad = ours.backward(likely, grad_B, 0.3)
 
     theirs = torch.tensor(logits, requires_grad=True)
@@ -74,7 +74,7 @@ def test_a_product_draws_as_often_as_its_probabilities_say(ours, plain):
         is_same = (action == seen).all(axis=1)
         assert is_same.mean() == pytest.approx(np.exp(log_prob[is_same][0]), abs=0.015)
     likeliest = ours.best(logits[:1])
-    assert ours.judge(logits[:1], likeliest).log_prob_B[0] >= log_prob.max() - 1e-6
+    assert ours.likelihood(logits[:1], likeliest).log_prob_B[0] >= log_prob.max() - 1e-6
 
 
 def test_actions_that_are_not_legal_have_no_probability_entropy_or_gradient():
@@ -88,14 +88,14 @@ def test_actions_that_are_not_legal_have_no_probability_entropy_or_gradient():
     assert mask[np.arange(500), action].all()
     assert mask[np.arange(500), choice.best(masked)].all()
 
-    likely = choice.judge(masked, action)
+    likely = choice.likelihood(masked, action)
     grad = choice.backward(likely, np.ones(500, dtype=np.float32), 0.5)
     assert (grad[~mask] == 0.0).all()
     for row in range(20):  # as a choice among the legal ones alone
         legal = np.flatnonzero(mask[row])
         own = Categorical(len(legal))
         index = np.flatnonzero(legal == action[row])
-        alone = own.judge(logits[row : row + 1, legal], index)
+        alone = own.likelihood(logits[row : row + 1, legal], index)
         np.testing.assert_allclose(likely.log_prob_B[row], alone.log_prob_B[0], atol=1e-5)
         np.testing.assert_allclose(log_prob[row], alone.log_prob_B[0], atol=1e-5)
         np.testing.assert_allclose(likely.entropy_B[row], alone.entropy_B[0], atol=1e-5)
@@ -112,12 +112,12 @@ def test_a_spread_that_depends_on_the_observation_is_that_of_torch(entropy_grad)
     normal = StateGaussian(space)
     actions, log_prob = normal.draw(outputs[2:], rng)
     np.testing.assert_allclose(
-        normal.judge(outputs[2:], actions).log_prob_B, log_prob, rtol=1e-4, atol=1e-5
+        normal.likelihood(outputs[2:], actions).log_prob_B, log_prob, rtol=1e-4, atol=1e-5
     )
     actions = rng.normal(size=(5, 2)).astype(np.float32)
     actions[1, 1] = outputs[1, 1]  # 1e9 deviations away there is no gradient in float32
     pull = rng.normal(size=5).astype(np.float32)
-    likely = normal.judge(outputs, actions)
+    likely = normal.likelihood(outputs, actions)
     found = normal.backward(likely, pull, entropy_grad)
 
     given = torch.from_numpy(outputs).requires_grad_()

@@ -166,7 +166,7 @@ def own_log_prob(policy, rollout):
     spec = policy.spec
     flat = rollout.obs.reshape(-1, *spec.obs_shape)
     outputs = policy._net.act(flat)
-    likely = policy._distribution.judge(outputs, rollout.action.reshape(len(flat), -1)[:, 0])
+    likely = policy._distribution.likelihood(outputs, rollout.action.reshape(len(flat), -1)[:, 0])
     return likely.log_prob_B.reshape(rollout.reward.shape)
 
 

@@ -175,9 +175,9 @@ def test_gradients_are_those_of_autograd_and_of_the_weights_or_the_action_only()
     critics, first = RecordedCritics(flat, ARM), RecordedCritics(flat, ARM, first=1)
     obs, action, grad_EB = torch.randn(7, 3), torch.randn(1, 7, 2), torch.randn(2, 7)
     flat.grads.flat.fill_(9.0)
-    q_1B, judged = first.judge(obs, action)
+    q_1B, saved_q = first.forward_action(obs, action)
     assert q_1B.shape == (1, 1, 7)
-    found_1BA = first.backward_action(judged, grad_EB[:1, None])
+    found_1BA = first.backward_action(saved_q, grad_EB[:1, None])
     weight = modules[0].layer.weight[0]
     torch.testing.assert_close(found_1BA[0], grad_EB[0].unsqueeze(1) * weight[3:].detach())
     assert (flat.grads.flat == 9.0).all()
@@ -197,6 +197,6 @@ class Blind(Values):
 
 def test_a_critic_that_does_not_look_at_the_action_is_refused():
     critics = RecordedCritics(FlatModule(critics_of(lambda spec: Blind())), ARM, first=1)
-    _, saved = critics.judge(torch.randn(4, 3), torch.randn(1, 4, 2))
+    _, saved = critics.forward_action(torch.randn(4, 3), torch.randn(1, 4, 2))
     with pytest.raises(ConfigError, match="do not depend on the action"):
         critics.backward_action(saved, torch.ones(1, 1, 4))
