@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 from ding_lite.errors import ConfigError, did_you_mean
 
 _MOST_SHOWN = 200
+_IMPORTING: ContextVar[str | None] = ContextVar("ding_lite_importing", default=None)
+"""The file or module of the user that is being imported."""
 
 
 def is_file(place: str) -> bool:
@@ -52,7 +55,7 @@ def import_file(place: str) -> ModuleType:
             f"ends in .py. Rename it."
         )
     _look_in(path.resolve().parent)
-    module = importlib.import_module(path.stem)
+    module = _imported(path.stem, place)
     found = getattr(module, "__file__", None)
     if found is None or not path.samefile(found):
         raise ConfigError(
@@ -69,7 +72,7 @@ def import_module(place: str) -> ModuleType:
             f"its ending: path/to/file.py."
         )
     try:
-        return importlib.import_module(place)
+        return _imported(place, place)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{place}.".startswith(f"{error.name}."):
             raise
@@ -78,6 +81,26 @@ def import_module(place: str) -> ModuleType:
             f"There is no module `{error.name}` (looked for in {Path.cwd()}, and where Python "
             f"looks).{hint}"
         ) from error
+
+
+def _imported(name: str, place: str) -> ModuleType:
+    token = _IMPORTING.set(place)
+    try:
+        return importlib.import_module(name)
+    finally:
+        _IMPORTING.reset(token)
+
+
+def refuse_while_importing() -> None:
+    """Raise an error if a program of the user begins a run while this module imports it.
+
+    Without that, loading a policy would train again, and overwrite the run that it is loaded from.
+    """
+    if (place := _IMPORTING.get()) is not None:
+        raise ConfigError(
+            f"{place} was imported because a class or function of it is needed, and it begins a "
+            f'run when it is imported. Put that part below `if __name__ == "__main__":`.'
+        )
 
 
 def look_here() -> None:

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import EnvError, MiddlewareError
+from ding_lite.io.importing import refuse_while_importing
 from ding_lite.runtime.composition import Composition
 from ding_lite.runtime.concurrency import Executor
 from ding_lite.runtime.context import Context, ParallelContext, latch_of
@@ -189,6 +190,7 @@ class Task:
                 an exception group if several middleware of one async step have raised.
         """
         self._refuse_while_running("run")
+        refuse_while_importing()
         if max_step is not None:
             check_all(whole(0, max_step=max_step))
             max_step = int(max_step)

@@ -28,6 +28,7 @@ from types import FunctionType
 from typing import Any, TypeAlias, TypeVar
 
 from ding_lite.errors import ConfigError
+from ding_lite.io.importing import refuse_while_importing
 from ding_lite.io.memory import check_fits
 from ding_lite.log import named_in_logs
 from ding_lite.parallel.launch.environment.base import Placement
@@ -221,6 +222,7 @@ def _runner(start: Start) -> Runner[Any]:
     def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
         _refuse_nesting()
         _refuse_asynchronous(main)
+        refuse_while_importing()
         return start(main, args, kwargs)
 
     return run

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite import middleware as mw
+from ding_lite.io.importing import refuse_while_importing
 from ding_lite.recipes.plan import RunPlan
 from ding_lite.recipes.runs.directory import make_next
 from ding_lite.recipes.runs.run import Run
@@ -18,6 +19,7 @@ from ding_lite.runtime.task import Task
 @contextmanager
 def run_of(plan: RunPlan, name: str, described: Mapping[str, Any]) -> Iterator[Run]:
     """Open the directory of a plan's run: the chosen one, or the next number under its name."""
+    refuse_while_importing()
     options = plan.options
     if options.out is None:
         out = make_next(Path("runs", name, str(options.env)))

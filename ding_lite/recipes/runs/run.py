@@ -18,6 +18,7 @@ import numpy as np
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError, NodeFailed
 from ding_lite.io.files import naming
+from ding_lite.io.importing import refuse_while_importing
 from ding_lite.io.signature import sign
 from ding_lite.middleware.checkpoints.resume import resume
 from ding_lite.recipes.options import Options
@@ -77,6 +78,7 @@ class Run:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.example = example
+        refuse_while_importing()
         self.options = options
         self.quiet = quiet or options.quiet
         parent = Path("runs") / example

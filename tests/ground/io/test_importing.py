@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ding_lite.errors import ConfigError
-from ding_lite.io.importing import import_place, look_here
+from ding_lite.io.importing import find_member, import_place, look_here
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +53,20 @@ def test_an_import_that_fails_within_a_module_is_no_slip():
     Path("imported_broken.py").write_text("import no_such_neighbour\n")
     with pytest.raises(ModuleNotFoundError, match="no_such_neighbour"):
         import_place("imported_broken.py")
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        "from ding_lite import Task\nTask().run(max_step=1)",
+        "import ding_lite\nding_lite.train('dqn', 'CartPole-v1', max_env_steps=8, quiet=True)",
+        "from ding_lite import Parallel\nParallel.runner(1)(print)",
+    ],
+)
+def test_a_program_that_begins_a_run_when_it_is_imported_is_refused(begin):
+    Path("imported_run.py").write_text(f"def network(spec): ...\n{begin}\n")
+    with pytest.raises(ConfigError, match=r"imported_run\.py was imported .* if __name__ =="):
+        find_member("imported_run.py", "network")
+    assert [each.name for each in Path().iterdir() if each.name != "__pycache__"] == [
+        "imported_run.py"
+    ]
