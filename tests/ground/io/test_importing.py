@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import ding_lite.recipes  # noqa: F401 - before `sys.modules` is replaced
+from ding_lite import Parallel  # noqa: F401
 from ding_lite.errors import ConfigError
 from ding_lite.io.importing import find_member, import_place, look_here
 
@@ -65,7 +67,7 @@ def test_an_import_that_fails_within_a_module_is_no_slip():
 )
 def test_a_program_that_begins_a_run_when_it_is_imported_is_refused(begin):
     Path("imported_run.py").write_text(f"def network(spec): ...\n{begin}\n")
-    with pytest.raises(ConfigError, match=r"imported_run\.py was imported .* if __name__ =="):
+    with pytest.raises(ConfigError, match=r"imported_run\.py was imported .*if __name__ =="):
         find_member("imported_run.py", "network")
     assert [each.name for each in Path().iterdir() if each.name != "__pycache__"] == [
         "imported_run.py"
