@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ding_lite.cancellation import CancelScope, Wait
 from ding_lite.errors import MiddlewareError
+from ding_lite.interruption import is_of_a_signal
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware, name_of, named, refuse_second_yield, shape_of
 
@@ -240,6 +241,8 @@ class StepBarrier:
         self._done: SimpleQueue[tuple[int, Any, BaseException | None] | None] = SimpleQueue()
         self._cancels: list[Callable[[], None]] = []
         self._names: list[str] = []
+        self.ended: dict[int, MiddlewareOutcome] = {}
+        """The outcomes so far, by the order of the start."""
         self._is_failing = False
         self._is_over = False
 
@@ -262,8 +265,7 @@ class StepBarrier:
         Return one outcome for each, in the order of their start, and one more for each exception
         that the wakeup raised meanwhile.
         """
-        ended: dict[int, MiddlewareOutcome] = {}
-        extra: list[MiddlewareOutcome] = []
+        ended, extra = self.ended, list[MiddlewareOutcome]()
         notify = partial(self._done.put, None)
 
         try:
@@ -271,7 +273,7 @@ class StepBarrier:
                 while len(ended) < len(self._names):
                     if self._is_failing or wait.is_over:
                         self._cancel_all()
-                    item = self._next(ended)
+                    item = self._next()
                     if item is None:
                         error = self._answer(wakeup)
                         extra += [MiddlewareOutcome("event", None, error)] if error else []
@@ -286,17 +288,15 @@ class StepBarrier:
 
         return [ended[index] for index in range(len(self._names))] + extra
 
-    def _next(
-        self, ended: dict[int, MiddlewareOutcome]
-    ) -> tuple[int, Any, BaseException | None] | None:
+    def _next(self) -> tuple[int, Any, BaseException | None] | None:
         """Wait for the next result; log the running middleware if a failed step waits for long."""
         if not self._is_failing:
             return self._done.get()
         try:
             return self._done.get(timeout=WARN_AFTER_S)
         except Empty:
-            running = [f"`{n}`" for k, n in enumerate(self._names) if k not in ended]
-            failed = [o for o in ended.values() if isinstance(o.error, Exception)]
+            running = [f"`{n}`" for k, n in enumerate(self._names) if k not in self.ended]
+            failed = [o for o in self.ended.values() if isinstance(o.error, Exception)]
             what = f": `{failed[0].name}` raised {failed[0].error!r}" if failed else ""
             logger.warning(
                 "a step has failed%s; the error is raised once %s has ended, which still runs "
@@ -312,7 +312,9 @@ class StepBarrier:
             if wakeup is not None:
                 with self._executor.scope.entered():
                     wakeup.deliver()
-        except Exception as error:  # noqa: BLE001 - raised after the barrier
+        except (Exception, SystemExit) as error:
+            if not isinstance(error, Exception) and is_of_a_signal(error):
+                raise
             self._fail()
             return error
         return None

@@ -251,7 +251,14 @@ def pass_barrier(
 ) -> None:
     """Wait for a concurrent step, push its open generators, and raise its errors, if any."""
     errors = []
-    for outcome in barrier.wait(wakeup):
+    try:
+        outcomes = barrier.wait(wakeup)
+    except BaseException as interrupt:  # noqa: BLE001 - raised again by `unwind`
+        for outcome in barrier.ended.values():
+            _push(onion, outcome.opened)
+        onion.unwind(interrupt)
+        return
+    for outcome in outcomes:
         _push(onion, outcome.opened)
         if outcome.error is not None:
             error = refuse_silent_exit(outcome.error, f"Middleware `{outcome.name}`")

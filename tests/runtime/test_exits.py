@@ -108,6 +108,24 @@ def test_an_exit_with_another_code_is_not_replaced() -> None:
     assert caught.value.code == 3
 
 
+@pytest.mark.parametrize("async_mode", [False, True], ids=["in order", "async"])
+def test_an_exit_of_a_listener_with_another_code_closes_what_is_open(async_mode: bool) -> None:
+    closed: list[str] = []
+
+    async def around(ctx: Context) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            closed.append("around")
+
+    with Task(async_mode=async_mode) as task:
+        task.on("go", _function(3))
+        task.use(around).use(lambda ctx: task.emit("go", ctx))
+        with pytest.raises(SystemExit) as caught:
+            task.run(max_step=1)
+    assert (caught.value.code, closed) == (3, ["around"])
+
+
 def test_an_exit_of_the_program_itself_is_its_own_affair() -> None:
     def program() -> None:
         with Task() as task:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Self
 
 import pytest
@@ -117,11 +117,18 @@ def test_the_second_ctrl_c_also_ends_the_wait_at_the_barrier(clock: ManualClock)
         clock.advance(REPEAT_S)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    announced = threading.Event()
+    async def around(ctx: Context) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            closed.append("around")
+
+    announced, closed = threading.Event(), list[str]()
     task = Task(async_mode=True, clock=clock)
-    task.use(slow)
+    task.use(around).use(slow)
     with pytest.raises(KeyboardInterrupt):
         _run_and_tell(task, announced)
+    assert closed == ["around"]
     release.set()
     for thread in threading.enumerate():
         if thread.name.startswith("ding_lite"):
