@@ -6,6 +6,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from typing import Any, Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
@@ -27,6 +28,8 @@ from ding_lite.runtime.trace.diagram import Diagram, draw
 from ding_lite.settings import check_all, limit_torch_threads, whole
 
 logger = logging.getLogger(__name__)
+_RUNS_ON: ContextVar[Router | None] = ContextVar("ding_lite_runs_on", default=None)
+"""The router of the task that this thread, or middleware of it, runs."""
 
 
 class Task:
@@ -176,6 +179,10 @@ class Task:
         once. Ctrl-C ends the job on all nodes, SIGTERM this node alone. If an environment fails,
         or does not answer, while the run ends, the step is broken off.
 
+        The end of a run ends the current runs of all nodes. So a second run begins when all nodes
+        have ended the first: `World.current().group("node.*").barrier()` waits for that. A run
+        within a middleware of another task ends only itself.
+
         Args:
             max_step: The maximum number of steps of this run; reaching it sets `finish`. `None`: no
                 limit. A node that has joined an elastic job ends its own run only, as by Ctrl-C.
@@ -207,6 +214,8 @@ class Task:
 
         limit_torch_threads()
         self._running, self._is_broken_off = True, False
+        self._messages.ends_job = _RUNS_ON.get() is not self._router
+        token = _RUNS_ON.set(self._router)
         try:
             with interruptible(self._end_by, clock=self._clock) as interruption:
                 self._open()
@@ -225,6 +234,7 @@ class Task:
         else:
             self._close_run(None)
         finally:
+            _RUNS_ON.reset(token)
             self._running, self._ended = False, True
 
     def _run(self, max_step: int | None) -> None:

@@ -59,11 +59,16 @@ class Messages:
         self._shares: list[tuple[tuple[str, ...], tuple[str, ...] | None]] = []
         self._leave: Callable[[], None] | None = None
         self._failure: Exception | None = None
-        # Even if no node is connected: the event is kept for lost nodes that come back.
-        latch.listen(lambda: router.emit(FINISH), of_job=True)
+        self.ends_job = True
+        """Whether the end of the run ends the job; not so for a run within that of another task."""
+        latch.listen(self._end_job, of_job=True)
         latch.listen(self._announce_end)
         latch.step.listen(self._wake_waits)
         latch.may_leave = lambda: router.may_leave
+
+    def _end_job(self) -> None:
+        if self.ends_job:  # even if no node is connected: it is kept for lost nodes that come back
+            self.router.emit(FINISH)
 
     def subscribe(self) -> None:
         """Receive the messages of other nodes from now on."""

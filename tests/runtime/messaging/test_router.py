@@ -23,6 +23,7 @@ from ding_lite.errors import (
     PeerLost,
     RemoteError,
 )
+from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter, labels_of_environment
 from ding_lite.runtime.messaging.router import Router, current_router, use_router
 from ding_lite.runtime.messaging.streams import Item, ItemId
@@ -262,6 +263,25 @@ def test_ctx_values_go_to_the_nodes_that_the_patterns_match() -> None:
         [(0, {"a": 1}), (0, {"b": 2})],
         [(0, {"a": 1}), (0, {"b": 2})],
     ]
+
+
+@pytest.mark.parametrize("async_mode", [False, True], ids=["in order", "async"])
+def test_a_run_within_a_middleware_ends_only_itself(async_mode: bool) -> None:
+    routers = LocalRouter.group(2)
+    received = joined(routers)
+
+    def evaluate(ctx: Context) -> None:
+        if ctx.total_step == 3:
+            with Task() as inner:
+                inner.use(lambda ctx: ctx.update(finish=ctx.total_step == 1)).run()
+            events.append((inner.ctx.total_step, [*received[1].events]))
+
+    events: list[Any] = []
+    with use_router(routers[0]), Task(async_mode=async_mode) as task:
+        task.use(evaluate).run(max_step=6)
+    assert task.ctx.total_step == 5
+    assert events == [(1, [])]
+    assert [event for _, event, *_ in received[1].events] == ["finish"]
 
 
 def test_a_node_can_read_its_published_values_as_they_were_then() -> None:
