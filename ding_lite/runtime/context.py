@@ -81,6 +81,11 @@ class Latch:
         self.is_set = self._job_has_ended = False
 
     @property
+    def is_used(self) -> bool:
+        """Whether it is set, or a task has it."""
+        return self.is_set or bool(self._listeners)
+
+    @property
     def ends_waits(self) -> bool:
         """Whether all waits are over: the job ends, or the step has failed."""
         return self.is_set or self.step.is_cancelled

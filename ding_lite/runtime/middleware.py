@@ -11,7 +11,7 @@ import enum
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from typing import Any, NoReturn
 
 from ding_lite.errors import MiddlewareError, kind_of
@@ -76,8 +76,8 @@ def composed_of(fn: Any, parts: Sequence[Middleware]) -> None:
 
 
 def parts_of(fn: Any) -> tuple[Middleware, ...]:
-    parts: tuple[Middleware, ...] = getattr(fn, "_ding_lite_parts", ())
-    return parts
+    parts: object = getattr(fn, "_ding_lite_parts", ())
+    return parts if isinstance(parts, tuple) else ()  # a mock has any attribute
 
 
 def resources_of(fn: Any) -> list[AbstractContextManager[Any]]:
@@ -95,10 +95,11 @@ def _innermost(fn: Any) -> Any:
 
 
 def note_once(error: BaseException, where: str) -> None:
-    """Add a note on the origin of an exception, unless it has that note."""
-    if not getattr(error, "_ding_lite_noted", False):
-        error.add_note(where)
-        error._ding_lite_noted = True  # type: ignore[attr-defined]
+    """Add a note on the origin of an exception, unless it has that note or takes none."""
+    if getattr(error, "_ding_lite_noted", False) is not True:
+        with suppress(Exception):  # its class may refuse notes
+            error.add_note(where)
+            error._ding_lite_noted = True  # type: ignore[attr-defined]
 
 
 def refuse_silent_exit(error: BaseException, subject: str) -> BaseException:

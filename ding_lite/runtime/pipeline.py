@@ -220,7 +220,8 @@ class Pipeline:
         pass_barrier(barrier, self._onion, self._messages, self._when)
 
     def _name_of(self, fn: Middleware | None) -> str | None:
-        return None if fn is None else self._names[self.chain.index(fn)]
+        names = [name for own, name in zip(self.chain, self._names, strict=True) if own is fn]
+        return " or ".join(names) or None
 
     def _note(self, error: BaseException, name: str | None) -> BaseException:
         if name is None:

@@ -86,6 +86,9 @@ class Task:
 
         self._composition = Composition(self._labels)
         first = ctx if isinstance(ctx, Context) else Context(ctx or {})
+        if latch_of(first).is_used:  # that of another task, with a latch of its own
+            first = Context(first)
+            first.keep(*ctx.kept if isinstance(ctx, Context) else ())
         self._latch = latch_of(first)
         self._executors = [Executor(int(n_async_workers), self._latch.step)]
         self._messages = Messages(self._router, self._latch, lambda: self._pipeline.ctx, clock)

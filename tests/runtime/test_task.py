@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Self
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, strategies as st
@@ -120,6 +121,17 @@ class TestSteps:
         with pytest.raises(ConfigError, match=r"`max_step` is .* a whole number from 0 on"):
             Task().run(max_step=wrong)
 
+    def test_a_context_of_another_task_is_copied_with_what_it_keeps(self) -> None:
+        def count(ctx: Context) -> None:
+            ctx.count = ctx.get("count", 0) + 1
+            ctx.keep("count")
+
+        first = Task().use(count)
+        first.run(max_step=3)
+        second = Task(ctx=first.ctx).use(count)
+        second.run(max_step=3)
+        assert (first.ctx.count, second.ctx.count) == (3, 6)
+
     def test_a_run_that_could_never_end_is_refused(self) -> None:
         with pytest.raises(MiddlewareError, match=r"no middleware.*would never end"):
             Task().run()
@@ -162,6 +174,34 @@ class TestErrors:
             task.use(onion(log, "a")).use(_late).use(onion(log, "b")).run(max_step=3)
         assert caught.value.__notes__[0].startswith("in middleware `late` (2nd of 3), step 0")
         assert log == ["a", "b", "B"]
+
+    def test_the_note_on_a_function_that_is_there_twice_gives_both_places(self) -> None:
+        def bad(ctx: Context) -> None:
+            if ctx.setdefault("calls", 1) == 2:
+                raise ValueError("no")
+            ctx.calls = 2
+
+        with Task() as task, pytest.raises(ValueError, match="no") as caught:
+            task.use(bad).use(bad).run(max_step=1)
+        assert caught.value.__notes__[0].startswith("in middleware `bad or bad#2`, step 0")
+
+    @pytest.mark.parametrize("async_mode", [False, True])
+    def test_an_exception_that_refuses_notes_is_raised_as_it_is(self, async_mode: bool) -> None:
+        @dataclass(frozen=True)
+        class Full(Exception):
+            size: int
+
+        def fail(ctx: Context) -> None:
+            raise Full(3)
+
+        task = Task(async_mode=async_mode).use(fail)
+        with pytest.raises(Full):
+            task.run(max_step=1)
+
+    def test_a_mock_is_a_middleware(self) -> None:
+        fn = Mock(return_value=None)
+        Task().use(fn).run(max_step=2)
+        assert fn.call_count == 2
 
     def test_each_open_generator_may_handle_it_and_the_outer_ones_go_on(self) -> None:
         log: list[str] = []

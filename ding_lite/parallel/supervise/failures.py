@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ding_lite.clock import SYSTEM_CLOCK
@@ -47,7 +48,8 @@ class Failure:
         error = self.error
         if error is None:
             error = NodeFailed(f"{self.kind or 'Node'}: {self.what}", node_id=self.spec.node_id)
-        error.add_note(f"on node {self.spec.node_id}")
+        with suppress(Exception):  # its class may refuse notes
+            error.add_note(f"on node {self.spec.node_id}")
         return error
 
 
