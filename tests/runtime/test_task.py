@@ -187,15 +187,14 @@ class TestErrors:
 
     @pytest.mark.parametrize("async_mode", [False, True])
     def test_an_exception_that_refuses_notes_is_raised_as_it_is(self, async_mode: bool) -> None:
-        @dataclass(frozen=True)
-        class Full(Exception):
-            size: int
+        class WithNotes(Exception):
+            __notes__: Any = 3
 
         def fail(ctx: Context) -> None:
-            raise Full(3)
+            raise WithNotes
 
         task = Task(async_mode=async_mode).use(fail)
-        with pytest.raises(Full):
+        with pytest.raises(WithNotes):
             task.run(max_step=1)
 
     def test_a_mock_is_a_middleware(self) -> None:
