@@ -69,6 +69,10 @@ def test_a_preset_wins_over_defaults_and_yields_to_given_values() -> None:
     assert found.settings["capacity"] == 77
     assert (found.sources["lr"], found.sources["capacity"]) == ("preset", "given")
     assert found.sources["gamma"] == "default"
+    options = ("num_envs", "max_env_steps", "target")
+    assert [found.sources[name] for name in options] == ["default", "preset", "default"]
+    trial = plan(smoke=True, num_envs=4)
+    assert [trial.sources[name] for name in options] == ["given", "given", "default"]
     assert found.note is None
 
 
