@@ -92,8 +92,8 @@ eval_episodes, eval_return, eval_steps, fitness_mean)
         envs: Environments for evaluations only, as evaluations reset them. For a population, use
             fewer envs than episodes: fewer are then idle at the end, which also costs env steps.
         processes: The processes that evaluate the same population, each in envs with another seed.
-        every: Steps of the pipeline from one evaluation to the next. Fewer notices success sooner
-            and costs more. For a population, the same as in `evolve`, or a fraction of it.
+        every: Steps of the pipeline from one evaluation to the next. A lower number notices success
+            sooner and costs more. For a population, the same as in `evolve`, or a fraction of it.
         every_env_steps: Env steps of the ctx from one evaluation to the next, instead of `every`.
         stop_at: The mean return at which `ctx.finish` is set; never by default.
         episodes: Episodes of an evaluation, or of each agent, for each process; one for each env
