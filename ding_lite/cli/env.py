@@ -33,6 +33,8 @@ class Variable:
         value = self.value
         if isinstance(value, tuple):
             value = ",".join(map(str, value)) or None
+        if isinstance(value, bool):
+            value = int(value)  # as one writes it
         return self.name, "none" if value is None else str(value), self.source, self.meaning
 
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ding_lite.cli.exit_codes import DONE, INTERRUPTED
-from ding_lite.cli.options.run import sentences_of
+from ding_lite.cli.options.run import RunOptions, sentences_of
 from ding_lite.cli.tables import print_table
 from ding_lite.io.importing import look_here
 from ding_lite.log import configure
-from ding_lite.recipes.plan import Choices, RunPlan, make_plan
+from ding_lite.recipes.plan import OF_PRESETS, Choices, RunPlan, make_plan
 from ding_lite.recipes.training import run_plan
 
 
@@ -43,11 +43,23 @@ def carry_out(
 
 
 def show_settings(plan: RunPlan) -> None:
-    """Print all settings with their values, the sources of these, and their meanings."""
+    """Print all settings with their values, the sources of these, and their meanings.
+
+    The options that presets may contain are among them, named as on the command line.
+    """
     meanings = sentences_of(plan.recipe.policy_config) | sentences_of(plan.recipe.config)
     rows = [
         (name, _format(value), plan.sources[name], meanings[name])
         for name, value in plan.settings.items()
+    ]
+    rows += [
+        (
+            f"--{name.replace('_', '-')}",
+            _format(getattr(plan.options, name)),
+            plan.sources[name],
+            sentences_of(RunOptions)[name],
+        )
+        for name in OF_PRESETS
     ]
     print_table(
         ("setting", "value", "source", "meaning"),

@@ -56,7 +56,7 @@ def describe_policy(policy: Policy, directory: str, *, last: bool) -> str:
     meta = load_checkpoint(path, only=()).meta
     facts = [f"after {meta['env_step']:,} env steps"] if meta.get("env_step") else []
     if meta.get("eval_value") is not None:
-        facts.append(f"evaluation {as_text(meta['eval_value'])}")
+        facts.append(f"return {as_text(meta['eval_value'])} in its evaluation")
     origin = f"from {path}" + (f" ({', '.join(facts)})" if facts else "")
     return f"{type(policy).__name__} on {policy.spec.env_id}, {origin}"
 

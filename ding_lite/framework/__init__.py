@@ -1,4 +1,4 @@
-"""The doorway of seed-era programs: `from ding_lite.framework import Task, Parallel`."""
+"""Names under the import paths of DI-engine: `from ding_lite.framework import Task, Parallel`."""
 
 from ding_lite.parallel.launch.launch import Parallel
 from ding_lite.runtime.context import Context

@@ -1,4 +1,4 @@
-"""The doorway of seed-era programs: `from ding_lite.framework.wrapper import StepTimer`."""
+"""Names under the import paths of DI-engine: `ding_lite.framework.wrapper.StepTimer`."""
 
 from ding_lite.runtime.wrappers import StepTimer, Trace
 

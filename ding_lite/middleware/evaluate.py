@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,12 +15,15 @@ from ding_lite.evolution.population import Population
 from ding_lite.middleware.checks import Period, check_fits, check_has
 from ding_lite.middleware.population.accelerate import evaluate_together
 from ding_lite.middleware.population.evaluate import EvaluatePopulation
+from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.evaluation import Played, is_below, play
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all, positive
+
+logger = logging.getLogger(__name__)
 
 _SHORT = 1_000
 """Episodes up to this length, in env steps, are not cut, even if they exceed the share."""
@@ -92,8 +96,8 @@ eval_episodes, eval_return, eval_steps, fitness_mean)
         envs: Environments for evaluations only, as evaluations reset them. For a population, use
             fewer envs than episodes: fewer are then idle at the end, which also costs env steps.
         processes: The processes that evaluate the same population, each in envs with another seed.
-        every: Steps of the pipeline from one evaluation to the next. Fewer notices success sooner
-            and costs more. For a population, the same as in `evolve`, or a fraction of it.
+        every: Steps of the pipeline from one evaluation to the next. A lower number notices success
+            sooner and costs more. For a population, the same as in `evolve`, or a fraction of it.
         every_env_steps: Env steps of the ctx from one evaluation to the next, instead of `every`.
         stop_at: The mean return at which `ctx.finish` is set; never by default.
         episodes: Episodes of an evaluation, or of each agent, for each process; one for each env
@@ -182,6 +186,9 @@ class Evaluate:
     """Whether a training episode has reached `_confirm_at` since the newest evaluation."""
     _final: tuple[int, float, int, int] | None = None
     """The env step, mean return, env steps and episodes of an evaluation that ended the run."""
+    _last_obs: NumpyArray | None = None
+    """The observations of the envs after the newest evaluation."""
+    _has_warned: bool = False
 
     def __call__(self, ctx: Context) -> None:
         self._of_training = ctx.metrics.get("episode_length", self._of_training)
@@ -189,6 +196,7 @@ class Evaluate:
         if not self._period.is_due(ctx):
             return
         if self._share is None:
+            self._check_own()
             value, episodes = self._play(self._episodes)
             if value >= self._confirm_at and self._confirm:
                 value, episodes = self._play(self._confirm)
@@ -197,13 +205,25 @@ class Evaluate:
             left = self._share * ctx.get("env_step", 0) - self._env_steps
             if not self._is_paid_for(left):
                 return
+            self._check_own()
             value, episodes, is_final = self._play_within(left, ctx)
+        self._last_obs = self._envs.obs
         metrics = {"return": value, "episodes": episodes, "env_steps": self._env_steps}
         ctx.metrics.update({f"eval_{name}": number for name, number in metrics.items()})
         if episodes >= self._envs.num_envs:
             ctx.eval_value = value
         if is_final:
             ctx.finish = True
+
+    def _check_own(self) -> None:
+        """Warn once if the envs were stepped since the newest evaluation, as by `collect`."""
+        if self._has_warned or self._last_obs is None or self._envs.obs is self._last_obs:
+            return
+        self._has_warned = True
+        logger.warning(
+            "the envs of `evaluate` are stepped by others too, such as `collect`; evaluations cut "
+            "their episodes: make envs for evaluations only"
+        )
 
     def final(self, env_step: int) -> Played | None:
         """Return the evaluation within a share that ended the run at this env step, else None."""
@@ -283,6 +303,7 @@ class Evaluate:
         self._of_training = state["of_training"]
         self._is_near = bool(state["is_near"])
         self._final = None if state["final"] is None else tuple(state["final"])
+        self._last_obs = None
 
 
 def stop_at(

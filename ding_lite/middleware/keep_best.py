@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Self, overload
 
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.population import Population
@@ -18,6 +19,8 @@ from ding_lite.rl.checkpoint.save_load import check_saveable, save_checkpoint
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
+
+logger = logging.getLogger(__name__)
 
 
 @overload
@@ -64,12 +67,27 @@ class _KeepBest:
         self._directory = directory
         self._best = -math.inf
         self._known = not_finite(policy.state_dict())
+        self._has_seen = self._is_too_early = False
 
-    def __call__(self, ctx: Context) -> None:
-        if "eval_value" not in ctx or not ctx.eval_value > self._best:
-            return
-        self._take(ctx)
-        self._best = float(ctx.eval_value)
+    def __enter__(self) -> Self:
+        return self
+
+    def __call__(self, ctx: Context) -> Iterator[None]:
+        if "eval_value" in ctx:
+            self._has_seen = True
+            if ctx.eval_value > self._best:
+                self._take(ctx)
+                self._best = float(ctx.eval_value)
+        yield
+        self._is_too_early |= not self._has_seen and "eval_value" in ctx
+
+    def __exit__(self, *_: object) -> None:
+        if not self._has_seen:  # a run may also be too short for an evaluation
+            logger.log(
+                logging.WARNING if self._is_too_early else logging.INFO,
+                "`keep_best` has saved nothing, as it has seen no `eval_value`: place it after "
+                "`evaluate`",
+            )
 
     def _take(self, ctx: Context) -> None:
         save_evaluated(self._policy, self._directory, ctx, known=self._known)
@@ -80,6 +98,7 @@ class _KeepBest:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._best = -math.inf if state["best"] is None else float(state["best"])
+        self._has_seen = state["best"] is not None
 
 
 class KeepBestAgent(_KeepBest):

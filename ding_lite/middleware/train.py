@@ -237,6 +237,11 @@ class TrainFromRollouts:
     def rollouts(self, ctx: Context) -> Sequence[Rollout]:
         """Return the rollouts of this step, with normalised rewards if that is set."""
         found: Sequence[Rollout] = () if ctx.get("warming_up") else ctx.get("trajectories") or ()
+        if not found and "transitions" in ctx and not ctx.get("warming_up"):
+            raise ConfigError(
+                f"{type(self.policy).__name__} learns from rollouts, and the ctx has `transitions` "
+                f"instead of `trajectories`. Collect with `collect(policy, envs, unroll=...)`."
+            )
         return found if self._norm is None else [self._norm(rollout) for rollout in found]
 
     def _train(self, ctx: Context) -> None:

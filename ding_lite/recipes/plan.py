@@ -33,6 +33,8 @@ from ding_lite.settings import as_config, check_all, default_values
 
 _OF_THE_USER = ("given", "file", "run")
 """Sources of `eval_every` that disable the default `eval_share`."""
+OF_PRESETS = ("num_envs", "max_env_steps", "target")
+"""Options that presets may contain."""
 _ELSEWHERE = {
     "learning_rate": "lr",
     "discount": "gamma",
@@ -98,8 +100,9 @@ class RunPlan:
     policy_config: Any
     config: TrainConfig
     sources: Mapping[str, str]
-    """The source of the value of each setting: `given`, `file`, `run`, `preset`, `space` (chosen
-    for the spaces of an environment without a preset) or `default`."""
+    """The source of the value of each setting, and of each option in `OF_PRESETS`: `given`, `file`,
+    `run`, `preset`, `space` (chosen for the spaces of an environment without a preset) or
+    `default`."""
     use: Sequence[Middleware]
     """The user's middleware, and those that report metrics to functions of the user."""
     has_preset: bool = True
@@ -176,7 +179,7 @@ class RunPlan:
         return (
             f"{self.kind} has no preset for {maker}; "
             + (f"sizes suit its spaces ({fitted}), and " if fitted else "")
-            + f"other settings have defaults{listed}"
+            + f"{'other' if fitted else 'all'} settings have their defaults{listed}"
         )
 
     @property
@@ -246,6 +249,11 @@ def make_plan(
     own = {n: one for n, one in choices.given.items() if n in (*PARTS, *NO_SETTINGS)}
     own["report"] = own["report"] or choices.begun.report
     made = settled(Options(**{"target": math.inf, **own, **options, "env": as_chosen(maker)}))
+    layers |= {"given": choices.given, "run": {**begun_with, **choices.begun.options}}
+    for key in OF_PRESETS:
+        changed = chosen[key] not in (None, getattr(made, key))  # for a trial or a vector
+        found = next((name for name, layer in layers.items() if key in layer), "default")
+        sources[key] = "given" if changed else found
     config = as_config(recipe.config, _only(values, recipe.config))
     steps = max(1, config.steps_per_update(made.num_envs))  # 0 if a later check refuses it
     every = max(1, config.log_every // steps)

@@ -45,7 +45,8 @@ class TrainConfig:
     long stays, which helps if a policy survives without earning more. Episodes of evaluations are
     never cut."""
     eval_every: int = 1_000
-    """Env steps from one evaluation to the next. Fewer notices success sooner and costs more."""
+    """Env steps from one evaluation to the next. A lower number notices success sooner and costs
+    more."""
     eval_episodes: int | None = None
     """Greedy episodes in an evaluation. More is less noisy and costs more."""
     target_margin: float = 0.0

@@ -113,7 +113,7 @@ PATHS = [
         (f"{start} <NUL>", "a path ")
         for start in ("watch", "watch run --record", "plot", "plot run --out", "keygen")
     ),
-    (f"{TRAIN} --out run", "run holds another run already"),
+    (f"{TRAIN} --out run", "run holds another run already. Go on with it (`--resume`, in Python"),
 ]
 
 BROKEN_RUNS = [

@@ -33,6 +33,7 @@ def test_the_plain_table_has_every_variable_once(typed: Typed, tmp_path: Path) -
     ]
     assert rows["DING_LITE_ROLES"][:2] == ["none", "default"]
     assert rows["DING_LITE_TORCH_THREADS"][:2] == ["1", "default"]
+    assert rows["DING_LITE_ELASTIC"][:2] == ["0", "default"]
     assert {row[1] for name, row in rows.items() if name != "DING_LITE_LABELS"} == {"default"}
 
 

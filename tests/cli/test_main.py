@@ -59,7 +59,8 @@ def test_the_page_has_all_options_with_their_help() -> None:
     for parser in parsers():
         for action in options_of(parser):
             names = [*action.option_strings, action.metavar if action.nargs != 0 else None]
-            expected.append(f"| `{' '.join(str(n) for n in names if n)}` | {action.help} |")
+            text = (action.help or "").replace("|", "\\|")  # else it would end a cell of the table
+            expected.append(f"| `{' '.join(str(n) for n in names if n)}` | {text} |")
     assert shown == expected
     for parser in parsers()[1:]:
         assert f"\n## {parser.prog}\n\n{parser.description}\n" in "\n".join(lines)

@@ -122,6 +122,9 @@ def test_all_settings_are_shown_with_where_they_come_from(capsys) -> None:
     assert rows["max_grad_norm"][:2] == ["none", "default"]
     assert rows["frame_stack"][2].startswith("Number of the newest observations that are stacked")
     assert rows["capacity"][2].startswith("Maximum number of transitions in the replay.")
+    assert rows["--max-env-steps"] == ["50000", "preset", "Maximum number of env steps."]
+    assert rows["--num-envs"][:2] == ["8", "default"]
+    assert rows["--target"][:2] == ["475.0", "default"]
     assert "seed" not in rows
     assert not Path("runs").exists()
 

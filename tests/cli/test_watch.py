@@ -66,9 +66,9 @@ def test_the_best_policy_plays_unless_the_last_one_is_asked_for(capsys) -> None:
     for words in ([], ["--last"]):
         assert main(["watch", "here", "--episodes", "2", *words]) == 0
         first, _, *played[len(words)] = capsys.readouterr().out.splitlines()
-        output = "here/checkpoint (after 9,000 env steps, evaluation 12.5)"
+        output = "here/checkpoint (after 9,000 env steps, return 12.5 in its evaluation)"
         if not words:
-            output = "here/best (after 8,000 env steps, evaluation 461)"
+            output = "here/best (after 8,000 env steps, return 461 in its evaluation)"
         assert first == f"DQN on CartPole-v1, from {output}"
     assert played[0] != played[1]
 

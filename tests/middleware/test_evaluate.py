@@ -54,6 +54,18 @@ def test_evaluations_come_every_so_many_steps_and_not_before_anything_is_learned
     assert evaluated == [3, 7, 11]
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_envs_that_a_collector_uses_too_are_warned_of_once(
+    policy, envs, eval_envs, caplog, shared
+) -> None:
+    with Task() as task:
+        task.use(mw.collect(policy, envs, steps=4))
+        task.use(mw.evaluate(policy, envs if shared else eval_envs, every=2))
+        task.run(max_step=8)
+    warnings = [r for r in caplog.records if "make envs for evaluations only" in r.getMessage()]
+    assert len(warnings) == shared
+
+
 def test_a_good_policy_ends_the_run(balancer: Balancer, eval_envs: Envs) -> None:
     with Task() as task:
         task.use(mw.evaluate(balancer, eval_envs, every=2, stop_at=475.0))

@@ -71,6 +71,17 @@ def test_without_an_evaluation_nothing_is_kept(policy: DQN, tmp_path: Path) -> N
     assert kept(policy, tmp_path / "best") == 2.0
 
 
+@pytest.mark.parametrize("values", [[5.0, 9.0], [None, None]])
+def test_it_says_when_it_has_seen_no_evaluation(policy, tmp_path, caplog, values) -> None:
+    with caplog.at_level("INFO", logger="ding_lite"), Task() as task:
+        task.use(mw.keep_best(policy, tmp_path / "best"))
+        task.use(learn(policy, values))
+        task.run(max_step=2)
+    [record] = [r for r in caplog.records if "keep_best" in r.getMessage()]
+    assert "place it after `evaluate`" in record.getMessage()
+    assert record.levelname == ("INFO" if values[0] is None else "WARNING")
+
+
 def test_a_resumed_run_remembers_the_best_evaluation(policy: DQN, tmp_path: Path) -> None:
     best = tmp_path / "best"
     state = run(policy, best, [5.0, 9.0])

@@ -16,6 +16,7 @@ from ding_lite.rl.batch import Transitions
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.formulas.returns import NStep
+from ding_lite.rl.policies.a2c import A2C
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.replay.prioritized import PrioritizedReplay
 from ding_lite.rl.replay.uniform import ReplayBuffer
@@ -73,6 +74,15 @@ def test_without_a_replay_an_empty_step_teaches_nothing(envs: Envs) -> None:
         task.use(mw.train(policy))
         task.run(max_step=3)  # the first two steps complete no transition of three
     assert task.ctx.train_iter == 1
+
+
+def test_a_policy_that_learns_from_rollouts_refuses_transitions(envs: Envs) -> None:
+    policy = A2C(envs.spec)
+    with Task() as task:
+        task.use(mw.collect(policy, envs, steps=8))
+        task.use(mw.train(policy))
+        with pytest.raises(ConfigError, match=r"A2C learns from rollouts.*unroll=\.\.\."):
+            task.run(max_step=1)
 
 
 def test_counting_goes_on_from_the_ctx(policy: DQN, filled: ReplayBuffer) -> None:

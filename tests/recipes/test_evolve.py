@@ -26,7 +26,7 @@ from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.policies.ppo import PPO
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.runtime.context import Context
+from ding_lite.testing import run_step
 
 SEARCH = Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, 32), learn_every=integer(4, 16))
 SMALL: dict[str, Any] = {
@@ -242,7 +242,7 @@ def test_the_champion_is_the_agent_of_the_best_evaluation(tmp_path: Path) -> Non
     for value, place in ((10.0, 1), (50.0, 2), (30.0, 0)):
         for agent in population:
             agent.note_evaluation(value if agent.place == place else 0.0)
-        best_agent(Context(eval_value=value))
+        run_step(best_agent, eval_value=value)
     assert best_agent.agent.fitness == 50.0
     assert best_agent.agent.place == 2
     assert best_agent.agent is not population[2]
@@ -250,7 +250,7 @@ def test_the_champion_is_the_agent_of_the_best_evaluation(tmp_path: Path) -> Non
 
     twin.load_state_dict(best_agent.state_dict())
     assert twin.agent.fitness == 50.0
-    twin(Context(eval_value=40.0))
+    run_step(twin, eval_value=40.0)
     assert twin.agent.fitness == 50.0
 
 

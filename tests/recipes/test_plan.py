@@ -43,8 +43,8 @@ def test_an_environment_without_a_preset_has_the_defaults() -> None:
     assert set(found.sources.values()) == {"default"}
     assert found.note is not None
     assert found.note == (
-        "DQN has no preset for FrozenLake-v1; other settings have defaults, which `ding-lite train "
-        "dqn FrozenLake-v1 --settings` lists."
+        "DQN has no preset for FrozenLake-v1; all settings have their defaults, which `ding-lite "
+        "train dqn FrozenLake-v1 --settings` lists."
     )
 
 
@@ -58,7 +58,7 @@ def test_the_command_of_the_note_is_one_that_can_be_typed(tmp_path: Path) -> Non
     for env in (Screen, EnvMaker.of("noted.py:Screen", args={"max_episode_steps": 3})):
         note = make_plan("dqn", env, {}, Choices()).note or ""
         assert note.startswith("DQN has no preset for Screen; sizes suit its spaces (hidden)")
-        assert note.endswith("other settings have defaults.")
+        assert note.endswith("other settings have their defaults.")
 
 
 def test_a_preset_wins_over_defaults_and_yields_to_given_values() -> None:
@@ -69,6 +69,10 @@ def test_a_preset_wins_over_defaults_and_yields_to_given_values() -> None:
     assert found.settings["capacity"] == 77
     assert (found.sources["lr"], found.sources["capacity"]) == ("preset", "given")
     assert found.sources["gamma"] == "default"
+    options = ("num_envs", "max_env_steps", "target")
+    assert [found.sources[name] for name in options] == ["default", "preset", "default"]
+    trial = plan(smoke=True, num_envs=4)
+    assert [trial.sources[name] for name in options] == ["given", "given", "default"]
     assert found.note is None
 
 

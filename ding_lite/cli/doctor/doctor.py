@@ -328,7 +328,9 @@ class _Meeting:
             if answer["error"]:
                 yield Finding("fail", subject, answer["error"].splitlines()[0], advice)
             else:
-                found = f"two have met and heard of each other, in {answer['seconds']:.1f} s"
+                found = (
+                    f"two nodes have connected and exchanged messages, in {answer['seconds']:.1f} s"
+                )
                 yield Finding("ok", subject, found)
 
 

@@ -28,7 +28,7 @@ MOST_SECONDS = 1e9
 _MOST_SHOWN = 60
 _SEARCHED = (
     "expected is LOW:HIGH, both whole or both not, LOW:HIGH:log for all orders of magnitude, or "
-    "several values with `|`: lr=1e-4:1e-2:log, batch_size=8:64, loss=huber|mse"
+    "several values with `|`: lr=1e-4:1e-2:log, batch_size=8:64, 'loss=huber|mse'"
 )
 
 Roles: TypeAlias = tuple[tuple[str, ...], ...]

@@ -106,8 +106,8 @@ class Evolve(Command):
     policy = Argument(metavar="POLICY")
     """the policy to evolve: {policies}"""
     search = Option(type=searched, action="append", metavar="KEY=LOW:HIGH")
-    """a setting in which agents differ: lr=1e-4:1e-2:log, batch_size=8:64, loss=huber|mse; may be
-    given several times (default: that of a preset, or step sizes and batch sizes)"""
+    """a setting in which agents differ: lr=1e-4:1e-2:log, batch_size=8:64, 'loss=huber|mse'; may
+    be given several times (default: that of a preset, or step sizes and batch sizes)"""
     set = Option(type=assignment, action=Pairs, default={}, metavar="KEY=VALUE")
     """a setting of the policy or of evolution that all agents share, such as gamma=0.98 or
     mutation_sd=0.2; may be given several times"""

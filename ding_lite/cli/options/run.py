@@ -49,6 +49,8 @@ def _option(
     in_file: bool = False,
     flag: str = "",
     usual: str = "",
+    in_evolve: str = "",
+    in_python: str = "",
     **typed: Any,  # noqa: ANN401 - of `add_argument`
 ) -> Any:  # noqa: ANN401 - stands for a value of the field's type
     """Make the field of an option.
@@ -60,9 +62,12 @@ def _option(
         in_file: Whether a file of settings may contain it.
         flag: The flag on the command line, if it is not the name.
         usual: The default in words, for the help.
+        in_evolve: The end of the sentence below the field where agents evolve.
+        in_python: The end of that sentence in docstrings.
         **typed: Keywords of `add_argument`; without any the option exists only in Python.
     """
     facts = {"of": of.split(), "kind": kind, "in_file": in_file, "flag": flag, "usual": usual}
+    facts |= {"in_evolve": in_evolve, "in_python": in_python}
     return field(default=default, metadata={**facts, "typed": typed})
 
 
@@ -88,10 +93,12 @@ class RunOptions:
         (), kind="env", flag="--import", action="append", metavar="MODULE"
     )
     """Modules and files to import first, which may register environments."""
-    network: MakeModule | None = _option(None, kind="part")
+    network: MakeModule | None = _option(
+        None, kind="part", in_evolve=". Each agent has a network of its own"
+    )
     """A network of your own: a module, or a class or function of the spec that makes one.
     `load_policy`, `ding-lite watch` and `export` import it again if it is a class or a function at
-    the top level of a module or a file. Each agent of a population has a network of its own."""
+    the top level of a module or a file."""
     actor: MakeModule | None = _option(None, kind="part")
     """An actor of your own, likewise."""
     critic: MakeModule | None = _option(None, kind="part")
@@ -111,9 +118,14 @@ class RunOptions:
     )
     """Number of agents."""
     num_envs: int = _option(
-        1, in_file=True, usual=str(NUM_ENVS), type=arguments.whole_number(1), metavar="N"
+        1,
+        in_file=True,
+        usual=f"that of the preset, else {NUM_ENVS}",
+        in_evolve="; agents take turns in them",
+        type=arguments.whole_number(1),
+        metavar="N",
     )
-    """Number of environments that are stepped together; agents take turns in them."""
+    """Number of environments that are stepped together."""
     seed: int = _option(
         0, of=_ALL, in_file=True, usual="0", type=arguments.whole_number(0), metavar="N"
     )
@@ -129,10 +141,11 @@ class RunOptions:
     max_env_steps: int = _option(
         in_file=True,
         usual="that of the preset, else {max_env_steps}",
+        in_evolve=", including those of evaluations",
         type=arguments.whole_number(1),
         metavar="N",
     )
-    """Maximum number of env steps, including those of evaluations of a population."""
+    """Maximum number of env steps."""
     nodes: int = _option(1, of="", type=arguments.whole_number(1), metavar="N")
     """Number of processes; 1 runs everything in one."""
     criterion: CriterionName = _option("greedy", of="", choices=("greedy", "seed"))
@@ -152,14 +165,18 @@ class RunOptions:
     """A function of your own that is called with the newest value of every metric and the env
     steps whenever a row of metrics is written: path/to/file.py:my_logger."""
     smoke: bool = _option(False, of=_ALL, action="store_true")
-    """Only a trial, of 2,000 env steps."""
+    """Only a trial, of at most 2,000 env steps."""
     device: str = _option("cpu", in_file=True, usual="cpu", metavar="DEVICE")
     """The device of the networks, as PyTorch names it, such as cuda."""
     compile: Compile = _option(
-        None, of="train", in_file=True, choices=("torch", "graph"), metavar="HOW"
+        None,
+        of="train",
+        in_file=True,
+        in_python=". It may also be a compiler of your own",
+        choices=("torch", "graph"),
+        metavar="HOW",
     )
-    """Compile the networks for updates: torch uses torch.compile, graph uses CUDA graphs. In Python
-    it may also be a compiler of your own."""
+    """Compile the networks for updates: torch uses torch.compile, graph uses CUDA graphs."""
     quiet: bool = _option(False, action="store_true")
     """Show nothing on standard error."""
 
@@ -190,11 +207,17 @@ def add_options(
             flags = [name]
         else:
             typed["dest"] = name
-        parser.add_argument(*flags, **typed, help=_help(one, of, typed.get("default")))
+        text = _sentence(one, evolves=of == "evolve" or "population" in given)
+        parser.add_argument(*flags, **typed, help=_help(one, text, of, typed.get("default")))
 
 
-def _help(one: Field[Any], of: str, default: object) -> str:
-    text = _SENTENCES[one.name]
+def _sentence(one: Field[Any], *, evolves: bool, in_python: bool = False) -> str:
+    facts = one.metadata
+    more = facts["in_evolve"] * evolves + facts["in_python"] * in_python
+    return f"{_SENTENCES[one.name].removesuffix('.')}{more}."
+
+
+def _help(one: Field[Any], text: str, of: str, default: object) -> str:
     text = re.sub("`([a-z_]+)`", r"--\1", f"{text[0].lower()}{text[1:]}".removesuffix("."))
     if one.metadata["typed"].get("action") in ("append", arguments.Pairs):
         text += "; may be given several times"
@@ -210,7 +233,8 @@ def documented(of: str) -> Callable[[FunctionT], FunctionT]:
         for name in inspect.signature(fn).parameters:
             if name in known and name != "env":
                 usual = known[name].metadata["usual"].format_map(_WORDS[of])
-                text = _SENTENCES[name] + (f" Default: {usual}." if usual else "")
+                text = _sentence(known[name], evolves=of == "evolve", in_python=True)
+                text += f" Default: {usual}." if usual else ""
                 documented += textwrap.fill(
                     f"{name}: {text}", 100, initial_indent=8 * " ", subsequent_indent=12 * " "
                 )

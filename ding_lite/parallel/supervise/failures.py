@@ -91,7 +91,7 @@ def root_failure_error(failures: Sequence[Failure]) -> Exception:
     report = first.what.rstrip(".")
     text = f"Node {first.spec.node_id} {report}."
     if others:
-        also = ", ".join(f"node {other.spec.node_id} {other.what}" for other in others)
+        also = ", ".join(f"node {other.spec.node_id} {other.what.rstrip('.')}" for other in others)
         text += f" In the same second: {also}."
     if first.spec.incarnation > 1:
         text += f" It was incarnation {first.spec.incarnation} of this node."

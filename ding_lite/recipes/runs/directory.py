@@ -128,7 +128,7 @@ def describe(directory: Path, description: Mapping[str, Any]) -> None:
     except OSError as error:
         raise ConfigError(
             f"The directory {directory} cannot be written to: {error.strerror}. Choose another "
-            f"one with `--out`."
+            f"one (`--out`, in Python `out=`)."
         ) from error
 
 

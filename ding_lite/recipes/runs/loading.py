@@ -14,7 +14,8 @@ from ding_lite.io.signature import is_signed
 from ding_lite.middleware.checkpoints.description import described_policy, named_code
 from ding_lite.middleware.checkpoints.resume import fitting
 from ding_lite.recipes.recipe import Recipe
-from ding_lite.recipes.runs.directory import BEST, CHECKPOINT, has_best
+from ding_lite.recipes.runs.directory import BEST, CHECKPOINT, has_best, has_checkpoint
+from ding_lite.recipes.runs.results import runs_in
 from ding_lite.recipes.table import RECIPES, FunctionConfig, find_recipe
 from ding_lite.rl.checkpoint.save_load import MANIFEST, load_checkpoint
 from ding_lite.rl.envs.making import EnvLike, EnvMaker
@@ -68,6 +69,8 @@ def load_policy(  # noqa: PLR0913 - all but one by name, and few at a time
         MissingExtraError: The environment needs a package that is not installed.
     """
     path = find_policy(directory, last=last)
+    if not (path / MANIFEST).exists():
+        _refuse_folder_of_runs(Path(directory))
     saved = load_checkpoint(path, only=_policy_among)
     name, about = described_policy(saved.meta)
     given = {"network": network, "actor": actor, "critic": critic, "optimizer": optimizer}
@@ -89,6 +92,14 @@ def load_policy(  # noqa: PLR0913 - all but one by name, and few at a time
         loaded = recipe.policy(spec, as_config(recipe.policy_config, settings), **more)
         loaded.load_state_dict(saved.state if name is None else saved.state[name])
     return loaded
+
+
+def _refuse_folder_of_runs(folder: Path) -> None:
+    if runs := [str(run) for run in runs_in(folder) if run != folder and has_checkpoint(run)]:
+        raise CheckpointError(
+            f"There is no checkpoint in {folder}, which is a folder of runs. Give one of them: "
+            f"{', '.join(runs[:8])}{', ...' if len(runs) > 8 else '.'}"
+        )
 
 
 def _saved_env(made_by: Mapping[str, Any], name: str) -> EnvMaker:

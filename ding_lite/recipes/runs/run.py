@@ -298,7 +298,7 @@ class Run:
             lines.append(f"  time         {stages}")
         played = result.get(EPISODES_PER_COLLECTOR)
         if played is not None:
-            lines.append(f"The criterion was met by a collector after {played:,} episodes of its.")
+            lines.append(f"A collector met the criterion after {played:,} of its own episodes.")
         kinds = {
             "curve": self.curve,
             "metrics": self.metrics,
@@ -340,8 +340,9 @@ class Run:
         saved = files.saved_description(self.shown)
         if saved is not None and not self.options.resume:
             raise ConfigError(
-                f"{self.shown} holds another run already. Go on with it (`--resume`), choose "
-                f"another directory with `--out`, leave the option away, or delete that run."
+                f"{self.shown} holds another run already. Go on with it (`--resume`, in "
+                f"Python `resume=True`), choose another directory (`--out`, `out=`) or give none, "
+                f"or delete that run."
             )
         described = json.loads(json.dumps(self._describe(), default=_plain))
         if code := files.code_of(described["options"]):

@@ -91,9 +91,12 @@ class Folder:
         )
 
     def _missing(self, file: Path) -> CheckpointError:
+        of_run = self.path / "checkpoint"
+        meant = "the directory that `save_checkpoint` wrote"
+        if (of_run / MANIFEST).exists():
+            meant = f"that of the checkpoint, {of_run}"
         return CheckpointError(
-            f"There is no checkpoint in {self.path}: {file} is missing. Give the directory that "
-            f"`save_checkpoint` wrote."
+            f"There is no checkpoint in {self.path}: {file} is missing. Give {meant}."
         )
 
     @contextmanager

@@ -344,9 +344,9 @@ class NativeVector:
             raise ConfigError(
                 f"{self._name} resets itself at the step after the last one of an episode, which "
                 f"makes a transition up, and cannot be reset before that: `reset_mask` named one "
-                f"of its environments, and all were reset. Give the id or class of its "
-                f"environments, or a vector with the autoreset mode SAME_STEP or DISABLED, such as "
-                f"gymnasium's SyncVectorEnv."
+                f"of its environments, and all were reset. Give the plain id or class of its "
+                f'environments, gymnasium.make_vec(..., vectorization_mode="sync"), or a vector '
+                f"with the autoreset mode SAME_STEP or DISABLED."
             )
 
     def _batch(

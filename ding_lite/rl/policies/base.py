@@ -183,6 +183,8 @@ def check_state_keys(state: Mapping[str, Any], expected: set[str], *, policy: st
     missing, unknown = expected - state.keys(), state.keys() - expected
     if missing or unknown:
         hint = "".join(did_you_mean(str(key), expected) for key in sorted(unknown)[:1])
+        if "policy" in unknown:
+            hint = ' It is a state of several parts: take `state["policy"]`.'
         raise CheckpointError(
             f"This is no state of a {policy}: missing {sorted(missing) or 'nothing'}, "
             f"unknown {sorted(unknown) or 'nothing'}.{hint}"

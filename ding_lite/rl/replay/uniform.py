@@ -128,13 +128,20 @@ class ReplayBuffer:
         Raises:
             ShapeError: If a field has another shape or kind of numbers than the spec or earlier
                 transitions have.
-            ConfigError: If an own field is missing or unknown, or if, without a spec, the first
-                transitions need more memory than the machine has.
+            ConfigError: If it is a `Step`, if an own field is missing or unknown, or if, without a
+                spec, the first transitions need more memory than the machine has.
         """
         count = len(transitions)
         if not count:
             return
-        values: tuple[NumpyArray, ...] = _get_fields(transitions)
+        try:
+            values: tuple[NumpyArray, ...] = _get_fields(transitions)
+        except AttributeError as error:
+            raise ConfigError(
+                f"`transitions` is {kind_of(transitions)}; Transitions were expected. "
+                f"`NStep(policy.n_step, policy.gamma, num_envs=...)(step)` makes transitions of "
+                f"the Step that `Envs.step` returns."
+            ) from error
         if own or self._own or transitions.extra:
             values += take_own({**transitions.extra, **own}, self._own)
         if Tensor in map(type, values):

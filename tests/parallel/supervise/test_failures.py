@@ -54,12 +54,13 @@ def test_nodes_that_ended_by_request_are_not_reported() -> None:
 
 def test_failures_within_a_second_are_an_exception_group() -> None:
     first, soon, later = (
-        failure(node_id, KeyError(node_id), at=at) for node_id, at in ((0, 0.0), (1, 0.9), (2, 1.1))
+        failure(node_id, KeyError(node_id), at=at, what="failed: KeyError.")
+        for node_id, at in ((0, 0.0), (1, 0.9), (2, 1.1))
     )
     error = root_failure_error([first, soon, later])
     assert isinstance(error.__cause__, ExceptionGroup)
     assert error.__cause__.exceptions == (first.error, soon.error)
-    assert "In the same second: node 1 failed: KeyError." in str(error)
+    assert str(error) == "Node 0 failed: KeyError. In the same second: node 1 failed: KeyError."
 
 
 def test_a_config_error_during_import_is_raised_as_it_is() -> None:

@@ -50,6 +50,18 @@ def test_of_a_run_the_best_policy_is_taken_unless_the_last_one_is_wanted(tmp_pat
     assert same(load_policy(tmp_path / "best", last=True), best)
 
 
+def test_runs_in_a_folder_are_named_if_it_has_no_checkpoint(tmp_path: Path) -> None:
+    with make_envs("CartPole-v1", 1) as envs:
+        policy = DQN(envs.spec, DQNConfig(hidden=(8,)))
+    for name in ("a", "b"):
+        run_step(mw.checkpoint(policy, tmp_path / name / "checkpoint", every=1))
+        (tmp_path / name / "config.json").touch()
+    with pytest.raises(CheckpointError, match=rf"Give one of them: {tmp_path}/a, {tmp_path}/b\."):
+        load_policy(tmp_path)
+    with pytest.raises(CheckpointError, match=rf"Give that of the checkpoint, {tmp_path}/a/check"):
+        load_checkpoint(tmp_path / "a")
+
+
 def same(one: Policy, other: Policy) -> bool:
     a, b = one.weights(), other.weights()
     return all(bool((a[name] == b[name]).all()) for name in a)

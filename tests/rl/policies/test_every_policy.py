@@ -268,6 +268,8 @@ def test_the_state_of_another_policy_is_refused_and_changes_nothing(name: str) -
         if state.keys() != before.keys():
             with pytest.raises(CheckpointError, match=rf"no state of a {type(policy).__name__}"):
                 policy.load_state_dict(state)
+    with pytest.raises(CheckpointError, match=r'take `state\["policy"\]`'):
+        policy.load_state_dict({"policy": before, "env_step": 8, "task": {}})
     if name in BUILT_IN:
         other = type(policy)(policy.spec, replace(policy.config, hidden=(8, 5)))
         with pytest.raises(ShapeError, match="same sizes"):

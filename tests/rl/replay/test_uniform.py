@@ -11,6 +11,7 @@ from hypothesis import given, strategies as st
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError
 from ding_lite.rl import (
     EnvSpec,
+    PrioritizedReplay,
     Replay,
     ReplayBuffer,
     Transitions,
@@ -279,6 +280,17 @@ def test_own_fields_of_images_lie_beside_the_frames():
     np.testing.assert_array_equal(
         to_numpy(sampled.extra["log_prob"]), -to_numpy(sampled.obs)[:, 0, 0, 0].astype(np.float32)
     )
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, PrioritizedReplay])
+def test_a_step_is_refused_with_what_makes_transitions_of_it(kind):
+    with make_envs("CartPole-v1", 2) as envs:
+        envs.reset()
+        step = envs.step(envs.random_actions())
+        replay = kind(envs.spec, capacity=10)
+        with pytest.raises(ConfigError, match=r"is a Step; .* `NStep\(policy.n_step.*\)\(step\)`"):
+            replay.add(step)
+    assert len(replay) == 0
 
 
 def test_missing_unknown_and_misshaped_own_fields_are_refused():
