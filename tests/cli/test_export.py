@@ -36,7 +36,7 @@ def _a_run(_here: None) -> None:
 def test_a_run_becomes_onnx(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", "run"]) == 0
     origin, wrote = capsys.readouterr().out.splitlines()
-    assert origin == "DQN on CartPole-v1, from run/best (evaluation 500)"
+    assert origin == "DQN on CartPole-v1, from run/best (return 500 in its evaluation)"
     assert wrote == "Wrote policy.onnx: it takes observations, float32 [B, 4]."
     session = onnxruntime.InferenceSession("policy.onnx")
     (values,) = session.run(None, {"obs": OBS})
