@@ -18,7 +18,8 @@ import msgspec
 
 from ding_lite.errors import CodecError, LabelError
 from ding_lite.parallel.wire.arrays import MAX_BUFFERS, MAX_PAYLOAD_BYTES, shorten
-from ding_lite.parallel.wire.codec import MAX_META_BYTES, Encoded, decode, encode
+from ding_lite.parallel.wire.codec import MAX_META_BYTES, Encoded, decode, decode_items, encode
+from ding_lite.records import RecordError
 from ding_lite.runtime.messaging.labels import check_labels
 
 MAGIC = b"DING"
@@ -240,11 +241,9 @@ def encode_reply(ok: bool, value: Any) -> Encoded:
     return encode([ok, value], room=_HOP_ROOM)
 
 
-def read_state(envelope: Envelope) -> dict[str, Any]:
-    values = decode(envelope.meta, envelope.buffers)
-    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise CodecError("A state message is a dict of values by topic.")
-    return values
+def read_state(envelope: Envelope) -> tuple[dict[str, Any], dict[str, RecordError]]:
+    """Return the values by topic, and why others cannot be built on this node."""
+    return decode_items(envelope.meta, envelope.buffers)
 
 
 def read_batch(envelope: Envelope) -> list[bytes]:

@@ -203,7 +203,7 @@ class Streams:
             if lost:
                 self._mark_uncertain(parcel, node)
             elif error is not None:
-                logger.error("node %d could not take an item of `%s`", node, parcel.stream)
+                logger.error("node %d took no item of `%s`: %s", node, parcel.stream, error)
 
         with self._changed:
             self._moved.get(node, set()).discard(parcel.number)
