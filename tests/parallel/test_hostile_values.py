@@ -304,7 +304,7 @@ def test_a_name_or_an_argument_that_cannot_be_encoded_raises_at_the_caller(start
         for give in gives:
             with pytest.raises(CodecError):
                 give(UNSENDABLE[name])
-    names: list[Any] = ["\ud800", 5, None, MyStr("message")]
+    names: list[Any] = ["", "\ud800", 5, None, MyStr("message")]
     for name in names:
         with pytest.raises(CodecError):
             routers[0].emit(name)

@@ -229,8 +229,8 @@ Arrival: TypeAlias = (
 
 def encode_event(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
     """Encode an event, once for any number of peers, or a call."""
-    if type(name) is not str:
-        raise CodecError(f"Events and calls have a str for a name, not {shorten(name)}.")
+    if type(name) is not str or not name:
+        raise CodecError(f"Events and calls have a non-empty str for a name, not {shorten(name)}.")
     return encode([name, kwargs or None, *args], room=_HOP_ROOM)
 
 

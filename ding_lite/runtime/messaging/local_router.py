@@ -114,6 +114,8 @@ class LocalRouter(Router):
         return tuple(router._node_id for router in self._group)
 
     def emit(self, event: str, *args: Any, **kwargs: Any) -> None:
+        if not isinstance(event, str) or not event:  # as on a network
+            raise CodecError(f"The name of an event is a non-empty string, not {event!r:.80}.")
         tracer, began_ns, keys = self.traced.tracer, self.traced.now(), []
         for router in self._group:
             copies, name = _copy_said(event, args, kwargs), event

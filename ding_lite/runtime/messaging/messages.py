@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ding_lite.clock import Clock, Deadline, QuietCondition
 from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, did_you_mean
 from ding_lite.runtime.context import LOCAL_KEYS, Context, Latch, ParallelContext
-from ding_lite.runtime.messaging.inbox import FINISH, Progress
+from ding_lite.runtime.messaging.inbox import FINISH, Progress, check_name
 from ding_lite.runtime.messaging.labels import check_patterns
 from ding_lite.runtime.messaging.router import Router
 from ding_lite.runtime.messaging.streams import Item
@@ -84,8 +84,7 @@ class Messages:
 
     def on(self, event: str, fn: Listener, *, once: bool = False) -> None:
         """Call `fn` with the arguments of each event of this name; listeners keep their order."""
-        if not isinstance(event, str) or not event:
-            raise ConfigError(f"The name of an event is a non-empty string, not {event!r}.")
+        check_name(event, "an event")
         if not callable(fn):
             raise ConfigError(
                 f"A listener of `{event}` is a function, not {fn!r}. "
@@ -112,6 +111,7 @@ class Messages:
         only_local: bool,
         only_remote: bool,
     ) -> None:
+        check_name(event, "an event")
         if only_local and only_remote:
             raise ConfigError(
                 "`only_local` and `only_remote` together would reach no node; give one of them."
