@@ -15,6 +15,7 @@ from typing import Any, cast
 from ding_lite.cancellation import Wait
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import DeadlineExceeded, StepCancelled
+from ding_lite.interruption import is_for_program
 from ding_lite.runtime.messaging.collectives import COLLECTIVE, Collectives
 from ding_lite.runtime.messaging.inbox import Inbox, Listening, Receiver, check_name
 from ding_lite.runtime.messaging.labels import check_patterns
@@ -365,9 +366,9 @@ def guard(
     answer: Future[Any] = Future()
     try:
         result = handler(*args, **kwargs)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001 - the caller raises it, also a SystemExit
+    except BaseException as error:  # the caller raises it, also a SystemExit
+        if isinstance(error, KeyboardInterrupt) and is_for_program(error):  # Ctrl-C
+            raise
         answer.set_exception(error)
     else:
         if issubclass(type(result), Future):  # its `__class__` may be wrong
