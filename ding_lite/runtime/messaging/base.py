@@ -304,7 +304,12 @@ class Router(ABC):
             return self._item(stream, number, oldest, tree)
 
         is_sent = self._streams.send(
-            stream, write, check_patterns(to), in_flight=in_flight, timeout=timeout, until=until
+            stream,
+            write,
+            check_patterns(to, of_receivers=True),
+            in_flight=in_flight,
+            timeout=timeout,
+            until=until,
         )
         self.traced.item_sent(stream, began_ns, number, at_ns)
         return is_sent

@@ -50,9 +50,17 @@ def check_spelling(labels: str | Iterable[str], what: str = "label") -> frozense
     return frozenset(checked)
 
 
-def check_patterns(patterns: str | Iterable[str]) -> tuple[str, ...]:
-    """Return label patterns, or raise LabelError for none and for one that could match no label."""
+def check_patterns(patterns: str | Iterable[str], *, of_receivers: bool = False) -> tuple[str, ...]:
+    """Return label patterns, or raise LabelError for none and for one that could match no label.
+
+    They select the receivers of a message (`to`), or the nodes of a middleware (`filter_labels`).
+    """
     checked = several(patterns)
+    if not checked and of_receivers:
+        raise LabelError(
+            "`to` is empty, so no node would ever receive this. Give at least one pattern of "
+            "labels, such as `learner` or `node.*`."
+        )
     if not checked:
         raise LabelError(
             "`filter_labels` is empty, so no node would ever run this middleware. "

@@ -96,9 +96,10 @@ class Messages:
         listeners = self._listeners.get(event, [])
         remaining = [entry for entry in listeners if fn is not None and entry[0] != fn]
         if len(remaining) == len(listeners):
+            others = sorted(name for name, known in self._listeners.items() if known)
             raise ConfigError(
-                f"No such listener of `{event}`.{did_you_mean(event, self._listeners)} "
-                f"Events with listeners are: {', '.join(sorted(self._listeners)) or 'none'}."
+                f"No such listener of `{event}`.{did_you_mean(event, others)} "
+                f"Events with listeners are: {', '.join(others) or 'none'}."
             )
         self._listeners[event] = remaining
 
@@ -237,7 +238,7 @@ class Messages:
 
     def share(self, keys: tuple[str, ...], to: str | Iterable[str] | None) -> None:
         """Send these keys, and no unshared ones, to the nodes that patterns match."""
-        self._shares.append((keys, None if to is None else check_patterns(to)))
+        self._shares.append((keys, None if to is None else check_patterns(to, of_receivers=True)))
 
     def publish(self, ctx: Context) -> None:
         if not self._shares:

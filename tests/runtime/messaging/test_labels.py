@@ -77,6 +77,12 @@ def test_patterns_keep_their_order_and_none_at_all_is_refused() -> None:
     for none in empty:
         with pytest.raises(LabelError, match=r"`filter_labels` is empty.* leave it out to run it"):
             check_patterns(none)
+    with pytest.raises(LabelError, match="`to` is empty, so no node would ever receive this"):
+        check_patterns([], of_receivers=True)
+    with pytest.raises(LabelError, match="`to` is empty"):
+        Task().share("weights", to=[])
+    with pytest.raises(LabelError, match="`to` is empty"):
+        LocalRouter().send("work", 1, to=[])
 
 
 def test_a_pattern_that_no_label_could_match_is_refused() -> None:

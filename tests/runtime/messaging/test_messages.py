@@ -115,7 +115,10 @@ def test_once_listens_once_and_off_removes_a_listener() -> None:
         task.on("event", lambda: 1 / 0).on("event", lambda: 1 / 0)
         task.off("event").emit("event")
         with pytest.raises(ConfigError, match=r'No such listener of `evnt`. Did you mean "event"'):
-            task.off("evnt")
+            task.on("event", print).off("evnt")
+        task.on("event", print).off("event", print).on("other", print)
+        with pytest.raises(ConfigError, match=r"listener of `event`\. Events .* are: other\."):
+            task.off("event")
 
 
 @pytest.mark.parametrize(
