@@ -92,7 +92,7 @@ class Unreadable:
 
 
 def refuse_to_be_read() -> None:
-    raise ValueError("not here")
+    raise EOFError("not here")
 
 
 def return_an_unreadable_object() -> Unreadable:

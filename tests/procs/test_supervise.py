@@ -120,7 +120,7 @@ def test_errors_of_the_same_moment_come_together(run_nodes: RunJob, folder: Path
         (
             mains.return_an_unreadable_object,
             (),
-            "returned an object that cannot be read again: ValueError: not here. Return",
+            "returned an object that cannot be read again: EOFError: not here. Return",
         ),
         (mains.signal_myself, (int(signal.SIGINT),), "Node 1 failed(.|\n)*KeyboardInterrupt"),
     ],

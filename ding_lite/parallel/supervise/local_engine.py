@@ -261,9 +261,9 @@ def _receive(connection: Connection[Any, Any], node_id: int) -> Any:
     """Receive a report; a result is the only one that may be unreadable."""
     try:
         return connection.recv()
-    except (EOFError, OSError):  # it has ended
-        raise
-    except Exception as fault:  # noqa: BLE001 - unpickling may raise anything
+    except Exception as fault:
+        if isinstance(fault, EOFError | OSError) and connection.poll():  # the node has ended
+            raise
         error = ConfigError(
             f"`main` of node {node_id} returned an object that cannot be read again: "
             f"{type(fault).__name__}: {words_of(fault)}. Return numbers, strings, arrays, or lists "

@@ -245,7 +245,7 @@ class NodeProcess(ForkProcess):
     def _load_arguments(self) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         try:
             args, kwargs = self._connection.recv()
-        except (AttributeError, ImportError, EOFError, OSError):
+        except (AttributeError, ImportError):
             raise
         except Exception as error:
             raise ConfigError(
