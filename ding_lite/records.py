@@ -18,6 +18,10 @@ from ding_lite.interruption import is_for_program, words_of
 ClassT = TypeVar("ClassT", bound=type)
 
 
+class RecordError(CodecError):
+    """A well-formed record cannot be built on this node."""
+
+
 class Records:
     """Registered classes by name."""
 
@@ -54,12 +58,17 @@ class Records:
         return self._descriptions[cls]
 
     def build(self, name: object, fields: dict[str, Any]) -> object:
-        """Build an object of the class of this name from the values of its fields."""
+        """Build an object of the class of this name from the values of its fields.
+
+        Raises:
+            RecordError: The class is not registered here, or refuses these fields.
+            CodecError: The name is no str.
+        """
         if type(name) is not str:
             raise CodecError(f"A record has {kind_of(name)} for a name.")
         cls = self._classes.get(name)
         if cls is None:
-            raise CodecError(
+            raise RecordError(
                 f"No class is registered as {name[:80]!r} on this node."
                 f"{did_you_mean(name[:80], self._classes)} Registered are "
                 f"{sorted(self._classes)}: import the module that decorates it with @register."
@@ -69,7 +78,7 @@ class Records:
         except BaseException as error:
             if is_for_program(error):
                 raise
-            raise CodecError(
+            raise RecordError(
                 f"`{name}` cannot be built from the fields {reprlib.repr(list(fields))}: "
                 f"{words_of(error)}"
             ) from error

@@ -304,7 +304,7 @@ def test_a_name_or_an_argument_that_cannot_be_encoded_raises_at_the_caller(start
         for give in gives:
             with pytest.raises(CodecError):
                 give(UNSENDABLE[name])
-    names: list[Any] = ["\ud800", 5, None, MyStr("message")]
+    names: list[Any] = ["", "\ud800", 5, None, MyStr("message")]
     for name in names:
         with pytest.raises(CodecError):
             routers[0].emit(name)
@@ -393,6 +393,22 @@ def test_an_event_with_a_failing_constructor_affects_no_other_event(start: Start
     deadline = Deadline.after(10.0)
     deadline.wait(routers[1].links.changed, lambda: routers[1].links.dropped.count == 10)
     assert routers[1].links.dropped.count == 10
+
+
+def test_a_call_or_item_with_a_failing_constructor_is_an_error_at_its_sender(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    routers = start(2)
+    routers[1].register("echo", lambda value: value)
+    with pytest.raises(RemoteError, match=r"`test_hostile_values\.Exits` cannot be built"):
+        routers[0].call(1, "echo", Exits(1), timeout=10.0)
+    for _ in range(4):
+        assert routers[0].send("work", Exits(1), to="node.1", timeout=10.0)
+    assert routers[0].send("work", 2, to="node.1", timeout=10.0)
+    item = routers[1].receive("work", timeout=10.0)
+    assert item is not None
+    assert item.value == 2
+    assert "node 1 took no item of `work`: CodecError on node 1" in caplog.text
 
 
 def test_a_ctx_value_with_a_failing_constructor_is_dropped(start: Start, tmp_path: Path) -> None:

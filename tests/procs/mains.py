@@ -84,6 +84,21 @@ class Unpicklable(Exception):
         super().__init__(f"{one} and {two}")
 
 
+class Unreadable:
+    """An object that can be pickled but not unpickled."""
+
+    def __reduce__(self) -> Any:
+        return refuse_to_be_read, ()
+
+
+def refuse_to_be_read() -> None:
+    raise EOFError("not here")
+
+
+def return_an_unreadable_object() -> Unreadable:
+    return Unreadable()
+
+
 def node_id() -> int:
     return current_router().node_id
 

@@ -117,6 +117,11 @@ def test_errors_of_the_same_moment_come_together(run_nodes: RunJob, folder: Path
         (mains.fail_oddly, (), "Unpicklable: 1 and 2(.|\n)*in fail_oddly"),
         (mains.leave_with, (3,), "Node 1 failed while running `main`: SystemExit: 3"),
         (mains.return_a_lambda, (), "returned a function that cannot be passed"),
+        (
+            mains.return_an_unreadable_object,
+            (),
+            "returned an object that cannot be read again: EOFError: not here. Return",
+        ),
         (mains.signal_myself, (int(signal.SIGINT),), "Node 1 failed(.|\n)*KeyboardInterrupt"),
     ],
 )
@@ -128,6 +133,14 @@ def test_what_ends_a_node_is_named(run_nodes: RunJob, main: Any, args: Any, repo
 def test_an_argument_that_cannot_be_sent_is_named(run_nodes: RunJob) -> None:
     with pytest.raises(ConfigError, match=r"argument 2 of `main` is <function .*<lambda>"):
         run_nodes(mains.arguments, 1, lambda: None)
+
+
+@pytest.mark.parametrize("argument", [mains.Unreadable(), mains.Unpicklable(1, 2)])
+def test_an_argument_that_cannot_be_read_again_is_reported(
+    run_nodes: RunJob, argument: Any
+) -> None:
+    with pytest.raises(ConfigError, match="An argument of `main` cannot be read again on node"):
+        run_nodes(mains.arguments, argument)
 
 
 def test_a_node_that_is_not_ready_in_time_is_named(run_nodes: RunJob) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -98,12 +98,14 @@ class JobPlan:
         if roles is None and self.settings.roles and self.num_nodes > 1:
             roles = [role.split("+") for role in self.settings.roles]
             source = "DING_LITE_ROLES"
-        if roles is not None and len(roles) != self.num_nodes:
+        has_length = isinstance(roles, Sized) and not isinstance(roles, str)
+        if roles is not None and has_length and len(roles) != self.num_nodes:
             raise ConfigError(
                 f"{source} has {len(roles)} entries for {self.num_nodes} nodes; give one a "
                 f"node, such as roles=[{', '.join(['...'] * self.num_nodes)}]."
             )
-        self._fill_in(roles=count_roles(roles if roles is not None else [()] * self.num_nodes))
+        roles = [()] * self.num_nodes if roles is None else roles
+        self._fill_in(roles=count_roles(roles, num_nodes=self.num_nodes))
 
     def _check_places(self) -> None:
         if self.protocol == "ipc":

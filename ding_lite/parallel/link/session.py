@@ -16,6 +16,7 @@ from ding_lite.errors import CodecError
 from ding_lite.parallel.link.outbox import SentEvents, SentState
 from ding_lite.parallel.memory.segments import Announcement
 from ding_lite.parallel.transport.base import Lane
+from ding_lite.parallel.wire.arrays import shorten
 from ding_lite.parallel.wire.codec import Encoded, decode, encode
 from ding_lite.parallel.wire.messages import (
     Arrival,
@@ -26,7 +27,9 @@ from ding_lite.parallel.wire.messages import (
     Joined,
     Kind,
     Left,
+    ReplyArrived,
     StateArrived,
+    encode_reply,
     read_batch,
     read_call,
     read_greeting,
@@ -34,6 +37,7 @@ from ding_lite.parallel.wire.messages import (
     read_reply,
     read_state,
 )
+from ding_lite.records import RecordError
 
 HEARTBEAT_S = 1.0
 """Seconds without another message after which a heartbeat is sent."""
@@ -43,6 +47,7 @@ ACK_S = 0.01
 """Seconds after which events are acknowledged, if no other message has done so."""
 BULK_BYTES = 64 * 2**10
 """Calls and answers of at least this size use the lane for bulk."""
+_LONGEST_REASON = 4096
 _NONE_HELD = 2**64  # beyond every number of an event
 _UNORDERED = (Kind.STATE, Kind.CALL, Kind.REPLY)
 """Kinds that may arrive late, from before a greeting; they carry no acknowledgement."""
@@ -238,11 +243,10 @@ class Session:
             self.ack_at = min(self.ack_at, now + ACK_S)
             return self._take_events(envelope)
         if envelope.kind is Kind.STATE:
-            return [self._take_state(envelope, now)]
+            return self._take_state(envelope, now)
         if envelope.kind in (Kind.CALL, Kind.REPLY):
             self._num_calls_in += 1
-            arrived = read_call(envelope) if envelope.kind is Kind.CALL else read_reply(envelope)
-            return [arrived, *self._leave_if_complete()]
+            return [self._take_call(envelope), *self._leave_if_complete()]
         if envelope.kind is Kind.CREDIT:
             return [*self.state.take_credit(envelope)]
         elif envelope.kind is Kind.PING:
@@ -271,17 +275,32 @@ class Session:
                 arrivals.append(Dropped(f"Event {seq} of node {self.peer_id}: {error}"))
         return arrivals
 
-    def _take_state(self, envelope: Envelope, now: float) -> StateArrived:
+    def _take_call(self, envelope: Envelope) -> Arrival:
+        """Read a call or an answer; what this node cannot build is an error for the caller."""
+        try:
+            return read_call(envelope) if envelope.kind is Kind.CALL else read_reply(envelope)
+        except RecordError as error:
+            if envelope.kind is Kind.REPLY:
+                reason = f"node {self._me.node_id} cannot read the answer: {error}"
+                return ReplyArrived(envelope.seq, False, ["CodecError", reason])
+            self.reply(envelope.seq, encode_reply(False, ["CodecError", _plain(error)]))
+            return Dropped(f"Call {envelope.seq} of node {self.peer_id}: {error}", is_fault=False)
+
+    def _take_state(self, envelope: Envelope, now: float) -> list[Arrival]:
         """Read values; credit for announced values is due once they are read from shared memory."""
         self._credit_due = envelope.seq
-        values = read_state(envelope)
+        values, refusals = read_state(envelope)
+        dropped = [
+            Dropped(f"`{shorten(topic)}` of node {self.peer_id}: {error}", is_fault=False)
+            for topic, error in refusals.items()
+        ]
         self.num_states_in, self.state_at = self.num_states_in + 1, now
         if not any(isinstance(value, Announcement) for value in values.values()):
-            return StateArrived(values, number=envelope.seq)
+            return [StateArrived(values, number=envelope.seq), *dropped]
         if not self._shares_memory:
             raise CodecError("A state message announces what lies in memory that is not shared.")
         self._credit_due = 0
-        return StateArrived(values, envelope.seq, envelope.seq)
+        return [StateArrived(values, envelope.seq, envelope.seq), *dropped]
 
     def _leave_if_complete(self) -> list[Arrival]:
         """Close the session once all calls of the peer are here; some may follow its good-bye."""
@@ -415,3 +434,8 @@ class Session:
             meta=meta if body is None else body.meta,
             buffers=tuple(buffers if body is None else body.buffers),
         )
+
+
+def _plain(error: RecordError) -> str:
+    """Return the message of an error so that it can be sent; parts of it are the program's own."""
+    return str(error)[:_LONGEST_REASON].encode(errors="backslashreplace").decode()

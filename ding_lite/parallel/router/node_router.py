@@ -182,7 +182,7 @@ class NodeRouter(JobView):
 
     def publish(self, topic: str, tree: Any, *, to: str | Iterable[str] | None = None) -> None:
         slots = self._outbox.encode(check_topic(topic), tree)
-        self._topics.offer(slots, None if to is None else check_patterns(to))
+        self._topics.offer(slots, None if to is None else check_patterns(to, of_receivers=True))
 
     def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
         topics = {CTX + key if type(key) is str else key: v for key, v in values.items()}

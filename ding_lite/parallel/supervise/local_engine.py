@@ -18,6 +18,7 @@ from typing import Any
 
 from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded
+from ding_lite.interruption import words_of
 from ding_lite.parallel.memory.segments import remove_left_over
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.supervise.engine import EngineLost, Report
@@ -25,6 +26,7 @@ from ding_lite.parallel.supervise.fork_server import MAX_PACKET, ForkServerSpec
 from ding_lite.parallel.supervise.job import Job, NodeRecord
 from ding_lite.parallel.supervise.node_process import (
     IMPORTING,
+    RUNNING,
     SIGNALS,
     Command,
     Entered,
@@ -35,6 +37,10 @@ from ding_lite.parallel.supervise.node_process import (
 
 FORK_SERVER_GRACE_S = 5.0
 """Seconds that the fork server has to end the nodes before it is killed."""
+
+
+class _Unreadable(Failed):
+    """Report: `main` has returned a result that cannot be unpickled here."""
 
 
 @dataclass
@@ -187,13 +193,13 @@ class LocalEngine:
         connection, spec = child.connection, child.node.spec
         try:
             while connection is not None and connection.poll():
-                report = connection.recv()
-                if isinstance(report, Failed):
+                report = _receive(connection, spec.node_id)
+                if isinstance(report, Failed) and not isinstance(report, _Unreadable):
                     report = replace(report, error=_receive_error(connection))
                 yield spec.node_id, report
                 if report == Entered(IMPORTING):
                     self._send_work(child, connection)
-                elif isinstance(report, Returned):
+                elif isinstance(report, Returned | _Unreadable):
                     with suppress(OSError):
                         connection.send(None)  # the last command: the node may exit
         except (EOFError, OSError):
@@ -204,7 +210,9 @@ class LocalEngine:
     def _send_work(self, child: _Child, connection: Connection[Any, Any]) -> None:
         job = self._job
         try:
-            connection.send(job.work(child.node.spec))
+            work = job.work(child.node.spec)
+            connection.send(replace(work, args=(), kwargs={}))
+            connection.send((work.args, work.kwargs))  # apart, as only these may be unreadable
         except OSError:
             pass  # the node has died; its earlier messages are still to be read
         except Exception as error:
@@ -247,6 +255,21 @@ class LocalEngine:
                 ended = wait(alive, deadline.remaining)
                 alive = [handle for handle in alive if handle not in ended]
         remove_left_over()
+
+
+def _receive(connection: Connection[Any, Any], node_id: int) -> Any:
+    """Receive a report; a result is the only one that may be unreadable."""
+    try:
+        return connection.recv()
+    except Exception as fault:
+        if isinstance(fault, EOFError | OSError) and connection.poll():  # the node has ended
+            raise
+        error = ConfigError(
+            f"`main` of node {node_id} returned an object that cannot be read again: "
+            f"{type(fault).__name__}: {words_of(fault)}. Return numbers, strings, arrays, or lists "
+            f"and dicts of such."
+        )
+        return _Unreadable(RUNNING, "ConfigError", str(error), "", error)
 
 
 def _receive_error(connection: Connection[Any, Any]) -> BaseException | None:

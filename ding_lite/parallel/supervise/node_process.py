@@ -16,7 +16,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import spawn
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
@@ -26,7 +26,7 @@ import numpy as np
 
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError, kind_of
-from ding_lite.interruption import Terminated
+from ding_lite.interruption import Terminated, words_of
 from ding_lite.parallel.memory.segments import remove_own
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.supervise.tracebacks import format_error
@@ -225,6 +225,7 @@ class NodeProcess(ForkProcess):
         spawn.prepare(preparation)
         try:
             work: Work = self._connection.recv()
+            args, kwargs = self._load_arguments()
         except AttributeError as error:
             raise ConfigError(
                 f"Node {self.node_id} has imported the program anew and cannot find `main` in "
@@ -239,7 +240,20 @@ class NodeProcess(ForkProcess):
                 f"`pythonpath` in the settings of pytest)."
             ) from error
         self.is_importing = False
-        return work
+        return replace(work, args=args, kwargs=kwargs)
+
+    def _load_arguments(self) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        try:
+            args, kwargs = self._connection.recv()
+        except (AttributeError, ImportError):
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"An argument of `main` cannot be read again on node {self.node_id}: "
+                f"{type(error).__name__}: {words_of(error)}. Pass the arguments to make it from, "
+                f"and make it inside of `main`."
+            ) from error
+        return args, kwargs
 
     def _send_result(self, result: object) -> None:
         try:

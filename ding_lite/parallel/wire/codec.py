@@ -35,7 +35,7 @@ from ding_lite.parallel.wire.arrays import (
     tensor_of,
     unreadable,
 )
-from ding_lite.records import RECORDS
+from ding_lite.records import RECORDS, RecordError
 from ding_lite.runtime.context import Context
 
 MAX_META_BYTES = 1024 * 1024
@@ -128,12 +128,48 @@ def decode(meta: bytes | memoryview, buffers: Sequence[memoryview]) -> Any:
     value keeps a large message alive.
 
     Raises:
+        RecordError: The message is well-formed, and holds a record that this node cannot build.
         CodecError: These bytes are no message.
 
     Example:
         >>> decode(bytes.fromhex("920081a46c6f7373cb3fe0000000000000"), [])
         {'loss': 0.5}
     """
+    reader, node = _open(meta, buffers)
+    tree = reader.value(node, 1)
+    reader.finish()
+    if reader.refusal is not None:
+        raise reader.refusal
+    return tree
+
+
+def decode_items(
+    meta: bytes | memoryview, buffers: Sequence[memoryview]
+) -> tuple[dict[str, Any], dict[str, RecordError]]:
+    """Decode a dict by str without the values that hold a record which this node cannot build.
+
+    Returns:
+        The dict, and the reasons for which values were left out, by key.
+
+    Raises:
+        CodecError: These bytes are no message of a dict.
+    """
+    reader, node = _open(meta, buffers)
+    if type(node) is not dict or not {str}.issuperset(map(type, node)):
+        raise CodecError(f"Expected is a dict by str, and not {shorten(node)}.")
+    items, refusals = {}, {}
+    for key, item in node.items():
+        value = reader.value(item, 2)
+        if reader.refusal is None:
+            items[key] = value
+        else:
+            refusals[key], reader.refusal = reader.refusal, None
+    reader.finish()
+    return items, refusals
+
+
+def _open(meta: bytes | memoryview, buffers: Sequence[memoryview]) -> tuple[_Reader, Any]:
+    """Return a reader of these buffers, and the outermost node."""
     if len(meta) > MAX_META_BYTES:
         raise CodecError(f"The meta has {len(meta)} bytes; the limit is {MAX_META_BYTES}.")
     try:
@@ -145,11 +181,7 @@ def decode(meta: bytes | memoryview, buffers: Sequence[memoryview]) -> Any:
         raise CodecError("The meta is not in its shortest form, or a dict in it has a key twice.")
 
     packed_bytes, node = found
-    reader = _Reader(buffers, packed_bytes)
-    tree = reader.value(node, 1)
-    if buffers or packed_bytes:
-        reader.finish()
-    return tree
+    return _Reader(buffers, packed_bytes), node
 
 
 _PLAIN = frozenset({type(None), bool, int, float, str})
@@ -338,6 +370,9 @@ def _error(refusal: Unsendable, name: str) -> CodecError:
 class _Reader(Unpacking):
     """Decodes nodes into values, using up the buffers."""
 
+    refusal: RecordError | None = None
+    """Why the first record that cannot be built cannot; what follows it is read nevertheless."""
+
     def value(self, node: Value, depth: int) -> Value:
         if depth > MAX_DEPTH + 1:
             raise CodecError(f"There are more than {MAX_DEPTH + 1} containers within each other.")
@@ -439,7 +474,13 @@ def _read_record(reader: _Reader, parts: Node, depth: int) -> object:
     name, fields = _of_length(parts, 2)
     if type(fields) is not dict:
         raise CodecError(f"The fields of a record are {shorten(fields)}; expected is a dict.")
-    return RECORDS.build(name, reader.pairs(fields, depth))
+    values = reader.pairs(fields, depth)
+    if reader.refusal is None:
+        try:
+            return RECORDS.build(name, values)
+        except RecordError as error:
+            reader.refusal = error
+    return object()  # a placeholder; no two are equal, as in a set
 
 
 def _of_length(parts: Node, length: int) -> Node:

@@ -18,8 +18,9 @@ import msgspec
 
 from ding_lite.errors import CodecError, LabelError
 from ding_lite.parallel.wire.arrays import MAX_BUFFERS, MAX_PAYLOAD_BYTES, shorten
-from ding_lite.parallel.wire.codec import MAX_META_BYTES, Encoded, decode, encode
-from ding_lite.runtime.messaging.labels import check_labels
+from ding_lite.parallel.wire.codec import MAX_META_BYTES, Encoded, decode, decode_items, encode
+from ding_lite.records import RecordError
+from ding_lite.runtime.messaging.labels import check_spelling
 
 MAGIC = b"DING"
 VERSION = 4
@@ -228,8 +229,8 @@ Arrival: TypeAlias = (
 
 def encode_event(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
     """Encode an event, once for any number of peers, or a call."""
-    if type(name) is not str:
-        raise CodecError(f"Events and calls have a str for a name, not {shorten(name)}.")
+    if type(name) is not str or not name:
+        raise CodecError(f"Events and calls have a non-empty str for a name, not {shorten(name)}.")
     return encode([name, kwargs or None, *args], room=_HOP_ROOM)
 
 
@@ -240,11 +241,9 @@ def encode_reply(ok: bool, value: Any) -> Encoded:
     return encode([ok, value], room=_HOP_ROOM)
 
 
-def read_state(envelope: Envelope) -> dict[str, Any]:
-    values = decode(envelope.meta, envelope.buffers)
-    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise CodecError("A state message is a dict of values by topic.")
-    return values
+def read_state(envelope: Envelope) -> tuple[dict[str, Any], dict[str, RecordError]]:
+    """Return the values by topic, and why others cannot be built on this node."""
+    return decode_items(envelope.meta, envelope.buffers)
 
 
 def read_batch(envelope: Envelope) -> list[bytes]:
@@ -311,7 +310,7 @@ def read_greeting(body: Any, node_id: int) -> dict[str, Any]:
             f"Node {node_id} greets with {len(labels)} labels; the limit is {_MOST_LABELS}."
         )
     try:
-        check_labels(labels)
+        check_spelling(labels)
     except LabelError as error:
         raise CodecError(f"Node {node_id} greets with a wrong label: {error}") from error
     return dict(body)

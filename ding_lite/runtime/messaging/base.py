@@ -15,8 +15,9 @@ from typing import Any, cast
 from ding_lite.cancellation import Wait
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import DeadlineExceeded, StepCancelled
+from ding_lite.interruption import is_for_program
 from ding_lite.runtime.messaging.collectives import COLLECTIVE, Collectives
-from ding_lite.runtime.messaging.inbox import Inbox, Listening, Receiver
+from ding_lite.runtime.messaging.inbox import Inbox, Listening, Receiver, check_name
 from ding_lite.runtime.messaging.labels import check_patterns
 from ding_lite.runtime.messaging.streams import Item, Streams, Until
 from ding_lite.runtime.messaging.subscription import Subscription
@@ -125,7 +126,7 @@ class Router(ABC):
         """Send an event to every connected node: exactly once, in order.
 
         Raises:
-            CodecError: An argument cannot be sent.
+            CodecError: The name or an argument cannot be sent.
             TransportError: A peer has been too slow for too long.
         """
 
@@ -134,6 +135,7 @@ class Router(ABC):
 
         A task's listeners (`task.on`) run between two middleware instead, and are the usual way.
         """
+        check_name(event, "an event")
         self.join(Listening(event, fn))
 
     def join(self, receiver: Receiver) -> Callable[[], None]:
@@ -288,9 +290,11 @@ class Router(ABC):
             Whether the item was sent; False if `until` ended the wait.
 
         Raises:
+            ConfigError: The stream is no name, or `in_flight` no whole number from 1 on.
             DeadlineExceeded: No receiver had room in time.
             CodecError: The item cannot be encoded.
         """
+        check_name(stream, "a stream")
         check_all(whole(1, in_flight=in_flight))
         began_ns, number, at_ns = self.traced.now(), 0, 0
 
@@ -300,7 +304,12 @@ class Router(ABC):
             return self._item(stream, number, oldest, tree)
 
         is_sent = self._streams.send(
-            stream, write, check_patterns(to), in_flight=in_flight, timeout=timeout, until=until
+            stream,
+            write,
+            check_patterns(to, of_receivers=True),
+            in_flight=in_flight,
+            timeout=timeout,
+            until=until,
         )
         self.traced.item_sent(stream, began_ns, number, at_ns)
         return is_sent
@@ -323,8 +332,10 @@ class Router(ABC):
             The item with its sender; None if `until` ended the wait.
 
         Raises:
+            ConfigError: The stream is no name.
             DeadlineExceeded: No item arrived in time.
         """
+        check_name(stream, "a stream")
         return self._streams.receive(stream, timeout=timeout, until=until)
 
     # -- waiting ---------------------------------------------------------------------------------
@@ -360,9 +371,9 @@ def guard(
     answer: Future[Any] = Future()
     try:
         result = handler(*args, **kwargs)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001 - the caller raises it, also a SystemExit
+    except BaseException as error:  # the caller raises it, also a SystemExit
+        if isinstance(error, KeyboardInterrupt) and is_for_program(error):  # Ctrl-C
+            raise
         answer.set_exception(error)
     else:
         if issubclass(type(result), Future):  # its `__class__` may be wrong

@@ -13,7 +13,7 @@ from functools import partial
 from operator import methodcaller
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from ding_lite.errors import MiddlewareError
+from ding_lite.errors import ConfigError, MiddlewareError
 from ding_lite.interruption import is_for_program, refuse_exit
 from ding_lite.runtime.messaging.subscription import CTX, Subscription
 from ding_lite.runtime.middleware import name_of
@@ -64,6 +64,12 @@ class Receiver(Protocol):
     def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
         """Handle the values that a node has put on its ctx."""
         ...
+
+
+def check_name(name: object, of: str) -> None:
+    """Raise ConfigError unless this can be the name of an event or a stream, which `of` says."""
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"The name of {of} is a non-empty string, not {name!r:.80}.")
 
 
 class Listening:

@@ -30,6 +30,7 @@ from ding_lite.log import Throttle
 from ding_lite.runtime.messaging.base import Router, guard
 from ding_lite.runtime.messaging.labels import (
     check_labels,
+    check_spelling,
     count_roles,
     matches,
     node_labels,
@@ -64,7 +65,7 @@ class LocalRouter(Router):
     def __init__(self, node_id: int = 0, *, labels: Iterable[str] | None = None) -> None:
         super().__init__()
         self._node_id = node_id
-        extra = labels_of_environment() if labels is None else check_labels(labels)
+        extra = labels_of_environment() if labels is None else check_spelling(labels)
         self._labels = node_labels(node_id, distributed=False, extra=extra)
         self._group: tuple[LocalRouter, ...] = ()
         self._published: dict[str, Any] = {}
@@ -114,6 +115,8 @@ class LocalRouter(Router):
         return tuple(router._node_id for router in self._group)
 
     def emit(self, event: str, *args: Any, **kwargs: Any) -> None:
+        if not isinstance(event, str) or not event:  # as on a network
+            raise CodecError(f"The name of an event is a non-empty string, not {event!r:.80}.")
         tracer, began_ns, keys = self.traced.tracer, self.traced.now(), []
         for router in self._group:
             copies, name = _copy_said(event, args, kwargs), event

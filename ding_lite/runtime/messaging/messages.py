@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ding_lite.clock import Clock, Deadline, QuietCondition
 from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, did_you_mean
 from ding_lite.runtime.context import LOCAL_KEYS, Context, Latch, ParallelContext
-from ding_lite.runtime.messaging.inbox import FINISH, Progress
+from ding_lite.runtime.messaging.inbox import FINISH, Progress, check_name
 from ding_lite.runtime.messaging.labels import check_patterns
 from ding_lite.runtime.messaging.router import Router
 from ding_lite.runtime.messaging.streams import Item
@@ -89,8 +89,7 @@ class Messages:
 
     def on(self, event: str, fn: Listener, *, once: bool = False) -> None:
         """Call `fn` with the arguments of each event of this name; listeners keep their order."""
-        if not isinstance(event, str) or not event:
-            raise ConfigError(f"The name of an event is a non-empty string, not {event!r}.")
+        check_name(event, "an event")
         if not callable(fn):
             raise ConfigError(
                 f"A listener of `{event}` is a function, not {fn!r}. "
@@ -102,9 +101,10 @@ class Messages:
         listeners = self._listeners.get(event, [])
         remaining = [entry for entry in listeners if fn is not None and entry[0] != fn]
         if len(remaining) == len(listeners):
+            others = sorted(name for name, known in self._listeners.items() if known)
             raise ConfigError(
-                f"No such listener of `{event}`.{did_you_mean(event, self._listeners)} "
-                f"Events with listeners are: {', '.join(sorted(self._listeners)) or 'none'}."
+                f"No such listener of `{event}`.{did_you_mean(event, others)} "
+                f"Events with listeners are: {', '.join(others) or 'none'}."
             )
         self._listeners[event] = remaining
 
@@ -117,6 +117,7 @@ class Messages:
         only_local: bool,
         only_remote: bool,
     ) -> None:
+        check_name(event, "an event")
         if only_local and only_remote:
             raise ConfigError(
                 "`only_local` and `only_remote` together would reach no node; give one of them."
@@ -242,7 +243,7 @@ class Messages:
 
     def share(self, keys: tuple[str, ...], to: str | Iterable[str] | None) -> None:
         """Send these keys, and no unshared ones, to the nodes that patterns match."""
-        self._shares.append((keys, None if to is None else check_patterns(to)))
+        self._shares.append((keys, None if to is None else check_patterns(to, of_receivers=True)))
 
     def publish(self, ctx: Context) -> None:
         if not self._shares:

@@ -203,7 +203,7 @@ class Streams:
             if lost:
                 self._mark_uncertain(parcel, node)
             elif error is not None:
-                logger.error("node %d could not take an item of `%s`", node, parcel.stream)
+                logger.error("node %d took no item of `%s`: %s", node, parcel.stream, error)
 
         with self._changed:
             self._moved.get(node, set()).discard(parcel.number)
@@ -338,11 +338,16 @@ class Streams:
             if sender is None or sender.incarnation != incarnation:
                 return
             for queue in self._arrived.values():
-                for waiting in list(queue):
+                remaining = []  # not by `queue.remove`: values such as arrays have no single `==`
+                for waiting in queue:
                     sent = waiting.item.id
                     if sent[:2] == (node_id, incarnation) and sent.number in numbers:
-                        queue.remove(waiting)
                         sender.known.pop(sent.number, None)
+                    else:
+                        remaining.append(waiting)
+                if len(remaining) < len(queue):
+                    queue.clear()
+                    queue.extend(remaining)
 
     def _sender(self, node_id: int, incarnation: int) -> _Sender:
         sender = self._senders.get(node_id)

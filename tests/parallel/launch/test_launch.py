@@ -127,6 +127,8 @@ REFUSED: list[tuple[dict[str, Any], dict[str, str], str]] = [
     ),
     ({"topology": "starr"}, {}, "`topology` is 'starr'; it must be one of: 'star', .* \"star\"?"),
     ({"roles": []}, {}, r"`roles` has 0 entries for 1 node.* such as roles=\[\.\.\.\]"),
+    ({"roles": "learner"}, {}, r"`roles` is 'learner'; give a list with one entry a node"),
+    ({"roles": 3}, {}, r"`roles` is 3; give a list with one entry a node"),
     ({"roles": ["learner", "collector"]}, {}, "`roles` has 2 entries for 1 node"),
     ({}, {"DING_LITE_NUM_NODES": "2"}, "DING_LITE_NUM_NODES is 2.* Set it to a number"),
     ({"n_parallel_workers": 2}, {"DING_LITE_NODE_ID": "1"}, "DING_LITE_NODE_ID is 1"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,9 +34,28 @@ from ding_lite.parallel.wire.messages import (
     Left,
     ReplyArrived,
     StateArrived,
+    encode_call,
     encode_event,
     encode_reply,
 )
+from ding_lite.records import register
+
+
+@register(name="test_session.Unbuildable")
+@dataclass
+class Unbuildable:
+    """A record that can be sent, and that no receiver can build."""
+
+    x: Any
+
+    def __post_init__(self) -> None:
+        raise ValueError("not on this node \udfff")
+
+
+def unbuildable(x: Any = 1) -> Unbuildable:
+    record = object.__new__(Unbuildable)
+    record.x = x
+    return record
 
 
 class Side:
@@ -442,6 +463,48 @@ def test_a_good_bye_takes_effect_after_the_calls_sent_before_it() -> None:
     assert pair.carry(0, Lane.BULK)
     assert [type(arrival) for arrival in staying.arrived[-3:]] == [ReplyArrived, ReplyArrived, Left]
     assert staying.session.has_left
+
+
+def test_a_call_that_this_node_cannot_build_is_answered_by_an_error() -> None:
+    pair = Pair()
+    pair.settle()
+    caller, answering = pair.sides
+    caller.session.call(1, encode_call("sample", ([unbuildable()],), {}))
+    pair.settle()
+    assert [type(arrival) for arrival in answering.arrived[1:]] == [Dropped]
+    reply = caller.arrived[-1]
+    assert isinstance(reply, ReplyArrived)
+    assert (reply.number, reply.ok, reply.value[0]) == (1, False, "CodecError")
+    assert "not on this node" in reply.value[1]
+    assert answering.session.is_flushed
+
+
+def test_an_answer_that_this_node_cannot_build_ends_the_call_with_an_error() -> None:
+    pair = Pair()
+    pair.settle()
+    caller, answering = pair.sides
+    answering.session.reply(7, encode_reply(True, {"a": unbuildable()}))
+    pair.settle()
+    reply = caller.arrived[-1]
+    assert isinstance(reply, ReplyArrived)
+    assert (reply.number, reply.ok, reply.value[0]) == (7, False, "CodecError")
+    assert "node 0 cannot read the answer" in reply.value[1]
+
+
+def test_a_value_that_this_node_cannot_build_costs_no_other_value_of_its_message() -> None:
+    pair = Pair()
+    pair.settle()
+    rest = np.arange(10_000.0)
+    bad = encode([unbuildable(np.ones(10_000)), np.ones(3)])
+    pair.sides[0].session.state.offer({"bad": bad, "step": 3, "weights": encode(rest)})
+    pair.settle()
+    came = pair.sides[1].ctx
+    assert set(came) == {"step", "weights"}
+    np.testing.assert_array_equal(came["weights"], rest)
+    assert [type(arrival) for arrival in pair.sides[1].arrived[1:]] == [StateArrived, Dropped]
+    pair.sides[0].session.state.offer({"step": 4})
+    pair.settle()
+    assert pair.sides[1].ctx["step"] == 4
 
 
 def test_nothing_bulky_overtakes_a_greeting() -> None:

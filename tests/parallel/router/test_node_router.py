@@ -26,6 +26,7 @@ from ding_lite.errors import (
 )
 from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
 from ding_lite.parallel.router import topics
+from ding_lite.parallel.router.calls import NUM_WORKERS
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.messaging.streams import Item
 from tests.parallel.tcp import Recorder
@@ -316,6 +317,19 @@ class TestCalls:
         routers[1].register("lock", threading.Lock)
         with pytest.raises(RemoteError, match="CodecError on node 1"):
             routers[0].call(1, "lock")
+
+    def test_a_handler_that_raises_keyboard_interrupt_costs_no_worker(self, start: Start) -> None:
+        routers = start(2)
+
+        def interrupt() -> None:
+            raise KeyboardInterrupt
+
+        routers[1].register("interrupt", interrupt)
+        routers[1].register("double", lambda number: 2 * number)
+        for _ in range(NUM_WORKERS):
+            with pytest.raises(RemoteError, match="KeyboardInterrupt on node 1"):
+                routers[0].call(1, "interrupt", timeout=5.0)
+        assert routers[0].call(1, "double", 4, timeout=5.0) == 8
 
     def test_a_late_answer_raises_deadline_exceeded(self, start: Start) -> None:
         routers = start(2)

@@ -14,7 +14,7 @@ from msgspec.msgpack import Ext
 
 from ding_lite.errors import CodecError
 from ding_lite.parallel.wire.codec import MAX_META_BYTES, decode, encode
-from ding_lite.records import register
+from ding_lite.records import RecordError, register
 
 
 @register(name="test_reading.Step")
@@ -206,3 +206,17 @@ def test_decoding_leaves_its_input_unchanged() -> None:
     first = decode(encoded.meta, encoded.buffers)
     first[0].append(3)
     assert decode(encoded.meta, encoded.buffers)[0] == [1, 2]
+
+
+def test_a_record_that_cannot_be_built_is_reported_only_if_all_else_is_well_formed() -> None:
+    unknown = [RECORD, "Unknown", {"x": [ARRAY, "f4", False, 1]}]
+    last = [ARRAY, "f4", False, 1]
+    buffers = [memoryview(bytes(8))]
+    with pytest.raises(RecordError, match="No class is registered as 'Unknown'"):
+        decode(meta([SET, unknown, unknown], 8), buffers)
+    with pytest.raises(RecordError):
+        decode(meta([unknown, last], 8), buffers)
+    for malformed in ([unknown, last, last], [unknown], [unknown, last, TUPLE]):
+        with pytest.raises(CodecError) as caught:
+            decode(meta(malformed, 8), buffers)
+        assert not isinstance(caught.value, RecordError)

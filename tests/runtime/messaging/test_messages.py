@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from ding_lite.errors import ConfigError, DeadlineExceeded
+from ding_lite.errors import CodecError, ConfigError, DeadlineExceeded
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.messages import Emission
 from ding_lite.runtime.task import Task
@@ -113,7 +115,10 @@ def test_once_listens_once_and_off_removes_a_listener() -> None:
         task.on("event", lambda: 1 / 0).on("event", lambda: 1 / 0)
         task.off("event").emit("event")
         with pytest.raises(ConfigError, match=r'No such listener of `evnt`. Did you mean "event"'):
-            task.off("evnt")
+            task.on("event", print).off("evnt")
+        task.on("event", print).off("event", print).on("other", print)
+        with pytest.raises(ConfigError, match=r"listener of `event`\. Events .* are: other\."):
+            task.off("event")
 
 
 @pytest.mark.parametrize(
@@ -127,6 +132,23 @@ def test_once_listens_once_and_off_removes_a_listener() -> None:
 def test_a_wrong_subscription_is_refused(event: str, fn: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Task().on(event, fn)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["", 3, None])
+def test_only_a_name_can_be_emitted_sent_or_received(name: Any) -> None:
+    task = Task()
+    uses: list[Callable[[], object]] = [
+        lambda: task.emit(name),
+        lambda: task.emit(name, only_local=True),
+        lambda: task.router.on(name, print),
+        lambda: task.router.send(name, 1, to="standalone", timeout=0.0),
+        lambda: task.router.receive(name, timeout=0.0),
+    ]
+    for use in uses:
+        with pytest.raises(ConfigError, match=f"is a non-empty string, not {name!r}"):
+            use()
+    with pytest.raises(CodecError, match="The name of an event is a non-empty string"):
+        task.router.emit(name)
 
 
 def test_emit_refuses_an_event_without_receivers_and_the_event_of_the_latch() -> None:

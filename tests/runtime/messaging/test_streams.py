@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
@@ -298,6 +299,17 @@ def test_an_item_that_cannot_be_written_takes_no_room() -> None:
 def test_an_item_with_malformed_numbers_is_refused() -> None:
     with pytest.raises(CodecError, match="name of a stream and whole numbers"):
         Receiver(ManualClock()).streams.arrive(0, 1, "work", "one", 1, None)  # type: ignore[arg-type]
+
+
+def test_arrays_are_withdrawn_by_their_numbers() -> None:
+    receiver = Receiver(ManualClock()).streams
+    for number in (1, 2, 3):
+        receiver.arrive(0, 1, "work", number, 1, np.zeros(2))
+    receiver.withdraw(0, 1, [2, 3])
+    item = receiver.receive("work", timeout=0.0, until=None)
+    assert item is not None
+    assert item.id == ItemId(0, 1, 1)
+    assert receiver.num_waiting == 0
 
 
 def test_items_of_two_lives_of_a_sender_are_different_items() -> None:
