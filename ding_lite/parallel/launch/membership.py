@@ -27,12 +27,7 @@ from ding_lite.parallel.router.calls import Handler
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
 from ding_lite.parallel.tree.relay import make_router
-from ding_lite.runtime.messaging.labels import (
-    check_labels,
-    check_spelling,
-    count_roles,
-    node_labels,
-)
+from ding_lite.runtime.messaging.labels import check_labels, count_roles, node_labels
 
 JOIN = "ding_lite.join"
 """The call to node 0 that requests a place."""
@@ -405,7 +400,7 @@ def read_roster(nodes: Any) -> dict[int, tuple[frozenset[str], str]]:
     for node, place in nodes.items() if isinstance(nodes, dict) else [(None, nodes)]:
         match place:
             case [list(labels), str(address)] if type(node) is int and 0 <= node < ENTRANCES[0]:
-                found[node] = check_spelling(labels), address
+                found[node] = check_labels(labels), address
             case _:
                 raise ConfigError(
                     f"{place!r:.80} was sent as a member; labels and an address were expected."

@@ -49,7 +49,7 @@ from ding_lite.parallel.wire.messages import (
     read_named,
 )
 from ding_lite.runtime.messaging.inbox import FINISH
-from ding_lite.runtime.messaging.labels import check_spelling, matches
+from ding_lite.runtime.messaging.labels import check_labels, matches
 from ding_lite.runtime.messaging.streams import UNCERTAIN_S, ItemId, Parcel, Streams
 
 RELAYED = "ding_lite.relayed"
@@ -167,7 +167,7 @@ class Relay(Relaying):
         return own
 
     def _learn(self, node: int, labels: Any) -> None:
-        self._table.learn(node, check_spelling(labels))
+        self._table.learn(node, check_labels(labels))
         self._streams.wake()  # a blocked sender may wait for such a receiver
 
     def _hops(self, peer: int, to: Sequence[str] | None) -> frozenset[int]:

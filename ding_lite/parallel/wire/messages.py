@@ -20,7 +20,7 @@ from ding_lite.errors import CodecError, LabelError
 from ding_lite.parallel.wire.arrays import MAX_BUFFERS, MAX_PAYLOAD_BYTES, shorten
 from ding_lite.parallel.wire.codec import MAX_META_BYTES, Encoded, decode, decode_items, encode
 from ding_lite.records import RecordError
-from ding_lite.runtime.messaging.labels import check_spelling
+from ding_lite.runtime.messaging.labels import check_labels
 
 MAGIC = b"DING"
 VERSION = 4
@@ -310,7 +310,7 @@ def read_greeting(body: Any, node_id: int) -> dict[str, Any]:
             f"Node {node_id} greets with {len(labels)} labels; the limit is {_MOST_LABELS}."
         )
     try:
-        check_spelling(labels)
+        check_labels(labels)
     except LabelError as error:
         raise CodecError(f"Node {node_id} greets with a wrong label: {error}") from error
     return dict(body)

@@ -22,24 +22,8 @@ _COUNTED = re.compile(r".*\.[0-9]+")
 _RESERVED = re.compile(r"standalone|distributed|async|node(\..*)?")
 
 
-def check_labels(labels: str | Iterable[str]) -> frozenset[str]:
-    """Return the labels that a program adds to a node, or raise LabelError.
-
-    A single string counts as one label. Labels that come from the runtime are refused: with
-    `node.1` a node would run what is for another one.
-    """
-    checked = check_spelling(labels)
-    for label in sorted(checked):
-        if _RESERVED.fullmatch(label):
-            raise LabelError(
-                f"{label!r} cannot be added as a label: `standalone`, `distributed`, `async` and "
-                f"`node.0` come from the runtime. Choose another name."
-            )
-    return checked
-
-
-def check_spelling(labels: str | Iterable[str], what: str = "label") -> frozenset[str]:
-    """Return labels of any origin as a set, or raise LabelError for what can be none."""
+def check_labels(labels: str | Iterable[str], what: str = "label") -> frozenset[str]:
+    """Return labels as a set, or raise LabelError; a single string counts as one label."""
     checked = several(labels)
     for label in checked:
         if not isinstance(label, str) or not _LABEL.fullmatch(label):
@@ -174,7 +158,7 @@ def count_roles(
     counted = []
 
     for entry in roles:
-        names = check_spelling(entry, what="role")
+        names = check_labels(entry, what="role")
         counted.append(names | {f"{name}.{seen[name]}" for name in names})
         seen.update(names)
 

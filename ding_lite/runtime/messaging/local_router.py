@@ -30,7 +30,6 @@ from ding_lite.log import Throttle
 from ding_lite.runtime.messaging.base import Router, guard
 from ding_lite.runtime.messaging.labels import (
     check_labels,
-    check_spelling,
     count_roles,
     matches,
     node_labels,
@@ -65,7 +64,7 @@ class LocalRouter(Router):
     def __init__(self, node_id: int = 0, *, labels: Iterable[str] | None = None) -> None:
         super().__init__()
         self._node_id = node_id
-        extra = labels_of_environment() if labels is None else check_spelling(labels)
+        extra = labels_of_environment() if labels is None else check_labels(labels)
         self._labels = node_labels(node_id, distributed=False, extra=extra)
         self._group: tuple[LocalRouter, ...] = ()
         self._published: dict[str, Any] = {}

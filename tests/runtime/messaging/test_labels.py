@@ -10,17 +10,13 @@ import pytest
 from hypothesis import assume, example, given, strategies as st
 
 from ding_lite.errors import LabelError
-from ding_lite.parallel.launch.launch import Parallel
 from ding_lite.runtime.messaging.labels import (
     check_labels,
     check_patterns,
-    check_spelling,
     count_roles,
     describe_node,
     matches,
 )
-from ding_lite.runtime.messaging.local_router import LocalRouter
-from ding_lite.runtime.task import Task
 
 LABELS = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,8}", fullmatch=True)
 ODD = [" ", "", "a b", "a\n", "-a", ".a", "a*", "größe", "a,b", "a+b", "a/b", "#", "a\x00"]
@@ -30,7 +26,7 @@ ODD = [" ", "", "a b", "a\n", "-a", ".a", "a*", "größe", "a,b", "a+b", "a/b", 
 
 @given(st.lists(LABELS))
 def test_letters_digits_underscores_dashes_and_dots_make_a_label(labels: list[str]) -> None:
-    assert check_spelling(labels) == check_spelling(iter([*labels, *labels])) == set(labels)
+    assert check_labels(labels) == check_labels(iter([*labels, *labels])) == set(labels)
 
 
 def test_anything_else_is_refused_with_what_a_label_looks_like() -> None:
@@ -48,24 +44,7 @@ def test_anything_else_is_refused_with_what_a_label_looks_like() -> None:
             with pytest.raises(LabelError, match=f"^{value!r} is no label"):
                 check(value)
     with pytest.raises(LabelError, match="'a b' is no role"):
-        check_spelling("a b", what="role")
-
-
-@pytest.mark.parametrize("label", ["node", "node.1", "standalone", "distributed", "async"])
-def test_a_program_cannot_add_a_label_of_the_runtime(
-    label: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refused = f"{label}' cannot be added as a label"
-    with pytest.raises(LabelError, match=refused):
-        check_labels(["gpu", label])
-    assert check_spelling(label) == {label}
-    with pytest.raises(LabelError, match=refused):
-        Task(labels=label)
-    with pytest.raises(LabelError, match=refused):
-        Parallel.runner(2, labels=label)
-    monkeypatch.setenv("DING_LITE_LABELS", label)
-    with pytest.raises(LabelError, match=f"DING_LITE_LABELS: '{refused}"):
-        LocalRouter()
+        check_labels("a b", what="role")
 
 
 # -- patterns ------------------------------------------------------------------------------
