@@ -17,6 +17,8 @@ from ding_lite.runtime.messaging.labels import (
     describe_node,
     matches,
 )
+from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.runtime.task import Task
 
 LABELS = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,8}", fullmatch=True)
 ODD = [" ", "", "a b", "a\n", "-a", ".a", "a*", "größe", "a,b", "a+b", "a/b", "#", "a\x00"]
