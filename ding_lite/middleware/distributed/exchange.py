@@ -57,7 +57,7 @@ def send(
     """
     _check(key, timeout)
     check_all(whole(1, in_flight=in_flight))
-    return _Send(current_router(), key, check_patterns(to), in_flight, timeout)
+    return _Send(current_router(), key, check_patterns(to, of_receivers=True), in_flight, timeout)
 
 
 @dataclass(eq=False)
