@@ -340,6 +340,8 @@ def _plain(value: Any) -> Any:
 def _format(hint: Any) -> str:
     if typing.get_origin(hint) is typing.Literal:
         return "one of " + ", ".join(repr(choice) for choice in typing.get_args(hint))
+    if hint == tuple[int, ...]:
+        return "`tuple[int, ...]`, such as `64,` or `64,64`,"
     return f"`{hint.__name__ if isinstance(hint, type) else hint}`"
 
 
