@@ -480,7 +480,7 @@ def _read_record(reader: _Reader, parts: Node, depth: int) -> object:
             return RECORDS.build(name, values)
         except RecordError as error:
             reader.refusal = error
-    return object()  # a placeholder; no two are equal, as in a set
+    return object()  # never used: `decode` raises the refusal once all else has been checked
 
 
 def _of_length(parts: Node, length: int) -> Node:
