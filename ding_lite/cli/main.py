@@ -207,10 +207,12 @@ class Parser(argparse.ArgumentParser):
         )
 
     def refuse(self, word: str) -> NoReturn:
+        known = re.findall(r"--([a-z-]+)", self.format_help())
         if not word.startswith("-"):
             hint = " What is meant for the program comes after `--`." if "run" in self.prog else ""
+            if "=" in word and "set" in known:
+                hint = f" Each setting has a `--set` of its own: `--set {word}`."
             self.error(f"found {arguments.show(word)}, where nothing more was expected.{hint}")
-        known = re.findall(r"--([a-z-]+)", self.format_help())
         name = word.partition("=")[0]
         bare = name.lstrip("-")
         hint = did_you_mean(bare, known).replace('"', '"--', 1)

@@ -238,6 +238,7 @@ COMBINATIONS = [
     ("top a b", "ding-lite top: found 'b', where nothing more was expected."),
     ("train dqn", "the following arguments are required: ENV"),
     ("train dqn CartPole-v1 extra", "found 'extra', where nothing more was expected"),
+    ("train dqn CartPole-v1 --set lr=1e-3 gamma=0.9", "`--set gamma=0.9`"),
     (f"{TRAIN} --resume", "`resume` goes on with the run in `out`"),
     (f"{TRAIN} --out", "expected one argument"),
     (f"{TRAIN} --smoke=3", "ignored explicit argument"),
