@@ -351,7 +351,7 @@ class NodeRouter(JobView):
     def _end(self, state: State) -> None:
         self._transport.close()
         self.links.end()
-        self._calls.pending.end()
+        self._calls.pending.fail("This node has left before a call was answered.", lambda _: True)
         self._reporter.close(state)
         self._topics.close()
         self._shared_sender.close()
