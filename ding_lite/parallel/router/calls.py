@@ -242,7 +242,7 @@ class PendingCalls:
             answer.set_exception(PeerLost(reason))
 
     def forget(self, answer: Future[Any]) -> None:
-        """Drop the call for whose answer its caller no longer waits."""
+        """Drop a call that its caller has given up."""
         self._take(lambda pending: pending.answer is answer)
 
     def _take(self, is_meant: Callable[[_PendingCall], bool]) -> list[Future[Any]]:
