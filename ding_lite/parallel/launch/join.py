@@ -36,7 +36,7 @@ from ding_lite.parallel.network.topology import HUB, Growth, NodeSpec, listeners
 from ding_lite.parallel.observe.metrics import own_directory
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.supervise.node_process import node_of
-from ding_lite.runtime.messaging.labels import check_labels, node_labels, roles_of
+from ding_lite.runtime.messaging.labels import node_labels, roles_of
 from ding_lite.settings import Settings
 
 ALL_INTERFACES = ("0.0.0.0", "::")
@@ -87,7 +87,7 @@ def node_of_environment(plan: JobPlan, settings: Settings, attach_to: Sequence[s
 
 
 def first_elastic_node(plan: JobPlan) -> NodeSpec:
-    [port] = plan.chosen_ports or [0]
+    [port] = plan.ports or [0]
     return plan.specs_at([str(Address("tcp", plan.address or LOOPBACK, port))], job="")[0]
 
 
@@ -107,8 +107,8 @@ def joining_node(
         return join(
             rendezvous,
             requested_id=node_ids[0] if node_ids else None,
-            roles=roles_of(frozenset().union(*(plan.roles or ()))),
-            labels=check_labels(plan.labels or ()) | check_labels(settings.labels),
+            roles=roles_of(frozenset().union(*plan.roles)),
+            labels=plan.labels,
             listen=str(Address("tcp", plan.address or _interface(rendezvous, plan.key_file), port)),
             plan=plan,
         )
@@ -256,7 +256,7 @@ def _tcp(addresses: Sequence[str]) -> list[str]:
 
 def node_of_launcher(plan: JobPlan, place: Placement) -> NodeSpec:
     """Return the spec of this node, which listens on its own machine at its port of the plan."""
-    node_id, links, ports = place.node_id, plan.edges, plan.chosen_ports
+    node_id, links, ports = place.node_id, plan.edges, plan.ports
     if links and not place.on_one_machine:
         _check_machines(plan, place)
     inside = LOOPBACK if plan.address in (None, *ALL_INTERFACES) else plan.address
@@ -325,7 +325,7 @@ def attached_node(
             f"`node_ids` is [{node_id!r}] and `attach_to` has the addresses of the nodes 0 to "
             f"{len(attach_to) - 1}; a node that joins must have a higher number than those."
         )
-    if any(plan.roles or ()) or settings.roles:
+    if any(plan.roles) or settings.roles:
         raise ConfigError(
             "Roles are counted over all nodes of a job, which one that joins by `attach_to` does "
             "not know. Give it `labels=` (or DING_LITE_LABELS) instead of roles."
@@ -336,17 +336,16 @@ def attached_node(
             "its hub. Also set DING_LITE_NUM_NODES to the number of nodes of the job: then node 0 "
             "gives it the address of its hub."
         )
-    if plan.ports is not None:
+    if plan.ports:
         raise ConfigError(
             f"`ports` is {plan.ports!r}, but a node that joins by `attach_to` listens nowhere: it "
             f"dials. Leave it out."
         )
-    extra = check_labels(plan.labels or ()) | check_labels(settings.labels)
     dials = dict(enumerate(_tcp(attach_to)))
     return NodeSpec(
         node_id=node_id,
         num_nodes=0,
-        labels=node_labels(node_id, distributed=True, extra=extra),
+        labels=node_labels(node_id, distributed=True, extra=plan.labels),
         dials=dials,
         peers=frozenset(dials),
         key_file=plan.key_file,

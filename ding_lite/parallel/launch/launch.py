@@ -252,7 +252,7 @@ def _run_alone(plan: JobPlan) -> Runner[Any]:
 def _run_where_launched(plan: JobPlan, place: Placement) -> Runner[Any]:
     advice = (
         f"{place.launcher} has started this process as node {place.node_id} of "
-        f"{place.num_nodes}, with ports from {plan.chosen_ports[0]} on: DING_LITE_PORTS "
+        f"{place.num_nodes}, with ports from {plan.ports[0]} on: DING_LITE_PORTS "
         f"chooses another first port. DING_LITE_ENGINE=local lets this process start the nodes "
         f"instead."
     )
@@ -300,7 +300,7 @@ def _run_on_ray(
     plan: JobPlan, max_retries: int, resources: Mapping[str, Mapping[str, Any]]
 ) -> Runner[Any]:
     for name, value in (("address", plan.address), ("ports", plan.ports)):
-        if value is not None:
+        if value:
             raise ConfigError(
                 f"`{name}` is {value!r}, but Ray places the nodes, and each chooses its own "
                 f"address. Leave it out."
