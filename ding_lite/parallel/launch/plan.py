@@ -34,7 +34,10 @@ MOST_NODES = 100_000
 
 
 class JobPlan:
-    """The checked arguments of a job; None is read from `settings`, or has a default."""
+    """The checked arguments of a job; None is read from `settings`, or has a default.
+
+    Without `ports` free ones are chosen: `DING_LITE_PORTS` may be the port of one node alone.
+    """
 
     def __init__(  # noqa: PLR0913 - all of a job; all by name, and few at a time
         self,
@@ -86,9 +89,7 @@ class JobPlan:
             )
         self.roles = self._checked_roles(roles)
         """The roles of each node, also with their counts."""
-        # A single port of the environment is the first of a range, as that of the argument.
-        of_environment = own.ports[0] if len(own.ports) == 1 else own.ports or None
-        self.ports = self._checked_ports(of_environment if ports is None else ports)
+        self.ports = self._checked_ports(ports)
         """The port of each node; empty if free ports are chosen."""
 
     def _checked_roles(
