@@ -1,4 +1,4 @@
-"""What a program may expect of every router: within a thread, within a process, over sockets."""
+"""Every router keeps the same promises: within a thread, within a process, over sockets."""
 
 from __future__ import annotations
 
