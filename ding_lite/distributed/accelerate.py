@@ -17,6 +17,7 @@ from hashlib import blake2b
 from operator import attrgetter
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -48,6 +49,8 @@ MAX_BROADCAST_BYTES = 1 << 30
 _INLINE = 12
 """Numbers that are sent with the hash itself."""
 _get_fields = attrgetter(*FIELDS)
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(list[memoryview])
 
 
 class Processes:
@@ -414,30 +417,19 @@ def _is_averaged(leaf: object) -> bool:
 
 
 def _pack(encoded: Encoded) -> Tensor:
-    """Pack a message into one tensor of bytes: the lengths of its parts, and the parts."""
-    parts = [memoryview(encoded.meta), *(buffer.cast("B") for buffer in encoded.buffers)]
-    lengths = np.array([len(parts), *(part.nbytes for part in parts)], dtype="<i8")
-    return torch.frombuffer(bytearray(b"".join([lengths.tobytes(), *parts])), dtype=torch.uint8)
+    """Pack the parts of a message into one tensor of bytes."""
+    packed = bytearray()
+    _ENCODER.encode_into([encoded.meta, *(buffer.cast("B") for buffer in encoded.buffers)], packed)
+    return torch.frombuffer(packed, dtype=torch.uint8)
 
 
 def _unpack(packed: Tensor) -> Any:  # noqa: ANN401 - any tree of values
-    """Unpack a message of `_pack`, which may be malformed."""
-    view = memoryview(packed.numpy().data)
-    count = int.from_bytes(view[:8], "little", signed=True) if len(view) >= 8 else 0
-    start = 8 * (1 + count)
-    if not 0 < count <= len(view) // 8 - 1:
-        raise CodecError(f"A broadcast of {len(view)} bytes announces {count} parts.")
-    lengths = np.frombuffer(view[8:start], dtype="<i8").tolist()
-    if min(lengths) < 0 or start + sum(lengths) != len(view):
-        raise CodecError(
-            f"A broadcast of {len(view)} bytes announces parts of {lengths[:8]} bytes, which do "
-            f"not fill it."
-        )
-    parts = []
-    for length in lengths:
-        parts.append(view[start : start + length])
-        start += length
-    return decode(parts[0], parts[1:])
+    """Unpack a message of `_pack`, which may be malformed; arrays stay in its memory."""
+    try:
+        meta, *buffers = _DECODER.decode(packed.numpy().data)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise CodecError(f"A broadcast of {len(packed)} bytes is no message: {error}.") from error
+    return decode(meta, buffers)
 
 
 def _check_is_as_started(size: int, environ: Mapping[str, str]) -> None:

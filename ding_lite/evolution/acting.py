@@ -35,9 +35,12 @@ class ActTogether:
             key = stack_key(agent.policy) if memory_of(agent, 1) is None else None
             if key is not None:
                 groups.setdefault(key, []).append((index, agent.policy))
-        self._groups = [
-            _Group(members, len(agents)) for members in groups.values() if len(members) > 1
-        ]
+        self._groups = []
+        for members in (several for several in groups.values() if len(several) > 1):
+            indices, policies = zip(*members, strict=True)
+            choose = make_stack(policies[0], len(policies)).hold(policies)
+            if choose is not None:
+                self._groups.append(_Group(indices, choose, len(agents)))
         together = {index for group in self._groups for index in group.indices}
         # Each agent has states for all environments; only those where it acts are used.
         self._memories: dict[int, Memory | None] = {}
@@ -82,12 +85,16 @@ class ActTogether:
 class _Group:
     """Agents of one architecture."""
 
-    def __init__(self, members: Sequence[tuple[int, Policy]], num_agents: int) -> None:
-        self.indices = [index for index, _ in members]
-        policies = [policy for _, policy in members]
-        self._choose = make_stack(policies[0], len(policies)).hold(policies)
+    def __init__(
+        self,
+        indices: Sequence[int],
+        choose: Callable[[NumpyArray], NumpyArray],
+        num_agents: int,
+    ) -> None:
+        self.indices = indices
+        self._choose = choose
         self._row_of = np.full(num_agents, -1)
-        self._row_of[self.indices] = np.arange(len(members))
+        self._row_of[[*indices]] = np.arange(len(indices))
 
     def act(self, obs: NumpyArray, agent_N: NumpyArray, actions: NumpyArray) -> None:
         """Write the actions of its agents."""

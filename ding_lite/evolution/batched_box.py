@@ -49,7 +49,7 @@ class BoxStack(ReplayStack[BoxT]):
         shapes = tuple(weights.shapes.items())
         return type(policy), shapes, config.activation, config.normalize_obs
 
-    def hold(self, policies: Sequence[BoxT]) -> Callable[[NumpyArray], NumpyArray]:
+    def hold(self, policies: Sequence[BoxT]) -> Callable[[NumpyArray], NumpyArray] | None:
         """Copy the weights of some policies; return a function that acts as their actors do."""
         count = self._take(policies)
         actor = self._networks(count).actor

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.evolution.batched_policies import Layout, Metrics, ReplayStack, StackedTensors
-from ding_lite.rl.batch import FloatArray, NumpyArray, Transitions
+from ding_lite.rl.batch import NumpyArray, Transitions
 from ding_lite.rl.formulas.losses import LOSSES
 from ding_lite.rl.formulas.q_learning import Values, evaluate, q_gradient
 from ding_lite.rl.networks.inputs import as_floats
@@ -33,8 +33,8 @@ class DQNStack(ReplayStack[DQN]):
         >>> from ding_lite.rl import DQNConfig, make_envs
         >>> spec = make_envs("CartPole-v1", 1).spec
         >>> policies = [DQN(spec, DQNConfig(seed=seed)) for seed in range(3)]
-        >>> DQNStack(policies[0], 3).q_values(policies, np.zeros((3, 5, 4), np.float32)).shape
-        (3, 5, 2)
+        >>> DQNStack(policies[0], 3).hold(policies)(np.zeros((3, 5, 4), np.float32)).shape
+        (3, 5)
     """
 
     def __init__(self, like: DQN, count: int) -> None:
@@ -57,27 +57,17 @@ class DQNStack(ReplayStack[DQN]):
         form = (config.activation, config.loss, config.double, config.normalize_obs)
         return (tuple(weights.shapes.items()), *form)
 
-    def q_values(self, policies: Sequence[DQN], obs: FloatArray) -> FloatArray:
-        """Estimate the returns of the actions for observations of each policy.
-
-        Args:
-            policies: At most as many as the stack has places.
-            obs: [G, N, ...], N observations for each of the G policies, or [1, N, ...] for all.
-
-        Returns:
-            Values, [G, N, A].
-        """
-        return self._values(self._take(policies), self._seen_by(policies, obs))
-
-    def hold(self, policies: Sequence[DQN]) -> Callable[[NumpyArray], NumpyArray]:
+    def hold(self, policies: Sequence[DQN]) -> Callable[[NumpyArray], NumpyArray] | None:
         """Copy the weights of some policies; return a function that acts greedily by them."""
-        count = self._take(policies)
-        return lambda obs: self._values(count, self._seen_by(policies, obs)).argmax(axis=2)
+        network = self._first_online(self._take(policies))
 
-    def _values(self, count: int, obs: FloatArray) -> FloatArray:
-        vectors = as_floats(torch.from_numpy(obs)).flatten(2).expand(count, -1, -1)
-        values: FloatArray = self._first_online(count).forward(vectors).numpy()
-        return values
+        def greedy(obs: NumpyArray) -> NumpyArray:
+            vectors = as_floats(torch.from_numpy(self._seen_by(policies, obs))).flatten(2)
+            q_GNA = network.forward(vectors.expand(len(policies), -1, -1)).numpy()
+            action_GN: NumpyArray = q_GNA.argmax(axis=2)
+            return action_GN
+
+        return greedy
 
     @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite is a fault instead
     def _update(self, layout: Layout[DQN], batch: Transitions) -> None:

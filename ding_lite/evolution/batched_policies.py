@@ -90,13 +90,14 @@ class Stack(ABC, Generic[PolicyT]):
         """
 
     @abstractmethod
-    def hold(self, policies: Sequence[PolicyT]) -> Callable[[NumpyArray], NumpyArray]:
+    def hold(self, policies: Sequence[PolicyT]) -> Callable[[NumpyArray], NumpyArray] | None:
         """Copy the weights of some policies, to act by them.
 
         Returns:
             A function from the observations of each of the G policies, [G, N, ...], or from those
             of all, [1, N, ...], to greedy actions, [G, N, ...]. It is valid until the stack is used
-            for something else.
+            for something else. None for modules, which act alone: the number of observations
+            changes from call to call, and tracing takes longer.
         """
 
     @abstractmethod

@@ -109,18 +109,13 @@ class RolloutStack(Stack[AnyPolicy]):
             return None
         return type(policy), own, config.normalize_obs
 
-    def hold(self, policies: Sequence[AnyPolicy]) -> Callable[[NumpyArray], NumpyArray]:
-        """Copy the weights of some policies; return a function that acts greedily by them.
-
-        Modules compute one after the other: the number of observations changes from call to call,
-        and tracing takes longer.
-        """
+    def hold(self, policies: Sequence[AnyPolicy]) -> Callable[[NumpyArray], NumpyArray] | None:
+        """Copy the weights of MLPs; return a function that acts greedily by them."""
+        if self._module is not None:
+            return None
         count = self._take(policies)
 
         def greedy(obs: NumpyArray) -> NumpyArray:
-            if self._module is not None:
-                pairs = zip(policies, np.broadcast_to(obs, (count, *obs.shape[1:])), strict=True)
-                return np.stack([policy.act(row, explore=False) for policy, row in pairs])
             inputs = self._inputs(torch.from_numpy(self._seen_by(policies, obs)))
             mlps = cast(StackedActorCritics, self._first(count).network)
             both: NumpyArray = mlps.forward(inputs.expand(count, -1, -1)).numpy()
@@ -277,11 +272,14 @@ class RolloutStack(Stack[AnyPolicy]):
         if self._module is not None:
             shapes = self._like.flat_weights[0].shapes
             apart = [*shapes][-1:] if network_of(self._like).num_apart else []
-            every = (name for name, _ in self._module.named_parameters())
-            names = [name for name in every if name.removeprefix(_OWN) not in apart]
-            parameters = {n: self._weights[n.removeprefix(_OWN)][:count] for n in names}
-            grads = [self._grads[n.removeprefix(_OWN)][:count] for n in names]
-            modules = StackedModule(self._module, parameters, grads)
+
+            def rename(name: str) -> str | None:
+                own = name.removeprefix(_OWN)
+                return None if own in apart else own
+
+            modules = StackedModule.of(
+                self._module, self._weights, self._grads, count, rename=rename
+            )
             if self._like.state_size:
                 return _Recurrent(modules, self._like.state_size, encodes=self._module.encodes)
             return cast(StackedActorCritics, StackedOutputs(modules))

@@ -175,7 +175,7 @@ def test_a_damaged_broadcast_is_refused() -> None:
             _unpack(changed)  # a changed byte may be another value
         except CodecError:
             refused += 1
-    assert refused > 100
+    assert refused > 50
 
 
 def test_trees_are_told_apart() -> None:

@@ -121,11 +121,15 @@ def assert_same(together: Sequence[Any], alone: Sequence[Any]) -> None:
 
 
 def check_acting(stack: Stack[Any], together: Sequence[Any], alone: Sequence[Any]) -> None:
-    """Hold greedy actions of a stack against those of each policy alone."""
-    shape = (1, 9, *alone[0].spec.obs_shape)
-    obs = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    for policy, acted in zip(alone, stack.hold(together)(obs), strict=True):
-        np.testing.assert_allclose(acted, policy.act(obs[0], explore=False), atol=1e-4)
+    """Hold greedy actions of a stack, by the same and by other observations, against each alone."""
+    greedy, count = stack.hold(together), len(alone)
+    assert greedy is not None
+    shape = (count, 9, *alone[0].spec.obs_shape)
+    of_each = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    for obs in (of_each, of_each[:1]):
+        rows = np.broadcast_to(obs, shape)
+        for policy, acted, row in zip(alone, greedy(obs), rows, strict=True):
+            np.testing.assert_allclose(acted, policy.act(row, explore=False), atol=1e-4)
 
 
 def check_updates(together: Sequence[Any], alone: Sequence[Any], count: int) -> Stack[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 from ding_lite.evolution.acting import ActTogether
 from ding_lite.evolution.agent import Agent
@@ -51,6 +52,18 @@ def test_each_agent_acts_as_it_would_alone(
         chosen |= set(actions.tolist())
     assert actions.dtype == spec.action_dtype
     assert chosen == {0, 1}
+
+
+def test_agents_with_networks_of_users_act_as_alone(spec: EnvSpec) -> None:
+    policies = [
+        DQN(spec, DQNConfig(seed=seed), network=lambda _: nn.Linear(spec.obs_shape[0], 2))
+        for seed in range(3)
+    ]
+    obs = np.random.default_rng(0).normal(size=(6, *spec.obs_shape)).astype(np.float32)
+    agent_N = np.array([1, 0, 2, 0, 2, 1])
+    actions = ActTogether([Agent(policy) for policy in policies])(obs, agent_N)
+    values = [policies[index].q_values(obs[[row]])[0] for row, index in enumerate(agent_N)]
+    assert actions.tolist() == np.argmax(values, axis=1).tolist()
 
 
 def test_an_agent_may_have_no_observations(spec: EnvSpec) -> None:

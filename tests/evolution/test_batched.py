@@ -5,18 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from ding_lite.evolution.batched import stack_key
-from ding_lite.evolution.batched_dqn import DQNStack
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.a2c import A2C
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.spec import EnvSpec
 from tests.evolution.conftest import (
     check_a_fault,
+    check_acting,
     check_numbers_of_updates,
     check_updates,
 )
@@ -62,7 +61,10 @@ def policies(spec: EnvSpec, shape: DQNConfig = SHAPE, *, count: int = 6) -> list
 def test_fifty_batched_updates_are_those_of_each_policy_alone(
     spec: EnvSpec, shape: DQNConfig
 ) -> None:
-    check_updates(policies(spec, shape), policies(spec, shape), 50)
+    together, alone = policies(spec, shape), policies(spec, shape)
+    stack = check_updates(together, alone, 50)
+    if not shape.dueling:  # that one is a module, and acts alone
+        check_acting(stack, together, alone)
 
 
 def test_each_policy_does_its_own_number_of_updates(spec: EnvSpec) -> None:
@@ -79,14 +81,6 @@ def test_a_policy_with_a_fault_stops_and_the_others_go_on(spec: EnvSpec) -> None
     broken = together[1].state_dict()
     check_a_fault(together, alone)
     assert all(torch.equal(broken["q_net"][n], t) for n, t in together[1].weights().items())
-
-
-def test_batched_values_are_those_of_each_policy(spec: EnvSpec) -> None:
-    several = policies(spec)
-    obs = np.random.default_rng(0).normal(size=(6, 9, 4)).astype(np.float32)
-    values = DQNStack(several[0], 6).q_values(several, obs)
-    for policy, own_obs, own_values in zip(several, obs, values, strict=True):
-        np.testing.assert_allclose(own_values, policy.q_values(own_obs), atol=1e-6)
 
 
 def test_only_policies_of_the_same_architecture_are_batched(spec: EnvSpec) -> None:

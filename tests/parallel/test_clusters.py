@@ -518,7 +518,7 @@ def test_the_loss_of_a_caller_drops_its_calls() -> None:
 def test_a_call_during_the_loss_of_a_node_fails_once() -> None:
     calls = PendingCalls()
     number, answer = calls.begin(3)
-    calls.fail(3)
-    calls.refuse(number, "It is not connected.")
-    with pytest.raises(PeerLost, match="Node 3 is gone"):
+    calls.fail("It is gone.", lambda pending: pending.node_id == 3)
+    calls.fail("It is not connected.", lambda pending: pending.number == number)
+    with pytest.raises(PeerLost, match="It is gone"):
         answer.result(0.0)

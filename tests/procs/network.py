@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Self
 
 from ding_lite.clock import SYSTEM_CLOCK
-from tests.procs.programs import ROOT
+from tests.cli.calls import ROOT
 from tests.procs.shells import Shell
 
 PLUG = Path(__file__).with_name("plug.py")

@@ -11,15 +11,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 from ding_lite.parallel.network.address import _base
+from tests.cli.calls import ROOT, environment
 from tests.warm import Child, Warm
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 PROGRAMS = ROOT / "tests" / "programs"
 PREAMBLE = """
 import logging, os, signal, sys, threading
@@ -37,29 +37,31 @@ class Program:
     A thread reads them as they come: a program with a full pipe would wait for its reader.
     """
 
-    process: subprocess.Popen[str] | Child
-
     def __init__(self, folder: Path, source: str, *command: str, stdin: str = "") -> None:
         (folder / "program.py").write_text(PREAMBLE + source)
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("DING_LITE_")}
-        environ |= {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
-        self.folder = folder
-        self.process = subprocess.Popen(
-            [sys.executable, *(command or ("program.py",))],
+        words = sys.executable, *(command or ("program.py",))
+        self._start(folder, words, {"TMPDIR": str(folder)}, stdin)
+
+    def _start(
+        self, folder: Path, command: Sequence[str], variables: Mapping[str, str], stdin: str = ""
+    ) -> None:
+        process = subprocess.Popen(
+            command,
             cwd=folder,
-            env=environ,
+            env=environment(**variables),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             text=True,
         )
-        self._read_lines()
-        assert self.process.stdin is not None
-        with self.process.stdin as file:
+        self._read_lines(folder, process)
+        assert process.stdin is not None
+        with process.stdin as file:
             file.write(stdin)
 
-    def _read_lines(self) -> None:
+    def _read_lines(self, folder: Path, process: subprocess.Popen[str] | Child) -> None:
+        self.folder, self.process = folder, process
         self.seen = ""
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -149,15 +151,14 @@ class Forked(Program):
         variables: Mapping[str, str] | None = None,
         machine: int | None = None,
     ) -> None:
-        self.folder = folder
         script, *words = command or (str(folder / "program.py"),)
         if source:
             Path(script).write_text(PREAMBLE + source)
         environ = {"TMPDIR": str(folder), **(variables or {})}
-        self.process = warm.start(
-            Path(script), *words, folder=folder, variables=environ, machine=machine
+        self._read_lines(
+            folder,
+            warm.start(Path(script), *words, folder=folder, variables=environ, machine=machine),
         )
-        self._read_lines()
 
 
 def command_of(name: str, **given: Any) -> tuple[str, str]:

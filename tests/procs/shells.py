@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.procs.programs import PREAMBLE, PROGRAMS, ROOT, Forked, Program
+from tests.procs.programs import PREAMBLE, PROGRAMS, Forked, Program
 from tests.warm import Warm
 
 
@@ -18,20 +17,8 @@ class Shell(Program):
     """A shell that runs one typed line."""
 
     def __init__(self, folder: Path, line: str, **environ: str) -> None:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("DING_LITE_")}
-        path = f"{Path(sys.executable).parent}:{kept['PATH']}"
-        self.folder = folder
-        self.process = subprocess.Popen(
-            ["sh", "-c", line],
-            cwd=folder,
-            env={**kept, "PYTHONPATH": str(ROOT), "PATH": path, **environ},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            text=True,
-        )
-        self._read_lines()
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        self._start(folder, ("sh", "-c", line), {"PATH": path, **environ})
 
     def __exit__(self, *error: object) -> None:
         if self.process.poll() is None:

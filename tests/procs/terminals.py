@@ -13,7 +13,8 @@ import termios
 from pathlib import Path
 from typing import Self
 
-from tests.procs.programs import PREAMBLE, ROOT
+from tests.cli.calls import environment
+from tests.procs.programs import PREAMBLE
 
 CTRL_C = "\x03"
 
@@ -25,10 +26,9 @@ class Terminal:
         self, folder: Path, source: str, *command: str, columns: int = 100, lines: int = 40
     ) -> None:
         (folder / "program.py").write_text(PREAMBLE + source)
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("DING_LITE_")}
+        environ = environment(TMPDIR=str(folder), TERM="xterm")
         for name in ("COLUMNS", "LINES", "NO_COLOR"):
             environ.pop(name, None)
-        environ |= {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder), "TERM": "xterm"}
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self.process = subprocess.Popen(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from ding_lite.parallel.network.security import make_key
+from tests.cli.calls import ROOT
 from tests.docpages import blocks
-from tests.procs.programs import ROOT
 from tests.procs.shells import Type
 
 NODE_0 = (

@@ -16,8 +16,8 @@ import yaml
 
 from ding_lite.parallel.launch.environment.kubernetes import detect
 from ding_lite.parallel.network.security import load_key, make_key
+from tests.cli.calls import ROOT
 from tests.docpages import blocks
-from tests.procs.programs import ROOT
 
 GUIDES = ROOT / "docs" / "guide"
 KUBERNETES = ("1.29", "1.36")

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from ding_lite.parallel.network.security import make_key
+from tests.cli.calls import ROOT
 from tests.procs.conftest import Fork
 from tests.procs.network import Machine, Network, why_not
-from tests.procs.programs import ROOT, Forked
+from tests.procs.programs import Forked
 from tests.procs.test_rendezvous import hears
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2", "10.77.0.3")

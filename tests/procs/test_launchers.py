@@ -15,8 +15,8 @@ import pytest
 
 from ding_lite.parallel.launch.environment.torchrun import detect
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
+from tests.cli.calls import ROOT
 from tests.docpages import blocks
-from tests.procs.programs import ROOT
 from tests.procs.shells import Type
 
 SLOW = pytest.mark.slow

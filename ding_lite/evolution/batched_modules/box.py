@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from ding_lite.evolution.batched_modules.stacked import (
     members_obs,
 )
 from ding_lite.evolution.batched_policies import StackedTensors, inputs_dtype
-from ding_lite.rl.batch import Array, NumpyArray
+from ding_lite.rl.batch import Array
 from ding_lite.rl.networks.action_values import Critics
 from ding_lite.rl.networks.box_actors import OwnActor
 from ding_lite.rl.recorded.box import CriticList, action_gradient
@@ -34,8 +34,8 @@ class ModuleBoxStack(BoxStack[BoxT]):
         >>> actor = lambda spec: nn.Sequential(nn.Linear(3, 1), nn.Tanh())
         >>> critic = lambda spec: nn.Bilinear(3, 1, 1)
         >>> made = [DDPG(envs.spec, DDPGConfig(seed=s), actor=actor, critic=critic) for s in (1, 2)]
-        >>> ModuleBoxStack(made[0], 2).hold(made)(envs.obs[None]).shape
-        (2, 5, 1)
+        >>> ModuleBoxStack.key(made[0]) == ModuleBoxStack.key(made[1])
+        True
     """
 
     def __init__(self, like: BoxT, count: int) -> None:
@@ -56,15 +56,8 @@ class ModuleBoxStack(BoxStack[BoxT]):
             return None
         return type(policy), form, policy.config.normalize_obs
 
-    def hold(self, policies: Sequence[Any]) -> Callable[[NumpyArray], NumpyArray]:
-        """Return a function that acts as the actors of some policies do, one after the other."""
-
-        def greedy(obs: NumpyArray) -> NumpyArray:
-            rows = obs if len(obs) == len(policies) else [obs[0]] * len(policies)
-            pairs = zip(policies, rows, strict=True)
-            return np.stack([policy.act(row, explore=False) for policy, row in pairs])
-
-        return greedy
+    def hold(self, policies: Sequence[BoxT]) -> None:
+        """Return None, as modules act alone."""
 
     def _vectors(self, obs: Array, count: int) -> Tensor:
         return members_obs(obs, count)
@@ -82,11 +75,14 @@ class ModuleBoxStack(BoxStack[BoxT]):
     def _stacked(
         self, prefix: str, weights: StackedTensors, count: int, *more: object
     ) -> StackedModule:
-        module = self._modules[prefix]
-        names = [name for name, _ in module.named_parameters()]
-        parameters = {name: weights[prefix + name][:count] for name in names}
-        grads = [self._grads[prefix + name][:count] for name in names]
-        return StackedModule(module, parameters, grads, more=more)
+        return StackedModule.of(
+            self._modules[prefix],
+            weights,
+            self._grads,
+            count,
+            rename=lambda name: prefix + name,
+            more=more,
+        )
 
 
 class StackedCritics:

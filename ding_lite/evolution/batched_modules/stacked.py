@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import lru_cache, partial
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 from weakref import ref
 
 import numpy as np
@@ -35,6 +35,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from ding_lite.rl.batch import NumpyArray
+from ding_lite.rl.networks.layers import Members
 from ding_lite.rl.recorded.box import joined
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat_module import copied
@@ -65,6 +66,27 @@ class StackedModule:
         self._leaves = [one.detach().requires_grad_() for one in parameters.values()]
         self._grads = [*grads]
         self._graphs: dict[Hashable, Callable[..., Tensor]] = {}
+
+    @classmethod
+    def of(
+        cls,
+        module: nn.Module,
+        weights: Members,
+        grads: Members,
+        count: int,
+        *,
+        rename: Callable[[str], str | None] = str,
+        more: tuple[Any, ...] = (),
+    ) -> Self:
+        """Stack the parameters of the first `count` policies.
+
+        `rename` returns the name of a parameter among those of a policy; None for one that the
+        module does not use. `more` are further arguments of the module.
+        """
+        names = {name: rename(name) for name, _ in module.named_parameters()}
+        own = {name: of_policy for name, of_policy in names.items() if of_policy is not None}
+        parameters = {name: weights[of_policy][:count] for name, of_policy in own.items()}
+        return cls(module, parameters, [grads[name][:count] for name in own.values()], more=more)
 
     def forward(self, *inputs: Tensor) -> list[Tensor]:
         """Compute the outputs of each module, [G, B, ...], with gradients if they are enabled."""

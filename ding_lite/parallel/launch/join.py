@@ -36,7 +36,7 @@ from ding_lite.parallel.network.topology import HUB, Growth, NodeSpec, listeners
 from ding_lite.parallel.observe.metrics import own_directory
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.supervise.node_process import node_of
-from ding_lite.runtime.messaging.labels import check_labels, node_labels, roles_of
+from ding_lite.runtime.messaging.labels import node_labels, roles_of
 from ding_lite.settings import Settings
 
 ALL_INTERFACES = ("0.0.0.0", "::")
@@ -60,9 +60,9 @@ def tcp_only(protocol: str | None) -> str:
     return "tcp"
 
 
-def node_of_environment(plan: JobPlan, settings: Settings, attach_to: Sequence[str]) -> NodeSpec:
+def node_of_environment(plan: JobPlan, attach_to: Sequence[str]) -> NodeSpec:
     """Return the spec of this node; `attach_to` has the address of node 0, or of all lower ids."""
-    num_nodes, node_id = plan.num_nodes, settings.node_id
+    num_nodes, node_id = plan.num_nodes, plan.settings.node_id
     if node_id is None:
         raise ConfigError(
             f"DING_LITE_NUM_NODES is {num_nodes}, so this process is one node of several, and "
@@ -74,7 +74,7 @@ def node_of_environment(plan: JobPlan, settings: Settings, attach_to: Sequence[s
     listen, grows = None, plan.growth(first_id=1)
     is_dialled = node_id == HUB or (grows is not None and grows.topology == "mesh")
     if (is_dialled and (plan.edges or grows)) or node_id in listeners(plan.edges):
-        port = _port(settings.ports, node_id, num_nodes, may_be_free=rendezvous is not None)
+        port = _port(plan.settings.ports, node_id, num_nodes, may_be_free=rendezvous is not None)
         listen = str(Address("tcp", plan.address or _interface(rendezvous, plan.key_file), port))
     return plan.spec(
         node_id,
@@ -87,28 +87,29 @@ def node_of_environment(plan: JobPlan, settings: Settings, attach_to: Sequence[s
 
 
 def first_elastic_node(plan: JobPlan) -> NodeSpec:
-    [port] = plan.chosen_ports or [0]
+    [port] = plan.ports or [0]
     return plan.specs_at([str(Address("tcp", plan.address or LOOPBACK, port))], job="")[0]
 
 
 def joining_node(
-    plan: JobPlan, settings: Settings, attach_to: Sequence[str], node_ids: Sequence[int] | None
+    plan: JobPlan, attach_to: Sequence[str], node_ids: Sequence[int] | None
 ) -> NodeSpec:
     """Request a place in an elastic job; of several roles in a program the last is this node's."""
-    node_ids = _places(node_ids, settings)
+    node_ids = _places(node_ids, plan.settings)
     if len(attach_to) != 1 or len(node_ids) > 1:
         raise ConfigError(
             f"`attach_to` is {', '.join(attach_to)} and `node_ids` {[*node_ids]}; a node that "
             f"joins an elastic job needs the address of node 0 alone, and one number at most."
         )
     [rendezvous] = _tcp(attach_to)
-    port = settings.ports[0] if len(settings.ports) == 1 else 0
+    ports = plan.settings.ports
+    port = ports[0] if len(ports) == 1 else 0
     try:
         return join(
             rendezvous,
             requested_id=node_ids[0] if node_ids else None,
-            roles=roles_of(frozenset().union(*(plan.roles or ()))),
-            labels=check_labels(plan.labels or ()) | check_labels(settings.labels),
+            roles=roles_of(frozenset().union(*plan.roles)),
+            labels=plan.labels,
             listen=str(Address("tcp", plan.address or _interface(rendezvous, plan.key_file), port)),
             plan=plan,
         )
@@ -256,7 +257,7 @@ def _tcp(addresses: Sequence[str]) -> list[str]:
 
 def node_of_launcher(plan: JobPlan, place: Placement) -> NodeSpec:
     """Return the spec of this node, which listens on its own machine at its port of the plan."""
-    node_id, links, ports = place.node_id, plan.edges, plan.chosen_ports
+    node_id, links, ports = place.node_id, plan.edges, plan.ports
     if links and not place.on_one_machine:
         _check_machines(plan, place)
     inside = LOOPBACK if plan.address in (None, *ALL_INTERFACES) else plan.address
@@ -309,10 +310,10 @@ def _all_interfaces(host: str) -> str:
 
 
 def attached_node(
-    plan: JobPlan, settings: Settings, attach_to: Sequence[str], node_ids: Sequence[int] | None
+    plan: JobPlan, attach_to: Sequence[str], node_ids: Sequence[int] | None
 ) -> NodeSpec:
     """Return the spec of a node that attaches to the nodes 0, 1, ... of a running job."""
-    node_ids = _places(node_ids, settings)
+    node_ids = _places(node_ids, plan.settings)
     if plan.num_nodes != 1 or len(node_ids) != 1:
         raise ConfigError(
             f"`attach_to` joins a running job with one node: n_parallel_workers=1 and "
@@ -325,7 +326,7 @@ def attached_node(
             f"`node_ids` is [{node_id!r}] and `attach_to` has the addresses of the nodes 0 to "
             f"{len(attach_to) - 1}; a node that joins must have a higher number than those."
         )
-    if any(plan.roles or ()) or settings.roles:
+    if any(plan.roles) or plan.settings.roles:
         raise ConfigError(
             "Roles are counted over all nodes of a job, which one that joins by `attach_to` does "
             "not know. Give it `labels=` (or DING_LITE_LABELS) instead of roles."
@@ -336,17 +337,16 @@ def attached_node(
             "its hub. Also set DING_LITE_NUM_NODES to the number of nodes of the job: then node 0 "
             "gives it the address of its hub."
         )
-    if plan.ports is not None:
+    if plan.ports:
         raise ConfigError(
             f"`ports` is {plan.ports!r}, but a node that joins by `attach_to` listens nowhere: it "
             f"dials. Leave it out."
         )
-    extra = check_labels(plan.labels or ()) | check_labels(settings.labels)
     dials = dict(enumerate(_tcp(attach_to)))
     return NodeSpec(
         node_id=node_id,
         num_nodes=0,
-        labels=node_labels(node_id, distributed=True, extra=extra),
+        labels=node_labels(node_id, distributed=True, extra=plan.labels),
         dials=dials,
         peers=frozenset(dials),
         key_file=plan.key_file,

@@ -165,15 +165,16 @@ class Parallel:
         elastic = settings.elastic if elastic is None else elastic
         joins = elastic and bool(attach_to) and None in (settings.num_nodes, settings.node_id)
         is_external = place is None and settings.num_nodes is not None and not joins
-        if is_external:  # DING_LITE_PORTS is then the port of this node alone
+        if is_external or joins:  # DING_LITE_PORTS is then the port of this node alone
             ports = None
-        elif place is not None and ports is None and not settings.ports:
-            ports = place.port
+        elif ports is None:
+            of_launcher = None if place is None else place.port
+            ports = _ports_of(settings) or of_launcher
         is_here = place is not None or is_external or bool(attach_to)
         is_over_tcp = is_here or elastic or starter == "ray"
         num_nodes = place.num_nodes if place else settings.num_nodes or n_parallel_workers
         if joins:
-            num_nodes, roles, ports = 1, _role_of_joining_node(roles, settings), None
+            num_nodes, roles = 1, _role_of_joining_node(roles, settings)
             settings = replace(settings, roles=())
         if not is_here and starter == "local":
             _check_processes_fit(n_parallel_workers)
@@ -188,25 +189,25 @@ class Parallel:
             key_file=None if key_file is None else os.fspath(key_file),
             startup_timeout=startup_timeout,
             elastic=elastic,
-            settings=replace(settings, ports=()) if is_external or joins else settings,
+            settings=settings,
         )
         if place is not None:
             return _run_where_launched(plan, place)
         if joins:
-            return _run_as_joining_node(plan, settings, attach_to, node_ids)
+            return _run_as_joining_node(plan, attach_to, node_ids)
         if settings.num_nodes == 1 and not attach_to and not elastic:
             return _run_alone(plan)
         if is_external:
-            return _run_as_node(node_of_environment(plan, settings, attach_to), settings)
+            return _run_as_node(plan, node_of_environment(plan, attach_to))
         if attach_to:
-            return _run_as_node(attached_node(plan, settings, attach_to, node_ids), settings)
+            return _run_as_node(plan, attached_node(plan, attach_to, node_ids))
         _refuse_a_place_in_no_job(node_ids, settings)
         max_retries = max_retries if auto_recover else 0
         if starter == "ray":
             return _run_on_ray(plan, max_retries, resources or {})
         if plan.num_nodes > 1:
             return _run_on_processes(plan, max_retries)
-        return _run_as_node(first_elastic_node(plan), settings) if elastic else _run_alone(plan)
+        return _run_as_node(plan, first_elastic_node(plan)) if elastic else _run_alone(plan)
 
 
 def _role_of_joining_node(
@@ -216,6 +217,11 @@ def _role_of_joining_node(
     if settings.roles:
         return [settings.roles[-1].split("+")]
     return [several(roles[-1])] if roles else None
+
+
+def _ports_of(settings: Settings) -> int | Sequence[int] | None:
+    """Return the ports in the form of the argument: a single port is the first of a range."""
+    return settings.ports[0] if len(settings.ports) == 1 else settings.ports or None
 
 
 def _runner(start: Start) -> Runner[Any]:
@@ -252,25 +258,26 @@ def _run_alone(plan: JobPlan) -> Runner[Any]:
 def _run_where_launched(plan: JobPlan, place: Placement) -> Runner[Any]:
     advice = (
         f"{place.launcher} has started this process as node {place.node_id} of "
-        f"{place.num_nodes}, with ports from {plan.chosen_ports[0]} on: DING_LITE_PORTS "
+        f"{place.num_nodes}, with ports from {plan.ports[0]} on: DING_LITE_PORTS "
         f"chooses another first port. DING_LITE_ENGINE=local lets this process start the nodes "
         f"instead."
     )
     spec = node_of_launcher(plan, place)
-    return _run_as_node(spec, plan.settings, starter=place.launcher, advice=advice)
+    return _run_as_node(plan, spec, starter=place.launcher, advice=advice)
 
 
 def _run_as_node(
-    spec: NodeSpec, settings: Settings, *, starter: str = "hand", advice: str = ""
+    plan: JobPlan, spec: NodeSpec, *, starter: str = "hand", advice: str = ""
 ) -> Runner[Any]:
-    spec = replace(spec, linger=settings.linger, peer_timeout=settings.peer_timeout or None)
+    own = plan.settings
+    spec = replace(spec, linger=own.linger, peer_timeout=own.peer_timeout or None)
     connect = partial(connected, spec, starter=starter, advice=advice)
     return _run_in_process(spec.node_id, spec.labels, connect)
 
 
-def _run_as_joining_node(plan: JobPlan, settings: Settings, *place: Any) -> Runner[Any]:
+def _run_as_joining_node(plan: JobPlan, *place: Any) -> Runner[Any]:
     def start(main: Main, args: Args, kwargs: Kwargs) -> list[Any]:
-        return _run_as_node(joining_node(plan, settings, *place), settings)(main, *args, **kwargs)
+        return _run_as_node(plan, joining_node(plan, *place))(main, *args, **kwargs)
 
     return _runner(start)
 
@@ -300,7 +307,7 @@ def _run_on_ray(
     plan: JobPlan, max_retries: int, resources: Mapping[str, Mapping[str, Any]]
 ) -> Runner[Any]:
     for name, value in (("address", plan.address), ("ports", plan.ports)):
-        if value is not None:
+        if value:
             raise ConfigError(
                 f"`{name}` is {value!r}, but Ray places the nodes, and each chooses its own "
                 f"address. Leave it out."

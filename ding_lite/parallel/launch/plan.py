@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence, Sized
-from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError
@@ -19,7 +18,6 @@ from ding_lite.parallel.network.address import (
 from ding_lite.parallel.network.security import load_key
 from ding_lite.parallel.network.topology import (
     HUB,
-    Edge,
     Growth,
     NodeSpec,
     Topology,
@@ -35,28 +33,27 @@ PROTOCOLS = ("ipc", "tcp")
 MOST_NODES = 100_000
 
 
-@dataclass(frozen=True, kw_only=True)
 class JobPlan:
-    """The checked arguments of a job; None is read from `settings`, or has a default."""
+    """The checked arguments of a job; None is read from `settings`, or has a default.
 
-    num_nodes: int
-    topology: Topology | None = None
-    protocol: str | None = None
-    address: str | None = None
-    ports: int | Sequence[int] | None = None
-    labels: str | Iterable[str] | None = None
-    roles: Sequence[str | Iterable[str]] | None = None
-    key_file: str | None = None
-    startup_timeout: float | None = 60.0
-    elastic: bool = False
-    settings: Settings = field(default_factory=Settings)
-    kind: str = field(init=False, default="")
-    """The name of the topology; "" for a list of edges."""
-    fan_out: int = field(init=False, default=0)
-    """The most children of a hub in a tree; 0 for other topologies."""
+    Without `ports` free ones are chosen: `DING_LITE_PORTS` may be the port of one node alone.
+    """
 
-    def __post_init__(self) -> None:
-        num_nodes = self.num_nodes
+    def __init__(  # noqa: PLR0913 - all of a job; all by name, and few at a time
+        self,
+        *,
+        num_nodes: int,
+        topology: Topology | None = None,
+        protocol: str | None = None,
+        address: str | None = None,
+        ports: int | Sequence[int] | None = None,
+        labels: str | Iterable[str] | None = None,
+        roles: Sequence[str | Iterable[str]] | None = None,
+        key_file: str | None = None,
+        startup_timeout: float | None = 60.0,
+        elastic: bool = False,
+        settings: Settings | None = None,
+    ) -> None:
         if not isinstance(num_nodes, int) or isinstance(num_nodes, bool) or num_nodes < 1:
             raise ConfigError(
                 f"`n_parallel_workers` is {num_nodes!r}; it must be a whole number from 1 on."
@@ -65,36 +62,40 @@ class JobPlan:
             raise ConfigError(
                 f"`n_parallel_workers` is {num_nodes:,}; a job has at most {MOST_NODES:,} nodes."
             )
-        timeout, own = self.startup_timeout, self.settings
-        self._fill_in(
-            topology=self.topology if self.topology is not None else own.topology or "mesh",
-            protocol=self.protocol or own.protocol or "ipc",
-            address=self.address or own.address,
-            ports=self.ports if self.ports is not None else _ports_of(own),
-            key_file=self.key_file or own.key_file,
-            labels=check_labels(self.labels or ()),
-        )
+        own = settings or Settings()
+        topology = topology if topology is not None else own.topology or "mesh"
+        self.num_nodes = num_nodes
+        self.settings = own
+        self.protocol = protocol or own.protocol or "ipc"
+        self.address = address or own.address
+        self.key_file = key_file or own.key_file
+        self.labels = check_labels(labels or ()) | check_labels(own.labels)
+        """The labels of all nodes, those of the environment included."""
+        self.startup_timeout = startup_timeout
+        self.elastic = elastic
         check_all(
             one_of(PROTOCOLS, protocol=self.protocol),
-            positive(startup_timeout=timeout) if timeout is not None else [],
+            positive(startup_timeout=startup_timeout) if startup_timeout is not None else [],
         )
-        topology = self.topology or ()
-        self._fill_in(kind=kind_of_topology(topology) if isinstance(topology, str) else "")
-        self._fill_in(topology=edges(topology, num_nodes), fan_out=fan_out(topology))
-        if self.elastic and self.kind not in ("star", "mesh"):
+        self.kind = kind_of_topology(topology) if isinstance(topology, str) else ""
+        """The name of the topology; "" for a list of edges."""
+        self.edges = edges(topology, num_nodes)
+        self.fan_out = fan_out(topology)
+        """The most children of a hub in a tree; 0 for other topologies."""
+        if elastic and self.kind not in ("star", "mesh"):
             raise ConfigError(
                 f"`elastic` is True and the topology {topology!r}; further nodes join a star or a "
                 f"mesh. Choose topology='star', or leave `elastic` (or DING_LITE_ELASTIC) out."
             )
-        self._check_roles()
-        self._check_places()
+        self.roles = self._checked_roles(roles)
+        """The roles of each node, also with their counts."""
+        self.ports = self._checked_ports(ports)
+        """The port of each node; empty if free ports are chosen."""
 
-    def _fill_in(self, **values: object) -> None:
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
-
-    def _check_roles(self) -> None:
-        roles, source = self.roles, "`roles`"
+    def _checked_roles(
+        self, roles: Sequence[str | Iterable[str]] | None
+    ) -> Sequence[frozenset[str]]:
+        source = "`roles`"
         if roles is None and self.settings.roles and self.num_nodes > 1:
             roles = [role.split("+") for role in self.settings.roles]
             source = "DING_LITE_ROLES"
@@ -105,41 +106,30 @@ class JobPlan:
                 f"node, such as roles=[{', '.join(['...'] * self.num_nodes)}]."
             )
         roles = [()] * self.num_nodes if roles is None else roles
-        self._fill_in(roles=count_roles(roles, num_nodes=self.num_nodes))
+        return count_roles(roles, num_nodes=self.num_nodes)
 
-    def _check_places(self) -> None:
+    def _checked_ports(self, given: int | Sequence[int] | None) -> tuple[int, ...]:
         if self.protocol == "ipc":
-            given = [name for name in ("address", "ports") if getattr(self, name) is not None]
-            if given:
-                raise ConfigError(
-                    f"`{given[0]}` is {getattr(self, given[0])!r}, but the protocol is `ipc`, "
-                    f"which has neither addresses nor ports. Add `protocol='tcp'`, or leave it out."
-                )
-            return
+            for name, value in (("address", self.address), ("ports", given)):
+                if value is not None:
+                    raise ConfigError(
+                        f"`{name}` is {value!r}, but the protocol is `ipc`, which has neither "
+                        f"addresses nor ports. Add `protocol='tcp'`, or leave it out."
+                    )
+            return ()
         check_listening(Address("tcp", self.address or LOOPBACK), key_file=self.key_file)
         if self.key_file is not None:
             load_key(self.key_file)  # report a wrong key once, not from each node
-        if self.ports is None:
-            return
-        ports = self.ports
-        if isinstance(ports, int):
-            ports = [ports + node_id for node_id in range(self.num_nodes)]
+        if given is None:
+            return ()
+        ports = range(given, given + self.num_nodes) if isinstance(given, int) else given
         if len(ports) != self.num_nodes or len(set(ports)) != len(ports):
             raise ConfigError(
-                f"`ports` is {self.ports!r}; {self.num_nodes} nodes need as many different "
+                f"`ports` is {given!r}; {self.num_nodes} nodes need as many different "
                 f"ports, or one number from which to count on."
             )
         check_all(*(inside(1, 65_535, ports=port) for port in ports))
-        self._fill_in(ports=tuple(ports))
-
-    @property
-    def edges(self) -> frozenset[Edge]:
-        return cast(frozenset[Edge], self.topology)
-
-    @property
-    def chosen_ports(self) -> tuple[int, ...]:
-        """The port of each node; empty if free ports are chosen."""
-        return tuple(self.ports) if isinstance(self.ports, Sequence) else ()
+        return tuple(ports)
 
     def growth(self, *, first_id: int) -> Growth | None:
         if not self.elastic:
@@ -170,7 +160,7 @@ class JobPlan:
             where = [str(directory.socket_of(node_id)) for node_id in range(self.num_nodes)]
         else:
             host = self.address or LOOPBACK
-            ports = self.chosen_ports or free_ports(host, self.num_nodes)
+            ports = self.ports or free_ports(host, self.num_nodes)
             where = [str(Address("tcp", host, port)) for port in ports]
         return self.specs_at(where, job=job_name(directory.path), directory=str(directory.path))
 
@@ -200,13 +190,7 @@ class JobPlan:
         )
 
     def labels_of_nodes(self, *, distributed: bool = True) -> list[frozenset[str]]:
-        extra = check_labels(self.labels or ()) | check_labels(self.settings.labels)
         return [
-            node_labels(node_id, distributed=distributed, roles=roles, extra=extra)
-            for node_id, roles in enumerate(self.roles or ())
+            node_labels(node_id, distributed=distributed, roles=roles, extra=self.labels)
+            for node_id, roles in enumerate(self.roles)
         ]
-
-
-def _ports_of(settings: Settings) -> int | Sequence[int] | None:
-    """Return the ports in the form of the argument: a single port is the first of a range."""
-    return settings.ports[0] if len(settings.ports) == 1 else settings.ports or None

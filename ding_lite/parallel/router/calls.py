@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Container, Iterable
 from concurrent.futures import CancelledError, Future
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from ding_lite.clock import Clock, Deadline
 from ding_lite.errors import (
@@ -54,8 +54,7 @@ class Calls:
         self._router = router
         self.pending = PendingCalls()
         """The calls of this node without an answer."""
-        self._early = EarlyCalls(clock)
-        self._answers = Answers(self._reply)
+        self._answers = Answers(self._reply, clock)
         self._workers = Workers(NUM_WORKERS)
         self._services: dict[str, Handler] = {}
         self._handlers: dict[str, Handler] = {}
@@ -86,10 +85,10 @@ class Calls:
             else:
                 session = None
         if session is None:
-            self.pending.refuse(
-                number,
+            self.pending.fail(
                 f"Node {node} cannot be called (`{name}`): node {self._node_id} is not connected "
                 f"to it. Connected are: {[*self._links.connected] or 'none'}.",
+                lambda pending: pending.number == number,
             )
         return answer
 
@@ -118,7 +117,7 @@ class Calls:
             self._handlers[name] = fn
             if quick:
                 self._quick.add(name)
-        self._start(self._early.take(name))
+        self._start_early(name)
 
     def serve(self, name: str, fn: Handler) -> None:
         """Register a service: its handler gets the caller first, and runs on the reading thread."""
@@ -138,10 +137,13 @@ class Calls:
             self._answers.give(peer, call.number, answer)
         elif call.name in self._quick:
             self._answer(peer, call)
-        elif call.name in self._handlers or not self._early.hold(peer, call):
+        elif call.name in self._handlers or not self._answers.hold(peer, call):
             self._start([(peer, call)])
         elif call.name in self._handlers:  # registered just now
-            self._start(self._early.take(call.name))
+            self._start_early(call.name)
+
+    def _start_early(self, name: str) -> None:
+        self._start(self._answers.take(lambda _, call: call.name == name))
 
     def _start(self, calls: Iterable[tuple[int, CallArrived]]) -> None:
         for peer, call in calls:
@@ -175,17 +177,20 @@ class Calls:
 
     def tick(self) -> None:
         """Answer calls that have waited for a handler for too long."""
-        self._start(self._early.overdue())
+        self._start(self._answers.take(lambda deadline, _: deadline.expired))
 
     def forget(self, peer: int) -> None:
         """Fail the calls to a node that is gone, and drop its calls."""
-        self._early.forget(peer)
         self._answers.forget(peer)
-        self.pending.fail(peer)
+        self.pending.fail(
+            f"Node {peer} is gone before it has answered a call. It may or may not have done the "
+            f"work; call again once it is back.",
+            lambda pending: pending.node_id == peer,
+        )
 
     def leave(self) -> None:
         """Answer all calls that wait for a handler."""
-        self._start(self._early.close())
+        self._start(self._answers.close())
 
     def has_unanswered(self, nodes: Container[int]) -> bool:
         return self._answers.has_any_for(nodes)
@@ -194,11 +199,17 @@ class Calls:
         self._workers.close()
 
 
+class _PendingCall(NamedTuple):
+    number: int
+    node_id: int
+    answer: Future[Any]
+
+
 class PendingCalls:
     """The calls of a node without an answer."""
 
     def __init__(self) -> None:
-        self._under_way: dict[int, tuple[int, Future[Any]]] = {}
+        self._under_way: dict[int, _PendingCall] = {}
         self._last_call = 0
         self._lock = threading.Lock()
 
@@ -209,106 +220,77 @@ class PendingCalls:
         answer: Future[Any] = Future()
         with self._lock:
             self._last_call += 1
-            self._under_way[self._last_call] = node_id, answer
+            self._under_way[self._last_call] = _PendingCall(self._last_call, node_id, answer)
             return self._last_call, answer
-
-    def forget(self, answer: Future[Any]) -> None:
-        with self._lock:
-            for number, (_, under_way) in list(self._under_way.items()):
-                if under_way is answer:
-                    del self._under_way[number]
-
-    def refuse(self, number: int, reason: str) -> None:
-        with self._lock:
-            _, answer = self._under_way.pop(number, (None, None))
-        if answer is not None:  # else the loss of the node has failed it just now
-            answer.set_exception(PeerLost(reason))
-
-    def end(self) -> None:
-        """Fail all pending calls: this node has disconnected."""
-        with self._lock:
-            answers = [answer for _, answer in self._under_way.values()]
-            self._under_way.clear()
-        for answer in answers:
-            answer.set_exception(PeerLost("This node has left before a call was answered."))
 
     def settle(self, node_id: int, number: int, ok: bool, value: Any) -> bool:
         """Settle a call with its answer; return False if no such call is pending."""
         with self._lock:
-            asked, answer = self._under_way.get(number, (None, None))
-            if answer is None or asked != node_id:
+            pending = self._under_way.get(number)
+            if pending is None or pending.node_id != node_id:
                 return False
             del self._under_way[number]
         if ok:
-            answer.set_result(value)
+            pending.answer.set_result(value)
         else:
-            answer.set_exception(_remote_error(node_id, value))
+            pending.answer.set_exception(_remote_error(node_id, value))
         return True
 
-    def fail(self, node_id: int) -> None:
-        """Fail the pending calls to a node that is gone."""
+    def fail(self, reason: str, is_meant: Callable[[_PendingCall], bool]) -> None:
+        """Fail calls that no node will answer; each fails once."""
+        for answer in self._take(is_meant):
+            answer.set_exception(PeerLost(reason))
+
+    def forget(self, answer: Future[Any]) -> None:
+        """Drop a call that its caller has given up."""
+        self._take(lambda pending: pending.answer is answer)
+
+    def _take(self, is_meant: Callable[[_PendingCall], bool]) -> list[Future[Any]]:
         with self._lock:
-            lost = [n for n, (asked, _) in self._under_way.items() if asked == node_id]
-            answers = [self._under_way.pop(number)[1] for number in lost]
-        for answer in answers:
-            answer.set_exception(
-                PeerLost(
-                    f"Node {node_id} is gone before it has answered a call. It may or may not have "
-                    f"done the work; call again once it is back."
-                )
-            )
-
-
-class EarlyCalls:
-    """Calls that have arrived before their handlers; each is taken once."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._waiting: list[tuple[Deadline, int, CallArrived]] = []
-        self._is_open = True
-        self._lock = threading.Lock()
-
-    def hold(self, node_id: int, call: CallArrived) -> bool:
-        with self._lock:
-            if not self._is_open or len(self._waiting) >= MAX_EARLY:
-                return False
-            deadline = Deadline.after(REGISTRATION_S, self._clock)
-            self._waiting.append((deadline, node_id, call))
-            return True
-
-    def take(self, name: str) -> list[tuple[int, CallArrived]]:
-        return self._take(lambda _deadline, _node_id, call: call.name == name)
-
-    def overdue(self) -> list[tuple[int, CallArrived]]:
-        return self._take(lambda deadline, _node_id, _call: deadline.expired)
-
-    def forget(self, node_id: int) -> None:
-        self._take(lambda _deadline, asker, _call: asker == node_id)
-
-    def close(self) -> list[tuple[int, CallArrived]]:
-        """Take all calls, and queue no more."""
-        with self._lock:
-            self._is_open = False
-        return self._take(lambda *_: True)
-
-    def _take(
-        self, is_meant: Callable[[Deadline, int, CallArrived], bool]
-    ) -> list[tuple[int, CallArrived]]:
-        if not self._waiting:
-            return []
-        with self._lock:
-            taken = [entry for entry in self._waiting if is_meant(*entry)]
-            self._waiting = [entry for entry in self._waiting if not is_meant(*entry)]
-        return [(node_id, call) for _, node_id, call in taken]
+            taken = [pending for pending in self._under_way.values() if is_meant(pending)]
+            for pending in taken:
+                del self._under_way[pending.number]
+        return [pending.answer for pending in taken]
 
 
 class Answers:
-    """The unanswered calls of other nodes; `send(node, number, body)` sends an answer."""
+    """The unanswered calls of other nodes, some of which have come before their handlers.
 
-    def __init__(self, send: Callable[[int, int, Encoded], object]) -> None:
+    `send(node, number, body)` sends an answer.
+    """
+
+    def __init__(self, send: Callable[[int, int, Encoded], object], clock: Clock) -> None:
         self._send = send
+        self._clock = clock
         self._owed: dict[tuple[int, int], Future[Any] | None] = {}
+        self._early: dict[tuple[int, int], tuple[Deadline, CallArrived]] = {}
+        self._may_hold = True
         self._lock = threading.Lock()
+
+    def hold(self, node_id: int, call: CallArrived) -> bool:
+        """Keep a call until `take`; return False if too many are kept, or this node is leaving."""
+        with self._lock:
+            has_room = self._may_hold and len(self._early) < MAX_EARLY
+            if has_room:
+                until = Deadline.after(REGISTRATION_S, self._clock)
+                self._early[node_id, call.number] = until, call
+            return has_room
+
+    def take(
+        self, is_meant: Callable[[Deadline, CallArrived], bool]
+    ) -> list[tuple[int, CallArrived]]:
+        """Take calls that were kept, in the order of their arrival; each is taken once."""
+        if not self._early:
+            return []
+        with self._lock:
+            taken = [place for place, kept in self._early.items() if is_meant(*kept)]
+            return [(place[0], self._early.pop(place)[1]) for place in taken]
+
+    def close(self) -> list[tuple[int, CallArrived]]:
+        """Take all calls, and keep no more."""
+        with self._lock:
+            self._may_hold = False
+        return self.take(lambda *_: True)
 
     def begin(self, node_id: int, number: int) -> None:
         """Record a call that a handler is about to answer."""
@@ -326,8 +308,9 @@ class Answers:
     def forget(self, node_id: int) -> None:
         """Drop the calls of a node that is gone: their numbers may be reused."""
         with self._lock:
-            for key in [key for key in self._owed if key[0] == node_id]:
-                del self._owed[key]
+            for calls in (self._owed, self._early):
+                for place in [place for place in calls if place[0] == node_id]:
+                    del calls[place]
 
     def has_any_for(self, nodes: Container[int]) -> bool:
         """Return whether one of these nodes waits for an answer that is done or being computed.

@@ -10,7 +10,7 @@ from ding_lite.parallel.link.links import Links
 from ding_lite.parallel.network.address import ANY_HOST, Address, is_loopback
 from ding_lite.parallel.network.interfaces import interface_towards
 from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
-from ding_lite.parallel.router.relaying import Relaying
+from ding_lite.parallel.router.routing import Routing
 from ding_lite.runtime.messaging.base import Router
 
 
@@ -19,7 +19,7 @@ class JobView(Router):
 
     links: Links
     """The connections to the peers, and the sessions with them."""
-    _relay: Relaying | None
+    _routing: Routing
 
     def __init__(self, spec: NodeSpec, clock: Clock) -> None:
         super().__init__()
@@ -50,8 +50,7 @@ class JobView(Router):
 
     @property
     def peers(self) -> tuple[int, ...]:
-        near = self.links.connected
-        return near if self._relay is None else tuple(sorted([*near, *self._relay.far]))
+        return tuple(sorted([*self.links.connected, *self._routing.far]))
 
     @property
     def grows(self) -> bool:
@@ -67,8 +66,7 @@ class JobView(Router):
             return self._spec.world
         with self.links.lock:
             known = [s.peer for s in self.links.sessions.values() if s.peer is not None]
-        of_node = {} if self._relay is None else self._relay.labels
-        of_node |= {self._spec.node_id: self._spec.labels}
+        of_node = self._routing.labels | {self._spec.node_id: self._spec.labels}
         of_node |= dict(enumerate(self._spec.world))
         of_node |= {peer.node_id: peer.labels for peer in known}
         of_node |= self._roster
@@ -92,7 +90,7 @@ class JobView(Router):
         return None if named != places and is_loopback(interface) else interface
 
     def coordinator_of(self, members: Sequence[int]) -> int:
-        if self._relay is not None:
+        if self._routing.reaches_beyond_peers:
             return members[0]
         num_nodes, links = len(self.world), self._spec.edges
         if self._spec.growth is not None:

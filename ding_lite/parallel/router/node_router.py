@@ -25,7 +25,7 @@ from ding_lite.parallel.observe.metrics import State
 from ding_lite.parallel.observe.metrics_reporter import Reporter
 from ding_lite.parallel.router.calls import Calls, Handler
 from ding_lite.parallel.router.job_view import JobView
-from ding_lite.parallel.router.relaying import Relaying
+from ding_lite.parallel.router.routing import Routing
 from ding_lite.parallel.router.topics import Outbox, Topics
 from ding_lite.parallel.transport.base import Transport
 from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
@@ -117,11 +117,11 @@ class NodeRouter(JobView):
         self._streams = Streams(self._send_item, self._withdraw, self._receivers, clock)
         self._calls.serve(ITEM, self._streams.arrive)
         self._calls.serve(WITHDRAW, self._streams.withdraw)
-        self._relay = self._make_relay()
+        self._routing = self._make_routing()
         self._serve_collectives()
         self._reporter = Reporter(spec, self.links, self._inbox, self._loads, clock)
         self._topics = Topics(
-            self.links, self._relay, self._inbox, self.traced, keeps_offers=self.grows
+            self.links, self._routing, self._inbox, self.traced, keeps_offers=self.grows
         )
         try:
             self.links.start()
@@ -212,7 +212,8 @@ class NodeRouter(JobView):
         if not deadline.wait(
             self.links.changed, lambda: session.events.has_room or session.has_left
         ):
-            hung = "that node, or one behind it," if self._relay is not None else "that node"
+            is_hub = self._routing.reaches_beyond_peers
+            hung = "that node, or one behind it," if is_hub else "that node"
             raise TransportError(
                 f"Node {session.peer_id} has not acknowledged earlier events for "
                 f"{EMIT_TIMEOUT_S:g} s, and its queue is full: event `{event}` was not sent. "
@@ -240,9 +241,7 @@ class NodeRouter(JobView):
         if node == self.node_id:
             _, _, *args = decode(parcel.body.meta, parcel.body.buffers)
             return guard(self._streams.arrive, (node, *args), {})
-        if self._relay is not None and node not in self.links.sessions:
-            return self._relay.send_item(node, parcel)
-        return self._calls.send(node, ITEM, parcel.body)
+        return self._routing.send_item(node, parcel)
 
     def _withdraw(self, node: int, numbers: Sequence[int]) -> Future[Any]:
         request = encode_call(WITHDRAW, (self._spec.incarnation, [*numbers]), {})
@@ -251,18 +250,16 @@ class NodeRouter(JobView):
     def _receivers(self, patterns: Iterable[str]) -> list[int]:
         me = [self.node_id] if matches(self.labels, patterns) else []
         near = [p for p in self.links.connected if matches(self.labels_of(p), patterns)]
-        return me + near + ([] if self._relay is None else self._relay.reaches(patterns))
+        return me + near + self._routing.reaches(patterns)
 
     # -- arrivals, on the thread that reads messages ------------------------------------------
 
     def _deliver(self, peer: int, arrival: Arrival) -> None:
         began_ns = 0 if self.traced.tracer is None else self.traced.now()
         if isinstance(arrival, EventArrived):
-            sender, came = peer, arrival
-            if self._relay is not None:
-                if (taken := self._relay.take_event(peer, arrival)) is None:
-                    return
-                sender, came = taken
+            if (taken := self._routing.take_event(peer, arrival)) is None:
+                return
+            sender, came = taken
             event = self.traced.event_came(peer, came, began_ns) if began_ns else came.event
             self._inbox.put_event(sender, event, came.args, came.kwargs)
         elif isinstance(arrival, StateArrived):
@@ -271,7 +268,7 @@ class NodeRouter(JobView):
         elif isinstance(arrival, ReplyArrived):
             self._calls.settle(peer, arrival, began_ns)
         elif isinstance(arrival, CallArrived):
-            (self._calls if self._relay is None else self._relay).take_call(peer, arrival)
+            self._routing.take_call(peer, arrival)
         elif isinstance(arrival, Joined):
             self._note_joined(peer, arrival)
         elif isinstance(arrival, Left):
@@ -286,8 +283,7 @@ class NodeRouter(JobView):
             self._newcomers.discard(peer)
             self._topics.offer_newest(peer, joined.peer.labels)
         self._streams.joined(peer, is_new_incarnation=joined.is_new_incarnation)
-        if self._relay is not None:
-            self._relay.joined(peer, is_new_incarnation=joined.is_new_incarnation)
+        self._routing.joined(peer, is_new_incarnation=joined.is_new_incarnation)
         self._inbox.wake()
         if peer in self._missed:
             self._missed.discard(peer)
@@ -309,8 +305,7 @@ class NodeRouter(JobView):
     def _forget(self, peer: int) -> None:
         self._topics.forget(peer)
         self._calls.forget(peer)
-        if self._relay is not None:
-            self._relay.gone(peer)
+        self._routing.gone(peer)
         self._on_peer(peer, False)
 
     # -- closing -----------------------------------------------------------------------------
@@ -336,8 +331,8 @@ class NodeRouter(JobView):
         good_bye = good_bye and self.failure is None
         with interruptible(lambda _: self.links.cancel_drain(), announce=False) as interruption:
             try:
-                if good_bye and self._relay is not None:
-                    self._relay.stay()
+                if good_bye:
+                    self._routing.stay()
                 self._calls.leave()
                 self.links.close(
                     good_bye=good_bye,
@@ -351,7 +346,7 @@ class NodeRouter(JobView):
     def _end(self, state: State) -> None:
         self._transport.close()
         self.links.end()
-        self._calls.pending.end()
+        self._calls.pending.fail("This node has left before a call was answered.", lambda _: True)
         self._reporter.close(state)
         self._topics.close()
         self._shared_sender.close()
@@ -363,13 +358,12 @@ class NodeRouter(JobView):
         """Admit a connecting node that is no peer yet, if the job has such a node."""
         return False
 
-    def _make_relay(self) -> Relaying | None:
-        return None
+    def _make_routing(self) -> Routing:
+        return Routing(self.links, self._calls)
 
     def _tick(self) -> None:
         self._streams.resolve_expired()
-        if self._relay is not None:
-            self._relay.tick()
+        self._routing.tick()
         self._calls.tick()
         self._reporter.turn()
 

@@ -13,7 +13,7 @@ from ding_lite.parallel.link.links import Links
 from ding_lite.parallel.memory.segments import Published
 from ding_lite.parallel.memory.shared_values import SharedReceiver, SharedSender
 from ding_lite.parallel.observe.message_trace import MessageTrace
-from ding_lite.parallel.router.relaying import Relaying
+from ding_lite.parallel.router.routing import Routing
 from ding_lite.parallel.wire.arrays import shorten
 from ding_lite.parallel.wire.codec import Encoded, decode, encode
 from ding_lite.parallel.wire.messages import StateArrived
@@ -89,14 +89,14 @@ class Topics:
     def __init__(
         self,
         links: Links,
-        relay: Relaying | None,
+        routing: Routing,
         inbox: Inbox,
         traced: MessageTrace,
         *,
         keeps_offers: bool,
     ) -> None:
         self._links = links
-        self._relay = relay
+        self._routing = routing
         self._inbox = inbox
         self._traced = traced
         self._keeps_offers = keeps_offers
@@ -106,18 +106,13 @@ class Topics:
 
     def offer(self, slots: Mapping[str, Any], patterns: tuple[str, ...] | None) -> None:
         """Offer slots to the connected nodes that label patterns match; None matches all."""
-        began_ns, peers, relay = self._traced.now(), [], self._relay
-        if relay is not None:
-            slots = relay.addressed(slots, patterns)
+        began_ns, peers, routing = self._traced.now(), [], self._routing
+        slots = routing.addressed(slots, patterns)
         with self._links.lock:
             if self._keeps_offers:
                 self._offered |= {key: (patterns, slot) for key, slot in slots.items()}
             for peer, session in self._links.sessions.items():
-                if patterns is None or (
-                    matches(session.labels, patterns)
-                    if relay is None
-                    else relay.leads_to(peer, patterns)
-                ):
+                if patterns is None or routing.leads_to(peer, patterns):
                     session.state.offer(slots)
                     peers.append(peer)
             self._traced.published(began_ns, peers)
@@ -155,8 +150,7 @@ class Topics:
                 self._links.wake()
 
     def _deliver(self, peer: int, values: dict[str, Any]) -> None:
-        of_nodes = {peer: values} if self._relay is None else self._relay.take_state(peer, values)
-        for sender, own in of_nodes.items():
+        for sender, own in self._routing.take_state(peer, values).items():
             known = self._known.setdefault(sender, set())
             if not known.issuperset(own):
                 for topic in own.keys() - known:

@@ -33,7 +33,7 @@ from ding_lite.parallel.link.links import Links
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.calls import Calls
 from ding_lite.parallel.router.node_router import NodeRouter
-from ding_lite.parallel.router.relaying import Relaying
+from ding_lite.parallel.router.routing import Routing
 from ding_lite.parallel.router.topics import Outbox
 from ding_lite.parallel.tree.event_flow import EventFlow, Origin
 from ding_lite.parallel.tree.hop_queue import HopQueue, QueuedItem
@@ -66,8 +66,10 @@ _DONE, _RAISED, _LOST = "done", "raised", "lost"
 _ADDRESSED_KEY = msgspec.json.Decoder(tuple[int, list[str] | None, str])
 
 
-class Relay(Relaying):
+class Relay(Routing):
     """Route messages of a node in a tree, and relay those of other nodes."""
+
+    reaches_beyond_peers = True
 
     def __init__(
         self,
@@ -78,9 +80,8 @@ class Relay(Relaying):
         outbox: Outbox,
         clock: Clock,
     ) -> None:
+        super().__init__(links, calls)
         self._spec = spec
-        self._links = links
-        self._calls = calls
         self._outbox = outbox
         self._clock = clock
         self._streams = streams
@@ -291,6 +292,8 @@ class Relay(Relaying):
     # -- items of streams --------------------------------------------------------------------
 
     def send_item(self, node: int, parcel: Parcel) -> Future[Any]:
+        if node in self._links.sessions:
+            return super().send_item(node, parcel)
         item_id = ItemId(self._spec.node_id, self._spec.incarnation, parcel.number)
         item = QueuedItem(item_id, node, parcel.stream, parcel.in_flight, parcel.body)
         answer: Future[Any] = Future()
@@ -402,7 +405,7 @@ def _settle(answer: Future[Any], outcome: list[Any], node: int) -> None:
 class TreeRouter(NodeRouter):
     """A router that relays messages between its peers."""
 
-    def _make_relay(self) -> Relay:
+    def _make_routing(self) -> Relay:
         others = Outbox(self.node_id, self._shared_sender, self._clock)
         return Relay(self._spec, self.links, self._calls, self._streams, others, self._clock)
 

@@ -43,8 +43,8 @@ def spec_of(
     **plan: Any,
 ) -> NodeSpec:
     settings = Settings(node_id=node_id, num_nodes=num_nodes, **(environ or {}))
-    whole = JobPlan(num_nodes=num_nodes, protocol="tcp", settings=Settings(), **plan)
-    return node_of_environment(whole, settings, dials)
+    whole = JobPlan(num_nodes=num_nodes, protocol="tcp", settings=settings, **plan)
+    return node_of_environment(whole, dials)
 
 
 # -- launch by environment -----------------------------------------------------------------
@@ -258,7 +258,7 @@ def test_unknown_hosts_are_requested_from_node_0(tmp_path: Path) -> None:
 def guest_of(attach_to: tuple[str, ...], node_ids: Any, **more: Any) -> NodeSpec:
     settings = Settings(**more.pop("environ", {}))
     plan = JobPlan(**{"num_nodes": 1, "protocol": "tcp", "settings": settings, **more})
-    return attached_node(plan, settings, attach_to, node_ids)
+    return attached_node(plan, attach_to, node_ids)
 
 
 def test_an_attached_node_dials_the_given_addresses_only() -> None:
@@ -396,13 +396,8 @@ def test_a_key_file_is_read_before_anything_is_bound(tmp_path: Path) -> None:
     JobPlan(num_nodes=2, protocol="tcp", address="0.0.0.0", key_file=str(key))
 
 
-def test_a_single_port_in_the_environment_is_the_first_of_a_range() -> None:
-    assert JobPlan(num_nodes=2, protocol="tcp", settings=Settings(ports=(50515,))).ports == (
-        50515,
-        50516,
-    )
-    both = JobPlan(num_nodes=2, protocol="tcp", ports=7000, settings=Settings(ports=(50515,)))
-    assert both.ports == (7000, 7001)
+def test_a_single_port_is_the_first_of_a_range() -> None:
+    assert JobPlan(num_nodes=2, protocol="tcp", ports=7000).ports == (7000, 7001)
 
 
 def test_a_failed_connection_closes_all_resources(ports: list[int]) -> None:

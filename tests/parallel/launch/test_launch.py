@@ -180,7 +180,7 @@ def torchrun(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def spec(monkeypatch: pytest.MonkeyPatch) -> list[NodeSpec]:
     """Collect the specs of runners instead of running them."""
     taken: list[NodeSpec] = []
-    monkeypatch.setattr(launch, "_run_as_node", lambda spec, settings, **more: taken.append(spec))
+    monkeypatch.setattr(launch, "_run_as_node", lambda plan, spec, **more: taken.append(spec))
     return taken
 
 

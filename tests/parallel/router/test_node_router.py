@@ -28,7 +28,6 @@ from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
 from ding_lite.parallel.router import topics
 from ding_lite.parallel.router.calls import NUM_WORKERS
 from ding_lite.parallel.router.node_router import NodeRouter
-from ding_lite.runtime.messaging.streams import Item
 from tests.parallel.tcp import Recorder
 
 
@@ -95,44 +94,8 @@ def test_a_burst_of_events_arrives_complete_and_in_order(start: Start) -> None:
         np.testing.assert_array_equal(recorders[leaf].events[0][2][0], np.arange(5_000.0))
 
 
-def test_the_newest_ctx_arrives_at_nodes_chosen_by_labels(start: Start) -> None:
-    routers = start(3)
-    recorders = [Recorder(router) for router in routers]
-    for number in range(500):
-        routers[0].publish_ctx({"train_iter": number, "w": np.full(10_000, number)})
-    routers[0].publish_ctx({"only": 1}, to=["node.2"])
-    for node in (1, 2):
-        got = recorders[node].ctx
-        recorders[node].wait(lambda got=got: got.get(0, {}).get("train_iter") == 499)  # type: ignore[misc]
-        recorders[node].wait(lambda got=got: got[0]["w"][0] == 499)  # type: ignore[misc]
-    recorders[2].wait(lambda: recorders[2].ctx[0].get("only") == 1)
-    assert "only" not in recorders[1].ctx[0]
-
-
-def test_the_newest_value_of_a_topic_arrives_at_nodes_chosen_by_labels(start: Start) -> None:
-    routers = start(3)
-    early = routers[1].subscribe("actor/weights", "nothing")
-    recorder = Recorder(routers[1])
-    large = torch.zeros(200_000)
-    for number in range(100):
-        routers[0].publish("actor/weights", {"version": number, "w": large.fill_(number)})
-    routers[2].publish("actor/weights", {"version": -1}, to="hub")
-    assert early.wait(lambda newest: newest.get("actor/weights", {}).get("version") == 99)
-    assert (early.newest["actor/weights"]["w"] == 99).all()
-    late = routers[1].subscribe("actor/weights")
-    assert late.of_nodes.keys() == {0}
-    assert late.newest["actor/weights"]["version"] == 99
-    assert recorder.ctx == {}
-    hub = routers[0].subscribe("actor/weights")
-    assert hub.wait()
-    assert hub.of_nodes == {2: {"actor/weights": {"version": -1}}}
-
-
-def test_topics_that_cannot_be_published_are_refused(start: Start) -> None:
+def test_a_value_that_cannot_be_published_is_refused(start: Start) -> None:
     router, other = start(2)
-    for topic in ("ctx/loss", "", 3, 1025 * "x"):
-        with pytest.raises(ConfigError, match="topic"):
-            router.publish(topic, 1)  # type: ignore[arg-type]
     with pytest.raises(CodecError, match="lock"):
         router.publish("x", threading.Lock())
     assert not other.subscribe("x").newest
@@ -154,21 +117,11 @@ def test_a_peer_with_too_many_topics_is_not_given_more_room(
     assert other.links.dropped.count == 1
 
 
-def test_published_returns_a_snapshot_of_the_last_value(start: Start) -> None:
+def test_published_tensors_are_copies(start: Start) -> None:
     router, _ = start(2)
-    assert router.published("ctx/w") is None
-    small, large = torch.ones(3), torch.ones(200_000)  # in a message, and in shared memory
-    router.publish_ctx({"w": {"small": small, "large": large}, "number": 4})
-    for tensor in (small, large):
-        tensor.zero_()
-    found = router.published("ctx/w")
-    assert (found["small"].sum(), found["large"].sum(), router.published("ctx/number")) == (
-        3,
-        2e5,
-        4,
-    )
-    found["large"].zero_()  # it is a copy
-    assert router.published("ctx/w")["large"].sum() == 2e5
+    router.publish_ctx({"w": torch.ones(200_000)})
+    router.published("ctx/w").zero_()
+    assert router.published("ctx/w").sum() == 2e5
 
 
 def test_a_wait_for_topics_ends_when_a_peer_connects_or_leaves(
@@ -286,14 +239,6 @@ class TestAdmission:
 class TestCalls:
     """Calls between nodes."""
 
-    def test_small_and_large_answers_return(self, start: Start) -> None:
-        routers = start(2)
-        routers[1].register("scale", lambda x, by=1: x * by)
-        assert routers[0].call(1, "scale", 3, by=4) == 12
-        large = np.arange(100_000.0)
-        np.testing.assert_array_equal(routers[0].call(1, "scale", large, by=2), 2 * large)
-        assert routers[1].call(1, "scale", 3) == 3
-
     def test_a_call_waits_for_its_handler_to_be_registered(self, start: Start) -> None:
         routers = start(2)
         early = [routers[0].ask(1, "double", number) for number in range(3)]
@@ -330,15 +275,6 @@ class TestCalls:
             with pytest.raises(RemoteError, match="KeyboardInterrupt on node 1"):
                 routers[0].call(1, "interrupt", timeout=5.0)
         assert routers[0].call(1, "double", 4, timeout=5.0) == 8
-
-    def test_a_late_answer_raises_deadline_exceeded(self, start: Start) -> None:
-        routers = start(2)
-        never: Future[int] = Future()
-        routers[1].register("never", lambda: never)
-        with pytest.raises(DeadlineExceeded, match=r"not answered `never` within 0.05 s"):
-            routers[0].call(1, "never", timeout=0.05)
-        never.set_result(3)
-        assert routers[0].call(1, "never") == 3
 
     def test_a_node_answers_running_calls_before_it_leaves(self, start: Start) -> None:
         routers = start(2)
@@ -424,20 +360,3 @@ class TestCalls:
         router.register("f", len)
         with pytest.raises(ConfigError, match=r"answered by another function"):
             router.register("f", sum)
-
-
-def taken_from(router: NodeRouter) -> Item:
-    item = router.receive("work", timeout=10.0)
-    assert item is not None
-    return item
-
-
-class TestStreams:
-    """Each item goes to exactly one receiver."""
-
-    def test_a_node_may_send_items_to_itself(self, start: Start) -> None:
-        (router,) = start(1)
-        sent = {"w": np.zeros(3)}
-        assert router.send("work", sent, to="hub")
-        sent["w"] += 1.0
-        np.testing.assert_array_equal(taken_from(router).value["w"], np.zeros(3))

@@ -9,19 +9,14 @@ import pickle
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 from typing import Any
 
-import numpy as np
 import pytest
 
 from ding_lite.errors import (
     CodecError,
     ConfigError,
-    DeadlineExceeded,
     LabelError,
-    PeerLost,
-    RemoteError,
 )
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter, labels_of_environment
@@ -141,31 +136,6 @@ def test_a_group_has_at_least_one_node_and_an_entry_of_roles_for_each() -> None:
 # -- events --------------------------------------------------------------------------------
 
 
-def test_an_event_reaches_every_other_node_once_with_its_arguments() -> None:
-    routers = LocalRouter.group(3)
-    receivers = joined(routers)
-    routers[1].emit("solved", 7, "λ", by="dqn")
-    expected = [(1, "solved", 7, "λ", ("by", "dqn"))]
-    assert [receiver.events for receiver in receivers] == [expected, [], expected]
-
-
-def test_each_node_gets_arguments_and_ctx_values_of_its_own() -> None:
-    routers = LocalRouter.group(3)
-    _, first, second = joined(routers)
-    weights, options, values = np.zeros(2), {"lr": [0.1]}, {"weights": [1]}
-    routers[0].emit("weights", weights, options=options)
-    routers[0].publish_ctx(values)
-    weights += 1
-    options["lr"].append(0.2)
-    values["weights"].append(2)
-    first.events[0][2][:] = 5
-    first.events[0][3][1]["lr"].clear()
-    first.ctxs[0][1]["weights"].append(3)
-    assert second.events[0][2].tolist() == [0.0, 0.0]
-    assert second.events[0][3] == ("options", {"lr": [0.1]})
-    assert second.ctxs == [(0, {"weights": [1]})]
-
-
 def test_an_argument_that_cannot_travel_is_named_and_nothing_is_sent() -> None:
     routers = LocalRouter.group(3)
     _, first, second = joined(routers)
@@ -250,21 +220,6 @@ def test_under_many_threads_every_event_arrives_once_and_in_order_per_sender() -
 # -- ctx values ----------------------------------------------------------------------------
 
 
-def test_ctx_values_go_to_the_nodes_that_the_patterns_match() -> None:
-    routers = LocalRouter.group(4, roles=["learner", "collector", "collector", "evaluator"])
-    receivers = joined(routers)
-    routers[0].publish_ctx({"a": 1})
-    routers[0].publish_ctx({"b": 2}, to=(label for label in ["collector.1", "eval*"]))
-    routers[0].publish_ctx({"c": 3}, to=["learner"])  # its own
-    routers[0].publish_ctx({"d": 4}, to=[])
-    assert [receiver.ctxs for receiver in receivers] == [
-        [],
-        [(0, {"a": 1})],
-        [(0, {"a": 1}), (0, {"b": 2})],
-        [(0, {"a": 1}), (0, {"b": 2})],
-    ]
-
-
 @pytest.mark.parametrize("async_mode", [False, True], ids=["in order", "async"])
 def test_a_run_within_a_middleware_ends_only_itself(async_mode: bool) -> None:
     routers = LocalRouter.group(2)
@@ -282,31 +237,6 @@ def test_a_run_within_a_middleware_ends_only_itself(async_mode: bool) -> None:
     assert task.ctx.total_step == 5
     assert events == [(1, [])]
     assert [event for _, event, *_ in received[1].events] == ["finish"]
-
-
-def test_a_node_can_read_its_published_values_as_they_were_then() -> None:
-    router, alone = LocalRouter.group(2)[0], LocalRouter()
-    for one in (router, alone):
-        assert one.published("ctx/w") is None
-        weights = np.ones(3)
-        one.publish_ctx({"w": weights})
-        weights[:] = 0.0
-        assert one.published("ctx/w").sum() == 3.0
-        one.published("ctx/w")[:] = 0.0
-        assert one.published("ctx/w").sum() == 3.0
-
-
-def test_topics_reach_subscribers_and_not_the_ctx() -> None:
-    routers = LocalRouter.group(3, roles=["learner", "collector", "evaluator"])
-    _, first, second = joined(routers)
-    tree = {"w": np.ones(3)}
-    routers[0].publish("weights", tree, to="collector")
-    tree["w"][:] = 0.0
-    assert routers[1].subscribe("weights").newest["weights"]["w"].sum() == 3.0
-    assert routers[2].subscribe("weights").newest == {}
-    assert first.ctxs == second.ctxs == []
-    with pytest.raises(ConfigError, match="that of a ctx key"):
-        routers[0].publish("ctx/loss", 1)
 
 
 class Stubborn:
@@ -391,30 +321,6 @@ def test_each_thread_has_a_current_router_of_its_own() -> None:
 # -- tasks on the nodes of a group ----------------------------------------------------------
 
 
-def test_each_item_of_a_stream_goes_to_one_of_the_nodes_that_match() -> None:
-    hub, *leaves = LocalRouter.group(3, roles=["learner", "collector", "collector"])
-    items = [{"n": np.full(2, number)} for number in range(4)]
-    for item in items:
-        assert hub.send("work", item, to="collector")
-        item["n"] += 100  # what was sent is a copy
-    taken = [leaf.receive("work", timeout=0.0) for leaf in leaves for _ in range(2)]
-    assert sorted(int(item.value["n"][0]) for item in taken if item is not None) == [0, 1, 2, 3]
-    assert {item.node_id for item in taken if item is not None} == {0}
-
-
-def test_a_full_receiver_makes_the_sender_wait_until_it_takes_an_item() -> None:
-    hub, leaf = LocalRouter.group(2)
-    assert hub.send("work", 1, to="node.1", in_flight=1)
-    with pytest.raises(DeadlineExceeded, match=r"took an item within 0 s.*each may have 1"):
-        hub.send("work", 2, to="node.1", in_flight=1, timeout=0.0)
-    with pytest.raises(DeadlineExceeded, match=r"\['learner'\] matches: none"):
-        hub.send("work", 1, to="learner", timeout=0.0)
-    with pytest.raises(DeadlineExceeded, match=r"No item of stream `rest` came within 0 s"):
-        leaf.receive("rest", timeout=0.0)
-    assert leaf.receive("work") == Item(0, 1, ItemId(0, 0, 1))
-    assert hub.send("work", 2, to="node.1", in_flight=1)
-
-
 def test_a_file_with_streams_runs_in_one_process_with_all_roles() -> None:
     router = LocalRouter(labels={"learner", "collector"})
     learned: list[object] = []
@@ -472,19 +378,3 @@ def test_the_end_of_the_job_ends_a_wait_for_an_item_and_one_for_room() -> None:
         lambda: wait(hub, give_up),
     )
     assert sorted(map(str, message)) == ["False", "None"]
-
-
-def test_ask_gives_the_same_answer_as_a_call() -> None:
-    hub, leaf = LocalRouter.group(2)
-    later: Future[list[int]] = Future()
-    leaf.register("later", lambda: later)
-    leaf.register("fails", lambda: 1 / 0)
-    answer = hub.ask(1, "later")
-    assert not answer.done()
-    later.set_result([1])
-    assert answer.result() == [1]
-    assert answer.result() is not later.result()
-    with pytest.raises(RemoteError, match="ZeroDivisionError on node 1"):
-        hub.ask(1, "fails").result()
-    with pytest.raises(PeerLost, match=r"the nodes here are \[0, 1\]"):
-        hub.ask(7, "later").result()

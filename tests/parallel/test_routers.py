@@ -1,0 +1,203 @@
+"""Every router keeps the same promises: within a thread, within a process, over sockets."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, closing
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ding_lite.errors import CodecError, ConfigError, DeadlineExceeded, PeerLost, RemoteError
+from ding_lite.parallel.launch.plan import JobPlan
+from ding_lite.parallel.network.address import PrivateDirectory
+from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.runtime.messaging.base import Router
+from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.testing import Cluster
+from tests.parallel.tcp import Recorder
+
+ROLES = ["learner", "collector", "collector", "evaluator"]
+WAIT_S = 10.0
+
+
+@pytest.fixture(params=["local", "cluster", "sockets"])
+def routers(request: pytest.FixtureRequest) -> Iterator[Sequence[Any]]:
+    """Connect four nodes with `ROLES`, each to each."""
+    with ExitStack() as stack:
+        if request.param == "local":
+            yield LocalRouter.group(4, roles=ROLES)
+        elif request.param == "cluster":
+            yield stack.enter_context(Cluster(4, "mesh", roles=ROLES)).routers
+        else:
+            directory = PrivateDirectory()
+            stack.callback(directory.remove)
+            specs = JobPlan(num_nodes=4, roles=ROLES).specs(directory)
+            nodes = connected(stack, specs)
+            stack.callback(nodes.clear)  # pytest keeps the list, and they their shared memory
+            yield nodes
+
+
+def connected(stack: ExitStack, specs: Sequence[NodeSpec]) -> list[NodeRouter]:
+    nodes = [stack.enter_context(closing(NodeRouter(spec))) for spec in specs]
+    for node in nodes:
+        node.wait_ready(WAIT_S)
+    return nodes
+
+
+# -- events --------------------------------------------------------------------------------
+
+
+def test_an_event_reaches_every_other_node_once_with_arguments_of_its_own(routers: Any) -> None:
+    recorders, named = [Recorder(router) for router in routers], threading.Event()
+    routers[3].on("weights", lambda *_, by: named.set() if by == "dqn" else None)
+    sent = np.zeros(2)
+    routers[1].emit("weights", sent, 7, "λ", by="dqn")
+    sent += 1
+    assert named.wait(WAIT_S)
+    for recorder in (recorders[0], recorders[2], recorders[3]):
+        recorder.wait(lambda recorder=recorder: bool(recorder.events))  # type: ignore[misc]
+        [(sender, event, (found, *others))] = recorder.events
+        assert (sender, event, found.tolist(), others) == (1, "weights", [0.0, 0.0], [7, "λ"])
+        found[:] = 5.0
+    assert recorders[1].events == []
+
+
+def test_an_argument_that_cannot_be_sent_raises_and_nothing_is_sent(routers: Any) -> None:
+    recorder = Recorder(routers[1])
+    with pytest.raises(CodecError, match="lock"):
+        routers[0].emit("hello", 1, threading.Lock())
+    routers[0].emit("after")
+    recorder.wait(lambda: bool(recorder.events))
+    assert recorder.events == [(0, "after", ())]
+
+
+# -- values --------------------------------------------------------------------------------
+
+
+def test_ctx_values_go_to_the_nodes_that_the_patterns_match(routers: Any) -> None:
+    recorders = [Recorder(router) for router in routers]
+    routers[0].publish_ctx({"a": 1})
+    routers[0].publish_ctx({"b": 2}, to=(label for label in ["collector.1", "eval*"]))
+    routers[0].publish_ctx({"c": 3}, to=["learner"])  # its own
+    routers[0].publish_ctx({"d": 4}, to=[])
+    routers[0].publish_ctx({"end": 5})
+    for recorder in recorders[1:]:
+        recorder.wait(lambda recorder=recorder: "end" in recorder.ctx[0])  # type: ignore[misc]
+    found = ["".join(sorted(recorder.ctx[0].keys() - {"end"})) for recorder in recorders]
+    assert found == ["", "a", "ab", "ab"]
+
+
+def test_a_value_that_cannot_be_sent_stays_home_with_one_warning(routers: Any, caplog) -> None:
+    recorder = Recorder(routers[1])
+    with caplog.at_level(logging.WARNING, logger="ding_lite"):
+        for step in range(3):
+            routers[0].publish_ctx({"step": step, "odd": threading.Lock()})
+    recorder.wait(lambda: recorder.ctx[0].get("step") == 2)
+    assert recorder.ctx[0] == {"step": 2}
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert warning.startswith("`ctx.odd` stays on node 0: ")
+    assert "`task.share" in warning
+
+
+def test_the_newest_value_of_a_topic_reaches_its_subscribers_and_not_the_ctx(routers: Any) -> None:
+    early, recorder = routers[1].subscribe("actor/weights", "nothing"), Recorder(routers[1])
+    large = np.zeros(200_000)
+    for number in range(50):
+        large[:] = number
+        routers[0].publish("actor/weights", {"version": number, "w": large}, to="collector")
+    routers[2].publish("actor/weights", {"version": -1}, to="learner")
+    assert early.wait(lambda newest: newest.get("actor/weights", {}).get("version") == 49)
+    assert (early.newest["actor/weights"]["w"] == 49).all()
+    late = routers[1].subscribe("actor/weights")
+    assert late.of_nodes.keys() == {0}
+    assert late.newest["actor/weights"]["version"] == 49
+    hub = routers[0].subscribe("actor/weights")
+    assert hub.wait()
+    assert hub.of_nodes == {2: {"actor/weights": {"version": -1}}}
+    assert not routers[3].subscribe("actor/weights").newest
+    assert recorder.ctx == {}
+
+
+def test_topics_that_no_program_may_publish_are_refused(routers: Any) -> None:
+    for topic in ("ctx/loss", "", 3, 1025 * "x"):
+        with pytest.raises(ConfigError, match="topic"):
+            routers[0].publish(topic, 1)
+
+
+def test_a_node_can_read_its_published_values_as_they_were_then(routers: Any) -> None:
+    for one in (routers[0], LocalRouter()):
+        assert one.published("ctx/w") is None
+        small, large = np.ones(3), np.ones(200_000)  # in a message, and in shared memory
+        one.publish_ctx({"w": {"small": small, "large": large}, "number": 4})
+        for array in (small, large):
+            array[:] = 0.0
+        found = one.published("ctx/w")
+        assert (found["small"].sum(), found["large"].sum()) == (3.0, 2e5)
+        assert one.published("ctx/number") == 4
+
+
+# -- items ---------------------------------------------------------------------------------
+
+
+def test_each_item_goes_to_one_of_the_nodes_that_match(routers: Any) -> None:
+    items = [{"n": np.full(2, number)} for number in range(4)]
+    for item in items:
+        assert routers[0].send("work", item, to="collector")
+        item["n"] += 100  # what was sent is a copy
+    taken = [router.receive("work", timeout=WAIT_S) for router in routers[1:3] for _ in range(2)]
+    assert sorted(int(item.value["n"][0]) for item in taken) == [0, 1, 2, 3]
+    assert {item.node_id for item in taken} == {0}
+    assert routers[0].send("work", "its own", to="learner")
+    assert routers[0].receive("work", timeout=WAIT_S).value == "its own"
+
+
+def test_a_full_receiver_makes_the_sender_wait_until_it_takes_an_item(routers: Any) -> None:
+    hub, leaf, *_ = routers
+    assert hub.send("work", 1, to="node.1", in_flight=1)
+    with pytest.raises(DeadlineExceeded, match=r"took an item within 0 s.*each may have 1"):
+        hub.send("work", 2, to="node.1", in_flight=1, timeout=0.0)
+    with pytest.raises(DeadlineExceeded, match=r"\['artist'\] matches: none"):
+        hub.send("work", 1, to="artist", timeout=0.0)
+    with pytest.raises(DeadlineExceeded, match=r"No item of stream `rest` came within 0 s"):
+        leaf.receive("rest", timeout=0.0)
+    first = leaf.receive("work", timeout=WAIT_S)
+    assert (first.node_id, first.value, first.id.number) == (0, 1, 1)
+    assert hub.send("work", 2, to="node.1", in_flight=1, timeout=WAIT_S)
+
+
+# -- calls ---------------------------------------------------------------------------------
+
+
+def test_a_call_gives_the_answer_or_the_error_of_its_handler(routers: Any) -> None:
+    hub, leaf, *_ = routers
+    later: Future[list[int]] = Future()
+    large = np.arange(100_000.0)
+    leaf.register("scale", lambda x, by=1: x * by)
+    leaf.register("later", lambda: later)
+    leaf.register("fails", lambda: 1 / 0)
+    assert hub.call(1, "scale", 3, by=4) == leaf.call(1, "scale", 3, by=4) == 12
+    np.testing.assert_array_equal(hub.call(1, "scale", large, by=2), 2 * large)
+    answer = hub.ask(1, "later")
+    assert not answer.done()
+    later.set_result([1])
+    assert answer.result(WAIT_S) == [1]
+    assert answer.result() is not later.result()
+    with pytest.raises(RemoteError, match="ZeroDivisionError on node 1"):
+        hub.call(1, "fails")
+    with pytest.raises(PeerLost, match="Node 7 cannot be"):
+        hub.ask(7, "later").result(WAIT_S)
+
+
+def test_a_late_answer_raises_deadline_exceeded(routers: Sequence[Router]) -> None:
+    never: Future[int] = Future()
+    routers[1].register("never", lambda: never)
+    with pytest.raises(DeadlineExceeded, match=r"not answered `never` within 0.05 s"):
+        routers[0].call(1, "never", timeout=0.05)
+    never.set_result(3)
+    assert routers[0].call(1, "never") == 3
