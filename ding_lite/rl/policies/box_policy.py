@@ -41,12 +41,12 @@ from ding_lite.rl.policies.base import (
     packed,
     step_size,
 )
-from ding_lite.rl.policies.open_policy import OpenPolicy, SavedNetwork, check_no_description
+from ding_lite.rl.policies.open_policy import OpenPolicy, check_no_description
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.compiled import Compile
-from ding_lite.rl.weights.flat import FlatWeights
+from ding_lite.rl.weights.flat import FlatWeights, SavedNetwork
 from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.rl.weights.optimizers import MakeOptimizer, Optimizer, make_optimizer
 from ding_lite.settings import check_all, inside, positive, whole

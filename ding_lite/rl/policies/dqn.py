@@ -204,7 +204,7 @@ class DQN(OpenPolicy):
         if self._sees_trees:
             with seeded(0, "unused"):
                 module = of_parts(QModule, spec, config.images, config.hidden, **shape)
-            return RecordedQNetwork(FlatModule(module, device=self.device), see=spec.unpack)
+            return RecordedQNetwork(FlatModule(module, device=self.device), unpack=spec.unpack)
         convs = torso_for(config.images, spec.input_shape, env_id=spec.env_id)
         return make_q_network(spec.input_shape, convs, config.hidden, device=self.device, **shape)
 

@@ -33,7 +33,7 @@ from ding_lite.rl.weights.compiled import (
     check_captures,
     compiler_of,
 )
-from ding_lite.rl.weights.flat import clip_norm
+from ding_lite.rl.weights.flat import SavedNetwork, clip_norm
 from ding_lite.rl.weights.flat_module import FlatModule, copied
 from ding_lite.rl.weights.optimizers import Optimizer, takes_lr
 from ding_lite.settings import default_values
@@ -62,16 +62,6 @@ class Learners(Protocol):
     def averager(self) -> Callable[[Tensor], None]:
         """Return a collective function that replaces a tensor by the mean over the group."""
         ...
-
-
-class SavedNetwork(Protocol):
-    """Tensors that are copied and loaded by name."""
-
-    def snapshot(self) -> dict[str, Tensor]:
-        """Copy all tensors to the CPU."""
-
-    def load(self, tensors: Mapping[str, Any]) -> None:
-        """Overwrite all tensors; if one does not fit, overwrite none."""
 
 
 class OpenPolicy(ABC):
