@@ -23,10 +23,10 @@ from ding_lite.rl.networks.conv import Conv
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import MLP, Linear, mlp_shapes, names_of
 from ding_lite.rl.networks.modules import ActorCriticModule, MemoryActorCriticModule
-from ding_lite.rl.networks.written import Network, Written
 from ding_lite.rl.recorded.actor_critic import LOG_STD, RecordedActorCritic, RecurrentActorCritic
 from ding_lite.rl.weights.flat import FlatWeights
 from ding_lite.rl.weights.flat_module import FlatModule, seeded
+from ding_lite.rl.weights.network import Network, Written
 
 
 class ActorCriticNetwork(Network, Protocol):
