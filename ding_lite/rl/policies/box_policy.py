@@ -36,10 +36,8 @@ from ding_lite.rl.policies.base import (
     BoxActions,
     PolicyConfig,
     check_obs,
-    common_faults,
     own_config,
     packed,
-    step_size,
 )
 from ding_lite.rl.policies.open_policy import OpenPolicy, check_no_description
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
@@ -49,38 +47,30 @@ from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat import FlatWeights, SavedNetwork
 from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.rl.weights.optimizers import MakeOptimizer, Optimizer, make_optimizer
-from ding_lite.settings import check_all, inside, positive, whole
+from ding_lite.settings import COUNT, SHARE, STEP_SIZE, positive, setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoxPolicyConfig(PolicyConfig):
     """The settings that DDPG, TD3 and SAC share."""
 
-    actor_lr: float = 1e-3
+    actor_lr: float = setting(1e-3, STEP_SIZE)
     """Adam's step size for the actor. Higher learns faster; too high gets stuck. 1e-4 to 3e-3 are
     usual."""
-    critic_lr: float = 1e-3
+    critic_lr: float = setting(1e-3, STEP_SIZE)
     """Adam's step size for the critics; usually that of the actor or a few times as much."""
-    n_step: int = 1
+    n_step: int = setting(1, COUNT)
     """The number of rewards summed before bootstrapping; 1, or 3 to 5 with many collectors and a
     prioritized replay."""
     hidden: tuple[int, ...] = (64, 64)
     """The widths of the hidden layers of the actor and of each critic. Two layers of 256 are usual
     for robots; smaller ones are faster and suffice for small tasks. Images pass through
     convolutions first; the critics share their convolutions and the first layer after them."""
-    batch_size: int = 128
+    batch_size: int = setting(128, COUNT)
     """The transitions of one update. More are more stable and slower; 64 to 256 are usual."""
-    target_tau: float = 0.01
+    target_tau: float = setting(0.01, SHARE, positive)
     """The share of the weights in each update of the target weights. Higher follows faster and less
     stably; 0.001 to 0.02 are usual."""
-
-    def __post_init__(self) -> None:
-        check_all(
-            step_size(actor_lr=self.actor_lr, critic_lr=self.critic_lr),
-            whole(1, n_step=self.n_step, batch_size=self.batch_size),
-            *common_faults(self),
-            inside(0.0, 1.0, target_tau=self.target_tau) + positive(target_tau=self.target_tau),
-        )
 
 
 ActorT = TypeVar("ActorT", bound=BoxActor)
