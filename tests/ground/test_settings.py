@@ -492,4 +492,5 @@ def test_the_rules_of_fields_hold_for_other_defaults_of_a_subclass_too() -> None
     assert Narrower(limit=None, depth=None).limit is None
     with pytest.raises(ConfigError) as caught:
         Narrower(rate=-1.0, limit=0.0, depth=0, kind="c")
-    assert re.findall("`([a-z]+)` is", str(caught.value)) == ["rate", "rate", "limit", "depth", "kind"]
+    named = re.findall("`([a-z]+)` is", str(caught.value))
+    assert named == ["rate", "rate", "limit", "depth", "kind"]
