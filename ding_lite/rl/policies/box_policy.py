@@ -82,6 +82,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
 
     config: ConfigT
     _config_type: type[ConfigT]
+    _saved_networks = ("weights", "target")
     _random: TorchRandom
     form: ClassVar[BoxForm[Any]]
     """The networks of the algorithm."""
@@ -398,32 +399,18 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
     def _acting_net(self) -> SavedNetwork:
         return self._networks.acting
 
-    def state_dict(self) -> dict[str, Any]:
-        """Copy everything that an exact resume needs."""
-        state: dict[str, Any] = {
-            **self._networks.state_dict(),
-            f"critic_{self._optimizer_key}": self._critic_optimizer.state_dict(),
-            f"actor_{self._optimizer_key}": self._actor_optimizer.state_dict(),
-            **self._progress(),
-        }
-        state["weights"] = with_norm(state["weights"], self._norm)
-        return state
+    @property
+    def _optimizers(self) -> Mapping[str, Optimizer]:
+        return {"critic_": self._critic_optimizer, "actor_": self._actor_optimizer}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned.
+    def _network_state(self) -> dict[str, Any]:
+        state = self._networks.state_dict()
+        return {**state, "weights": with_norm(state["weights"], self._norm)}
 
-        Raises:
-            CheckpointError: If it is not the state of such a policy.
-            ShapeError: If it is of networks of another size.
-        """
-        of_critics, of_actor = (f"{x}_{self._optimizer_key}" for x in ("critic", "actor"))
-        self._check_state(state, "weights", "target", of_critics, of_actor)
+    def _load_networks(self, state: Mapping[str, Any]) -> None:
         norm, weights = read_norm(state["weights"], self.spec, self._norm)
         self._networks.load_state_dict({"weights": weights, "target": state["target"]})
         self._norm = norm
-        self._critic_optimizer.load_state_dict(state[of_critics])
-        self._actor_optimizer.load_state_dict(state[of_actor])
-        self._load_progress(state)
 
 
 def check_no_parts(spec: EnvSpec, *, policy: str) -> None:

@@ -8,7 +8,6 @@ importance weights of prioritized replay (Schaul et al. 2016, arXiv:1511.05952) 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.errors import NonFiniteError
 from ding_lite.rl.batch import Array, FloatArray, NumpyArray, Transitions, to_numpy
 from ding_lite.rl.formulas.exploration import epsilon_greedy
 from ding_lite.rl.formulas.losses import LOSSES
@@ -48,7 +46,7 @@ from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.compiled import Compile, Inputs, Outputs
 from ding_lite.rl.weights.flat import FlatWeights, clip_norm
 from ding_lite.rl.weights.flat_module import FlatModule, MakeModule, acting, made_module, seeded
-from ding_lite.rl.weights.optimizers import MakeOptimizer, make_optimizer
+from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.settings import COUNT, SHARE, STEP_SIZE, choice, positive, setting, suggests
 
 _COLUMNS = ("action", "reward", "terminated", "num_steps", "weight")
@@ -128,6 +126,7 @@ class DQN(OpenPolicy):
     """
 
     config: DQNConfig
+    _saved_networks = ("q_net", "target_net")
     _random: TorchRandom
 
     def __init__(
@@ -153,16 +152,7 @@ class DQN(OpenPolicy):
         self._norm = make_norm(spec, normalize_obs=config.normalize_obs, device=self.device)
         self._loss = LOSSES[config.loss]
         self._lr = step_sizes(config)
-        weights, grads = self._q_net.weights, self._q_net.grads
-        self._optimizer = make_optimizer(
-            optimizer,
-            weights.flat,
-            grads.flat,
-            lambda: [*self._q_net.module.parameters()],
-            lr=config.lr,
-            lr_end=config.lr_end,
-            captured=self._is_captured,
-        )
+        self._optimizer = self._make_optimizer(self._q_net)
         both = (self._q_net, self._target_net)
         self._compile_networks(net.flat for net in both if isinstance(net, RecordedQNetwork))
         self._graph = self._captured()
@@ -358,13 +348,8 @@ class DQN(OpenPolicy):
         Raises:
             NonFiniteError: If it is NaN or infinite.
         """
-        if not math.isfinite(loss):
-            number = self.train_iter + 1 if update is None else update
-            raise NonFiniteError(
-                f"The loss of DQN's update {number} is {loss}; a finite number was "
-                f"expected. The weights are as they were before it. A lower `lr` (now "
-                f"{self.config.lr}) or a `max_grad_norm` helps when values have blown up."
-            )
+        number = self.train_iter + 1 if update is None else update
+        self._check_finite(loss, update=f"{type(self).__name__}'s update {number}")
 
     def _observations(self, batch: Transitions, *, learning: bool = True) -> tuple[Tensor, Tensor]:
         if self._norm is not None and learning:
@@ -435,27 +420,12 @@ class DQN(OpenPolicy):
     def _acting_net(self) -> QNetwork:
         return self._q_net
 
-    def state_dict(self) -> dict[str, Any]:
-        """Copy everything that an exact resume needs."""
-        return {
-            "q_net": self.weights(),
-            "target_net": self._target_net.snapshot(),
-            self._optimizer_key: self._optimizer.state_dict(),
-            **self._progress(),
-        }
+    def _network_state(self) -> dict[str, Any]:
+        return {"q_net": self.weights(), "target_net": self._target_net.snapshot()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned.
-
-        Raises:
-            CheckpointError: If it is not the state of a DQN.
-            ShapeError: If it is of a network of another size.
-        """
-        self._check_state(state, "q_net", "target_net", self._optimizer_key)
+    def _load_networks(self, state: Mapping[str, Any]) -> None:
         self.load_weights(state["q_net"])
         self._target_net.load(state["target_net"])
-        self._optimizer.load_state_dict(state[self._optimizer_key])
-        self._load_progress(state)
 
 
 def network_of(policy: DQN) -> QNetwork:
