@@ -371,14 +371,17 @@ def check_settings(config: Any) -> None:
 
 @functools.cache
 def _rules_of(config_type: Any) -> dict[str, tuple[tuple[Rule, ...], bool]]:
-    """Return the rules of each field, and whether None passes, cached as the fields' types are."""
+    """Return the rules of each field, and whether None passes; cached, as it takes long."""
     found: dict[str, tuple[tuple[Rule, ...], bool]] = {}
     for base in filter(dataclasses.is_dataclass, reversed(config_type.__mro__)):
         for field in dataclasses.fields(base):
             rules, optional = found.get(field.name, ((), False))
             optional |= field.default is None or field.metadata.get("optional", False)
             found[field.name] = field.metadata.get("rules", rules), optional
-    return found
+    own_first = (
+        name for base in config_type.__mro__ for name in vars(base).get("__annotations__", ())
+    )
+    return {name: found[name] for name in dict.fromkeys(own_first) if name in found}
 
 
 def check_all(*faults: Iterable[str]) -> None:

@@ -25,8 +25,8 @@ class Recorded:
     Args:
         flat: The module.
         unpack: Maps packed observations to the input of the module; None passes them unchanged.
-        random: The stream that the module draws from; None for one that draws nothing, or whose
-            policy replaces the generators for a whole update.
+        random: The stream that the module draws from; None if it draws nothing, or if the policy
+            replaces the generators for a whole update.
         num_apart: The number of weights, at the end, for which `backward` writes no gradients.
     """
 

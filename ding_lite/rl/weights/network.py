@@ -1,4 +1,4 @@
-"""What all networks have in common, and the base of those with a written-out backward."""
+"""The protocol of all networks, and the base of those with a written-out backward."""
 
 from __future__ import annotations
 
