@@ -130,9 +130,9 @@ def recorded_q_networks(
     module.to(device)
     seen = spec.unpack(sample_obs(spec, device=device))
     check_outputs(module, [seen], [(num_actions,)], spec=spec)
-    flat = FlatModule(module, device=device)
+    flat, unpack = FlatModule(module, device=device), spec.unpack if spec.packing else None
     online, target = (
-        RecordedQNetwork(each, unpack=spec.unpack, random=random) for each in (flat, flat.twin())
+        RecordedQNetwork(each, unpack=unpack, random=random) for each in (flat, flat.twin())
     )
     return online, target
 
