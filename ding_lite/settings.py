@@ -1,8 +1,9 @@
 """Settings: read from the environment or a dict, converted and checked.
 
 `Settings` reads the environment variables; no other module reads them. `as_config` turns a dict or
-an EasyDict into a typed config. The `__post_init__` of a config runs the checks (`positive`,
-`at_least`, `inside`, `whole`, `one_of`) and reports all faults in one message.
+an EasyDict into a typed config. A field of a config is made with the rules of its values,
+`lr: float = setting(1e-3, STEP_SIZE)`; rules are the checks `positive`, `at_least`, `inside`,
+`whole`, `one_of` and others. `check_settings` runs them and reports all faults in one message.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from easydict import EasyDict
 
@@ -30,6 +31,8 @@ PREFIX = "DING_LITE_"
 MOST = 2**63 - 1
 """The maximum of an integer setting: checkpoints and messages hold signed 64-bit integers."""
 ConfigT = TypeVar("ConfigT")
+Rule: TypeAlias = Callable[..., list[str]]
+"""Takes values by name, and returns a fault for each that is wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,6 +348,42 @@ def _format(hint: Any) -> str:
     return f"`{hint.__name__ if isinstance(hint, type) else hint}`"
 
 
+def setting(default: Any, *rules: Rule, optional: bool = False) -> Any:
+    """Make the field of a setting; `check_settings` checks its values by the rules.
+
+    A rule gets the value by its name and returns faults. None passes if it is the default, in the
+    class or in a base, or if `optional`. A subclass with another default keeps the rules.
+    """
+    return dataclasses.field(default=default, metadata={"rules": rules, "optional": optional})
+
+
+def check_settings(config: Any) -> None:
+    """Raise one error for all values of a config that break the rules of their fields."""
+    check_all(
+        *(
+            rule(**{name: value})
+            for name, (rules, optional) in _rules_of(config.__class__).items()
+            if not ((value := getattr(config, name)) is None and optional)
+            for rule in rules
+        )
+    )
+
+
+@functools.cache
+def _rules_of(config_type: Any) -> dict[str, tuple[tuple[Rule, ...], bool]]:
+    """Return the rules of each field, and whether None passes; cached, as it takes long."""
+    found: dict[str, tuple[tuple[Rule, ...], bool]] = {}
+    for base in filter(dataclasses.is_dataclass, reversed(config_type.__mro__)):
+        for field in dataclasses.fields(base):
+            rules, optional = found.get(field.name, ((), False))
+            optional |= field.default is None or field.metadata.get("optional", False)
+            found[field.name] = field.metadata.get("rules", rules), optional
+    own_first = (
+        name for base in config_type.__mro__ for name in vars(base).get("__annotations__", ())
+    )
+    return {name: found[name] for name in dict.fromkeys(own_first) if name in found}
+
+
 def check_all(*faults: Iterable[str]) -> None:
     """Raise one error that lists all faults, one sentence each; return if there are none."""
     sentences = [fault for group in faults for fault in group]
@@ -392,6 +431,35 @@ def one_of(choices: Iterable[Any], **named: Any) -> list[str]:
         for name, value in named.items()
         if value not in choices
     ]
+
+
+def step_size(**named: float) -> list[str]:
+    """Return a fault for each value that is not above 0 and finite."""
+    return positive(**named) or finite(**named)
+
+
+def widths(**named: Any) -> list[str]:
+    """Return the faults of widths of layers: a list of whole numbers from 1 on, at least one."""
+    return [
+        fault
+        for name, value in named.items()
+        for fault in (
+            [fault for width in value for fault in whole(1, **{name: width})]
+            if isinstance(value, Sequence) and value
+            else [f"`{name}` is {value!r}; widths were expected, such as (64, 64)"]
+        )
+    ]
+
+
+def choice(*choices: Any) -> Rule:
+    """Return the rule that a value is one of the choices, or of those of a `Literal`."""
+    return functools.partial(one_of, typing.get_args(choices[0]) or choices)
+
+
+COUNT, NATURAL = (functools.partial(whole, low) for low in (1, 0))
+NOT_NEGATIVE = functools.partial(at_least, 0.0)
+SHARE = functools.partial(inside, 0.0, 1.0)
+STEP_SIZE = step_size
 
 
 def _faults(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import sys
@@ -38,7 +39,7 @@ class Variable:
         return self.name, "none" if value is None else str(value), self.source, self.meaning
 
 
-def show_environment(*, as_json: bool) -> int:
+def show_environment(options: argparse.Namespace) -> int:
     """Print all variables, and an error at the end if one is wrong; return the exit code."""
     settings = place = fault = None
     try:
@@ -47,7 +48,7 @@ def show_environment(*, as_json: bool) -> int:
     except ConfigError as error:
         fault = error
     variables = list_variables(settings, place)
-    if as_json:
+    if options.json:
         print(json.dumps([dataclasses.asdict(variable) for variable in variables], indent=1))
     else:
         cells = [variable.cells for variable in variables]

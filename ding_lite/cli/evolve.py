@@ -19,10 +19,10 @@ def evolve_policies(options: argparse.Namespace) -> int:
     """Evolve a population as the command line says; return the exit code, 0 also if not solved."""
     look_here()
     search = search_of(options.search) if options.search else None
-    evolution = plan_evolution(
+    plan = plan_evolution(
         options.policy, options.env, search, options.set, Choices(**vars(options))
     )
-    return carry_out(options, evolution.plan, lambda: run_evolution(evolution).numbers)
+    return carry_out(options, plan, lambda: run_evolution(plan).numbers)
 
 
 def search_of(given: Sequence[Searched]) -> Search:

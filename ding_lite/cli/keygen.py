@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+
 from ding_lite.cli.exit_codes import DONE
 from ding_lite.parallel.network.security import make_key
 
 
-def write_key(file: str) -> int:
+def write_key(options: argparse.Namespace) -> int:
     """Write a new key into a file that does not exist yet; return the exit code."""
-    path = make_key(file).absolute()
+    path = make_key(options.file).absolute()
     print(
         f"Wrote a new key to {path}\n"
         f"Any process that can read it can join your jobs. Copy it to each machine of the job over "

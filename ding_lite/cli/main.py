@@ -42,7 +42,7 @@ def main(words: Sequence[str] | None = None) -> int:
         try:
             options = parse(sys.argv[1:] if words is None else words)
             name = f"ding-lite {options.command}"
-            return _do(options)
+            return COMMANDS[options.command].carry_out(options)
         finally:
             sys.stdout.flush()
     except MemoryError as error:
@@ -108,60 +108,6 @@ def _forget_output() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
-
-
-def _do(options: argparse.Namespace) -> int:
-    match options.command:
-        case "train":
-            from ding_lite.cli.train import train_policy
-
-            return train_policy(options)
-        case "evolve":
-            from ding_lite.cli.evolve import evolve_policies
-
-            return evolve_policies(options)
-        case "plot":
-            from ding_lite.cli.plot import plot_runs
-
-            return plot_runs(options.runs, out=options.out, metric=options.metric)
-        case "report":
-            from ding_lite.cli.report.report import report_runs
-
-            return report_runs(options)
-        case "runs":
-            from ding_lite.cli.report.runs import list_runs
-
-            return list_runs(options.folder, sort=options.sort, as_json=options.json)
-        case "watch":
-            from ding_lite.cli.watch import watch_run
-
-            return watch_run(options)
-        case "export":
-            from ding_lite.cli.export import export_run
-
-            return export_run(options)
-        case "doctor":
-            from ding_lite.cli.doctor.doctor import examine
-
-            return examine()
-        case "run":
-            from ding_lite.cli.run import run_program
-
-            return run_program(options)
-        case "top":
-            from ding_lite.cli.top import show_top
-
-            return show_top(
-                options.job, once=options.once, as_json=options.json, every=options.every
-            )
-        case "env":
-            from ding_lite.cli.env import show_environment
-
-            return show_environment(as_json=options.json)
-        case _:
-            from ding_lite.cli.keygen import write_key
-
-            return write_key(options.file)
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:

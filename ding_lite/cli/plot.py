@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 from collections.abc import Sequence
 from statistics import fmean, stdev
@@ -46,14 +47,14 @@ _WITH_TARGET = ("eval_return", "return")
 logger = logging.getLogger(__name__)
 
 
-def plot_runs(patterns: Sequence[str], *, out: str, metric: str | None) -> int:
+def plot_runs(options: argparse.Namespace) -> int:
     """Draw a metric of runs, and print its last and best values; return the exit code."""
     configure("warning")
-    path = picture_path(out)
-    results = find_results(patterns)
-    if metric is None:
+    path = picture_path(options.out)
+    results = find_results(options.runs)
+    if options.metric is None:
         results = _with_a_return(results)
-    metric = _choose_metric(results, metric)
+    metric = _choose_metric(results, options.metric)
     groups = group_results(results)
 
     figure, axes, _ = begin_picture()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import os
@@ -51,16 +52,15 @@ class Column(NamedTuple):
     """Whether it is shown even if all its cells are empty."""
 
 
-def show_top(
-    name: str | None, *, once: bool = False, as_json: bool = False, every: float = 1.0
-) -> int:
+def show_top(options: argparse.Namespace) -> int:
     """Show one or all running jobs until they end or the user quits; return the exit code."""
+    name, once, every = options.job, options.once, options.every
     jobs = running_jobs()
     if name is not None:
         jobs = [choose(jobs, name)]
         name = jobs[0].name
     try:
-        if as_json:
+        if options.json:
             print(json.dumps({"jobs": [_as_dict(job) for job in jobs]}, indent=1))
         elif once or not jobs or not sys.stdout.isatty():
             return _print_tables(jobs, name, once=once, every=every)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 from ding_lite.clock import Deadline
@@ -96,48 +96,143 @@ def train(
         return TrainFromRollouts(policy, norm)
     if isinstance(replay, EpisodeBuffer) or isinstance(_learner(policy), LearnsFromSequences):
         replay = _Sequences(policy, replay)
-    if isinstance(policy, TakesTurns) and replay is not None:
-        return TrainAgent(
-            policy, replay, batch_size=batch_size, updates=updates, beta=beta, norm=norm
-        )
-    size = _batch_size(policy, replay, batch_size)
-    return _unless_the_job_ends(_updating(policy, replay, size, beta, lambda: updates, norm))
+    return TrainFromReplay(policy, replay, batch_size, updates, beta, norm)
 
 
-def _updating(
-    policy: Policy,
-    replay: Replay | None,
-    size: int,
-    beta: Schedule | None,
-    num_updates: Callable[[], int],
-    norm: RewardNorm | None,
-) -> Middleware:
-    sample = _sampler(replay, size, beta)
-    prioritized = replay if isinstance(replay, Prioritized) else None
+class Train(ABC):
+    """The middleware that `train` makes.
 
-    def _train(ctx: Context) -> None:
-        train_iter = ctx.setdefault("train_iter", 0)
+    An update that has lost other learners because the job ends is skipped.
+    """
+
+    __name__ = "train"
+
+    def __init__(self, policy: Any, norm: RewardNorm | None) -> None:  # noqa: ANN401 - any policy
+        self.policy = policy
+        self._norm = norm
+        self._end = current_router().subscribe()
+
+    def __call__(self, ctx: Context) -> None:
+        ctx.setdefault("train_iter", 0)
         ctx.keep("train_iter")
-        updates = num_updates()
-        available = ctx.get("transitions", ()) if replay is None else replay
-        if len(available) < size or ctx.get("warming_up") or not updates:
-            return
+        try:
+            self._learn(ctx)
+        except PeerLost:
+            # The message that the job ends may arrive a moment after the loss of a learner.
+            self._end.wait(lambda _: False, Deadline.after(END_S), until=lambda: ctx.finish)
+            if not ctx.finish:
+                raise
 
+    @abstractmethod
+    def _learn(self, ctx: Context) -> None:
+        """Make the updates of a step."""
+
+
+class TrainFromReplay(Train):
+    """Updates a policy from replay, or from the transitions of a step.
+
+    The settings of an agent may change between two steps.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        replay: Replay | None,
+        batch_size: int | None,
+        updates: int,
+        beta: Schedule | None,
+        norm: RewardNorm | None,
+    ) -> None:
+        super().__init__(policy, norm)
+        self.replay = replay
+        self.shares = replay is not None and not isinstance(replay, Prioritized | FilledByOthers)
+        """Whether several agents may share a sample."""
+        self._batch_size, self._updates, self._beta = batch_size, updates, beta
+        self._agent = policy if isinstance(policy, TakesTurns) and replay is not None else None
+        self._prioritized = replay if isinstance(replay, Prioritized) else None
+        self._is_filled_by_others = isinstance(replay, FilledByOthers)
+        self._size = self.size()
+        check_schedule(beta, "beta")
+        if beta is not None:
+            check_prioritized(replay, why="`beta` was given")
+
+    def size(self) -> int:
+        """Return the current batch size; ConfigError if it exceeds the replay's capacity."""
+        return _batch_size(self.policy, self.replay, self._batch_size)
+
+    def num_updates(self) -> int:
+        """Return the number of updates that are due; call it once per step."""
+        if self._agent is None:
+            return self._updates
+        due = self._agent.take_updates()
+        return self._updates if self._agent.learn_every is None else due
+
+    def sample(self, count: int, **beta: float) -> Transitions:
+        """Sample `count` transitions of the replay, with normalised rewards if that is set."""
+        replay: Any = self.replay
+        batch: Transitions = replay.sample(count, **beta)
+        return batch if self._norm is None else self._norm(batch)
+
+    def _learn(self, ctx: Context) -> None:
+        if self._agent is not None:
+            self._size = self.size()
+        updates, train_iter = self.num_updates(), ctx.train_iter
+        available = ctx.get("transitions", ()) if self.replay is None else self.replay
+        if len(available) < self._size or ctx.get("warming_up"):
+            return
         for update in range(updates):
-            batch = sample(ctx)
+            batch = self._batch(ctx)
             if batch is None:
                 return
-            if norm is not None:
-                batch = norm(batch)
-            ctx.train_output = policy.learn(batch)
+            ctx.train_output = self.policy.learn(batch)
             ctx.train_data = batch
             ctx.train_iter = train_iter + update + 1
-            if prioritized is not None and update < updates - 1:
-                give_back(prioritized, ctx.train_data, ctx.train_output)
-        metrics = unread(ctx.train_output)
-        ctx.metrics.update({name: metrics[name] for name in metrics if name != "td_error"})
+            if self._prioritized is not None and update < updates - 1:
+                give_back(self._prioritized, ctx.train_data, ctx.train_output)
+        if updates:
+            metrics = unread(ctx.train_output)
+            ctx.metrics.update({name: metrics[name] for name in metrics if name != "td_error"})
 
-    return _train
+    def _batch(self, ctx: Context) -> Transitions | None:
+        """Return the batch of an update; None if the nodes of the replay were lost."""
+        if self.replay is None:
+            batch: Transitions = ctx.transitions
+            return batch if self._norm is None else self._norm(batch)
+        try:
+            if self._beta is None:
+                return self.sample(self._size)
+            progress = ctx.get("env_step") or ctx.get("train_iter")
+            return self.sample(self._size, beta=self._beta(progress))
+        except PeerLost:
+            if not self._is_filled_by_others or len(self.replay) >= self._size:
+                raise
+            return None  # as in a step with too few transitions; the job may be about to end
+
+
+class TrainFromRollouts(Train):
+    """Updates a policy from the rollouts of a step."""
+
+    def rollouts(self, ctx: Context) -> Sequence[Rollout]:
+        """Return the rollouts of this step, with normalised rewards if that is set."""
+        if ctx.get("warming_up"):
+            return ()
+        found: Sequence[Rollout] = ctx.get("trajectories") or ()
+        if not found and "transitions" in ctx:
+            raise ConfigError(
+                f"{type(self.policy).__name__} learns from rollouts, and the ctx has `transitions` "
+                f"instead of `trajectories`. Collect with `collect(policy, envs, unroll=...)`."
+            )
+        return found if self._norm is None else [self._norm(rollout) for rollout in found]
+
+    def _learn(self, ctx: Context) -> None:
+        rollouts = self.rollouts(ctx)
+        if not rollouts:
+            return
+        before = self.policy.train_iter
+        ctx.train_output = self.policy.learn(rollouts)
+        ctx.train_data = rollouts
+        ctx.train_iter += self.policy.train_iter - before
+        ctx.metrics.update(unread(ctx.train_output))
 
 
 class _Sequences:
@@ -171,143 +266,6 @@ class _Sequences:
 def _learner(policy: Policy) -> Policy:
     """Return the policy itself, or the current policy of an agent."""
     return policy.policy if isinstance(policy, TakesTurns) else policy
-
-
-@dataclass(eq=False)
-class TrainAgent:
-    """Updates an agent from replay, with the agent's current settings."""
-
-    __name__ = "train"
-    agent: TakesTurns
-    replay: Replay
-    batch_size: int | None
-    """Transitions in an update; the agent's own setting if None."""
-    updates: int
-    """Updates in a step, of an agent that has no `learn_every`."""
-    beta: Schedule | None
-    norm: RewardNorm | None = None
-
-    def __post_init__(self) -> None:
-        self.shares = not isinstance(self.replay, Prioritized | FilledByOthers)
-        """Whether several agents may share a sample."""
-        self._size = self.size()
-        self._train = self._updating()
-        self._unless_the_job_ends = _unless_the_job_ends(lambda ctx: self._train(ctx))
-
-    def __call__(self, ctx: Context) -> None:
-        size = self.size()
-        if size != self._size:  # the settings of the agent have changed
-            self._size = size
-            self._train = self._updating()
-        self._unless_the_job_ends(ctx)
-
-    def _updating(self) -> Middleware:
-        return _updating(
-            self.agent, self.replay, self._size, self.beta, self.num_updates, self.norm
-        )
-
-    def sample(self, count: int) -> Transitions:
-        """Sample `count` transitions, with normalised rewards if that is set."""
-        batch = self.replay.sample(count)
-        return batch if self.norm is None else self.norm(batch)
-
-    def size(self) -> int:
-        """Return the current batch size; ConfigError if it exceeds the replay's capacity."""
-        return _batch_size(self.agent, self.replay, self.batch_size)
-
-    def num_updates(self) -> int:
-        """Return the number of updates that are due; call it once per step."""
-        due = self.agent.take_updates()
-        return self.updates if self.agent.learn_every is None else due
-
-
-class TrainFromRollouts:
-    """Updates a policy from the rollouts of a step."""
-
-    __name__ = "train"
-
-    def __init__(self, policy: ActorCritic, norm: RewardNorm | None) -> None:
-        self.policy = policy
-        self._norm = norm
-        self._unless_the_job_ends = _unless_the_job_ends(self._train)
-
-    def __call__(self, ctx: Context) -> None:
-        self._unless_the_job_ends(ctx)
-
-    def rollouts(self, ctx: Context) -> Sequence[Rollout]:
-        """Return the rollouts of this step, with normalised rewards if that is set."""
-        found: Sequence[Rollout] = () if ctx.get("warming_up") else ctx.get("trajectories") or ()
-        if not found and "transitions" in ctx and not ctx.get("warming_up"):
-            raise ConfigError(
-                f"{type(self.policy).__name__} learns from rollouts, and the ctx has `transitions` "
-                f"instead of `trajectories`. Collect with `collect(policy, envs, unroll=...)`."
-            )
-        return found if self._norm is None else [self._norm(rollout) for rollout in found]
-
-    def _train(self, ctx: Context) -> None:
-        train_iter = ctx.setdefault("train_iter", 0)
-        ctx.keep("train_iter")
-        rollouts = self.rollouts(ctx)
-        if not rollouts:
-            return
-
-        before = self.policy.train_iter
-        ctx.train_output = self.policy.learn(rollouts)
-        ctx.train_data = rollouts
-        ctx.train_iter = train_iter + self.policy.train_iter - before
-        ctx.metrics.update(unread(ctx.train_output))
-
-
-def _unless_the_job_ends(train: Middleware) -> Middleware:
-    """Skip an update that has lost other learners because the job ends."""
-    end = current_router().subscribe()
-
-    def _train(ctx: Context) -> None:
-        try:
-            train(ctx)
-        except PeerLost:
-            # The message that the job ends may arrive a moment after the loss of a learner.
-            end.wait(lambda _: False, Deadline.after(END_S), until=lambda: ctx.finish)
-            if not ctx.finish:
-                raise
-
-    return _train
-
-
-def _sampler(
-    replay: Replay | None, size: int, beta: Schedule | None
-) -> Callable[[Context], Transitions | None]:
-    """Return a function that samples a batch, or returns None if the replay's nodes were lost."""
-    sample = _sampler_of_any(replay, size, beta)
-    if not isinstance(replay, FilledByOthers):
-        return sample
-
-    def _sample(ctx: Context) -> Transitions | None:
-        try:
-            return sample(ctx)
-        except PeerLost:
-            if len(replay) >= size:
-                raise
-            return None  # as in a step with too few transitions; the job may be about to end
-
-    return _sample
-
-
-def _sampler_of_any(
-    replay: Replay | None, size: int, beta: Schedule | None
-) -> Callable[[Context], Transitions]:
-    check_schedule(beta, "beta")
-    if beta is not None:
-        prioritized = check_prioritized(replay, why="`beta` was given")
-
-        def _sample_weighted(ctx: Context) -> Transitions:
-            progress = ctx.get("env_step") or ctx.get("train_iter")
-            return prioritized.sample(size, beta=beta(progress))
-
-        return _sample_weighted
-    if replay is None:
-        return lambda ctx: ctx.transitions
-    return lambda ctx: replay.sample(size)
 
 
 def _check_takes_rollouts(

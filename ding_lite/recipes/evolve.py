@@ -69,20 +69,16 @@ class EvolveResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvolvePlan:
+class EvolvePlan(RunPlan):
     """The plan of an evolution."""
 
-    plan: RunPlan
+    config: EvolutionConfig
     search: Search
-
-    @property
-    def config(self) -> EvolutionConfig:
-        return cast(EvolutionConfig, self.plan.config)
 
     @property
     def described(self) -> dict[str, Any]:
         search = {name: repr(what) for name, what in self.search.parameters.items()}
-        return {**self.plan.described, "search": search}
+        return {**super().described, "search": search}
 
 
 @documented("evolve")
@@ -194,28 +190,27 @@ def plan_evolution(
             f"`{both[0]}` is searched, and was given as a setting, too: {settings[both[0]]!r}. "
             f"Leave it out of one of them."
         )
-    return EvolvePlan(plan=plan, search=search)
+    return EvolvePlan(**vars(plan), search=search)
 
 
-def run_evolution(evolution: EvolvePlan) -> EvolveResult:
-    plan = evolution.plan
+def run_evolution(plan: EvolvePlan) -> EvolveResult:
     plan.check_env()
-    options, config = plan.options, evolution.config
-    with _envs_of(plan, config) as everywhere:
+    options, config = plan.options, plan.config
+    with _envs_of(plan) as everywhere:
         elsewhere = {} if options.device == "cpu" else {"device": options.device}
         population = Population.of(
             partial(plan.recipe.policy, **elsewhere),
             everywhere.train.spec,
-            evolution.search,
+            plan.search,
             size=config.population,
             seed=options.seed,
             config=plan.policy_config,
             **plan.parts,
         )
         config.check_sizes(everywhere.train, population[0].policy)
-        with run_of(plan, f"evolve-{plan.name}", evolution.described) as run:
+        with run_of(plan, f"evolve-{plan.name}") as run:
             best_agent = mw.keep_best(population, run.best)
-            taken = _run(evolution, run, best_agent, everywhere)
+            taken = _run(plan, run, best_agent, everywhere)
             numbers = run.judge(best_agent.agent.policy, eval_share=_VERDICT_SHARE)
             numbers |= {
                 "population": len(population),
@@ -244,8 +239,8 @@ class _Everywhere(NamedTuple):
 
 
 @contextmanager
-def _envs_of(plan: RunPlan, config: EvolutionConfig) -> Iterator[_Everywhere]:
-    options, count = plan.options, config.eval_episodes
+def _envs_of(plan: EvolvePlan) -> Iterator[_Everywhere]:
+    options, config, count = plan.options, plan.config, plan.config.eval_episodes
     with ExitStack() as ends:
 
         def make(
@@ -275,16 +270,16 @@ def _envs_of(plan: RunPlan, config: EvolutionConfig) -> Iterator[_Everywhere]:
 
 
 def _run(
-    evolution: EvolvePlan,
+    plan: EvolvePlan,
     run: Run,
     best_agent: KeepBestAgent,
     everywhere: _Everywhere,
 ) -> dict[str, Any]:
     """Run the evolution; return the env steps of evaluations and any excess over the budget."""
-    plan, search, population = evolution.plan, evolution.search, best_agent.population
+    search, population = plan.search, best_agent.population
     envs, eval_envs, confirm_envs = everywhere
     options, agents = run.options, 2 * len(population)  # half of the env steps is for evaluations
-    config = evolution.config.within(options.max_env_steps, envs.num_envs, agents=agents)
+    config = plan.config.within(options.max_env_steps, envs.num_envs, agents=agents)
     steps = config.steps_per_update(envs.num_envs)
 
     def every(env_steps: int) -> int:

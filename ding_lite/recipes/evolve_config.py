@@ -13,7 +13,7 @@ from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.search import LEARN_EVERY, Parameter, Search, integer, log_uniform
 from ding_lite.evolution.tournament import Tournament
 from ding_lite.recipes.off_policy import (
-    UPDATE_RATIOS,
+    UPDATE_RATIO,
     OffPolicyConfig,
     SequenceConfig,
     check_replay_sizes,
@@ -27,7 +27,7 @@ from ding_lite.rl.policies.dqn import DQNConfig
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.settings import at_least, check_all, inside, suggests, whole
+from ding_lite.settings import COUNT, NATURAL, NOT_NEGATIVE, SHARE, check_all, setting, suggests
 
 MAX_ENV_STEPS = 200_000
 SMOKE_GENERATION = 500
@@ -42,7 +42,7 @@ _STEP_SIZES = ("lr", "actor_lr", "critic_lr")
 class EvolutionConfig(TrainConfig):
     """The settings of evolution, in addition to those of the policy."""
 
-    population: int = 6
+    population: int = setting(6, COUNT)
     """Number of agents. A larger population explores more, at a cost in proportion; 4 to 10 are
     usual."""
     eval_every: int = 4_000
@@ -51,7 +51,7 @@ class EvolutionConfig(TrainConfig):
     eval_episodes: int = 2
     """Greedy episodes for each agent in an evaluation. More is less noisy and costs more, as env
     steps of evaluations count towards `max_env_steps`."""
-    eval_limit: int | None = None
+    eval_limit: int | None = setting(None, COUNT)
     """Maximum length of an episode in an evaluation, in env steps. By default, None, this is the
     time limit of the environment, but at most the larger of 500 and the length at which an agent is
     evaluated for 4 times the env steps that it collects in a generation. Lower spends fewer env
@@ -59,48 +59,34 @@ class EvolutionConfig(TrainConfig):
     of the verdict are not cut."""
     log_every: int = 1_000
     """Env steps from one row of the metrics to the next."""
-    tournament_size: int = 2
+    tournament_size: int = setting(2, COUNT)
     """Number of agents in a tournament. More favours the best agents and reduces diversity."""
     elitism: bool = True
     """Keep the best agent unchanged."""
-    window: int = 1
+    window: int = setting(1, COUNT)
     """Number of evaluations; the fitness is their mean. More is less noisy and follows changes more
     slowly."""
-    mutate_none: float = 0.4
+    mutate_none: float = setting(0.4, NOT_NEGATIVE)
     """Probability of no mutation; this and the next four are normalised by their sum."""
-    mutate_architecture: float = 0.2
+    mutate_architecture: float = setting(0.2, NOT_NEGATIVE)
     """Probability that units or a layer are added or removed."""
-    mutate_weights: float = 0.2
+    mutate_weights: float = setting(0.2, NOT_NEGATIVE)
     """Probability that noise is added to the weights."""
-    mutate_activation: float = 0.0
+    mutate_activation: float = setting(0.0, NOT_NEGATIVE)
     """Probability of another activation function of the hidden layers."""
-    mutate_hyperparameters: float = 0.2
+    mutate_hyperparameters: float = setting(0.2, NOT_NEGATIVE)
     """Probability that one of the searched settings takes another value."""
-    new_layer_prob: float = 0.2
+    new_layer_prob: float = setting(0.2, SHARE)
     """Probability that an architecture mutation changes a whole layer."""
-    remove_prob: float = 0.25
+    remove_prob: float = setting(0.25, SHARE)
     """Probability that an architecture mutation removes instead of adding."""
-    mutation_sd: float = 0.1
+    mutation_sd: float = setting(0.1, NOT_NEGATIVE)
     """The standard deviation of the noise, in units of the usual size of a weight."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_all(
-            whole(1, population=self.population, window=self.window),
-            whole(1, tournament_size=self.tournament_size),
-            [] if self.eval_limit is None else whole(1, eval_limit=self.eval_limit),
-            at_least(0.0, mutation_sd=self.mutation_sd),
-            at_least(
-                0.0,
-                mutate_none=self.mutate_none,
-                mutate_architecture=self.mutate_architecture,
-                mutate_weights=self.mutate_weights,
-                mutate_activation=self.mutate_activation,
-                mutate_hyperparameters=self.mutate_hyperparameters,
-            ),
-            inside(0.0, 1.0, new_layer_prob=self.new_layer_prob, remove_prob=self.remove_prob),
-            [] if self.tournament_size <= self.population else [self._too_large_a_tournament()],
-        )
+        if self.tournament_size > self.population:
+            check_all([self._too_large_a_tournament()])
 
     def _too_large_a_tournament(self) -> str:
         agents = "1 agent" if self.population == 1 else f"{self.population} agents"
@@ -151,25 +137,17 @@ class EvolutionConfig(TrainConfig):
 class ReplayEvolutionConfig(EvolutionConfig):
     """The settings of evolution for policies that learn from a replay, which all agents share."""
 
-    capacity: int = 100_000
+    capacity: int = setting(100_000, COUNT)
     """Maximum number of transitions in the replay. More keeps older transitions and takes more
     memory."""
-    warmup: int = 1_000
+    warmup: int = setting(1_000, NATURAL)
     """Random env steps before the first update."""
-    turn: int = 64
+    turn: int = setting(64, COUNT)
     """Env steps that an agent makes before the next agent uses the environments, rounded up to a
     multiple of their number. More learns in larger blocks and is faster."""
-    update_ratio: float = 1.0
+    update_ratio: float = setting(1.0, UPDATE_RATIO)
     """Updates of an agent for each of its own env steps, unless `learn_every` is searched. An agent
     also learns from the env steps of all others, so a lower ratio leaves many of them unused."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_all(
-            whole(1, capacity=self.capacity, turn=self.turn),
-            whole(0, warmup=self.warmup),
-            inside(*UPDATE_RATIOS, update_ratio=self.update_ratio),
-        )
 
     def turn_steps(self, num_envs: int) -> int:
         return num_envs * math.ceil(self.turn / num_envs)
@@ -184,12 +162,8 @@ class ReplayEvolutionConfig(EvolutionConfig):
 class RolloutEvolutionConfig(EvolutionConfig):
     """The settings of evolution for policies that learn from their own newest rollouts."""
 
-    unroll: int = 16
+    unroll: int = setting(16, COUNT)
     """Env steps of each environment in a rollout, after which the agent learns from it."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_all(whole(1, unroll=self.unroll))
 
     def turn_steps(self, num_envs: int) -> int:
         return num_envs * self.unroll

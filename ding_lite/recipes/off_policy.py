@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 from ding_lite import middleware as mw
 from ding_lite.middleware.checks import check_batch
@@ -18,9 +19,9 @@ from ding_lite.rl.replay.storage import check_replay_fits
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
-from ding_lite.settings import check_all, inside, suggests, whole
+from ding_lite.settings import COUNT, NATURAL, SHARE, inside, setting, suggests, whole
 
-UPDATE_RATIOS = (1e-6, 1e6)
+UPDATE_RATIO = partial(inside, 1e-6, 1e6)
 """The bounds of `update_ratio`: beyond them a step of the pipeline would never end."""
 
 
@@ -29,40 +30,30 @@ UPDATE_RATIOS = (1e-6, 1e6)
 class OffPolicyConfig(SingleConfig):
     """The settings of training from replay, in addition to those of the policy."""
 
-    capacity: int = 100_000
+    capacity: int = setting(100_000, COUNT)
     """Maximum number of transitions in the replay. More keeps older transitions and takes more
     memory."""
-    warmup: int = 1_000
+    warmup: int = setting(1_000, NATURAL)
     """Random env steps before the first update. More makes the first batches more diverse."""
-    warmup_hold: int = 1
+    warmup_hold: int = setting(1, COUNT)
     """Steps for which each random action of the warm-up is repeated. About 20 explores further
     where single random actions cancel each other out, as with a weak motor."""
-    update_ratio: float = 1.0
+    update_ratio: float = setting(1.0, UPDATE_RATIO)
     """Updates for each env step. More learns more from each env step and takes longer; 1/16 to 1
     are usual."""
 
     prioritized: bool = False
     """Sample transitions with larger errors more often. This learns more from each env step where
     rewards are rare, and takes longer."""
-    priority_alpha: float = 0.6
+    priority_alpha: float = setting(0.6, SHARE)
     """Exponent of the priorities: 0 samples uniformly, 1 in proportion to them; 0.5 to 0.7 are
     usual."""
-    priority_beta: float = 0.4
+    priority_beta: float = setting(0.4, SHARE)
     """Initial exponent of the importance weights. It rises to 1, which corrects the bias of
     prioritized sampling in full."""
-    priority_beta_steps: int = 100_000
+    priority_beta_steps: int = setting(100_000, COUNT)
     """Env steps over which `priority_beta` rises linearly to 1; those of the whole run are
     usual."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_all(
-            whole(1, capacity=self.capacity, priority_beta_steps=self.priority_beta_steps),
-            whole(0, warmup=self.warmup),
-            whole(1, warmup_hold=self.warmup_hold),
-            inside(*UPDATE_RATIOS, update_ratio=self.update_ratio),
-            inside(0.0, 1.0, priority_alpha=self.priority_alpha, priority_beta=self.priority_beta),
-        )
 
     def steps_per_update(self, num_envs: int) -> int:
         """Return the env steps in each step of the pipeline: enough for an update."""
@@ -77,18 +68,11 @@ class OffPolicyConfig(SingleConfig):
 class SequenceConfig(SingleConfig):
     """The settings of training from sequences of episodes, in addition to those of the policy."""
 
-    capacity: int = 100_000
+    capacity: int = setting(100_000, partial(whole, 2))
     """Maximum number of observations in the buffer of whole episodes. More keeps older episodes and
     takes more memory, also for the recurrent state before each step."""
-    update_ratio: float = 0.125
+    update_ratio: float = setting(0.125, UPDATE_RATIO)
     """Updates for each env step. Each update learns from many steps; 1/32 to 1/4 are usual."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_all(
-            whole(2, capacity=self.capacity),
-            inside(*UPDATE_RATIOS, update_ratio=self.update_ratio),
-        )
 
     def steps_per_update(self, num_envs: int) -> int:
         return _steps_per_update(self.update_ratio, num_envs)

@@ -12,7 +12,7 @@ from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.protocols import ActorCritic, Policy
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
-from ding_lite.settings import check_all, suggests, whole
+from ding_lite.settings import COUNT, setting, suggests
 
 
 @suggests
@@ -20,14 +20,10 @@ from ding_lite.settings import check_all, suggests, whole
 class OnPolicyConfig(SingleConfig):
     """The settings of training from rollouts, in addition to those of the policy."""
 
-    unroll: int = 16
+    unroll: int = setting(16, COUNT)
     """Env steps of each environment in a rollout, after which the policy learns from it. More uses
     longer sums of rewards before it bootstraps, and learns less often; 5 to 128 are usual, and up
     to 2,048 for PPO."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_all(whole(1, unroll=self.unroll))
 
     def steps_per_update(self, num_envs: int) -> int:
         return num_envs * self.unroll

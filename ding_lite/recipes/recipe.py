@@ -13,7 +13,15 @@ from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
-from ding_lite.settings import at_least, check_all, finite, positive, whole
+from ding_lite.settings import (
+    COUNT,
+    NATURAL,
+    NOT_NEGATIVE,
+    check_settings,
+    finite,
+    positive,
+    setting,
+)
 
 EVAL_EPISODES, EVAL_EPISODES_WITHIN_SHARE = 20, 5
 """Greedy episodes in an evaluation without and with an `eval_share`."""
@@ -26,58 +34,44 @@ then cost about the same."""
 class TrainConfig:
     """The settings of training that are common to all policies."""
 
-    frame_stack: int = 1
+    frame_stack: int = setting(1, COUNT)
     """Number of the newest observations that are stacked into one; 4 is usual if a single image
     does not show motion."""
     atari: bool = False
     """Use the usual preprocessing of Atari games: 4 frames in a step, the maximum of the last two,
     greyscale, 84 x 84, 4 images in an observation (`frame_stack`). Training episodes end with each
     life and have rewards of -1, 0 and 1; all reported returns are full scores of whole games."""
-    reward_scale: float = 1.0
+    reward_scale: float = setting(1.0, positive, finite)
     """Factor of the rewards in training. Rewards about 1 are easiest to learn from."""
     normalize_rewards: bool = False
     """Divide rewards by the running standard deviation of discounted returns when a batch is
     learned from. It helps if the scale of rewards is unknown or changes. The replay keeps the
     original rewards, and returns are reported from these."""
-    episode_limit: int | None = None
+    episode_limit: int | None = setting(None, COUNT)
     """Maximum length of a training episode, in env steps; None leaves it to the environment. A cut
     episode counts as truncated: its value is bootstrapped. Lower gives more beginnings and fewer
     long stays, which helps if a policy survives without earning more. Episodes of evaluations are
     never cut."""
-    eval_every: int = 1_000
+    eval_every: int = setting(1_000, COUNT)
     """Env steps from one evaluation to the next. A lower number notices success sooner and costs
     more."""
-    eval_episodes: int | None = None
+    eval_episodes: int | None = setting(None, COUNT)
     """Greedy episodes in an evaluation. More is less noisy and costs more."""
-    target_margin: float = 0.0
+    target_margin: float = setting(0.0, NOT_NEGATIVE, finite)
     """Margin above the target that an evaluation must reach to end the run. A higher margin takes
     longer, and makes it more likely that the final verdict reaches the target too. If returns vary
     widely, about half of their spread is useful."""
-    confirm_episodes: int = 20
+    confirm_episodes: int = setting(20, NATURAL)
     """Fresh greedy episodes that replace an evaluation which reaches the target: their mean decides
     whether the run ends and which policy is kept as the best. 0 accepts the evaluation itself. More
     is safer if returns vary widely, as the best of many noisy evaluations is too high."""
-    checkpoint_every: int = 10_000
+    checkpoint_every: int = setting(10_000, COUNT)
     """Env steps from one checkpoint to the next, which is the most that a killed run loses."""
-    log_every: int = 200
+    log_every: int = setting(200, COUNT)
     """Env steps from one row of the metrics to the next."""
 
     def __post_init__(self) -> None:
-        check_all(
-            whole(
-                1,
-                frame_stack=self.frame_stack,
-                eval_every=self.eval_every,
-                checkpoint_every=self.checkpoint_every,
-                log_every=self.log_every,
-            ),
-            [] if self.eval_episodes is None else whole(1, eval_episodes=self.eval_episodes),
-            [] if self.episode_limit is None else whole(1, episode_limit=self.episode_limit),
-            positive(reward_scale=self.reward_scale),
-            finite(reward_scale=self.reward_scale, target_margin=self.target_margin),
-            whole(0, confirm_episodes=self.confirm_episodes),
-            at_least(0.0, target_margin=self.target_margin),
-        )
+        check_settings(self)
 
     @property
     def learning_from(self) -> dict[str, Any]:
@@ -116,7 +110,7 @@ class TrainConfig:
 class SingleConfig(TrainConfig):
     """The settings of training a single policy."""
 
-    eval_share: float | None = 0.1
+    eval_share: float | None = setting(0.1, positive, optional=True)
     """The maximum ratio of evaluation env steps to training env steps. An evaluation that exceeds
     it delays the next one. Not counted are the evaluation of 20 or more episodes that ends a run,
     and a verdict of 20 episodes with at most 10,000 env steps in all; a longer verdict is limited
@@ -125,10 +119,6 @@ class SingleConfig(TrainConfig):
     eval_episodes: int | None = None
     """Greedy episodes in an evaluation. More is less noisy and costs more. None: 5 with an
     `eval_share`, else 20."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_all([] if self.eval_share is None else positive(eval_share=self.eval_share))
 
     @property
     def num_eval_episodes(self) -> int:

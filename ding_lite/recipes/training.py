@@ -120,7 +120,7 @@ def run_plan(plan: RunPlan) -> TrainResult:
     ):
         policy = plan.make_policy(envs.spec)
         config.check_sizes(envs, policy)
-        with run_of(plan, plan.name, plan.described) as run:
+        with run_of(plan, plan.name) as run:
             confirmed = _run(plan, run, policy, envs, eval_envs)
             if has_best(run.directory):
                 policy.load_state_dict(load_checkpoint(run.best).state)

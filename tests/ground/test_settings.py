@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import pickle
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,15 +18,20 @@ from hypothesis import given, strategies as st
 
 from ding_lite.errors import ConfigError, kind_of
 from ding_lite.settings import (
+    COUNT,
     PREFIX,
+    SHARE,
     Settings,
     as_config,
     at_least,
     check_all,
+    check_settings,
+    choice,
     finite,
     inside,
     one_of,
     positive,
+    setting,
     suggests,
     whole,
 )
@@ -462,3 +468,29 @@ def test_a_config_that_suggests_is_the_same_dataclass_in_all_else() -> None:
         Suggesting(lr=0)
     with pytest.raises(TypeError):
         Suggesting(1.0)  # type: ignore[call-arg]
+
+
+@dataclass(frozen=True)
+class Bounded:
+    rate: float = setting(0.5, SHARE, positive)
+    limit: float | None = setting(None, positive)
+    depth: int | None = setting(2, COUNT, optional=True)
+    kind: str = setting("a", choice(Literal["a", "b"]))
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True)
+class Narrower(Bounded):
+    rate: float = 0.25
+    limit: float | None = 3.0
+
+
+def test_the_rules_of_fields_hold_for_other_defaults_of_a_subclass_too() -> None:
+    assert Narrower().rate == 0.25
+    assert Narrower(limit=None, depth=None).limit is None
+    with pytest.raises(ConfigError) as caught:
+        Narrower(rate=-1.0, limit=0.0, depth=0, kind="c")
+    named = re.findall("`([a-z]+)` is", str(caught.value))
+    assert named == ["rate", "rate", "limit", "depth", "kind"]

@@ -52,7 +52,7 @@ def test_the_command_of_the_note_is_one_that_can_be_typed(tmp_path: Path) -> Non
     (tmp_path / "noted.py").write_text("from tests.recipes.test_plan import Screen\n")
     note = plan("noted.py:Screen").note or ""
     assert f"`ding-lite train dqn {tmp_path}/noted.py:Screen --settings` lists." in note
-    evolved = plan_evolution("dqn", "FrozenLake-v1", None, {}, Choices()).plan
+    evolved = plan_evolution("dqn", "FrozenLake-v1", None, {}, Choices())
     assert "`ding-lite evolve dqn FrozenLake-v1 --settings` lists." in (evolved.note or "")
     assert evolved.options.max_env_steps == 200_000  # as `ding-lite evolve --help` says
     for env in (Screen, EnvMaker.of("noted.py:Screen", args={"max_episode_steps": 3})):
@@ -126,8 +126,8 @@ def test_the_replay_of_images_fits_into_memory_and_networks_for_them_are_not_mut
     with make_envs(EpisodeRecorder, 1) as envs:
         found.config.check_sizes(envs, found.make_policy(envs.spec))
         several = plan_evolution(name, EpisodeRecorder, None, {"hidden": (8,)}, Choices())
-        several.config.mutation(several.search, 0).check(several.plan.make_policy(envs.spec))
-    assert "mutate_architecture, mutate_weights," in (several.plan.note or "")
+        several.config.mutation(several.search, 0).check(several.make_policy(envs.spec))
+    assert "mutate_architecture, mutate_weights," in (several.note or "")
 
 
 @pytest.mark.parametrize("name", ["dqn", "a2c", "ppo", "impala"])

@@ -140,7 +140,7 @@ def test_an_evolution_goes_on_and_is_repeated_with_its_search() -> None:
     search = Search(lr=log_uniform(1e-3, 1e-2), loss=choice("huber", "mse"))
     file = Path("here/config.json")
     begun = plan_evolution("dqn", "CartPole-v1", search, {}, Choices(out=file.parent))
-    with Run("evolve-dqn", begun.plan.options, config=begun.described):
+    with Run("evolve-dqn", begun.options, config=begun.described):
         pass
     for choices in (Choices(config=file), Choices(out=file.parent, resume=True)):
         plan = plan_evolution("dqn", "CartPole-v1", None, {}, choices)

@@ -60,7 +60,7 @@ class Finding:
     """The advice, if the level is not `ok`."""
 
 
-def examine() -> int:
+def examine(_: object = None) -> int:
     """Run all checks, print a line about each result, and return the exit code."""
     levels = []
     meeting = _Meeting()

@@ -1,6 +1,6 @@
 """The commands of `ding-lite` with their arguments; the string below each one is its help.
 
-The functions of the commands are in other modules, because their imports would slow down `--help`.
+The functions of the commands are imported when they run, as they would slow down `--help`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import ast
 import functools
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -52,8 +53,16 @@ class Command:
     takes: ClassVar[str]
     """The arguments, for the usage line of the help."""
     example: ClassVar[str]
+    function: ClassVar[tuple[str, str]]
+    """The module and the name of the function that gets the options; it returns the exit code."""
     of_runs: ClassVar[str] = ""
     """The set of options of a run that the command has: that of `train` or `evolve`."""
+
+    @classmethod
+    def carry_out(cls, options: argparse.Namespace) -> int:
+        module, name = cls.function
+        code: int = getattr(import_module(module), name)(options)
+        return code
 
     @classmethod
     def does(cls) -> str:
@@ -86,6 +95,7 @@ def _help() -> dict[str, dict[str, str]]:
 class Train(Command):
     """Train a policy until it solves an environment."""
 
+    function = "ding_lite.cli.train", "train_policy"
     takes, example = "[options] POLICY ENV", "dqn CartPole-v1 --set lr=1e-3 --seed 1"
     of_runs = "train"
     policy = Argument(metavar="POLICY")
@@ -100,6 +110,7 @@ class Train(Command):
 class Evolve(Command):
     """Evolve a population of policies that tune themselves."""
 
+    function = "ding_lite.cli.evolve", "evolve_policies"
     takes = "[options] POLICY ENV"
     example = "dqn CartPole-v1 --population 6 --search lr=1e-4:1e-2:log"
     of_runs = "evolve"
@@ -125,6 +136,7 @@ class _OfRuns(Command):
 class Plot(_OfRuns):
     """Draw the learning curves of runs, and print their returns."""
 
+    function = "ding_lite.cli.plot", "plot_runs"
     takes, example = "[options] RUN ...", "runs/dqn/CartPole-v1/1 --out curves.png"
     out = Option(type=path, default="plot.png", metavar="FILE")
     """the picture: .png, .svg or .pdf (default: plot.png)"""
@@ -135,6 +147,7 @@ class Plot(_OfRuns):
 class Report(_OfRuns):
     """Write one HTML page about runs, or serve it while they train."""
 
+    function = "ding_lite.cli.report.report", "report_runs"
     takes, example = "[options] RUN ...", "runs/dqn/CartPole-v1/* --out report.html"
     out = Option(type=path, default="report.html", metavar="FILE")
     """the page, a file that opens without a server (default: report.html)"""
@@ -152,6 +165,7 @@ class Report(_OfRuns):
 class Runs(Command):
     """List the runs of a folder with their returns."""
 
+    function = "ding_lite.cli.report.runs", "list_runs"
     takes, example = "[options] [FOLDER]", "--sort best"
     folder = Argument(type=path, nargs="?", default="runs", metavar="FOLDER")
     """a directory that contains runs, at any depth (default: runs)"""
@@ -175,6 +189,7 @@ class _OfRun(Command):
 class Watch(_OfRun):
     """Play episodes of a trained policy in a window, as videos, or to print their returns."""
 
+    function = "ding_lite.cli.watch", "watch_run"
     takes, example = "[options] RUN", "runs/dqn/CartPole-v1/1 --record videos"
     verb = "play with"
     episodes = Option(type=whole_number(1), default=5, metavar="N")
@@ -189,6 +204,7 @@ class Watch(_OfRun):
 class Export(_OfRun):
     """Export the network of a trained policy as ONNX or torch.export."""
 
+    function = "ding_lite.cli.export", "export_run"
     takes, example = "[options] RUN", "runs/dqn/CartPole-v1/1 --out policy.onnx"
     verb = "export"
     format = Option(type=one_of(EXPORT_FORMATS), metavar="{" + ",".join(EXPORT_FORMATS) + "}")
@@ -201,6 +217,7 @@ class Export(_OfRun):
 class Run(Command):
     """Run a function of a module or a file on several nodes."""
 
+    function = "ding_lite.cli.run", "run_program"
     takes = "[options] PROGRAM [-- ARGS ...]"
     example = "train.py:main --roles learner,collector*3 -- --seed 1"
     program = Argument(metavar="PROGRAM")
@@ -237,6 +254,7 @@ class Run(Command):
 class Top(Command):
     """Show the state of the nodes of your running jobs, updated every second."""
 
+    function = "ding_lite.cli.top", "show_top"
     takes, example = "[options] [JOB]", "--once"
     job = Argument(metavar="JOB", nargs="?")
     """the job: its name in the table, the beginning of the name, or the process id of a node
@@ -252,6 +270,7 @@ class Top(Command):
 class Env(Command):
     """Show every DING_LITE_* variable, its value, and the source of the value."""
 
+    function = "ding_lite.cli.env", "show_environment"
     takes, example = "[--json]", "--json"
     json = Option(action="store_true")
     """print JSON, a list with one object per variable"""
@@ -260,12 +279,14 @@ class Env(Command):
 class Doctor(Command):
     """Check that this machine meets the requirements of ding_lite."""
 
+    function = "ding_lite.cli.doctor.doctor", "examine"
     takes, example = "", ""
 
 
 class Keygen(Command):
     """Write a new key, by which nodes of several machines authenticate each other."""
 
+    function = "ding_lite.cli.keygen", "write_key"
     takes, example = "FILE", "job.key"
     file = Argument(type=path, metavar="FILE")
     """the file to write; it must not exist yet"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import time
@@ -19,17 +20,17 @@ from ding_lite.recipes.runs.results import read_result, runs_in
 from ding_lite.rl.envs.naming import short_name
 
 
-def list_runs(folder: str, *, sort: str, as_json: bool) -> int:
+def list_runs(options: argparse.Namespace) -> int:
     """Print a table of runs, and an error for each damaged directory; return the exit code."""
     configure("warning")
-    rows: list[dict[str, Any]] = []
+    folder, sort, rows = options.folder, options.sort, list[dict[str, Any]]()
     for directory in runs_in(Path(folder)) if Path(folder).is_dir() else ():
         try:
             rows.append(_row(Record(read_result(directory))))
         except ConfigError as error:
             print(f"ding-lite runs: {error}", file=sys.stderr)
     rows.sort(key=lambda row: _rank(row[sort]), reverse=sort == "when")
-    if as_json:
+    if options.json:
         print(json.dumps({"runs": rows}, indent=1))
     elif rows:
         print_table(SORTED_BY, [[_formatted(*cell) for cell in row.items()] for row in rows])

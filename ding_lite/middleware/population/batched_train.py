@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.batched import Stack, UpdateResult, make_stack, stack_key
-from ding_lite.middleware.train import TrainAgent, TrainFromRollouts
+from ding_lite.middleware.train import TrainFromReplay, TrainFromRollouts
 from ding_lite.rl.batch import Rollout
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
@@ -23,12 +23,14 @@ def together(
     `train_iter`. It returns the indices of the agents that are done; the others learn one by one.
     The result is None unless `train` has made all middleware.
     """
-    from_replay = [fn for fn in trains if isinstance(fn, TrainAgent)]
-    if len(from_replay) == len(trains):
-        return TrainTogether(from_replay)
-    own = [fn for fn in trains if isinstance(fn, TrainFromRollouts)]
-    of_agents = [fn for fn in own if isinstance(fn.policy, Agent)]
-    return RolloutsTogether(of_agents) if len(of_agents) == len(trains) else None
+    kinds = ((TrainFromReplay, TrainTogether), (TrainFromRollouts, RolloutsTogether))
+    for kind, made in kinds:
+        own: list[Any] = [
+            fn for fn in trains if isinstance(fn, kind) and isinstance(fn.policy, Agent)
+        ]
+        if len(own) == len(trains):
+            return made(own)
+    return None
 
 
 class RolloutsTogether:
@@ -41,7 +43,7 @@ class RolloutsTogether:
     def __call__(self, contexts: Sequence[Context], counters: dict[str, int]) -> set[int]:
         groups: dict[Hashable, list[tuple[int, Agent, Sequence[Rollout]]]] = {}
         for index, (train, ctx) in enumerate(zip(self._trains, contexts, strict=True)):
-            agent, rollouts = cast(Agent, train.policy), train.rollouts(ctx)
+            agent, rollouts = train.policy, train.rollouts(ctx)
             key = stack_key(agent.policy) if rollouts and not agent.rests else None
             if key is not None:
                 groups.setdefault(key, []).append((index, agent, rollouts))
@@ -64,7 +66,7 @@ class RolloutsTogether:
 class TrainTogether:
     """Trains agents from one replay, in batches of agents with the same shapes."""
 
-    def __init__(self, trains: Sequence[TrainAgent]) -> None:
+    def __init__(self, trains: Sequence[TrainFromReplay]) -> None:
         self._trains = trains
         self._stacks: dict[Hashable, Stack[Any]] = {}
 
@@ -86,7 +88,7 @@ class TrainTogether:
         """Group agents by shape and replay, if the replay has enough transitions for the group."""
         groups: dict[Hashable, list[tuple[int, Policy]]] = {}
         for index, (train, ctx) in enumerate(zip(self._trains, contexts, strict=True)):
-            agent = _agent_of(train)
+            agent: Agent = train.policy
             policy = agent.policy
             if agent.rests or not train.shares or ctx.get("warming_up"):
                 continue
@@ -101,7 +103,8 @@ class TrainTogether:
 
     def _has_enough(self, members: Sequence[tuple[int, Policy]]) -> bool:
         trains = [self._trains[index] for index, _ in members]
-        return len(trains[0].replay) >= len(trains) * max(train.size() for train in trains)
+        replay: Any = trains[0].replay
+        return len(replay) >= len(trains) * max(train.size() for train in trains)
 
     def _learn(
         self,
@@ -118,11 +121,7 @@ class TrainTogether:
             trains[0].sample,
         )
         for (index, _), train, outcome in zip(members, trains, outcomes, strict=True):
-            _note(_agent_of(train), contexts[index], outcome, counters)
-
-
-def _agent_of(train: TrainAgent) -> Agent:
-    return cast(Agent, train.agent)  # in `for_each` it is always an Agent
+            _note(train.policy, contexts[index], outcome, counters)
 
 
 def _note(agent: Agent, ctx: Context, outcome: UpdateResult, counters: dict[str, int]) -> None:

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from ding_lite import middleware as mw
 from ding_lite.io.importing import refuse_while_importing
@@ -17,14 +16,14 @@ from ding_lite.runtime.task import Task
 
 
 @contextmanager
-def run_of(plan: RunPlan, name: str, described: Mapping[str, Any]) -> Iterator[Run]:
+def run_of(plan: RunPlan, name: str) -> Iterator[Run]:
     """Open the directory of a plan's run: the chosen one, or the next number under its name."""
     refuse_while_importing()
     options = plan.options
     if options.out is None:
         out = make_next(Path("runs", name, str(options.env)))
         options = dataclasses.replace(options, out=out)
-    with Run(name, options, config=described, defaults=plan.defaults) as run:
+    with Run(name, options, config=plan.described, defaults=plan.defaults) as run:
         if plan.note is not None:
             run.tell(plan.note)
         yield run

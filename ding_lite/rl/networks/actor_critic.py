@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,23 +25,18 @@ from ding_lite.rl.networks.layers import MLP, Linear, mlp_shapes, names_of
 from ding_lite.rl.networks.modules import ActorCriticModule, MemoryActorCriticModule
 from ding_lite.rl.recorded.actor_critic import LOG_STD, RecordedActorCritic, RecurrentActorCritic
 from ding_lite.rl.weights.flat import FlatWeights
-from ding_lite.rl.weights.flat_module import FlatModule, bind, seeded
+from ding_lite.rl.weights.flat_module import FlatModule, seeded
+from ding_lite.rl.weights.network import Network, Written
 
 
-class ActorCriticNetwork(Protocol):
+class ActorCriticNetwork(Network, Protocol):
     """Computes an actor's outputs and values, and the gradient of the weights.
 
     Outputs, values and their gradients are arrays on a CPU, and tensors on any other device.
     """
 
-    weights: FlatWeights
-    grads: FlatWeights
     num_apart: int
     """The number of weights, at the end, for which `backward` writes no gradients."""
-
-    @property
-    def module(self) -> nn.Module:
-        """The network as a plain module in the same memory, with all parameters."""
 
     @property
     def plain(self) -> nn.Module:
@@ -64,18 +59,8 @@ class ActorCriticNetwork(Protocol):
     ) -> None:
         """Write `grads`, given the activations and the gradients of outputs and values."""
 
-    @property
-    def buffers(self) -> Mapping[str, Tensor]:
-        """The tensors that are saved but not learned by gradients, such as running means."""
 
-    def snapshot(self) -> dict[str, Tensor]:
-        """Copy all tensors to the CPU."""
-
-    def load(self, tensors: Mapping[str, Any]) -> None:
-        """Overwrite all tensors; if one does not fit, overwrite none."""
-
-
-class MLPActorCritic:
+class MLPActorCritic(Written):
     """Two separate MLPs, for vectors; images are flattened."""
 
     def __init__(
@@ -88,11 +73,7 @@ class MLPActorCritic:
         more_shapes: Mapping[str, tuple[int, ...]],
     ) -> None:
         sizes = (num_inputs, *hidden)
-        shapes = actor_critic_shapes(sizes, num_outputs) | dict(more_shapes)
-        self.weights = FlatWeights(shapes)
-        self.grads = FlatWeights(shapes)
-        self.num_apart = sum(map(math.prod, more_shapes.values()))
-        self._make_module = partial(
+        make_module = partial(
             ActorCriticModule,
             (num_inputs,),
             (),
@@ -101,6 +82,8 @@ class MLPActorCritic:
             activation=activation,
             more_shapes=more_shapes,
         )
+        super().__init__(actor_critic_shapes(sizes, num_outputs) | dict(more_shapes), make_module)
+        self.num_apart = sum(map(math.prod, more_shapes.values()))
         self._actor, self._critic = (
             MLP(
                 self.weights,
@@ -112,20 +95,9 @@ class MLPActorCritic:
             for name in ("actor", "critic")
         )
 
-    @cached_property
-    def module(self) -> nn.Module:
-        with seeded(0, "unused"):
-            module = self._make_module()
-        bind(module, self.weights, self.grads)
-        return module
-
     @property
     def plain(self) -> nn.Module:
         return self.module
-
-    @property
-    def buffers(self) -> Mapping[str, Tensor]:
-        return {}
 
     def act(self, obs: NumpyArray) -> FloatArray:
         return self._actor.infer(_vectors(obs))
@@ -150,12 +122,6 @@ class MLPActorCritic:
         of_actor, of_critic = saved
         self._actor.backward(of_actor, torch.from_numpy(outputs_grad_BD))
         self._critic.backward(of_critic, torch.from_numpy(value_grad_B[:, None]))
-
-    def snapshot(self) -> dict[str, Tensor]:
-        return self.weights.snapshot()
-
-    def load(self, tensors: Mapping[str, Any]) -> None:
-        self.weights.load(tensors)
 
 
 def actor_critic_shapes(sizes: Sequence[int], num_outputs: int) -> dict[str, tuple[int, ...]]:

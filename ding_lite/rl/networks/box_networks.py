@@ -162,7 +162,7 @@ class BoxNetworks(Networks[ActorT]):
 
     def _critics_on(self, weights: FlatWeights, own: Parts, *, first: int | None = None) -> Critics:
         if "critics." in own:
-            return RecordedCritics(own["critics."], self._spec, first=first)
+            return RecordedCritics(own["critics."], unpack=self._spec.unpack, first=first)
         part, grads = weights.part("critics."), self.grads.part("critics.")
         return ActionValues(
             part,
@@ -178,7 +178,7 @@ class BoxNetworks(Networks[ActorT]):
         """Make an actor on these weights; all actors write gradients to the same memory."""
         body: ActorBody
         if "actor." in own:
-            body = RecordedActor(own["actor."], self._spec)
+            body = RecordedActor(own["actor."], unpack=self._spec.unpack)
             if self._form.actor_type.outputs_per_action > 1:
                 return self._form.actor_type(body)
             check_range(body.forward, self._spec, device=self._device)

@@ -7,8 +7,8 @@ compares both with plain PyTorch. Both move their inputs to their own device.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -28,18 +28,12 @@ from ding_lite.rl.recorded.q_network import RecordedQNetwork
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.flat import FlatWeights
-from ding_lite.rl.weights.flat_module import FlatModule, bind, seeded
+from ding_lite.rl.weights.flat_module import FlatModule, seeded
+from ding_lite.rl.weights.network import Network, Written
 
 
-class QNetwork(Values, Protocol):
+class QNetwork(Network, Values, Protocol):
     """Computes values, and the gradient of the weights from that of the values."""
-
-    weights: FlatWeights
-    grads: FlatWeights
-
-    @property
-    def module(self) -> nn.Module:
-        """The network as a plain module in the same memory."""
 
     def backward(self, saved: Any, grad_BA: Tensor) -> None:  # noqa: ANN401 - differs by network
         """Write `grads`, given the activations and the gradient of the values."""
@@ -47,17 +41,11 @@ class QNetwork(Values, Protocol):
     def values(self, obs: NumpyArray) -> FloatArray:
         """Compute the values of observations, [N, A], as an array."""
 
-    def snapshot(self) -> dict[str, Tensor]:
-        """Copy all tensors to the CPU."""
-
-    def load(self, tensors: Mapping[str, Any]) -> None:
-        """Overwrite all tensors; if one does not fit, overwrite none."""
-
     def copy_buffers(self, leader: Self) -> None:
         """Copy the buffers of another network, such as running means."""
 
 
-class MLPQNetwork(MLPOutputs):
+class MLPQNetwork(Written, MLPOutputs):
     """An MLP for vectors; images are flattened."""
 
     def __init__(
@@ -77,10 +65,7 @@ class MLPQNetwork(MLPOutputs):
             if dueling
             else Linear.shapes("head", sizes[-1], num_actions)
         )
-        shapes = mlp_shapes(names, of_head, sizes)
-        self.weights = FlatWeights(shapes, device=device)
-        self.grads = self.weights.zeros_like()
-        self._make_module = partial(
+        make_module = partial(
             QModule,
             (num_inputs,),
             (),
@@ -89,16 +74,11 @@ class MLPQNetwork(MLPOutputs):
             dueling=dueling,
             activation=activation,
         )
+        Written.__init__(self, mlp_shapes(names, of_head, sizes), make_module, device=device)
         self._device = self.weights.flat.device
         head = DuelingHead(self.weights, self.grads) if dueling else "head"
-        super().__init__(MLP(self.weights, self.grads, names, head, activation=activation))
-
-    @cached_property
-    def module(self) -> nn.Module:
-        with seeded(0, "unused"):
-            module = self._make_module()
-        bind(module, self.weights, self.grads)
-        return module
+        layers = MLP(self.weights, self.grads, names, head, activation=activation)
+        MLPOutputs.__init__(self, layers)
 
     def forward_pair(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
         if obs.dim() > 2:
@@ -113,12 +93,6 @@ class MLPQNetwork(MLPOutputs):
 
     def values(self, obs: NumpyArray) -> FloatArray:
         return self._layers.infer(as_floats(obs).reshape(len(obs), -1))
-
-    def snapshot(self) -> dict[str, Tensor]:
-        return self.weights.snapshot()
-
-    def load(self, tensors: Mapping[str, Any]) -> None:
-        self.weights.load(tensors)
 
     def copy_buffers(self, leader: Self) -> None:
         """Do nothing, because there are no buffers."""
@@ -156,10 +130,11 @@ def recorded_q_networks(
     module.to(device)
     seen = spec.unpack(sample_obs(spec, device=device))
     check_outputs(module, [seen], [(num_actions,)], spec=spec)
-    flat = FlatModule(module, device=device)
-    see = None if spec.packing is None else spec.unpack
-    online, target = flat, flat.twin()
-    return RecordedQNetwork(online, random, see=see), RecordedQNetwork(target, random, see=see)
+    flat, unpack = FlatModule(module, device=device), spec.unpack if spec.packing else None
+    online, target = (
+        RecordedQNetwork(each, unpack=unpack, random=random) for each in (flat, flat.twin())
+    )
+    return online, target
 
 
 def draw_weights(weights: FlatWeights, rng: np.random.Generator, *, first_input: int = 1) -> None:

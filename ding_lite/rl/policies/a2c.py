@@ -18,7 +18,7 @@ from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
 from ding_lite.rl.replay.rollouts import Minibatch, merged
 from ding_lite.rl.updates.estimates import unroll_of, unseen_values, with_gae
 from ding_lite.rl.updates.requests import Descend, Forward, ForwardResult, Updates
-from ding_lite.settings import check_all, inside, suggests
+from ding_lite.settings import SHARE, setting, suggests
 
 
 @suggests
@@ -29,16 +29,12 @@ class A2CConfig(ActorCriticConfig):
     lr: float = 3e-3
     """Adam's step size. Higher learns faster; too high forgets. 3e-4 to 5e-3 are usual, and larger
     networks need lower ones."""
-    gae_lambda: float = 0.95
+    gae_lambda: float = setting(0.95, SHARE)
     """Lambda of GAE: 1 uses all rewards of the rollout, as the paper does; lower has less variance
     and more bias. 0.9 to 1 are usual."""
     normalize_advantage: bool = True
     """Normalise the advantages of an update to mean 0 and standard deviation 1, so that the scale
     of rewards does not matter. The paper does not normalise them."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_all(inside(0.0, 1.0, gae_lambda=self.gae_lambda))
 
 
 class A2C(ActorCriticPolicy[A2CConfig]):

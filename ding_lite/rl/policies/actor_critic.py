@@ -53,7 +53,7 @@ from ding_lite.rl.updates.requests import (
 from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat import FlatWeights
 from ding_lite.rl.weights.flat_module import MakeModule
-from ding_lite.rl.weights.optimizers import MakeOptimizer, make_optimizer
+from ding_lite.rl.weights.optimizers import MakeOptimizer
 
 ConfigT = TypeVar("ConfigT", bound=ActorCriticConfig)
 _ADAM_EPS = 1e-5
@@ -65,6 +65,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
 
     config: ConfigT
     _config_type: type[ConfigT]
+    _saved_networks = ("network",)
     _random: TorchRandom
 
     def __init__(
@@ -134,16 +135,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         self._no_targets = FlatWeights({}, device=self.device)
         self.state_size = int(getattr(self._net, "state_size", 0))
         self._norm = make_norm(self.spec, normalize_obs=self.config.normalize_obs)
-        self._optimizer = make_optimizer(
-            optimizer,
-            self._net.weights.flat,
-            self._net.grads.flat,
-            lambda: [*self._net.module.parameters()],
-            lr=config.lr,
-            lr_end=config.lr_end,
-            eps=_ADAM_EPS,
-            captured=self._is_captured,
-        )
+        self._optimizer = self._make_optimizer(self._net, eps=_ADAM_EPS)
         own = self._net.flat if isinstance(self._net, RecordedActorCritic) else None
         self._compile_networks([] if own is None else [own])
         self._graph = self._captured()
@@ -318,25 +310,11 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     def _acting_net(self) -> ActorCriticNetwork:
         return self._net
 
-    def state_dict(self) -> dict[str, Any]:
-        """Copy everything that an exact resume needs."""
-        return {
-            "network": self.weights(),
-            self._optimizer_key: self._optimizer.state_dict(),
-            **self._progress(),
-        }
+    def _network_state(self) -> dict[str, Any]:
+        return {"network": self.weights()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned.
-
-        Raises:
-            CheckpointError: If it is no state of such a policy.
-            ShapeError: If it is of a network of another size.
-        """
-        self._check_state(state, "network", self._optimizer_key)
+    def _load_networks(self, state: Mapping[str, Any]) -> None:
         self.load_weights(state["network"])
-        self._optimizer.load_state_dict(state[self._optimizer_key])
-        self._load_progress(state)
 
     @property
     def _buffers(self) -> Mapping[str, Tensor]:

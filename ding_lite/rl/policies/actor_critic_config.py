@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,25 +35,35 @@ from ding_lite.rl.networks.modules import (
     Torso,
 )
 from ding_lite.rl.networks.trees.parts import PartsEncoder, of_parts
-from ding_lite.rl.policies.base import PolicyConfig, common_faults, step_size
+from ding_lite.rl.policies.base import PolicyConfig
 from ding_lite.rl.recorded.actor_critic import LOG_STD, log_std_name, make_own_actor_critic
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.flat_module import MakeModule
-from ding_lite.settings import at_least, check_all, finite, inside, one_of, positive, whole
+from ding_lite.settings import (
+    COUNT,
+    NOT_NEGATIVE,
+    STEP_SIZE,
+    check_all,
+    choice,
+    finite,
+    inside,
+    positive,
+    setting,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActorCriticConfig(PolicyConfig):
     """The settings that A2C, PPO and IMPALA share."""
 
-    lr: float = 1e-3
+    lr: float = setting(1e-3, STEP_SIZE)
     """Adam's step size. Higher learns faster; too high forgets. 1e-4 to 3e-3 are usual, and larger
     networks need lower ones."""
-    lr_end: float | None = None
+    lr_end: float | None = setting(None, STEP_SIZE)
     """The step size from update `lr_updates` on, to which it falls linearly; None keeps `lr`.
     Falling step sizes let learning settle."""
-    lr_updates: int = 10_000
+    lr_updates: int = setting(10_000, COUNT)
     """The number of updates in which the step size falls; usually all updates of the run."""
     hidden: tuple[int, ...] = (64, 64)
     """The widths of the hidden layers. Wider layers can learn more and take longer. For vectors,
@@ -61,39 +71,28 @@ class ActorCriticConfig(PolicyConfig):
     activation: Activation = "tanh"
     """The activation of hidden layers: `tanh` is more stable, `relu` faster, and `gelu`, `elu` and
     `silu` are smooth."""
-    image_activation: Activation = "relu"
+    image_activation: Activation = setting("relu", choice(Activation))
     """The activation of the hidden layers after the convolutions of an image, instead of
     `activation`. Layers after several parts of an observation use `activation`."""
-    value_coef: float = 0.5
+    value_coef: float = setting(0.5, NOT_NEGATIVE, finite)
     """The weight of the critic's loss. It matters if actor and critic share layers, and for
     `max_grad_norm`; 0.25 to 1 are usual."""
-    entropy_coef: float = 0.0
+    entropy_coef: float = setting(0.0, NOT_NEGATIVE, finite)
     """The weight of the entropy bonus. Higher explores longer; 0 to 0.02 are usual."""
-    memory: MemoryKind | None = None
+    memory: MemoryKind | None = setting(None, choice(MemoryKind))
     """A recurrent layer after the hidden layers, for observations that do not show the whole state:
     an `lstm`, or a `gru`, which takes less time. Actor and critic have one each."""
-    memory_size: int = 64
+    memory_size: int = setting(64, COUNT)
     """The width of each recurrent layer; 32 to 256 are usual."""
-    max_grad_norm: float | None = 0.5
+    max_grad_norm: float | None = setting(0.5, positive, optional=True)
     """The norm to which a larger gradient is clipped; None does not clip."""
-    log_std_start: float = 0.0
+    log_std_start: float = setting(0.0, partial(inside, -20.0, 5.0))
     """For continuous actions: the logarithm of the initial standard deviation, in units of half
     the range of the action space. -1 to 0 are usual."""
 
     def __post_init__(self) -> None:
-        check_all(
-            step_size(lr=self.lr, lr_end=self.lr_end),
-            positive(gamma=self.gamma),
-            whole(1, lr_updates=self.lr_updates),
-            *common_faults(self),
-            one_of(get_args(Activation), image_activation=self.image_activation),
-            at_least(0.0, value_coef=self.value_coef, entropy_coef=self.entropy_coef),
-            finite(value_coef=self.value_coef, entropy_coef=self.entropy_coef),
-            one_of((None, *get_args(MemoryKind)), memory=self.memory),
-            whole(1, memory_size=self.memory_size),
-            [] if self.max_grad_norm is None else positive(max_grad_norm=self.max_grad_norm),
-            inside(-20.0, 5.0, log_std_start=self.log_std_start),
-        )
+        super().__post_init__()
+        check_all(positive(gamma=self.gamma))
 
 
 def make_network(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.box_actors import within_bounds
 from ding_lite.rl.networks.conv import Conv, TorsoName, images_of
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.settings import as_config, finite, inside, one_of, positive, whole
+from ding_lite.settings import NATURAL, SHARE, as_config, check_settings, choice, setting, widths
 
 ConfigT = TypeVar("ConfigT")
 _OF_SEVERAL = "PPO, A2C or IMPALA, which make several choices at once"
@@ -28,50 +28,30 @@ _OF_SEVERAL = "PPO, A2C or IMPALA, which make several choices at once"
 class PolicyConfig:
     """The settings that all policies with a network of this package share."""
 
-    gamma: float = 0.99
+    gamma: float = setting(0.99, SHARE)
     """The discount of one env step. Higher looks further ahead, about 1 / (1 - gamma) steps."""
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: tuple[int, ...] = setting((64, 64), widths)
     """The widths of the hidden layers. Wider layers can learn more and take longer. Images pass
     through convolutions first; a single layer of 128 to 512 is usual after them."""
-    torso: TorsoName = "auto"
+    torso: TorsoName = setting("auto", choice(TorsoName))
     """The convolutions for images: `nature` (about 84 x 84 pixels), `small` (up to about 30 x 30),
     `mlp` (none), or `auto`, which chooses by size."""
     convs: tuple[Conv, ...] | None = None
     """The convolutions for images, one by one, instead of those of `torso`; None uses `torso`. Each
     image of an observation has its own convolutions of these sizes."""
-    activation: Activation = "relu"
+    activation: Activation = setting("relu", choice(Activation))
     """The activation of hidden layers: `relu` is fastest, `tanh` keeps values within bounds, and
     `gelu`, `elu` and `silu` are smooth. Convolutions use `relu`."""
     normalize_obs: bool = False
     """Normalise each number of an observation to mean 0 and standard deviation 1. It helps if their
     scales differ much. It is not for images, which are scaled to 0 to 1."""
-    seed: int = 0
+    seed: int = setting(0, NATURAL)
     """The seed of the initial weights and of exploration."""
 
     images = property(images_of)
 
-
-def step_size(**named: float | None) -> list[str]:
-    """Return the faults of step sizes that are not above 0 and finite; None is skipped."""
-    given = {name: value for name, value in named.items() if value is not None}
-    return positive(**given) or finite(**given)
-
-
-def common_faults(config: PolicyConfig) -> Iterator[list[str]]:
-    yield inside(0.0, 1.0, gamma=config.gamma)
-    yield whole(0, seed=config.seed)
-    yield from network_faults(config)
-
-
-def network_faults(config: Any) -> Iterator[list[str]]:  # noqa: ANN401 - a config of a policy
-    widths = config.hidden if isinstance(config.hidden, Sequence) else ()
-    yield (
-        [] if widths else [f"`hidden` is {config.hidden!r}; widths were expected, such as (64, 64)"]
-    )
-    for width in widths:
-        yield whole(1, hidden=width)
-    yield one_of(get_args(Activation), activation=config.activation)
-    yield one_of(get_args(TorsoName), torso=config.torso)
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 def discrete_actions(spec: EnvSpec, *, policy: str) -> int:

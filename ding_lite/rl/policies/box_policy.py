@@ -36,51 +36,41 @@ from ding_lite.rl.policies.base import (
     BoxActions,
     PolicyConfig,
     check_obs,
-    common_faults,
     own_config,
     packed,
-    step_size,
 )
-from ding_lite.rl.policies.open_policy import OpenPolicy, SavedNetwork, check_no_description
+from ding_lite.rl.policies.open_policy import OpenPolicy, check_no_description
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.compiled import Compile
-from ding_lite.rl.weights.flat import FlatWeights
+from ding_lite.rl.weights.flat import FlatWeights, SavedNetwork
 from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.rl.weights.optimizers import MakeOptimizer, Optimizer, make_optimizer
-from ding_lite.settings import check_all, inside, positive, whole
+from ding_lite.settings import COUNT, SHARE, STEP_SIZE, positive, setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoxPolicyConfig(PolicyConfig):
     """The settings that DDPG, TD3 and SAC share."""
 
-    actor_lr: float = 1e-3
+    actor_lr: float = setting(1e-3, STEP_SIZE)
     """Adam's step size for the actor. Higher learns faster; too high gets stuck. 1e-4 to 3e-3 are
     usual."""
-    critic_lr: float = 1e-3
+    critic_lr: float = setting(1e-3, STEP_SIZE)
     """Adam's step size for the critics; usually that of the actor or a few times as much."""
-    n_step: int = 1
+    n_step: int = setting(1, COUNT)
     """The number of rewards summed before bootstrapping; 1, or 3 to 5 with many collectors and a
     prioritized replay."""
     hidden: tuple[int, ...] = (64, 64)
     """The widths of the hidden layers of the actor and of each critic. Two layers of 256 are usual
     for robots; smaller ones are faster and suffice for small tasks. Images pass through
     convolutions first; the critics share their convolutions and the first layer after them."""
-    batch_size: int = 128
+    batch_size: int = setting(128, COUNT)
     """The transitions of one update. More are more stable and slower; 64 to 256 are usual."""
-    target_tau: float = 0.01
+    target_tau: float = setting(0.01, SHARE, positive)
     """The share of the weights in each update of the target weights. Higher follows faster and less
     stably; 0.001 to 0.02 are usual."""
-
-    def __post_init__(self) -> None:
-        check_all(
-            step_size(actor_lr=self.actor_lr, critic_lr=self.critic_lr),
-            whole(1, n_step=self.n_step, batch_size=self.batch_size),
-            *common_faults(self),
-            inside(0.0, 1.0, target_tau=self.target_tau) + positive(target_tau=self.target_tau),
-        )
 
 
 ActorT = TypeVar("ActorT", bound=BoxActor)
@@ -92,6 +82,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
 
     config: ConfigT
     _config_type: type[ConfigT]
+    _saved_networks = ("weights", "target")
     _random: TorchRandom
     form: ClassVar[BoxForm[Any]]
     """The networks of the algorithm."""
@@ -408,32 +399,18 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
     def _acting_net(self) -> SavedNetwork:
         return self._networks.acting
 
-    def state_dict(self) -> dict[str, Any]:
-        """Copy everything that an exact resume needs."""
-        state: dict[str, Any] = {
-            **self._networks.state_dict(),
-            f"critic_{self._optimizer_key}": self._critic_optimizer.state_dict(),
-            f"actor_{self._optimizer_key}": self._actor_optimizer.state_dict(),
-            **self._progress(),
-        }
-        state["weights"] = with_norm(state["weights"], self._norm)
-        return state
+    @property
+    def _optimizers(self) -> Mapping[str, Optimizer]:
+        return {"critic_": self._critic_optimizer, "actor_": self._actor_optimizer}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned.
+    def _network_state(self) -> dict[str, Any]:
+        state = self._networks.state_dict()
+        return {**state, "weights": with_norm(state["weights"], self._norm)}
 
-        Raises:
-            CheckpointError: If it is not the state of such a policy.
-            ShapeError: If it is of networks of another size.
-        """
-        of_critics, of_actor = (f"{x}_{self._optimizer_key}" for x in ("critic", "actor"))
-        self._check_state(state, "weights", "target", of_critics, of_actor)
+    def _load_networks(self, state: Mapping[str, Any]) -> None:
         norm, weights = read_norm(state["weights"], self.spec, self._norm)
         self._networks.load_state_dict({"weights": weights, "target": state["target"]})
         self._norm = norm
-        self._critic_optimizer.load_state_dict(state[of_critics])
-        self._actor_optimizer.load_state_dict(state[of_actor])
-        self._load_progress(state)
 
 
 def check_no_parts(spec: EnvSpec, *, policy: str) -> None:

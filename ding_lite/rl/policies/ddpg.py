@@ -26,7 +26,7 @@ from ding_lite.rl.host_or_device import AnyArray
 from ding_lite.rl.networks.box_actors import DeterministicActor
 from ding_lite.rl.networks.box_networks import BoxForm
 from ding_lite.rl.policies.box_policy import BoxPolicy, BoxPolicyConfig
-from ding_lite.settings import at_least, check_all, finite, suggests
+from ding_lite.settings import NOT_NEGATIVE, finite, setting, suggests
 
 
 @suggests
@@ -34,13 +34,9 @@ from ding_lite.settings import at_least, check_all, finite, suggests
 class DDPGConfig(BoxPolicyConfig):
     """Settings of DDPG. The defaults suit small tasks such as Pendulum."""
 
-    noise: float = 0.1
+    noise: float = setting(0.1, NOT_NEGATIVE, finite)
     """The standard deviation of the exploration noise on actions, which are scaled to -1 to 1.
     Higher explores more; 0.1 to 0.3 are usual."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_all(at_least(0.0, noise=self.noise), finite(noise=self.noise))
 
 
 class DDPG(BoxPolicy[DeterministicActor, DDPGConfig]):

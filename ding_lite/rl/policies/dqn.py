@@ -8,7 +8,6 @@ importance weights of prioritized replay (Schaul et al. 2016, arXiv:1511.05952) 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.errors import NonFiniteError
 from ding_lite.rl.batch import Array, FloatArray, NumpyArray, Transitions, to_numpy
 from ding_lite.rl.formulas.exploration import epsilon_greedy
 from ding_lite.rl.formulas.losses import LOSSES
@@ -36,11 +34,9 @@ from ding_lite.rl.packing import ArrayT
 from ding_lite.rl.policies.base import (
     PolicyConfig,
     check_obs,
-    common_faults,
     discrete_actions,
     own_config,
     packed,
-    step_size,
 )
 from ding_lite.rl.policies.open_policy import OpenPolicy, check_no_description, step_sizes
 from ding_lite.rl.recorded.q_network import RecordedQNetwork
@@ -50,8 +46,8 @@ from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.compiled import Compile, Inputs, Outputs
 from ding_lite.rl.weights.flat import FlatWeights, clip_norm
 from ding_lite.rl.weights.flat_module import FlatModule, MakeModule, acting, made_module, seeded
-from ding_lite.rl.weights.optimizers import MakeOptimizer, make_optimizer
-from ding_lite.settings import check_all, inside, one_of, positive, suggests, whole
+from ding_lite.rl.weights.optimizers import MakeOptimizer
+from ding_lite.settings import COUNT, SHARE, STEP_SIZE, choice, positive, setting, suggests
 
 _COLUMNS = ("action", "reward", "terminated", "num_steps", "weight")
 """The columns of a batch, besides observations, that an update reads; only prioritized batches have
@@ -63,16 +59,16 @@ _COLUMNS = ("action", "reward", "terminated", "num_steps", "weight")
 class DQNConfig(PolicyConfig):
     """Settings of DQN. The defaults suit small tasks such as CartPole."""
 
-    lr: float = 2e-3
+    lr: float = setting(2e-3, STEP_SIZE)
     """Adam's step size. Higher learns faster; too high forgets. 1e-4 to 3e-3 are usual, and larger
     networks need lower ones."""
-    lr_end: float | None = None
+    lr_end: float | None = setting(None, STEP_SIZE)
     """The step size from update `lr_updates` on; None keeps `lr`. A tenth of `lr` is usual: with a
     lower step size learning settles and less is forgotten."""
-    lr_updates: int = 50_000
+    lr_updates: int = setting(50_000, COUNT)
     """The number of updates in which the step size falls linearly to `lr_end`. The count of updates
     is saved, so that a resumed run continues with the same step size."""
-    n_step: int = 3
+    n_step: int = setting(3, COUNT)
     """The number of rewards summed before bootstrapping; 1 to 5 are usual."""
     double: bool = True
     """Choose the next action by the online network and compute its value by the target network, so
@@ -80,38 +76,25 @@ class DQNConfig(PolicyConfig):
     dueling: bool = False
     """Estimate the value of an observation and the advantage of each action separately. This helps
     where many actions have similar values."""
-    batch_size: int = 128
+    batch_size: int = setting(128, COUNT)
     """The transitions of one update. More are more stable and slower; 32 to 512 are usual."""
-    loss: Literal["huber", "mse"] = "huber"
+    loss: Literal["huber", "mse"] = setting("huber", choice("huber", "mse"))
     """`huber` is linear for errors above 1, so that outliers weigh less; `mse` is quadratic."""
-    target_tau: float = 0.01
+    target_tau: float = setting(0.01, SHARE, positive)
     """The share of the online weights in each update of the target network. Higher follows faster
     and less stably; 0.001 to 0.02 are usual, and 1 copies the weights."""
-    target_every: int = 1
+    target_every: int = setting(1, COUNT)
     """The number of updates of the online network per update of the target network; with
     `target_tau` 1, 100 to 10,000 are usual."""
-    max_grad_norm: float | None = None
+    max_grad_norm: float | None = setting(None, positive)
     """The norm to which a larger gradient is clipped; None does not clip."""
-    epsilon_start: float = 1.0
+    epsilon_start: float = setting(1.0, SHARE)
     """The share of random actions at the first env step."""
-    epsilon_end: float = 0.1
+    epsilon_end: float = setting(0.1, SHARE)
     """The share of random actions from env step `epsilon_steps` on. Lower gives higher returns
     while collecting; too low, and a good policy forgets states that it no longer visits."""
-    epsilon_steps: int = 5_000
+    epsilon_steps: int = setting(5_000, COUNT)
     """The number of env steps in which the share of random actions falls linearly."""
-
-    def __post_init__(self) -> None:
-        check_all(
-            step_size(lr=self.lr, lr_end=self.lr_end),
-            whole(1, n_step=self.n_step, batch_size=self.batch_size),
-            *common_faults(self),
-            one_of(("huber", "mse"), loss=self.loss),
-            inside(0.0, 1.0, target_tau=self.target_tau) + positive(target_tau=self.target_tau),
-            whole(1, target_every=self.target_every, lr_updates=self.lr_updates),
-            [] if self.max_grad_norm is None else positive(max_grad_norm=self.max_grad_norm),
-            inside(0.0, 1.0, epsilon_start=self.epsilon_start, epsilon_end=self.epsilon_end),
-            whole(1, epsilon_steps=self.epsilon_steps),
-        )
 
 
 class DQN(OpenPolicy):
@@ -143,6 +126,7 @@ class DQN(OpenPolicy):
     """
 
     config: DQNConfig
+    _saved_networks = ("q_net", "target_net")
     _random: TorchRandom
 
     def __init__(
@@ -168,16 +152,7 @@ class DQN(OpenPolicy):
         self._norm = make_norm(spec, normalize_obs=config.normalize_obs, device=self.device)
         self._loss = LOSSES[config.loss]
         self._lr = step_sizes(config)
-        weights, grads = self._q_net.weights, self._q_net.grads
-        self._optimizer = make_optimizer(
-            optimizer,
-            weights.flat,
-            grads.flat,
-            lambda: [*self._q_net.module.parameters()],
-            lr=config.lr,
-            lr_end=config.lr_end,
-            captured=self._is_captured,
-        )
+        self._optimizer = self._make_optimizer(self._q_net)
         both = (self._q_net, self._target_net)
         self._compile_networks(net.flat for net in both if isinstance(net, RecordedQNetwork))
         self._graph = self._captured()
@@ -204,7 +179,7 @@ class DQN(OpenPolicy):
         if self._sees_trees:
             with seeded(0, "unused"):
                 module = of_parts(QModule, spec, config.images, config.hidden, **shape)
-            return RecordedQNetwork(FlatModule(module, device=self.device), see=spec.unpack)
+            return RecordedQNetwork(FlatModule(module, device=self.device), unpack=spec.unpack)
         convs = torso_for(config.images, spec.input_shape, env_id=spec.env_id)
         return make_q_network(spec.input_shape, convs, config.hidden, device=self.device, **shape)
 
@@ -373,13 +348,8 @@ class DQN(OpenPolicy):
         Raises:
             NonFiniteError: If it is NaN or infinite.
         """
-        if not math.isfinite(loss):
-            number = self.train_iter + 1 if update is None else update
-            raise NonFiniteError(
-                f"The loss of DQN's update {number} is {loss}; a finite number was "
-                f"expected. The weights are as they were before it. A lower `lr` (now "
-                f"{self.config.lr}) or a `max_grad_norm` helps when values have blown up."
-            )
+        number = self.train_iter + 1 if update is None else update
+        self._check_finite(loss, update=f"{type(self).__name__}'s update {number}")
 
     def _observations(self, batch: Transitions, *, learning: bool = True) -> tuple[Tensor, Tensor]:
         if self._norm is not None and learning:
@@ -450,27 +420,12 @@ class DQN(OpenPolicy):
     def _acting_net(self) -> QNetwork:
         return self._q_net
 
-    def state_dict(self) -> dict[str, Any]:
-        """Copy everything that an exact resume needs."""
-        return {
-            "q_net": self.weights(),
-            "target_net": self._target_net.snapshot(),
-            self._optimizer_key: self._optimizer.state_dict(),
-            **self._progress(),
-        }
+    def _network_state(self) -> dict[str, Any]:
+        return {"q_net": self.weights(), "target_net": self._target_net.snapshot()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned.
-
-        Raises:
-            CheckpointError: If it is not the state of a DQN.
-            ShapeError: If it is of a network of another size.
-        """
-        self._check_state(state, "q_net", "target_net", self._optimizer_key)
+    def _load_networks(self, state: Mapping[str, Any]) -> None:
         self.load_weights(state["q_net"])
         self._target_net.load(state["target_net"])
-        self._optimizer.load_state_dict(state[self._optimizer_key])
-        self._load_progress(state)
 
 
 def network_of(policy: DQN) -> QNetwork:

@@ -26,7 +26,7 @@ from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
 from ding_lite.rl.replay.rollouts import Minibatch, merged
 from ding_lite.rl.updates.estimates import estimate, merged_steps, unroll_of, unseen_values
 from ding_lite.rl.updates.requests import Descend, Forward, ForwardResult, Updates
-from ding_lite.settings import at_least, check_all, positive, suggests, whole
+from ding_lite.settings import COUNT, at_least, check_all, positive, setting, suggests
 
 
 @suggests
@@ -37,19 +37,19 @@ class IMPALAConfig(ActorCriticConfig):
     lr: float = 3e-3
     """Adam's step size. Higher learns faster; too high forgets. 3e-4 to 5e-3 are usual, and larger
     networks need lower ones."""
-    rho_clip: float = 1.0
+    rho_clip: float = setting(1.0, positive)
     """The upper bound of an action's importance ratio in its own advantage and value error. Lower
     has less variance and more bias; 1 is usual, and infinity disables the bound."""
-    c_clip: float = 1.0
+    c_clip: float = setting(1.0, positive)
     """The upper bound of the importance ratios that propagate corrections to earlier steps. Lower
     propagates them less far; 1 is usual, and it must not exceed `rho_clip`."""
-    epochs: int = 1
+    epochs: int = setting(1, COUNT)
     """Passes over each batch of rollouts; V-trace is computed anew before each. More passes learn
     more from each env step and take longer; 1 to 20 are usual."""
-    batch_size: int | None = None
+    batch_size: int | None = setting(None, COUNT)
     """The env steps of one update. Fewer give more updates per epoch; None, as in the paper, uses
     the whole batch. With `memory` an update has whole sequences, of at least one environment."""
-    clip: float | None = None
+    clip: float | None = setting(None, positive)
     """The bound on the relative change of an action's probability since it was collected; beyond it
     the gradient is 0. It makes many updates on the same env steps stable; 0.1 to 0.3 are usual, and
     None, as in the paper, bounds only the ratios."""
@@ -59,13 +59,7 @@ class IMPALAConfig(ActorCriticConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_all(
-            positive(rho_clip=self.rho_clip, c_clip=self.c_clip),
-            at_least(self.c_clip, rho_clip=self.rho_clip),
-            whole(1, epochs=self.epochs),
-            [] if self.batch_size is None else whole(1, batch_size=self.batch_size),
-            [] if self.clip is None else positive(clip=self.clip),
-        )
+        check_all(at_least(self.c_clip, rho_clip=self.rho_clip))
 
 
 class IMPALA(ActorCriticPolicy[IMPALAConfig]):

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, NoReturn, Protocol, Self
+from typing import Any, ClassVar, NoReturn, Protocol, Self
 
 import numpy as np
 import torch
@@ -33,9 +33,9 @@ from ding_lite.rl.weights.compiled import (
     check_captures,
     compiler_of,
 )
-from ding_lite.rl.weights.flat import clip_norm
+from ding_lite.rl.weights.flat import SavedNetwork, clip_norm
 from ding_lite.rl.weights.flat_module import FlatModule, copied
-from ding_lite.rl.weights.optimizers import Optimizer, takes_lr
+from ding_lite.rl.weights.optimizers import Optimizer, make_optimizer, takes_lr
 from ding_lite.settings import default_values
 
 _OF_NETWORKS = (
@@ -64,20 +64,13 @@ class Learners(Protocol):
         ...
 
 
-class SavedNetwork(Protocol):
-    """Tensors that are copied and loaded by name."""
-
-    def snapshot(self) -> dict[str, Tensor]:
-        """Copy all tensors to the CPU."""
-
-    def load(self, tensors: Mapping[str, Any]) -> None:
-        """Overwrite all tensors; if one does not fit, overwrite none."""
-
-
 class OpenPolicy(ABC):
     """A policy with networks and an optimiser that a user may replace."""
 
     config: Any
+    _saved_networks: ClassVar[tuple[str, ...]]
+    """The keys of the networks in the state."""
+    _optimizer: Optimizer
     _rng: np.random.Generator
     _random: TorchRandom | None = None
     """The stream that a user's networks draw from."""
@@ -96,7 +89,7 @@ class OpenPolicy(ABC):
         *,
         device: str | torch.device,
         compile: Compile = None,
-        **parts: object,
+        **parts: Any,  # noqa: ANN401 - modules, and what makes them
     ) -> None:
         check_spec(spec)
         if torch.get_default_dtype() is not torch.float32:
@@ -118,7 +111,9 @@ class OpenPolicy(ABC):
         learners average their gradients here."""
         self._compile = compile
         self._compiler = compiler_of(compile)
-        self._parts = {name: part for name, part in parts.items() if part is not None}
+        self._parts: dict[str, Any] = {
+            name: part for name, part in parts.items() if part is not None
+        }
 
     @property
     @abstractmethod
@@ -180,13 +175,42 @@ class OpenPolicy(ABC):
             state["network_rng"] = self._random.state_dict()
         return state
 
-    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Copy everything that an exact resume needs."""
+        optimizers = {key: each.state_dict() for key, each in self._saved_optimizers().items()}
+        return {**self._network_state(), **optimizers, **self._progress()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a state that `state_dict` returned.
+
+        Raises:
+            CheckpointError: If it is not the state of such a policy.
+            ShapeError: If it is of networks of another size.
+        """
+        optimizers = self._saved_optimizers()
+        expected = {*self._saved_networks, *optimizers, *self._progress()}
+        check_state_keys(state, expected, policy=type(self).__name__)
+        self._load_networks(state)
+        for key, optimizer in optimizers.items():
+            optimizer.load_state_dict(state[key])
+        self._load_progress(state)
 
     @abstractmethod
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned."""
+    def _network_state(self) -> dict[str, Any]:
+        """Copy the networks, and what is saved with them, by the keys of `_saved_networks`."""
+
+    @abstractmethod
+    def _load_networks(self, state: Mapping[str, Any]) -> None:
+        """Load what `_network_state` returned."""
+
+    @property
+    def _optimizers(self) -> Mapping[str, Optimizer]:
+        """The optimisers, by the beginnings of their keys in the state."""
+        return {"": self._optimizer}
+
+    def _saved_optimizers(self) -> dict[str, Optimizer]:
+        kind = "optimizer" if self.has_own_optimizer else "adam"
+        return {beginning + kind: each for beginning, each in self._optimizers.items()}
 
     def data_parallel(self, learners: Learners) -> None:
         """Average gradients with the same policy on other nodes, all of which call this method.
@@ -209,9 +233,6 @@ class OpenPolicy(ABC):
             own = {key: state[key] for key in _RANDOM & state.keys()}
             self.load_state_dict({**first, **own})
         self.reduce_gradient = learners.averager()
-
-    def _check_state(self, state: Mapping[str, Any], *more: str) -> None:
-        check_state_keys(state, {*more, *self._progress()}, policy=type(self).__name__)
 
     def _load_progress(self, state: Mapping[str, Any]) -> None:
         if self.has_own_network and self._random is not None:
@@ -340,9 +361,28 @@ class OpenPolicy(ABC):
             check(float(loss))  # before other learners use its gradient
         return guard(loss, check)
 
-    @property
-    def _optimizer_key(self) -> str:
-        return "optimizer" if self.has_own_optimizer else "adam"
+    def _check_finite(self, value: float, what: str = "loss", update: str = "") -> None:
+        if math.isfinite(value):
+            return
+        of = update or f"{type(self).__name__}'s update {self.train_iter + 1}"
+        raise NonFiniteError(
+            f"The {what} of {of} is {value}; a finite number was expected. The weights are as they "
+            f"were before it. A lower `lr` (now {self.config.lr}) or `max_grad_norm` (now "
+            f"{self.config.max_grad_norm}) helps when values have blown up."
+        )
+
+    def _make_optimizer(self, network: Any, *, eps: float = 1e-8) -> Optimizer:  # noqa: ANN401
+        """Make the optimiser of a network's flat weights: Adam unless the user gave another."""
+        return make_optimizer(
+            self._parts.get("optimizer"),
+            network.weights.flat,
+            network.grads.flat,
+            lambda: [*network.module.parameters()],
+            lr=self.config.lr,
+            lr_end=self.config.lr_end,
+            eps=eps,
+            captured=self._is_captured,
+        )
 
 
 def step_sizes(config: Any) -> Schedule:  # noqa: ANN401 - a config with a falling step size
@@ -356,7 +396,6 @@ class GradientPolicy(OpenPolicy):
 
     state_size: int = 0
     """The length of the recurrent state of one environment; 0 without memory."""
-    _optimizer: Optimizer
     _lr_at: Schedule
     _skipped: Tensor | None = None
     """On a device, 1.0 if an update of this `learn` was skipped, else 0.0."""
@@ -465,18 +504,8 @@ class GradientPolicy(OpenPolicy):
         skipped, self._skipped = self._skipped, None
         if skipped is not None:
             values = {**values, "loss": torch.where(skipped > 0.0, torch.nan, values["loss"])}
-        update = f"an update up to {self.train_iter}"
+        update = f"one of {type(self).__name__}'s updates up to {self.train_iter}"
         return metrics_of(values, partial(self._check_finite, update=update))
-
-    def _check_finite(self, value: float, what: str = "loss", update: str = "") -> None:
-        if math.isfinite(value):
-            return
-        of = f"{update or f'update {self.train_iter + 1}'} of {type(self).__name__}"
-        raise NonFiniteError(
-            f"The {what} of {of} is {value}; a finite number was expected. The weights are as they "
-            f"were before it. A lower `lr` (now {self.config.lr}) or `max_grad_norm` (now "
-            f"{self.config.max_grad_norm}) helps when values have blown up."
-        )
 
 
 def check_no_description(config: object) -> None:

@@ -21,7 +21,7 @@ from ding_lite.rl.replay.rollouts import Minibatch
 from ding_lite.rl.updates.estimates import values_of, with_gae
 from ding_lite.rl.updates.requests import Descend, ForwardResult, Updates
 from ding_lite.rl.weights.compiled import CapturedUpdate, Inputs, Outputs
-from ding_lite.settings import check_all, inside, positive, suggests, whole
+from ding_lite.settings import COUNT, SHARE, positive, setting, suggests
 
 _COLUMNS = ("obs", "action", "log_prob_B", "advantage_B", "target_B")
 """The columns of a minibatch that an update reads, besides its sequences."""
@@ -35,32 +35,23 @@ class PPOConfig(ActorCriticConfig):
     lr: float = 2e-3
     """Adam's step size. Higher learns faster; too high forgets. 1e-4 to 2e-3 are usual, and larger
     networks need lower ones."""
-    gae_lambda: float = 0.95
+    gae_lambda: float = setting(0.95, SHARE)
     """Lambda of GAE: 0 relies on the values, 1 on the rewards; 0.9 to 0.97 are usual."""
-    clip: float = 0.2
+    clip: float = setting(0.2, positive)
     """The bound on the relative change of an action's probability in all updates of a rollout;
     beyond it the gradient is 0. 0.1 to 0.3 are usual."""
-    epochs: int = 4
+    epochs: int = setting(4, COUNT)
     """Passes over each rollout. More passes learn more from each env step and take longer; 3 to 20
     are usual."""
-    batch_size: int = 64
+    batch_size: int = setting(64, COUNT)
     """The env steps of one update. Fewer give more updates per epoch; 64 to 4,096 are usual. With
     `memory` an update has whole sequences, of at least one environment."""
     normalize_advantage: bool = True
     """Normalise the advantages of an update to mean 0 and standard deviation 1, so that the scale
     of rewards does not matter."""
-    target_kl: float | None = None
+    target_kl: float | None = setting(None, positive)
     """Skip the rest of a rollout's updates once the policy's divergence from the policy that
     collected it exceeds this, in nats; 0.01 to 0.05 are usual. None does all updates."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_all(
-            inside(0.0, 1.0, gae_lambda=self.gae_lambda),
-            positive(clip=self.clip),
-            whole(1, epochs=self.epochs, batch_size=self.batch_size),
-            [] if self.target_kl is None else positive(target_kl=self.target_kl),
-        )
 
 
 class PPO(ActorCriticPolicy[PPOConfig]):

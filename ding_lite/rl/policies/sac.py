@@ -28,7 +28,7 @@ from ding_lite.rl.host_or_device import AnyArray, on
 from ding_lite.rl.networks.box_actors import SquashedGaussianActor
 from ding_lite.rl.networks.box_networks import BoxForm
 from ding_lite.rl.policies.box_policy import BoxPolicy, BoxPolicyConfig
-from ding_lite.settings import check_all, finite, positive, suggests
+from ding_lite.settings import finite, positive, setting, suggests
 
 
 @suggests
@@ -36,7 +36,7 @@ from ding_lite.settings import check_all, finite, positive, suggests
 class SACConfig(BoxPolicyConfig):
     """Settings of SAC. The defaults suit small tasks such as Pendulum."""
 
-    alpha: float = 1.0
+    alpha: float = setting(1.0, positive, finite)
     """The initial temperature: the weight of the entropy relative to rewards. Higher explores
     more; 0.1 to 1 are usual."""
     learn_alpha: bool = True
@@ -44,10 +44,6 @@ class SACConfig(BoxPolicyConfig):
     target_entropy: float | None = None
     """The target of the entropy, of actions scaled to -1 to 1: at most 0.69 for each dimension. By
     default it is minus the number of dimensions, as is usual."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_all(positive(alpha=self.alpha), finite(alpha=self.alpha))
 
 
 class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):

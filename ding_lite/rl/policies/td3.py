@@ -15,7 +15,7 @@ from ding_lite.rl.batch import FloatArray
 from ding_lite.rl.networks.box_actors import DeterministicActor
 from ding_lite.rl.networks.box_networks import BoxForm
 from ding_lite.rl.policies.ddpg import DDPG, DDPGConfig
-from ding_lite.settings import at_least, check_all, finite, suggests, whole
+from ding_lite.settings import COUNT, NOT_NEGATIVE, finite, setting, suggests
 
 
 @suggests
@@ -23,22 +23,13 @@ from ding_lite.settings import at_least, check_all, finite, suggests, whole
 class TD3Config(DDPGConfig):
     """Settings of TD3. The defaults suit small tasks such as Pendulum."""
 
-    target_noise: float = 0.2
+    target_noise: float = setting(0.2, NOT_NEGATIVE, finite)
     """The standard deviation of the noise on the next actions of targets, which are scaled to -1 to
     1. Higher makes values smoother over actions; 0.1 to 0.3 are usual."""
-    target_noise_clip: float = 0.5
+    target_noise_clip: float = setting(0.5, NOT_NEGATIVE)
     """The noise on the next actions is clipped to plus and minus this."""
-    policy_delay: int = 2
+    policy_delay: int = setting(2, COUNT)
     """The number of updates of the critics per update of the actor and the targets."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_all(
-            at_least(0.0, target_noise=self.target_noise),
-            finite(target_noise=self.target_noise),
-            at_least(0.0, target_noise_clip=self.target_noise_clip),
-            whole(1, policy_delay=self.policy_delay),
-        )
 
 
 class TD3(DDPG):

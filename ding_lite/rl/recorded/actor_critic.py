@@ -7,7 +7,6 @@ observations of several parts are a tree.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -18,6 +17,7 @@ from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import FloatArray, NumpyArray
 from ding_lite.rl.host_or_device import AnyArray, as_tensor, computable, namespace, placed
 from ding_lite.rl.recorded.checks import check_outputs, sample_obs
+from ding_lite.rl.recorded.network import Recorded
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.flat_module import FlatModule, MakeModule, made_module
@@ -60,42 +60,22 @@ class OwnActorCritic(nn.Module):
         return outputs_BD, value.reshape(len(outputs_BD)), *states
 
 
-class RecordedActorCritic:
+class RecordedActorCritic(Recorded):
     """A module that maps observations to action parameters and values, as an `ActorCriticNetwork`.
 
-    Args:
-        random: The stream that the module draws from; None for one that draws nothing.
-        num_apart: The number of weights, at the end, for which `backward` writes no gradients.
+    `plain` is the module for inference, if it is not the whole one.
     """
 
     def __init__(
         self,
         flat: FlatModule,
         *,
-        random: TorchRandom | None = None,
-        unpack: Callable[[Tensor], Any] | None = None,
-        num_apart: int = 0,
         plain: nn.Module | None = None,
+        **how: Any,  # noqa: ANN401 - of `Recorded`
     ) -> None:
-        self.flat = flat
-        self.weights, self.grads = flat.weights, flat.grads
+        super().__init__(flat, **how)
+        self.plain = flat.module if plain is None else plain
         self.state_size = int(getattr(flat.module, "state_size", 0))
-        self.num_apart = num_apart
-        self._device = flat.weights.flat.device
-        self._random, self._unpack = random, unpack
-        self._plain = flat.module if plain is None else plain
-
-    @property
-    def module(self) -> nn.Module:
-        return self.flat.module
-
-    @property
-    def plain(self) -> nn.Module:
-        return self._plain
-
-    @property
-    def buffers(self) -> Mapping[str, Tensor]:
-        return self.flat.buffers
 
     def act(self, obs: NumpyArray) -> FloatArray:
         outputs_ND: FloatArray = self._infer(obs)[0].cpu().numpy()
@@ -105,43 +85,13 @@ class RecordedActorCritic:
         return computable(self._infer(obs)[1])
 
     def forward(self, obs: AnyArray) -> tuple[AnyArray, AnyArray, list[Tensor]]:
-        with torch.enable_grad():
-            outputs_BD, value_B = self._run(obs, is_training=True)
+        outputs_BD, value_B = self._record(obs)
         return computable(outputs_BD), computable(value_B), [outputs_BD, value_B]
 
     def backward(
         self, saved: list[Tensor], outputs_grad_BD: AnyArray, value_grad_B: AnyArray
     ) -> None:
-        self.flat.zero_grad(self.num_apart)
-        torch.autograd.backward(saved, [as_tensor(outputs_grad_BD), as_tensor(value_grad_B)])
-
-    def snapshot(self) -> dict[str, Tensor]:
-        return self.flat.snapshot()
-
-    def load(self, tensors: Mapping[str, Any]) -> None:
-        self.flat.load(tensors)
-
-    def _infer(self, obs: AnyArray) -> tuple[Tensor, ...]:
-        with torch.no_grad():
-            return self._run(obs, is_training=False)
-
-    def _run(self, obs: AnyArray, *, is_training: bool) -> tuple[Tensor, ...]:
-        self.flat.train(is_training)
-        inputs = self._inputs(obs)
-        module = self.flat.run if is_training else self.flat.module
-        with self._drawing():
-            found: tuple[Tensor, ...] = module(inputs)
-        return found
-
-    def _drawing(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._random is None else self._random
-
-    def _inputs(self, obs: AnyArray) -> Any:  # noqa: ANN401 - a tensor, or a tree of them
-        tensor = self._there(obs)
-        return tensor if self._unpack is None else self._unpack(tensor)
-
-    def _there(self, values: AnyArray) -> Tensor:
-        return placed(values, self._device)
+        self._backward(saved, [as_tensor(outputs_grad_BD), as_tensor(value_grad_B)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,15 +125,12 @@ class RecurrentActorCritic(RecordedActorCritic):
 
     def step(self, obs: AnyArray, state_NS: AnyArray) -> tuple[AnyArray, AnyArray, AnyArray]:
         """Compute outputs, [N, D], values, [N], and next states, [N, S], without autograd."""
-        self.flat.train(False)
-        with torch.no_grad(), self._drawing():
-            inputs = self._inputs(obs)
-            outputs_ND, value_N, behind_NS = self.flat.module(inputs, self._there(state_NS))
+        outputs_ND, value_N, behind_NS = self._infer(obs, placed(state_NS, self._device))
         return computable(outputs_ND), computable(value_N), computable(behind_NS)
 
     def unroll(self, obs: AnyArray, sequences: Unroll, *, is_training: bool = True) -> Unrolled:
         self.flat.train(is_training)
-        with torch.set_grad_enabled(is_training), self._drawing():
+        with torch.set_grad_enabled(is_training), self._drawing:
             return self._unroll(obs, sequences, is_training=is_training)
 
     def _unroll(self, obs: AnyArray, sequences: Unroll, *, is_training: bool) -> Unrolled:
@@ -192,12 +139,11 @@ class RecurrentActorCritic(RecordedActorCritic):
         recur: Callable[..., tuple[Tensor, ...]] = self.flat.run if is_training else plain
         inputs: Sequence[Any]
         if plain is module:
-            each = torch.split(self._there(obs), num_envs)
-            inputs = [part if self._unpack is None else self._unpack(part) for part in each]
+            inputs = list(map(self._inputs, torch.split(placed(obs, self._device), num_envs)))
         else:
             inputs = torch.split(cast(Any, module).encode(self._inputs(obs)), num_envs)
-        state = self._there(sequences.state_NS)
-        goes_on_TN1 = self._there(~sequences.ended_TN[..., None])
+        state = placed(sequences.state_NS, self._device)
+        goes_on_TN1 = placed(~sequences.ended_TN[..., None], self._device)
         outputs, values, behind = [], [], []
         for input_N, goes_on_N1 in zip(inputs, goes_on_TN1, strict=True):
             outputs_ND, value_N, state = recur(input_N, state)

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import FloatArray, NumpyArray
-from ding_lite.rl.host_or_device import as_tensor
 from ding_lite.rl.packing import Tree
 from ding_lite.rl.recorded.checks import check_learning, run_once, sample_obs, wrong_outputs
+from ding_lite.rl.recorded.network import Recorded
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat_module import FlatModule, MakeModule, copied, made_module, seeded
@@ -32,39 +32,26 @@ _RANGE_SCALES = (1.0, 10.0, 1000.0)
 _NUM_PROBES = 64
 
 
-class RecordedActor:
+class RecordedActor(Recorded):
     """A module that maps observations to the numbers of a distribution, or to actions.
 
     Several outputs, [B, A] each, are joined side by side.
     """
 
-    def __init__(self, flat: FlatModule, spec: EnvSpec) -> None:
-        self.flat = flat
-        self._unpack = spec.unpack
-        self._device = flat.weights.flat.device
-
     def forward(self, obs: Tensor) -> Tensor:
-        return self._infer(self.flat.run, obs)
+        return joined(self._estimate(obs)).unsqueeze(0)
 
     def forward_saving(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        self.flat.train(True)
         with torch.enable_grad():
-            raw_1BO = joined(self.flat.run(self._unpack(obs))).unsqueeze(0)
+            raw_1BO = joined(self._record(obs)).unsqueeze(0)
         return raw_1BO.detach(), raw_1BO
 
     def backward(self, saved: Tensor, grad_1BO: Tensor) -> None:
-        self.flat.zero_grad()
-        torch.autograd.backward([saved], [grad_1BO])
+        self._backward([saved], [grad_1BO])
 
     def infer(self, obs: NumpyArray) -> FloatArray:
-        raw_1NO = self._infer(self.flat.module, as_tensor(obs).to(self._device))
-        found_NO: FloatArray = raw_1NO[0].cpu().numpy()
+        found_NO: FloatArray = joined(self._infer(obs)).cpu().numpy()
         return found_NO
-
-    def _infer(self, module: Callable[[Any], Any], obs: Tensor) -> Tensor:
-        self.flat.train(False)
-        with torch.no_grad():
-            return joined(module(self._unpack(obs))).unsqueeze(0)
 
 
 class CriticList(nn.ModuleList):
@@ -76,44 +63,41 @@ class CriticList(nn.ModuleList):
         return torch.stack([*islice(columns, first)])
 
 
-class RecordedCritics:
-    """Modules that estimate the return of an action."""
+class RecordedCritics(Recorded):
+    """Modules that estimate the return of an action: all, or the `first` ones."""
 
-    def __init__(self, flat: FlatModule, spec: EnvSpec, *, first: int | None = None) -> None:
-        self._flat = flat
-        self._unpack = spec.unpack
+    def __init__(
+        self,
+        flat: FlatModule,
+        *,
+        unpack: Callable[[Tensor], Any] | None = None,
+        first: int | None = None,
+    ) -> None:
+        super().__init__(flat, unpack=unpack)
         self._first = first
 
     def forward(self, obs: Tensor, action_1BA: Tensor) -> Tensor:
-        self._flat.train(False)
-        with torch.no_grad():
-            return self._values(obs, action_1BA)
+        q_EB: Tensor = self._estimate(obs, action_1BA[0], self._first)
+        return q_EB.unsqueeze(1)
 
     def forward_saving(self, obs: Tensor, action_1BA: Tensor) -> tuple[Tensor, Tensor]:
-        self._flat.train(True)
-        with torch.enable_grad():
-            q_E1B = self._values(obs, action_1BA)
-        return q_E1B.detach(), q_E1B
+        q_EB: Tensor = self._record(obs, action_1BA[0], self._first)
+        return q_EB.detach().unsqueeze(1), q_EB
 
     def forward_action(
         self, obs: Tensor, action_1BA: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        self._flat.train(False)
+        self.flat.train(False)
+        action_BA = action_1BA[0].detach().requires_grad_()
         with torch.enable_grad():
-            action_1BA = action_1BA.detach().requires_grad_()
-            q_E1B = self._values(obs, action_1BA)
-        return q_E1B.detach(), (action_1BA, q_E1B)
+            q_EB: Tensor = self.flat.run(self._inputs(obs), action_BA, self._first)
+        return q_EB.detach().unsqueeze(1), (action_BA, q_EB)
 
     def backward(self, saved: Tensor, grad_E1B: Tensor) -> None:
-        self._flat.zero_grad()
-        torch.autograd.backward([saved], [grad_E1B])
+        self._backward([saved], [grad_E1B.squeeze(1)])
 
     def backward_action(self, saved: tuple[Tensor, Tensor], grad_E1B: Tensor) -> Tensor:
-        return action_gradient(*saved, grad_E1B)
-
-    def _values(self, obs: Tensor, action_1BA: Tensor) -> Tensor:
-        values_EB: Tensor = self._flat.run(self._unpack(obs), action_1BA[0], self._first)
-        return values_EB.unsqueeze(1)
+        return action_gradient(*saved, grad_E1B.squeeze(1)).unsqueeze(0)
 
 
 def action_gradient(action: Tensor, q: Tensor, grad: Tensor) -> Tensor:

@@ -6,42 +6,35 @@ import sys
 from dataclasses import dataclass
 from typing import TypeVar, get_args
 
-from ding_lite.rl.policies.base import step_size
-from ding_lite.settings import check_all, inside, positive, whole
+from ding_lite.settings import COUNT, NATURAL, SHARE, STEP_SIZE, check_settings, positive, setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class TorchPolicyConfig:
     """The settings that every `TorchPolicy` has; a subclass adds its own fields."""
 
-    lr: float = 1e-3
+    lr: float = setting(1e-3, STEP_SIZE)
     """The step size. Higher learns faster; too high forgets. 1e-4 to 3e-3 are usual."""
-    lr_end: float | None = None
+    lr_end: float | None = setting(None, STEP_SIZE)
     """The step size from update `lr_updates` on, to which it falls linearly; None keeps `lr`."""
-    lr_updates: int = 50_000
+    lr_updates: int = setting(50_000, COUNT)
     """The number of updates in which the step size falls."""
-    gamma: float = 0.99
+    gamma: float = setting(0.99, SHARE)
     """The discount of one env step. Higher looks further ahead, about 1 / (1 - gamma) steps."""
-    n_step: int = 1
+    n_step: int = setting(1, COUNT)
     """The number of rewards summed before bootstrapping; 1 to 5 are usual."""
-    batch_size: int = 128
+    batch_size: int = setting(128, COUNT)
     """The transitions of one update. More are more stable and slower; 32 to 512 are usual."""
-    max_grad_norm: float | None = None
+    max_grad_norm: float | None = setting(None, positive)
     """The norm to which a larger gradient is clipped; None does not clip."""
     normalize_obs: bool = False
     """Normalise each number of an observation to mean 0 and standard deviation 1 before `choose`,
     `loss` and `batches` get it. It helps if their scales differ much; it is not for images."""
-    seed: int = 0
+    seed: int = setting(0, NATURAL)
     """The seed of the initial weights and of random actions."""
 
     def __post_init__(self) -> None:
-        check_all(
-            step_size(lr=self.lr, lr_end=self.lr_end),
-            inside(0.0, 1.0, gamma=self.gamma),
-            whole(1, n_step=self.n_step, batch_size=self.batch_size, lr_updates=self.lr_updates),
-            [] if self.max_grad_norm is None else positive(max_grad_norm=self.max_grad_norm),
-            whole(0, seed=self.seed),
-        )
+        check_settings(self)
 
 
 ConfigT = TypeVar("ConfigT", bound=TorchPolicyConfig)

@@ -23,7 +23,7 @@ from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.conv import Conv, TorsoName, images_of, torso_for
 from ding_lite.rl.networks.modules import Torso
 from ding_lite.rl.networks.trees.parts import PartsEncoder, encodes_images
-from ding_lite.rl.policies.base import discrete_actions, network_faults
+from ding_lite.rl.policies.base import discrete_actions
 from ding_lite.rl.policies.open_policy import check_no_description
 from ding_lite.rl.recorded.checks import check_outputs, sample_obs
 from ding_lite.rl.spec import EnvSpec
@@ -32,7 +32,7 @@ from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
 from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat_module import MakeModule, acting, made_module
 from ding_lite.rl.weights.optimizers import MakeOptimizer
-from ding_lite.settings import check_all, inside, one_of, positive, suggests, whole
+from ding_lite.settings import COUNT, NATURAL, SHARE, choice, positive, setting, suggests, widths
 
 
 @suggests
@@ -46,55 +46,43 @@ class R2D2Config(TorchPolicyConfig):
     """The number of rewards summed before bootstrapping, within a sequence; 1 to 5 are usual."""
     batch_size: int = 32
     """The sequences of one update; 16 to 64 are usual."""
-    sequence_length: int = 20
+    sequence_length: int = setting(20, COUNT)
     """The env steps of a sequence that are learned from. Longer sequences teach longer memory."""
-    burn_in: int = 10
+    burn_in: int = setting(10, NATURAL)
     """The env steps before these, which update the stored state without being learned from; 0
     uses the stored state. Half of `sequence_length` is usual."""
-    memory: Literal["lstm", "gru"] = "lstm"
+    memory: Literal["lstm", "gru"] = setting("lstm", choice("lstm", "gru"))
     """The recurrent layer: `gru` takes less time, `lstm` has a cell state separate from its
     output."""
-    memory_size: int = 64
+    memory_size: int = setting(64, COUNT)
     """The width of the recurrent layer. Wider layers remember more and take longer."""
-    hidden: tuple[int, ...] = (64,)
+    hidden: tuple[int, ...] = setting((64,), widths)
     """The widths of the layers before it. Images pass through convolutions first."""
-    torso: TorsoName = "auto"
+    torso: TorsoName = setting("auto", choice(TorsoName))
     """The convolutions for images, as in DQN."""
     convs: tuple[Conv, ...] | None = None
     """The convolutions for images, one by one, instead of those of `torso`, as in DQN."""
-    activation: Activation = "relu"
+    activation: Activation = setting("relu", choice(Activation))
     """The activation of hidden layers."""
     double: bool = True
     """Choose the next action by the online network and compute its value by the target network."""
     rescale: bool = False
     """Learn values on a scale that grows like a square root. It helps if returns differ by orders
     of magnitude, as in games without reward clipping."""
-    target_tau: float = 0.01
+    target_tau: float = setting(0.01, SHARE, positive)
     """The share of the online weights in each update of the target network; 1 copies them."""
-    target_every: int = 1
+    target_every: int = setting(1, COUNT)
     """The number of updates of the online network per update of the target network."""
     max_grad_norm: float | None = 10.0
     """The norm to which a larger gradient is clipped; None does not clip."""
-    epsilon_start: float = 1.0
+    epsilon_start: float = setting(1.0, SHARE)
     """The share of random actions at the first env step."""
-    epsilon_end: float = 0.1
+    epsilon_end: float = setting(0.1, SHARE)
     """The share of random actions from env step `epsilon_steps` on."""
-    epsilon_steps: int = 5_000
+    epsilon_steps: int = setting(5_000, COUNT)
     """The number of env steps in which the share of random actions falls linearly."""
 
     images = property(images_of)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_all(
-            whole(1, sequence_length=self.sequence_length, memory_size=self.memory_size),
-            whole(0, burn_in=self.burn_in),
-            one_of(("lstm", "gru"), memory=self.memory),
-            *network_faults(self),
-            inside(0.0, 1.0, target_tau=self.target_tau) + positive(target_tau=self.target_tau),
-            whole(1, target_every=self.target_every, epsilon_steps=self.epsilon_steps),
-            inside(0.0, 1.0, epsilon_start=self.epsilon_start, epsilon_end=self.epsilon_end),
-        )
 
 
 class RecurrentQ(nn.Module):

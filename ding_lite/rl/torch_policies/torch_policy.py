@@ -22,7 +22,7 @@ from ding_lite.rl.batch import Array, NumpyArray, Sequences, Transitions
 from ding_lite.rl.host_or_device import Metrics, as_tensor, computable, number, placed
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.observation_norm import make_norm
-from ding_lite.rl.policies.base import check_obs, check_state_keys, own_config, packed
+from ding_lite.rl.policies.base import check_obs, own_config, packed
 from ding_lite.rl.policies.open_policy import GradientPolicy, step_sizes
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
@@ -39,7 +39,7 @@ from ding_lite.rl.torch_random import TorchRandom, to_words
 from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat import FlatWeights
 from ding_lite.rl.weights.flat_module import FlatModule, acting, seeded
-from ding_lite.rl.weights.optimizers import MakeOptimizer, make_optimizer
+from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.settings import check_all, inside, positive, whole
 
 ChangeModule: TypeAlias = Callable[[nn.Module], nn.Module | None]
@@ -85,6 +85,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     """
 
     config: ConfigT
+    _saved_networks = ("weights", "targets", "attributes")
     _random: TorchRandom
     generator: torch.Generator
     """Draws random numbers on `device`; its state is saved."""
@@ -123,19 +124,11 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         self._flatten()
 
     def _flatten(self) -> None:
-        config, networks = self.config, find_networks(self, self._followers)
+        networks = find_networks(self, self._followers)
         self._flat = FlatModule(networks, device=self.device, name=type(self).__name__)
         for follower in self._followers:
             follower.attach(self._flat)
-        optimizer: Any = self._parts.get("optimizer")
-        self._optimizer = make_optimizer(
-            optimizer,
-            self._flat.weights.flat,
-            self._flat.grads.flat,
-            lambda: [*networks.parameters()],
-            lr=config.lr,
-            lr_end=config.lr_end,
-        )
+        self._optimizer = self._make_optimizer(self._flat)
 
     # -- methods of a subclass -----------------------------------------------------------
 
@@ -367,18 +360,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     def _acting_net(self) -> FlatModule:
         return self._flat
 
-    def state_dict(self) -> dict[str, Any]:
-        """Copy everything that an exact resume needs."""
-        return {
-            "weights": self.weights(),
-            "targets": {str(k): f.flat.snapshot() for k, f in enumerate(self._followers)},
-            self._optimizer_key: self._optimizer.state_dict(),
-            "rng": {**self._random.state_dict(), "generator": self.generator.get_state()},
-            "attributes": self._attributes.changed(),
-            "env_step": self.env_step,
-            "train_iter": self.train_iter,
-        }
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that `state_dict` returned.
 
@@ -388,18 +369,30 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             CheckpointError: If it is not the state of such a policy.
             ShapeError: If it is of networks of another size.
         """
-        expected = {"weights", "targets", self._optimizer_key, "rng", "env_step", "train_iter"}
-        state = {"attributes": {}, **state}  # earlier versions did not save attributes
-        check_state_keys(state, expected | {"attributes"}, policy=type(self).__name__)
+        super().load_state_dict({"attributes": {}, **state})  # earlier versions did not save them
+
+    def _network_state(self) -> dict[str, Any]:
+        return {
+            "weights": self.weights(),
+            "targets": {str(k): f.flat.snapshot() for k, f in enumerate(self._followers)},
+            "attributes": self._attributes.changed(),
+        }
+
+    def _load_networks(self, state: Mapping[str, Any]) -> None:
         self.load_weights(state["weights"])
         for k, follower in enumerate(self._followers):
             follower.flat.load(state["targets"][str(k)])
-        self._optimizer.load_state_dict(state[self._optimizer_key])
+        self._attributes.load(state["attributes"])
+
+    def _progress(self) -> dict[str, Any]:
+        rng = {**self._random.state_dict(), "generator": self.generator.get_state()}
+        return {"rng": rng, "env_step": self.env_step, "train_iter": self.train_iter}
+
+    def _load_progress(self, state: Mapping[str, Any]) -> None:
         self._random.load_state_dict(state["rng"])
         words = to_words(state["rng"]["generator"])
         if words.shape == self.generator.get_state().shape:  # else it is of another kind of device
             self.generator.set_state(words)
-        self._attributes.load(state["attributes"])
         self.env_step = int(state["env_step"])
         self.train_iter = int(state["train_iter"])
 

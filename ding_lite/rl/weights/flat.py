@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,16 @@ _LARGE = 1 << 24
 """The number of weights from which on the free memory is checked."""
 _COPIES_THAT_LEARN = 4
 """The copies of learning weights: the weights, their gradient, and two moments of Adam."""
+
+
+class SavedNetwork(Protocol):
+    """Tensors that are copied and loaded by name."""
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """Copy all tensors to the CPU."""
+
+    def load(self, tensors: Mapping[str, Any]) -> None:
+        """Overwrite all tensors; if one does not fit, overwrite none."""
 
 
 class FlatWeights:

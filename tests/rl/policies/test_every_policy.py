@@ -430,7 +430,7 @@ def test_a_gradient_changes_nothing_and_may_be_applied_elsewhere(name: str) -> N
     check_equal(alone.weights(), learner.weights())
     with pytest.raises(ShapeError, match=r"shape \(3,\); \(\d+,\) was expected"):
         learner.apply_gradient(torch.zeros(3))
-    with pytest.raises(NonFiniteError, match=rf"gradient of update 4 of {kind.__name__} is nan"):
+    with pytest.raises(NonFiniteError, match=rf"gradient of {kind.__name__}'s update 4 is nan"):
         learner.apply_gradient(gradient * torch.nan)
     check_equal(alone.weights(), learner.weights())
 

@@ -138,7 +138,7 @@ def test_a_single_critic_gives_a_single_value():
 
 def test_both_forms_of_a_gaussian_are_accepted():
     module = Gaussian()
-    body = RecordedActor(FlatModule(actor_of(module, 2)), ARM)
+    body = RecordedActor(FlatModule(actor_of(module, 2)))
     obs = torch.randn(4, 3)
     expected = torch.cat((module.mean(obs), module.log_std(obs)), dim=1)
     torch.testing.assert_close(body.forward(obs)[0], expected)
@@ -172,7 +172,7 @@ def test_actions_beyond_the_range_are_found_where_usual_observations_do_not_reac
 def test_gradients_are_those_of_autograd_and_of_the_weights_or_the_action_only():
     modules = critics_of(lambda spec: Values())
     flat = FlatModule(modules)
-    critics, first = RecordedCritics(flat, ARM), RecordedCritics(flat, ARM, first=1)
+    critics, first = RecordedCritics(flat), RecordedCritics(flat, first=1)
     obs, action, grad_EB = torch.randn(7, 3), torch.randn(1, 7, 2), torch.randn(2, 7)
     flat.grads.flat.fill_(9.0)
     q_1B, saved_q = first.forward_action(obs, action)
@@ -196,7 +196,7 @@ class Blind(Values):
 
 
 def test_a_critic_that_does_not_look_at_the_action_is_refused():
-    critics = RecordedCritics(FlatModule(critics_of(lambda spec: Blind())), ARM, first=1)
+    critics = RecordedCritics(FlatModule(critics_of(lambda spec: Blind())), first=1)
     _, saved = critics.forward_action(torch.randn(4, 3), torch.randn(1, 4, 2))
     with pytest.raises(ConfigError, match="do not depend on the action"):
         critics.backward_action(saved, torch.ones(1, 1, 4))

@@ -1,0 +1,87 @@
+"""A module on flat weights with gradients by autograd: the base of networks that are modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ding_lite.rl.batch import Array
+from ding_lite.rl.host_or_device import placed
+from ding_lite.rl.torch_random import TorchRandom
+from ding_lite.rl.weights.flat_module import FlatModule
+
+
+class Recorded:
+    """Runs a module, and writes the gradient of its weights.
+
+    The module learns in the mode of `Module.train`; all else is computed in that of `Module.eval`.
+    Updates call the compiled function, if there is one. Actions do not, as the number of their
+    observations changes.
+
+    Args:
+        flat: The module.
+        unpack: Maps packed observations to the input of the module; None passes them unchanged.
+        random: The stream that the module draws from; None if it draws nothing, or if the policy
+            replaces the generators for a whole update.
+        num_apart: The number of weights, at the end, for which `backward` writes no gradients.
+    """
+
+    def __init__(
+        self,
+        flat: FlatModule,
+        *,
+        unpack: Callable[[Tensor], Any] | None = None,
+        random: TorchRandom | None = None,
+        num_apart: int = 0,
+    ) -> None:
+        self.flat = flat
+        self.weights, self.grads = flat.weights, flat.grads
+        self.num_apart = num_apart
+        self._device = flat.weights.flat.device
+        self._unpack = unpack
+        self._drawing: AbstractContextManager[None] = random or nullcontext()
+
+    @property
+    def module(self) -> nn.Module:
+        return self.flat.module
+
+    @property
+    def buffers(self) -> Mapping[str, Tensor]:
+        return self.flat.buffers
+
+    def snapshot(self) -> dict[str, Tensor]:
+        return self.flat.snapshot()
+
+    def load(self, tensors: Mapping[str, Any]) -> None:
+        self.flat.load(tensors)
+
+    def _inputs(self, obs: Array) -> Any:  # noqa: ANN401 - a tensor, or a tree of them
+        tensor = placed(obs, self._device)
+        return tensor if self._unpack is None else self._unpack(tensor)
+
+    def _infer(self, obs: Array, *more: Any) -> Any:  # noqa: ANN401 - of the module
+        """Run the module for actions."""
+        self.flat.train(False)
+        with torch.no_grad(), self._drawing:
+            return self.flat.module(self._inputs(obs), *more)
+
+    def _estimate(self, obs: Array, *more: Any) -> Any:  # noqa: ANN401 - of the module
+        """Run the module for the targets of an update."""
+        self.flat.train(False)
+        with torch.no_grad(), self._drawing:
+            return self.flat.run(self._inputs(obs), *more)
+
+    def _record(self, obs: Array, *more: Any) -> Any:  # noqa: ANN401 - of the module
+        """Run the module for outputs that are learned from."""
+        self.flat.train(True)
+        with torch.enable_grad(), self._drawing:
+            return self.flat.run(self._inputs(obs), *more)
+
+    def _backward(self, outputs: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
+        """Write `grads`, given recorded outputs and their gradients."""
+        self.flat.zero_grad(self.num_apart)
+        torch.autograd.backward(outputs, grads)
