@@ -313,7 +313,8 @@ class NativeVector:
                 self._form.write_row(row, self._checked_obs(raw_row, "final_obs"))
             if self._spec.has_action_mask:
                 final = info.get("final_info", {})
-                masks = check_masks(self._name, final, spec=self._spec, matters_N=~terminated)
+                matters_N = done_N & ~terminated  # only ended episodes have a final mask
+                masks = check_masks(self._name, final, spec=self._spec, matters_N=matters_N)
                 self._form.write_masks(rows, masks[done_N])
             frames[done_N] = rows
         return frames, np.array(reward, np.float32), np.array(terminated), np.array(truncated)

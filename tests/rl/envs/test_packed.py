@@ -221,12 +221,20 @@ gymnasium.register(
 )
 
 
-def test_a_vector_form_may_give_masks_of_several_choices_as_tuples():
-    settings = {"action": "choices", "masked": True}
-    with make_envs("partly/Together-v0", 2, mode="native", env_args=settings) as envs:
+@pytest.mark.parametrize(("action", "mask"), [("choice", [1, 1, 1, 0]), ("choices", [1] * 6 + [0])])
+def test_a_vector_form_that_resets_at_once_gives_masks_where_episodes_end(action, mask):
+    def cut_at(num_steps):
+        return gymnasium.wrappers.TimeLimit(Partly(action=action, masked=True), num_steps)
+
+    def vector():
+        makers = [lambda: cut_at(2), lambda: cut_at(9)]  # these end in different steps
+        return gymnasium.vector.SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+
+    with make_envs(vector) as envs:
         for _ in range(LENGTH + 1):
-            assert legal(envs.spec, envs.obs).tolist() == [[True] * 6 + [False]] * 2
-            envs.step(envs.random_actions())
+            step = envs.step(envs.random_actions())
+            assert legal(envs.spec, envs.obs).tolist() == [mask] * 2
+            assert legal(envs.spec, step.next_obs).tolist() == [mask] * 2
 
 
 @pytest.mark.parametrize("image", [False, True])
