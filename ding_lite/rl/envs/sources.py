@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ding_lite.errors import ConfigError
@@ -190,11 +190,19 @@ class ActionForm:
         fits = isinstance(space, Discrete) or np.can_cast(spec.action_dtype, space.dtype)
         is_kept = fits and not isinstance(space, MultiDiscrete | MultiBinary)
         self._dtype = None if is_kept else space.dtype
+        self._ends: list[tuple[NumpyArray, NumpyArray]] = []
+        """The bounds of a Box of float64 as float32, which may be outside of it, and its own."""
+        if isinstance(space, Box) and space.dtype == np.float64:
+            with np.errstate(over="ignore"):
+                ends = [(end.astype(np.float32), end) for end in (space.low, space.high)]
+            self._ends = ends if any((one != own).any() for one, own in ends) else []
 
     def of_all(self, action: NumpyArray) -> NumpyArray:
         """Return the actions of a vector environment, [N, ...], as a copy."""
         # A copy, because an environment may write into it.
         action = action.copy() if self._start is None else action + self._start
+        for rounded, own in self._ends:
+            action = np.where(action == rounded, own, action)
         return action if self._dtype is None else action.astype(self._dtype)
 
     def of_each(self, action: NumpyArray) -> list[Any]:

@@ -155,6 +155,8 @@ class Envs:
         obs = self.obs
         action = np.asarray(action)
         self._check_action(action)
+        if self._num_choices is None:  # the same numbers in each mode, and in a replay
+            action = action.astype(np.float32, copy=False)
         next_frames, reward, terminated, truncated = self._source.step(action)
         self._check_finite("observation", next_frames)
         self._check_finite("reward", reward)

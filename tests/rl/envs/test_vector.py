@@ -305,6 +305,9 @@ def test_actions_are_of_a_type_that_the_space_contains(dtype):
 
     with make_envs(Strict, 2, mode="sync") as envs:
         envs.step(envs.random_actions())
+        for bound in (Strict.action_space.low, Strict.action_space.high):
+            for rounded in (bound, bound.astype(np.float32)):
+                assert envs.step(np.stack([rounded] * 2)).action.dtype == np.float32
 
 
 def test_the_advice_for_actions_without_bounds_helps():
