@@ -175,7 +175,8 @@ class _Collect:
         }
         memory = fitted(self._memory, self._policy, self._envs.num_envs)
         if memory is not None:
-            state["memory"] = {**memory.state_dict(), "obs": self._envs.obs.copy()}
+            last_obs = None if self._last_obs is None else self._last_obs.copy()
+            state["memory"] = {**memory.state_dict(), "obs": last_obs}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -101,6 +101,8 @@ class Envs:
         self._may_change = may_change
         self._source = make_source(mode)
         self._obs: NumpyArray | None = None
+        self._is_halfway = False
+        """Whether an error ended a step, so that only some of the environments may have stepped."""
         stacked = spec.frame_stack > 1
         self._stack = FrameStack(spec.frame_stack, spec, num_envs) if stacked else None
         self._reward_scale = np.float32(reward_scale)
@@ -121,8 +123,13 @@ class Envs:
 
     @property
     def obs(self) -> NumpyArray:
-        """The current observations, [N, ...]. The first access starts the episodes."""
-        return self.reset() if self._obs is None else self._obs
+        """The current observations, [N, ...].
+
+        The first access starts the episodes, as does the first one after `step` has raised.
+        """
+        if self._is_halfway:
+            logger.warning("the episodes of %s begin anew: a step has failed", self.spec.env_id)
+        return self.reset() if self._obs is None or self._is_halfway else self._obs
 
     def reset(self) -> NumpyArray:
         """Start new episodes in all environments and drop the unfinished ones.
@@ -137,6 +144,7 @@ class Envs:
         frames = self._source.reset()
         self._check_finite("observation", frames)
         self._obs = self._begin(everywhere_N, frames, frames)
+        self._is_halfway = False
         return self._obs
 
     def step(self, action: NumpyArray) -> Step:
@@ -157,6 +165,7 @@ class Envs:
         self._check_action(action)
         if self._num_choices is None:  # the same numbers in each mode, and in a replay
             action = action.astype(np.float32, copy=False)
+        self._is_halfway = True
         next_frames, reward, terminated, truncated = self._source.step(action)
         self._check_finite("observation", next_frames)
         self._check_finite("reward", reward)
@@ -180,6 +189,7 @@ class Envs:
             reward = reward * self._reward_scale
         if self.reward_norm is not None:
             self.reward_norm.update(reward, done_N)
+        self._is_halfway = False
         return Step(obs, action, reward, next_obs, terminated, truncated)
 
     def measure_rewards(self, *, gamma: float) -> RewardNorm:
@@ -271,7 +281,7 @@ class Envs:
         self._begun[:] = self._num_steps - np.asarray(state["lengths"])
         if self.reward_norm is not None:
             self.reward_norm.load_state_dict(state[_MEASURED])
-        self._obs = None
+        self._obs, self._is_halfway = None, False
         if state["obs"] is not None:
             self._go_back(np.array(state["obs"]), state["source"])
 
