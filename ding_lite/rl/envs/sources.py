@@ -28,6 +28,7 @@ from ding_lite.rl.envs.checks.faults import (
     obs_and_info,
     raising_env_errors,
 )
+from ding_lite.rl.envs.checks.masks import refuse_late_mask
 from ding_lite.rl.envs.checks.observations import ObsCheck
 from ding_lite.rl.envs.checks.wrapper import CheckedEnv
 from ding_lite.rl.envs.forms import Form
@@ -371,6 +372,8 @@ class NativeVector:
         if self._spec.has_action_mask:
             masks = check_masks(self._name, info, spec=self._spec, matters_N=matters_N)
             self._form.write_masks(frames, masks)
+        elif where == "step":
+            refuse_late_mask(self._name, info, self._spec)
         return frames
 
     def save(self) -> dict[str, Any]:

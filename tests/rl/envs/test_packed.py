@@ -137,6 +137,18 @@ def test_a_broken_part_or_mask_is_named(change, message):
         envs.step(np.zeros(2, dtype=np.int64))
 
 
+@pytest.mark.parametrize("mode", ["sync", "native"])
+def test_a_mask_that_reset_has_not_is_refused(mode):
+    masked = breaking(with_info(action_mask=np.ones(4)))
+
+    def vector(num_envs):
+        return gymnasium.vector.SyncVectorEnv([lambda: masked(Partly())] * num_envs)
+
+    env = vector if mode == "native" else lambda: masked(Partly())
+    with make_envs(env, 2, mode=mode) as envs, pytest.raises(EnvError, match=r"from `reset` too"):
+        envs.step(np.zeros(2, dtype=np.int64))
+
+
 def test_behind_the_end_of_an_episode_no_action_has_to_be_legal():
     def change(answer):
         answer[2], answer[4] = True, {"action_mask": np.zeros(4)}

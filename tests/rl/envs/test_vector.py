@@ -270,10 +270,10 @@ def test_an_episode_that_ends_for_good_shows_its_last_observation(kind, mode):
 @pytest.mark.parametrize(("env", "wrong"), [(probes.Weak, 1), (probes.RewardNaN, 0)])
 def test_episodes_begin_anew_after_a_failed_step(env, wrong):
     with make_envs(env, 2, mode="sync") as envs:
-        envs.step([0, 0])
+        envs.step(np.array([0, 0]))
         with pytest.raises((EnvError, NonFiniteError)):
-            envs.step([0, wrong])  # the first environment has stepped
-        step = envs.step([0, 0])
+            envs.step(np.array([0, wrong]))  # the first environment has stepped
+        step = envs.step(np.array([0, 0]))
         assert step.obs[:, -1].tolist() == [0.0, 0.0]
         assert step.next_obs[:, -1].tolist() == [1.0, 1.0]
 
