@@ -20,6 +20,7 @@ from ding_lite.rl import (
     save_checkpoint,
 )
 from ding_lite.rl.batch import to_numpy
+from ding_lite.rl.replay.storage import FIELDS
 from tests.rl import reference
 
 SPEC = make_envs("CartPole-v1", 1).spec
@@ -157,7 +158,9 @@ def test_transitions_may_be_tensors_and_fractions_in_an_integer_field_are_refuse
         replay.add(replace(first, action=first.action + 0.5))
     replay.add(replace(first, action=first.action.astype(np.int32)))
     assert replay.sample(5).action.dtype == torch.int64
-    replay.add(Transitions(*(torch.from_numpy(getattr(first, f.name)) for f in fields(first))))
+    tensors = [torch.from_numpy(getattr(first, f.name)) for f in fields(first)]
+    replay.add(Transitions(tensors[0].requires_grad_(), *tensors[1:]))
+    replay.add(replace(first, obs=first.obs.tolist()))
     assert set(reference.rows_of(replay.sample(5))) <= set(reference.rows_of(first))
 
 
@@ -290,6 +293,8 @@ def test_a_step_is_refused_with_what_makes_transitions_of_it(kind):
         replay = kind(envs.spec, capacity=10)
         with pytest.raises(ConfigError, match=r"is a Step; .* `NStep\(policy.n_step.*\)\(step\)`"):
             replay.add(step)
+        with pytest.raises(ConfigError, match=r"arrays were expected, with a row for each"):
+            replay.add(Transitions(*(getattr(transitions([3]), name)[0] for name in FIELDS)))
     assert len(replay) == 0
 
 
