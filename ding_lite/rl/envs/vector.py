@@ -460,7 +460,8 @@ def make_envs(  # noqa: PLR0913 - all but two by name, and few are given at a ti
         wrappers = (*wrappers, EndAtLifeLoss)
     maker = EnvMaker.of(env, args=env_args, wrappers=wrappers, imports=imports)
 
-    first = maker(num_envs=num_envs) if maker.takes_num_envs else maker()
+    is_counted = num_envs is not None and maker.takes_num_envs
+    first = maker(num_envs=num_envs) if is_counted else maker()
     is_vector = isinstance(first, VectorEnv)
     chosen = mode
     try:
