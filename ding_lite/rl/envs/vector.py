@@ -40,7 +40,7 @@ from ding_lite.rl.envs.making import (
     ids_of_native,
 )
 from ding_lite.rl.envs.sizes import check_envs_fit
-from ding_lite.rl.envs.sources import NativeVector, Source
+from ding_lite.rl.envs.sources import MAX_HISTORY, NativeVector, Source
 from ding_lite.rl.reward_norm import RewardNorm
 from ding_lite.rl.seeding import rng_state, set_rng_state, spawn_seeds
 from ding_lite.rl.spec import EnvSpec
@@ -315,12 +315,20 @@ class Envs:
         if lost_N.any():
             self._forget_episodes(lost_N)
             self._obs = self._begin(lost_N, self._source.reset_where(lost_N), obs)
+            why = (
+                "they draw random numbers from elsewhere than np_random, or keep something from "
+                "one episode to the next"
+                if (lost_N & is_known_N).any()
+                else "what is saved of them is their actions in an episode of up to "
+                f"{MAX_HISTORY:,} env steps, and nothing of a vector of another package or of "
+                "processes that were killed"
+            )
             logger.warning(
                 "environments %s of %s could not be brought back to where they were saved, and "
-                "begin new episodes: they draw random numbers from elsewhere than np_random, or "
-                "keep something from one episode to the next",
+                "begin new episodes: %s",
                 np.flatnonzero(lost_N).tolist(),
                 self.spec.env_id,
+                why,
             )
 
     def _change_mode(self, mode: str) -> None:
