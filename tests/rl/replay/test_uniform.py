@@ -20,7 +20,6 @@ from ding_lite.rl import (
     save_checkpoint,
 )
 from ding_lite.rl.batch import to_numpy
-from ding_lite.rl.replay.storage import FIELDS
 from tests.rl import reference
 
 SPEC = make_envs("CartPole-v1", 1).spec
@@ -294,7 +293,9 @@ def test_a_step_is_refused_with_what_makes_transitions_of_it(kind):
         with pytest.raises(ConfigError, match=r"is a Step; .* `NStep\(policy.n_step.*\)\(step\)`"):
             replay.add(step)
         with pytest.raises(ConfigError, match=r"arrays were expected, with a row for each"):
-            replay.add(Transitions(*(getattr(transitions([3]), name)[0] for name in FIELDS)))
+            replay.add(
+                Transitions(*(getattr(transitions([3]), f.name)[0] for f in fields(Transitions)))
+            )
     assert len(replay) == 0
 
 
