@@ -175,7 +175,8 @@ class _Collect:
         }
         memory = fitted(self._memory, self._policy, self._envs.num_envs)
         if memory is not None:
-            state["memory"] = {**memory.state_dict(), "obs": self._envs.obs.copy()}
+            last_obs = None if self._last_obs is None else self._last_obs.copy()
+            state["memory"] = {**memory.state_dict(), "obs": last_obs}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -207,8 +208,8 @@ def random_warmup(envs: Envs, replay: Replay, *, steps: int, hold: int = 1) -> M
             random actions cancel each other out; 1 is usual.
 
     Raises:
-        ConfigError: `steps` exceeds the capacity of the replay, or `hold` is above 1 and the legal
-            actions change from step to step.
+        ConfigError: `steps` exceeds the capacity of the replay, or, in a step, the transitions for
+            which it has room; or `hold` is above 1 and the legal actions change from step to step.
     """
     check_has(envs, "step", "envs")
     check_has(replay, "add", "replay")
@@ -234,7 +235,14 @@ def random_warmup(envs: Envs, replay: Replay, *, steps: int, hold: int = 1) -> M
             return
 
         one_step = NStep(1, 1.0, num_envs=envs.num_envs)
+        began, most = ctx.env_step, steps + envs.num_envs * replay.capacity
         while len(replay) < steps:
+            if (made := ctx.env_step - began) >= most:
+                raise ConfigError(
+                    f"`steps` is {steps:,}, but the replay holds {len(replay):,} transitions after "
+                    f"{made:,} env steps: it has no room for more. Take fewer steps, or give the "
+                    f"replay more room."
+                )
             action = envs.random_actions()
             for _ in range(hold):
                 replay.add(one_step(envs.step(action)))

@@ -227,5 +227,5 @@ class Sequences:
 def to_numpy(array: Array) -> NumpyArray:
     """Return an array or a tensor as an array, without a copy unless it is on a GPU."""
     if isinstance(array, Tensor):
-        return array.numpy() if array.is_cpu else array.cpu().numpy()
+        return array.numpy(force=True)  # also of a tensor that requires a gradient
     return array

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,11 @@ from ding_lite.rl.batch import BoolArray, NumpyArray
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.memory import memory_of
 from ding_lite.rl.protocols import Policy
+
+logger = logging.getLogger(__name__)
+
+_LONG = 100_000
+"""The length of a first episode after which a warning says that its end is waited for."""
 
 
 def mean_return(policy: Policy, envs: Envs, *, episodes: int | None = None) -> float:
@@ -73,6 +79,13 @@ def play(
     if memory is not None:
         act = partial(act, memory=memory)
     while any(len(own) < wanted for own in returns) and env_steps < most:
+        if env_steps == _LONG * envs.num_envs and not all(returns):
+            logger.warning(
+                "an evaluation in %s has made %d env steps, and waits for the end of an episode; a "
+                'time limit would end it: env_args={"max_episode_steps": 1000}',
+                envs.spec.env_id,
+                env_steps,
+            )
         step = envs.step(act(envs.obs, explore=False))
         so_far_N += step.reward
         if memory is not None:

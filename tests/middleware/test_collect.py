@@ -19,6 +19,7 @@ from ding_lite.rl.formulas.schedules import constant, linear
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.policies.ppo import PPO, PPOConfig
+from ding_lite.rl.replay.episodes import EpisodeBuffer
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.task import Task
@@ -147,6 +148,13 @@ def test_a_warmup_may_repeat_each_random_action() -> None:
         replay = ReplayBuffer(envs.spec, capacity=1_000, seed=0)
         run_step(mw.random_warmup(envs, replay, steps=40, hold=4))
     assert len(np.unique(replay.sample(40).action)) == 10
+
+
+def test_a_warmup_ends_if_a_replay_never_holds_as_much(envs: Envs) -> None:
+    # It has an observation more for each episode.
+    episodes: Any = EpisodeBuffer(envs.spec, capacity=100, num_envs=4)
+    with pytest.raises(ConfigError, match=r"`steps` is 100, but the replay holds \d+ .* more room"):
+        run_step(mw.random_warmup(envs, episodes, steps=100))
 
 
 def test_a_replay_that_a_resume_has_filled_needs_no_warmup(envs, replay) -> None:

@@ -99,6 +99,16 @@ def test_a_limit_of_env_steps_leaves_the_episodes_that_have_ended():
     assert play(policy, envs, max_env_steps=400).episodes == 2
 
 
+@pytest.mark.parametrize(("length", "count"), [(9, 0), (12, 1)])
+def test_a_wait_for_the_end_of_a_long_episode_is_logged(length, count, monkeypatch, caplog):
+    monkeypatch.setattr("ding_lite.rl.evaluation._LONG", 10)
+    with make_envs("probe/Counter-v0", 2, mode="sync", env_args={"length": length}) as envs:
+        mean_return(DQN(envs.spec), envs, episodes=4)
+    assert [one.getMessage()[:60] for one in caplog.records if "waits for" in one.message] == [
+        "an evaluation in probe/Counter-v0 has made 20 env steps, and"
+    ] * count
+
+
 def test_evaluation_does_not_count_env_steps_of_the_policy():
     envs = make_envs("CartPole-v1", 3)
     policy, twin = DQN(envs.spec), DQN(envs.spec)

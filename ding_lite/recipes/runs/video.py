@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import gymnasium
 import numpy as np
+from gymnasium.vector import VectorEnv
 
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError, EnvError, MissingExtraError, kind_of, pip_line
@@ -146,8 +147,15 @@ def play_and_record(
 
 def check_render_mode(spec: EnvSpec, mode: str) -> None:
     """Raise ConfigError if an environment does not support a render mode."""
-    with EnvMaker.of(spec.maker or spec.env_id)() as env:
-        modes = list(env.metadata.get("render_modes") or ())
+    maker = EnvMaker.of(spec.maker or spec.env_id)
+    env = maker(num_envs=1) if maker.takes_num_envs else maker()
+    env.close()
+    if isinstance(env, VectorEnv):
+        raise ConfigError(
+            f"{spec.env_id} makes a vector environment, and single ones are drawn. Name one of its "
+            f"environments: load_policy(..., env=...)."
+        )
+    modes = list(env.metadata.get("render_modes") or ())
     if mode not in modes:
         raise ConfigError(
             f"{spec.env_id} cannot be drawn as `{mode}`; it knows: {', '.join(modes) or 'nothing'}."

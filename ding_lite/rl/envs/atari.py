@@ -31,12 +31,12 @@ def play_atari(env: Env) -> Env:
         ) from error
 
 
-def check_is_game(env: Env) -> None:
+def check_is_game(env: Env, *, setting: str = "atari") -> None:
     """Raise unless an environment is a game of the Arcade Learning Environment."""
     if not hasattr(env.unwrapped, "ale"):
         raise ConfigError(
-            f"`atari` is on, but {type(env.unwrapped).__name__} is no Atari game. Leave it off, or "
-            f"take one such as ALE/Breakout-v5."
+            f"`{setting}` is on, but {type(env.unwrapped).__name__} is no Atari game. Leave "
+            f"it off, or take one such as ALE/Breakout-v5."
         )
 
 
@@ -48,6 +48,7 @@ class EndAtLifeLoss(gymnasium.Wrapper[Any, Any, Any, Any]):
     """
 
     def __init__(self, env: Env) -> None:
+        check_is_game(env, setting="end_at_life_loss")
         super().__init__(env)
         self._lives = 0
         self._has_lost_life = False

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ding_lite.errors import ConfigError
@@ -28,6 +28,7 @@ from ding_lite.rl.envs.checks.faults import (
     obs_and_info,
     raising_env_errors,
 )
+from ding_lite.rl.envs.checks.masks import refuse_late_mask
 from ding_lite.rl.envs.checks.observations import ObsCheck
 from ding_lite.rl.envs.checks.wrapper import CheckedEnv
 from ding_lite.rl.envs.forms import Form
@@ -190,11 +191,19 @@ class ActionForm:
         fits = isinstance(space, Discrete) or np.can_cast(spec.action_dtype, space.dtype)
         is_kept = fits and not isinstance(space, MultiDiscrete | MultiBinary)
         self._dtype = None if is_kept else space.dtype
+        self._ends: list[tuple[NumpyArray, NumpyArray]] = []
+        """The bounds of a Box of float64 as float32, which may be outside of it, and its own."""
+        if isinstance(space, Box) and space.dtype == np.float64:
+            with np.errstate(over="ignore"):
+                ends = [(end.astype(np.float32), end) for end in (space.low, space.high)]
+            self._ends = ends if any((one != own).any() for one, own in ends) else []
 
     def of_all(self, action: NumpyArray) -> NumpyArray:
         """Return the actions of a vector environment, [N, ...], as a copy."""
         # A copy, because an environment may write into it.
         action = action.copy() if self._start is None else action + self._start
+        for rounded, own in self._ends:
+            action = np.where(action == rounded, own, action)
         return action if self._dtype is None else action.astype(self._dtype)
 
     def of_each(self, action: NumpyArray) -> list[Any]:
@@ -313,7 +322,8 @@ class NativeVector:
                 self._form.write_row(row, self._checked_obs(raw_row, "final_obs"))
             if self._spec.has_action_mask:
                 final = info.get("final_info", {})
-                masks = check_masks(self._name, final, spec=self._spec, matters_N=~terminated)
+                matters_N = done_N & ~terminated  # only ended episodes have a final mask
+                masks = check_masks(self._name, final, spec=self._spec, matters_N=matters_N)
                 self._form.write_masks(rows, masks[done_N])
             frames[done_N] = rows
         return frames, np.array(reward, np.float32), np.array(terminated), np.array(truncated)
@@ -362,6 +372,8 @@ class NativeVector:
         if self._spec.has_action_mask:
             masks = check_masks(self._name, info, spec=self._spec, matters_N=matters_N)
             self._form.write_masks(frames, masks)
+        elif where == "step":
+            refuse_late_mask(self._name, info, self._spec)
         return frames
 
     def save(self) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from ding_lite.rl.envs.making import (
     ids_of_native,
 )
 from ding_lite.rl.envs.sizes import check_envs_fit
-from ding_lite.rl.envs.sources import NativeVector, Source
+from ding_lite.rl.envs.sources import MAX_HISTORY, NativeVector, Source
 from ding_lite.rl.reward_norm import RewardNorm
 from ding_lite.rl.seeding import rng_state, set_rng_state, spawn_seeds
 from ding_lite.rl.spec import EnvSpec
@@ -101,6 +101,8 @@ class Envs:
         self._may_change = may_change
         self._source = make_source(mode)
         self._obs: NumpyArray | None = None
+        self._is_halfway = False
+        """Whether an error ended a step, so that only some of the environments may have stepped."""
         stacked = spec.frame_stack > 1
         self._stack = FrameStack(spec.frame_stack, spec, num_envs) if stacked else None
         self._reward_scale = np.float32(reward_scale)
@@ -121,8 +123,13 @@ class Envs:
 
     @property
     def obs(self) -> NumpyArray:
-        """The current observations, [N, ...]. The first access starts the episodes."""
-        return self.reset() if self._obs is None else self._obs
+        """The current observations, [N, ...].
+
+        The first access starts the episodes, as does the first one after `step` has raised.
+        """
+        if self._is_halfway:
+            logger.warning("the episodes of %s begin anew: a step has failed", self.spec.env_id)
+        return self.reset() if self._obs is None or self._is_halfway else self._obs
 
     def reset(self) -> NumpyArray:
         """Start new episodes in all environments and drop the unfinished ones.
@@ -137,6 +144,7 @@ class Envs:
         frames = self._source.reset()
         self._check_finite("observation", frames)
         self._obs = self._begin(everywhere_N, frames, frames)
+        self._is_halfway = False
         return self._obs
 
     def step(self, action: NumpyArray) -> Step:
@@ -155,6 +163,9 @@ class Envs:
         obs = self.obs
         action = np.asarray(action)
         self._check_action(action)
+        if self._num_choices is None:  # the same numbers in each mode, and in a replay
+            action = action.astype(np.float32, copy=False)
+        self._is_halfway = True
         next_frames, reward, terminated, truncated = self._source.step(action)
         self._check_finite("observation", next_frames)
         self._check_finite("reward", reward)
@@ -178,6 +189,7 @@ class Envs:
             reward = reward * self._reward_scale
         if self.reward_norm is not None:
             self.reward_norm.update(reward, done_N)
+        self._is_halfway = False
         return Step(obs, action, reward, next_obs, terminated, truncated)
 
     def measure_rewards(self, *, gamma: float) -> RewardNorm:
@@ -269,7 +281,7 @@ class Envs:
         self._begun[:] = self._num_steps - np.asarray(state["lengths"])
         if self.reward_norm is not None:
             self.reward_norm.load_state_dict(state[_MEASURED])
-        self._obs = None
+        self._obs, self._is_halfway = None, False
         if state["obs"] is not None:
             self._go_back(np.array(state["obs"]), state["source"])
 
@@ -303,12 +315,20 @@ class Envs:
         if lost_N.any():
             self._forget_episodes(lost_N)
             self._obs = self._begin(lost_N, self._source.reset_where(lost_N), obs)
+            why = (
+                "they draw random numbers from elsewhere than np_random, or keep something from "
+                "one episode to the next"
+                if (lost_N & is_known_N).any()
+                else "what is saved of them is their actions in an episode of up to "
+                f"{MAX_HISTORY:,} env steps, and nothing of a vector of another package or of "
+                "processes that were killed"
+            )
             logger.warning(
                 "environments %s of %s could not be brought back to where they were saved, and "
-                "begin new episodes: they draw random numbers from elsewhere than np_random, or "
-                "keep something from one episode to the next",
+                "begin new episodes: %s",
                 np.flatnonzero(lost_N).tolist(),
                 self.spec.env_id,
+                why,
             )
 
     def _change_mode(self, mode: str) -> None:
@@ -448,7 +468,8 @@ def make_envs(  # noqa: PLR0913 - all but two by name, and few are given at a ti
         wrappers = (*wrappers, EndAtLifeLoss)
     maker = EnvMaker.of(env, args=env_args, wrappers=wrappers, imports=imports)
 
-    first = maker(num_envs=num_envs) if maker.takes_num_envs else maker()
+    is_counted = num_envs is not None and maker.takes_num_envs
+    first = maker(num_envs=num_envs) if is_counted else maker()
     is_vector = isinstance(first, VectorEnv)
     chosen = mode
     try:

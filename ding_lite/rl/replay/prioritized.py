@@ -123,7 +123,7 @@ class PrioritizedReplay(ReplayBuffer):
                 without a spec, the first transitions need more memory than the machine has.
         """
         if priority is not None:
-            priority = checked_priorities(to_numpy(priority), len(transitions))
+            priority = checked_priorities(np.asarray(to_numpy(priority)), len(transitions))
         with self._lock:
             first, oldest = self._next, self._oldest
             super().add(transitions, **own)
@@ -211,7 +211,7 @@ class PrioritizedReplay(ReplayBuffer):
             NonFiniteError: If a priority is NaN or infinite. Then nothing is changed.
             ConfigError: If a priority is below 0. Then nothing is changed.
         """
-        return self.update_serials(batch.serial, to_numpy(priority))
+        return self.update_serials(batch.serial, np.asarray(to_numpy(priority)))
 
     def update_serials(self, serial_B: npt.NDArray[np.int64], priority_B: NumpyArray) -> int:
         """Set the priorities of the transitions of these serials, as `update_priorities` does."""

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, ShapeError
 from ding_lite.io.memory import check_fits
 from ding_lite.rl.batch import Array, NumpyArray, RolloutBatch, Step, to_numpy
 from ding_lite.rl.formulas.advantages import gae
@@ -143,6 +143,7 @@ class RolloutBuffer:
 
         Raises:
             ConfigError: If the round has no step yet.
+            ShapeError: If `value_of` does not return one value for each observation.
         """
         if not self._time:
             raise ConfigError("This round has no step yet, so nothing can be learned from it.")
@@ -160,8 +161,14 @@ class RolloutBuffer:
         self._is_finished = True
 
     def _next_values(self, value_TN: NumpyArray, value_of: ValueOf) -> NumpyArray:
-        unseen = [self._last_obs, *(obs for _, _, obs in self._cut)]
-        found = to_numpy(value_of(np.concatenate(unseen))).reshape(-1)
+        unseen = np.concatenate([self._last_obs, *(obs for _, _, obs in self._cut)])
+        found = np.asarray(to_numpy(value_of(unseen)))
+        if found.size != len(unseen):
+            raise ShapeError(
+                f"`value_of` returned values of shape {found.shape} for {len(unseen)} "
+                f"observations; {(len(unseen),)} was expected."
+            )
+        found = found.reshape(-1)
         next_value_TN = np.concatenate((value_TN[1:], found[None, : self.num_envs]))
         start = self.num_envs
         for time, envs, _ in self._cut:

@@ -219,8 +219,8 @@ def zeros(layout: Layout, *lead: int) -> dict[str, NumpyArray]:
 def check_shape(
     name: str, array: NumpyArray, expected: tuple[int, ...], holder: str, more: str = ""
 ) -> None:
-    if array.shape != expected:
-        raise ShapeError(f"`{name}` has shape {tuple(array.shape)}; {holder} {expected}{more}.")
+    if np.shape(array) != expected:
+        raise ShapeError(f"`{name}` has shape {np.shape(array)}; {holder} {expected}{more}.")
 
 
 def check_kind(name: str, array: NumpyArray, dtype: np.dtype[Any], holder: str) -> None:

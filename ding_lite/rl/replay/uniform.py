@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from ding_lite.errors import CheckpointError, ConfigError, kind_of
 from ding_lite.io.memory import check_fits
@@ -39,6 +38,7 @@ from ding_lite.settings import check_all, whole
 logger = logging.getLogger(__name__)
 
 _get_fields = attrgetter(*FIELDS)
+_ARRAYS = {np.ndarray}
 
 
 class ReplayBuffer:
@@ -131,21 +131,22 @@ class ReplayBuffer:
             ConfigError: If it is a `Step`, if an own field is missing or unknown, or if, without a
                 spec, the first transitions need more memory than the machine has.
         """
-        count = len(transitions)
-        if not count:
-            return
         try:
+            count = len(transitions)
             values: tuple[NumpyArray, ...] = _get_fields(transitions)
-        except AttributeError as error:
+        except (AttributeError, IndexError) as error:
             raise ConfigError(
-                f"`transitions` is {kind_of(transitions)}; Transitions were expected. "
+                f"`transitions` is {kind_of(transitions)}; Transitions of arrays were expected, "
+                f"with a row for each transition. "
                 f"`NStep(policy.n_step, policy.gamma, num_envs=...)(step)` makes transitions of "
                 f"the Step that `Envs.step` returns."
             ) from error
+        if not count:
+            return
         if own or self._own or transitions.extra:
             values += take_own({**transitions.extra, **own}, self._own)
-        if Tensor in map(type, values):
-            values = tuple(map(to_numpy, values))
+        if set(map(type, values)) != _ARRAYS:
+            values = tuple(np.asarray(to_numpy(value)) for value in values)
         with self._lock:
             self._add(values, count)
 

@@ -195,6 +195,16 @@ def test_an_environment_that_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
         del gymnasium.registry["ding_lite_tests/Blind-v0"]
 
 
+def test_a_vector_environment_that_is_to_be_drawn_is_refused(tmp_path: Path) -> None:
+    def vector(num_envs: int) -> Any:
+        return gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * num_envs)
+
+    with make_envs(vector, 2) as envs:
+        policy = DQN(envs.spec, DQNConfig(hidden=(8,)))
+    with pytest.raises(ConfigError, match=r"vector makes a vector environment, .*env=\.\.\."):
+        next(play_and_record(policy, tmp_path))
+
+
 def test_a_package_that_drawing_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_pygame(self: Any) -> None:
         raise gymnasium.error.DependencyNotInstalled("pygame is not installed, run `pip ...`")

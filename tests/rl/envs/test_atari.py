@@ -77,6 +77,8 @@ def test_evaluations_play_whole_games():
 def test_what_is_no_atari_game_is_refused():
     with pytest.raises(ConfigError, match="`atari` is on, but CartPoleEnv is no Atari game"):
         make_envs("CartPole-v1", 1, wrappers=[play_atari])
+    with pytest.raises(ConfigError, match="`end_at_life_loss` is on, but CartPoleEnv is no Atari"):
+        make_envs("CartPole-v1", 1, end_at_life_loss=True)
 
 
 @pytest.mark.optional

@@ -153,12 +153,18 @@ def test_a_time_limit_of_a_function_that_makes_a_vector_environment_is_refused()
         (lambda: SyncVectorEnv([cartpole] * 2), 3, {}, r"`num_envs` is 3, but .* of 2 environ"),
         (lambda: SyncVectorEnv([cartpole]), 1, {"mode": "sync"}, r'`mode` is "sync", but'),
         (cartpole, None, {}, r"`num_envs` was not given, and cartpole makes one environment"),
+        (lambda num_envs: SyncVectorEnv([cartpole]), None, {}, r"missing 1 .*: 'num_envs'"),
         (lambda: None, 1, {}, r"`lambda` returned None; an environment of gymnasium"),
     ],
 )
 def test_what_does_not_fit_a_vector_is_refused(env, num_envs, how, told):
     with pytest.raises(ConfigError, match=told):
         make_envs(env, num_envs, **how)
+
+
+def test_a_function_of_vectors_may_have_its_own_number():
+    with make_envs(lambda num_envs=3: SyncVectorEnv([cartpole] * num_envs)) as envs:
+        assert envs.num_envs == 3
 
 
 def test_a_vector_object_is_taken_once_and_found_again_by_its_id():

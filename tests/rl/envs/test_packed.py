@@ -137,6 +137,18 @@ def test_a_broken_part_or_mask_is_named(change, message):
         envs.step(np.zeros(2, dtype=np.int64))
 
 
+@pytest.mark.parametrize("mode", ["sync", "native"])
+def test_a_mask_that_reset_has_not_is_refused(mode):
+    masked = breaking(with_info(action_mask=np.ones(4)))
+
+    def vector(num_envs):
+        return gymnasium.vector.SyncVectorEnv([lambda: masked(Partly())] * num_envs)
+
+    env = vector if mode == "native" else lambda: masked(Partly())
+    with make_envs(env, 2, mode=mode) as envs, pytest.raises(EnvError, match=r"from `reset` too"):
+        envs.step(np.zeros(2, dtype=np.int64))
+
+
 def test_behind_the_end_of_an_episode_no_action_has_to_be_legal():
     def change(answer):
         answer[2], answer[4] = True, {"action_mask": np.zeros(4)}
@@ -221,12 +233,20 @@ gymnasium.register(
 )
 
 
-def test_a_vector_form_may_give_masks_of_several_choices_as_tuples():
-    settings = {"action": "choices", "masked": True}
-    with make_envs("partly/Together-v0", 2, mode="native", env_args=settings) as envs:
+@pytest.mark.parametrize(("action", "mask"), [("choice", [1, 1, 1, 0]), ("choices", [1] * 6 + [0])])
+def test_a_vector_form_that_resets_at_once_gives_masks_where_episodes_end(action, mask):
+    def cut_at(num_steps):
+        return gymnasium.wrappers.TimeLimit(Partly(action=action, masked=True), num_steps)
+
+    def vector():
+        makers = [lambda: cut_at(2), lambda: cut_at(9)]  # these end in different steps
+        return gymnasium.vector.SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+
+    with make_envs(vector) as envs:
         for _ in range(LENGTH + 1):
-            assert legal(envs.spec, envs.obs).tolist() == [[True] * 6 + [False]] * 2
-            envs.step(envs.random_actions())
+            step = envs.step(envs.random_actions())
+            assert legal(envs.spec, envs.obs).tolist() == [mask] * 2
+            assert legal(envs.spec, step.next_obs).tolist() == [mask] * 2
 
 
 @pytest.mark.parametrize("image", [False, True])

@@ -86,9 +86,14 @@ def test_an_episode_with_too_long_a_history_begins_anew(monkeypatch, caplog):
 
 
 @pytest.mark.parametrize(
-    "env_id", ["probe/WandersElsewhere-v0", "probe/Counter-v0", "probe/DisabledCounters-v0"]
+    ("env_id", "why"),
+    [
+        ("probe/WandersElsewhere-v0", "from elsewhere than np_random"),
+        ("probe/Counter-v0", "keep something from one episode to the next"),
+        ("probe/DisabledCounters-v0", "nothing of a vector of another package"),
+    ],
 )
-def test_environments_that_cannot_be_saved_begin_new_episodes_with_a_warning(env_id, caplog):
+def test_environments_that_cannot_be_saved_begin_new_episodes_with_a_warning(env_id, why, caplog):
     envs = make_envs(env_id, 2, seed=0)
     play(envs, 10)
     state = envs.state_dict()
@@ -97,6 +102,7 @@ def test_environments_that_cannot_be_saved_begin_new_episodes_with_a_warning(env
     with caplog.at_level(logging.WARNING):
         loaded.load_state_dict(state)
     assert f"environments [0, 1] of {env_id} could not be brought back" in caplog.text
+    assert why in caplog.text
     assert loaded.state_dict()["lengths"].tolist() == [0, 0]
     assert loaded.state_dict()["returns"].tolist() == [0.0, 0.0]
     np.testing.assert_array_equal(loaded.step(loaded.random_actions()).obs[:, -1].shape, (2,))

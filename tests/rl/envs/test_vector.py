@@ -11,7 +11,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.spaces import Box
 from gymnasium.wrappers import FlattenObservation, TransformAction
 
-from ding_lite.errors import ConfigError, MissingExtraError, NonFiniteError, ShapeError
+from ding_lite.errors import ConfigError, EnvError, MissingExtraError, NonFiniteError, ShapeError
 from ding_lite.rl import DQN, SAC, Episode, make_envs
 from ding_lite.rl.envs.vector import EnvsMode
 from tests.rl import probes
@@ -267,6 +267,17 @@ def test_an_episode_that_ends_for_good_shows_its_last_observation(kind, mode):
     assert envs.take_finished() == [Episode(index, 6.0, 3) for index in (0, 1, 0, 1)]
 
 
+@pytest.mark.parametrize(("env", "wrong"), [(probes.Weak, 1), (probes.RewardNaN, 0)])
+def test_episodes_begin_anew_after_a_failed_step(env, wrong):
+    with make_envs(env, 2, mode="sync") as envs:
+        envs.step(np.array([0, 0]))
+        with pytest.raises((EnvError, NonFiniteError)):
+            envs.step(np.array([0, wrong]))  # the first environment has stepped
+        step = envs.step(np.array([0, 0]))
+        assert step.obs[:, -1].tolist() == [0.0, 0.0]
+        assert step.next_obs[:, -1].tolist() == [1.0, 1.0]
+
+
 def test_a_vector_environment_with_late_resets_is_not_used():
     assert make_envs("probe/NextStepCounters-v0", 2).mode == "sync"
 
@@ -305,6 +316,9 @@ def test_actions_are_of_a_type_that_the_space_contains(dtype):
 
     with make_envs(Strict, 2, mode="sync") as envs:
         envs.step(envs.random_actions())
+        for bound in (Strict.action_space.low, Strict.action_space.high):
+            for rounded in (bound, bound.astype(np.float32)):
+                assert envs.step(np.stack([rounded] * 2)).action.dtype == np.float32
 
 
 def test_the_advice_for_actions_without_bounds_helps():

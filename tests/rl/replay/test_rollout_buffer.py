@@ -135,6 +135,15 @@ def test_calls_in_the_wrong_order_are_refused():
         rollout.minibatches(0)
 
 
+def test_there_is_one_value_for_each_observation():
+    rollout, rng = RolloutBuffer(SPEC, num_envs=2, num_steps=2), np.random.default_rng(0)
+    play(rollout, 2, rng)
+    for wrong in (lambda obs: np.zeros((len(obs), 2)), lambda obs: np.zeros(len(obs) - 1)):
+        with pytest.raises(ShapeError, match=r"`value_of` returned .* \(\d,\) was"):
+            rollout.finish(wrong)
+    rollout.finish(lambda obs: torch.zeros(len(obs), 1, requires_grad=True))
+
+
 def test_steps_of_other_environments_are_refused():
     rollout, rng = RolloutBuffer(SPEC, num_envs=2, num_steps=2), np.random.default_rng(0)
     zeros = np.zeros(2, np.float32)

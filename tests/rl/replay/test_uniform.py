@@ -157,7 +157,9 @@ def test_transitions_may_be_tensors_and_fractions_in_an_integer_field_are_refuse
         replay.add(replace(first, action=first.action + 0.5))
     replay.add(replace(first, action=first.action.astype(np.int32)))
     assert replay.sample(5).action.dtype == torch.int64
-    replay.add(Transitions(*(torch.from_numpy(getattr(first, f.name)) for f in fields(first))))
+    tensors = [torch.from_numpy(getattr(first, f.name)) for f in fields(first)]
+    replay.add(Transitions(tensors[0].requires_grad_(), *tensors[1:]))
+    replay.add(replace(first, obs=first.obs.tolist()))
     assert set(reference.rows_of(replay.sample(5))) <= set(reference.rows_of(first))
 
 
@@ -290,6 +292,10 @@ def test_a_step_is_refused_with_what_makes_transitions_of_it(kind):
         replay = kind(envs.spec, capacity=10)
         with pytest.raises(ConfigError, match=r"is a Step; .* `NStep\(policy.n_step.*\)\(step\)`"):
             replay.add(step)
+        with pytest.raises(ConfigError, match=r"arrays were expected, with a row for each"):
+            replay.add(
+                Transitions(*(getattr(transitions([3]), f.name)[0] for f in fields(Transitions)))
+            )
     assert len(replay) == 0
 
 

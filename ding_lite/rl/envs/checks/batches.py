@@ -45,8 +45,10 @@ def check_masks(
     """
     shape, given = (len(matters_N), spec.num_choices), info.get("action_mask")
     if isinstance(given, np.ndarray) and given.dtype == object:  # tuples that gymnasium has joined
-        rows = [flags for row in given if (flags := flags_of(row, spec.num_choices)) is not None]
-        given = np.stack(rows) if rows and len(rows) == len(given) else given
+        none = np.zeros(spec.num_choices, np.bool_)
+        rows = [none if row is None else flags_of(row, spec.num_choices) for row in given]
+        found_rows = [row for row in rows if row is not None]
+        given = np.stack(found_rows) if found_rows and len(found_rows) == len(given) else given
     found = check_batch(name, "action_mask", given, shape=shape, kinds="biu")
     masks: NumpyArray = found.astype(np.bool_)
     is_empty_N = ~has_legal(masks, choice_sizes(spec))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import MultiBinary, MultiDiscrete
 
+from ding_lite.errors import EnvError
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.checks.faults import RAISED
 from ding_lite.rl.spec import EnvSpec
@@ -33,3 +34,13 @@ def flags_of(mask: Any, size: int) -> NumpyArray | None:  # noqa: ANN401
     except RAISED:
         return None
     return array.astype(np.bool_) if array.shape == (size,) and array.dtype.kind in "biuf" else None
+
+
+def refuse_late_mask(name: str, info: dict[str, Any], spec: EnvSpec) -> None:
+    """Raise if `step` returned an action mask and `reset` none: it would have no effect."""
+    is_late = not spec.has_action_mask and info.get("action_mask") is not None
+    if is_late and spec.num_choices:
+        raise EnvError(
+            f'{name} gave `info["action_mask"]` from `step`, and none from its first `reset`; '
+            f"masks were expected from both, or from neither. Return one from `reset` too."
+        )

@@ -27,7 +27,12 @@ from ding_lite.rl.envs.checks.faults import (
     text_of,
     wrong_count,
 )
-from ding_lite.rl.envs.checks.masks import choice_sizes, flags_of, has_legal
+from ding_lite.rl.envs.checks.masks import (
+    choice_sizes,
+    flags_of,
+    has_legal,
+    refuse_late_mask,
+)
 from ding_lite.rl.envs.checks.observations import ObsCheck
 from ding_lite.rl.spec import EnvSpec
 
@@ -46,7 +51,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self.name = f"Environment {index} of {spec.env_id}"
         """The beginning of messages about its faults."""
-        self._env_id = spec.env_id
+        self._spec = spec
         self._checked_obs = ObsCheck(self.name, spec)
         self._usual: tuple[Any, Any] | None = None
         """The type and shape of observations that need no check; None before the first step."""
@@ -67,7 +72,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._may_draw:
             self._check_is_seeded("reset")
             if getattr(self.env.unwrapped, "_np_random", True) is None:
-                _warn_of_no_seed(self._env_id)
+                _warn_of_no_seed(self._spec.env_id)
         if self._mask_sizes:
             self._note_mask(info, "reset", has_ended=False)
         return self._checked_obs(obs, "reset"), info
@@ -90,6 +95,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._mask_sizes:
             self._note_mask(info, "step", has_ended=bool(terminated))
         if obs.__class__ is not np.ndarray or (obs.dtype, obs.shape) != self._usual:
+            refuse_late_mask(self.name, info, self._spec)
             if self._may_draw:
                 self._may_draw = False
                 self._check_is_seeded("step")
