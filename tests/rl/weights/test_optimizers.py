@@ -30,8 +30,8 @@ class Lookahead(torch.optim.SGD):
         self.count = 0
 
     @torch.no_grad()
-    def step(self):
-        super().step()
+    def step(self, closure=None):
+        super().step(closure)
         self.count += 1
         for parameter in self.param_groups[0]["params"]:
             history = self.state[parameter].setdefault("history", [parameter.clone()])
@@ -53,8 +53,8 @@ class Halving(torch.optim.SGD):
         super().__init__(params, lr=0.1)
         self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self, 0.5)
 
-    def step(self):
-        super().step()
+    def step(self, closure=None):
+        super().step(closure)
         self.scheduler.step()
 
     def state_dict(self):
