@@ -26,7 +26,7 @@ from ding_lite.rl.policies.base import check_obs, check_state_keys, own_config, 
 from ding_lite.rl.policies.open_policy import GradientPolicy, step_sizes
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.torch_policies.attributes import Attributes
+from ding_lite.rl.torch_policies.attributes import Attributes, check_names
 from ding_lite.rl.torch_policies.config import ConfigT, config_type
 from ding_lite.rl.torch_policies.losses import (
     LossMetrics,
@@ -50,10 +50,11 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     A subclass names its config, as in `class QRDQN(TorchPolicy[QRDQNConfig])`; without a name it is
     the class `QRDQNConfig` of the same module, or else `TorchPolicyConfig`. Modules and parameters
-    that `build` sets as attributes are learned. Tensors and numbers that `build` sets, and that
-    `loss` or `choose` change, are saved but not published: values that collectors need must be
-    buffers of a module. Random numbers of `build`, `choose` and `loss` come from the policy's own
-    stream, so that fixed seeds give the same weights.
+    that `build` sets as attributes are learned. Tensors, arrays, numbers, texts and None that
+    `build` sets, also in lists and dicts, and that `loss` or `choose` change, are saved but not
+    published: values that collectors need must be buffers of a module. Random numbers of `build`,
+    `choose` and `loss` come from the policy's own stream, so that fixed seeds give the same
+    weights.
 
     Args:
         spec: The spec of the environments, `envs.spec`.
@@ -85,6 +86,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     """
 
     config: ConfigT
+    _flat: FlatModule
     _random: TorchRandom
     generator: torch.Generator
     """Draws random numbers on `device`; its state is saved."""
@@ -115,10 +117,12 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         self.generator.manual_seed(spawn_seeds(config.seed, f"{name} generator", count=1)[0])
         self._norm = make_norm(spec, normalize_obs=config.normalize_obs, device=self.device)
         self._followers: list[Follower] = []
-        before = set(vars(self))
+        before = dict(vars(self))
         with seeded(config.seed, f"{name} networks"):
             self.build()
-        self._attributes = Attributes(self, set(vars(self)) - before)
+        built = {n: v for n, v in vars(self).items() if n not in before or v is not before[n]}
+        check_names(self, built)
+        self._attributes = Attributes(self, set(built) - set(before))
         self._lr_at = step_sizes(config)
         self._flatten()
 

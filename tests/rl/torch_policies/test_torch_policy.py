@@ -174,6 +174,14 @@ def in_a_list(self):
     self.layers = [nn.Linear(2, 2)]
 
 
+def naming(name, value):
+    def build(self):
+        PlainDQN.build(self)
+        setattr(self, name, value)
+
+    return build
+
+
 def followed_from_elsewhere(self):
     self.net = nn.Linear(4, 2)
     self.target = self.follow(nn.Linear(4, 2), tau=0.1)
@@ -184,6 +192,9 @@ def followed_from_elsewhere(self):
     [
         ({"build": in_a_list}, r"`self.layers` of Broken is a list of networks.*nn.ModuleList"),
         ({"build": lambda self: None}, "without parameters"),
+        ({"build": naming("act", nn.GELU())}, r"sets `self\.act` to a GELU, and the base classes"),
+        ({"build": naming("weights", torch.ones(2))}, r"sets `self\.weights` to a Tensor"),
+        ({"build": naming("_norm", nn.LayerNorm(4))}, r"sets `self\._norm` to a LayerNorm"),
         ({"build": followed_from_elsewhere}, "no network of the policy"),
     ],
 )
@@ -276,9 +287,16 @@ class Centred(PlainDQN):
     def build(self):
         super().build()
         self.mean, self.count, self.half = torch.zeros(1), 0, 0.5 * self.config.tau
+        self.counts, self.kept = (
+            np.zeros(2),
+            dict[str, Any]({"latest": None, "all": [torch.zeros(())]}),
+        )
 
     def loss(self, batch):
         self.count += 1
+        self.counts[0] += 1
+        self.kept["all"][0] += 1
+        self.kept["latest"] = self.count
         self.mean = self.mean + (batch.reward.mean() - self.mean) / self.count
         loss, metrics = super().loss(batch)
         return loss * (1.0 + self.mean**2), metrics
@@ -293,6 +311,9 @@ def test_plain_attributes_that_change_are_saved(tmp_path):
     for twin in (policy.clone(), other):
         assert twin.count == 3
         assert torch.equal(twin.mean, policy.mean)
+        assert (twin.counts.tolist(), twin.kept) == ([3, 0], {"latest": 3, "all": [3]})
+    twin.learn(batch(3))
+    assert (policy.counts[0], policy.kept["all"]) == (3, [3])  # memory is not shared
     first = Centred(CARTPOLE, PlainDQNConfig()).state_dict()
     other.load_state_dict(first)
     assert (other.count, float(other.mean)) == (0, 0.0)
