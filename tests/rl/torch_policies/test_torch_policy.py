@@ -237,6 +237,24 @@ def test_networks_that_cannot_be_learned_are_refused(methods, message):
             ConfigError,
             "loss of Broken has no gradient",
         ),
+        (
+            lambda self, b: (self.net(b.obs).argmax(1), {}),
+            batch(0),
+            ConfigError,
+            "loss of Broken has no gradient",
+        ),
+        (
+            lambda self, b: (self.net(b.obs).mean(1), {"q": {"mean": 0.0}}),
+            batch(0),
+            ShapeError,
+            "metric 'q' of Broken is a dict",
+        ),
+        (
+            lambda self, b: (self.net(b.obs).mean(1), {"td_error": self.net(b.obs)}),
+            prioritized(0),
+            ShapeError,
+            r"metric `td_error` of Broken is \(32, 2\) for 32",
+        ),
     ],
 )
 def test_a_loss_of_another_form_is_refused(loss, one, error, message):
@@ -247,6 +265,15 @@ def test_a_loss_of_another_form_is_refused(loss, one, error, message):
 def test_a_single_loss_is_taken_as_it_is():
     policy = broken(loss=lambda self, b: (self.net(b.obs).mean(), {"n": 3}))(CARTPOLE)
     assert policy.learn(batch(0))["n"] == 3
+
+
+def test_a_network_that_is_replaced_after_build_is_refused_unless_it_has_the_same_parameters():
+    policy = PlainDQN(CARTPOLE)
+    policy.net = nn.Sequential(policy.net)
+    policy.learn(batch(0))
+    policy.net = nn.Sequential(nn.Linear(4, 2))
+    with pytest.raises(ConfigError, match=r"`self\.net` of PlainDQN was replaced after `build`"):
+        policy.learn(batch(0))
 
 
 def test_actions_of_another_form_are_refused():
