@@ -207,6 +207,13 @@ def takes_lr(make: MakeOptimizer) -> bool:
     return "lr" in inspect.signature(make).parameters and "lr" not in bound
 
 
+def unused_settings(make: object) -> frozenset[str]:
+    """Return the settings that have no effect with an optimiser of the user, or with None."""
+    if not callable(make) or takes_lr(make):
+        return frozenset()
+    return frozenset(("lr", "lr_end", "lr_updates", "actor_lr", "critic_lr"))
+
+
 def _copy(value: Any) -> Any:  # noqa: ANN401 - any part of an optimiser's state
     if isinstance(value, Mapping):
         return {name: _copy(each) for name, each in value.items()}
