@@ -42,7 +42,8 @@ class TensorRollout:
     last_obs: Tensor
     """The observations after the last step, [N, ...]."""
     cut_time: Tensor
-    """The steps in which the K truncated episodes ended, [K]."""
+    """The steps in which the K truncated episodes ended, [K]. K is 0 if none did, where
+    `obs.reshape(len(obs), -1)` fails and `obs.flatten(1)` works."""
     cut_env: Tensor
     """The environments of these episodes, [K]."""
     cut_obs: Tensor
