@@ -42,8 +42,8 @@ class TensorRollout:
     last_obs: Tensor
     """The observations after the last step, [N, ...]."""
     cut_time: Tensor
-    """The steps in which the K truncated episodes ended, [K]. K is 0 if none did, where
-    `obs.reshape(len(obs), -1)` fails and `obs.flatten(1)` works."""
+    """The steps in which the K truncated episodes ended, [K]. K may be 0: `obs.flatten(1)` accepts
+    that, and `obs.reshape(len(obs), -1)` does not."""
     cut_env: Tensor
     """The environments of these episodes, [K]."""
     cut_obs: Tensor
