@@ -22,7 +22,7 @@ from ding_lite.rl.protocols import Policy
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state, spawn_seeds
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat_module import MakeModule, copied
-from ding_lite.rl.weights.optimizers import MakeOptimizer
+from ding_lite.rl.weights.optimizers import MakeOptimizer, unused_settings
 from ding_lite.settings import as_config, check_all, whole
 
 _COPIES_THAT_LEARN = 4
@@ -136,6 +136,12 @@ class Population:
         parts = {name: part for name, part in given.items() if part is not None}
         base = _base_config(policy, spec, config, parts)
         search.check(base)
+        if unused := unused_settings(optimizer) & search.parameters.keys():
+            raise ConfigError(
+                f"`{min(unused)}` cannot be searched, as `optimizer` takes no `lr` and keeps its "
+                f"own step size. Write `lambda params, lr: torch.optim.SGD(params, lr=lr)`, for "
+                f"example, or leave `{min(unused)}` out of the search."
+            )
 
         def make(place: int, own_seed: int) -> Agent:
             drawn = search.draw(make_rng(own_seed, "search"))

@@ -42,7 +42,7 @@ from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.rl.weights.flat_module import MakeModule
-from ding_lite.rl.weights.optimizers import MakeOptimizer
+from ding_lite.rl.weights.optimizers import MakeOptimizer, unused_settings
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 
@@ -177,7 +177,7 @@ def plan_evolution(
     if search is None:
         preset = recipe.presets.get(maker.name, {})
         search = preset.get("search") or default_search(plan.policy_config)
-        search = search.without(settings)
+        search = search.without({*settings, *unused_settings(plan.parts.get("optimizer"))})
     if not isinstance(search, Search):
         raise ConfigError(
             f"`search` is {kind_of(search)}; a Search was expected: "

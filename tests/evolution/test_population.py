@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.evolution.agent import Agent
@@ -84,6 +85,13 @@ def test_settings_common_to_all_may_be_a_dict(spec: EnvSpec) -> None:
 def test_an_unknown_setting_is_refused_when_the_population_is_made(spec: EnvSpec) -> None:
     with pytest.raises(ConfigError, match='Unknown key "actor_lr"'):
         Population.of(DQN, spec, Search(actor_lr=log_uniform(1e-4, 1e-2)))
+    with pytest.raises(ConfigError, match="`lr` cannot be searched, as `optimizer` takes no `lr`"):
+        Population.of(
+            DQN,
+            spec,
+            Search(lr=log_uniform(1e-4, 1e-2)),
+            optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+        )
     with pytest.raises(ConfigError, match="`size` is 0"):
         Population.of(DQN, spec, size=0)
 

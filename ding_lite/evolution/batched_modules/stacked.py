@@ -3,8 +3,9 @@
 The parameters of the modules are stacked, and `torch.func.functional_call` computes all of them as
 one. `vmap` takes 0.7 ms in Python for a small module, so its operations are traced once for each
 batch shape. Modules that `vmap` cannot compute learn alone: those with buffers, such as BatchNorm,
-with random numbers, such as Dropout, or with branches that depend on the values of tensors. A trial
-with random inputs compares values and gradients with those of the module alone.
+with random numbers, such as Dropout, with branches that depend on the values of tensors, or with
+outputs that depend on other rows of a batch, as stacks add rows. A trial with random inputs
+compares values and gradients with those of the module alone.
 
 Modules with convolutions are computed one after the other, unless they have memory: `vmap` makes
 grouped convolutions, for which a CPU has slower kernels. Compared with one after the other, six
@@ -328,6 +329,9 @@ def _is_stackable(module: nn.Module, shapes: Shapes) -> bool:
                 alone = joined(twin(*each))
                 leaves = [*twin.parameters(), *(one for one in each if one.is_floating_point())]
                 expected.append([alone, *gradients(alone, leaves, ones[row])])
+                fewer = joined(twin(*(one[:2] for one in each)))
+                if not torch.allclose(fewer, alone[tuple(map(slice, fewer.shape))], atol=1e-4):
+                    return False
         is_same = architecture(twin) == before  # changing attributes cannot be stacked
         pairs = zip(found, map(torch.stack, zip(*expected, strict=True)), strict=True)
         return is_same and all(

@@ -9,6 +9,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -137,7 +138,11 @@ def _traced(policy: OpenPolicy) -> ExportedProgram:
             module = _served(policy)
             inputs, batch = _inputs(policy), Dim("batch", min=1)
             open_axes = tree_map(lambda _: {0: batch}, inputs)
-            return torch.export.export(module, inputs, dynamic_shapes=open_axes)
+            export = partial(torch.export.export, module, inputs, dynamic_shapes=open_axes)
+            try:
+                return export()
+            except Exception:  # noqa: BLE001 - of any kind; the second way says what is wrong
+                return export(strict=True)  # also follows `len(obs)`
         except Exception as error:
             first = str(error).strip().partition("\n")[0]
             raise ConfigError(

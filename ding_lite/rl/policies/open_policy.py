@@ -336,6 +336,11 @@ class OpenPolicy(ABC):
         """Make an independent policy in exactly this state, random generators included."""
         twin = self.like()
         twin.load_state_dict(self.state_dict())
+        for key, parts in self.own_modules.items():  # the user may have frozen or unfrozen layers
+            for name, module in parts.items():
+                copies = twin.own_modules[key][name].parameters()
+                for parameter, its_copy in zip(module.parameters(), copies, strict=True):
+                    its_copy.requires_grad_(parameter.requires_grad)
         return twin
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:

@@ -1,24 +1,33 @@
-"""Tensors and numbers among a policy's attributes, which an exact resume needs."""
+"""The plain values among a policy's attributes, which an exact resume needs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
+from types import NoneType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.rl.host_or_device import as_tensor
+from ding_lite.errors import ConfigError, kind_of
+from ding_lite.nest import leaves, map_leaves
+from ding_lite.rl.host_or_device import CPU, as_tensor
+
+_PLAIN = (Tensor, np.generic, bool, int, float, str, bytes, list, tuple, dict, NoneType)
+"""Values that a checkpoint takes; empty lists, tuples and dicts are leaves of a tree."""
 
 
 class Attributes:
     """The plain attributes that `build` set, and the values of those that changed since then.
 
+    Plain are tensors, arrays, numbers, texts and None, also in lists, tuples and dicts.
     Unchanged attributes follow from the config and are not saved. So a policy that a mutation makes
     with another config takes over only learned values.
     """
 
-    def __init__(self, policy: object, names: set[str]) -> None:
+    def __init__(self, policy: Any, names: set[str]) -> None:  # noqa: ANN401 - a `TorchPolicy`
         self._policy = policy
         self._built = {
             n: _copied(v) for n, v in vars(policy).items() if n in names and _is_plain(v)
@@ -27,31 +36,72 @@ class Attributes:
     def changed(self) -> dict[str, Any]:
         """Copy the values that changed to the CPU."""
         now = {name: getattr(self._policy, name, None) for name in self._built}
-        return {n: _saved(v) for n, v in now.items() if not _is_same(v, self._built[n])}
+        is_changed = (n for n, v in now.items() if not _is_same(v, self._built[n]))
+        return {n: _copied(now[n], CPU) for n in is_changed if _is_plain(now[n])}
 
     def load(self, changed: Mapping[str, Any]) -> None:
         """Set the attributes that `changed` returned, and reset the others to `build`'s values."""
         for name, built in self._built.items():
-            value = changed.get(name, built)
+            if not _is_plain(getattr(self._policy, name, None)):
+                continue  # a user has replaced it by a value that is not saved
+            value, device = changed.get(name, built), None
             if isinstance(built, Tensor):
-                value = as_tensor(value).to(built.device)
-            setattr(self._policy, name, _copied(value))
+                value, device = as_tensor(value), built.device
+            elif name in changed:
+                device = self._policy.device
+            setattr(self._policy, name, _copied(value, device))
+
+
+def check_names(policy: object, built: Mapping[str, object]) -> None:
+    """Raise if `build` set attributes in place of methods or values that the base classes need.
+
+    A function in place of a method is accepted, such as a compiled `loss`.
+    """
+    needed: set[str] = set()
+    for kind in type(policy).__mro__:
+        if kind.__module__.startswith("ding_lite."):
+            private = {n for n in (*vars(kind), *kind.__annotations__) if n.startswith("_")}
+            needed |= private | {n for n, value in vars(kind).items() if callable(value)}
+    for name, value in built.items():
+        if name in needed and (isinstance(value, nn.Module) or not callable(value)):
+            raise ConfigError(
+                f"`build` of {type(policy).__name__} sets `self.{name}` to {kind_of(value)}, and "
+                f"the base classes of the policy need that name. Choose another one."
+            )
 
 
 def _is_plain(value: object) -> bool:
-    is_tensor = isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
-    return is_tensor or isinstance(value, bool | int | float)
+    return all(_is_plain_leaf(leaf) for _, leaf in leaves(value))
 
 
-def _copied(value: Any) -> Any:  # noqa: ANN401 - a tensor or a number
-    return value.detach().clone() if isinstance(value, Tensor) else value
+def _is_plain_leaf(leaf: object) -> bool:
+    if isinstance(leaf, np.ndarray):
+        return not leaf.dtype.hasobject
+    return isinstance(leaf, _PLAIN) and not isinstance(leaf, nn.Parameter)
 
 
-def _saved(value: Any) -> Any:  # noqa: ANN401 - a tensor or a number
-    return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
+def _copied(value: Any, device: torch.device | None = None) -> Any:  # noqa: ANN401 - a tree
+    def copied(leaf: Any) -> Any:  # noqa: ANN401 - a tensor, an array or a plain value
+        if isinstance(leaf, Tensor):
+            return leaf.detach().to(device or leaf.device, copy=True)
+        return copy(leaf)
+
+    return map_leaves(copied, value)
 
 
-def _is_same(value: Any, built: Any) -> bool:  # noqa: ANN401 - tensors or numbers
-    if isinstance(value, Tensor) and isinstance(built, Tensor):
-        return value.dtype == built.dtype and torch.equal(value, built)
-    return type(value) is type(built) and value == built
+def _is_same(value: Any, built: Any) -> bool:  # noqa: ANN401 - trees
+    ours, theirs = [*leaves(value)], [*leaves(built)]
+    return len(ours) == len(theirs) and all(
+        mine[0] == other[0] and _is_same_leaf(mine[1], other[1])
+        for mine, other in zip(ours, theirs, strict=True)
+    )
+
+
+def _is_same_leaf(leaf: Any, built: Any) -> bool:  # noqa: ANN401 - tensors, arrays or plain values
+    if type(leaf) is not type(built):
+        return False
+    if isinstance(leaf, Tensor):
+        return leaf.dtype == built.dtype and torch.equal(leaf, built)
+    if isinstance(leaf, np.ndarray):
+        return leaf.dtype == built.dtype and np.array_equal(leaf, built)
+    return bool(leaf == built)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias, cast
+from typing import Any, SupportsFloat, TypeAlias
 
+import numpy as np
 from torch import Tensor
 
 from ding_lite.errors import ConfigError, ShapeError, kind_of
@@ -44,8 +45,15 @@ def read_metrics(metrics: LossMetrics, batch: Any, kind: str) -> dict[str, Any]:
     is_weighted = isinstance(batch, PrioritizedTransitions)
     for name, value in metrics.items():
         if name == "td_error":
-            if is_weighted:
-                found[name] = computable(cast(Tensor, value).detach().abs())
+            if not is_weighted:
+                continue
+            if not isinstance(value, Tensor) or tuple(value.shape) != (len(batch),):
+                shape = tuple(value.shape) if isinstance(value, Tensor) else kind_of(value)
+                raise ShapeError(
+                    f"The metric `td_error` of {kind} is {shape} for {len(batch)} transitions; a "
+                    f"tensor of the shape ({len(batch)},) was expected."
+                )
+            found[name] = computable(value.detach().abs())
         elif isinstance(value, Tensor):
             if value.dim():
                 raise ShapeError(
@@ -53,6 +61,10 @@ def read_metrics(metrics: LossMetrics, batch: Any, kind: str) -> dict[str, Any]:
                     f"number was expected, such as its mean."
                 )
             found[name] = number(computable(value))
+        elif not isinstance(value, SupportsFloat) or np.ndim(value):
+            raise ShapeError(
+                f"The metric {name!r} of {kind} is {kind_of(value)}; a single number was expected."
+            )
         else:
             found[name] = value
     if is_weighted and "td_error" not in found:

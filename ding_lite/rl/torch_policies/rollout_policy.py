@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.errors import ShapeError
+from ding_lite.errors import ConfigError, ShapeError
 from ding_lite.rl.batch import FloatArray, NumpyArray, Rollout
 from ding_lite.rl.formulas.advantages import Advantages, gae
 from ding_lite.rl.host_or_device import Metrics
@@ -41,7 +42,8 @@ class TensorRollout:
     last_obs: Tensor
     """The observations after the last step, [N, ...]."""
     cut_time: Tensor
-    """The steps in which the K truncated episodes ended, [K]."""
+    """The steps in which the K truncated episodes ended, [K]. K may be 0: `obs.flatten(1)` accepts
+    that, and `obs.reshape(len(obs), -1)` does not."""
     cut_env: Tensor
     """The environments of these episodes, [K]."""
     cut_obs: Tensor
@@ -94,6 +96,8 @@ class TorchRolloutPolicy(TorchPolicy[ConfigT]):
     memory the next states as a third value. `batches` yields the arguments of `loss` from each
     rollout, one for each update. The loss is one number, or an array to be averaged.
     """
+
+    _chosen = ("actions", "log-probabilities")
 
     @property
     def n_step(self) -> int:
@@ -184,10 +188,17 @@ class TorchRolloutPolicy(TorchPolicy[ConfigT]):
         joined = join_rollouts(rollouts, self.spec, state_size=self.state_size)
         values: dict[str, Any] = {f.name: getattr(joined, f.name) for f in fields(TensorRollout)}
         moved: Any = {n: None if v is None else self._to_device(v) for n, v in values.items()}
-        batches = iter(self.batches(self._normalized(TensorRollout(**moved))))
-        while True:
+        found: Any = self.batches(self._normalized(TensorRollout(**moved)))
+        batches = iter(found if isinstance(found, Iterable) else [])
+        for count in itertools.count():
             with self._acting():
                 batch = next(batches, None)
+            if batch is None and not count:
+                raise ConfigError(
+                    f"`batches` of {type(self).__name__} yielded nothing for {joined.obs.shape[0]} "
+                    f"steps of {joined.obs.shape[1]} environments, so that nothing is learned from "
+                    f"them. Let it `yield` at least one batch."
+                )
             if batch is None:
                 return
             yield batch

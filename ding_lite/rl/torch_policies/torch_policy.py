@@ -11,13 +11,13 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
-from typing import Any, Generic, Self, TypeAlias, cast
+from typing import Any, ClassVar, Generic, Self, TypeAlias, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.errors import ConfigError, ShapeError, kind_of
 from ding_lite.rl.batch import Array, NumpyArray, Sequences, Transitions
 from ding_lite.rl.host_or_device import Metrics, as_tensor, computable, number, placed
 from ding_lite.rl.memory import Memory
@@ -26,7 +26,7 @@ from ding_lite.rl.policies.base import check_obs, own_config, packed
 from ding_lite.rl.policies.open_policy import GradientPolicy, step_sizes
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.torch_policies.attributes import Attributes
+from ding_lite.rl.torch_policies.attributes import Attributes, check_names
 from ding_lite.rl.torch_policies.config import ConfigT, config_type
 from ding_lite.rl.torch_policies.losses import (
     LossMetrics,
@@ -50,10 +50,11 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     A subclass names its config, as in `class QRDQN(TorchPolicy[QRDQNConfig])`; without a name it is
     the class `QRDQNConfig` of the same module, or else `TorchPolicyConfig`. Modules and parameters
-    that `build` sets as attributes are learned. Tensors and numbers that `build` sets, and that
-    `loss` or `choose` change, are saved but not published: values that collectors need must be
-    buffers of a module. Random numbers of `build`, `choose` and `loss` come from the policy's own
-    stream, so that fixed seeds give the same weights.
+    that `build` sets as attributes are learned. Tensors, arrays, numbers, texts and None that
+    `build` sets, also in lists and dicts, and that `loss` or `choose` change, are saved but not
+    published: values that collectors need must be buffers of a module. Random numbers of `build`,
+    `choose` and `loss` come from the policy's own stream, so that fixed seeds give the same
+    weights.
 
     Args:
         spec: The spec of the environments, `envs.spec`.
@@ -86,10 +87,13 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     config: ConfigT
     _saved_networks = ("weights", "targets", "attributes")
+    _flat: FlatModule
     _random: TorchRandom
     generator: torch.Generator
     """Draws random numbers on `device`; its state is saved."""
     _compiled_loss: Callable[[Any], tuple[Tensor, LossMetrics]] | None = None
+    _chosen: ClassVar[tuple[str, ...]] = ("actions",)
+    """The values that `choose` returns before the next states."""
     changes: tuple[ChangeModule, ...] = ()
     """The changes by `change_networks` since `build`."""
     state_size: int = 0
@@ -116,10 +120,12 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         self.generator.manual_seed(spawn_seeds(config.seed, f"{name} generator", count=1)[0])
         self._norm = make_norm(spec, normalize_obs=config.normalize_obs, device=self.device)
         self._followers: list[Follower] = []
-        before = set(vars(self))
+        before = dict(vars(self))
         with seeded(config.seed, f"{name} networks"):
             self.build()
-        self._attributes = Attributes(self, set(vars(self)) - before)
+        built = {n: v for n, v in vars(self).items() if n not in before or v is not before[n]}
+        check_names(self, built)
+        self._attributes = Attributes(self, set(built) - set(before))
         self._lr_at = step_sizes(config)
         self._flatten()
 
@@ -291,7 +297,8 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             ShapeError: If the observations are not those of the policy's environment, or `choose`
                 returns values of another form.
         """
-        return self._as_actions(self._choose(obs, explore, memory), len(obs), explore=explore)
+        (action,) = self._choose(obs, explore, memory)
+        return self._as_actions(action, len(obs), explore=explore)
 
     def learn(self, batch: Any, /) -> Metrics:  # noqa: ANN401 - Transitions, by default
         """Do one update: a step of the optimiser along the gradient, then move the targets.
@@ -409,16 +416,31 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         with self._random, torch.no_grad():
             yield
 
-    def _choose(self, obs: NumpyArray, explore: bool, memory: Memory | None) -> Any:  # noqa: ANN401
+    def _choose(self, obs: NumpyArray, explore: bool, memory: Memory | None) -> tuple[Any, ...]:
+        """Return what `choose` returned, one value for each of `_chosen`; keep the next states."""
         self._check_memory(memory)
+        states = [] if memory is None else [as_tensor(memory.state).to(self.device)]
         with self._acting():
-            inputs = self._inputs(obs)
-            if memory is None:
-                return self.choose(inputs, explore)
-            state = as_tensor(memory.state).to(self.device)
-            *chosen, state = self.choose(inputs, explore, state)
-        memory.state[:] = state.cpu().numpy()
-        return chosen[0] if len(chosen) == 1 else tuple(chosen)
+            found = self.choose(self._inputs(obs), explore, *states)
+        values = found if isinstance(found, tuple) else (found,)
+        expected = (*self._chosen, *("next states" for _ in states))
+        if len(values) != len(expected):
+            raise ShapeError(
+                f"`choose` of {type(self).__name__} returned {kind_of(found)}"
+                f"{f' of {len(values)}' if isinstance(found, tuple) else ''}; "
+                f"{', '.join(expected)} were expected."
+            )
+        if memory is not None:
+            *_, state = values
+            if not isinstance(state, Tensor) or tuple(state.shape) != memory.state.shape:
+                shape = tuple(state.shape) if isinstance(state, Tensor) else kind_of(state)
+                raise ShapeError(
+                    f"`choose` of {type(self).__name__} returned the next states {shape}; a tensor "
+                    f"of the shape {memory.state.shape} was expected, as `state_size` is "
+                    f"{self.state_size}."
+                )
+            memory.state[:] = state.cpu().numpy()
+        return values[: len(self._chosen)]
 
     def _inputs(self, obs: NumpyArray) -> Any:  # noqa: ANN401 - a tensor, or a tree of them
         obs = packed(obs, self.spec)
@@ -470,6 +492,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         return placed(value if isinstance(value, Tensor) else np.asarray(value), self.device)
 
     def _write_gradient(self, batch: Any) -> dict[str, Any]:  # noqa: ANN401 - what `loss` takes
+        self._check_not_replaced()
         self._flat.train(True)
         self._flat.zero_grad()
         if self._compiler is not None and self._compiled_loss is None:
@@ -478,8 +501,8 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         with self._random, torch.enable_grad():
             found = (self._compiled_loss or self.loss)(batch)
             loss_B, metrics = loss_and_metrics(found, kind)
-            loss = self._mean(loss_B, batch)
-        if not loss.requires_grad:
+            loss = self._mean(loss_B, batch) if loss_B.requires_grad else loss_B
+        if not loss_B.requires_grad:
             raise ConfigError(
                 f"The loss of {kind} has no gradient, so that nothing can be "
                 f"learned from it. Does `loss` use `torch.no_grad()`, `detach()` or numpy for all "
@@ -490,6 +513,19 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             self._check_finite(value)
         torch.autograd.backward([loss])
         return {"loss": value, **read_metrics(metrics, batch, kind)}
+
+    def _check_not_replaced(self) -> None:
+        for name, network in self._flat.module.named_children():
+            found = getattr(self, name, None)
+            if found is network:
+                continue
+            learned = set(network.parameters())  # a compiled network has the same ones
+            if not isinstance(found, nn.Module) or not learned.issuperset(found.parameters()):
+                raise ConfigError(
+                    f"`self.{name}` of {type(self).__name__} was replaced after `build`, so that "
+                    f"it would not be learned. Make it in `build`, and load weights into it: "
+                    f"`self.{name}.load_state_dict(...)`."
+                )
 
     def _mean(self, loss_B: Tensor, batch: Any) -> Tensor:  # noqa: ANN401 - what `loss` takes
         return mean_loss(loss_B, batch, type(self).__name__)

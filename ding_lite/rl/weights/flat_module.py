@@ -63,7 +63,10 @@ class FlatModule:
         """The gradients of the parameters; autograd adds to them."""
         for key, parameter in parameters.items():
             self.weights[key].copy_(parameter.detach())
-        bind(module, self.weights, self.grads)
+        self._bound = [
+            (p, self.weights[n].data_ptr(), self.grads[n]) for n, p in parameters.items()
+        ]
+        self._bind()
         if not self.weights.flat.is_cpu and any(
             isinstance(p, nn.RNNBase) for p in module.modules()
         ):
@@ -71,11 +74,6 @@ class FlatModule:
             warnings.filterwarnings(
                 "ignore", "RNN module weights are not part of single contiguous"
             )
-        self._bound = [
-            (p, self.weights[n].data_ptr(), self.grads[n]) for n, p in parameters.items()
-        ]
-        learned = [entry for entry in self._bound if entry[0].requires_grad]
-        self._ends = [*learned[:1], *learned[1:][-1:]]
         kept = module.state_dict().keys()
         parts = dict(module.named_modules())
         self._buffers = {
@@ -110,8 +108,12 @@ class FlatModule:
         """Set the gradients to zero, as autograd adds to them.
 
         If the user dropped the gradient of the first or last parameter, all are bound again. If the
-        user moved one of the two, an error is raised.
+        user moved one of the two, an error is raised. Parameters that the user froze or unfroze
+        are bound anew.
         """
+        if [entry[0].requires_grad for entry in self._bound] != self._learned:
+            self.check_bound()
+            self._bind()
         for parameter, address, grad in self._ends:
             if parameter.data_ptr() != address:
                 self.check_bound()
@@ -119,6 +121,12 @@ class FlatModule:
                 bind(self.module, self.weights, self.grads)
         grad_P = self.grads.flat
         (grad_P[:-num_apart] if num_apart else grad_P).zero_()
+
+    def _bind(self) -> None:
+        bind(self.module, self.weights, self.grads)
+        self._learned = [entry[0].requires_grad for entry in self._bound]
+        learned = [entry for entry in self._bound if entry[0].requires_grad]
+        self._ends = [*learned[:1], *learned[1:][-1:]]
 
     def check_bound(self) -> None:
         """Raise if a parameter was moved out of the flat weights."""

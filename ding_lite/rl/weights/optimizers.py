@@ -66,6 +66,7 @@ class TorchOptimizer:
                 f"leave `lr_end` out."
             )
         learning = [parameter for parameter in parameters if parameter.requires_grad]
+        self._frozen = [parameter for parameter in parameters if not parameter.requires_grad]
         self._grads = [(parameter, parameter.grad) for parameter in learning]
         self._optimizer = make(learning, lr=lr) if self._takes_lr else make(learning)
         if not isinstance(self._optimizer, torch.optim.Optimizer):
@@ -80,6 +81,7 @@ class TorchOptimizer:
                 f"times in a step. Take one that steps along a gradient that is given, such as "
                 f"torch.optim.Adam or torch.optim.RMSprop."
             )
+        self._check_schedulers()
         groups = self._optimizer.param_groups
         known = set(map(id, parameters))
         if any(id(parameter) not in known for group in groups for parameter in group["params"]):
@@ -114,20 +116,25 @@ class TorchOptimizer:
             return
         if grad_P.data_ptr() != self._grad_P.data_ptr():
             self._grad_P.copy_(grad_P)
+        if any(parameter.requires_grad for parameter in self._frozen):
+            raise ConfigError(
+                f"A layer that was frozen when the policy was made is frozen no more, and the "
+                f"{type(self._optimizer).__name__} of the policy does not have its parameters. "
+                f"Make the policy with the layer learning, and freeze it afterwards: "
+                f"`policy.module.layer.requires_grad_(False)`."
+            )
         for parameter, grad in self._grads:
-            if parameter.grad is not grad:  # a module's `zero_grad()` drops it
-                parameter.grad = grad
+            wanted = grad if parameter.requires_grad else None  # without one it stays unchanged
+            if parameter.grad is not wanted:  # a module's `zero_grad()` drops it
+                parameter.grad = wanted
         self._optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
         """Copy the state of the optimiser to the CPU; keys are strings, as in checkpoints."""
         state = self._optimizer.state_dict()
-        of_parameters = {
-            str(index): {name: _copy(value) for name, value in values.items()}
-            for index, values in state["state"].items()
-        }
-        groups = [{name: _copy(value) for name, value in g.items()} for g in state["param_groups"]]
-        return {"state": of_parameters, "param_groups": groups}
+        of_parameters = {str(index): values for index, values in state["state"].items()}
+        copied: dict[str, Any] = _copy({**state, "state": of_parameters})
+        return copied
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that `state_dict` returned."""
@@ -137,16 +144,38 @@ class TorchOptimizer:
                 {name: _like(group[name], ours[name]) for name in ours}
                 for group, ours in zip(state["param_groups"], own, strict=True)
             ]
+            loaded = {name: _tensor(value) for name, value in state.items()}
             of_parameters = {
-                int(index): {name: _tensor(value) for name, value in values.items()}
-                for index, values in state["state"].items()
+                int(index) if index.isdecimal() else index: values
+                for index, values in loaded["state"].items()
             }
-            self._optimizer.load_state_dict({"state": of_parameters, "param_groups": groups})
+            self._optimizer.load_state_dict(
+                {**loaded, "state": of_parameters, "param_groups": groups}
+            )
         except (KeyError, ValueError, TypeError) as error:
             raise CheckpointError(
                 f"This is no state of {kind_of(self._optimizer)} of these parameters: "
                 f"{error}. Was it saved with another `optimizer`, or another network?"
             ) from error
+
+    def _check_schedulers(self) -> None:
+        """Raise if a scheduler of PyTorch would have no effect, or start anew in a resumed run."""
+        own = self._optimizer
+        is_saved = type(own).state_dict is not torch.optim.Optimizer.state_dict
+        if hasattr(own.step, "_wrapped_by_lr_sched") and (self._takes_lr or not is_saved):
+            reason = (
+                "takes `lr`, so that the policy sets the step size of each update"
+                if self._takes_lr
+                else "has no place for its progress in `state_dict`, so that a resumed run or a "
+                "copy of the policy would start it anew"
+            )
+            raise ConfigError(
+                f"A scheduler changes the step size of the {type(own).__name__} that `optimizer` "
+                f"made, and `optimizer` {reason}. Set `lr_end`, where the config has it, for a "
+                f"step size that falls. Or write a subclass of the optimiser without an argument "
+                f"`lr`: its `step` steps the scheduler too, and its `state_dict` and "
+                f"`load_state_dict` contain the scheduler's state."
+            )
 
 
 def make_optimizer(
@@ -178,10 +207,19 @@ def takes_lr(make: MakeOptimizer) -> bool:
     return "lr" in inspect.signature(make).parameters and "lr" not in bound
 
 
-def _copy(value: Any) -> Any:  # noqa: ANN401 - any leaf of an optimiser's state
-    if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
-    return list(value) if isinstance(value, list | tuple) else value
+def unused_settings(make: object) -> frozenset[str]:
+    """Return the settings that have no effect with an optimiser of the user, or with None."""
+    if not callable(make) or takes_lr(make):
+        return frozenset()
+    return frozenset(("lr", "lr_end", "lr_updates", "actor_lr", "critic_lr"))
+
+
+def _copy(value: Any) -> Any:  # noqa: ANN401 - any part of an optimiser's state
+    if isinstance(value, Mapping):
+        return {name: _copy(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_copy(each) for each in value]
+    return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
 
 
 def _like(value: Any, own: Any) -> Any:  # noqa: ANN401 - any setting of an optimiser
@@ -190,7 +228,11 @@ def _like(value: Any, own: Any) -> Any:  # noqa: ANN401 - any setting of an opti
     return tuple(value) if isinstance(own, tuple) else value
 
 
-def _tensor(value: Any) -> Any:  # noqa: ANN401 - any leaf of an optimiser's state
+def _tensor(value: Any) -> Any:  # noqa: ANN401 - any part of an optimiser's state
+    if isinstance(value, Mapping):
+        return {name: _tensor(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_tensor(each) for each in value]
     if isinstance(value, Tensor):
         return value.clone()
     return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value

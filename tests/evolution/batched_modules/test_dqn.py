@@ -127,8 +127,9 @@ def frozen(spec: EnvSpec) -> nn.Module:
         lambda _: Branches(),
         frozen,
         lambda _: weight_norm(nn.Linear(4, 2)),
+        lambda _: nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2, track_running_stats=False)),
     ],
-    ids=["BatchNorm", "Dropout", "branches", "frozen", "one that vmap warns of"],
+    ids=["BatchNorm", "Dropout", "branches", "frozen", "one that vmap warns of", "mixed rows"],
 )
 def test_modules_that_vmap_cannot_compute_learn_alone(spec: EnvSpec, network: Any) -> None:
     policy = DQN(spec, network=network)

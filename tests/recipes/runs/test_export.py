@@ -59,6 +59,18 @@ def with_dropout(spec: EnvSpec) -> nn.Module:
     )
 
 
+class ByLength(nn.Module):
+    """Uses the number of observations as Python's number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.layer(obs.reshape(len(obs), -1))
+        return found
+
+
 def normalized() -> DQN:
     policy = DQN(CARTPOLE, DQNConfig(hidden=(8,), normalize_obs=True))
     policy.learn(batch(0))
@@ -77,6 +89,7 @@ POLICIES: dict[str, Any] = {
     "image": lambda: DQN(SCREEN, DQNConfig(hidden=(8,))),
     "normalize_obs": normalized,
     "own network": lambda: DQN(CARTPOLE, network=with_dropout),
+    "own network with len(obs)": lambda: DQN(CARTPOLE, network=ByLength()),
     "ddpg": lambda: DDPG(ARM),
     "td3": normalized_td3,
     "sac": lambda: SAC(ARM),

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributions import Categorical
 
 from ding_lite import Task, middleware as mw
-from ding_lite.errors import ShapeError
+from ding_lite.errors import ConfigError, ShapeError
 from ding_lite.rl import (
     ActorCritic,
     TensorRollout,
@@ -129,6 +129,30 @@ def test_log_probs_of_another_shape_are_refused():
     policy = make(type("Broken", (Reinforce,), {"choose": choose}))
     with pytest.raises(ShapeError, match=r"log-probabilities \(2, 3\) for 2"):
         policy.explore(np.zeros((2, 1), dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    ("last", "message"),
+    [
+        ([], r"returned a tuple of 2; actions, log-probabilities, next states were expected"),
+        ([None], r"returned the next states None; a tensor of the shape \(2, 1\)"),
+        ([torch.zeros(1, 1)], r"returned the next states \(1, 1\); a tensor of the shape \(2, 1\)"),
+    ],
+)
+def test_next_states_of_another_form_are_refused(last, message):
+    def choose(self, obs, explore, state):
+        return torch.zeros(len(obs)), torch.zeros(len(obs)), *last
+
+    policy = make(type("Broken", (Remembers,), {"choose": choose}))
+    with pytest.raises(ShapeError, match=message):
+        policy.explore(np.zeros((2, 1), dtype=np.float32), memory=policy.make_memory(2))
+
+
+def test_batches_that_yield_nothing_are_refused():
+    policy = make(type("Broken", (Reinforce,), {"batches": lambda self, rollout: iter([])}))
+    for learn in (policy.learn, policy.gradients):
+        with pytest.raises(ConfigError, match="`batches` of Broken yielded nothing for 7 steps"):
+            learn([rollout_of(policy, "probe/Recall-v0")])
 
 
 def test_a_rollout_without_states_is_refused_by_a_policy_with_memory():

@@ -174,6 +174,14 @@ def in_a_list(self):
     self.layers = [nn.Linear(2, 2)]
 
 
+def naming(name, value):
+    def build(self):
+        PlainDQN.build(self)
+        setattr(self, name, value)
+
+    return build
+
+
 def followed_from_elsewhere(self):
     self.net = nn.Linear(4, 2)
     self.target = self.follow(nn.Linear(4, 2), tau=0.1)
@@ -184,6 +192,9 @@ def followed_from_elsewhere(self):
     [
         ({"build": in_a_list}, r"`self.layers` of Broken is a list of networks.*nn.ModuleList"),
         ({"build": lambda self: None}, "without parameters"),
+        ({"build": naming("act", nn.GELU())}, r"sets `self\.act` to a GELU, and the base classes"),
+        ({"build": naming("weights", torch.ones(2))}, r"sets `self\.weights` to a Tensor"),
+        ({"build": naming("_norm", nn.LayerNorm(4))}, r"sets `self\._norm` to a LayerNorm"),
         ({"build": followed_from_elsewhere}, "no network of the policy"),
     ],
 )
@@ -226,6 +237,24 @@ def test_networks_that_cannot_be_learned_are_refused(methods, message):
             ConfigError,
             "loss of Broken has no gradient",
         ),
+        (
+            lambda self, b: (self.net(b.obs).argmax(1), {}),
+            batch(0),
+            ConfigError,
+            "loss of Broken has no gradient",
+        ),
+        (
+            lambda self, b: (self.net(b.obs).mean(1), {"q": {"mean": 0.0}}),
+            batch(0),
+            ShapeError,
+            "metric 'q' of Broken is a dict",
+        ),
+        (
+            lambda self, b: (self.net(b.obs).mean(1), {"td_error": self.net(b.obs)}),
+            prioritized(0),
+            ShapeError,
+            r"metric `td_error` of Broken is \(32, 2\) for 32",
+        ),
     ],
 )
 def test_a_loss_of_another_form_is_refused(loss, one, error, message):
@@ -236,6 +265,15 @@ def test_a_loss_of_another_form_is_refused(loss, one, error, message):
 def test_a_single_loss_is_taken_as_it_is():
     policy = broken(loss=lambda self, b: (self.net(b.obs).mean(), {"n": 3}))(CARTPOLE)
     assert policy.learn(batch(0))["n"] == 3
+
+
+def test_a_network_that_is_replaced_after_build_is_refused_unless_it_has_the_same_parameters():
+    policy = PlainDQN(CARTPOLE)
+    policy.net = nn.Sequential(policy.net)
+    policy.learn(batch(0))
+    policy.net = nn.Sequential(nn.Linear(4, 2))
+    with pytest.raises(ConfigError, match=r"`self\.net` of PlainDQN was replaced after `build`"):
+        policy.learn(batch(0))
 
 
 def test_actions_of_another_form_are_refused():
@@ -276,9 +314,16 @@ class Centred(PlainDQN):
     def build(self):
         super().build()
         self.mean, self.count, self.half = torch.zeros(1), 0, 0.5 * self.config.tau
+        self.counts, self.kept = (
+            np.zeros(2),
+            dict[str, Any]({"latest": None, "all": [torch.zeros(())]}),
+        )
 
     def loss(self, batch):
         self.count += 1
+        self.counts[0] += 1
+        self.kept["all"][0] += 1
+        self.kept["latest"] = self.count
         self.mean = self.mean + (batch.reward.mean() - self.mean) / self.count
         loss, metrics = super().loss(batch)
         return loss * (1.0 + self.mean**2), metrics
@@ -293,6 +338,9 @@ def test_plain_attributes_that_change_are_saved(tmp_path):
     for twin in (policy.clone(), other):
         assert twin.count == 3
         assert torch.equal(twin.mean, policy.mean)
+        assert (twin.counts.tolist(), twin.kept) == ([3, 0], {"latest": 3, "all": [3]})
+    twin.learn(batch(3))
+    assert (policy.counts[0], policy.kept["all"]) == (3, [3])  # memory is not shared
     first = Centred(CARTPOLE, PlainDQNConfig()).state_dict()
     other.load_state_dict(first)
     assert (other.count, float(other.mean)) == (0, 0.0)

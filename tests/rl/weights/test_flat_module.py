@@ -171,6 +171,18 @@ def test_gradients_that_a_user_drops_are_bound_again(part):
     assert flat.grads["2.weight"].any()
 
 
+def test_a_layer_that_a_user_unfreezes_is_learned():
+    module = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 2))
+    module[1].requires_grad_(False)
+    flat = FlatModule(module)
+    for is_learned in (False, True, False):
+        module[1].requires_grad_(is_learned)
+        flat.zero_grad()
+        module(torch.randn(5, 4)).square().sum().backward()
+        assert bool(flat.grads["1.weight"].any()) == is_learned
+        assert flat.grads["0.weight"].any()
+
+
 @pytest.mark.parametrize(
     "move",
     [

@@ -17,11 +17,63 @@ MAKERS = [
     torch.optim.AdamW,
     lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, nesterov=True),
     lambda params: torch.optim.Adam(params, amsgrad=True, betas=(0.8, 0.99)),
+    lambda params: Lookahead(params),
+    lambda params: Halving(params),
 ]
+
+
+class Lookahead(torch.optim.SGD):
+    """Keeps tensors in lists, and a count beside the states of the parameters."""
+
+    def __init__(self, params):
+        super().__init__(params, lr=0.1)
+        self.count = 0
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        super().step(closure)
+        self.count += 1
+        for parameter in self.param_groups[0]["params"]:
+            history = self.state[parameter].setdefault("history", [parameter.clone()])
+            history[0].lerp_(parameter, 0.5)
+            parameter.lerp_(history[0], 1.0 / self.count)
+
+    def state_dict(self):
+        return {**super().state_dict(), "count": self.count}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+        super().load_state_dict({name: state[name] for name in ("state", "param_groups")})
+
+
+class Halving(torch.optim.SGD):
+    """Saves a scheduler in its state."""
+
+    def __init__(self, params):
+        super().__init__(params, lr=0.1)
+        self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self, 0.5)
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.scheduler.step()
+
+    def state_dict(self):
+        return {**super().state_dict(), "scheduler": self.scheduler.state_dict()}
+
+    def load_state_dict(self, state):
+        self.scheduler.load_state_dict(state["scheduler"])
+        super().load_state_dict({name: state[name] for name in ("state", "param_groups")})
 
 
 def make(maker, flat, *, lr=1e-2):
     return TorchOptimizer(maker, [*flat.module.parameters()], flat.grads.flat, lr=lr)
+
+
+def scheduled(params, lr):
+    optimizer = torch.optim.SGD(params, lr=lr)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    optimizer.register_step_post_hook(lambda *_: scheduler.step())
+    return optimizer
 
 
 def gradients(count, size):
@@ -38,7 +90,11 @@ def test_it_steps_as_pytorch_does_and_goes_on_after_a_checkpoint(maker, tmp_path
     ours = make(maker, flat)
     for number, grad_P in enumerate(gradients(8, 8)):
         if number == 4:
-            save_checkpoint(tmp_path / "c", {"optimizer": ours.state_dict()})
+            state = ours.state_dict()
+            save_checkpoint(tmp_path / "c", {"optimizer": state})
+            other = make(maker, FlatModule(copy.deepcopy(module)))
+            other.load_state_dict(state)
+            other.step(grad_P)  # a copy shares no memory
             ours = make(maker, flat)
             ours.load_state_dict(load_checkpoint(tmp_path / "c").state["optimizer"])
         ours.step(grad_P)
@@ -80,6 +136,21 @@ def test_adam_on_flat_weights_is_made_without_a_function():
     assert isinstance(make_optimizer(None, weights_P, grad_P, list, lr=0.1), FlatAdam)
 
 
+def test_parameters_frozen_later_are_left_alone_and_unfrozen_ones_are_refused():
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    module[0].requires_grad_(False)
+    flat = FlatModule(module)
+    optimizer = make(lambda params: torch.optim.SGD(params, lr=0.1, weight_decay=0.5), flat)
+    module[1].weight.requires_grad_(False)
+    before = flat.weights.flat.clone()
+    optimizer.step(torch.ones(12))
+    assert torch.equal(flat.weights.flat[:10], before[:10])
+    assert not torch.equal(flat.weights.flat, before)
+    module[0].requires_grad_(True)
+    with pytest.raises(ConfigError, match="the SGD of the policy does not have its parameters"):
+        optimizer.step(torch.ones(12))
+
+
 @pytest.mark.parametrize(
     ("maker", "message"),
     [
@@ -91,6 +162,8 @@ def test_adam_on_flat_weights_is_made_without_a_function():
             lambda params: torch.optim.SGD(nn.Linear(3, 2).parameters(), lr=0.1),
             "an optimiser of other parameters",
         ),
+        (lambda params, lr: scheduled(params, lr), "the policy sets the step size of each update"),
+        (lambda params: scheduled(params, 0.1), "a resumed run or a copy of the policy"),
     ],
 )
 def test_what_is_no_optimizer_of_the_parameters_is_refused(maker, message):
