@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import cache
 from typing import Any, TypeAlias
 
 from ding_lite.clock import Deadline
@@ -18,6 +19,16 @@ Condition: TypeAlias = Callable[[], bool]
 def new_incarnation() -> int:
     """Draw a number that distinguishes this object from one of an earlier process; never 0."""
     return int.from_bytes(os.urandom(6), "little") + 1
+
+
+def incarnation_of_process() -> int:
+    """Return the incarnation of this process, which differs after a restart or a fork."""
+    return _incarnation_of(os.getpid())
+
+
+@cache
+def _incarnation_of(pid: int) -> int:  # noqa: ARG001 - a forked process draws its own
+    return new_incarnation()
 
 
 class Server:
