@@ -27,7 +27,7 @@ def incarnation_of_process() -> int:
 
 
 @cache
-def _incarnation_of(pid: int) -> int:  # noqa: ARG001 - a forked process draws its own
+def _incarnation_of(pid: int) -> int:
     return new_incarnation()
 
 

@@ -75,6 +75,8 @@ class _RateLimit:
         self._timeout = timeout
         self._begun: tuple[int, int] | None = None
         """The learner's updates and this node's env steps when counting began."""
+        self._seen: dict[int, int] = {}
+        """The updates of each learner, as last seen."""
 
     def __call__(self, ctx: Context) -> None:
         env_step = ctx.get("env_step", 0)
@@ -104,7 +106,10 @@ class _RateLimit:
 
     def _may_go_on(self, env_step: int) -> bool:
         train_iter = self._learner.newest.get(TRAIN_ITER, 0)
-        if self._begun is None or train_iter < self._begun[0]:  # the learner was restarted
+        # Several learners are not at the same update, so only the learner itself can fall behind.
+        seen, self._seen = self._seen, {n: v[TRAIN_ITER] for n, v in self._learner.of_nodes.items()}
+        is_restarted = any(number < seen.get(node, 0) for node, number in self._seen.items())
+        if self._begun is None or is_restarted or train_iter < self._begun[0]:
             self._begun = (train_iter, env_step) if train_iter > 0 else None
         if self._begun is None:
             return env_step < self._at_first
