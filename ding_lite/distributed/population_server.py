@@ -69,8 +69,8 @@ class PopulationServer:
         learners: The nodes that train. They must be connected to it.
         population: The population to train; the same on every node.
         name: Distinguishes this server from others of the same nodes.
-        timeout: Seconds that a learner waits for a lost server, and the server for a learner to
-            train members that were lost.
+        timeout: Seconds that a learner waits for a lost server, and the server for a learner that
+            trains lost members, from when no connected learner has members of its own.
 
     Raises:
         ConfigError: A setting is out of range, or there are more learners than members.
@@ -202,7 +202,7 @@ class PopulationServer:
         own = self._owned()
         while not self._is_complete() and not until():
             self._serve()
-            self._wait_for_change(self._unassigned(), until)
+            self._wait_for_change(*self._unassigned(), until)
         if not self._is_complete():
             return False
         for place, state in self._back.items():
@@ -235,13 +235,15 @@ class PopulationServer:
         self._server.renew()
         self.hand_out()
 
-    def _wait_for_change(self, homeless: list[int], until: Callable[[], bool]) -> None:
-        """Wait until all members are back, or those without a learner are no longer `homeless`."""
-        # There is no time limit for a learner with members while it is connected.
-        deadline = Deadline.after(self._server.timeout if homeless else None)
+    def _wait_for_change(
+        self, homeless: list[int], is_busy: bool, until: Callable[[], bool]
+    ) -> None:
+        """Wait until all members are back, or `_unassigned` returns something else."""
+        # There is no time limit for a connected learner with members; it trains the others later.
+        deadline = Deadline.after(self._server.timeout if homeless and not is_busy else None)
 
         def is_news() -> bool:
-            return self._is_complete() or self._unassigned() != homeless
+            return self._is_complete() or self._unassigned() != (homeless, is_busy)
 
         if not self._server.wait(is_news, deadline, until):
             raise DeadlineExceeded(
@@ -324,9 +326,11 @@ class PopulationServer:
             place for place, holder in self._holder.items() if not self._server.is_connected(holder)
         ]
 
-    def _unassigned(self) -> list[int]:
+    def _unassigned(self) -> tuple[list[int], bool]:
+        """Return the members whose learner is lost, and whether a learner trains others."""
         with self._changed:
-            return self._lost()
+            lost = self._lost()
+            return lost, not self._taken <= {*lost}
 
     def _is_complete(self) -> bool:
         return not self._holder

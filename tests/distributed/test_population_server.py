@@ -208,6 +208,24 @@ def test_members_without_a_learner_are_named() -> None:
             job.owner.gather()
 
 
+def test_lost_members_wait_for_a_learner_that_is_busy_for_longer_than_the_timeout() -> None:
+    job = Job(timeout=0.2, size=2)
+    with job.cluster, ThreadPoolExecutor(thread_name_prefix="ding_lite-test") as pool:
+        first, _ = job.learners
+        first.take()
+        job.cluster.network.remove(2)
+        job.cluster.routers[2].close(good_bye=False)
+        gathering = pool.submit(job.owner.gather)
+        with pytest.raises(FutureTimeout):
+            gathering.result(timeout=0.6)
+        train(first)
+        share = first.take()
+        assert share is not None
+        assert [*share.states] == [1]
+        train(first)
+        assert gathering.result(timeout=10.0)
+
+
 def test_a_loaded_server_goes_on_from_its_last_complete_generation(job: Job) -> None:
     for learner in job.learners:
         learner.take()
