@@ -70,8 +70,8 @@ class ModelServer:
         Args:
             weights: Tensors by name, on any device. They are copied, and may change after the call.
             half: Send 32-bit numbers in 16 bits: half the bytes, about three digits of each. Sums
-                of running statistics (`norm.*`), which may be too large for that, are sent as they
-                are.
+                of running statistics (`norm.*`), and tensors with numbers above 65,504, are sent
+                as they are.
             version: Their version; by default one more than the last one, from 1.
 
         Returns:

@@ -67,6 +67,16 @@ def test_half_precision_halves_the_bytes_of_long_tensors() -> None:
     assert n.item() == 2**40
 
 
+def test_numbers_too_large_for_half_precision_arrive_as_they_are() -> None:
+    publisher, reader, _ = pair()
+    sent = {"running_var": torch.tensor([1e5, -1.0]), "w": torch.ones(2), "none": torch.ones(0)}
+    publisher.publish(sent, half=True)
+    model = reader.fetch()
+    assert model is not None
+    assert torch.equal(torch.as_tensor(model.weights["running_var"]), sent["running_var"])
+    assert torch.as_tensor(model.weights["w"]).dtype is torch.float16
+
+
 def test_a_fetched_half_precision_version_does_not_change_with_later_ones() -> None:
     def main() -> list[float] | None:
         server = ModelServer()
