@@ -108,7 +108,8 @@ class GradientServer:
         timeout: Seconds that an agent waits for an answer, or for a lost server.
 
     Raises:
-        ConfigError: A setting is out of range, or the policy cannot apply gradients.
+        ConfigError: A setting is out of range, or the policy cannot apply gradients, or normalises
+            observations.
     """
 
     def __init__(
@@ -128,6 +129,12 @@ class GradientServer:
             raise ConfigError(
                 f"`policy` is {kind_of(policy)}, which cannot step along a gradient that "
                 f"others have computed: it has no `apply_gradient`. Give an A2C."
+            )
+        if getattr(policy, "norm", None) is not None:
+            raise ConfigError(
+                "`normalize_obs` is on, and its running means would stay as they are, because "
+                "agents push gradients, which do not carry them. Leave it out and normalise in the "
+                "environment (`wrappers=`), or let IMPALA's collectors send their rollouts."
             )
         self.num_applied = 0
         """On the owner: gradients that have changed the weights."""

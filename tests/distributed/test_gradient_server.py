@@ -393,6 +393,8 @@ def test_policies_that_cannot_apply_gradients_are_refused() -> None:
     group = Group(LocalRouter(), (0,))
     with pytest.raises(ConfigError, match="it has no `apply_gradient`"):
         GradientServer(group, DQN(SPEC))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="`normalize_obs` is on"):
+        GradientServer(group, A2C(SPEC, A2CConfig(normalize_obs=True)))
     with pytest.raises(ConfigError, match="it has no `gradients`"):
         mw.push_gradients(DQN(SPEC), GradientServer(group, make_policy()))
     with pytest.raises(ConfigError, match="max_staleness"):
