@@ -66,7 +66,8 @@ class PopulationServer:
 
     Args:
         group: Its first node is the owner.
-        learners: The nodes that train. They must be connected to it.
+        learners: The nodes that train; in an elastic job also nodes with these labels that join
+            later, from the next generation on. They must be connected to it.
         population: The population to train; the same on every node.
         name: Distinguishes this server from others of the same nodes.
         timeout: Seconds that a learner waits for a lost server, and the server for a learner that
@@ -97,7 +98,7 @@ class PopulationServer:
         """On the owner: the sums of the learners' counters, for members that are back."""
         self.held: TakenMembers | None = None
         """On a learner: the members that it has taken and not yet given back."""
-        self._learners = learners.members
+        self._learners = learners
         self._server = server = Server(
             group, f"ding_lite.population_server.{name}", timeout=timeout
         )
@@ -110,7 +111,7 @@ class PopulationServer:
             self._taken: set[int] = set()  # which of these were taken
             self._back: dict[int, Any] = {}  # what has come back
             self._waiting: dict[int, Future[list[Any]]] = {}  # learners with nothing to do
-            self._plan([*self._learners])
+            self._plan([*learners.members])
             server.register("take", self._answer_take)
             server.register("give", self._answer_give)
 
@@ -212,9 +213,9 @@ class PopulationServer:
     def hand_out(self) -> None:
         """Hand out the current members for the next generation."""
         self._owned()
-        connected = [node for node in self._learners if self._server.is_connected(node)]
+        connected = [*filter(self._server.is_connected, self._learners.members_now)]
         with self._changed:
-            self._plan(connected or [*self._learners])
+            self._plan(connected or [*self._learners.members])
         self._serve()
 
     def state_dict(self) -> dict[str, Any]:
@@ -249,8 +250,8 @@ class PopulationServer:
             raise DeadlineExceeded(
                 f"The members {homeless} were lost with their nodes, and no learner has been "
                 f"free to train them for {self._server.timeout:g} s. Connected are the nodes "
-                f"{[*self._server.router.peers]}, learners are {[*self._learners]}. Start the "
-                f"nodes that are gone again; `auto_recover=True` does so by itself."
+                f"{[*self._server.router.peers]}, learners are {[*self._learners.members_now]}. "
+                f"Start the nodes that are gone again; `auto_recover=True` does so by itself."
             )
 
     def _plan(self, learners: list[int]) -> None:
@@ -318,7 +319,7 @@ class PopulationServer:
         if mine:
             return mine
         lost = self._lost()
-        free = sum(map(self._server.is_connected, self._learners))
+        free = sum(map(self._server.is_connected, self._learners.members_now))
         return lost[: -(-len(lost) // max(1, free))]
 
     def _lost(self) -> list[int]:
