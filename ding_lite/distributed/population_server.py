@@ -328,7 +328,7 @@ class PopulationServer:
         ]
 
     def _unassigned(self) -> tuple[list[int], bool]:
-        """Return the members whose learner is lost, and whether a learner trains others."""
+        """Return the members without a connected learner, and whether a learner trains others."""
         with self._changed:
             lost = self._lost()
             return lost, not self._taken <= {*lost}
