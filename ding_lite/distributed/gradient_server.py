@@ -144,8 +144,8 @@ class GradientServer:
         """On the owner: the number of its updates."""
         self._pulled = 0, 0
         """The incarnation and the version of the weights that were pulled last."""
-        self._members = group.members
         self._server = server = Server(group, f"ding_lite.gradient_server.{name}", timeout=timeout)
+        self._members = group.members
         self._max_staleness = max_staleness
         self._changed = threading.Condition()
         self._stalenesses: list[int] = []

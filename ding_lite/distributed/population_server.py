@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self
 from ding_lite.clock import Deadline
 from ding_lite.distributed.server import Server, is_new
 from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, RemoteError
-from ding_lite.parallel.router.group import Group
+from ding_lite.parallel.router.group import Group, check_group
 from ding_lite.settings import check_all, positive
 
 COUNTERS = ("env_step", "train_iter", "eval_steps")
@@ -87,6 +87,7 @@ class PopulationServer:
         timeout: float = 60.0,
     ) -> None:
         check_all(positive(timeout=timeout))
+        check_group(learners, "learners")
         if len(learners) > len(population):
             raise ConfigError(
                 f"There are {len(learners)} learners for a population of {len(population)}, so "

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from ding_lite.clock import Deadline
 from ding_lite.errors import DeadlineExceeded, PeerLost, RemoteError
 from ding_lite.parallel.router.calls import REGISTRATION_S
-from ding_lite.parallel.router.group import Group
+from ding_lite.parallel.router.group import Group, check_group
 
 Condition: TypeAlias = Callable[[], bool]
 
@@ -38,6 +38,7 @@ class Server:
     """
 
     def __init__(self, group: Group, name: str, *, timeout: float) -> None:
+        check_group(group, "group")
         self.router = group.router
         self.owner = group.members[0]
         self.timeout = timeout
