@@ -28,10 +28,11 @@ def rate_limit(
     With a replay, collectors and learner do not wait for each other, so collectors on the learner's
     machine use CPU time that the learner needs. Counting starts with the learner's first update.
     Before it, only `at_first` limits the env steps, so that the transitions for which the learner
-    waits can be collected. In a job of one node it does nothing. Place it before `collect`.
+    waits can be collected. It does nothing in a job of one node, or on a node that also learns.
+    Place it before `collect`.
 
     Context:
-        reads: env_step
+        reads: env_step, train_iter
         writes: metrics (pace_wait_s)
 
     Args:
@@ -80,7 +81,8 @@ class _RateLimit:
 
     def __call__(self, ctx: Context) -> None:
         env_step = ctx.get("env_step", 0)
-        if self._may_go_on(env_step):
+        # A node that learns makes its updates later in the step, so it would wait for itself.
+        if "train_iter" in ctx or self._may_go_on(env_step):
             return
         deadline = Deadline.after(self._timeout)
         began = deadline.clock.now()

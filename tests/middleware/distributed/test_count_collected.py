@@ -87,6 +87,23 @@ def test_a_restarted_learner_counts_no_env_step_twice(
             assert (ctx.env_step, ctx.metrics["episodes"]) == expected
 
 
+def test_a_learner_that_collects_too_adds_its_own_env_steps() -> None:
+    learner, other = LocalRouter.group(2, roles=[{"learner", "collector"}, "collector"])
+    with use_router(learner):
+        tally, env_step = mw.count_collected("collector"), 0
+        for k in range(1, 4):
+            learner.publish(COLLECTED, played(env_step + 10, 4.0, k))
+            other.publish(COLLECTED, played(100 * k, 8.0, 5))
+            ctx, _ = run_step(tally, env_step=env_step + 10)
+            env_step = ctx.env_step
+            assert env_step == 10 * k + 100 * k
+            assert ctx.metrics == {"return": 6.0, "episode_length": 6.0, "episodes": k + 5}
+            if k == 2:
+                state = tally.state_dict()  # type: ignore[attr-defined]
+                tally = mw.count_collected("collector")
+                tally.load_state_dict(state)  # type: ignore[attr-defined]
+
+
 def test_in_one_process_it_leaves_the_values_of_collect_alone() -> None:
     assert run_step(mw.count_collected(), env_step=5)[0].env_step == 5
 

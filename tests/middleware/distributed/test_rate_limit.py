@@ -116,3 +116,10 @@ def test_a_wait_ends_with_an_update_and_with_the_job() -> None:
 def test_a_node_that_is_alone_does_not_wait() -> None:
     ctx, _ = run_step(mw.rate_limit(env_steps_per_update=1, ahead=0), env_step=10, train_iter=1)
     assert not ctx.metrics
+
+
+def test_a_node_that_learns_and_collects_does_not_wait_for_itself() -> None:
+    pace = pace_of(LocalRouter.group(2)[0], env_steps_per_update=1, at_first=10, timeout=0.0)
+    run_step(pace, env_step=10, train_iter=0)
+    with pytest.raises(DeadlineExceeded, match="waits for the learner's first update"):
+        run_step(pace, env_step=10)
