@@ -72,9 +72,10 @@ def train(
         updates: Updates in a step. More learns more from each env step, and too many overfit the
             data in the replay; one update for every 1 to 16 env steps is usual. An `Agent` with a
             `learn_every` instead makes one update for every `learn_every` of its own env steps.
-        beta: The exponent of importance weights, as a function of the env step, or of the update
-            on a node that makes no env steps. `linear(0.4, 1.0, steps=...)` over the steps of the
-            whole run is usual; by default the constant `beta` of the replay.
+        beta: The exponent of importance weights, as a function of the env step; or of the update on
+            a node that makes no env steps, and with a replay that other nodes fill, so that all
+            learners use the same. `linear(0.4, 1.0, steps=...)` over the steps of the whole run is
+            usual; by default the constant `beta` of the replay.
         normalize_rewards: The environments that collect on this node. They measure rewards from
             now on, and the rewards of each batch are divided by the running standard deviation of
             discounted returns. The replay keeps the original rewards, and returns are reported from
@@ -299,9 +300,11 @@ def _sampler_of_any(
     check_schedule(beta, "beta")
     if beta is not None:
         prioritized = check_prioritized(replay, why="`beta` was given")
+        # With `count_collected` one of several learners knows the env steps of all collectors.
+        by_updates = isinstance(replay, FilledByOthers)
 
         def _sample_weighted(ctx: Context) -> Transitions:
-            progress = ctx.get("env_step") or ctx.get("train_iter")
+            progress = (not by_updates and ctx.get("env_step")) or ctx.get("train_iter")
             return prioritized.sample(size, beta=beta(progress))
 
         return _sample_weighted
