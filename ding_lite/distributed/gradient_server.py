@@ -142,6 +142,8 @@ class GradientServer:
         """On the owner: gradients that were too stale."""
         self.version = 0
         """On the owner: the number of its updates."""
+        self.is_agent = False
+        """Whether this node has pushed a gradient."""
         self._pulled = 0, 0
         """The incarnation and the version of the weights that were pulled last."""
         self._server = server = Server(group, f"ding_lite.gradient_server.{name}", timeout=timeout)
@@ -176,6 +178,7 @@ class GradientServer:
             DeadlineExceeded: The server could not be reached, or has not answered, in time.
             RemoteError: The called node has not made its server in time, or refused the gradient.
         """
+        self.is_agent = True
         # Each agent always pushes to the same node, so that the agents are divided evenly.
         others = self._members[1:] or self._members[:1]
         node = others[self._server.router.node_id % len(others)]

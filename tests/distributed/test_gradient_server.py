@@ -418,12 +418,15 @@ def a3c() -> Any:
             agent.use(mw.push_gradients(policy, server))
             owner.use(mw.serve_gradients(policy, server, updates=5))
             owner.use(mw.stop_at(train_iter=40))
+            task.at("evaluator").use(lambda ctx: task.wait_for("the end"))
             task.run()
     return task.ctx.get("train_iter", 0), server.num_applied, dict(task.ctx.metrics)
 
 
 @pytest.mark.parametrize(
-    "roles", [[{"server", "agent"}], ["server", "agent", "agent"]], ids=["one node", "three nodes"]
+    "roles",
+    [[{"server", "agent"}], [{"server", "agent"}, "evaluator"], ["server", "agent", "agent"]],
+    ids=["one node", "one and an evaluator", "three nodes"],
 )
 def test_a3c_runs_as_a_pipeline(roles: list[Any]) -> None:
     with Cluster(len(roles), roles=roles) as cluster:
