@@ -76,7 +76,7 @@ def train(
             a node that makes no env steps, and with a replay that other nodes fill, so that all
             learners use the same. `linear(0.4, 1.0, steps=...)` over the steps of the whole run is
             usual; by default the constant `beta` of the replay.
-        normalize_rewards: The environments that collect on this node. They measure rewards from
+        normalize_rewards: The environments that collect, on this node. They measure rewards from
             now on, and the rewards of each batch are divided by the running standard deviation of
             discounted returns. The replay keeps the original rewards, and returns are reported from
             these.
