@@ -83,9 +83,17 @@ class ModelServer:
             Their version.
 
         Raises:
-            ConfigError: `weights` holds anything else than tensors.
+            ConfigError: `weights` holds anything else than tensors, or another server of this node
+                has published under the same name since this one did.
         """
         _check_weights(weights)
+        newest = self._router.published(self._announced)
+        if self._version is not None and newest[0] != self._incarnation:
+            raise ConfigError(
+                f"Something else on this node publishes `{self._published}` too, and only the "
+                f"newest is kept. `mw.publish_weights` is for one policy of a job: share the "
+                f"weights of others by `ModelServer(name=...)`, each with a name of its own."
+            )
         given = (
             self._half_precision(weights, but=("norm.",))
             if half

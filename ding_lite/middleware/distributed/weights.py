@@ -42,7 +42,8 @@ def publish_weights(policy: Policy, *, every: int = 1, half: bool = False) -> Mi
         half: Send weights as 16-bit numbers: half the bytes, and about three digits of precision.
 
     Raises:
-        ConfigError: `policy` is no policy, or a setting is out of range.
+        ConfigError: `policy` is no policy, or a setting is out of range; or, in a step, this node
+            publishes another policy too.
     """
     check_has(policy, "weights", "policy")
     return _Publish(current_router(), policy, Period(every), half)
