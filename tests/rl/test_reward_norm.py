@@ -43,7 +43,7 @@ def test_environments_that_collect_on_another_node_are_refused() -> None:
     rollout = draw_rollout(0, make_envs("CartPole-v1", 1).spec)
     with pytest.raises(ConfigError, match="have made no env step on this node"):
         norm(rollout)
-    norm.update(np.ones(2), np.zeros(2, np.bool_))
+    norm.update(np.ones(2, np.float32), np.zeros(2, np.bool_))
     resumed = RewardNorm(2, gamma=0.9)
     resumed.load_state_dict(norm.state_dict())
     assert resumed(rollout).reward.shape == rollout.reward.shape
