@@ -108,7 +108,8 @@ class GradientServer:
         timeout: Seconds that an agent waits for an answer, or for a lost server.
 
     Raises:
-        ConfigError: A setting is out of range, or the policy cannot apply gradients.
+        ConfigError: A setting is out of range, or the policy cannot apply gradients, or normalises
+            observations.
     """
 
     def __init__(
@@ -129,16 +130,24 @@ class GradientServer:
                 f"`policy` is {kind_of(policy)}, which cannot step along a gradient that "
                 f"others have computed: it has no `apply_gradient`. Give an A2C."
             )
+        if getattr(policy, "norm", None) is not None:
+            raise ConfigError(
+                "`normalize_obs` is on, and its running means would stay as they are, because "
+                "agents push gradients, which do not carry them. Leave it out and normalise in the "
+                "environment (`wrappers=`), or let IMPALA's collectors send their rollouts."
+            )
         self.num_applied = 0
         """On the owner: gradients that have changed the weights."""
         self.num_refused = 0
         """On the owner: gradients that were too stale."""
         self.version = 0
         """On the owner: the number of its updates."""
+        self.is_agent = False
+        """Whether this node has pushed a gradient."""
         self._pulled = 0, 0
         """The incarnation and the version of the weights that were pulled last."""
-        self._members = group.members
         self._server = server = Server(group, f"ding_lite.gradient_server.{name}", timeout=timeout)
+        self._members = group.members
         self._max_staleness = max_staleness
         self._changed = threading.Condition()
         self._stalenesses: list[int] = []
@@ -169,6 +178,7 @@ class GradientServer:
             DeadlineExceeded: The server could not be reached, or has not answered, in time.
             RemoteError: The called node has not made its server in time, or refused the gradient.
         """
+        self.is_agent = True
         # Each agent always pushes to the same node, so that the agents are divided evenly.
         others = self._members[1:] or self._members[:1]
         node = others[self._server.router.node_id % len(others)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -21,7 +22,10 @@ class HalfPrecision:
     def __call__(
         self, weights: Mapping[str, Tensor], *, but: tuple[str, ...] = ()
     ) -> dict[str, Tensor]:
-        """Return the tensors on the CPU, in half precision unless a name begins as in `but`."""
+        """Return the tensors on the CPU, in half precision unless a name begins as in `but`.
+
+        A tensor with a number above 65,504, which would become infinite, is returned as it is.
+        """
         return {
             name: tensor.cpu()
             if tensor.dtype is not torch.float32 or name.startswith(but)
@@ -33,4 +37,6 @@ class HalfPrecision:
         half = self._buffers.get(name)
         if half is None or half.shape != tensor.shape:
             half = self._buffers[name] = torch.empty(tensor.shape, dtype=torch.float16)
-        return half.copy_(tensor.detach())
+        half.copy_(tensor.detach())
+        overflows = half.numel() > 0 and any(map(math.isinf, half.aminmax()))
+        return tensor.cpu() if overflows else half

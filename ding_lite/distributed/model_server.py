@@ -14,7 +14,7 @@ from torch import Tensor
 from ding_lite.clock import Deadline
 from ding_lite.distributed.half_precision import HalfPrecision
 from ding_lite.distributed.server import new_incarnation
-from ding_lite.errors import ConfigError, DeadlineExceeded
+from ding_lite.errors import ConfigError, DeadlineExceeded, kind_of
 from ding_lite.parallel.router.group import World
 
 
@@ -51,7 +51,12 @@ class ModelServer:
     def __init__(self, world: World | None = None, *, name: str = "model") -> None:
         if not isinstance(name, str) or not name:
             raise ConfigError(f"`name` is {name!r}; a name such as `actor` was expected.")
-        world = world or World.current()
+        world = World.current() if world is None else world
+        if not isinstance(world, World):
+            raise ConfigError(
+                f"`world` is {world!r:.80}; a World was expected. A name is given as "
+                f'`ModelServer(name="actor")`.'
+            )
         # Not of all nodes: a leaf of a star may not know the labels of the others.
         self._router = world.group(world.node_id).router
         self._announced, self._published = topics_of(name)
@@ -70,13 +75,25 @@ class ModelServer:
         Args:
             weights: Tensors by name, on any device. They are copied, and may change after the call.
             half: Send 32-bit numbers in 16 bits: half the bytes, about three digits of each. Sums
-                of running statistics (`norm.*`), which may be too large for that, are sent as they
-                are.
+                of running statistics (`norm.*`), and tensors with numbers above 65,504, are sent
+                as they are.
             version: Their version; by default one more than the last one, from 1.
 
         Returns:
             Their version.
+
+        Raises:
+            ConfigError: `weights` holds anything else than tensors, or another server of this node
+                has published under the same name since this one did.
         """
+        _check_weights(weights)
+        newest = self._router.published(self._announced)
+        if self._version is not None and newest[0] != self._incarnation:
+            raise ConfigError(
+                f"Something else on this node publishes `{self._published}` too, and only the "
+                f"newest is kept. `mw.publish_weights` is for one policy of a job: share the "
+                f"weights of others by `ModelServer(name=...)`, each with a name of its own."
+            )
         given = (
             self._half_precision(weights, but=("norm.",))
             if half
@@ -162,6 +179,17 @@ class ModelServer:
     ) -> bool:
         """Wait until `ready()` or `until()`, checked as weights arrive; False if too late."""
         return self._topics.wait(lambda _: ready(), Deadline.after(timeout), until)
+
+
+def _check_weights(weights: object) -> None:
+    named = weights if isinstance(weights, Mapping) else {"": weights}
+    wrong = {name: value for name, value in named.items() if not isinstance(value, Tensor)}
+    if wrong or named is not weights:
+        name, value = next(iter((wrong or named).items()))
+        raise ConfigError(
+            f"`weights{f'[{name!r}]' if name else ''}` is {kind_of(value)}; tensors by name were "
+            f"expected, such as `policy.weights()` or `module.state_dict()`."
+        )
 
 
 def topics_of(name: str) -> tuple[str, str]:

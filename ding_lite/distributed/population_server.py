@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self
 from ding_lite.clock import Deadline
 from ding_lite.distributed.server import Server, is_new
 from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, RemoteError
-from ding_lite.parallel.router.group import Group
+from ding_lite.parallel.router.group import Group, check_group
 from ding_lite.settings import check_all, positive
 
 COUNTERS = ("env_step", "train_iter", "eval_steps")
@@ -66,11 +66,12 @@ class PopulationServer:
 
     Args:
         group: Its first node is the owner.
-        learners: The nodes that train. They must be connected to it.
+        learners: The nodes that train; in an elastic job also nodes with these labels that join
+            later, from the next generation on. They must be connected to it.
         population: The population to train; the same on every node.
         name: Distinguishes this server from others of the same nodes.
-        timeout: Seconds that a learner waits for a lost server, and the server for a learner to
-            train members that were lost.
+        timeout: Seconds that a learner waits for a lost server, and the server for a learner that
+            trains lost members, from when no connected learner has members of its own.
 
     Raises:
         ConfigError: A setting is out of range, or there are more learners than members.
@@ -86,6 +87,7 @@ class PopulationServer:
         timeout: float = 60.0,
     ) -> None:
         check_all(positive(timeout=timeout))
+        check_group(learners, "learners")
         if len(learners) > len(population):
             raise ConfigError(
                 f"There are {len(learners)} learners for a population of {len(population)}, so "
@@ -97,7 +99,7 @@ class PopulationServer:
         """On the owner: the sums of the learners' counters, for members that are back."""
         self.held: TakenMembers | None = None
         """On a learner: the members that it has taken and not yet given back."""
-        self._learners = learners.members
+        self._learners = learners
         self._server = server = Server(
             group, f"ding_lite.population_server.{name}", timeout=timeout
         )
@@ -110,7 +112,7 @@ class PopulationServer:
             self._taken: set[int] = set()  # which of these were taken
             self._back: dict[int, Any] = {}  # what has come back
             self._waiting: dict[int, Future[list[Any]]] = {}  # learners with nothing to do
-            self._plan([*self._learners])
+            self._plan([*learners.members])
             server.register("take", self._answer_take)
             server.register("give", self._answer_give)
 
@@ -202,7 +204,7 @@ class PopulationServer:
         own = self._owned()
         while not self._is_complete() and not until():
             self._serve()
-            self._wait_for_change(self._unassigned(), until)
+            self._wait_for_change(*self._unassigned(), until)
         if not self._is_complete():
             return False
         for place, state in self._back.items():
@@ -212,9 +214,9 @@ class PopulationServer:
     def hand_out(self) -> None:
         """Hand out the current members for the next generation."""
         self._owned()
-        connected = [node for node in self._learners if self._server.is_connected(node)]
+        connected = [*filter(self._server.is_connected, self._learners.members_now)]
         with self._changed:
-            self._plan(connected or [*self._learners])
+            self._plan(connected or [*self._learners.members])
         self._serve()
 
     def state_dict(self) -> dict[str, Any]:
@@ -235,20 +237,22 @@ class PopulationServer:
         self._server.renew()
         self.hand_out()
 
-    def _wait_for_change(self, homeless: list[int], until: Callable[[], bool]) -> None:
-        """Wait until all members are back, or those without a learner are no longer `homeless`."""
-        # There is no time limit for a learner with members while it is connected.
-        deadline = Deadline.after(self._server.timeout if homeless else None)
+    def _wait_for_change(
+        self, homeless: list[int], is_busy: bool, until: Callable[[], bool]
+    ) -> None:
+        """Wait until all members are back, or `_unassigned` returns something else."""
+        # There is no time limit for a connected learner with members; it trains the others later.
+        deadline = Deadline.after(self._server.timeout if homeless and not is_busy else None)
 
         def is_news() -> bool:
-            return self._is_complete() or self._unassigned() != homeless
+            return self._is_complete() or self._unassigned() != (homeless, is_busy)
 
         if not self._server.wait(is_news, deadline, until):
             raise DeadlineExceeded(
                 f"The members {homeless} were lost with their nodes, and no learner has been "
                 f"free to train them for {self._server.timeout:g} s. Connected are the nodes "
-                f"{[*self._server.router.peers]}, learners are {[*self._learners]}. Start the "
-                f"nodes that are gone again; `auto_recover=True` does so by itself."
+                f"{[*self._server.router.peers]}, learners are {[*self._learners.members_now]}. "
+                f"Start the nodes that are gone again; `auto_recover=True` does so by itself."
             )
 
     def _plan(self, learners: list[int]) -> None:
@@ -316,7 +320,7 @@ class PopulationServer:
         if mine:
             return mine
         lost = self._lost()
-        free = sum(map(self._server.is_connected, self._learners))
+        free = sum(map(self._server.is_connected, self._learners.members_now))
         return lost[: -(-len(lost) // max(1, free))]
 
     def _lost(self) -> list[int]:
@@ -324,9 +328,11 @@ class PopulationServer:
             place for place, holder in self._holder.items() if not self._server.is_connected(holder)
         ]
 
-    def _unassigned(self) -> list[int]:
+    def _unassigned(self) -> tuple[list[int], bool]:
+        """Return the members without a connected learner, and whether a learner trains others."""
         with self._changed:
-            return self._lost()
+            lost = self._lost()
+            return lost, not self._taken <= {*lost}
 
     def _is_complete(self) -> bool:
         return not self._holder

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import cache
 from typing import Any, TypeAlias
 
 from ding_lite.clock import Deadline
 from ding_lite.errors import DeadlineExceeded, PeerLost, RemoteError
 from ding_lite.parallel.router.calls import REGISTRATION_S
-from ding_lite.parallel.router.group import Group
+from ding_lite.parallel.router.group import Group, check_group
 
 Condition: TypeAlias = Callable[[], bool]
 
@@ -20,6 +21,16 @@ def new_incarnation() -> int:
     return int.from_bytes(os.urandom(6), "little") + 1
 
 
+def incarnation_of_process() -> int:
+    """Return the incarnation of this process, which differs after a restart or a fork."""
+    return _incarnation_of(os.getpid())
+
+
+@cache
+def _incarnation_of(pid: int) -> int:
+    return new_incarnation()
+
+
 class Server:
     """One node's side of a service; the owner, the first node of the group, holds the state.
 
@@ -27,6 +38,7 @@ class Server:
     """
 
     def __init__(self, group: Group, name: str, *, timeout: float) -> None:
+        check_group(group, "group")
         self.router = group.router
         self.owner = group.members[0]
         self.timeout = timeout

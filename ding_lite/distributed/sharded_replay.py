@@ -33,12 +33,12 @@ from ding_lite.distributed.server import new_incarnation
 from ding_lite.distributed.shards import ANSWER_S, Asked, ShardAnswer, Shards, Update, count_of
 from ding_lite.distributed.topics import COLLECTED, ENV_STEP
 from ding_lite.errors import ConfigError, DeadlineExceeded, kind_of
-from ding_lite.parallel.router.group import Group
+from ding_lite.parallel.router.group import Group, check_group
 from ding_lite.rl.batch import Array, PrioritizedTransitions, Transitions, to_numpy
 from ding_lite.rl.replay.prioritized import PrioritizedReplay, checked_priorities
 from ding_lite.rl.replay.storage import OwnFields, layout_of_own, layout_of_spec
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
-from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.spec import EnvSpec, check_spec
 from ding_lite.settings import check_all, inside, whole
 
 LOOK_S = 0.25
@@ -74,7 +74,8 @@ class ShardedReplay:
             as many updates old. 0 requests each batch when it is sampled.
 
     Raises:
-        ConfigError: A setting is out of range, or this node already has a replay of this name.
+        ConfigError: A setting is out of range or of another kind, or this node of a job already
+            has a replay of this name.
 
     Example:
         >>> from ding_lite.distributed import World
@@ -103,6 +104,8 @@ class ShardedReplay:
             whole(0, prefetch=prefetch),
             inside(0.0, 1.0, beta=beta),
         )
+        check_group(group, "group")
+        check_spec(spec)
         self.spec = spec
         self.alpha, self.beta = alpha, beta
         self._shard_capacity = shard_capacity
@@ -278,9 +281,10 @@ class ShardedReplay:
 
     def _next_block(self, batch_size: int) -> Block:
         coming, self._coming = self._coming, None
-        count = self._num_at_a_time(batch_size) * batch_size
         if coming is None or coming[0] != batch_size:
             self._check_batch_size(batch_size)
+        count = self._num_at_a_time(batch_size) * batch_size
+        if coming is None or coming[0] != batch_size:
             coming = batch_size, self._ask_for(count)
         parts = self._shards.collect(coming[1])
         while (missing := count - sum(len(share.drawn.serial) for _, share in parts)) > 0:
@@ -359,6 +363,7 @@ class ShardedReplay:
         return tuple(self._shards[rank].node for rank in range(len(self._shards)))
 
     def _check_batch_size(self, batch_size: int) -> None:
+        check_all(whole(1, batch_size=batch_size))
         self._shards.update_states(wait=True)
         held = self._shards.num_held
         if not 0 < batch_size <= held and (held or not self._shards.lost):

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from ding_lite.distributed.server import incarnation_of_process
 from ding_lite.distributed.topics import COLLECTED
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.runtime.context import Context
@@ -32,7 +33,8 @@ class RecentEpisodes:
             ctx.metrics.update(self._metrics())
             ctx.metrics["episode_return"] = sum(episode.ret for episode in ended) / len(ended)
         if self._router.has_audience:
-            self._router.publish(COLLECTED, {"env_step": ctx.env_step, **self._metrics()})
+            counts = {"incarnation": incarnation_of_process(), "env_step": ctx.env_step}
+            self._router.publish(COLLECTED, {**counts, **self._metrics()})
 
     def _metrics(self) -> dict[str, Any]:
         if not self._recent:

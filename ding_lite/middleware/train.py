@@ -72,10 +72,11 @@ def train(
         updates: Updates in a step. More learns more from each env step, and too many overfit the
             data in the replay; one update for every 1 to 16 env steps is usual. An `Agent` with a
             `learn_every` instead makes one update for every `learn_every` of its own env steps.
-        beta: The exponent of importance weights, as a function of the env step, or of the update
-            on a node that makes no env steps. `linear(0.4, 1.0, steps=...)` over the steps of the
-            whole run is usual; by default the constant `beta` of the replay.
-        normalize_rewards: The environments that collect on this node. They measure rewards from
+        beta: The exponent of importance weights, as a function of the env step; or of the update on
+            a node that makes no env steps, and with a replay that other nodes fill, so that all
+            learners use the same. `linear(0.4, 1.0, steps=...)` over the steps of the whole run is
+            usual; by default the constant `beta` of the replay.
+        normalize_rewards: The environments that collect, on this node. They measure rewards from
             now on, and the rewards of each batch are divided by the running standard deviation of
             discounted returns. The replay keeps the original rewards, and returns are reported from
             these.
@@ -201,8 +202,9 @@ class TrainFromReplay(Train):
         try:
             if self._beta is None:
                 return self.sample(self._size)
-            progress = ctx.get("env_step") or ctx.get("train_iter")
-            return self.sample(self._size, beta=self._beta(progress))
+            # With `count_collected` one of several learners knows the env steps of all collectors.
+            env_step = 0 if self._is_filled_by_others else ctx.get("env_step")
+            return self.sample(self._size, beta=self._beta(env_step or ctx.get("train_iter")))
         except PeerLost:
             if not self._is_filled_by_others or len(self.replay) >= self._size:
                 raise

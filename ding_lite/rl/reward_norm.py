@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import BoolArray, FloatArray
 from ding_lite.rl.networks.inputs import RunningNorm
 
@@ -34,6 +35,7 @@ class RewardNorm:
         self.gamma = gamma
         self._sum_N = np.zeros(num_envs)
         self._sums = RunningNorm(1)
+        self._has_measured = False
 
     @property
     def scale(self) -> float:
@@ -43,6 +45,7 @@ class RewardNorm:
     def update(self, reward_N: FloatArray, done_N: BoolArray) -> None:
         self._sum_N = self.gamma * self._sum_N + reward_N
         self._sums.update(self._sum_N[:, None])
+        self._has_measured = True
         self.restart(done_N)
 
     def restart(self, done_N: BoolArray) -> None:
@@ -50,7 +53,17 @@ class RewardNorm:
         self._sum_N[done_N] = 0.0
 
     def __call__(self, batch: BatchT) -> BatchT:
-        """Return transitions, sequences or a rollout with rewards multiplied by `scale`."""
+        """Return transitions, sequences or a rollout with rewards multiplied by `scale`.
+
+        Raises:
+            ConfigError: The environments have made no env step.
+        """
+        if not self._has_measured:
+            raise ConfigError(
+                "The environments of `normalize_rewards` have made no env step on this node, so "
+                "the size of rewards is unknown. Give those that collect here; if other nodes "
+                "collect, scale rewards there, by `make_envs(..., reward_scale=)`."
+            )
         scaled: BatchT = replace(batch, reward=batch.reward * self.scale)
         return scaled
 
@@ -60,3 +73,4 @@ class RewardNorm:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._sums.load_state_dict(state["sums"])
         self._sum_N[:] = state["sum"]
+        self._has_measured = float(state["sums"]["count"]) > 0.0

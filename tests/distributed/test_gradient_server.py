@@ -393,6 +393,8 @@ def test_policies_that_cannot_apply_gradients_are_refused() -> None:
     group = Group(LocalRouter(), (0,))
     with pytest.raises(ConfigError, match="it has no `apply_gradient`"):
         GradientServer(group, DQN(SPEC))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="`normalize_obs` is on"):
+        GradientServer(group, A2C(SPEC, A2CConfig(normalize_obs=True)))
     with pytest.raises(ConfigError, match="it has no `gradients`"):
         mw.push_gradients(DQN(SPEC), GradientServer(group, make_policy()))
     with pytest.raises(ConfigError, match="max_staleness"):
@@ -416,12 +418,15 @@ def a3c() -> Any:
             agent.use(mw.push_gradients(policy, server))
             owner.use(mw.serve_gradients(policy, server, updates=5))
             owner.use(mw.stop_at(train_iter=40))
+            task.at("evaluator").use(lambda ctx: task.wait_for("the end"))
             task.run()
     return task.ctx.get("train_iter", 0), server.num_applied, dict(task.ctx.metrics)
 
 
 @pytest.mark.parametrize(
-    "roles", [[{"server", "agent"}], ["server", "agent", "agent"]], ids=["one node", "three nodes"]
+    "roles",
+    [[{"server", "agent"}], [{"server", "agent"}, "evaluator"], ["server", "agent", "agent"]],
+    ids=["one node", "one and an evaluator", "three nodes"],
 )
 def test_a3c_runs_as_a_pipeline(roles: list[Any]) -> None:
     with Cluster(len(roles), roles=roles) as cluster:

@@ -56,6 +56,16 @@ def test_asking_for_an_unchanged_version_sends_nothing(monkeypatch: pytest.Monke
     assert reader.fetch(newer_than=1) is None
 
 
+def test_two_servers_of_a_node_that_publish_under_one_name_are_refused() -> None:
+    router, _ = LocalRouter.group(2)
+    former, later = (ModelServer(World(router), name="actor") for _ in range(2))
+    former.publish({"w": torch.ones(3)})
+    for _ in range(2):
+        later.publish({"w": torch.ones(3)})  # as of a second task
+    with pytest.raises(ConfigError, match=r"publishes `model/actor` too"):
+        former.publish({"w": torch.ones(3)})
+
+
 def test_half_precision_halves_the_bytes_of_long_tensors() -> None:
     publisher, reader, _ = pair()
     publisher.publish({"w": torch.full((3,), 1 / 3), "n": torch.tensor([2**40])}, half=True)
@@ -65,6 +75,16 @@ def test_half_precision_halves_the_bytes_of_long_tensors() -> None:
     assert (w.dtype, n.dtype) == (torch.float16, torch.int64)
     assert torch.allclose(w.float(), torch.full((3,), 1 / 3), atol=1e-3)
     assert n.item() == 2**40
+
+
+def test_numbers_too_large_for_half_precision_arrive_as_they_are() -> None:
+    publisher, reader, _ = pair()
+    sent = {"running_var": torch.tensor([1e5, -1.0]), "w": torch.ones(2), "none": torch.ones(0)}
+    publisher.publish(sent, half=True)
+    model = reader.fetch()
+    assert model is not None
+    assert torch.equal(torch.as_tensor(model.weights["running_var"]), sent["running_var"])
+    assert torch.as_tensor(model.weights["w"]).dtype is torch.float16
 
 
 def test_a_fetched_half_precision_version_does_not_change_with_later_ones() -> None:

@@ -15,7 +15,8 @@ from ding_lite.distributed.population_server import TakenMembers
 from ding_lite.errors import ConfigError, DeadlineExceeded, RemoteError
 from ding_lite.evolution import Mutation, Population, Search, Tournament, log_uniform
 from ding_lite.parallel.router import calls as rpc
-from ding_lite.parallel.router.group import World
+from ding_lite.parallel.router.group import Group, World
+from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.rl import DQN, make_envs
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import use_router
@@ -90,6 +91,22 @@ def test_members_are_handed_out_given_back_and_evolved(job: Job) -> None:
     assert share.generation == 1
     born = population[3].weights()["head.bias"]
     assert torch.equal(torch.as_tensor(share.states[3]["policy"]["q_net"]["head.bias"]), born)
+
+
+def test_a_learner_that_has_joined_takes_its_share_of_the_next_generation() -> None:
+    def make(router: NodeRouter) -> PopulationServer:
+        with use_router(router):
+            learners = Group(router, (1,), lambda: (1, 2))
+            return PopulationServer(World(router).group(0), learners, make_population())
+
+    with Cluster(3, "star") as cluster:
+        owner, first, joined = map(make, cluster.routers)
+        first.take()
+        train(first)
+        assert owner.gather()
+        owner.hand_out()
+        shares = [learner.take() for learner in (first, joined)]
+    assert [[*share.states] for share in shares if share] == [[0, 2, 4], [1, 3]]
 
 
 def test_a_learner_waits_for_the_next_generation_and_leaves_with_the_job(job: Job) -> None:
@@ -206,6 +223,24 @@ def test_members_without_a_learner_are_named() -> None:
         job.cluster.routers[2].close(good_bye=False)
         with pytest.raises(DeadlineExceeded, match=r"members \[1\] were lost .* `auto_recover"):
             job.owner.gather()
+
+
+def test_lost_members_wait_for_a_learner_that_is_busy_for_longer_than_the_timeout() -> None:
+    job = Job(timeout=0.2, size=2)
+    with job.cluster, ThreadPoolExecutor(thread_name_prefix="ding_lite-test") as pool:
+        first, _ = job.learners
+        first.take()
+        job.cluster.network.remove(2)
+        job.cluster.routers[2].close(good_bye=False)
+        gathering = pool.submit(job.owner.gather)
+        with pytest.raises(FutureTimeout):
+            gathering.result(timeout=0.6)
+        train(first)
+        share = first.take()
+        assert share is not None
+        assert [*share.states] == [1]
+        train(first)
+        assert gathering.result(timeout=10.0)
 
 
 def test_a_loaded_server_goes_on_from_its_last_complete_generation(job: Job) -> None:

@@ -142,6 +142,19 @@ def test_weights_are_those_of_the_actual_probabilities_with_outdated_sums() -> N
     assert batch.weight.tolist() == pytest.approx([1.0] * 10, abs=1e-6)
 
 
+def test_beta_follows_the_update_also_where_the_env_steps_of_all_are_known() -> None:
+    job, betas = Job(), []
+    job.fill(45, 15)
+
+    def beta(progress: float) -> float:
+        betas.append(progress)
+        return 0.5
+
+    train = mw.train(DQN(SPEC, DQNConfig(hidden=(4,), batch_size=8)), job.learner, beta=beta)
+    run_step(train, env_step=700, train_iter=3)
+    assert betas == [3]
+
+
 def test_transitions_are_drawn_as_often_as_from_one_central_replay() -> None:
     """Pearson's statistic of 60 counts; with 59 degrees of freedom 1 in 10,000 exceeds 104."""
     priority_of = np.random.default_rng(1).random(60)

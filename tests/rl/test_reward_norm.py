@@ -9,7 +9,7 @@ import pytest
 
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite import Task, middleware as mw
-from ding_lite.errors import CheckpointError
+from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.rl import PPO, SAC, ReplayBuffer, SACConfig, load_checkpoint, make_envs
 from ding_lite.rl.checkpoint.save_load import save_checkpoint
 from ding_lite.rl.reward_norm import RewardNorm
@@ -36,6 +36,17 @@ def test_the_scale_is_that_of_discounted_sums_within_episodes() -> None:
     for time in range(40):
         norm.update(rewards[time], ended[time])
     assert norm.scale == pytest.approx(plain_scale(rewards, ended, 0.9), rel=1e-5)
+
+
+def test_environments_that_collect_on_another_node_are_refused() -> None:
+    norm = RewardNorm(2, gamma=0.9)
+    rollout = draw_rollout(0, make_envs("CartPole-v1", 1).spec)
+    with pytest.raises(ConfigError, match="have made no env step on this node"):
+        norm(rollout)
+    norm.update(np.ones(2, np.float32), np.zeros(2, np.bool_))
+    resumed = RewardNorm(2, gamma=0.9)
+    resumed.load_state_dict(norm.state_dict())
+    assert resumed(rollout).reward.shape == rollout.reward.shape
 
 
 def test_rewards_that_never_differ_stay_as_they_are() -> None:

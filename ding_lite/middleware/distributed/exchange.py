@@ -108,8 +108,9 @@ def receive(
     """Wait for items that other nodes send, and put a list of them on the ctx.
 
     It waits until there are `at_least` items, and also takes further items that have arrived. If
-    the job ends meanwhile, the list contains the items so far. In a job of one node, which also
-    sends, no items arrive while it waits: the list is empty in steps in which there are too few.
+    the job ends meanwhile, the list contains the items so far. A node to which only it itself has
+    sent so far, as in a job of one node, does not wait: the list is empty in steps in which there
+    are too few.
 
     Context:
         reads: weights_version
@@ -148,7 +149,7 @@ class _Receive:
     at_most: int
     timeout: float | None
     taken: list[Any] = field(default_factory=list)
-    hears_itself: bool = False
+    senders: set[int] = field(default_factory=set)
 
     def __call__(self, ctx: Context) -> None:
         began, taken = SYSTEM_CLOCK.now(), self.taken
@@ -169,7 +170,7 @@ class _Receive:
         item = self._at_hand()
         if item is not None:
             return item
-        if self.hears_itself and is_alone(self.router):
+        if self.senders == {self.router.node_id}:  # it sends the next item in a later step
             return None
         return self.router.receive(self.stream, timeout=self.timeout, until=lambda: ctx.finish)
 
@@ -177,7 +178,7 @@ class _Receive:
         return self.router.receive(self.stream, timeout=None, until=lambda: True)
 
     def _keep(self, item: Item) -> None:
-        self.hears_itself |= item.node_id == self.router.node_id
+        self.senders.add(item.node_id)
         self.taken.append(item.value)
 
     @staticmethod

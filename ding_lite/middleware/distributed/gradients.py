@@ -97,8 +97,8 @@ def push_gradients(policy: Policy, server: GradientServer) -> Middleware:
 def serve_gradients(policy: Policy, server: GradientServer, *, updates: int = 25) -> Middleware:
     """Wait for updates on the node that owns the gradient server, and load the new weights.
 
-    The rest of the pipeline can then evaluate, report and save the policy. In a job of one node it
-    does not wait, as no other node pushes gradients.
+    The rest of the pipeline can then evaluate, report and save the policy. It does not wait in a
+    job of one node, or on a node that also pushes gradients, as it does so in a later step.
 
     Context:
         writes: train_iter, weights_version, metrics (gradients_applied, gradients_refused, \
@@ -120,7 +120,9 @@ staleness)
     router = current_router()
 
     def _serve_gradients(ctx: Context) -> None:
-        server.wait_for_updates(updates, until=lambda: not router.has_audience or ctx.finish)
+        server.wait_for_updates(
+            updates, until=lambda: server.is_agent or not router.has_audience or ctx.finish
+        )
         server.copy_to(policy)
         ctx.train_iter = ctx.weights_version = server.version
         ctx.keep("train_iter", "weights_version")

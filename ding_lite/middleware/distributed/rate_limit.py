@@ -28,10 +28,11 @@ def rate_limit(
     With a replay, collectors and learner do not wait for each other, so collectors on the learner's
     machine use CPU time that the learner needs. Counting starts with the learner's first update.
     Before it, only `at_first` limits the env steps, so that the transitions for which the learner
-    waits can be collected. In a job of one node it does nothing. Place it before `collect`.
+    waits can be collected. It does nothing in a job of one node, or on a node that also learns.
+    Place it before `collect`.
 
     Context:
-        reads: env_step
+        reads: env_step, train_iter
         writes: metrics (pace_wait_s)
 
     Args:
@@ -75,10 +76,13 @@ class _RateLimit:
         self._timeout = timeout
         self._begun: tuple[int, int] | None = None
         """The learner's updates and this node's env steps when counting began."""
+        self._seen: dict[int, int] = {}
+        """The updates of each learner, as last seen."""
 
     def __call__(self, ctx: Context) -> None:
         env_step = ctx.get("env_step", 0)
-        if self._may_go_on(env_step):
+        # A node that learns makes its updates later in the step, so it would wait for itself.
+        if "train_iter" in ctx or self._may_go_on(env_step):
             return
         deadline = Deadline.after(self._timeout)
         began = deadline.clock.now()
@@ -104,7 +108,10 @@ class _RateLimit:
 
     def _may_go_on(self, env_step: int) -> bool:
         train_iter = self._learner.newest.get(TRAIN_ITER, 0)
-        if self._begun is None or train_iter < self._begun[0]:  # the learner was restarted
+        # Several learners are not at the same update, so only the learner itself can fall behind.
+        seen, self._seen = self._seen, {n: v[TRAIN_ITER] for n, v in self._learner.of_nodes.items()}
+        is_restarted = any(number < seen.get(node, 0) for node, number in self._seen.items())
+        if self._begun is None or is_restarted or train_iter < self._begun[0]:
             self._begun = (train_iter, env_step) if train_iter > 0 else None
         if self._begun is None:
             return env_step < self._at_first

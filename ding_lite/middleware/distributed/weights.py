@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from ding_lite.distributed.model_server import ModelServer, Number
+from ding_lite.distributed.model_server import ModelServer, Number, topics_of
 from ding_lite.errors import DeadlineExceeded
 from ding_lite.middleware.checks import Period, check_has
 from ding_lite.rl.protocols import Policy
@@ -42,7 +42,8 @@ def publish_weights(policy: Policy, *, every: int = 1, half: bool = False) -> Mi
         half: Send weights as 16-bit numbers: half the bytes, and about three digits of precision.
 
     Raises:
-        ConfigError: `policy` is no policy, or a setting is out of range.
+        ConfigError: `policy` is no policy, or a setting is out of range; or, in a step, this node
+            publishes another policy too.
     """
     check_has(policy, "weights", "policy")
     return _Publish(current_router(), policy, Period(every), half)
@@ -99,7 +100,7 @@ def fetch_weights(
     """Load the newest weights that another node has published.
 
     Each version is loaded once. The policy keeps its own weights until the first version arrives,
-    and always in a job of one node.
+    and always in a job of one node, or on the node that publishes.
 
     Context:
         reads: total_step, weights_version
@@ -145,7 +146,7 @@ class _Fetch:
     def __call__(self, ctx: Context) -> None:
         server = self.server
         looks = ctx.total_step % self.every == 0
-        if looks and self.wait_for_new and not is_alone(self.router):
+        if looks and self.wait_for_new and not (is_alone(self.router) or self._publishes()):
             self._wait_until_new(ctx)
         if server.announced is not None and (looks or self._is_too_old(server.fetched)):
             if self._is_too_old(server.arrived):
@@ -158,6 +159,10 @@ class _Fetch:
             ctx.weights_version = server.fetched.version
             ctx.metrics["weights_behind"] = server.num_behind(server.fetched) or 0
         ctx.keep("weights_version")
+
+    def _publishes(self) -> bool:
+        """Return whether the expected weights are those of this node."""
+        return self.router.published(topics_of(SERVER)[0]) is not None
 
     def _wait_until_new(self, ctx: Context) -> None:
         server = self.server

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from ding_lite.distributed.population_server import COUNTERS, PopulationServer
+from ding_lite.errors import ConfigError
 from ding_lite.evolution.population import Population
 from ding_lite.middleware.checks import Period, check_fits, check_has
 from ding_lite.rl.envs.vector import Envs
@@ -30,6 +31,7 @@ def take_members(population: Population, server: PopulationServer) -> Middleware
         server: The population server.
 
     Raises:
+        ConfigError: In a step: the server's population has more agents.
         DeadlineExceeded: In a step: the server's node was not reachable for too long.
     """
     check_has(server, "take", "server")
@@ -42,6 +44,12 @@ def take_members(population: Population, server: PopulationServer) -> Middleware
         share = server.take(until=lambda: ctx.finish)
         if share is None:
             return
+        if max(share.states) >= len(population):
+            raise ConfigError(
+                f"The population of this node has {len(population)} agents, and the server's has "
+                f"more: it has handed out number {max(share.states)}, counted from 0. Make it with "
+                f"the same arguments on all nodes."
+            )
         share.since = {name: ctx.get(name, 0) for name in COUNTERS}
         population.generation = share.generation
         for place, state in share.states.items():

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from multiprocessing import parent_process
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost
+from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, kind_of
 from ding_lite.parallel.network.address import LOOPBACK, Address, is_loopback
 from ding_lite.parallel.network.interfaces import interface_beyond, interface_towards
 from ding_lite.runtime.messaging.collectives import COLLECTIVE
@@ -70,8 +70,13 @@ class World:
         """Return the labels of a node.
 
         Raises:
-            ConfigError: This node does not know the labels.
+            ConfigError: There is no such node, or this node does not know the labels.
         """
+        if type(node) is not int or not 0 <= node < len(self._router.world):
+            raise ConfigError(
+                f"`node` is {node!r}; the number of a node was expected, from 0 to "
+                f"{len(self._router.world) - 1}."
+            )
         self._check_known([node])
         return self._router.world[node]
 
@@ -88,6 +93,11 @@ class World:
             ConfigError: No node matches, an id does not exist, or this node does not know the
                 labels of all nodes.
         """
+        if not isinstance(members, str | int | Iterable):
+            raise ConfigError(
+                f"`members` is {kind_of(members)}; label patterns or node ids were expected, such "
+                f'as `World.current().group("learner")`.'
+            )
         wanted = [members] if isinstance(members, str | int) else list(members)
         patterns = [item for item in wanted if isinstance(item, str)]
         ids = {item for item in wanted if not isinstance(item, str)}
@@ -321,6 +331,15 @@ class Group:
         )
         leave_groups_at_exit()
         return cast("ProcessGroup", distributed.group.WORLD)
+
+
+def check_group(group: object, role: str) -> None:
+    """Raise ConfigError unless this is a group, such as for the labels of its members."""
+    if not isinstance(group, Group):
+        raise ConfigError(
+            f"`{role}` is {kind_of(group)}; a group of nodes was expected, such as "
+            f'`World.current().group("learner")`.'
+        )
 
 
 def _stay(tensor: Tensor) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.errors import ConfigError, NonFiniteError, ShapeError
+from ding_lite.errors import ConfigError, NonFiniteError, ShapeError, kind_of
 from ding_lite.rl.batch import FloatArray
 from ding_lite.rl.formulas.schedules import Schedule, linear
 from ding_lite.rl.host_or_device import Metrics, Number, guard, metrics_of, usable_device
@@ -223,10 +223,15 @@ class OpenPolicy(ABC):
             learners: `World.current().group("learner")`, with this node as a member.
 
         Raises:
-            ConfigError: If this node is not a member.
+            ConfigError: If this node is not a member, or `learners` is no group.
             DeadlineExceeded: If another node does not join in time.
             PeerLost: Later, in an update, if a member has died, left, or hangs.
         """
+        if not callable(getattr(learners, "averager", None)):
+            raise ConfigError(
+                f"`learners` is {kind_of(learners)}; a group of nodes was expected, such as "
+                f'`World.current().group("learner")`.'
+            )
         state = self.state_dict()
         first = learners.broadcast(state if learners.rank == 0 else None)
         if learners.rank > 0:

@@ -20,8 +20,9 @@ def routers() -> Routers:
     return LocalRouter.group(4, roles=["learner", "collector", "collector", "evaluator"])
 
 
-def played(env_step: int, mean: float, episodes: int) -> dict[str, Any]:
-    return {"env_step": env_step, "return": mean, "episode_length": mean, "episodes": episodes}
+def played(env_step: int, mean: float, episodes: int, **more: int) -> dict[str, Any]:
+    counts = {"env_step": env_step, "episodes": episodes, **more}
+    return {**counts, "return": mean, "episode_length": mean}
 
 
 def test_what_collectors_have_done_is_added_up(routers: Routers) -> None:
@@ -62,6 +63,45 @@ def test_a_resumed_run_counts_on_where_it_was(routers: Routers) -> None:
         one.publish(COLLECTED, played(7, 1.0, 1))
         ctx, _ = run_step(resumed)
     assert (ctx.env_step, ctx.metrics["episodes"]) == (57, 6)
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "expected"),
+    [
+        pytest.param(1, (80, 8), id="the collector went on"),
+        pytest.param(2, (50 + 80, 5 + 8), id="the collector was restarted too"),
+    ],
+)
+def test_a_restarted_learner_counts_no_env_step_twice(
+    routers: Routers, incarnation: int, expected: tuple[int, int]
+) -> None:
+    learner, one, *_ = routers
+    with use_router(learner):
+        tally, resumed = mw.count_collected("collector"), mw.count_collected("collector")
+        one.publish(COLLECTED, played(50, 1.0, 5, incarnation=1))
+        run_step(tally)
+        resumed.load_state_dict(tally.state_dict())  # type: ignore[attr-defined]
+        for _ in range(2):
+            one.publish(COLLECTED, played(80, 1.0, 8, incarnation=incarnation))
+            ctx, _ = run_step(resumed)
+            assert (ctx.env_step, ctx.metrics["episodes"]) == expected
+
+
+def test_a_learner_that_collects_too_adds_its_own_env_steps() -> None:
+    learner, other = LocalRouter.group(2, roles=[{"learner", "collector"}, "collector"])
+    with use_router(learner):
+        tally, env_step = mw.count_collected("collector"), 0
+        for k in range(1, 4):
+            learner.publish(COLLECTED, played(env_step + 10, 4.0, k))
+            other.publish(COLLECTED, played(100 * k, 8.0, 5))
+            ctx, _ = run_step(tally, env_step=env_step + 10)
+            env_step = ctx.env_step
+            assert env_step == 10 * k + 100 * k
+            assert ctx.metrics == {"return": 6.0, "episode_length": 6.0, "episodes": k + 5}
+            if k == 2:
+                state = tally.state_dict()  # type: ignore[attr-defined]
+                tally = mw.count_collected("collector")
+                tally.load_state_dict(state)  # type: ignore[attr-defined]
 
 
 def test_in_one_process_it_leaves_the_values_of_collect_alone() -> None:

@@ -209,6 +209,18 @@ def test_the_same_file_runs_in_one_process_and_waits_for_enough_over_several_ste
         assert cluster.run(main) == [[[], [], [0, 1, 2], [], [], [3, 4, 5], []]]
 
 
+def test_a_learner_that_sends_to_itself_does_not_wait_beside_an_evaluator() -> None:
+    learner, _ = LocalRouter.group(2, roles=[{"learner", "collector"}, "evaluator"])
+    received = []
+    with use_router(learner):
+        send = mw.send("work", to="learner", timeout=0.0)
+        receive = mw.receive("work", at_least=2, timeout=0.0)
+        for step in range(4):
+            run_step(send, work=step)
+            received.append(run_step(receive)[0].work)
+    assert received == [[], [0, 1], [], [2, 3]]
+
+
 def test_one_process_may_send_itself_more_than_are_in_flight_at_a_time() -> None:
     def main() -> Any:
         with Task() as task:
@@ -223,19 +235,21 @@ def test_one_process_may_send_itself_more_than_are_in_flight_at_a_time() -> None
 
 
 def test_a_node_that_collects_too_does_not_keep_others_waiting() -> None:
-    def main() -> int:
-        total = [0]
+    def main() -> list[list[int]]:
+        steps: list[list[int]] = []
         with Task() as task:
-            task.use(make(lambda _: [1]), "collector")
+            task.use(make(lambda _: [task.router.node_id]), "collector")
             task.use(mw.send("trajectories", to="learner"), "collector")
             task.use(mw.receive("trajectories", at_least=2), "learner")
-            task.use(lambda ctx: total.append(len(ctx.trajectories)), "learner")
-            task.run(max_step=10 if "learner" in task.labels else None)
-        return sum(total)
+            task.use(lambda ctx: steps.append(ctx.trajectories), "learner")
+            task.use(lambda ctx: setattr(ctx, "finish", sum(map(sum, steps)) >= 10), "learner")
+            task.run()
+        return steps
 
     with Cluster(2, roles=[{"learner", "collector"}, "collector"]) as cluster:
-        learner, _ = cluster.run(main, timeout=15.0)
-    assert learner >= 18
+        steps, _ = cluster.run(main, timeout=15.0)
+    both = steps[[1 in step for step in steps].index(True) :]
+    assert all(len(step) >= 2 for step in both)  # it waits once it has heard the other one
 
 
 @register(name="a piece of experience of these tests")

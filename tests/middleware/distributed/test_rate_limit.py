@@ -55,6 +55,22 @@ def test_a_learner_that_begins_anew_is_followed_from_there() -> None:
     assert not goes_on(pace, 9_501)
 
 
+def test_a_learner_that_resumes_between_its_first_and_its_last_update_is_followed() -> None:
+    learner, other, collector = LocalRouter.group(3)
+    pace = pace_of(collector, env_steps_per_update=1, ahead=0, timeout=0.0)
+    learner.publish_ctx({"train_iter": 10})
+    assert goes_on(pace, 50)
+    learner.publish_ctx({"train_iter": 1_000})
+    assert goes_on(pace, 1_040)
+    other.publish_ctx({"train_iter": 990})  # a second learner that lags has not been restarted
+    assert not goes_on(pace, 1_040)
+    learner.publish_ctx({"train_iter": 500})
+    assert goes_on(pace, 1_040)
+    assert not goes_on(pace, 1_041)
+    learner.publish_ctx({"train_iter": 510})
+    assert goes_on(pace, 1_050)
+
+
 def test_before_the_first_update_a_collector_makes_no_more_than_it_may() -> None:
     learner, collector = LocalRouter.group(2)
     pace = pace_of(collector, env_steps_per_update=1, ahead=0, at_first=500, timeout=0.0)
@@ -100,3 +116,10 @@ def test_a_wait_ends_with_an_update_and_with_the_job() -> None:
 def test_a_node_that_is_alone_does_not_wait() -> None:
     ctx, _ = run_step(mw.rate_limit(env_steps_per_update=1, ahead=0), env_step=10, train_iter=1)
     assert not ctx.metrics
+
+
+def test_a_node_that_learns_and_collects_does_not_wait_for_itself() -> None:
+    pace = pace_of(LocalRouter.group(2)[0], env_steps_per_update=1, at_first=10, timeout=0.0)
+    run_step(pace, env_step=10, train_iter=0)
+    with pytest.raises(DeadlineExceeded, match="waits for the learner's first update"):
+        run_step(pace, env_step=10)

@@ -18,7 +18,8 @@ from ding_lite.middleware.distributed.weights import SERVER
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.router import current_router
+from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.runtime.messaging.router import current_router, use_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster, run_step
 
@@ -289,6 +290,14 @@ def test_a_wait_for_a_new_version_in_vain_is_an_error() -> None:
 def test_a_node_that_is_alone_waits_for_no_version() -> None:
     ctx, _ = run_step(mw.fetch_weights(make_dqn(), wait_for_new=True, timeout=None))
     assert ctx.weights_version == 0
+
+
+def test_the_node_that_publishes_does_not_wait_for_its_own_versions() -> None:
+    learner, _ = LocalRouter.group(2)
+    with use_router(learner), Task() as task:
+        task.use(mw.publish_weights(make_dqn()))
+        task.use(mw.fetch_weights(make_dqn(), wait_for_new=True, timeout=0.0))
+        task.run(max_step=2)
 
 
 def test_a_step_between_two_looks_is_taken_with_the_weights_at_hand() -> None:

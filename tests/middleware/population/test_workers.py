@@ -27,7 +27,7 @@ from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
-from ding_lite.testing import Cluster
+from ding_lite.testing import Cluster, run_step
 
 SEARCH = Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, 32), learn_every=integer(2, 8))
 EVERY, GENERATIONS = 2, 3
@@ -123,6 +123,16 @@ def test_a_best_agent_that_is_good_in_fresh_episodes_too_ends_the_run() -> None:
 
 def test_a_best_agent_that_is_not_good_enough_does_not() -> None:
     assert on_one_node(spread, stop_at=501.0)[1] == GENERATIONS * EVERY * 4 * 16
+
+
+def test_a_node_with_a_smaller_population_is_told_so() -> None:
+    own = Program()
+    smaller = Population.of(DQN, own.envs.spec, SEARCH, size=2, config={"hidden": (8,)})
+    with use_router(LocalRouter()):
+        group = World.current().group("node.*")
+        take = mw.take_members(smaller, PopulationServer(group, group, own.population))
+        with pytest.raises(ConfigError, match=r"of this node has 2 agents, .* number 3"):
+            run_step(take)
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:

@@ -1,0 +1,66 @@
+"""Arguments of another kind are refused, in words of what was found and what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ding_lite.distributed import (
+    GradientServer,
+    Group,
+    ModelServer,
+    PopulationServer,
+    ShardedReplay,
+    World,
+)
+from ding_lite.errors import ConfigError
+from ding_lite.evolution import Population, Search
+from ding_lite.rl import A2C, DQN, make_envs
+from ding_lite.runtime.messaging.local_router import LocalRouter
+
+ENVS = make_envs("CartPole-v1", 1)
+SPEC = ENVS.spec
+WORLD = World(LocalRouter())
+GROUP: Any = Group(LocalRouter(), (0,))
+A_GROUP = r"a group of nodes was expected, such as `World\.current\(\)\.group"
+TENSORS = r"tensors by name were expected, such as `policy\.weights\(\)`"
+
+REFUSED: dict[str, tuple[Callable[[Any], object], object, str]] = {
+    "labels as a group": (lambda x: GradientServer(x, A2C(SPEC)), "server", A_GROUP),
+    "a world as a group": (lambda x: GradientServer(x, A2C(SPEC)), WORLD, A_GROUP),
+    "labels of a replay": (lambda x: ShardedReplay(x, SPEC, shard_capacity=9), "learner", A_GROUP),
+    "envs as a spec": (
+        lambda x: ShardedReplay(GROUP, x, shard_capacity=9),
+        ENVS,
+        r"Give its `\.spec`",
+    ),
+    "a batch size of 0": (lambda x: replay().sample(x), 0, "`batch_size` is 0"),
+    "half a transition": (lambda x: replay().sample(x), 2.5, "`batch_size` is 2.5"),
+    "labels of learners": (lambda x: PopulationServer(GROUP, x, population()), "a", A_GROUP),
+    "parallel labels": (lambda x: DQN(SPEC).data_parallel(x), "learner", A_GROUP),
+    "a parallel world": (lambda x: DQN(SPEC).data_parallel(x), WORLD, A_GROUP),
+    "a name as a world": (lambda x: ModelServer(x), "actor", r'`ModelServer\(name="actor"\)`'),
+    "an array": (ModelServer().publish, {"w": np.ones(2)}, rf"\['w'\]` is a ndarray; {TENSORS}"),
+    "a module": (ModelServer().publish, torch.nn.Linear(1, 1), f"is a Linear; {TENSORS}"),
+    "no members": (WORLD.group, None, "`members` is None; label patterns or node ids"),
+    "labels of no node": (WORLD.labels_of, 9, "`node` is 9; the number of a node .* 0 to 0"),
+}
+
+
+def replay() -> ShardedReplay:
+    return ShardedReplay(GROUP, SPEC, shard_capacity=9)
+
+
+def population() -> Population:
+    return Population.of(DQN, SPEC, Search(), size=1)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_an_argument_of_another_kind_is_refused(case: str) -> None:
+    call, value, expected = REFUSED[case]
+    with pytest.raises(ConfigError, match=expected):
+        call(value)
