@@ -137,7 +137,11 @@ def test_a_toml_file_names_arguments_and_imports(registering: str) -> None:
 
 
 def test_an_evolution_goes_on_and_is_repeated_with_its_search() -> None:
-    search = Search(lr=log_uniform(1e-3, 1e-2), loss=choice("huber", "mse"))
+    search = Search(
+        lr=log_uniform(np.float64(1e-3), np.float32(0.25)),
+        batch_size=choice(*np.array([32, 64])),
+        loss=choice("huber", "mse"),
+    )
     file = Path("here/config.json")
     begun = plan_evolution("dqn", "CartPole-v1", search, {}, Choices(out=file.parent))
     with Run("evolve-dqn", begun.plan.options, config=begun.described):
