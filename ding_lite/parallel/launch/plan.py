@@ -124,7 +124,11 @@ class JobPlan:
         ports = self.ports
         if isinstance(ports, int):
             ports = [ports + node_id for node_id in range(self.num_nodes)]
-        if len(ports) != self.num_nodes or len(set(ports)) != len(ports):
+        if (
+            not isinstance(ports, Sequence)
+            or len(ports) != self.num_nodes
+            or len(set(ports)) != len(ports)
+        ):
             raise ConfigError(
                 f"`ports` is {self.ports!r}; {self.num_nodes} nodes need as many different "
                 f"ports, or one number from which to count on."
