@@ -215,10 +215,12 @@ class Run:
         """
         began = self._clock.now()
         last, goal = last_row(self.metrics), self.goal
+        wall_s = began - self._started
         if self.stages is not None:  # no row contains the time of the last reports
+            wall_s += self.stages.seconds_before
             own = self.stages.metrics
             last |= {name: max(s, last.get(name, 0.0)) for name, s in own.items()}
-        wall_s = max(began - self._started, last.get("wall_s", 0.0))  # with that before a resume
+        wall_s = max(wall_s, last.get("wall_s", 0.0))
         eval_env_steps = int(last.get("eval_env_steps") or 0)
         if confirmed is not None and confirmed.episodes >= JUDGED_EPISODES:
             verdict, env_steps = confirmed, confirmed.env_steps
