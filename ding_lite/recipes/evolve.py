@@ -181,7 +181,7 @@ def plan_evolution(
     if search is None:
         preset = recipe.presets.get(maker.name, {})
         search = preset.get("search") or default_search(plan.policy_config)
-        search = search.without(settings)
+        search = search.without({**settings, **choices.in_file.values})
     if not isinstance(search, Search):
         raise ConfigError(
             f"`search` is {kind_of(search)}; a Search was expected: "
