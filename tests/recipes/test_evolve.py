@@ -269,7 +269,8 @@ def test_each_generation_is_reported_as_a_table(result: EvolveResult) -> None:
 def test_one_number_of_env_steps_is_shown_while_it_runs_and_at_its_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    whole = [small(out="shown", quiet=False, resume=go_on).numbers for go_on in (False, True)][0]
+    whole = small(out="shown", quiet=False).numbers
+    small(out="shown", quiet=False, resume=True)
     all_steps, evaluated = f"{whole['env_steps']:,}", f"{whole['eval_env_steps']:,}"
     shown = capsys.readouterr().err
     assert f"{all_steps}/1,500 env steps" in shown

@@ -137,8 +137,9 @@ def test_a_toml_file_names_arguments_and_imports(registering: str) -> None:
 
 
 def test_an_evolution_goes_on_and_is_repeated_with_its_search() -> None:
+    bounds: Any = np.array([1e-3, 1e-2], np.float32)
     search = Search(
-        lr=log_uniform(np.float64(1e-3), np.float32(0.25)),
+        lr=log_uniform(*bounds),
         batch_size=choice(*np.array([32, 64])),
         loss=choice("huber", "mse"),
     )

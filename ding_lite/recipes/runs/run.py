@@ -242,7 +242,7 @@ class Run:
             "env": str(self.options.env),
             "seed": self.options.seed,
             "solved": self._reaches(verdict) and verdict.episodes >= JUDGED_EPISODES,
-            "env_steps": _spent(last),
+            "env_steps": None if last.get("env_step") is None else spent(last),
             "episodes": None if "episodes" not in last else int(last["episodes"]),
             "train_iter": last.get("train_iter"),
             "wall_s": round(wall_s, 3),
@@ -430,13 +430,6 @@ def _command(words: Sequence[str]) -> list[str] | None:
     if program.name == "ding-lite":
         return ["ding-lite", *words[2:]]
     return ["python", *words[1:]] if program.suffix == ".py" else None
-
-
-def _spent(row: Mapping[str, Any]) -> int | None:
-    """Return the env steps made, including those of evaluations of a population."""
-    if row.get("env_step") is None:
-        return None
-    return int(row["env_step"] + row.get("eval_steps", 0))
 
 
 def _of_these(result: Mapping[str, Any]) -> str:
