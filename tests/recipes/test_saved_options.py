@@ -155,6 +155,15 @@ def test_an_evolution_goes_on_and_is_repeated_with_its_search() -> None:
         plan_evolution("dqn", "CartPole-v1", None, {}, Choices(config=file))
 
 
+def test_a_toml_file_may_have_a_byte_order_mark_and_is_a_regular_file() -> None:
+    Path("mine.toml").write_text("lr = 0.5\n", encoding="utf-8-sig")
+    assert read_config(Path("mine.toml")).settings == {"lr": 0.5}
+    Path("deep.toml").write_text(f"lr = {'[' * 5_000}\n")
+    for path in ("/dev/zero", "deep.toml"):
+        with pytest.raises(ConfigError, match=f"`config` is '{path}', which cannot be read"):
+            read_config(Path(path))
+
+
 @pytest.mark.parametrize("text", ["[", '{"options": 3}', '{"config": []}'])
 def test_what_is_no_description_of_a_run_is_refused(text: str) -> None:
     Path("config.json").write_text(text)
