@@ -299,7 +299,7 @@ def as_dataclass(config: object) -> Any:  # noqa: ANN401 - a dataclass of any ki
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever is given
-    """Convert a NumPy scalar, whose `repr` a saved search could not be read from."""
+    """Convert a NumPy scalar: a saved search could not be read from its `repr`."""
     return value.item() if isinstance(value, np.generic) else value
 
 

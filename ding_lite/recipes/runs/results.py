@@ -105,7 +105,7 @@ def find_results(patterns: Iterable[str]) -> list[Result]:
     found: dict[Path, Result] = {}
     for pattern in patterns:
         matched = sorted(map(Path, glob.glob(pattern))) or [Path(pattern)]
-        inside = [run for path in matched for run in runs_in(path)]
+        inside = [run for path in matched for run in runs_in(path) if run == path or _is_ours(run)]
         results = [read_result(directory) for directory in inside]
         if not results:
             raise ConfigError(_no_run(pattern))
@@ -192,6 +192,17 @@ def runs_in(path: Path) -> list[Path]:
     if not path.is_dir() or any((path / name).is_file() for name in _OF_RUNS):
         return [path]
     return sorted({file.parent for name in _OF_RUNS for file in path.rglob(name)})
+
+
+def _is_ours(directory: Path) -> bool:
+    """Return whether a directory is a run; other programs have a `metrics.jsonl`, too."""
+    if not (directory / CONFIG).exists():
+        try:
+            read_result(directory)
+        except ConfigError as error:
+            logger.warning("%s is left out: %s", directory, error)
+            return False
+    return True
 
 
 def read_result(directory: Path) -> Result:

@@ -76,6 +76,9 @@ def test_rows_without_a_description_are_a_run_named_by_its_directory() -> None:
         leave(f"runs/{name}")
     for name in ("mine/1", "mine/2"):  # as `mw.report(Path(...))` writes it
         Path(f"runs/{name}/config.json").unlink()
+    leave("runs/foreign")
+    Path("runs/foreign/config.json").unlink()
+    Path("runs/foreign/metrics.jsonl").write_text('{"loss": "of another program"}\n')
     groups = group_results(find_results(["runs"]))
     assert [group.label for group in groups] == ["dqn", "runs/mine/1", "runs/mine/2"]
     assert title_of(groups[1:]) == "runs/mine/1 and runs/mine/2"
