@@ -98,8 +98,12 @@ class Deadline:
     @classmethod
     def after(cls, timeout: float | None, clock: Clock = SYSTEM_CLOCK) -> Deadline:
         """Make a deadline in `timeout` seconds; with `None` it never expires, NaN fails."""
-        if timeout is not None and math.isnan(timeout):
-            raise ConfigError("`timeout` is NaN; give seconds, or None to wait for ever.")
+        try:
+            fails = timeout is not None and math.isnan(timeout)
+        except TypeError:
+            fails = True
+        if fails:
+            raise ConfigError(f"`timeout` is {timeout!r}; give seconds, or None to wait for ever.")
         return cls(clock, math.inf if timeout is None else clock.now() + timeout)
 
     @property

@@ -113,8 +113,11 @@ class Settings:
 
         for variable in sorted(name for name in environ if name.startswith(PREFIX)):
             if variable not in known:
+                # All names have the prefix: with it, any two would be close.
+                meant = did_you_mean(variable.removeprefix(PREFIX), map(str.upper, hints))
+                meant = meant.replace('"', f'"{PREFIX}', 1)
                 raise ConfigError(
-                    f"Unknown environment variable {variable}.{did_you_mean(variable, known)} "
+                    f"Unknown environment variable {variable}.{meant} "
                     f"Known are: {', '.join(known)}."
                 )
             if text := environ[variable].strip():

@@ -143,7 +143,7 @@ def _row(run: Result, metric: str) -> tuple[str, ...]:
     return (
         str(run.directory),
         "" if run.seed is None else str(run.seed),
-        as_text(last["env_step"]),
+        as_text(run.env_steps or 0),
         as_text(last["episodes"]) if last.get("episodes") is not None else "",
         as_text(float(y[-1])),
         as_text(float(y.max())),
@@ -155,7 +155,7 @@ def _summary(group: RunGroup, metric: str) -> tuple[str, ...]:
     """Return the line below the runs of a group: means and standard deviations."""
     curves = [run.points(metric)[1] for run in group.runs]
     last, best = [float(y[-1]) for y in curves], [float(y.max()) for y in curves]
-    steps = [float(run.rows[-1]["env_step"]) for run in group.runs]
+    steps = [float(run.env_steps or 0) for run in group.runs]
     return (
         f"{group.label}, mean of {len(group.runs)}",
         "",

@@ -63,6 +63,8 @@ class Range(Parameter):
     is_log: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("low", "high", "grow", "shrink"):
+            object.__setattr__(self, name, _plain(getattr(self, name)))
         check_all(
             _not_numbers(low=self.low, high=self.high, grow=self.grow, shrink=self.shrink),
             positive(shrink=self.shrink),
@@ -120,6 +122,7 @@ class Choice(Parameter):
     values: tuple[Value, ...]
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(map(_plain, self.values)))
         if len(set(self.values)) < 2:
             raise ConfigError(
                 f"`choice` was given {list(self.values)}; two different values at least were "
@@ -293,6 +296,11 @@ def as_dataclass(config: object) -> Any:  # noqa: ANN401 - a dataclass of any ki
             f"dataclass, such as a DQNConfig, to change some of them."
         )
     return config
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever is given
+    """Convert a NumPy scalar: a saved search could not be read from its `repr`."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _not_numbers(**named: float) -> list[str]:

@@ -54,7 +54,14 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary file beside `path`, and rename it to `path` when the block ends well."""
+    """Yield a temporary file beside `path`, and rename it to `path` when the block ends well.
+
+    A pipe or a device such as /dev/null is yielded itself: renaming would remove it.
+    """
+    if path.exists() and not path.is_file():
+        with naming(path):
+            yield path
+        return
     unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
     try:
         with naming(path):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ding_lite.errors import ConfigError, did_you_mean
+from ding_lite.errors import ConfigError, DingLiteError, did_you_mean
 
 _MOST_SHOWN = 200
 _IMPORTING: ContextVar[str | None] = ContextVar("ding_lite_importing", default=None)
@@ -28,7 +29,12 @@ def import_place(place: str) -> ModuleType:
 
 def find_member(place: str, name: str) -> Any:  # noqa: ANN401 - a class or a function
     """Import a file or a module, and return a class or a function of it."""
-    module = import_place(place)
+    try:
+        module = import_place(place)
+    except DingLiteError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigError(import_fault(place, error)) from error
     found = getattr(module, name, None) if name.isidentifier() else None
     if not callable(found):
         own = [
@@ -39,6 +45,21 @@ def find_member(place: str, name: str) -> Any:  # noqa: ANN401 - a class or a fu
             f"{', '.join(own) or 'none'}."
         )
     return found
+
+
+def import_fault(place: str, error: BaseException) -> str:
+    """Describe an error that a module of the user has raised while it was imported."""
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    file = frame.f_code.co_filename
+    where = "" if file.startswith("<") else f" in line {line} of {file}"  # not of importlib
+    advice = "Mend it, or name another module."
+    if "no known parent package" in str(error):
+        advice = (
+            "A file is imported by itself, and not as a part of its package. Name the module "
+            "instead: package.module:NAME."
+        )
+    raised = f"{place} raised {type(error).__name__} while it was imported{where}"
+    return f"{raised}: {error}. {advice}"
 
 
 def import_file(place: str) -> ModuleType:

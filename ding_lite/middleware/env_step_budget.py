@@ -106,6 +106,6 @@ class EnvStepBudget:
         self._env_step, self._generation = int(state["env_step"]), int(state["generation"])
 
 
-def spent(ctx: Context) -> int:
-    """Return all env steps made, including those of evaluations."""
-    return int(ctx.get("env_step", 0) + ctx.get("eval_steps", 0))
+def spent(counts: Mapping[str, Any]) -> int:
+    """Return all env steps of a ctx or of a row of metrics, including those of evaluations."""
+    return int(counts.get("env_step", 0) + (counts.get("eval_steps") or 0))

@@ -177,7 +177,8 @@ def plan_evolution(
     if search is None:
         preset = recipe.presets.get(maker.name, {})
         search = preset.get("search") or default_search(plan.policy_config)
-        search = search.without({*settings, *unused_settings(plan.parts.get("optimizer"))})
+        given = {*settings, *choices.in_file.values}
+        search = search.without(given | unused_settings(plan.parts.get("optimizer")))
     if not isinstance(search, Search):
         raise ConfigError(
             f"`search` is {kind_of(search)}; a Search was expected: "

@@ -25,6 +25,7 @@ from ding_lite.recipes.saved_options import SavedOptions, read_config, run_begun
 from ding_lite.recipes.table import RECIPES, find_recipe, name_of_policy
 from ding_lite.rl.envs.atari import ATARI_ARGS, FRAME_STACK, check_is_game, play_atari
 from ding_lite.rl.envs.making import EnvLike, EnvMaker, maker_again
+from ding_lite.rl.envs.naming import full_name
 from ding_lite.rl.policies.open_policy import without_unused
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
@@ -71,7 +72,7 @@ class Choices:
         self.given = {n: one for n, one in given.items() if n in known and one is not None}
         for name in self.given.keys() & {"out", "config"}:
             self.given[name] = _path(name, self.given[name])
-        self.given["report"] = tuple(given.get("report") or ())
+        self.given["report"] = tuple(map(full_name, given.get("report") or ()))
         use = given.get("use", ())
         if not isinstance(use, list | tuple):
             raise ConfigError(

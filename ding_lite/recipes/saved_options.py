@@ -12,6 +12,7 @@ from typing import Any
 from ding_lite.cli.options.run import OF_FILES
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.search import Choice, Range, Search
+from ding_lite.io.reading import read_file
 from ding_lite.io.signature import is_signed
 from ding_lite.recipes.runs.directory import (
     code_of,
@@ -25,6 +26,7 @@ from ding_lite.rl.envs.naming import described, short_name, undescribed
 
 _OF_ENVS = {"env_args": dict, "imports": list}
 """Keys about the environment that a file of settings may have, with their types."""
+_MOST_BYTES = 1 << 20
 _PARAMETERS = {kind.__name__: kind for kind in (Range, Choice)}
 
 
@@ -111,8 +113,9 @@ def read_config(path: Path) -> SavedOptions:
     try:
         if path.suffix == ".json":
             return _of_run(path, read_description(path))
-        values = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        content = read_file(path, most=_MOST_BYTES)
+        values = tomllib.loads(content.decode("utf-8-sig"))  # editors on Windows add a BOM
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"`config` is {str(path)!r}, which cannot be read: {error}. A TOML file with lines "
             f"such as `lr = 1e-3`, or the config.json of a run, was expected."

@@ -84,7 +84,7 @@ def test_what_is_no_logger_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_loggers_of_ones_own_get_the_metrics_and_a_resumed_run_keeps_or_changes_them(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("several.py").write_text(
         "".join(
@@ -104,6 +104,11 @@ def test_loggers_of_ones_own_get_the_metrics_and_a_resumed_run_keeps_or_changes_
     assert reported(*both, steps=160) == {"one": "160", "two": "160"}
     assert reported("--resume", steps=224) == {"one": "224", "two": "224"}
     assert reported("--resume", "--report", "several.py:two", steps=256) == {"two": "256"}
+
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")  # the run names the file by its full path
+    assert reported("--resume", "--out", "../here", steps=288) == {"two": "288"}
+    monkeypatch.chdir("..")
 
     file = Path("here/config.json")
     file.write_text(file.read_text().replace("several.py:two", "several.py:else"))

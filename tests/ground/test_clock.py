@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -73,8 +74,10 @@ def test_a_deadline_without_a_timeout_never_comes_and_one_of_no_time_has_come(
 
 
 def test_a_deadline_is_an_instant_on_a_clock_and_cannot_be_moved(clock: ManualClock) -> None:
-    with pytest.raises(ConfigError, match="`timeout` is NaN"):
-        Deadline.after(float("nan"), clock)
+    wrong: list[Any] = [float("nan"), "3", [3]]
+    for timeout in wrong:
+        with pytest.raises(ConfigError, match=r"`timeout` is .*; give seconds, or None"):
+            Deadline.after(timeout, clock)
     deadline = Deadline.after(1.0)
     assert deadline.clock is SYSTEM_CLOCK
     with pytest.raises(dataclasses.FrozenInstanceError):

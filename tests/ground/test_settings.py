@@ -113,6 +113,8 @@ def test_empty_variables_and_those_without_our_prefix_are_ignored(monkeypatch) -
     [
         ("TORCH_TREADS", "", 'Unknown environment variable {}. Did you mean "DING_LITE_TORCH_'),
         ("TORCHTHREADS", "2", 'Unknown environment variable {}. Did you mean "DING_LITE_TORCH_'),
+        ("THREADS", "2", 'Unknown environment variable {}. Did you mean "DING_LITE_TORCH_'),
+        ("FOO", "1", "Unknown environment variable {}. Known are: "),
         ("Node_Id", "3", 'Unknown environment variable {}. Did you mean "DING_LITE_NODE_ID"?'),
         *(
             (variable, text, f"{{}} is {text!r}; a whole number was expected, such as {{}}=1.")

@@ -266,6 +266,18 @@ def test_each_generation_is_reported_as_a_table(result: EvolveResult) -> None:
     assert any("stays" in row for row in rows)
 
 
+def test_one_number_of_env_steps_is_shown_while_it_runs_and_at_its_end(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    whole = small(out="shown", quiet=False).numbers
+    small(out="shown", quiet=False, resume=True)
+    all_steps, evaluated = f"{whole['env_steps']:,}", f"{whole['eval_env_steps']:,}"
+    shown = capsys.readouterr().err
+    assert f"{all_steps}/1,500 env steps" in shown
+    assert f"after {all_steps} env steps ({evaluated} of them in evaluations)" in shown
+    assert f"The run in shown goes on at {all_steps} env steps" in shown
+
+
 def test_choices_and_negative_returns_are_drawn_too(result: EvolveResult, tmp_path: Path) -> None:
     losing = [
         replace(life, fitness=-100.0 - life.place, hyperparameters={"loss": "mse", "lr": 1e-3})
@@ -297,6 +309,9 @@ def test_the_search_of_a_preset_leaves_out_what_is_given(monkeypatch: pytest.Mon
 
     assert list(bounds()) == ["lr", "batch_size"]
     assert list(bounds(lr=1e-3, gamma=0.9)) == ["batch_size"]
+    Path("mine.toml").write_text("lr = 1e-3\n")
+    in_file = plan_evolution("dqn", "CartPole-v1", None, {}, Choices(config="mine.toml"))
+    assert list(in_file.search.parameters) == ["batch_size"]
     near = Search(lr=log_uniform(5e-4, 2e-3))
     monkeypatch.setitem(DQN_EVOLUTION_PRESETS, "CartPole-v1", {"lr": 1e-3, "search": near})
     assert bounds() == near.parameters

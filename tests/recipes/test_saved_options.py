@@ -137,7 +137,12 @@ def test_a_toml_file_names_arguments_and_imports(registering: str) -> None:
 
 
 def test_an_evolution_goes_on_and_is_repeated_with_its_search() -> None:
-    search = Search(lr=log_uniform(1e-3, 1e-2), loss=choice("huber", "mse"))
+    bounds: Any = np.array([1e-3, 1e-2], np.float32)
+    search = Search(
+        lr=log_uniform(*bounds),
+        batch_size=choice(*np.array([32, 64])),
+        loss=choice("huber", "mse"),
+    )
     file = Path("here/config.json")
     begun = plan_evolution("dqn", "CartPole-v1", search, {}, Choices(out=file.parent))
     with Run("evolve-dqn", begun.options, config=begun.described):
@@ -148,6 +153,15 @@ def test_an_evolution_goes_on_and_is_repeated_with_its_search() -> None:
     file.write_text(file.read_text().replace("Range(", "Mine("))
     with pytest.raises(ConfigError, match=r"The search of `lr` was 'Mine\(.*cannot be read again"):
         plan_evolution("dqn", "CartPole-v1", None, {}, Choices(config=file))
+
+
+def test_a_toml_file_may_have_a_byte_order_mark_and_is_a_regular_file() -> None:
+    Path("mine.toml").write_text("lr = 0.5\n", encoding="utf-8-sig")
+    assert read_config(Path("mine.toml")).settings == {"lr": 0.5}
+    Path("deep.toml").write_text(f"lr = {'[' * 5_000}\n")
+    for path in ("/dev/zero", "deep.toml"):
+        with pytest.raises(ConfigError, match=f"`config` is '{path}', which cannot be read"):
+            read_config(Path(path))
 
 
 @pytest.mark.parametrize("text", ["[", '{"options": 3}', '{"config": []}'])

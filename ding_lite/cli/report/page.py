@@ -159,7 +159,7 @@ def _summary(groups: Sequence[Group]) -> Element:
     for run in _runs(groups):
         _, y = run.result.points(run.metric)
         last, best = (as_text(float(y[-1])), as_text(float(y.max()))) if len(y) else ("", "")
-        env_steps, wall_s = as_text(run.last["env_step"]), f"{run.last['wall_s']:,.1f} s"
+        env_steps, wall_s = as_text(run.result.env_steps or 0), f"{run.last['wall_s']:,.1f} s"
         about = (str(run.directory), _formatted(run.result.seed), run.state)
         rows.append((*about, env_steps, last, best, _verdict(run.verdict), wall_s))
     headings = ("run", "seed", "state", "env steps", "last", "best", "verdict", "time")

@@ -28,7 +28,7 @@ from ding_lite.recipes.runs.stages import seconds_by_stage
 from ding_lite.recipes.table import RECIPES
 from ding_lite.rl.batch import NumpyArray
 
-State: TypeAlias = Literal["done", "going", "interrupted"]
+State: TypeAlias = Literal["done", "going", "interrupted", "unknown"]
 _MOST_BYTES = 64 << 20
 _EVOLVE = "evolve-"
 _MOST = 1_000_000
@@ -81,12 +81,14 @@ class Record:
 
     @cached_property
     def state(self) -> State:
-        """Whether the run is done, going, or interrupted."""
+        """Whether the run is done, going, or interrupted; unknown without a `config.json`."""
         if is_locked(self.directory):
             return "going"
+        if not (self.directory / CONFIG).exists():
+            return "unknown"
         options = self.result.description.get("options") or {}
         target, most = self.result.target, options.get("max_env_steps")
-        is_at_end = most is not None and self.last.get("env_step", 0) >= most
+        is_at_end = most is not None and (self.result.env_steps or 0) >= most
         is_solved = target is not None and (self.last.get("eval_return") or -np.inf) >= target
         return "done" if self.verdict or is_at_end or is_solved else "interrupted"
 

@@ -47,7 +47,7 @@ def _row(run: Record) -> dict[str, Any]:
         facts["program"],
         None if facts.get("env") is None else short_name(str(facts["env"])),
         run.result.seed,
-        run.last.get("env_step"),
+        run.result.env_steps,
         float(y[-1]) if len(y) else None,
         float(y.max()) if len(y) else None,
         run.last.get("wall_s"),

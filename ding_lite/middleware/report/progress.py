@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.middleware.checks import number
+from ding_lite.middleware.env_step_budget import spent
 from ding_lite.middleware.report.log import as_text, terminal
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
@@ -34,13 +35,13 @@ def progress(
 ) -> Middleware:
     """Show the progress of the run in a live line.
 
-    On a terminal it is one line, updated ten times per second: env steps, their rate, the mean
-    return, the last evaluation, the loss, epsilon, the memory of `throughput`, and the remaining
-    time. Values that do not fit into the width are omitted. Elsewhere it prints one line per
-    minute. The last line remains.
+    On a terminal it is one line, updated ten times per second: env steps, including those of a
+    population's evaluations, their rate, the mean return, the last evaluation, the loss, epsilon,
+    the memory of `throughput`, and the remaining time. Values that do not fit into the width are
+    omitted. Elsewhere it prints one line per minute. The last line remains.
 
     Context:
-        reads: env_step, metrics
+        reads: env_step, eval_steps, metrics
 
     Args:
         max_env_steps: The maximum of env steps; without it there is no bar.
@@ -107,7 +108,7 @@ class _Progress:
     def __call__(self, ctx: Context) -> None:
         self._stepped = True
         self._latest.update(ctx.metrics)
-        self._env_step = ctx.get("env_step", 0)
+        self._env_step = spent(ctx)  # as the maximum of env steps is counted
         self._rate.begin(self._env_step)
         pause = _PLAIN_SECONDS if self._live is None else _REFRESH_SECONDS
         if self._clock.now() - self._shown_at >= pause:

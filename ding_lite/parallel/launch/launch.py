@@ -159,7 +159,15 @@ class Parallel:
         """
         settings = Settings.from_environ()
         starter = _check_engine(engine or settings.engine or "local", resources)
-        check_all(at_least(0, max_retries=max_retries))
+        texts = (("address", address, "an IP address"), ("key_file", key_file, "a path"))
+        check_all(
+            at_least(0, max_retries=max_retries),
+            (
+                f"`{name}` is {value!r}; {expected} was expected"
+                for name, value, expected in texts
+                if not isinstance(value, str | os.PathLike | None)
+            ),
+        )
         attach_to = several(settings.attach_to if attach_to is None else attach_to)
         place = None if engine or attach_to else placement_of(settings, process_environ())
         elastic = settings.elastic if elastic is None else elastic

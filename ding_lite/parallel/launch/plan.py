@@ -123,7 +123,8 @@ class JobPlan:
         if given is None:
             return ()
         ports = range(given, given + self.num_nodes) if isinstance(given, int) else given
-        if len(ports) != self.num_nodes or len(set(ports)) != len(ports):
+        is_sequence = isinstance(ports, Sequence)
+        if not is_sequence or len(ports) != self.num_nodes or len(set(ports)) != len(ports):
             raise ConfigError(
                 f"`ports` is {given!r}; {self.num_nodes} nodes need as many different "
                 f"ports, or one number from which to count on."

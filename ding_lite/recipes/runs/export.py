@@ -21,7 +21,7 @@ from torch.export import Dim, ExportedProgram
 from torch.utils._pytree import tree_map
 
 from ding_lite.errors import ConfigError, MissingExtraError, pip_line
-from ding_lite.io.files import naming
+from ding_lite.io.files import replacing
 from ding_lite.rl.formulas.distributions import BoxUnits, num_outputs
 from ding_lite.rl.packing import Tree
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
@@ -93,8 +93,8 @@ def export_policy(
             torch.export.save(program, content)
         else:
             content.write(_as_onnx(program, [*_named(policy)]))
-    with naming(path):
-        path.write_bytes(content.getbuffer())
+    with replacing(path) as unfinished:
+        unfinished.write_bytes(content.getbuffer())
     return path
 
 

@@ -15,12 +15,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ding_lite.errors import ConfigError, did_you_mean
+from ding_lite.middleware.env_step_budget import spent
 from ding_lite.recipes.runs.directory import CONFIG, METRICS, saved_description
 from ding_lite.recipes.runs.metrics import read_rows
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.naming import short_name
 
 GRID_POINTS = 400
+_OF_RUNS = (CONFIG, METRICS)
+"""Files of a run, of which one at least is there."""
 _ONLY_OF_ONE = {"seed", "smoke", "target", "max_env_steps"}
 """Options in which the runs of a group may differ."""
 
@@ -45,6 +48,11 @@ class Result:
     @property
     def target(self) -> float | None:
         return self._options.get("target")
+
+    @property
+    def env_steps(self) -> int | None:
+        """All env steps until the last row, including those of evaluations of a population."""
+        return spent(self.rows[-1]) if self.rows else None
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -97,7 +105,7 @@ def find_results(patterns: Iterable[str]) -> list[Result]:
     found: dict[Path, Result] = {}
     for pattern in patterns:
         matched = sorted(map(Path, glob.glob(pattern))) or [Path(pattern)]
-        inside = [run for path in matched for run in runs_in(path)]
+        inside = [run for path in matched for run in runs_in(path) if run == path or _is_ours(run)]
         results = [read_result(directory) for directory in inside]
         if not results:
             raise ConfigError(_no_run(pattern))
@@ -156,15 +164,16 @@ def spread_of(runs: Sequence[Result], metric: str) -> Spread:
 def title_of(groups: Sequence[RunGroup]) -> str:
     facts = [run.facts for group in groups for run in group.runs]
     programs = {str(fact["program"]) for fact in facts}
-    envs = {short_name(str(fact.get("env"))) for fact in facts}
+    envs = {short_name(str(fact["env"])) for fact in facts if "env" in fact}
     title = " and ".join(sorted(programs)) if len(programs) < 3 else f"{len(programs)} programs"
     return f"{title} on {envs.pop()}" if len(envs) == 1 else title
 
 
 def _label(facts: dict[str, Any], differing: Sequence[str]) -> str:
+    plain = [short_name(str(facts[name])) for name in _PLAIN if facts.get(name) is not None]
     if not differing:
-        return f"{facts['program']} on {short_name(str(facts.get('env')))}"
-    words = [short_name(str(facts.get(name))) for name in differing if name in _PLAIN]
+        return " on ".join(plain)
+    words = [short_name(str(facts[name])) for name in differing if name in _PLAIN and name in facts]
     words += [f"{name} {_format(facts.get(name))}" for name in differing if name not in _PLAIN][:3]
     return ", ".join(words)
 
@@ -180,17 +189,30 @@ def _format(value: object) -> str:
 
 def runs_in(path: Path) -> list[Path]:
     """Return the directories of all runs in a folder; the path itself if it is a run or missing."""
-    if (path / CONFIG).is_file() or not path.is_dir():
+    if not path.is_dir() or any((path / name).is_file() for name in _OF_RUNS):
         return [path]
-    return sorted(config.parent for config in path.rglob(CONFIG))
+    return sorted({file.parent for name in _OF_RUNS for file in path.rglob(name)})
+
+
+def _is_ours(directory: Path) -> bool:
+    """Return whether a directory is a run; other programs have a `metrics.jsonl`, too."""
+    if not (directory / CONFIG).exists():
+        try:
+            read_result(directory)
+        except ConfigError as error:
+            logger.warning("%s is left out: %s", directory, error)
+            return False
+    return True
 
 
 def read_result(directory: Path) -> Result:
-    """Read a run; raise ConfigError if it is missing or damaged."""
-    description = saved_description(directory)
+    """Read a run, or the rows of `mw.report(directory)`; raise ConfigError if it is damaged."""
+    metrics = directory / METRICS
+    description: dict[str, Any] | None = {"example": str(directory)}
+    if (directory / CONFIG).exists() or not metrics.is_file():
+        description = saved_description(directory)
     if description is None:
         raise ConfigError(_no_run(str(directory)))
-    metrics = directory / METRICS
     rows = read_rows(metrics) if metrics.exists() else []
     if any(row.get(name) is None for row in rows for name in ("env_step", "wall_s")):
         raise ConfigError(
@@ -201,9 +223,9 @@ def read_result(directory: Path) -> Result:
 
 
 def _no_run(name: str) -> str:
-    known = [str(config.parent) for config in Path("runs").rglob(CONFIG)]
+    known = [str(run) for run in runs_in(Path("runs")) if run.is_dir()]
     listed = f" Runs here are: {', '.join(sorted(known)[:8])}." if known else ""
     return (
-        f"There is no run in {name}: a directory with a {CONFIG} was expected, as training "
-        f"programs leave it.{did_you_mean(name, known)}{listed}"
+        f"There is no run in {name}: a directory with a {CONFIG} or a {METRICS} was expected, as "
+        f"training programs leave it.{did_you_mean(name, known)}{listed}"
     )

@@ -21,6 +21,7 @@ from ding_lite.io.files import naming
 from ding_lite.io.importing import refuse_while_importing
 from ding_lite.io.signature import sign
 from ding_lite.middleware.checkpoints.resume import resume
+from ding_lite.middleware.env_step_budget import spent
 from ding_lite.recipes.options import Options
 from ding_lite.recipes.runs import directory as files
 from ding_lite.recipes.runs.criterion import EPISODES_PER_COLLECTOR
@@ -154,10 +155,12 @@ class Run:
         (self.directory / files.RESULT).unlink(missing_ok=True)
         has_ended = self.options.has_ended(counters)
         where = "had reached its end" if has_ended else "goes on"
-        self.tell(f"The run in {self.shown} {where} at {counters['env_step']:,} env steps.")
-        for part in parts.values():
-            if has_ended and isinstance(part, Task):
-                part.finish = True
+        tasks = [part for part in parts.values() if isinstance(part, Task)]
+        env_steps = max([counters["env_step"], *(spent(task.ctx) for task in tasks)])
+        self.tell(f"The run in {self.shown} {where} at {env_steps:,} env steps.")
+        for task in tasks:
+            if has_ended:
+                task.finish = True
 
     def time(self, task: Task, *, every: int = 25) -> StageSeconds:
         """Measure the time of each stage of a task, for the run's last line and its curve.
@@ -215,10 +218,12 @@ class Run:
         """
         began = self._clock.now()
         last, goal = last_row(self.metrics), self.goal
+        wall_s = began - self._started
         if self.stages is not None:  # no row contains the time of the last reports
+            wall_s += self.stages.seconds_before
             own = self.stages.metrics
             last |= {name: max(s, last.get(name, 0.0)) for name, s in own.items()}
-        wall_s = max(began - self._started, last.get("wall_s", 0.0))  # with that before a resume
+        wall_s = max(wall_s, last.get("wall_s", 0.0))
         eval_env_steps = int(last.get("eval_env_steps") or 0)
         if confirmed is not None and confirmed.episodes >= JUDGED_EPISODES:
             verdict, env_steps = confirmed, confirmed.env_steps
@@ -237,7 +242,7 @@ class Run:
             "env": str(self.options.env),
             "seed": self.options.seed,
             "solved": self._reaches(verdict) and verdict.episodes >= JUDGED_EPISODES,
-            "env_steps": _spent(last),
+            "env_steps": None if last.get("env_step") is None else spent(last),
             "episodes": None if "episodes" not in last else int(last["episodes"]),
             "train_iter": last.get("train_iter"),
             "wall_s": round(wall_s, 3),
@@ -291,7 +296,7 @@ class Run:
             f"\n{_verdict(result['solved'], str(self.options.env))}: a mean return of "
             f"{result['eval_return']:.1f} in {result['eval_episodes']} greedy "
             f"episode{'s' * (result['eval_episodes'] > 1)}{self._goal()} after "
-            f"{result['env_steps'] or 0:,} env steps, {result['wall_s']:.1f} s."
+            f"{result['env_steps'] or 0:,} env steps{_of_these(result)}, {result['wall_s']:.1f} s."
         ]
         if "seconds" in result:
             stages = ", ".join(f"{stage} {s:.1f} s" for stage, s in result["seconds"].items())
@@ -427,11 +432,10 @@ def _command(words: Sequence[str]) -> list[str] | None:
     return ["python", *words[1:]] if program.suffix == ".py" else None
 
 
-def _spent(row: Mapping[str, Any]) -> int | None:
-    """Return the env steps made, including those of evaluations of a population."""
-    if row.get("env_step") is None:
-        return None
-    return int(row["env_step"] + row.get("eval_steps", 0))
+def _of_these(result: Mapping[str, Any]) -> str:
+    if "population" not in result:  # its env steps do not contain those of evaluations
+        return ""
+    return f" ({result['eval_env_steps']:,} of them in evaluations)"
 
 
 def verdict_is_short(max_episode_steps: int | None) -> bool:

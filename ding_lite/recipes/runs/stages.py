@@ -46,6 +46,9 @@ class StageSeconds:
         self._recorder = recorder
         self.curve: Curve | None = None
         """The learning curve of the run, if it has one."""
+        self.seconds_before = 0.0
+        """The seconds of a resumed run until its checkpoint."""
+        self._made_at = clock.now()
         self._seconds: dict[str, float] = {}
         self._entered_at: float | None = None
         """The start of a run; None once its first middleware has begun."""
@@ -98,11 +101,13 @@ class StageSeconds:
         self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 
     def state_dict(self) -> dict[str, Any]:
-        return {"seconds": dict(self._seconds)}
+        so_far = self.seconds_before + self._clock.now() - self._made_at
+        return {"seconds": dict(self._seconds), "so_far": so_far}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._seconds.clear()
         self._seconds.update(state["seconds"])
+        self.seconds_before = float(state.get("so_far", 0.0))
 
 
 class Recorder:

@@ -26,7 +26,7 @@ from ding_lite.errors import (
     did_you_mean,
     pip_line,
 )
-from ding_lite.io.importing import import_place, is_file
+from ding_lite.io.importing import import_fault, import_place, is_file
 from ding_lite.rl.envs.checks.faults import RAISED
 
 Make: TypeAlias = Callable[..., Any]
@@ -63,10 +63,7 @@ def import_env_module(place: str) -> ModuleType:
     except DingLiteError:
         raise
     except RAISED as error:
-        raise EnvError(
-            f"{place} raised {type(error).__name__} while it was imported: {error}. Mend it, or "
-            f"name another module."
-        ) from error
+        raise EnvError(import_fault(place, error)) from error
 
 
 def find_registered(env_id: str) -> Registration:

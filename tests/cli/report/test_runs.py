@@ -58,11 +58,14 @@ def test_damaged_and_foreign_folders_are_told_and_left_out(
     for name, text in (("half", '{"example": "d'), ("foreign", '{"name": 3}')):
         Path(f"runs/{name}").mkdir()
         Path(f"runs/{name}/config.json").write_text(text)
+    leave("runs/2")
+    Path("runs/2/config.json").unlink()  # as `mw.report(Path("runs/2"))` leaves it
     leave("runs/damaged")
     Path("runs/damaged/metrics.jsonl").write_text("?\n")
     assert main(["runs"]) == 0
     out, err = capsys.readouterr()
-    assert [line.split()[0] for line in out.splitlines()] == ["run", "runs/1"]
+    assert sorted(line.split()[0] for line in out.splitlines()) == ["run", "runs/1", "runs/2"]
+    assert " unknown " in out
     assert len(err.splitlines()) == 3
     for output in ("no run in runs/half", "runs/foreign/config.json names", "runs/damaged/metrics"):
         assert output in err

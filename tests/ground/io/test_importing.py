@@ -58,6 +58,21 @@ def test_an_import_that_fails_within_a_module_is_no_slip():
 
 
 @pytest.mark.parametrize(
+    ("text", "reported"),
+    [
+        ("import no_such", r"raised_one\.py raised ModuleNotFoundError .*line 1 of .*Mend it"),
+        ("1 +", "raised SyntaxError while it was imported: "),
+        ("import sys\nsys.exit(3)", r"raised SystemExit while it was imported in line 2 of .*: 3"),
+        ("from .two import x", "Name the module instead: package.module:NAME"),
+    ],
+)
+def test_a_member_of_a_module_that_raises_is_refused_with_the_line(text, reported):
+    Path("raised_one.py").write_text(text)
+    with pytest.raises(ConfigError, match=reported):
+        find_member("raised_one.py", "network")
+
+
+@pytest.mark.parametrize(
     "begin",
     [
         "from ding_lite import Task\nTask().run(max_step=1)",

@@ -134,6 +134,9 @@ REFUSED: list[tuple[dict[str, Any], dict[str, str], str]] = [
     ({"n_parallel_workers": 2}, {"DING_LITE_NODE_ID": "1"}, "DING_LITE_NODE_ID is 1"),
     ({"n_parallel_workers": 2, "node_ids": [2, 3]}, {}, r"`node_ids` is \[2, 3\], the place to"),
     ({"max_retries": -1}, {}, "`max_retries` is -1; it must be at least 0"),
+    ({"protocol": "tcp", "address": 5}, {}, "`address` is 5; an IP address was expected"),
+    ({"protocol": "tcp", "key_file": 3}, {}, "`key_file` is 3; a path was expected"),
+    ({"protocol": "tcp", "ports": 3.0}, {}, "`ports` is 3.0; 1 nodes need as many different"),
     ({}, {"DING_LITE_ROLE": "learner"}, "DING_LITE_ROLES"),
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import subprocess
@@ -376,6 +377,23 @@ def test_the_mode_of_a_users_network_stays(tmp_path: Path) -> None:
     layers[1].eval()
     export_policy(policy, tmp_path / "policy.pt2")
     assert [layer.training for layer in layers] == [True, False, True, True, True]
+
+
+def test_a_file_that_is_there_stays_whole_if_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "policy.pt2"
+    file.write_bytes(b"earlier")
+
+    def write(path: Path, content: object) -> None:
+        path.open("wb").close()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", write)
+    with pytest.raises(OSError, match="No space left"):
+        export_policy(DQN(CARTPOLE), file)
+    assert [*tmp_path.iterdir()] == [file]
+    assert file.read_bytes() == b"earlier"
 
 
 def test_the_format_may_be_named(tmp_path: Path) -> None:

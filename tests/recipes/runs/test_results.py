@@ -71,6 +71,22 @@ def test_a_path_without_a_run_is_named_with_the_runs_there_are() -> None:
         find_results(["empty"])
 
 
+def test_rows_without_a_description_are_a_run_named_by_its_directory() -> None:
+    for name in ("mine/1", "mine/2", "dqn/1"):
+        leave(f"runs/{name}")
+    for name in ("mine/1", "mine/2"):  # as `mw.report(Path(...))` writes it
+        Path(f"runs/{name}/config.json").unlink()
+    leave("runs/foreign")
+    Path("runs/foreign/config.json").unlink()
+    Path("runs/foreign/metrics.jsonl").write_text('{"loss": "of another program"}\n')
+    groups = group_results(find_results(["runs"]))
+    assert [group.label for group in groups] == ["dqn", "runs/mine/1", "runs/mine/2"]
+    assert title_of(groups[1:]) == "runs/mine/1 and runs/mine/2"
+    assert [group.label for group in group_results(find_results(["runs/mine/1"]))] == [
+        "runs/mine/1"
+    ]
+
+
 def test_a_run_that_has_written_nothing_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     leave("a", rows=0)
     with pytest.raises(ConfigError, match="These runs have not written anything yet"):

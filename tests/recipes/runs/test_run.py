@@ -354,6 +354,28 @@ def test_the_running_time_counts_from_the_first_beginning(tmp_path: Path) -> Non
         assert run.judge(make_policy())["wall_s"] == 90.0
 
 
+def test_the_running_time_of_a_resumed_run_contains_that_of_all_its_stages(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    class Draws:
+        def __exit__(self, *error: object) -> None:
+            clock.advance(5.0)
+
+        def __enter__(self) -> None: ...
+
+        def __call__(self, ctx: Context) -> None: ...
+
+    for resumed in (False, True):
+        with Run("mine", options(out=tmp_path, resume=resumed), clock=clock) as run, Task() as task:
+            task.use(lambda ctx: clock.advance(1.0)).use(run.time(task, every=1))
+            task.use(mw.jsonl(run.metrics, every=1, clock=clock)).use(Draws())
+            task.use(mw.checkpoint({"task": task}, run.checkpoint, every=1))
+            run.resume({"task": task})
+            task.run(max_step=2)
+            line = run.judge(make_policy())
+    assert line["wall_s"] == sum(line["seconds"].values()) == 9.0
+
+
 @pytest.mark.parametrize("seconds_per_act", [0.5, 0.001])
 def test_the_last_line_and_the_curve_tell_the_time_of_the_verdict_beside_that_of_stages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock, seconds_per_act: float

@@ -137,7 +137,11 @@ def test_what_has_no_name_is_told_when_it_is_sought():
         ("no_such:Env-v0", ConfigError, r"There is no module `no_such`"),
         ("corridor_file.py:Coridor", ConfigError, r'no environment `Coridor`.*mean "Corridor"'),
         ("corridor_file.py:named/Coridor-v0", ConfigError, r'Did you mean "named/Corridor-v0"'),
-        ("corridor_broken.py:Env", EnvError, r"raised LookupError while it was imported: no maps"),
+        (
+            "corridor_broken.py:Env",
+            EnvError,
+            r"raised LookupError while .*: no maps",
+        ),
         ("json:dumps", ConfigError, r"dumps could not be made with the arguments {}"),
         ("os:getcwd", ConfigError, r"`getcwd` returned a str; an environment of gymnasium"),
         ("Corridor-v0", ConfigError, r"no environment 'Corridor-v0'.*path/to/file\.py:MyEnv"),
