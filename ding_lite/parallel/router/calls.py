@@ -207,6 +207,7 @@ class PendingCalls:
 
     def begin(self, node_id: int) -> tuple[int, Future[Any]]:
         answer: Future[Any] = Future()
+        answer.set_running_or_notify_cancel()  # it cannot be cancelled, only settled here
         with self._lock:
             self._last_call += 1
             self._under_way[self._last_call] = node_id, answer

@@ -236,6 +236,7 @@ class Relay(Relaying):
 
     def _ask(self, node: int, request: Encoded) -> Future[Any]:
         answer: Future[Any] = Future()
+        answer.set_running_or_notify_cancel()  # as of a call without hops
         asked = self._pass_on(node, self._spec.node_id, 0, request)
         asked.add_done_callback(lambda done: _settle(answer, done.result(), node))
         return answer

@@ -252,6 +252,8 @@ class Router(ABC):
     def ask(self, node: int, name: str, *args: Any, **kwargs: Any) -> Future[Any]:
         """Call a handler of another node without waiting; return a future of the answer.
 
+        The call cannot be taken back: `cancel` of its future does nothing.
+
         Raises:
             CodecError: An argument cannot be encoded.
         """

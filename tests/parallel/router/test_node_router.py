@@ -370,6 +370,23 @@ class TestCalls:
         with pytest.raises(PeerLost, match=r"Node 1 is gone"):
             answer.result(10.0)
 
+    def test_a_cancelled_call_does_not_keep_others_from_their_end(
+        self, start: Start, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """`asyncio.wait_for` cancels the future of a call that takes too long."""
+        routers = start(2)
+        left = Recorder(routers[0])
+        routers[1].register("never", Future)
+        routers[1].register("asked", lambda: None)
+        cancelled, answer = (routers[0].ask(1, "never") for _ in range(2))
+        cancelled.cancel()
+        routers[0].call(1, "asked")
+        routers[1].close(good_bye=False)
+        with pytest.raises(PeerLost, match=r"Node 1 is gone"):
+            answer.result(10.0)
+        left.wait(lambda: (1, "node_lost", (1,)) in left.events)
+        assert "Traceback" not in caplog.text
+
     def test_a_new_incarnation_gets_no_answer_to_an_earlier_call(self, tmp_path: Path) -> None:
         hub_spec, leaf_spec = specs(tmp_path, 2, "star")
         old, new = Future[str](), Future[str]()
