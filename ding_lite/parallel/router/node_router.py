@@ -169,10 +169,10 @@ class NodeRouter(JobView):
         with self.links.lock:
             if event == FINISH:
                 self._lasting.append(encoded)
-            for peer, session in [*self.links.sessions.items()]:
+            else:
+                self._wait_for_room(event)
+            for peer, session in self.links.sessions.items():
                 if not session.has_left:
-                    if event != FINISH and not session.events.has_room:  # FINISH does not wait
-                        self._wait_for_room(session, event)
                     at_ns = began_ns and self.traced.now()
                     number = session.events.post(encoded, lasting=event == FINISH)
                     sent.append((peer, number, at_ns))
@@ -204,21 +204,26 @@ class NodeRouter(JobView):
     def wake_pump(self) -> None:
         self._transport.wake_pump()
 
-    def _wait_for_room(self, session: Session, event: str) -> None:
-        if self._transport.is_calling:
-            return
-        self.links.wake()
-        deadline = Deadline.after(EMIT_TIMEOUT_S, self._clock)
-        if not deadline.wait(
-            self.links.changed, lambda: session.events.has_room or session.has_left
-        ):
-            hung = "that node, or one behind it," if self._relay is not None else "that node"
-            raise TransportError(
-                f"Node {session.peer_id} has not acknowledged earlier events for "
-                f"{EMIT_TIMEOUT_S:g} s, and its queue is full: event `{event}` was not sent. "
-                f"Is {hung} hung? Emit less often, or put values of which only the newest counts "
-                f"on the ctx."
-            )
+    def _wait_for_room(self, event: str) -> None:
+        """Wait until all peers have room for an event, so that all of them get it, or none."""
+        deadline = None
+        while (session := self._full_session()) is not None and not self._transport.is_calling:
+            self.links.wake()
+            deadline = deadline or Deadline.after(EMIT_TIMEOUT_S, self._clock)
+            if not deadline.wait(self.links.changed, lambda: self._full_session() is not session):
+                hung = "that node, or one behind it," if self._relay is not None else "that node"
+                raise TransportError(
+                    f"Node {session.peer_id} has not acknowledged earlier events for "
+                    f"{EMIT_TIMEOUT_S:g} s, and its queue is full: event `{event}` was not sent. "
+                    f"Is {hung} hung? Emit less often, or put values of which only the newest "
+                    f"counts on the ctx."
+                )
+
+    def _full_session(self) -> Session | None:
+        for session in self.links.sessions.values():
+            if not (session.events.has_room or session.has_left):
+                return session
+        return None
 
     # -- calls -------------------------------------------------------------------------------
 
