@@ -34,9 +34,12 @@ _KEY_ROOM = 8192
 class Outbox:
     """Turn values of topics into slots that sessions keep until they are sent."""
 
-    def __init__(self, node_id: int, sender: SharedSender, clock: Clock) -> None:
+    def __init__(
+        self, node_id: int, sender: SharedSender, clock: Clock, *, max_topics: float = MAX_TOPICS
+    ) -> None:
         self._node_id = node_id
         self._sender = sender
+        self._max_topics = max_topics
         self._newest: dict[str, Any] = {}
         self._throttle = Throttle(logger, clock)
 
@@ -67,6 +70,11 @@ class Outbox:
 
     def _slot(self, topic: str, value: Any) -> Any:
         _check_topic(topic)
+        if topic not in self._newest and len(self._newest) >= self._max_topics:
+            raise CodecError(
+                f"{name_of(topic)} is one too many: a node publishes {self._max_topics:,} topics "
+                f"at most, the keys of its ctx included. Publish a dict under one topic."
+            )
         if _may_wait(value):
             return value
         name = f"ctx[{topic[len(CTX) :]!r}]" if topic.startswith(CTX) else topic

@@ -161,7 +161,7 @@ class Router(ABC):
 
         Raises:
             ConfigError: The topic is no name.
-            CodecError: The value cannot be encoded.
+            CodecError: The value cannot be encoded, or is of the 10,001st topic of this node.
         """
 
     @abstractmethod

@@ -138,6 +138,21 @@ def test_topics_that_cannot_be_published_are_refused(start: Start) -> None:
     assert not other.subscribe("x").newest
 
 
+def test_a_topic_beyond_the_limit_is_refused_where_it_is_published(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    router, other = start(2)
+    for number in range(topics.MAX_TOPICS):
+        router.publish(f"{number}", number)
+    with pytest.raises(CodecError, match=r"Topic `one-more` is one too many: .* 10,000 topics"):
+        router.publish("one-more", 1)
+    router.publish_ctx({"loss": 1})
+    assert "`ctx.loss` stays on node 0" in caplog.text
+    router.publish("9999", "again")
+    assert other.subscribe("9999").wait(lambda newest: newest.get("9999") == "again")
+    assert other.links.dropped.count == 0
+
+
 def test_a_peer_with_too_many_topics_is_not_given_more_room(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
