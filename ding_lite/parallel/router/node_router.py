@@ -44,7 +44,7 @@ from ding_lite.parallel.wire.messages import (
     encode_event,
 )
 from ding_lite.runtime.interrupt import DeferredSigint, interruptible
-from ding_lite.runtime.messaging.base import guard
+from ding_lite.runtime.messaging.base import CtxPart, guard
 from ding_lite.runtime.messaging.inbox import FINISH
 from ding_lite.runtime.messaging.labels import check_patterns, matches, several
 from ding_lite.runtime.messaging.streams import Parcel, Streams
@@ -185,8 +185,17 @@ class NodeRouter(JobView):
         self._topics.offer(slots, None if to is None else check_patterns(to, of_receivers=True))
 
     def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
+        self._topics.offer(self._slots(values), None if to is None else several(to))
+
+    def _publish_parts(self, parts: Sequence[CtxPart]) -> None:
+        offers = [(self._slots(values), to) for values, to in parts]
+        with self.links.lock:  # so that all of them go in one message
+            for slots, to in offers:
+                self._topics.offer(slots, None if to is None else several(to))
+
+    def _slots(self, values: Mapping[str, Any]) -> dict[str, Any]:
         topics = {CTX + key if type(key) is str else key: v for key, v in values.items()}
-        self._topics.offer(self._outbox.fill(topics), None if to is None else several(to))
+        return self._outbox.fill(topics)
 
     def published(self, topic: str) -> Any:
         return self._outbox.newest(topic)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from ding_lite.cancellation import Wait
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
@@ -23,6 +23,10 @@ from ding_lite.runtime.messaging.streams import Item, Streams, Until
 from ding_lite.runtime.messaging.subscription import Subscription
 from ding_lite.runtime.trace.messages import Traced
 from ding_lite.settings import check_all, whole
+
+
+CtxPart: TypeAlias = tuple[Mapping[str, Any], Iterable[str] | None]
+"""Some values of a ctx, and patterns of the labels of their receivers; None for all."""
 
 
 class Router(ABC):
@@ -170,6 +174,10 @@ class Router(ABC):
 
         A value that cannot be encoded is not sent, with one warning for each key.
         """
+
+    @abstractmethod
+    def _publish_parts(self, parts: Sequence[CtxPart]) -> None:
+        """Publish parts of a ctx, each to other nodes; a node gets all of its parts together."""
 
     @abstractmethod
     def published(self, topic: str) -> Any:

@@ -248,8 +248,10 @@ class Messages:
     def publish(self, ctx: Context) -> None:
         if not self._shares:
             self.router.publish_ctx({k: v for k, v in ctx.items() if k not in LOCAL_KEYS})
-        for keys, to in self._shares:
-            self.router.publish_ctx({key: ctx[key] for key in keys if key in ctx}, to=to)
+            return
+        self.router._publish_parts(
+            [({key: ctx[key] for key in keys if key in ctx}, to) for keys, to in self._shares]
+        )
 
     def wait_ctx(
         self, newer_than: Mapping[str, Any], timeout: float | None

@@ -28,7 +28,9 @@ from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
 from ding_lite.parallel.router import topics
 from ding_lite.parallel.router.calls import NUM_WORKERS
 from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.messaging.streams import Item
+from ding_lite.runtime.task import Task
 from tests.parallel.tcp import Recorder
 
 
@@ -107,6 +109,25 @@ def test_the_newest_ctx_arrives_at_nodes_chosen_by_labels(start: Start) -> None:
         recorders[node].wait(lambda got=got: got[0]["w"][0] == 499)  # type: ignore[misc]
     recorders[2].wait(lambda: recorders[2].ctx[0].get("only") == 1)
     assert "only" not in recorders[1].ctx[0]
+
+
+def test_the_values_of_several_shares_are_from_the_same_step(start: Start) -> None:
+    seen = []
+
+    class Steps(Recorder):
+        def receive_ctx(self, node_id: int, values: Any) -> None:
+            seen.append((values.get("version"), *values.get("w", ())[:1]))
+            super().receive_ctx(node_id, values)
+
+    routers = start(2)
+    steps = Steps(routers[1])
+    with use_router(routers[0]), Task() as task:
+        task.share("version").share("w", to="leaf")
+        for number in range(50):
+            values = {"version": number, "w": np.full(100_000, number)}
+            task.forward(lambda ctx, values=values: ctx.update(values)).renew()  # type: ignore[misc]
+        steps.wait(lambda: steps.ctx[0].get("version") == 49)
+    assert seen == [(version, version) for version, *_ in seen]
 
 
 def test_the_newest_value_of_a_topic_arrives_at_nodes_chosen_by_labels(start: Start) -> None:

@@ -265,6 +265,19 @@ def test_ctx_values_go_to_the_nodes_that_the_patterns_match() -> None:
     ]
 
 
+def test_the_values_of_several_shares_arrive_together() -> None:
+    routers = LocalRouter.group(3)
+    receivers = joined(routers)
+    with use_router(routers[0]), Task() as task:
+        task.share("version").share("weights", "bias", to="node.1").share("loss", to="node.2")
+        task.forward(lambda ctx: ctx.update(version=1, weights=2, bias=3)).renew()
+    assert [receiver.ctxs for receiver in receivers] == [
+        [],
+        [(0, {"version": 1, "weights": 2, "bias": 3})],
+        [(0, {"version": 1})],
+    ]
+
+
 @pytest.mark.parametrize("async_mode", [False, True], ids=["in order", "async"])
 def test_a_run_within_a_middleware_ends_only_itself(async_mode: bool) -> None:
     routers = LocalRouter.group(2)
