@@ -24,7 +24,6 @@ from ding_lite.runtime.messaging.subscription import Subscription
 from ding_lite.runtime.trace.messages import Traced
 from ding_lite.settings import check_all, whole
 
-
 CtxPart: TypeAlias = tuple[Mapping[str, Any], Iterable[str] | None]
 """Some values of a ctx, and patterns of the labels of their receivers; None for all."""
 
