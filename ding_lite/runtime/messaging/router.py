@@ -18,6 +18,8 @@ def is_alone(router: Router) -> bool:
 
 
 _CURRENT: ContextVar[Router] = ContextVar("ding_lite_router")
+_OF_PROCESS: list[Router] = []
+"""The routers of nodes that run in this process; the threads of a node use a single one."""
 
 
 def current_router() -> Router:
@@ -25,6 +27,8 @@ def current_router() -> Router:
     try:
         return _CURRENT.get()
     except LookupError:
+        if len(_OF_PROCESS) == 1:
+            return _OF_PROCESS[0]
         router = LocalRouter()
         _CURRENT.set(router)
         return router
@@ -38,3 +42,14 @@ def use_router(router: Router) -> Iterator[Router]:
         yield router
     finally:
         _CURRENT.reset(token)
+
+
+@contextmanager
+def use_router_in_process(router: Router) -> Iterator[Router]:
+    """Make a router the current one, in this thread and those that have none of their own."""
+    _OF_PROCESS.append(router)
+    try:
+        with use_router(router):
+            yield router
+    finally:
+        _OF_PROCESS.remove(router)

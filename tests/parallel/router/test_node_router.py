@@ -28,7 +28,8 @@ from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
 from ding_lite.parallel.router import topics
 from ding_lite.parallel.router.calls import NUM_WORKERS
 from ding_lite.parallel.router.node_router import NodeRouter
-from ding_lite.runtime.messaging.router import use_router
+from ding_lite.parallel.supervise.node_process import node_of
+from ding_lite.runtime.messaging.router import Router, current_router, use_router
 from ding_lite.runtime.messaging.streams import Item
 from ding_lite.runtime.task import Task
 from tests.parallel.tcp import Recorder
@@ -253,6 +254,25 @@ class InterruptedClock(SystemClock):
             self._is_pressed = True
             signal.raise_signal(signal.SIGINT)
         super().wait(condition, instant)
+
+
+def test_threads_use_the_router_of_the_node_if_their_process_is_a_single_one(start: Start) -> None:
+    other, one = start(2)
+
+    def of_a_thread() -> Router:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(current_router).result()
+
+    with node_of(one):
+        assert of_a_thread() is one
+        heard: list[Router] = []
+        one.on("n", lambda: heard.append(current_router()))  # on the thread that reads messages
+        other.emit("n")
+        pass_by([other, one])
+        assert heard == [one]
+        with node_of(other):
+            assert of_a_thread() not in (one, other)
+    assert of_a_thread() is not one
 
 
 def test_ctrl_c_during_wait_ready_is_raised_without_a_lock(tmp_path: Path) -> None:
