@@ -200,7 +200,18 @@ class NodeRouter(JobView):
     def published(self, topic: str) -> Any:
         return self._outbox.newest(topic)
 
+    def _check_may_wait(self) -> None:
+        if self._transport.is_calling:
+            raise TransportError(
+                "This would wait for another node on the thread that reads the messages of this "
+                "one, so nothing could arrive meanwhile. Callbacks of `router.ask`, listeners of "
+                "`router.on` and quick handlers run there: use `router.ask`, or wait on a thread "
+                "of your own."
+            )
+
     def pump(self, ready: Callable[[], bool], timeout: float | None) -> None:
+        if not ready():
+            self._check_may_wait()
         seconds = math.inf if timeout is None else timeout
         deferred = self.deferred_sigint
         if threading.get_ident() == deferred.thread:

@@ -231,7 +231,10 @@ class Router(ABC):
             DeadlineExceeded: No answer came in time.
             CodecError: An argument cannot be encoded.
             StepCancelled: The calling step has failed meanwhile.
+            TransportError: This thread reads messages, and cannot wait for one meanwhile.
         """
+        if node != self.node_id:
+            self._check_may_wait()
         answer = self.ask(node, name, *args, **kwargs)
         deadline = Deadline.after(timeout, self._clock)
         answer.add_done_callback(lambda _: self.wake_pump())
@@ -318,7 +321,7 @@ class Router(ABC):
             check_patterns(to, of_receivers=True),
             in_flight=in_flight,
             timeout=timeout,
-            until=until,
+            until=self._checked(until),
         )
         self.traced.item_sent(stream, began_ns, number, at_ns)
         return is_sent
@@ -345,9 +348,22 @@ class Router(ABC):
             DeadlineExceeded: No item arrived in time.
         """
         check_name(stream, "a stream")
-        return self._streams.receive(stream, timeout=timeout, until=until)
+        return self._streams.receive(stream, timeout=timeout, until=self._checked(until))
 
     # -- waiting ---------------------------------------------------------------------------------
+
+    def _check_may_wait(self) -> None:
+        """Raise TransportError on the thread that reads messages, which waits in vain."""
+        return
+
+    def _checked(self, until: Until | None) -> Until:
+        """Return `until` for a wait that may not begin on the thread that reads messages."""
+
+        def is_over() -> bool:
+            self._check_may_wait()
+            return until is not None and until()
+
+        return is_over
 
     def wake(self) -> None:
         """Wake all blocked calls so that they check `until` again."""

@@ -23,6 +23,7 @@ from ding_lite.errors import (
     DeadlineExceeded,
     PeerLost,
     RemoteError,
+    TransportError,
 )
 from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
 from ding_lite.parallel.router import topics
@@ -273,6 +274,32 @@ def test_threads_use_the_router_of_the_node_if_their_process_is_a_single_one(sta
         with node_of(other):
             assert of_a_thread() not in (one, other)
     assert of_a_thread() is not one
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda router: router.call(1, "here"),
+        lambda router: router.send("s", 1, to="nobody", timeout=None),
+        lambda router: router.receive("s", timeout=None),
+        lambda router: router.subscribe("topic").wait(),
+    ],
+    ids=["call", "send", "receive", "wait"],
+)
+def test_a_wait_on_the_thread_that_reads_messages_is_refused(start: Start, wait: Any) -> None:
+    """It could never end, and the peers would lose a node that does not read."""
+    routers = start(2)
+    outcome: Future[None] = Future()
+
+    def listen() -> None:
+        with pytest.raises(TransportError, match="on the thread that reads the messages"):
+            wait(routers[0])
+        outcome.set_result(None)
+
+    routers[0].on("n", listen)
+    routers[1].emit("n")
+    outcome.result(5.0)
+    pass_by(routers)
 
 
 def test_ctrl_c_during_wait_ready_is_raised_without_a_lock(tmp_path: Path) -> None:
