@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -307,6 +308,16 @@ def test_a_node_can_read_its_published_values_as_they_were_then() -> None:
         assert one.published("ctx/w").sum() == 3.0
         one.published("ctx/w")[:] = 0.0
         assert one.published("ctx/w").sum() == 3.0
+
+
+def test_a_subscription_is_dropped_with_its_last_reference() -> None:
+    """A program may subscribe in each step to read the newest value."""
+    router, other = LocalRouter.group(2)
+    kept, dropped = router.subscribe("goal"), ref(router.subscribe("goal"))
+    assert dropped() is None
+    other.publish("goal", 1)
+    assert kept.newest == router.subscribe("goal").newest == {"goal": 1}
+    router.wake()
 
 
 def test_topics_reach_subscribers_and_not_the_ctx() -> None:
