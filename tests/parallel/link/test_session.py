@@ -446,6 +446,11 @@ def test_a_peer_that_says_good_bye_is_not_lost() -> None:
     assert pair.sides[0].arrived[-1] == Left()
     assert pair.sides[0].session.has_left
     assert pair.sides[0].session.is_flushed
+    pair.sides[0].hear(pair.sides[1].session.ping())  # it has not got the answer yet
+    assert pair.sides[0].session.awaits_ack
+    pair.sides[0].hear(pair.sides[1].session.acknowledgement())
+    assert not pair.sides[0].session.awaits_ack
+    assert pair.sides[0].arrived[-1] == Left()
 
 
 def test_a_good_bye_takes_effect_after_the_calls_sent_before_it() -> None:
