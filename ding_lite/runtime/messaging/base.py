@@ -235,8 +235,8 @@ class Router(ABC):
         """
         if node != self.node_id:
             self._check_may_wait()
-        answer = self.ask(node, name, *args, **kwargs)
         deadline = Deadline.after(timeout, self._clock)
+        answer = self.ask(node, name, *args, **kwargs)
         answer.add_done_callback(lambda _: self.wake_pump())
         with Wait(self.wake_pump) as wait:
             self.pump(lambda: answer.done() or wait.is_over, timeout)
