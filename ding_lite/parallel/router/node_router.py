@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, cast
+from weakref import WeakSet
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import TransportError
@@ -54,6 +56,29 @@ logger = logging.getLogger(__name__)
 
 EMIT_TIMEOUT_S = 30.0
 """Seconds that `emit` waits for a slow peer."""
+
+
+_IN_PROCESS: WeakSet[NodeRouter] = WeakSet()
+
+
+class _LockOfParent:
+    """The lock of a router in a process that its node has forked."""
+
+    def __enter__(self) -> None:
+        raise TransportError(
+            "This process was forked from a node, and cannot use the router of that node. Pass "
+            "values for other nodes to that node, such as by a queue of multiprocessing."
+        )
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def _refuse_in_child() -> None:
+    for router in _IN_PROCESS:
+        router.links.lock = cast(Any, _LockOfParent())
+
+
+os.register_at_fork(after_in_child=_refuse_in_child)
 
 
 class NodeRouter(JobView):
@@ -123,6 +148,7 @@ class NodeRouter(JobView):
         self._topics = Topics(
             self.links, self._relay, self._inbox, self.traced, keeps_offers=self.grows
         )
+        _IN_PROCESS.add(self)
         try:
             self.links.start()
         except BaseException:
@@ -201,6 +227,8 @@ class NodeRouter(JobView):
         return self._outbox.newest(topic)
 
     def _check_may_wait(self) -> None:
+        if isinstance(lock := cast(Any, self.links.lock), _LockOfParent):
+            lock.__enter__()
         if self._transport.is_calling:
             raise TransportError(
                 "This would wait for another node on the thread that reads the messages of this "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,21 +18,20 @@ def is_alone(router: Router) -> bool:
     return not (router.is_active if router.grows else router.has_audience)
 
 
-_CURRENT: ContextVar[Router] = ContextVar("ding_lite_router")
+_CURRENT: ContextVar[Router | None] = ContextVar("ding_lite_router", default=None)
 _OF_PROCESS: list[Router] = []
 """The routers of nodes that run in this process; the threads of a node use a single one."""
 
 
 def current_router() -> Router:
     """Return this node's router; a `LocalRouter` if no job was launched."""
-    try:
-        return _CURRENT.get()
-    except LookupError:
-        if len(_OF_PROCESS) == 1:
-            return _OF_PROCESS[0]
-        router = LocalRouter()
-        _CURRENT.set(router)
+    if (router := _CURRENT.get()) is not None:
         return router
+    if len(_OF_PROCESS) == 1:
+        return _OF_PROCESS[0]
+    router = LocalRouter()
+    _CURRENT.set(router)
+    return router
 
 
 @contextmanager
@@ -52,4 +52,15 @@ def use_router_in_process(router: Router) -> Iterator[Router]:
         with use_router(router):
             yield router
     finally:
-        _OF_PROCESS.remove(router)
+        if router in _OF_PROCESS:  # else this is a child that was forked meanwhile
+            _OF_PROCESS.remove(router)
+
+
+def _forget_in_child() -> None:
+    """Make a process that a node has forked a single node, as a spawned one is."""
+    if not isinstance(_CURRENT.get(), LocalRouter):
+        _OF_PROCESS.clear()
+        _CURRENT.set(None)
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -300,6 +301,43 @@ def test_a_wait_on_the_thread_that_reads_messages_is_refused(start: Start, wait:
     routers[1].emit("n")
     outcome.result(5.0)
     pass_by(routers)
+
+
+def in_a_child(use: Callable[[], object]) -> str:
+    """Return the result or the error of a function in a process that this one forks."""
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            text = str(use())
+        except Exception as error:  # noqa: BLE001 - the test compares it
+            text = f"{type(error).__name__}: {error}"
+        os.write(theirs, text.encode())
+        os._exit(0)
+    os.close(theirs)
+    with open(ours) as pipe:
+        text = pipe.read()
+    os.waitpid(pid, 0)
+    return text
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_forked_process_cannot_use_the_router_and_is_a_node_of_its_own(start: Start) -> None:
+    one, other = routers = start(2)
+    with node_of(one):
+        assert in_a_child(lambda: sorted(current_router().labels)) == "['node.0', 'standalone']"
+        for use in (
+            lambda: one.emit("n"),
+            lambda: one.call(1, "here"),
+            lambda: one.publish("topic", 1),
+            lambda: one.send("s", 1, to="node.1"),
+            lambda: one.receive("s"),
+            lambda: one.subscribe("topic").wait(),
+        ):
+            assert "TransportError: This process was forked from a node" in in_a_child(use)
+        assert current_router() is one
+    pass_by(routers)
+    assert other.peers == (0,)
 
 
 def test_ctrl_c_during_wait_ready_is_raised_without_a_lock(tmp_path: Path) -> None:
