@@ -107,7 +107,6 @@ class NodeRouter(JobView):
         super().__init__(spec, clock)
         self._on_peer = on_peer
         self._missed: set[int] = set()
-        self._newcomers: set[int] = set()
         self._lasting: list[Encoded] = []
         self.failure: Exception | None = None
         """The error that ends this node, if it is cut off from its job."""
@@ -168,7 +167,6 @@ class NodeRouter(JobView):
     def admit(self, peer: int) -> None:
         """Add a peer: accept its connection, and send it the newest values."""
         if self.links.admit(peer, lasting=self._lasting):
-            self._newcomers.add(peer)
             self._missed.add(peer)
 
     def expect(self, peers: Iterable[int]) -> None:
@@ -179,7 +177,6 @@ class NodeRouter(JobView):
     def dismiss(self, peer: int) -> None:
         """Remove a peer; only on the thread that reads messages."""
         self.links.dismiss(peer)
-        self._newcomers.discard(peer)
         self._missed.discard(peer)
         self._streams.left(peer)
 
@@ -335,8 +332,7 @@ class NodeRouter(JobView):
                 self._inbox.put_event(peer, "node_left", (peer,), {})
 
     def _note_joined(self, peer: int, joined: Joined) -> None:
-        if peer in self._newcomers:
-            self._newcomers.discard(peer)
+        if joined.is_new_incarnation and self._relay is None:
             self._topics.offer_newest(peer, joined.peer.labels)
         self._streams.joined(peer, is_new_incarnation=joined.is_new_incarnation)
         if self._relay is not None:

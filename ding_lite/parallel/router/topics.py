@@ -91,7 +91,8 @@ class Outbox:
 class Topics:
     """Offer the topics of this node to its peers, and deliver theirs to the inbox.
 
-    With `keeps_offers` published values are kept for nodes that join later.
+    Values for certain labels, and with `keeps_offers` all values, are also kept for nodes that
+    join later, or that take a place with other labels.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class Topics:
         if relay is not None:
             slots = relay.addressed(slots, patterns)
         with self._links.lock:
-            if self._keeps_offers:
+            if self._keeps_offers or patterns is not None:
                 self._offered |= {key: (patterns, slot) for key, slot in slots.items()}
             for peer, session in self._links.sessions.items():
                 if patterns is None or (

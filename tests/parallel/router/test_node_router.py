@@ -152,6 +152,23 @@ def test_the_newest_value_of_a_topic_arrives_at_nodes_chosen_by_labels(start: St
     assert hub.of_nodes == {2: {"actor/weights": {"version": -1}}}
 
 
+def test_a_node_that_takes_a_place_with_another_label_gets_what_was_published_for_it(
+    tmp_path: Path,
+) -> None:
+    hub_spec, leaf_spec = specs(tmp_path, 2, "star")
+    with closing(NodeRouter(hub_spec)) as hub:
+        with closing(NodeRouter(leaf_spec)) as leaf:
+            leaf.wait_ready(10.0)
+            hub.wait_ready(10.0)
+            hub.publish("goal", 1, to="evaluator")
+            hub.publish("goal", 2, to="evaluator")
+        spec = replace(leaf_spec, incarnation=2, labels=leaf_spec.labels | {"evaluator"})
+        with closing(NodeRouter(spec)) as evaluator:
+            goal = evaluator.subscribe("goal")
+            assert goal.wait(deadline=Deadline.after(10.0))
+            assert goal.newest == {"goal": 2}
+
+
 def test_topics_that_cannot_be_published_are_refused(start: Start) -> None:
     router, other = start(2)
     for topic in ("ctx/loss", "", 3, 1025 * "x"):
