@@ -34,7 +34,7 @@ from ding_lite.runtime.messaging.router import Router, use_router
 Handler = Callable[..., Any]
 """Answers a call; may return a `Future` to answer later without holding a thread."""
 NUM_WORKERS = 2
-"""Worker threads that answer the calls of other nodes."""
+"""Worker threads that answer the calls of other nodes; more while their handlers call, too."""
 REGISTRATION_S = 5.0
 """Seconds that a call waits for its handler, which a `main` may register later."""
 MAX_EARLY = 1_000
@@ -186,6 +186,10 @@ class Calls:
     def leave(self) -> None:
         """Answer all calls that wait for a handler."""
         self._start(self._early.close())
+
+    def begin_wait(self) -> None:
+        """Note that this thread waits, which must not keep other calls from being answered."""
+        self._workers.begin_wait()
 
     def has_unanswered(self, nodes: Container[int]) -> bool:
         return self._answers.has_any_for(nodes)

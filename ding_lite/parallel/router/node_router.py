@@ -223,7 +223,7 @@ class NodeRouter(JobView):
     def published(self, topic: str) -> Any:
         return self._outbox.newest(topic)
 
-    def _check_may_wait(self) -> None:
+    def _begin_wait(self) -> None:
         if isinstance(lock := cast(Any, self.links.lock), _LockOfParent):
             lock.__enter__()
         if self._transport.is_calling:
@@ -233,10 +233,11 @@ class NodeRouter(JobView):
                 "`router.on` and quick handlers run there: use `router.ask`, or wait on a thread "
                 "of your own."
             )
+        self._calls.begin_wait()
 
     def pump(self, ready: Callable[[], bool], timeout: float | None) -> None:
         if not ready():
-            self._check_may_wait()
+            self._begin_wait()
         seconds = math.inf if timeout is None else timeout
         deferred = self.deferred_sigint
         if threading.get_ident() == deferred.thread:

@@ -234,7 +234,7 @@ class Router(ABC):
             TransportError: This thread reads messages, and cannot wait for one meanwhile.
         """
         if node != self.node_id:
-            self._check_may_wait()
+            self._begin_wait()
         deadline = Deadline.after(timeout, self._clock)
         answer = self.ask(node, name, *args, **kwargs)
         answer.add_done_callback(lambda _: self.wake_pump())
@@ -352,15 +352,15 @@ class Router(ABC):
 
     # -- waiting ---------------------------------------------------------------------------------
 
-    def _check_may_wait(self) -> None:
-        """Raise TransportError on the thread that reads messages, which waits in vain."""
+    def _begin_wait(self) -> None:
+        """Prepare for a wait; raise TransportError on the thread that reads messages."""
         return
 
     def _checked(self, until: Until | None) -> Until:
         """Return `until` for a wait that may not begin on the thread that reads messages."""
 
         def is_over() -> bool:
-            self._check_may_wait()
+            self._begin_wait()
             return until is not None and until()
 
         return is_over

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -572,6 +573,22 @@ class TestCalls:
         routers[0].register("name", lambda: "zero")
         routers[1].register("greet", lambda: f"hello {routers[1].call(0, 'name')}")
         assert routers[0].call(1, "greet") == "hello zero"
+
+    def test_many_handlers_on_both_sides_may_call_each_other(self, start: Start) -> None:
+        """However many of them wait, a worker is left to answer."""
+        routers = start(2)
+
+        def count_down(node: int, number: int) -> list[int]:
+            if not number:
+                return [node]
+            return [node, *routers[node].call(1 - node, "count_down", number - 1, timeout=10.0)]
+
+        for node, router in enumerate(routers):
+            router.register("count_down", partial(count_down, node))
+        with ThreadPoolExecutor(12) as pool:
+            answers = [pool.submit(count_down, number % 2, 8) for number in range(12)]
+            for number, answer in enumerate(answers):
+                assert answer.result(15.0) == [(number + k) % 2 for k in range(9)]
 
     def test_a_second_handler_of_a_name_is_refused(self, start: Start) -> None:
         (router,) = start(1)
