@@ -29,6 +29,7 @@ from ding_lite.parallel.wire.codec import Encoded
 from ding_lite.parallel.wire.messages import CallArrived, ReplyArrived, encode_call, encode_reply
 from ding_lite.runtime.concurrency import Workers
 from ding_lite.runtime.messaging.base import guard
+from ding_lite.runtime.messaging.collectives import COLLECTIVE
 from ding_lite.runtime.messaging.router import Router, use_router
 
 Handler = Callable[..., Any]
@@ -57,6 +58,7 @@ class Calls:
         self._early = EarlyCalls(clock)
         self._answers = Answers(self._reply)
         self._workers = Workers(NUM_WORKERS)
+        self._collective_worker = Workers(1)  # so that no slow handler delays a barrier
         self._services: dict[str, Handler] = {}
         self._handlers: dict[str, Handler] = {}
         self._quick: set[str] = set()
@@ -145,7 +147,8 @@ class Calls:
 
     def _start(self, calls: Iterable[tuple[int, CallArrived]]) -> None:
         for peer, call in calls:
-            self._workers.submit(partial(self._answer, peer, call))
+            workers = self._collective_worker if call.name == COLLECTIVE else self._workers
+            workers.submit(partial(self._answer, peer, call))
 
     def _answer(self, peer: int, call: CallArrived) -> None:
         began_ns = self._traced.now()
@@ -196,6 +199,7 @@ class Calls:
 
     def close(self) -> None:
         self._workers.close()
+        self._collective_worker.close()
 
 
 class PendingCalls:
