@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ding_lite.distributed import World
-from ding_lite.errors import ConfigError, DeadlineExceeded
+from ding_lite.errors import CodecError, ConfigError, DeadlineExceeded
 from ding_lite.parallel.router.calls import NUM_WORKERS
 from ding_lite.runtime import current_router
 from ding_lite.testing import Cluster
@@ -72,6 +72,17 @@ def test_slow_handlers_do_not_delay_a_barrier() -> None:
             over.set()
 
     on_nodes(main, roles=["learner", "collector", "collector"])
+
+
+def test_a_value_that_cannot_be_sent_may_be_replaced_by_another_one() -> None:
+    def main(world: World) -> list[object]:
+        group = world.group("node.*")
+        if group.rank == 1:
+            with pytest.raises(CodecError, match="a lock"):
+                group.all_gather(threading.Lock(), timeout=10.0)
+        return group.all_gather(group.rank, timeout=10.0)
+
+    assert on_nodes(main, roles=ROLES) == [[0, 1, 2, 3]] * 4
 
 
 def test_a_missing_member_raises_deadline_exceeded() -> None:
