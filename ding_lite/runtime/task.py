@@ -159,8 +159,9 @@ class Task:
     def share(self, *keys: str, to: str | Iterable[str] | None = None) -> Self:
         """Share these ctx keys, and no others, with other nodes.
 
-        It may be called several times, for other keys to other nodes. Without any call every key
-        that can be encoded is sent, except the batches and metrics of the node itself.
+        It may be called several times, for other keys to other nodes. A node gets all of its keys
+        of a step together. Without any call every key that can be encoded is sent, except the
+        batches and metrics of the node itself.
 
         Args:
             *keys: The ctx keys.
