@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
+from operator import attrgetter
 from typing import Any, Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
@@ -18,7 +19,7 @@ from ding_lite.runtime.context import Context, ParallelContext, latch_of
 from ding_lite.runtime.interrupt import interruptible
 from ding_lite.runtime.messaging.labels import check_labels, check_patterns, matches
 from ding_lite.runtime.messaging.messages import Emission, Listener, Messages
-from ding_lite.runtime.messaging.router import Router, current_router
+from ding_lite.runtime.messaging.router import Router, current_router, is_helper_thread
 from ding_lite.runtime.messaging.streams import Item
 from ding_lite.runtime.middleware import Middleware, StepWrapper, check_middleware, resources_of
 from ding_lite.runtime.pipeline import Pipeline, parallel, serial
@@ -28,6 +29,7 @@ from ding_lite.runtime.trace.diagram import Diagram, draw
 from ding_lite.settings import check_all, limit_torch_threads, whole
 
 logger = logging.getLogger(__name__)
+_RUNNING: list[Task] = []
 _RUNS_ON: ContextVar[Router | None] = ContextVar("ding_lite_runs_on", default=None)
 """The router of the task that this thread, or middleware of it, runs."""
 
@@ -92,6 +94,9 @@ class Task:
         self._latch = latch_of(first)
         self._executors = [Executor(int(n_async_workers), self._latch.step)]
         self._messages = Messages(self._router, self._latch, lambda: self._pipeline.ctx, clock)
+        self._is_helper = is_helper_thread()
+        if self._is_helper:
+            self._messages.is_aside = self._is_aside
         self._pipeline = Pipeline(first, self._executors[0], self._messages, self._place)
         self._resources = Resources()
         self._entered = False
@@ -185,7 +190,8 @@ class Task:
 
         The end of a run ends the current runs of all nodes. So a second run begins when all nodes
         have ended the first: `World.current().group("node.*").barrier()` waits for that. A run
-        within a middleware of another task ends only itself.
+        within a middleware of another task ends only itself, as does the run of a task that was
+        made on a thread of the program, while another task of this node runs.
 
         Args:
             max_step: The maximum number of steps of this run; reaching it sets `finish`. `None`: no
@@ -220,6 +226,7 @@ class Task:
         self._running, self._is_broken_off = True, False
         self._messages.ends_job = _RUNS_ON.get() is not self._router
         token = _RUNS_ON.set(self._router)
+        _RUNNING.append(self)
         try:
             with interruptible(self._end_by, clock=self._clock) as interruption:
                 self._open()
@@ -238,8 +245,14 @@ class Task:
         else:
             self._close_run(None)
         finally:
+            _RUNNING.remove(self)
             _RUNS_ON.reset(token)
             self._running, self._ended = False, True
+
+    def _is_aside(self) -> bool:
+        """Return whether another task is that of the node, as it is no helper or began before."""
+        running = [task for task in _RUNNING if task._router is self._router]
+        return bool(running) and min(running, key=attrgetter("_is_helper")) is not self
 
     def _run(self, max_step: int | None) -> None:
         if max_step == 0:

@@ -34,6 +34,11 @@ def current_router() -> Router:
     return router
 
 
+def is_helper_thread() -> bool:
+    """Return whether this thread has its router only as a thread that a node has started."""
+    return _CURRENT.get() is None
+
+
 @contextmanager
 def use_router(router: Router) -> Iterator[Router]:
     """Make a router the current one, in this thread, within a `with` block."""

@@ -32,6 +32,7 @@ from ding_lite.parallel.router import topics
 from ding_lite.parallel.router.calls import NUM_WORKERS
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.supervise.node_process import node_of
+from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import Router, current_router, use_router
 from ding_lite.runtime.messaging.streams import Item
 from ding_lite.runtime.task import Task
@@ -319,6 +320,33 @@ def test_a_wait_on_the_thread_that_reads_messages_is_refused(start: Start, wait:
     routers[1].emit("n")
     outcome.result(5.0)
     pass_by(routers)
+
+
+def test_a_task_of_a_helper_thread_neither_ends_the_job_nor_speaks_for_the_node(
+    start: Start,
+) -> None:
+    other, one = start(2)
+    recorder = Recorder(other)
+
+    def evaluate() -> int:
+        with Task() as task:
+            task.use(lambda ctx: ctx.update(value=ctx.total_step)).run(max_step=2)
+        return task.router.node_id
+
+    def learn(ctx: Context) -> None:
+        if ctx.total_step == 1:
+            found.append(pool.submit(evaluate).result())
+        ctx.version = ctx.total_step
+
+    found: list[int] = []
+    with node_of(one), ThreadPoolExecutor(1) as pool:
+        with Task() as task:
+            task.use(learn).run(max_step=4)
+        recorder.wait(lambda: recorder.has_finished)
+        assert (task.ctx.total_step, found) == (3, [1])
+        assert "value" not in recorder.ctx[1]
+        pool.submit(evaluate).result()  # now it is the task of the node
+        recorder.wait(lambda: recorder.ctx[1].get("value") == 1)
 
 
 def in_a_child(use: Callable[[], object]) -> str:
