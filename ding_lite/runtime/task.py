@@ -29,7 +29,6 @@ from ding_lite.runtime.trace.diagram import Diagram, draw
 from ding_lite.settings import check_all, limit_torch_threads, whole
 
 logger = logging.getLogger(__name__)
-_RUNNING: list[Task] = []
 _RUNS_ON: ContextVar[Router | None] = ContextVar("ding_lite_runs_on", default=None)
 """The router of the task that this thread, or middleware of it, runs."""
 
@@ -226,7 +225,7 @@ class Task:
         self._running, self._is_broken_off = True, False
         self._messages.ends_job = _RUNS_ON.get() is not self._router
         token = _RUNS_ON.set(self._router)
-        _RUNNING.append(self)
+        self._router.running.append(self)
         try:
             with interruptible(self._end_by, clock=self._clock) as interruption:
                 self._open()
@@ -245,13 +244,13 @@ class Task:
         else:
             self._close_run(None)
         finally:
-            _RUNNING.remove(self)
+            self._router.running.remove(self)
             _RUNS_ON.reset(token)
             self._running, self._ended = False, True
 
     def _is_aside(self) -> bool:
         """Return whether another task is that of the node, as it is no helper or began before."""
-        running = [task for task in _RUNNING if task._router is self._router]
+        running = [*self._router.running]
         return bool(running) and min(running, key=attrgetter("_is_helper")) is not self
 
     def _run(self, max_step: int | None) -> None:

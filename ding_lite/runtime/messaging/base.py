@@ -45,6 +45,8 @@ class Router(ABC):
     def __init__(self) -> None:
         self._inbox = Inbox()
         self.collectives = Collectives()
+        self.running: list[Any] = []
+        """The tasks of this node that run now."""
 
     def _serve_collectives(self) -> None:
         self.register(COLLECTIVE, self.collectives.contribute)
