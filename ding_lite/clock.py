@@ -97,14 +97,18 @@ class Deadline:
 
     @classmethod
     def after(cls, timeout: float | None, clock: Clock = SYSTEM_CLOCK) -> Deadline:
-        """Make a deadline in `timeout` seconds; with `None` it never expires, NaN fails."""
+        """Make a deadline in `timeout` seconds; with `None` it never expires."""
         try:
-            fails = timeout is not None and math.isnan(timeout)
+            if timeout is None or timeout > threading.TIMEOUT_MAX:
+                return cls(clock, math.inf)
+            instant = clock.now() + timeout
         except TypeError:
-            fails = True
-        if fails:
-            raise ConfigError(f"`timeout` is {timeout!r}; give seconds, or None to wait for ever.")
-        return cls(clock, math.inf if timeout is None else clock.now() + timeout)
+            instant = math.nan
+        if math.isnan(instant):
+            raise ConfigError(
+                f"`timeout` is {timeout!r:.80}; give seconds, or None to wait for ever."
+            )
+        return cls(clock, instant)
 
     @property
     def remaining(self) -> float | None:

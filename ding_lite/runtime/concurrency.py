@@ -29,6 +29,8 @@ from ding_lite.runtime.middleware import Middleware, name_of, named, refuse_seco
 
 logger = logging.getLogger(__name__)
 
+MAX_WORKERS = 64
+"""The most threads of one `Workers`, if all of its jobs wait for others."""
 WARN_AFTER_S = 10.0
 """Seconds that a failed step waits before it logs which of its functions still run."""
 
@@ -149,21 +151,41 @@ class Workers:
         self._num_threads = num_threads
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._num_idle = 0
+        self._lock = threading.Lock()
 
     def submit(self, job: Callable[[], None]) -> None:
         if not self._threads:
-            self._start()
+            self._start(self._num_threads)
         self._jobs.put(job)
 
-    def _start(self) -> None:
-        for k in range(self._num_threads):
-            thread = threading.Thread(target=self._work, name=f"ding_lite-worker-{k}", daemon=True)
+    def begin_wait(self) -> None:
+        """Start one more thread if a job waits for another job, and no thread is free for that."""
+        if threading.current_thread() not in self._threads:
+            return
+        with self._lock:
+            is_full = self._num_idle <= self._jobs.qsize()
+        if is_full and len(self._threads) < MAX_WORKERS:
+            self._start(1)
+
+    def _start(self, number: int) -> None:
+        for _ in range(number):
+            name = f"ding_lite-worker-{len(self._threads)}"
+            thread = threading.Thread(target=self._work, name=name, daemon=True)
+            with self._lock:
+                self._num_idle += 1
+                self._threads.append(thread)
             thread.start()
-            self._threads.append(thread)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job()
+            with self._lock:
+                self._num_idle -= 1
+            try:
+                job()
+            finally:
+                with self._lock:
+                    self._num_idle += 1
 
     def close(self, timeout: float | None = None) -> None:
         threads, self._threads = self._threads, []

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
+from operator import attrgetter
 from typing import Any, Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
@@ -18,7 +19,7 @@ from ding_lite.runtime.context import Context, ParallelContext, latch_of
 from ding_lite.runtime.interrupt import interruptible
 from ding_lite.runtime.messaging.labels import check_labels, check_patterns, matches
 from ding_lite.runtime.messaging.messages import Emission, Listener, Messages
-from ding_lite.runtime.messaging.router import Router, current_router
+from ding_lite.runtime.messaging.router import Router, current_router, is_helper_thread
 from ding_lite.runtime.messaging.streams import Item
 from ding_lite.runtime.middleware import Middleware, StepWrapper, check_middleware, resources_of
 from ding_lite.runtime.pipeline import Pipeline, parallel, serial
@@ -92,6 +93,9 @@ class Task:
         self._latch = latch_of(first)
         self._executors = [Executor(int(n_async_workers), self._latch.step)]
         self._messages = Messages(self._router, self._latch, lambda: self._pipeline.ctx, clock)
+        self._is_helper = is_helper_thread()
+        if self._is_helper:
+            self._messages.is_aside = self._is_aside
         self._pipeline = Pipeline(first, self._executors[0], self._messages, self._place)
         self._resources = Resources()
         self._entered = False
@@ -159,8 +163,9 @@ class Task:
     def share(self, *keys: str, to: str | Iterable[str] | None = None) -> Self:
         """Share these ctx keys, and no others, with other nodes.
 
-        It may be called several times, for other keys to other nodes. Without any call every key
-        that can be encoded is sent, except the batches and metrics of the node itself.
+        It may be called several times, for other keys to other nodes. A node gets all of its keys
+        of a step together. Without any call every key that can be encoded is sent, except the
+        batches and metrics of the node itself.
 
         Args:
             *keys: The ctx keys.
@@ -184,7 +189,8 @@ class Task:
 
         The end of a run ends the current runs of all nodes. So a second run begins when all nodes
         have ended the first: `World.current().group("node.*").barrier()` waits for that. A run
-        within a middleware of another task ends only itself.
+        within a middleware of another task ends only itself, as does the run of a task that was
+        made on a thread of the program, while another task of this node runs.
 
         Args:
             max_step: The maximum number of steps of this run; reaching it sets `finish`. `None`: no
@@ -219,6 +225,7 @@ class Task:
         self._running, self._is_broken_off = True, False
         self._messages.ends_job = _RUNS_ON.get() is not self._router
         token = _RUNS_ON.set(self._router)
+        self._router.running.append(self)
         try:
             with interruptible(self._end_by, clock=self._clock) as interruption:
                 self._open()
@@ -237,8 +244,14 @@ class Task:
         else:
             self._close_run(None)
         finally:
+            self._router.running.remove(self)
             _RUNS_ON.reset(token)
             self._running, self._ended = False, True
+
+    def _is_aside(self) -> bool:
+        """Return whether another task is that of the node, as it is no helper or began before."""
+        running = [*self._router.running]
+        return bool(running) and min(running, key=attrgetter("_is_helper")) is not self
 
     def _run(self, max_step: int | None) -> None:
         if max_step == 0:

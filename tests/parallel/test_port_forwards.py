@@ -18,6 +18,7 @@ from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.zeromq.dealers import OPTIONS
 from tests.parallel.tcp import hub_spec, leaf_spec
+from tests.parallel.test_clusters import wait_until
 
 _RESET = struct.pack("ii", 1, 0)
 
@@ -142,3 +143,19 @@ def test_a_wrong_key_is_refused_through_a_forward(tmp_path: Path) -> None:
             wire.lead_to(str(hub.address))
             with pytest.raises(AuthenticationError, match="it has another key"):
                 leaf.wait_ready(15.0)
+
+
+def test_a_node_that_comes_back_with_another_key_is_named_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key, other = (str(make_key(tmp_path / name)) for name in ("key", "other"))
+    hub = NodeRouter(hub_spec(2, key_file=key))
+    address = str(hub.address)
+    with closing(NodeRouter(leaf_spec(1, address, 2, key_file=key))) as leaf:
+        with closing(hub):
+            hub.wait_ready(10.0)
+            leaf.wait_ready(10.0)
+            hub.close(good_bye=False)
+        with closing(NodeRouter(hub_spec(2, listen=address, key_file=other, incarnation=1))):
+            reason = "node 0 is not there yet: it has another key"
+            wait_until(lambda: reason in caplog.text, "no reason in the log")

@@ -53,7 +53,11 @@ from ding_lite.parallel.supervise.supervisor import run_job
 from ding_lite.runtime.interrupt import postponed
 from ding_lite.runtime.messaging.labels import describe_node, several
 from ding_lite.runtime.messaging.local_router import LocalRouter, labels_of_environment
-from ding_lite.runtime.messaging.router import Router, current_router, use_router
+from ding_lite.runtime.messaging.router import (
+    Router,
+    current_router,
+    use_router_in_process,
+)
 from ding_lite.settings import (
     Settings,
     at_least,
@@ -81,8 +85,9 @@ _RUNS_HERE: ContextVar[bool] = ContextVar("ding_lite_runs_here", default=False)
 class Parallel:
     """The nodes of a job.
 
-    `Parallel.runner` starts them. Inside of `main`, `Parallel()` is this node's router, the
-    same object as `task.router`; older programs read `is_active` and `node_id` from it.
+    `Parallel.runner` starts them. Inside of `main`, and of threads that it starts, `Parallel()` is
+    this node's router, the same object as `task.router`; older programs read `is_active` and
+    `node_id` from it.
     """
 
     def __new__(cls) -> Router:  # type: ignore[misc]
@@ -260,7 +265,7 @@ def _run_in_process(
 def _run_alone(plan: JobPlan) -> Runner[Any]:
     [labels] = plan.labels_of_nodes(distributed=False)
     router = LocalRouter(labels=labels | labels_of_environment())
-    return _run_in_process(router.node_id, router.labels, lambda: use_router(router))
+    return _run_in_process(router.node_id, router.labels, lambda: use_router_in_process(router))
 
 
 def _run_where_launched(plan: JobPlan, place: Placement) -> Runner[Any]:

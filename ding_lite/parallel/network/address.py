@@ -140,6 +140,12 @@ def free_ports(host: str, count: int) -> list[int]:
         for one in sockets:
             one.bind((host, 0))
         return [int(one.getsockname()[1]) for one in sockets]
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"`address` is {host!r}, where this machine cannot listen: "
+            f"{getattr(error, 'strerror', None) or error}. Give the address of one of its own "
+            f"interfaces, or 0.0.0.0 for all of them."
+        ) from error
     finally:
         for one in sockets:
             one.close()

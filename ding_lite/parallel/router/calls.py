@@ -29,12 +29,13 @@ from ding_lite.parallel.wire.codec import Encoded
 from ding_lite.parallel.wire.messages import CallArrived, ReplyArrived, encode_call, encode_reply
 from ding_lite.runtime.concurrency import Workers
 from ding_lite.runtime.messaging.base import guard
+from ding_lite.runtime.messaging.collectives import COLLECTIVE
 from ding_lite.runtime.messaging.router import Router, use_router
 
 Handler = Callable[..., Any]
 """Answers a call; may return a `Future` to answer later without holding a thread."""
 NUM_WORKERS = 2
-"""Worker threads that answer the calls of other nodes."""
+"""Worker threads that answer the calls of other nodes; more while their handlers call, too."""
 REGISTRATION_S = 5.0
 """Seconds that a call waits for its handler, which a `main` may register later."""
 MAX_EARLY = 1_000
@@ -56,6 +57,7 @@ class Calls:
         """The calls of this node without an answer."""
         self._answers = Answers(self._reply, clock)
         self._workers = Workers(NUM_WORKERS)
+        self._collective_worker = Workers(1)  # so that no slow handler delays a barrier
         self._services: dict[str, Handler] = {}
         self._handlers: dict[str, Handler] = {}
         self._quick: set[str] = set()
@@ -147,7 +149,8 @@ class Calls:
 
     def _start(self, calls: Iterable[tuple[int, CallArrived]]) -> None:
         for peer, call in calls:
-            self._workers.submit(partial(self._answer, peer, call))
+            workers = self._collective_worker if call.name == COLLECTIVE else self._workers
+            workers.submit(partial(self._answer, peer, call))
 
     def _answer(self, peer: int, call: CallArrived) -> None:
         began_ns = self._traced.now()
@@ -192,11 +195,16 @@ class Calls:
         """Answer all calls that wait for a handler."""
         self._start(self._answers.close())
 
+    def begin_wait(self) -> None:
+        """Note that this thread waits, which must not keep other calls from being answered."""
+        self._workers.begin_wait()
+
     def has_unanswered(self, nodes: Container[int]) -> bool:
         return self._answers.has_any_for(nodes)
 
     def close(self) -> None:
         self._workers.close()
+        self._collective_worker.close()
 
 
 class _PendingCall(NamedTuple):
@@ -218,6 +226,7 @@ class PendingCalls:
 
     def begin(self, node_id: int) -> tuple[int, Future[Any]]:
         answer: Future[Any] = Future()
+        answer.set_running_or_notify_cancel()  # it cannot be cancelled, only settled here
         with self._lock:
             self._last_call += 1
             self._under_way[self._last_call] = _PendingCall(self._last_call, node_id, answer)

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from multiprocessing import parent_process
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, kind_of
+from ding_lite.errors import CodecError, ConfigError, DeadlineExceeded, PeerLost, kind_of
 from ding_lite.parallel.network.address import LOOPBACK, Address, is_loopback
 from ding_lite.parallel.network.interfaces import interface_beyond, interface_towards
 from ding_lite.runtime.messaging.collectives import COLLECTIVE
@@ -201,11 +201,14 @@ class Group:
         rank, size = self.rank, len(self.members)
         if size == 1:
             return [value]
-        key = f"group {','.join(map(str, self.members))}"
-        key += f", operation {self._router.collectives.next_round(key)}"
+        name = f"group {','.join(map(str, self.members))}"
+        key = f"{name}, operation {self._router.collectives.next_round(name)}"
         point = self._router.coordinator_of(self.members)
         try:
             values = self._router.call(point, COLLECTIVE, key, size, rank, value, timeout=timeout)
+        except CodecError:
+            self._router.collectives.repeat_round(name)  # the others still wait for a value
+            raise
         except DeadlineExceeded as error:
             raise DeadlineExceeded(
                 f"Not all members of {key} have called within {timeout:g} s; node "

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, cast
+from weakref import WeakSet
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import TransportError
@@ -44,7 +46,7 @@ from ding_lite.parallel.wire.messages import (
     encode_event,
 )
 from ding_lite.runtime.interrupt import DeferredSigint, interruptible
-from ding_lite.runtime.messaging.base import guard
+from ding_lite.runtime.messaging.base import CtxPart, guard
 from ding_lite.runtime.messaging.inbox import FINISH
 from ding_lite.runtime.messaging.labels import check_patterns, matches, several
 from ding_lite.runtime.messaging.streams import Parcel, Streams
@@ -54,6 +56,29 @@ logger = logging.getLogger(__name__)
 
 EMIT_TIMEOUT_S = 30.0
 """Seconds that `emit` waits for a slow peer."""
+
+
+_IN_PROCESS: WeakSet[NodeRouter] = WeakSet()
+
+
+class _LockOfParent:
+    """The lock of a router in a process that its node has forked."""
+
+    def __enter__(self) -> None:
+        raise TransportError(
+            "This process was forked from a node, and cannot use the router of that node. Pass "
+            "values for other nodes to that node, such as by a queue of multiprocessing."
+        )
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def _refuse_in_child() -> None:
+    for router in _IN_PROCESS:
+        router.links.lock = cast(Any, _LockOfParent())
+
+
+os.register_at_fork(after_in_child=_refuse_in_child)
 
 
 class NodeRouter(JobView):
@@ -82,7 +107,6 @@ class NodeRouter(JobView):
         super().__init__(spec, clock)
         self._on_peer = on_peer
         self._missed: set[int] = set()
-        self._newcomers: set[int] = set()
         self._lasting: list[Encoded] = []
         self.failure: Exception | None = None
         """The error that ends this node, if it is cut off from its job."""
@@ -123,6 +147,7 @@ class NodeRouter(JobView):
         self._topics = Topics(
             self.links, self._routing, self._inbox, self.traced, keeps_offers=self.grows
         )
+        _IN_PROCESS.add(self)
         try:
             self.links.start()
         except BaseException:
@@ -142,7 +167,6 @@ class NodeRouter(JobView):
     def admit(self, peer: int) -> None:
         """Add a peer: accept its connection, and send it the newest values."""
         if self.links.admit(peer, lasting=self._lasting):
-            self._newcomers.add(peer)
             self._missed.add(peer)
 
     def expect(self, peers: Iterable[int]) -> None:
@@ -153,7 +177,6 @@ class NodeRouter(JobView):
     def dismiss(self, peer: int) -> None:
         """Remove a peer; only on the thread that reads messages."""
         self.links.dismiss(peer)
-        self._newcomers.discard(peer)
         self._missed.discard(peer)
         self._streams.left(peer)
 
@@ -169,10 +192,10 @@ class NodeRouter(JobView):
         with self.links.lock:
             if event == FINISH:
                 self._lasting.append(encoded)
-            for peer, session in [*self.links.sessions.items()]:
+            else:
+                self._wait_for_room(event)
+            for peer, session in self.links.sessions.items():
                 if not session.has_left:
-                    if event != FINISH and not session.events.has_room:  # FINISH does not wait
-                        self._wait_for_room(session, event)
                     at_ns = began_ns and self.traced.now()
                     number = session.events.post(encoded, lasting=event == FINISH)
                     sent.append((peer, number, at_ns))
@@ -185,13 +208,36 @@ class NodeRouter(JobView):
         self._topics.offer(slots, None if to is None else check_patterns(to, of_receivers=True))
 
     def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
+        self._topics.offer(self._slots(values), None if to is None else several(to))
+
+    def _publish_parts(self, parts: Sequence[CtxPart]) -> None:
+        offers = [(self._slots(values), to) for values, to in parts]
+        with self.links.lock:  # so that all of them go in one message
+            for slots, to in offers:
+                self._topics.offer(slots, None if to is None else several(to))
+
+    def _slots(self, values: Mapping[str, Any]) -> dict[str, Any]:
         topics = {CTX + key if type(key) is str else key: v for key, v in values.items()}
-        self._topics.offer(self._outbox.fill(topics), None if to is None else several(to))
+        return self._outbox.fill(topics)
 
     def published(self, topic: str) -> Any:
         return self._outbox.newest(topic)
 
+    def _begin_wait(self) -> None:
+        if isinstance(lock := cast(Any, self.links.lock), _LockOfParent):
+            lock.__enter__()
+        if self._transport.is_calling:
+            raise TransportError(
+                "This would wait for another node on the thread that reads the messages of this "
+                "one, so nothing could arrive meanwhile. Callbacks of `router.ask`, listeners of "
+                "`router.on` and quick handlers run there: use `router.ask`, or wait on a thread "
+                "of your own."
+            )
+        self._calls.begin_wait()
+
     def pump(self, ready: Callable[[], bool], timeout: float | None) -> None:
+        if not ready():
+            self._begin_wait()
         seconds = math.inf if timeout is None else timeout
         deferred = self.deferred_sigint
         if threading.get_ident() == deferred.thread:
@@ -204,22 +250,27 @@ class NodeRouter(JobView):
     def wake_pump(self) -> None:
         self._transport.wake_pump()
 
-    def _wait_for_room(self, session: Session, event: str) -> None:
-        if self._transport.is_calling:
-            return
-        self.links.wake()
-        deadline = Deadline.after(EMIT_TIMEOUT_S, self._clock)
-        if not deadline.wait(
-            self.links.changed, lambda: session.events.has_room or session.has_left
-        ):
-            is_hub = self._routing.reaches_beyond_peers
-            hung = "that node, or one behind it," if is_hub else "that node"
-            raise TransportError(
-                f"Node {session.peer_id} has not acknowledged earlier events for "
-                f"{EMIT_TIMEOUT_S:g} s, and its queue is full: event `{event}` was not sent. "
-                f"Is {hung} hung? Emit less often, or put values of which only the newest counts "
-                f"on the ctx."
-            )
+    def _wait_for_room(self, event: str) -> None:
+        """Wait until all peers have room for an event, so that all of them get it, or none."""
+        deadline = None
+        while (session := self._full_session()) is not None and not self._transport.is_calling:
+            self.links.wake()
+            deadline = deadline or Deadline.after(EMIT_TIMEOUT_S, self._clock)
+            if not deadline.wait(self.links.changed, lambda: self._full_session() is not session):
+                is_hub = self._routing.reaches_beyond_peers
+                hung = "that node, or one behind it," if is_hub else "that node"
+                raise TransportError(
+                    f"Node {session.peer_id} has not acknowledged earlier events for "
+                    f"{EMIT_TIMEOUT_S:g} s, and its queue is full: event `{event}` was not sent. "
+                    f"Is {hung} hung? Emit less often, or put values of which only the newest "
+                    f"counts on the ctx."
+                )
+
+    def _full_session(self) -> Session | None:
+        for session in [*self.links.sessions.values()]:
+            if not (session.events.has_room or session.has_left):
+                return session
+        return None
 
     # -- calls -------------------------------------------------------------------------------
 
@@ -279,8 +330,7 @@ class NodeRouter(JobView):
                 self._inbox.put_event(peer, "node_left", (peer,), {})
 
     def _note_joined(self, peer: int, joined: Joined) -> None:
-        if peer in self._newcomers:
-            self._newcomers.discard(peer)
+        if joined.is_new_incarnation and not self._routing.reaches_beyond_peers:
             self._topics.offer_newest(peer, joined.peer.labels)
         self._streams.joined(peer, is_new_incarnation=joined.is_new_incarnation)
         self._routing.joined(peer, is_new_incarnation=joined.is_new_incarnation)

@@ -34,9 +34,12 @@ _KEY_ROOM = 8192
 class Outbox:
     """Turn values of topics into slots that sessions keep until they are sent."""
 
-    def __init__(self, node_id: int, sender: SharedSender, clock: Clock) -> None:
+    def __init__(
+        self, node_id: int, sender: SharedSender, clock: Clock, *, max_topics: float = MAX_TOPICS
+    ) -> None:
         self._node_id = node_id
         self._sender = sender
+        self._max_topics = max_topics
         self._newest: dict[str, Any] = {}
         self._throttle = Throttle(logger, clock)
 
@@ -67,6 +70,11 @@ class Outbox:
 
     def _slot(self, topic: str, value: Any) -> Any:
         _check_topic(topic)
+        if topic not in self._newest and len(self._newest) >= self._max_topics:
+            raise CodecError(
+                f"{name_of(topic)} is one too many: a node publishes {self._max_topics:,} topics "
+                f"at most, the keys of its ctx included. Publish a dict under one topic."
+            )
         if _may_wait(value):
             return value
         name = f"ctx[{topic[len(CTX) :]!r}]" if topic.startswith(CTX) else topic
@@ -83,7 +91,8 @@ class Outbox:
 class Topics:
     """Offer the topics of this node to its peers, and deliver theirs to the inbox.
 
-    With `keeps_offers` published values are kept for nodes that join later.
+    Values for certain labels, and with `keeps_offers` all values, are also kept for nodes that
+    join later, or that take a place with other labels.
     """
 
     def __init__(
@@ -109,7 +118,7 @@ class Topics:
         began_ns, peers, routing = self._traced.now(), [], self._routing
         slots = routing.addressed(slots, patterns)
         with self._links.lock:
-            if self._keeps_offers:
+            if self._keeps_offers or patterns is not None:
                 self._offered |= {key: (patterns, slot) for key, slot in slots.items()}
             for peer, session in self._links.sessions.items():
                 if patterns is None or routing.leads_to(peer, patterns):

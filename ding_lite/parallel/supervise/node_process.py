@@ -31,7 +31,7 @@ from ding_lite.parallel.memory.segments import remove_own
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.supervise.tracebacks import format_error
 from ding_lite.runtime.messaging.labels import describe_node
-from ding_lite.runtime.messaging.router import use_router
+from ding_lite.runtime.messaging.router import use_router_in_process
 from ding_lite.settings import limit_torch_threads
 
 if TYPE_CHECKING:  # the fork server needs no transport
@@ -301,7 +301,7 @@ def _message_of(error: BaseException) -> str:
 def node_of(router: NodeRouter) -> Iterator[None]:
     """Make this process a node within the block: its router, Ctrl-C and the switch interval."""
     before = sys.getswitchinterval()
-    with router.deferred_sigint.installed(), use_router(router):
+    with router.deferred_sigint.installed(), use_router_in_process(router):
         sys.setswitchinterval(min(before, SWITCH_S))
         try:
             yield

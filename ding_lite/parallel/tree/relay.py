@@ -18,6 +18,7 @@ A hub stays after the end of its program until all nodes below it have left.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -237,6 +238,7 @@ class Relay(Routing):
 
     def _ask(self, node: int, request: Encoded) -> Future[Any]:
         answer: Future[Any] = Future()
+        answer.set_running_or_notify_cancel()  # as of a call without hops
         asked = self._pass_on(node, self._spec.node_id, 0, request)
         asked.add_done_callback(lambda done: _settle(answer, done.result(), node))
         return answer
@@ -406,7 +408,7 @@ class TreeRouter(NodeRouter):
     """A router that relays messages between its peers."""
 
     def _make_routing(self) -> Relay:
-        others = Outbox(self.node_id, self._shared_sender, self._clock)
+        others = Outbox(self.node_id, self._shared_sender, self._clock, max_topics=math.inf)
         return Relay(self._spec, self.links, self._calls, self._streams, others, self._clock)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from ding_lite.cancellation import Wait
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
@@ -23,6 +23,9 @@ from ding_lite.runtime.messaging.streams import Item, Streams, Until
 from ding_lite.runtime.messaging.subscription import Subscription
 from ding_lite.runtime.trace.messages import Traced
 from ding_lite.settings import check_all, whole
+
+CtxPart: TypeAlias = tuple[Mapping[str, Any], Iterable[str] | None]
+"""Some values of a ctx, and patterns of the labels of their receivers; None for all."""
 
 
 class Router(ABC):
@@ -42,6 +45,8 @@ class Router(ABC):
     def __init__(self) -> None:
         self._inbox = Inbox()
         self.collectives = Collectives()
+        self.running: list[Any] = []
+        """The tasks of this node that run now."""
 
     def _serve_collectives(self) -> None:
         self.register(COLLECTIVE, self.collectives.contribute)
@@ -161,7 +166,7 @@ class Router(ABC):
 
         Raises:
             ConfigError: The topic is no name.
-            CodecError: The value cannot be encoded.
+            CodecError: The value cannot be encoded, or is of the 10,001st topic of this node.
         """
 
     @abstractmethod
@@ -170,6 +175,10 @@ class Router(ABC):
 
         A value that cannot be encoded is not sent, with one warning for each key.
         """
+
+    @abstractmethod
+    def _publish_parts(self, parts: Sequence[CtxPart]) -> None:
+        """Publish parts of a ctx, each to other nodes; a node gets all of its parts together."""
 
     @abstractmethod
     def published(self, topic: str) -> Any:
@@ -224,9 +233,12 @@ class Router(ABC):
             DeadlineExceeded: No answer came in time.
             CodecError: An argument cannot be encoded.
             StepCancelled: The calling step has failed meanwhile.
+            TransportError: This thread reads messages, and cannot wait for one meanwhile.
         """
-        answer = self.ask(node, name, *args, **kwargs)
+        if node != self.node_id:
+            self._begin_wait()
         deadline = Deadline.after(timeout, self._clock)
+        answer = self.ask(node, name, *args, **kwargs)
         answer.add_done_callback(lambda _: self.wake_pump())
         with Wait(self.wake_pump) as wait:
             self.pump(lambda: answer.done() or wait.is_over, timeout)
@@ -251,6 +263,8 @@ class Router(ABC):
     @abstractmethod
     def ask(self, node: int, name: str, *args: Any, **kwargs: Any) -> Future[Any]:
         """Call a handler of another node without waiting; return a future of the answer.
+
+        The call cannot be taken back: `cancel` of its future does nothing.
 
         Raises:
             CodecError: An argument cannot be encoded.
@@ -309,7 +323,7 @@ class Router(ABC):
             check_patterns(to, of_receivers=True),
             in_flight=in_flight,
             timeout=timeout,
-            until=until,
+            until=self._checked(until),
         )
         self.traced.item_sent(stream, began_ns, number, at_ns)
         return is_sent
@@ -336,9 +350,22 @@ class Router(ABC):
             DeadlineExceeded: No item arrived in time.
         """
         check_name(stream, "a stream")
-        return self._streams.receive(stream, timeout=timeout, until=until)
+        return self._streams.receive(stream, timeout=timeout, until=self._checked(until))
 
     # -- waiting ---------------------------------------------------------------------------------
+
+    def _begin_wait(self) -> None:
+        """Prepare for a wait; raise TransportError on the thread that reads messages."""
+        return
+
+    def _checked(self, until: Until | None) -> Until:
+        """Return `until` for a wait that may not begin on the thread that reads messages."""
+
+        def is_over() -> bool:
+            self._begin_wait()
+            return until is not None and until()
+
+        return is_over
 
     def wake(self) -> None:
         """Wake all blocked calls so that they check `until` again."""

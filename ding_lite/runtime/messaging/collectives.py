@@ -27,6 +27,11 @@ class Collectives:
             self._rounds[key] += 1
             return self._rounds[key]
 
+    def repeat_round(self, key: str) -> None:
+        """Take back the last operation of a group, to which this node could not contribute."""
+        with self._lock:
+            self._rounds[key] -= 1
+
     def contribute(self, key: str, size: int, rank: int, value: object) -> Future[list[Any]]:
         """Add a member's value; all members share one future, of the values of all, by rank."""
         with self._lock:

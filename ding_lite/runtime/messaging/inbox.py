@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from operator import methodcaller
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from weakref import ref
 
 from ding_lite.errors import ConfigError, MiddlewareError
 from ding_lite.interruption import is_for_program, refuse_exit
@@ -109,7 +110,8 @@ class Inbox:
         self._end: _Message | None = None
         self._ctx: dict[int, dict[str, Any]] = {}
         self._topics: dict[int, dict[str, Any]] = {}
-        self._subscriptions: tuple[Subscription, ...] = ()
+        self._subscriptions: tuple[ref[Subscription], ...] = ()
+        """Weak references, as a program may subscribe in each step, and use the newest value."""
         self._audience: tuple[Receiver, ...] = ()
         """The receivers of the message that is being delivered now."""
         self._lock = threading.Lock()
@@ -142,7 +144,7 @@ class Inbox:
                     self._ctx.setdefault(node_id, {})[topic[len(CTX) :]] = value
                 else:
                     self._topics.setdefault(node_id, {})[topic] = value
-            for subscription in self._subscriptions:
+            for subscription in self._alive():
                 subscription.put(node_id, values)
         self._deliver()
 
@@ -153,11 +155,16 @@ class Inbox:
                 subscription.put(node_id, values)
             for node_id, values in self._ctx.items():
                 subscription.put(node_id, {CTX + key: value for key, value in values.items()})
-            self._subscriptions = (*self._subscriptions, subscription)
+            self._subscriptions = tuple(map(ref, [*self._alive(), subscription]))
+
+    def _alive(self) -> list[Subscription]:
+        """Return the subscriptions that the program still refers to."""
+        found = [subscription() for subscription in self._subscriptions]
+        return [subscription for subscription in found if subscription is not None]
 
     def wake(self) -> None:
         """Wake all waits of subscriptions so that they check `until` again."""
-        for subscription in self._subscriptions:
+        for subscription in self._alive():
             subscription.wake()
 
     def join(self, receiver: Receiver) -> Callable[[], None]:

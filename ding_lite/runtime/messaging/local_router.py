@@ -27,7 +27,7 @@ from ding_lite.errors import (
     kind_of,
 )
 from ding_lite.log import Throttle
-from ding_lite.runtime.messaging.base import Router, guard
+from ding_lite.runtime.messaging.base import CtxPart, Router, guard
 from ding_lite.runtime.messaging.labels import (
     check_labels,
     count_roles,
@@ -130,20 +130,27 @@ class LocalRouter(Router):
                 tracer.arrow("s", "event", key, where, began_ns)
 
     def publish(self, topic: str, tree: Any, *, to: str | Iterable[str] | None = None) -> None:
-        self._publish({check_topic(topic): tree}, to)
+        self._publish([({check_topic(topic): tree}, to)])
 
     def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
-        self._publish({CTX + key: value for key, value in values.items()}, to)
+        self._publish_parts([(values, to)])
+
+    def _publish_parts(self, parts: Sequence[CtxPart]) -> None:
+        self._publish([({CTX + key: v for key, v in values.items()}, to) for values, to in parts])
 
     def published(self, topic: str) -> Any:
         return copy.deepcopy(self._published.get(topic))
 
-    def _publish(self, values: Mapping[str, Any], to: str | Iterable[str] | None) -> None:
-        patterns = None if to is None else several(to)
+    def _publish(self, parts: Sequence[CtxPart]) -> None:
+        of_patterns = [(values, None if to is None else several(to)) for values, to in parts]
         for router in self._group:
-            if patterns is None or matches(router._labels, patterns):
-                router._inbox.put_state(self._node_id, self._copy(values))
-        self._published |= self._copy(values)
+            found: dict[str, Any] = {}
+            for values, patterns in of_patterns:
+                if patterns is None or matches(router._labels, patterns):
+                    found |= values
+            router._inbox.put_state(self._node_id, self._copy(found))
+        for values, _ in parts:
+            self._published |= self._copy(values)
 
     def register(self, name: str, fn: Callable[..., Any], *, quick: bool = False) -> None:
         self._handlers[name] = fn

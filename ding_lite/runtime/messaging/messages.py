@@ -61,14 +61,16 @@ class Messages:
         self._failure: Exception | None = None
         self.ends_job = True
         """Whether the end of the run ends the job; not so for a run within that of another task."""
+        self.is_aside: Callable[[], bool] = lambda: False
+        """Whether the task runs on a helper thread, beside the task of its node."""
         latch.listen(self._end_job, of_job=True)
         latch.listen(self._announce_end)
         latch.step.listen(self._wake_waits)
         latch.may_leave = lambda: router.may_leave
 
     def _end_job(self) -> None:
-        if self.ends_job:  # even if no node is connected: it is kept for lost nodes that come back
-            self.router.emit(FINISH)
+        if self.ends_job and not self.is_aside():
+            self.router.emit(FINISH)  # also without a connected node: lost ones may come back
 
     def subscribe(self) -> None:
         """Receive the messages of other nodes from now on."""
@@ -246,10 +248,14 @@ class Messages:
         self._shares.append((keys, None if to is None else check_patterns(to, of_receivers=True)))
 
     def publish(self, ctx: Context) -> None:
+        if self.is_aside():
+            return
         if not self._shares:
             self.router.publish_ctx({k: v for k, v in ctx.items() if k not in LOCAL_KEYS})
-        for keys, to in self._shares:
-            self.router.publish_ctx({key: ctx[key] for key in keys if key in ctx}, to=to)
+            return
+        self.router._publish_parts(
+            [({key: ctx[key] for key in keys if key in ctx}, to) for keys, to in self._shares]
+        )
 
     def wait_ctx(
         self, newer_than: Mapping[str, Any], timeout: float | None

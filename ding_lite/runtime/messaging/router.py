@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,17 +18,33 @@ def is_alone(router: Router) -> bool:
     return not (router.is_active if router.grows else router.has_audience)
 
 
-_CURRENT: ContextVar[Router] = ContextVar("ding_lite_router")
+_CURRENT: ContextVar[Router | None] = ContextVar("ding_lite_router", default=None)
+
+
+class _Process:
+    """The routers of the nodes that run in this process; threads of a node use a single one."""
+
+    def __init__(self) -> None:
+        self.routers: list[Router] = []
+
+
+_PROCESS = _Process()
 
 
 def current_router() -> Router:
     """Return this node's router; a `LocalRouter` if no job was launched."""
-    try:
-        return _CURRENT.get()
-    except LookupError:
-        router = LocalRouter()
-        _CURRENT.set(router)
+    if (router := _CURRENT.get()) is not None:
         return router
+    if len(_PROCESS.routers) == 1:
+        return _PROCESS.routers[0]
+    router = LocalRouter()
+    _CURRENT.set(router)
+    return router
+
+
+def is_helper_thread() -> bool:
+    """Return whether this thread has its router only as a thread that a node has started."""
+    return _CURRENT.get() is None
 
 
 @contextmanager
@@ -38,3 +55,25 @@ def use_router(router: Router) -> Iterator[Router]:
         yield router
     finally:
         _CURRENT.reset(token)
+
+
+@contextmanager
+def use_router_in_process(router: Router) -> Iterator[Router]:
+    """Make a router the current one, in this thread and those that have none of their own."""
+    _PROCESS.routers.append(router)
+    try:
+        with use_router(router):
+            yield router
+    finally:
+        if router in _PROCESS.routers:  # else this is a child that was forked meanwhile
+            _PROCESS.routers.remove(router)
+
+
+def _forget_in_child() -> None:
+    """Make a process that a node has forked a single node, as a spawned one is."""
+    if not isinstance(_CURRENT.get(), LocalRouter):
+        _PROCESS.routers.clear()
+        _CURRENT.set(None)
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -51,6 +52,17 @@ def test_a_distributed_program_runs_on_one_node_with_all_roles() -> None:
     [last] = Parallel.runner(1, roles=[{"learner", "collector"}])(main)
     assert last == 1
     assert calls == ["collect", "train"] * 2
+
+
+def test_a_thread_of_main_has_the_router_of_its_node() -> None:
+    def main() -> tuple[frozenset[str], frozenset[str]]:
+        with ThreadPoolExecutor(1) as pool:
+            return Parallel().labels, pool.submit(lambda: Task().labels).result()
+
+    [(of_main, of_thread)] = Parallel.runner(1, roles=[{"learner", "collector"}])(main)
+    assert of_thread == of_main
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: Task().labels).result() == {"node.0", "standalone"}
 
 
 def test_the_router_is_reset_after_main_and_an_error_of_it_propagates() -> None:

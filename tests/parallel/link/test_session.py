@@ -446,6 +446,12 @@ def test_a_peer_that_says_good_bye_is_not_lost() -> None:
     assert pair.sides[0].arrived[-1] == Left()
     assert pair.sides[0].session.has_left
     assert pair.sides[0].session.is_flushed
+    awaits = []
+    for late in (pair.sides[1].session.ping(), pair.sides[1].session.acknowledgement()):
+        pair.sides[0].hear(late)
+        awaits.append(pair.sides[0].session.awaits_ack)
+    assert awaits == [True, False]
+    assert pair.sides[0].arrived[-1] == Left()
 
 
 def test_a_good_bye_takes_effect_after_the_calls_sent_before_it() -> None:

@@ -88,6 +88,12 @@ def test_free_ports_can_be_bound_and_are_all_different() -> None:
             one.bind(("127.0.0.1", port))
 
 
+@pytest.mark.parametrize("host", ["192.0.2.1", "no such host", "a" * 70])
+def test_an_address_that_is_not_of_this_machine_is_refused(host: str) -> None:
+    with pytest.raises(ConfigError, match=rf"`address` is '{host}', where this machine cannot"):
+        free_ports(host, 2)
+
+
 # -- the private directory -----------------------------------------------------------------
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from ding_lite.distributed import World
-from ding_lite.errors import ConfigError, DeadlineExceeded
+from ding_lite.errors import CodecError, ConfigError, DeadlineExceeded
+from ding_lite.parallel.router.calls import NUM_WORKERS
+from ding_lite.runtime import current_router
 from ding_lite.testing import Cluster
 
 
@@ -51,6 +54,35 @@ def test_a_barrier_blocks_until_all_members_have_called() -> None:
         return len(arrived)
 
     assert on_nodes(main, roles=ROLES) == [4] * 4
+
+
+def test_slow_handlers_do_not_delay_a_barrier() -> None:
+    over = threading.Event()
+
+    def main(world: World) -> None:
+        router, group = current_router(), world.group("node.*")
+        router.register("slow", lambda: over.wait(15.0))
+        group.barrier(timeout=10.0)
+        waiting = [router.ask(peer, "slow") for peer in router.peers for _ in range(NUM_WORKERS)]
+        try:
+            group.barrier(timeout=5.0)
+            assert not any(answer.done() for answer in waiting)
+            group.barrier(timeout=5.0)
+        finally:
+            over.set()
+
+    on_nodes(main, roles=["learner", "collector", "collector"])
+
+
+def test_a_value_that_cannot_be_sent_may_be_replaced_by_another_one() -> None:
+    def main(world: World) -> list[object]:
+        group = world.group("node.*")
+        if group.rank == 1:
+            with pytest.raises(CodecError, match="a lock"):
+                group.all_gather(threading.Lock(), timeout=10.0)
+        return group.all_gather(group.rank, timeout=10.0)
+
+    assert on_nodes(main, roles=ROLES) == [[0, 1, 2, 3]] * 4
 
 
 def test_a_missing_member_raises_deadline_exceeded() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,16 @@ from ding_lite.errors import (
     DeadlineExceeded,
     PeerLost,
     RemoteError,
+    TransportError,
 )
 from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
 from ding_lite.parallel.router import topics
 from ding_lite.parallel.router.calls import NUM_WORKERS
 from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.parallel.supervise.node_process import node_of
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.messaging.router import Router, current_router, use_router
+from ding_lite.runtime.task import Task
 from tests.parallel.tcp import Recorder
 
 
@@ -94,11 +101,62 @@ def test_a_burst_of_events_arrives_complete_and_in_order(start: Start) -> None:
         np.testing.assert_array_equal(recorders[leaf].events[0][2][0], np.arange(5_000.0))
 
 
+def test_the_values_of_several_shares_are_from_the_same_step(start: Start) -> None:
+    seen = []
+
+    class Steps(Recorder):
+        def receive_ctx(self, node_id: int, values: Any) -> None:
+            seen.append((values.get("version"), *values.get("w", ())[:1]))
+            super().receive_ctx(node_id, values)
+
+    routers = start(2)
+    steps = Steps(routers[1])
+    with use_router(routers[0]), Task() as task:
+        task.share("version").share("w", to="leaf")
+        for number in range(50):
+            values = {"version": number, "w": np.full(100_000, number)}
+            task.forward(lambda ctx, values=values: ctx.update(values)).renew()  # type: ignore[misc]
+        steps.wait(lambda: steps.ctx[0].get("version") == 49)
+    assert seen == [(version, version) for version, *_ in seen]
+
+
+def test_a_node_that_takes_a_place_with_another_label_gets_what_was_published_for_it(
+    tmp_path: Path,
+) -> None:
+    hub_spec, leaf_spec = specs(tmp_path, 2, "star")
+    with closing(NodeRouter(hub_spec)) as hub:
+        with closing(NodeRouter(leaf_spec)) as leaf:
+            leaf.wait_ready(10.0)
+            hub.wait_ready(10.0)
+            hub.publish("goal", 1, to="evaluator")
+            hub.publish("goal", 2, to="evaluator")
+        spec = replace(leaf_spec, incarnation=2, labels=leaf_spec.labels | {"evaluator"})
+        with closing(NodeRouter(spec)) as evaluator:
+            goal = evaluator.subscribe("goal")
+            assert goal.wait(deadline=Deadline.after(10.0))
+            assert goal.newest == {"goal": 2}
+
+
 def test_a_value_that_cannot_be_published_is_refused(start: Start) -> None:
     router, other = start(2)
     with pytest.raises(CodecError, match="lock"):
         router.publish("x", threading.Lock())
     assert not other.subscribe("x").newest
+
+
+def test_a_topic_beyond_the_limit_is_refused_where_it_is_published(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    router, other = start(2)
+    for number in range(topics.MAX_TOPICS):
+        router.publish(f"{number}", number)
+    with pytest.raises(CodecError, match=r"Topic `one-more` is one too many: .* 10,000 topics"):
+        router.publish("one-more", 1)
+    router.publish_ctx({"loss": 1})
+    assert "`ctx.loss` stays on node 0" in caplog.text
+    router.publish("9999", "again")
+    assert other.subscribe("9999").wait(lambda newest: newest.get("9999") == "again")
+    assert other.links.dropped.count == 0
 
 
 def test_a_peer_with_too_many_topics_is_not_given_more_room(
@@ -170,6 +228,115 @@ class InterruptedClock(SystemClock):
             self._is_pressed = True
             signal.raise_signal(signal.SIGINT)
         super().wait(condition, instant)
+
+
+def test_threads_use_the_router_of_the_node_if_their_process_is_a_single_one(start: Start) -> None:
+    other, one = start(2)
+
+    def of_a_thread() -> Router:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(current_router).result()
+
+    with node_of(one):
+        assert of_a_thread() is one
+        heard: list[Router] = []
+        one.on("n", lambda: heard.append(current_router()))  # on the thread that reads messages
+        other.emit("n")
+        pass_by([other, one])
+        assert heard == [one]
+        with node_of(other):
+            assert of_a_thread() not in (one, other)
+    assert of_a_thread() is not one
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda router: router.call(1, "here"),
+        lambda router: router.send("s", 1, to="nobody", timeout=None),
+        lambda router: router.receive("s", timeout=None),
+        lambda router: router.subscribe("topic").wait(),
+    ],
+    ids=["call", "send", "receive", "wait"],
+)
+def test_a_wait_on_the_thread_that_reads_messages_is_refused(start: Start, wait: Any) -> None:
+    """It could never end, and the peers would lose a node that does not read."""
+    routers = start(2)
+    outcome: Future[None] = Future()
+
+    def listen() -> None:
+        with pytest.raises(TransportError, match="on the thread that reads the messages"):
+            wait(routers[0])
+        outcome.set_result(None)
+
+    routers[0].on("n", listen)
+    routers[1].emit("n")
+    outcome.result(5.0)
+    pass_by(routers)
+
+
+def test_a_task_of_a_helper_thread_neither_ends_the_job_nor_speaks_for_the_node(
+    start: Start,
+) -> None:
+    other, one = start(2)
+    recorder = Recorder(other)
+
+    def evaluate() -> int:
+        with Task() as task:
+            task.use(lambda ctx: ctx.update(value=ctx.total_step)).run(max_step=2)
+        return task.router.node_id
+
+    def learn(ctx: Context) -> None:
+        if ctx.total_step == 1:
+            found.append(pool.submit(evaluate).result())
+        ctx.version = ctx.total_step
+
+    found: list[int] = []
+    with node_of(one), ThreadPoolExecutor(1) as pool:
+        with Task() as task:
+            task.use(learn).run(max_step=4)
+        recorder.wait(lambda: recorder.has_finished)
+        assert (task.ctx.total_step, found) == (3, [1])
+        assert "value" not in recorder.ctx[1]
+        pool.submit(evaluate).result()  # now it is the task of the node
+        recorder.wait(lambda: recorder.ctx[1].get("value") == 1)
+
+
+def in_a_child(use: Callable[[], object]) -> str:
+    """Return the result or the error of a function in a process that this one forks."""
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            text = str(use())
+        except Exception as error:  # noqa: BLE001 - the test compares it
+            text = f"{type(error).__name__}: {error}"
+        os.write(theirs, text.encode())
+        os._exit(0)
+    os.close(theirs)
+    with open(ours) as pipe:
+        text = pipe.read()
+    os.waitpid(pid, 0)
+    return text
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_forked_process_cannot_use_the_router_and_is_a_node_of_its_own(start: Start) -> None:
+    one, other = routers = start(2)
+    with node_of(one):
+        assert in_a_child(lambda: sorted(current_router().labels)) == "['node.0', 'standalone']"
+        for use in (
+            lambda: one.emit("n"),
+            lambda: one.call(1, "here"),
+            lambda: one.publish("topic", 1),
+            lambda: one.send("s", 1, to="node.1"),
+            lambda: one.receive("s"),
+            lambda: one.subscribe("topic").wait(),
+        ):
+            assert "TransportError: This process was forked from a node" in in_a_child(use)
+        assert current_router() is one
+    pass_by(routers)
+    assert other.peers == (0,)
 
 
 def test_ctrl_c_during_wait_ready_is_raised_without_a_lock(tmp_path: Path) -> None:
@@ -306,6 +473,23 @@ class TestCalls:
         with pytest.raises(PeerLost, match=r"Node 1 is gone"):
             answer.result(10.0)
 
+    def test_a_cancelled_call_does_not_keep_others_from_their_end(
+        self, start: Start, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """`asyncio.wait_for` cancels the future of a call that takes too long."""
+        routers = start(2)
+        left = Recorder(routers[0])
+        routers[1].register("never", Future)
+        routers[1].register("asked", lambda: None)
+        cancelled, answer = (routers[0].ask(1, "never") for _ in range(2))
+        cancelled.cancel()
+        routers[0].call(1, "asked")
+        routers[1].close(good_bye=False)
+        with pytest.raises(PeerLost, match=r"Node 1 is gone"):
+            answer.result(10.0)
+        left.wait(lambda: (1, "node_lost", (1,)) in left.events)
+        assert "Traceback" not in caplog.text
+
     def test_a_new_incarnation_gets_no_answer_to_an_earlier_call(self, tmp_path: Path) -> None:
         hub_spec, leaf_spec = specs(tmp_path, 2, "star")
         old, new = Future[str](), Future[str]()
@@ -353,6 +537,22 @@ class TestCalls:
         routers[0].register("name", lambda: "zero")
         routers[1].register("greet", lambda: f"hello {routers[1].call(0, 'name')}")
         assert routers[0].call(1, "greet") == "hello zero"
+
+    def test_many_handlers_on_both_sides_may_call_each_other(self, start: Start) -> None:
+        """However many of them wait, a worker is left to answer."""
+        routers = start(2)
+
+        def count_down(node: int, number: int) -> list[int]:
+            if not number:
+                return [node]
+            return [node, *routers[node].call(1 - node, "count_down", number - 1, timeout=10.0)]
+
+        for node, router in enumerate(routers):
+            router.register("count_down", partial(count_down, node))
+        with ThreadPoolExecutor(12) as pool:
+            answers = [pool.submit(count_down, number % 2, 8) for number in range(12)]
+            for number, answer in enumerate(answers):
+                assert answer.result(15.0) == [(number + k) % 2 for k in range(9)]
 
     def test_a_second_handler_of_a_name_is_refused(self, start: Start) -> None:
         (router,) = start(1)

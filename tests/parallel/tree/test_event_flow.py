@@ -145,6 +145,22 @@ def test_emit_raises_when_a_node_behind_a_hub_stays_hung(monkeypatch) -> None:
         job.recorders[3].check(0, num_emitted)  # and what was sent before is not lost
 
 
+def test_an_event_that_is_not_sent_to_a_hung_node_reaches_no_other_node(monkeypatch) -> None:
+    """So a program that emits it again does not send it twice."""
+    monkeypatch.setattr(router_module, "EMIT_TIMEOUT_S", 0.2)
+    with tree(4, "star") as job:
+        job.network.cut(0, 2)
+        for _ in range(2):
+            with pytest.raises(TransportError, match=r"Node 2 has not.*`n` was not"):
+                job.emit(0).result(15.0)
+        num_emitted = job.session(0, 2).events.last_posted
+        job.network.heal()
+        job.cluster.routers[0].emit("n", -1)
+        for node in (1, 2, 3):
+            job.recorders[node].wait(lambda node=node: -1 in job.recorders[node].of(0))  # type: ignore[misc]
+            assert len(job.recorders[node].of(0)) == num_emitted + 1
+
+
 def test_other_nodes_wait_for_a_hung_node_until_it_is_gone() -> None:
     with tree() as job:
         job.network.hold(3, 1)

@@ -10,6 +10,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -220,6 +221,19 @@ def test_under_many_threads_every_event_arrives_once_and_in_order_per_sender() -
 # -- ctx values ----------------------------------------------------------------------------
 
 
+def test_the_values_of_several_shares_arrive_together() -> None:
+    routers = LocalRouter.group(3)
+    receivers = joined(routers)
+    with use_router(routers[0]), Task() as task:
+        task.share("version").share("weights", "bias", to="node.1").share("loss", to="node.2")
+        task.forward(lambda ctx: ctx.update(version=1, weights=2, bias=3)).renew()
+    assert [receiver.ctxs for receiver in receivers] == [
+        [],
+        [(0, {"version": 1, "weights": 2, "bias": 3})],
+        [(0, {"version": 1})],
+    ]
+
+
 @pytest.mark.parametrize("async_mode", [False, True], ids=["in order", "async"])
 def test_a_run_within_a_middleware_ends_only_itself(async_mode: bool) -> None:
     routers = LocalRouter.group(2)
@@ -237,6 +251,16 @@ def test_a_run_within_a_middleware_ends_only_itself(async_mode: bool) -> None:
     assert task.ctx.total_step == 5
     assert events == [(1, [])]
     assert [event for _, event, *_ in received[1].events] == ["finish"]
+
+
+def test_a_subscription_is_dropped_with_its_last_reference() -> None:
+    """A program may subscribe in each step to read the newest value."""
+    router, other = LocalRouter.group(2)
+    kept, dropped = router.subscribe("goal"), ref(router.subscribe("goal"))
+    assert dropped() is None
+    other.publish("goal", 1)
+    assert kept.newest == router.subscribe("goal").newest == {"goal": 1}
+    router.wake()
 
 
 class Stubborn:

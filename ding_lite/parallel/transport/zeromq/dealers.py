@@ -54,6 +54,10 @@ _REASONS = {
     UNKNOWN_KEY: "it does not count this node among its peers.",
     HUNG_UP: "it has another key, or what listens at {} is another node or none.",
 }
+_SILENCE = (
+    "what listens at {} hangs up without a word, as a port forward does with no node behind it"
+)
+"""No node hangs up without a greeting."""
 
 
 @dataclass
@@ -69,8 +73,8 @@ class Dealers:
     _up: set[Lane] = field(default_factory=set)
     _was_there: bool = False
     _is_refused: bool = False
-    is_met_with_silence: bool = False
-    """Whether the listener hung up last time without a greeting, which no node does."""
+    doubt: str = ""
+    """Why the last handshake may have failed, if it is no refusal."""
     _num_hang_ups: int = 0
     _copies: dict[Lane, socket.socket] = field(default_factory=dict)
 
@@ -119,13 +123,17 @@ class Dealers:
         After a first success no failure is a refusal: the peer may be starting again.
         """
         has_greeted = self._has_greeted(lane)
-        self.is_met_with_silence = value in _CLOSED_BY_PEER and not has_greeted
+        is_silent = value in _CLOSED_BY_PEER and not has_greeted
+        self.doubt = _SILENCE.format(self.address) if is_silent else ""
         self._close_copy(lane)
         if event == HUNG_UP:
             self._num_hang_ups += value in _CLOSED_BY_PEER and has_greeted
             if self._num_hang_ups < _HANG_UPS:
                 return None
-        if self._was_there or self._is_refused:
+        if self._was_there:
+            self.doubt = self.doubt or _REASONS[event].format(self.address).rstrip(".")
+            return None
+        if self._is_refused:
             return None
         self._is_refused = True
         for dealer in self.sockets.values():

@@ -526,15 +526,14 @@ class ZeroMQTransport(Reactor, Transport):
         else:
             with self._sockets.using(*dealers.sockets.values()):
                 reason = dealers.note_failure(lane, event, value)
-            if dealers.is_met_with_silence:
+            if dealers.doubt:
                 self._throttle.every(
                     30.0,
                     logging.WARNING,
-                    f"silent {dealers.node_id}",
-                    "node %d is not there yet: what listens at %s hangs up without a word, as a "
-                    "port forward does with no node behind it; this node goes on to dial",
+                    f"{dealers.node_id} {dealers.doubt}",
+                    "node %d is not there yet: %s; this node goes on to dial",
                     dealers.node_id,
-                    dealers.address,
+                    dealers.doubt,
                 )
             if reason is not None:
                 self._sinks[0].on_refused(dealers.node_id, reason)
