@@ -40,6 +40,7 @@ from ding_lite.evolution.growth.recurrent import resize_memory
 from ding_lite.evolution.search import LEARN_EVERY, Search, Value
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.policies.open_policy import OpenPolicy
+from ding_lite.rl.policies.sac import SAC
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
@@ -339,6 +340,8 @@ def _change(agent: Agent, name: str, before: Value, after: Value) -> str:
     else:
         policy = made_like(agent.policy, dataclasses.replace(agent.config, **{name: after}))
         policy.load_state_dict(agent.policy.state_dict())
+        if isinstance(policy, SAC) and not policy.config.learn_alpha:
+            policy.reset_alpha()  # it is one of the weights that were loaded
         agent.replace_policy(policy)
     return f"{name} {_format(before)} -> {_format(after)}"
 

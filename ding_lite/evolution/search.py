@@ -29,6 +29,8 @@ _FIXED = {
         ("activation", "image_activation"),
         "an activation mutation changes it: `Mutation(activation=...)`",
     ),
+    **dict.fromkeys(("dueling", "convs"), "agents of different networks have nothing to inherit"),
+    "log_std_start": "it is the first value of what is learned, so a mutation would change nothing",
     "n_step": "all agents share the transitions, which are of one length",
     "normalize_obs": "an agent with it cannot inherit from one without",
 }
@@ -276,9 +278,17 @@ class Search:
                     "`gamma` can be searched with `n_step=1` only: rewards of several steps are "
                     "summed with the gamma of the agent that collects, and all learn from them"
                 )
+            elif name == "alpha" and self._is_learned(config):
+                faults.append(
+                    "`alpha` can be searched with `learn_alpha=False` only: it is the first value "
+                    "of what is learned otherwise, so a mutation would change nothing"
+                )
             else:
                 faults += _misfits(config, name, parameter)
         check_all(dict.fromkeys(faults))
+
+    def _is_learned(self, config: Any) -> bool:  # noqa: ANN401 - any dataclass
+        return "learn_alpha" not in self.parameters and getattr(config, "learn_alpha", False)
 
 
 def as_dataclass(config: object) -> Any:  # noqa: ANN401 - a dataclass of any kind

@@ -244,6 +244,15 @@ def test_a_mutated_step_size_is_used() -> None:
     assert float(moved) < 1e-7
 
 
+def test_a_fixed_temperature_is_that_of_the_settings(box_spec: EnvSpec) -> None:
+    policy = SAC(box_spec, SACConfig(learn_alpha=False, alpha=0.2))
+    agent, search = Agent(policy, searched=("alpha",)), Search(alpha=uniform(0.1, 1.0))
+    for kind in ("hyperparameters", "weights", "architecture"):
+        only(kind, search).mutate(agent)
+        assert agent.config.alpha != 0.2
+        assert agent.policy.alpha == pytest.approx(agent.config.alpha)  # type: ignore[attr-defined]
+
+
 def test_each_kind_is_as_frequent_as_its_probability() -> None:
     agent = make("dqn", (8,), updates=0)
     agent.searched = ("lr",)

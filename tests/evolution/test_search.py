@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.search import Search, choice, integer, log_uniform, uniform
 from ding_lite.rl.policies.dqn import DQNConfig
+from ding_lite.rl.policies.ppo import PPOConfig
 from ding_lite.rl.policies.sac import SACConfig
 
 
@@ -94,6 +95,7 @@ def test_an_invalid_search_is_refused(make: Any, said: str) -> None:
         (Search(lr=uniform(-1.0, 1.0)), "`lr` is -1.0"),
         (Search(batch_size=uniform(8.0, 64.0)), "search it with `integer(low, high)`"),
         (Search(loss=integer(1, 2)), "of another kind"),
+        (Search(dueling=choice(True, False)), "have nothing to inherit"),
         (Search(loss=choice("huber", "hubert")), "'hubert'"),
     ],
 )
@@ -107,4 +109,18 @@ def test_settings_of_a_policy_can_be_searched() -> None:
     Search(gamma=uniform(0.9, 0.99), learn_every=integer(1, 8)).check(DQNConfig(n_step=1))
     Search(loss=choice("huber", "mse"), double=choice(True, False)).check(DQNConfig())
     Search(max_grad_norm=uniform(0.5, 10.0)).check(DQNConfig())
-    Search(actor_lr=log_uniform(1e-4, 1e-2), alpha=uniform(0.1, 1.0)).check(SACConfig())
+    both = Search(actor_lr=log_uniform(1e-4, 1e-2), alpha=uniform(0.1, 1.0))
+    both.check(SACConfig(learn_alpha=False))
+    Search(alpha=uniform(0.1, 1.0), learn_alpha=choice(True, False)).check(SACConfig())
+
+
+@pytest.mark.parametrize(
+    ("search", "config"),
+    [
+        (Search(alpha=uniform(0.1, 1.0)), SACConfig()),
+        (Search(log_std_start=uniform(-1.0, 0.0)), PPOConfig()),
+    ],
+)
+def test_first_values_of_what_is_learned_cannot_be_searched(search: Search, config: Any) -> None:
+    with pytest.raises(ConfigError, match="first value of what is learned"):
+        search.check(config)
