@@ -20,9 +20,11 @@ from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.population import Population
 from ding_lite.evolution.search import Search, integer, log_uniform
 from ding_lite.evolution.tournament import Tournament
+from ding_lite.nest import leaves
 from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.evaluation import PlayedByEach, play_each
 from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl.policies.ppo import PPO
 from ding_lite.rl.replay.prioritized import PrioritizedReplay
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.context import Context
@@ -492,3 +494,21 @@ def test_the_best_is_never_a_child_that_has_inherited_its_fitness(population, ev
 def test_evolution_without_evaluation_is_an_error_with_advice(population: Population) -> None:
     with pytest.raises(ConfigError, match="Put `evaluate` before `evolve`"):
         run_step(mw.evolve(population, Tournament(), Mutation(), every=1))
+
+
+def test_agents_with_memory_resume_exactly_where_others_have_acted_in_their_envs() -> None:
+    def run(steps: int, state: dict[str, Any] | None = None) -> dict[str, Any]:
+        with make_envs("CartPole-v1", 2, seed=0) as envs, Task() as task:
+            config = {"memory": "gru", "memory_size": 4, "hidden": (8,)}
+            population = Population.of(PPO, envs.spec, size=2, config=config)
+            learn = mw.for_each(population, lambda a: [mw.collect(a, envs, unroll=3), mw.train(a)])
+            parts: dict[str, Any] = {"population": population, "envs": envs, "task": task}
+            task.use(learn)
+            for name, saved in (state or {}).items():
+                parts[name].load_state_dict(saved)
+            task.run(max_step=steps)
+            return {name: part.state_dict() for name, part in parts.items()}
+
+    whole, resumed = run(4)["population"], run(2, run(2))["population"]
+    pairs = zip(leaves(whole), leaves(resumed), strict=True)
+    assert all(np.array_equal(one, other) for (_, one), (_, other) in pairs)
