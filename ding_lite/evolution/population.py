@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from torch import nn
@@ -63,7 +63,7 @@ class Population:
         seed: Seed of the seeds of offspring.
 
     Raises:
-        ConfigError: There are no agents.
+        ConfigError: There are no agents, or their places are not 0, 1, 2, and so on.
 
     Example:
         >>> from ding_lite.evolution import integer, log_uniform
@@ -78,6 +78,7 @@ class Population:
     def __init__(self, agents: list[Agent], *, seed: int = 0) -> None:
         if not agents:
             raise ConfigError("A population needs agents; `Population.of` makes them.")
+        _check_places(agents)
         self.agents = tuple(agents)
         """All agents, by place. The objects stay; their policies are replaced."""
         self.generation = 0
@@ -188,7 +189,7 @@ class Population:
                 a policy cannot be mutated in this way.
         """
         self._check_evaluated()
-        mutation.check(self.agents[0].policy)
+        check_applies(mutation, self.agents)
         selection = tournament.select(self.agents)
         self.lives += self.lives_now()
         self.generation += 1
@@ -275,6 +276,40 @@ class Population:
                 f"No agent can learn any more: {self.agents[0].fault} Search lower learning "
                 f"rates, or give `max_grad_norm`."
             )
+
+
+def check_applies(mutation: Mutation, agents: Sequence[Agent]) -> None:
+    """Raise if a mutation does not apply to the agents of a population.
+
+    Raises:
+        ConfigError: A policy cannot be mutated in this way, or the mutation searches settings that
+            the agents do not.
+    """
+    mutation.check(agents[0].policy)
+    search: Search | None = getattr(mutation, "search", None)  # one of your own may have none
+    other = sorted(set(() if search is None else search.parameters) - set(agents[0].searched))
+    if other:
+        raise ConfigError(
+            f"The mutation searches `{other[0]}`, and the agents search "
+            f"{', '.join(agents[0].searched) or 'nothing'}. Give both the same search: "
+            f"`Population.of(policy, spec, search)` and `Mutation(search)`."
+        )
+
+
+def _check_places(agents: Sequence[Agent]) -> None:
+    given: Sequence[object] = agents
+    strange = [kind_of(agent) for agent in given if not isinstance(agent, Agent)]
+    if strange:
+        raise ConfigError(
+            f"`agents` has {strange[0]}; agents were expected, such as "
+            f"`[Agent(policy, place=0), Agent(policy, place=1)]`."
+        )
+    places = [agent.place for agent in agents]
+    if places != list(range(len(agents))):
+        raise ConfigError(
+            f"The agents have the places {places}; {list(range(len(agents)))} was expected. Give "
+            f"each its own: `Agent(policy, place=1)`."
+        )
 
 
 def _hidden(agent: Agent) -> tuple[int, ...] | None:

@@ -142,6 +142,11 @@ MADE_WRONG: list[tuple[Callable[[Any], object], str]] = [
     (lambda x: m.stop_at(env_step=0), "`env_step` is 0"),
     (lambda x: m.evolve(x.agents, Mutation(), Tournament(), every=1), "has no `select` method"),
     (lambda x: m.evolve(x.agents, Tournament(), Mutation(SEARCH), every=1), 'Unknown key "alpha"'),
+    (lambda x: m.evolve([], Tournament(), Mutation(), every=1), "has no `evolve` method"),
+    (
+        lambda x: m.evolve(x.agents, Tournament(), Mutation(Search(lr=integer(1, 2))), every=1),
+        "Give both the same search",
+    ),
     (lambda x: m.keep_best("best", x.folder), "`policy` is a str"),
     (lambda x: m.checkpoint(x.policy, x.folder / "file", every=1), "file is a file"),
     (
