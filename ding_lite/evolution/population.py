@@ -47,7 +47,7 @@ class Life:
     """The mutation that changed it."""
     fitness: float | None
     """The mean return of its last evaluation in this generation."""
-    hyperparameters: dict[str, Value]
+    hyperparameters: dict[str, Value | None]
     """Its values of the hyper-parameters that are searched."""
     hidden: tuple[int, ...] | None = None
     """The widths of its hidden layers."""
@@ -220,7 +220,7 @@ class Population:
                 parent=agent.birth.parent,
                 mutation=agent.birth.mutation,
                 fitness=agent.fitness if agent.num_new_evaluations else None,
-                hyperparameters=agent.hyperparameters,
+                hyperparameters={**agent.hyperparameters},
                 hidden=_hidden(agent),
                 convs=_convs(agent),
             )

@@ -122,6 +122,14 @@ class Choice(Parameter):
     values: tuple[Value, ...]
 
     def __post_init__(self) -> None:
+        plain = (value.item() if isinstance(value, np.generic) else value for value in self.values)
+        object.__setattr__(self, "values", tuple(plain))  # lineages and checkpoints hold no others
+        strange = [v for v in self.values if not isinstance(v, float | int | str | None)]
+        if strange:
+            raise ConfigError(
+                f"`choice` was given {strange[0]!r}; numbers, words, True, False or None were "
+                f"expected, one by one: `choice(16, 32, 64)`."
+            )
         if len(set(self.values)) < 2:
             raise ConfigError(
                 f"`choice` was given {list(self.values)}; two different values at least were "
@@ -192,13 +200,13 @@ def log_uniform(low: float, high: float, *, grow: float = 1.2, shrink: float = 0
     return Range(low=low, high=high, grow=grow, shrink=shrink, is_log=True)
 
 
-def choice(*values: Value) -> Parameter:
+def choice(*values: Value | None) -> Parameter:
     """Search among values, such as `choice("huber", "mse")`.
 
     Raises:
-        ConfigError: There are fewer than two values.
+        ConfigError: There are fewer than two values, or one is no number, word, bool or None.
     """
-    return Choice(values)
+    return Choice(cast(tuple[Value, ...], values))
 
 
 class Search:

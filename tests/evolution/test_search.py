@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -62,6 +63,8 @@ def test_a_choice_becomes_another_one() -> None:
     rng, parameter = np.random.default_rng(0), choice("huber", "mse")
     assert {parameter.draw(rng) for _ in range(30)} == {"huber", "mse"}
     assert {parameter.mutate("huber", rng) for _ in range(10)} == {"mse"}
+    of_numpy = choice(None, *np.arange(2), np.float64(0.5))
+    assert json.dumps([*of_numpy.examples()]) == "[null, 0, 1, 0.5]"
 
 
 @pytest.mark.parametrize(
@@ -73,6 +76,7 @@ def test_a_choice_becomes_another_one() -> None:
         (lambda: uniform(0.0, math.inf), "finite"),
         (lambda: uniform(0.0, 1.0, grow=0.9), "around 1"),
         (lambda: choice("huber"), "two different values"),
+        (lambda: choice([16, 32]), "one by one"),  # type: ignore[arg-type]
         (lambda: Search(lr=1e-3), "`lr=log_uniform(low, high)`"),  # type: ignore[arg-type]
         (lambda: Search(learn_every=integer(0, 4)), "`learn_every` is 0"),
     ],

@@ -268,7 +268,15 @@ def test_each_generation_is_reported_as_a_table(result: EvolveResult) -> None:
 
 def test_choices_and_negative_returns_are_drawn_too(result: EvolveResult, tmp_path: Path) -> None:
     losing = [
-        replace(life, fitness=-100.0 - life.place, hyperparameters={"loss": "mse", "lr": 1e-3})
+        replace(
+            life,
+            fitness=-100.0 - life.place,
+            hyperparameters={
+                "loss": "mse",
+                "lr": 1e-3,
+                "max_grad_norm": (None, 1.0)[life.place % 2],
+            },
+        )
         for life in result.population.lives
     ]
     pictures = draw_lives(losing, tmp_path, title="Losing", target=-50.0)
