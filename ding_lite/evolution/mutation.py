@@ -8,6 +8,7 @@ further kind of mutation needs one method here and one entry in `KINDS`.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast, get_args
@@ -341,7 +342,8 @@ def _change(agent: Agent, name: str, before: Value, after: Value) -> str:
         policy = made_like(agent.policy, dataclasses.replace(agent.config, **{name: after}))
         policy.load_state_dict(agent.policy.state_dict())
         if isinstance(policy, SAC) and not policy.config.learn_alpha:
-            policy.reset_alpha()  # it is one of the weights that were loaded
+            # The temperature is one of the weights that were loaded.
+            policy.flat_weights[0]["log_alpha"].fill_(math.log(policy.config.alpha))
         agent.replace_policy(policy)
     return f"{name} {_format(before)} -> {_format(after)}"
 

@@ -73,10 +73,6 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
     )
 
     def _prepare(self) -> None:
-        self.reset_alpha()
-
-    def reset_alpha(self) -> None:
-        """Set the temperature to that of the settings."""
         self._weights["log_alpha"].fill_(math.log(self.config.alpha))
 
     @property
