@@ -38,7 +38,7 @@ from ding_lite.evolution.growth.layers import (
 from ding_lite.evolution.growth.modules import grow_policy, has_own_network, shake
 from ding_lite.evolution.growth.parameter_layout import ParameterLayout, layout_of
 from ding_lite.evolution.growth.recurrent import resize_memory
-from ding_lite.evolution.search import LEARN_EVERY, Search, Value
+from ding_lite.evolution.search import LEARN_EVERY, Search, Value, check_search
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.policies.sac import SAC
@@ -115,6 +115,13 @@ class Mutation:
         mutate_elite: bool = False,
         seed: int = 0,
     ) -> None:
+        several: object = num_nodes
+        check_all(
+            [] if search is None else check_search(search),
+            [f"`num_nodes` is {several}; `({several},)` was expected, one number or more"]
+            if isinstance(several, int)
+            else [],
+        )
         self.search = search or Search()
         self.mutate_elite = mutate_elite
         odds = (none, architecture, weights, activation, hyperparameters)

@@ -13,7 +13,7 @@ from ding_lite.evolution.agent import Agent, Birth, make_agent
 from ding_lite.evolution.growth.modules import has_own_network
 from ding_lite.evolution.growth.parameter_layout import convs_of
 from ding_lite.evolution.mutation import Mutation
-from ding_lite.evolution.search import LEARN_EVERY, Search, Value, as_dataclass
+from ding_lite.evolution.search import LEARN_EVERY, Search, Value, as_dataclass, check_search
 from ding_lite.evolution.tournament import Tournament
 from ding_lite.io.memory import check_fits
 from ding_lite.rl.networks.conv import Conv
@@ -127,9 +127,7 @@ class Population:
         search = search or Search()
         check_all(
             [] if callable(policy) else [f"`policy` is {kind_of(policy)}; its class was expected"],
-            []
-            if isinstance(search, Search)
-            else [f"`search` is {kind_of(search)}; a Search was expected, such as Search(lr=...)"],
+            check_search(search),
             whole(1, size=size),
             whole(0, seed=seed),
         )

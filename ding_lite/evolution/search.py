@@ -259,7 +259,11 @@ class Search:
         if not self.parameters:
             return None
         name = list(self.parameters)[int(rng.integers(len(self.parameters)))]
-        return name, self.parameters[name].mutate(values[name], rng)
+        parameter, value = self.parameters[name], values[name]
+        has_none: object = value  # a setting may be None by default
+        if has_none is None and isinstance(parameter, Range):
+            return name, parameter.draw(rng)
+        return name, parameter.mutate(value, rng)
 
     def check(self, config: object) -> None:
         """Raise if a parameter does not fit a policy with this config.
@@ -299,6 +303,13 @@ class Search:
         return "learn_alpha" not in self.parameters and getattr(config, "learn_alpha", False)
 
 
+def check_search(search: object) -> list[str]:
+    """Return a fault unless it is a Search."""
+    if isinstance(search, Search):
+        return []
+    return [f"`search` is {kind_of(search)}; a Search was expected, such as Search(lr=...)"]
+
+
 def as_dataclass(config: object) -> Any:  # noqa: ANN401 - a dataclass of any kind
     """Return settings, checked to be a dataclass.
 
@@ -326,6 +337,8 @@ def _misfits(config: Any, name: str, parameter: Parameter) -> list[str]:  # noqa
     for value in parameter.examples():
         if type(current) is int and type(value) is float:
             return [f"`{name}` is a whole number; search it with `integer(low, high)`"]
+        if type(current) is bool and type(value) is not bool:
+            return [f"`{name}` is True or False; search it with `choice(True, False)`"]
         if current is not None and isinstance(current, str) != isinstance(value, str):
             return [f"`{name}` is {current!r} by default, and {value!r} is of another kind"]
         try:

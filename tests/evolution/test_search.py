@@ -100,6 +100,7 @@ def test_an_invalid_search_is_refused(make: Any, said: str) -> None:
         (Search(batch_size=uniform(8.0, 64.0)), "search it with `integer(low, high)`"),
         (Search(loss=integer(1, 2)), "of another kind"),
         (Search(dueling=choice(True, False)), "have nothing to inherit"),
+        (Search(double=uniform(0.0, 1.0)), "search it with `choice(True, False)`"),
         (Search(loss=choice("huber", "hubert")), "'hubert'"),
     ],
 )

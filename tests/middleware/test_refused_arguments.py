@@ -13,6 +13,7 @@ from ding_lite import middleware as mw
 from ding_lite.distributed import Processes
 from ding_lite.errors import ConfigError
 from ding_lite.evolution import Mutation, Population, Search, Tournament, integer
+from ding_lite.evolution.agent import make_agent
 from ding_lite.rl import A2C, DQN, Envs, PrioritizedReplay, ReplayBuffer, constant, make_envs
 
 
@@ -101,6 +102,7 @@ MADE_WRONG: list[tuple[Callable[[Any], object], str]] = [
         lambda x: m.train(x.a2c, batch_size=8),
         "A2C learns from the rollouts .* `batch_size` was given",
     ),
+    (lambda x: m.train(make_agent(x.a2c, learn_every=2)), "`learn_every` is searched, and"),
     (lambda x: m.train(x.a2c, updates=2), "`updates` is 2, but how many updates A2C makes"),
     (lambda x: m.update_priorities(x.replay), "which has no priorities, but priorities are to be"),
     (lambda x: m.add_to(x.envs), "`replay` is an Envs, which has no `add` method"),
