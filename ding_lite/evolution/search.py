@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from ding_lite.errors import ConfigError, did_you_mean, kind_of
-from ding_lite.settings import check_all, finite, positive, whole
+from ding_lite.settings import check_all, default_values, finite, positive, whole
 
 Value: TypeAlias = float | int | str | bool
 """A value of a hyper-parameter."""
@@ -90,7 +90,7 @@ class Range(Parameter):
             return int(rng.integers(int(self.low), int(self.high), endpoint=True))
         if self.is_log:
             drawn = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
-            return min(max(drawn, self.low), self.high)
+            return float(min(max(drawn, self.low), self.high))
         return float(rng.uniform(self.low, self.high))
 
     def mutate(self, value: Value, rng: np.random.Generator) -> Value:
@@ -108,7 +108,7 @@ class Range(Parameter):
         elif number == 0.0:
             moved = 0.1 * (self.high if grows else self.low)
         moved = min(max(moved, self.low), self.high)
-        return int(moved) if self.is_whole else moved
+        return int(moved) if self.is_whole else float(moved)  # a bound may be an int
 
     def examples(self) -> Iterable[Value]:
         """Return the bounds."""
@@ -334,8 +334,9 @@ def _not_numbers(**named: float) -> list[str]:
 
 def _misfits(config: Any, name: str, parameter: Parameter) -> list[str]:  # noqa: ANN401 - any dataclass
     current = getattr(config, name)
+    usual = default_values(type(config)).get(name, current)  # a float may be written as an int
     for value in parameter.examples():
-        if type(current) is int and type(value) is float:
+        if type(usual) is int and type(value) is float:
             return [f"`{name}` is a whole number; search it with `integer(low, high)`"]
         if type(current) is bool and type(value) is not bool:
             return [f"`{name}` is True or False; search it with `choice(True, False)`"]

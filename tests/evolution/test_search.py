@@ -53,6 +53,15 @@ def test_a_mutation_multiplies_by_its_factors_and_turns_at_a_bound() -> None:
     assert {parameter.mutate(1.0, rng) for _ in range(50)} == {2.0}
 
 
+def test_a_bound_that_is_written_as_an_int_is_a_float() -> None:
+    """An int would be taken for a setting of whole numbers when the search is checked again."""
+    rng = np.random.default_rng(0)
+    for parameter in (log_uniform(1, 2), uniform(1, 2)):
+        for value in (parameter.draw(rng), *(parameter.mutate(at, rng) for at in (1.1, 1.9))):
+            assert type(value) is float
+    Search(alpha=uniform(0.1, 1.0)).check(SACConfig(alpha=1, learn_alpha=False))
+
+
 def test_zero_and_numbers_below_it_move_too() -> None:
     rng = np.random.default_rng(0)
     assert {uniform(0.0, 1.0).mutate(0.0, rng) for _ in range(20)} == {0.1}
