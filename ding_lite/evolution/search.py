@@ -112,7 +112,8 @@ class Range(Parameter):
 
     def examples(self) -> Iterable[Value]:
         """Return the bounds."""
-        return (int(self.low), int(self.high)) if self.is_whole else (self.low, self.high)
+        kind = int if self.is_whole else float
+        return kind(self.low), kind(self.high)
 
 
 @dataclass(frozen=True)

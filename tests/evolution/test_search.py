@@ -106,7 +106,7 @@ def test_an_invalid_search_is_refused(make: Any, said: str) -> None:
         (Search(seed=integer(8, 64)), "each agent has its own"),
         (Search(gamma=uniform(0.9, 0.99)), "with `n_step=1` only"),
         (Search(lr=uniform(-1.0, 1.0)), "`lr` is -1.0"),
-        (Search(batch_size=uniform(8.0, 64.0)), "search it with `integer(low, high)`"),
+        (Search(batch_size=uniform(8, 64)), "search it with `integer(low, high)`"),
         (Search(loss=integer(1, 2)), "of another kind"),
         (Search(dueling=choice(True, False)), "have nothing to inherit"),
         (Search(double=uniform(0.0, 1.0)), "search it with `choice(True, False)`"),
