@@ -9,7 +9,7 @@ from typing import Any, Self
 from torch import nn
 
 from ding_lite.errors import CheckpointError, ConfigError, kind_of
-from ding_lite.evolution.agent import Agent, Birth, make_agent
+from ding_lite.evolution.agent import Agent, Birth, made_like, make_agent
 from ding_lite.evolution.growth.modules import has_own_network
 from ding_lite.evolution.growth.parameter_layout import convs_of
 from ding_lite.evolution.mutation import Mutation
@@ -21,6 +21,7 @@ from ding_lite.rl.policies.base import own_config
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state, spawn_seeds
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
 from ding_lite.rl.weights.flat_module import MakeModule, copied
 from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.settings import as_config, check_all, whole
@@ -149,6 +150,8 @@ class Population:
 
         first = make(0, *spawn_seeds(seed, "population", count=1))
         _check_fits(first, size)
+        if isinstance(first.policy, TorchPolicy):
+            _check_shapes(first, search)
         seeds = spawn_seeds(seed, "population", count=size)
         others = [make(place, own_seed) for place, own_seed in enumerate(seeds) if place]
         return cls([first, *others], seed=seed)
@@ -325,6 +328,25 @@ def _check_fits(agent: Agent, size: int) -> None:
     weights = sum(tensor.nbytes for tensor in agent.policy.weights().values())
     needed = size * (_COPIES_THAT_LEARN * weights + _BYTES_OF_OBJECTS)
     check_fits(needed, what="Evolution", population=size)
+
+
+def _check_shapes(agent: Agent, search: Search) -> None:
+    """Refuse a setting that changes the shapes of networks, which a mutation could not keep."""
+    shapes = _shapes(agent.policy)
+    for name, parameter in search.without({LEARN_EVERY}).parameters.items():
+        for value in parameter.examples():
+            other = made_like(agent.policy, dataclasses.replace(agent.config, **{name: value}))
+            if _shapes(other) != shapes:
+                raise ConfigError(
+                    f"`{name}` cannot be searched: with {value!r} the networks of "
+                    f"{type(agent.policy).__name__} have other shapes, so that a mutation would "
+                    f"lose what they have learned. Give networks a `grow(rng)` instead, for "
+                    f"mutations of the architecture."
+                )
+
+
+def _shapes(policy: Policy) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in policy.weights().items()}
 
 
 def _copied(parts: Mapping[str, object]) -> dict[str, Any]:
