@@ -287,8 +287,9 @@ def check_applies(mutation: Mutation, agents: Sequence[Agent]) -> None:
             the agents do not.
     """
     mutation.check(agents[0].policy)
-    search: Search | None = getattr(mutation, "search", None)  # one of your own may have none
-    other = sorted(set(() if search is None else search.parameters) - set(agents[0].searched))
+    search: object = getattr(mutation, "search", None)  # one of your own may have none
+    names = search.parameters if isinstance(search, Search) else ()
+    other = sorted(set(names) - set(agents[0].searched))
     if other:
         raise ConfigError(
             f"The mutation searches `{other[0]}`, and the agents search "
