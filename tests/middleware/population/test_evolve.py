@@ -25,6 +25,7 @@ from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.evaluation import PlayedByEach, play_each
 from ding_lite.rl.policies.dqn import DQN
 from ding_lite.rl.policies.ppo import PPO
+from ding_lite.rl.policies.sac import SAC
 from ding_lite.rl.replay.prioritized import PrioritizedReplay
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.context import Context
@@ -302,6 +303,19 @@ def test_an_agent_that_breaks_rests_and_the_run_goes_on(
     assert population[1].fault is None
     assert population[1].birth.parent in (0, 2)
     assert population[1].policy.train_iter > 3  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("is_evaluated", [False, True])
+def test_an_agent_with_actions_of_nan_leaves_the_envs_to_the_others(is_evaluated: bool) -> None:
+    with make_envs("Pendulum-v1", 2, env_args={"max_episode_steps": 5}) as envs:
+        population = Population.of(SAC, envs.spec, size=3, config={"hidden": (8,)})
+        broken: Any = population[1].policy
+        broken.flat_weights[0].flat.fill_(torch.nan)
+        stage = mw.for_each(population, lambda agent: [mw.collect(agent, envs, steps=4)])
+        run_step(mw.evaluate(population, envs, every=1) if is_evaluated else stage)
+    assert [agent.fault is None for agent in population] == [True, False, True]
+    has_fitness = [agent.fitness is not None for agent in population]
+    assert has_fitness == [is_evaluated, False, is_evaluated]
 
 
 def test_an_episode_that_ends_cuts_the_returns_of_its_own_env_only(envs, monkeypatch) -> None:
