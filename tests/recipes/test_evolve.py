@@ -292,7 +292,7 @@ def test_choices_and_negative_returns_are_drawn_too(result: EvolveResult, tmp_pa
 
 
 def test_a_policy_that_learns_from_sequences_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"R2D2 learns from sequences .* one EpisodeBuffer for all"):
+    with pytest.raises(ConfigError, match=r"R2D2 learns from sequences .* one EpisodeBuffer"):
         plan_evolution("r2d2", "CartPole-v1", None, {}, Choices())
 
 
