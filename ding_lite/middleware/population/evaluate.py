@@ -75,7 +75,7 @@ class EvaluatePopulation:
             ctx.finish = True
 
     def _set_aside(self, agents: Sequence[Agent], error: NonFiniteError) -> None:
-        """Set aside the agents with actions that are not finite; raise the error if none has."""
+        """Set aside the agents with actions that are not finite; without any, raise the error."""
         obs, broken = self.envs.obs, []
         for agent in agents:
             memory = memory_of(agent, len(obs))
