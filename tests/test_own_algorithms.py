@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from ding_lite import Agent, Task, middleware as mw
-from ding_lite.evolution import Mutation, Population, Search, Tournament, log_uniform
+from ding_lite.errors import ConfigError
+from ding_lite.evolution import Mutation, Population, Search, Tournament, choice, log_uniform
 from ding_lite.rl import (
     PrioritizedReplay,
     ReplayBuffer,
@@ -230,6 +231,14 @@ def test_a_mutation_of_the_weights_also_changes_the_targets(kind: type[TorchPoli
         for name, tensor in after["targets"][str(number)].items():
             by = tensor - before["targets"][str(number)][name]
             torch.testing.assert_close(by, moved[f"{leader}.{name}"], rtol=0, atol=1e-6)
+
+
+def test_a_setting_that_changes_the_shapes_of_networks_cannot_be_searched() -> None:
+    """A mutation of it would end the run when it loads what was learned."""
+    with make_envs("CartPole-v1", 1) as envs:
+        Population.of(QRDQN, envs.spec, Search(lr=log_uniform(1e-3, 5e-3)), size=2)
+        with pytest.raises(ConfigError, match=r"`quantiles` cannot be searched: with .* the netw"):
+            Population.of(QRDQN, envs.spec, Search(quantiles=choice(25, 50)), size=2)
 
 
 @pytest.mark.parametrize("kind", ALGORITHMS)

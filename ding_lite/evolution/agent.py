@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -180,11 +181,10 @@ class Agent:
     def mean_fitness(self, window: int) -> float:
         """Return the mean of its newest evaluations, or of as many as there are.
 
-        It is minus infinity for an agent that rests or was never evaluated.
+        It is minus infinity for an agent that rests or was never evaluated, and if the mean is NaN.
         """
-        if self.rests or not self.evaluations:
-            return -float("inf")
-        return fmean(self.evaluations[-window:])
+        mean = fmean(self.evaluations[-window:]) if self.evaluations else math.nan
+        return -math.inf if self.rests or math.isnan(mean) else mean
 
     def note_evaluation(self, value: float) -> None:
         """Record the mean return of an evaluation."""

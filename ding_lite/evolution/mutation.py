@@ -8,6 +8,7 @@ further kind of mutation needs one method here and one entry in `KINDS`.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast, get_args
@@ -37,9 +38,10 @@ from ding_lite.evolution.growth.layers import (
 from ding_lite.evolution.growth.modules import grow_policy, has_own_network, shake
 from ding_lite.evolution.growth.parameter_layout import ParameterLayout, layout_of
 from ding_lite.evolution.growth.recurrent import resize_memory
-from ding_lite.evolution.search import LEARN_EVERY, Search, Value
+from ding_lite.evolution.search import LEARN_EVERY, Search, Value, check_search
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.policies.open_policy import OpenPolicy
+from ding_lite.rl.policies.sac import SAC
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
@@ -113,6 +115,13 @@ class Mutation:
         mutate_elite: bool = False,
         seed: int = 0,
     ) -> None:
+        several: object = num_nodes
+        check_all(
+            [] if search is None else check_search(search),
+            [f"`num_nodes` is {several}; `({several},)` was expected, one number or more"]
+            if isinstance(several, int)
+            else [],
+        )
         self.search = search or Search()
         self.mutate_elite = mutate_elite
         odds = (none, architecture, weights, activation, hyperparameters)
@@ -339,6 +348,9 @@ def _change(agent: Agent, name: str, before: Value, after: Value) -> str:
     else:
         policy = made_like(agent.policy, dataclasses.replace(agent.config, **{name: after}))
         policy.load_state_dict(agent.policy.state_dict())
+        if isinstance(policy, SAC) and not policy.config.learn_alpha:
+            # The temperature is one of the weights that were loaded.
+            policy.flat_weights[0]["log_alpha"].fill_(math.log(policy.config.alpha))
         agent.replace_policy(policy)
     return f"{name} {_format(before)} -> {_format(after)}"
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from torch import nn
 
 from ding_lite.errors import CheckpointError, ConfigError, kind_of
-from ding_lite.evolution.agent import Agent, Birth, make_agent
+from ding_lite.evolution.agent import Agent, Birth, made_like, make_agent
 from ding_lite.evolution.growth.modules import has_own_network
 from ding_lite.evolution.growth.parameter_layout import convs_of
 from ding_lite.evolution.mutation import Mutation
-from ding_lite.evolution.search import LEARN_EVERY, Search, Value, as_dataclass
+from ding_lite.evolution.search import LEARN_EVERY, Search, Value, as_dataclass, check_search
 from ding_lite.evolution.tournament import Tournament
 from ding_lite.io.memory import check_fits
 from ding_lite.rl.networks.conv import Conv
@@ -21,6 +21,7 @@ from ding_lite.rl.policies.base import own_config
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state, spawn_seeds
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
 from ding_lite.rl.weights.flat_module import MakeModule, copied
 from ding_lite.rl.weights.optimizers import MakeOptimizer, unused_settings
 from ding_lite.settings import as_config, check_all, whole
@@ -47,7 +48,7 @@ class Life:
     """The mutation that changed it."""
     fitness: float | None
     """The mean return of its last evaluation in this generation."""
-    hyperparameters: dict[str, Value]
+    hyperparameters: dict[str, Value | None]
     """Its values of the hyper-parameters that are searched."""
     hidden: tuple[int, ...] | None = None
     """The widths of its hidden layers."""
@@ -63,7 +64,7 @@ class Population:
         seed: Seed of the seeds of offspring.
 
     Raises:
-        ConfigError: There are no agents.
+        ConfigError: There are no agents, or their places are not 0, 1, 2, and so on.
 
     Example:
         >>> from ding_lite.evolution import integer, log_uniform
@@ -78,6 +79,7 @@ class Population:
     def __init__(self, agents: list[Agent], *, seed: int = 0) -> None:
         if not agents:
             raise ConfigError("A population needs agents; `Population.of` makes them.")
+        _check_places(agents)
         self.agents = tuple(agents)
         """All agents, by place. The objects stay; their policies are replaced."""
         self.generation = 0
@@ -126,9 +128,7 @@ class Population:
         search = search or Search()
         check_all(
             [] if callable(policy) else [f"`policy` is {kind_of(policy)}; its class was expected"],
-            []
-            if isinstance(search, Search)
-            else [f"`search` is {kind_of(search)}; a Search was expected, such as Search(lr=...)"],
+            check_search(search),
             whole(1, size=size),
             whole(0, seed=seed),
         )
@@ -156,6 +156,8 @@ class Population:
 
         first = make(0, *spawn_seeds(seed, "population", count=1))
         _check_fits(first, size)
+        if isinstance(first.policy, TorchPolicy):
+            _check_shapes(first, search)
         seeds = spawn_seeds(seed, "population", count=size)
         others = [make(place, own_seed) for place, own_seed in enumerate(seeds) if place]
         return cls([first, *others], seed=seed)
@@ -194,7 +196,7 @@ class Population:
                 a policy cannot be mutated in this way.
         """
         self._check_evaluated()
-        mutation.check(self.agents[0].policy)
+        check_applies(mutation, self.agents)
         selection = tournament.select(self.agents)
         self.lives += self.lives_now()
         self.generation += 1
@@ -225,7 +227,7 @@ class Population:
                 parent=agent.birth.parent,
                 mutation=agent.birth.mutation,
                 fitness=agent.fitness if agent.num_new_evaluations else None,
-                hyperparameters=agent.hyperparameters,
+                hyperparameters={**agent.hyperparameters},
                 hidden=_hidden(agent),
                 convs=_convs(agent),
             )
@@ -283,6 +285,41 @@ class Population:
             )
 
 
+def check_applies(mutation: Mutation, agents: Sequence[Agent]) -> None:
+    """Raise if a mutation does not apply to the agents of a population.
+
+    Raises:
+        ConfigError: A policy cannot be mutated in this way, or the mutation searches settings that
+            the agents do not.
+    """
+    mutation.check(agents[0].policy)
+    search: object = getattr(mutation, "search", None)  # one of your own may have none
+    names = search.parameters if isinstance(search, Search) else ()
+    other = sorted(set(names) - set(agents[0].searched))
+    if other:
+        raise ConfigError(
+            f"The mutation searches `{other[0]}`, and the agents search "
+            f"{', '.join(agents[0].searched) or 'nothing'}. Give both the same search: "
+            f"`Population.of(policy, spec, search)` and `Mutation(search)`."
+        )
+
+
+def _check_places(agents: Sequence[Agent]) -> None:
+    given: Sequence[object] = agents
+    strange = [kind_of(agent) for agent in given if not isinstance(agent, Agent)]
+    if strange:
+        raise ConfigError(
+            f"`agents` has {strange[0]}; agents were expected, such as "
+            f"`[Agent(policy, place=0), Agent(policy, place=1)]`."
+        )
+    places = [agent.place for agent in agents]
+    if places != list(range(len(agents))):
+        raise ConfigError(
+            f"The agents have the places {places}; {list(range(len(agents)))} was expected. Give "
+            f"each its own: `Agent(policy, place=1)`."
+        )
+
+
 def _hidden(agent: Agent) -> tuple[int, ...] | None:
     if has_own_network(agent.policy):
         return None
@@ -298,6 +335,25 @@ def _check_fits(agent: Agent, size: int) -> None:
     weights = sum(tensor.nbytes for tensor in agent.policy.weights().values())
     needed = size * (_COPIES_THAT_LEARN * weights + _BYTES_OF_OBJECTS)
     check_fits(needed, what="Evolution", population=size)
+
+
+def _check_shapes(agent: Agent, search: Search) -> None:
+    """Refuse a setting that changes the shapes of networks, which a mutation could not keep."""
+    shapes = _shapes(agent.policy)
+    for name, parameter in search.without({LEARN_EVERY}).parameters.items():
+        for value in parameter.examples():
+            other = made_like(agent.policy, dataclasses.replace(agent.config, **{name: value}))
+            if _shapes(other) != shapes:
+                raise ConfigError(
+                    f"`{name}` cannot be searched: with {value!r} the networks of "
+                    f"{type(agent.policy).__name__} have other shapes, so that a mutation would "
+                    f"lose what they have learned. Give networks a `grow(rng)` instead, for "
+                    f"mutations of the architecture."
+                )
+
+
+def _shapes(policy: Policy) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in policy.weights().items()}
 
 
 def _copied(parts: Mapping[str, object]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from ding_lite.errors import ConfigError, did_you_mean, kind_of
-from ding_lite.settings import check_all, finite, positive, whole
+from ding_lite.settings import check_all, default_values, finite, positive, whole
 
 Value: TypeAlias = float | int | str | bool
 """A value of a hyper-parameter."""
@@ -29,6 +29,8 @@ _FIXED = {
         ("activation", "image_activation"),
         "an activation mutation changes it: `Mutation(activation=...)`",
     ),
+    **dict.fromkeys(("dueling", "convs"), "agents of different networks have nothing to inherit"),
+    "log_std_start": "it is the first value of what is learned, so a mutation would change nothing",
     "n_step": "all agents share the transitions, which are of one length",
     "normalize_obs": "an agent with it cannot inherit from one without",
 }
@@ -90,7 +92,7 @@ class Range(Parameter):
             return int(rng.integers(int(self.low), int(self.high), endpoint=True))
         if self.is_log:
             drawn = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
-            return min(max(drawn, self.low), self.high)
+            return float(min(max(drawn, self.low), self.high))
         return float(rng.uniform(self.low, self.high))
 
     def mutate(self, value: Value, rng: np.random.Generator) -> Value:
@@ -108,11 +110,12 @@ class Range(Parameter):
         elif number == 0.0:
             moved = 0.1 * (self.high if grows else self.low)
         moved = min(max(moved, self.low), self.high)
-        return int(moved) if self.is_whole else moved
+        return int(moved) if self.is_whole else float(moved)  # a bound may be an int
 
     def examples(self) -> Iterable[Value]:
         """Return the bounds."""
-        return (int(self.low), int(self.high)) if self.is_whole else (self.low, self.high)
+        kind = int if self.is_whole else float
+        return kind(self.low), kind(self.high)
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,12 @@ class Choice(Parameter):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", tuple(map(_plain, self.values)))
+        strange = [v for v in self.values if not isinstance(v, float | int | str | None)]
+        if strange:
+            raise ConfigError(
+                f"`choice` was given {strange[0]!r}; numbers, words, True, False or None were "
+                f"expected, one by one: `choice(16, 32, 64)`."
+            )
         if len(set(self.values)) < 2:
             raise ConfigError(
                 f"`choice` was given {list(self.values)}; two different values at least were "
@@ -193,13 +202,13 @@ def log_uniform(low: float, high: float, *, grow: float = 1.2, shrink: float = 0
     return Range(low=low, high=high, grow=grow, shrink=shrink, is_log=True)
 
 
-def choice(*values: Value) -> Parameter:
+def choice(*values: Value | None) -> Parameter:
     """Search among values, such as `choice("huber", "mse")`.
 
     Raises:
-        ConfigError: There are fewer than two values.
+        ConfigError: There are fewer than two values, or one is no number, word, bool or None.
     """
-    return Choice(values)
+    return Choice(cast(tuple[Value, ...], values))
 
 
 class Search:
@@ -252,7 +261,11 @@ class Search:
         if not self.parameters:
             return None
         name = list(self.parameters)[int(rng.integers(len(self.parameters)))]
-        return name, self.parameters[name].mutate(values[name], rng)
+        parameter, value = self.parameters[name], values[name]
+        has_none: object = value  # a setting may be None by default
+        if has_none is None and isinstance(parameter, Range):
+            return name, parameter.draw(rng)
+        return name, parameter.mutate(value, rng)
 
     def check(self, config: object) -> None:
         """Raise if a parameter does not fit a policy with this config.
@@ -279,9 +292,24 @@ class Search:
                     "`gamma` can be searched with `n_step=1` only: rewards of several steps are "
                     "summed with the gamma of the agent that collects, and all learn from them"
                 )
+            elif name == "alpha" and self._is_learned(config):
+                faults.append(
+                    "`alpha` can be searched with `learn_alpha=False` only: it is the first value "
+                    "of what is learned otherwise, so a mutation would change nothing"
+                )
             else:
                 faults += _misfits(config, name, parameter)
         check_all(dict.fromkeys(faults))
+
+    def _is_learned(self, config: Any) -> bool:  # noqa: ANN401 - any dataclass
+        return "learn_alpha" not in self.parameters and getattr(config, "learn_alpha", False)
+
+
+def check_search(search: object) -> list[str]:
+    """Return a fault unless it is a Search."""
+    if isinstance(search, Search):
+        return []
+    return [f"`search` is {kind_of(search)}; a Search was expected, such as Search(lr=...)"]
 
 
 def as_dataclass(config: object) -> Any:  # noqa: ANN401 - a dataclass of any kind
@@ -313,9 +341,12 @@ def _not_numbers(**named: float) -> list[str]:
 
 def _misfits(config: Any, name: str, parameter: Parameter) -> list[str]:  # noqa: ANN401 - any dataclass
     current = getattr(config, name)
+    usual = default_values(type(config)).get(name, current)  # a float may be written as an int
     for value in parameter.examples():
-        if type(current) is int and type(value) is float:
+        if type(usual) is int and type(value) is float:
             return [f"`{name}` is a whole number; search it with `integer(low, high)`"]
+        if type(current) is bool and type(value) is not bool:
+            return [f"`{name}` is True or False; search it with `choice(True, False)`"]
         if current is not None and isinstance(current, str) != isinstance(value, str):
             return [f"`{name}` is {current!r} by default, and {value!r} is of another kind"]
         try:

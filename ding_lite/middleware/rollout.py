@@ -38,13 +38,17 @@ class CollectRollout:
     def state_dict(self) -> dict[str, Any]:
         state = self._episodes.state_dict()
         memory = fitted(self._memory, self._policy, self._envs.num_envs)
-        return state if memory is None else {**state, "memory": memory.state_dict()}
+        if memory is None:
+            return state
+        seen = self._envs.obs if self._seen_obs is None else self._seen_obs
+        return {**state, "memory": {**memory.state_dict(), "obs": seen.copy()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._episodes.load_state_dict(state)
         self._memory = fitted(self._memory, self._policy, self._envs.num_envs)
         if self._memory is not None:
             self._memory.load_state_dict(state["memory"])
+            self._seen_obs = state["memory"].get("obs")
 
     def _collect(self, *, version: int) -> Rollout:
         policy, envs = self._policy, self._envs

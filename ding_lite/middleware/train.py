@@ -284,6 +284,11 @@ def _check_takes_rollouts(
             f"`updates` is {updates}, but how many updates {name} makes of a rollout is a setting "
             f"of its own, such as `epochs`. Leave `updates` out."
         )
+    if getattr(policy, "learn_every", None) is not None:
+        raise ConfigError(
+            "`learn_every` is searched, and this policy learns from each rollout as a whole, so "
+            "that it would change nothing. Leave it out; PPO and IMPALA have `epochs` instead."
+        )
 
 
 def _batch_size(policy: Policy, replay: Replay | None, batch_size: int | None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +17,7 @@ from ding_lite.errors import ConfigError, kind_of
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.population import Population
 from ding_lite.evolution.search import Search
+from ding_lite.middleware.checks import check_batch
 from ding_lite.middleware.keep_best import KeepBestAgent
 from ding_lite.middleware.population.evaluate import longest_evaluation
 from ding_lite.middleware.report.evolution import draw_lives
@@ -185,6 +186,10 @@ def plan_evolution(
             f"Search(lr=log_uniform(1e-4, 1e-2))."
         )
     search.check(plan.policy_config)
+    sizes = search.parameters.get("batch_size")
+    if sizes is not None and isinstance(plan.config, ReplayEvolutionConfig):
+        largest = max(map(int, cast(Iterable[int], sizes.examples())))
+        check_batch(largest, capacity=plan.config.capacity)  # not when a mutation reaches it
     both = sorted(set(settings) & set(search.parameters))
     if both:
         raise ConfigError(

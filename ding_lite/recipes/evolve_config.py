@@ -177,9 +177,9 @@ def recipe_of_several(recipe: Recipe[Any]) -> Recipe[Any]:
     if issubclass(recipe.config, SequenceConfig):
         raise ConfigError(
             "`evolve` has one replay of transitions for all agents, and "
-            f"{getattr(recipe.policy, '__name__', 'this policy')} learns from sequences of its own "
-            "episodes. Evolve another policy, or write a population with `mw.for_each` and an "
-            "EpisodeBuffer for each agent."
+            f"{getattr(recipe.policy, '__name__', 'this policy')} learns from sequences of "
+            "episodes. Evolve another policy, or write a population with `mw.for_each` and "
+            "one EpisodeBuffer for all agents, which take turns in the same episodes."
         )
     learns_from_replay = issubclass(recipe.config, OffPolicyConfig)
     config = ReplayEvolutionConfig if learns_from_replay else RolloutEvolutionConfig

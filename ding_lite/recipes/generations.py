@@ -36,7 +36,8 @@ def lines_of(population: Population) -> list[str]:
         birth = agent.birth
         became = "stays" if birth.id == life.id else f"{birth.mutation} (of agent {birth.parent})"
         values = [
-            str(v) if isinstance(v, str) else as_text(v) for v in life.hyperparameters.values()
+            as_text(v) if isinstance(v, float | int) else str(v)
+            for v in life.hyperparameters.values()
         ]
         hidden = "-".join(map(str, life.hidden or ()))
         fitness = "broken" if life.fitness is None else as_text(life.fitness)

@@ -233,6 +233,12 @@ def test_a_hyperparameter_changes_alone(search: Search) -> None:
     assert all(torch.equal(now["q_net"][name], state["q_net"][name]) for name in now["q_net"])
 
 
+def test_a_setting_without_a_number_gets_a_first_one(spec: EnvSpec) -> None:
+    agent = Agent(DQN(spec), searched=("max_grad_norm",))
+    only("hyperparameters", Search(max_grad_norm=uniform(1.0, 10.0))).mutate(agent)
+    assert 1.0 <= agent.config.max_grad_norm <= 10.0
+
+
 def test_a_mutated_step_size_is_used() -> None:
     agent = make("dqn", (8,))
     agent.searched = ("lr",)
@@ -242,6 +248,15 @@ def test_a_mutated_step_size_is_used() -> None:
     agent.learn(some_transitions(agent.spec, 16))
     moved = (agent.policy.state_dict()["q_net"]["torso.0.weight"] - before).abs().max()
     assert float(moved) < 1e-7
+
+
+def test_a_fixed_temperature_is_that_of_the_settings(box_spec: EnvSpec) -> None:
+    policy = SAC(box_spec, SACConfig(learn_alpha=False, alpha=0.2))
+    agent, search = Agent(policy, searched=("alpha",)), Search(alpha=uniform(0.1, 1.0))
+    for kind in ("hyperparameters", "weights", "architecture"):
+        only(kind, search).mutate(agent)
+        assert agent.config.alpha != 0.2
+        assert agent.policy.alpha == pytest.approx(agent.config.alpha)  # type: ignore[attr-defined]
 
 
 def test_each_kind_is_as_frequent_as_its_probability() -> None:
@@ -275,6 +290,10 @@ def test_mutations_that_do_not_apply_to_a_policy_are_refused(
         Mutation(Search(actor_lr=log_uniform(1e-4, 1e-2))).check(DQN(spec))
     with pytest.raises(ConfigError, match="probability 0"):
         only("hyperparameters")
+    with pytest.raises(ConfigError, match="`search` is a dict; a Search was expected"):
+        Mutation({"lr": log_uniform(1e-4, 1e-2)})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"`num_nodes` is 8; `\(8,\)` was expected"):
+        Mutation(num_nodes=8)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="`max_layers` is 1"):
         Mutation(min_layers=2, max_layers=1)
 

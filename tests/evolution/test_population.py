@@ -253,11 +253,24 @@ def test_updates_follow_the_env_steps_of_an_agent(spec: EnvSpec) -> None:
     assert agent.hyperparameters == {"learn_every": 3}
 
 
-def test_invalid_agents_and_populations_are_refused() -> None:
+def test_invalid_agents_and_populations_are_refused(spec: EnvSpec) -> None:
     with pytest.raises(ConfigError, match="needs agents"):
         Population([])
-    with make_envs("CartPole-v1", 1) as envs, pytest.raises(ConfigError, match="`learn_every`"):
-        Agent(DQN(envs.spec), learn_every=0)
+    with pytest.raises(ConfigError, match="has a DQN; agents were expected"):
+        Population([DQN(spec)])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match=r"have the places \[0, 0\]; \[0, 1\] was expected"):
+        Population([Agent(DQN(spec)) for _ in range(2)])
+    with pytest.raises(ConfigError, match="`learn_every`"):
+        Agent(DQN(spec), learn_every=0)
+
+
+def test_a_mutation_of_another_search_is_refused(spec: EnvSpec, search: Search) -> None:
+    """Before the first generation, not when such a mutation is drawn."""
+    population = Population.of(DQN, spec, Search(batch_size=integer(8, 64)), size=2, config=SMALL)
+    for other, said in ((population, "batch_size"), (Population.of(DQN, spec), "nothing")):
+        judge(other)
+        with pytest.raises(ConfigError, match=f"and the agents search.* {said}"):
+            other.evolve(Tournament(), Mutation(search))
 
 
 @pytest.mark.parametrize(("kind", "config"), [(DQN, DQNConfig(hidden=(8,))), (PPO, None)])

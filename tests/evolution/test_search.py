@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given, settings, strategies as st
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.search import Search, choice, integer, log_uniform, uniform
 from ding_lite.rl.policies.dqn import DQNConfig
+from ding_lite.rl.policies.ppo import PPOConfig
 from ding_lite.rl.policies.sac import SACConfig
 
 
@@ -51,6 +53,15 @@ def test_a_mutation_multiplies_by_its_factors_and_turns_at_a_bound() -> None:
     assert {parameter.mutate(1.0, rng) for _ in range(50)} == {2.0}
 
 
+def test_a_bound_that_is_written_as_an_int_is_a_float() -> None:
+    """An int would be taken for a setting of whole numbers when the search is checked again."""
+    rng = np.random.default_rng(0)
+    for parameter in (log_uniform(1, 2), uniform(1, 2)):
+        for value in (parameter.draw(rng), *(parameter.mutate(at, rng) for at in (1.1, 1.9))):
+            assert type(value) is float
+    Search(alpha=uniform(0.1, 1.0)).check(SACConfig(alpha=1, learn_alpha=False))
+
+
 def test_zero_and_numbers_below_it_move_too() -> None:
     rng = np.random.default_rng(0)
     assert {uniform(0.0, 1.0).mutate(0.0, rng) for _ in range(20)} == {0.1}
@@ -61,6 +72,8 @@ def test_a_choice_becomes_another_one() -> None:
     rng, parameter = np.random.default_rng(0), choice("huber", "mse")
     assert {parameter.draw(rng) for _ in range(30)} == {"huber", "mse"}
     assert {parameter.mutate("huber", rng) for _ in range(10)} == {"mse"}
+    of_numpy = choice(None, *np.arange(2), np.float64(0.5))
+    assert json.dumps([*of_numpy.examples()]) == "[null, 0, 1, 0.5]"
 
 
 @pytest.mark.parametrize(
@@ -72,6 +85,7 @@ def test_a_choice_becomes_another_one() -> None:
         (lambda: uniform(0.0, math.inf), "finite"),
         (lambda: uniform(0.0, 1.0, grow=0.9), "around 1"),
         (lambda: choice("huber"), "two different values"),
+        (lambda: choice([16, 32]), "one by one"),  # type: ignore[arg-type]
         (lambda: Search(lr=1e-3), "`lr=log_uniform(low, high)`"),  # type: ignore[arg-type]
         (lambda: Search(learn_every=integer(0, 4)), "`learn_every` is 0"),
     ],
@@ -92,8 +106,10 @@ def test_an_invalid_search_is_refused(make: Any, said: str) -> None:
         (Search(seed=integer(8, 64)), "each agent has its own"),
         (Search(gamma=uniform(0.9, 0.99)), "with `n_step=1` only"),
         (Search(lr=uniform(-1.0, 1.0)), "`lr` is -1.0"),
-        (Search(batch_size=uniform(8.0, 64.0)), "search it with `integer(low, high)`"),
+        (Search(batch_size=uniform(8, 64)), "search it with `integer(low, high)`"),
         (Search(loss=integer(1, 2)), "of another kind"),
+        (Search(dueling=choice(True, False)), "have nothing to inherit"),
+        (Search(double=uniform(0.0, 1.0)), "search it with `choice(True, False)`"),
         (Search(loss=choice("huber", "hubert")), "'hubert'"),
     ],
 )
@@ -107,4 +123,18 @@ def test_settings_of_a_policy_can_be_searched() -> None:
     Search(gamma=uniform(0.9, 0.99), learn_every=integer(1, 8)).check(DQNConfig(n_step=1))
     Search(loss=choice("huber", "mse"), double=choice(True, False)).check(DQNConfig())
     Search(max_grad_norm=uniform(0.5, 10.0)).check(DQNConfig())
-    Search(actor_lr=log_uniform(1e-4, 1e-2), alpha=uniform(0.1, 1.0)).check(SACConfig())
+    both = Search(actor_lr=log_uniform(1e-4, 1e-2), alpha=uniform(0.1, 1.0))
+    both.check(SACConfig(learn_alpha=False))
+    Search(alpha=uniform(0.1, 1.0), learn_alpha=choice(True, False)).check(SACConfig())
+
+
+@pytest.mark.parametrize(
+    ("search", "config"),
+    [
+        (Search(alpha=uniform(0.1, 1.0)), SACConfig()),
+        (Search(log_std_start=uniform(-1.0, 0.0)), PPOConfig()),
+    ],
+)
+def test_first_values_of_what_is_learned_cannot_be_searched(search: Search, config: Any) -> None:
+    with pytest.raises(ConfigError, match="first value of what is learned"):
+        search.check(config)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.agent import Agent
+from ding_lite.evolution.population import Population
 from ding_lite.evolution.tournament import Tournament
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.spec import EnvSpec
@@ -66,6 +69,16 @@ def test_a_broken_agent_never_wins(spec: EnvSpec) -> None:
     agents[2].fault = "its numbers are no longer finite"
     for seed in range(10):
         assert Tournament(size=2, seed=seed).select(agents).parents[2] != 2
+
+
+def test_an_agent_with_a_fitness_of_nan_never_wins(spec: EnvSpec) -> None:
+    agents = agents_with(spec, (1.0,), (math.nan,), (3.0,), (9.0, math.nan))
+    population = Population(agents)
+    for seed in range(10):
+        selection = Tournament(size=3, window=2, seed=seed).select(agents)
+        assert selection.elite == 2
+        assert {1, 3}.isdisjoint(selection.parents)
+    assert population.best is agents[2]
 
 
 def test_the_same_seed_selects_the_same_and_a_saved_one_goes_on(spec: EnvSpec) -> None:

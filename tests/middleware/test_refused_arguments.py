@@ -13,6 +13,7 @@ from ding_lite import middleware as mw
 from ding_lite.distributed import Processes
 from ding_lite.errors import ConfigError
 from ding_lite.evolution import Mutation, Population, Search, Tournament, integer
+from ding_lite.evolution.agent import make_agent
 from ding_lite.rl import A2C, DQN, Envs, PrioritizedReplay, ReplayBuffer, constant, make_envs
 
 
@@ -101,6 +102,7 @@ MADE_WRONG: list[tuple[Callable[[Any], object], str]] = [
         lambda x: m.train(x.a2c, batch_size=8),
         "A2C learns from the rollouts .* `batch_size` was given",
     ),
+    (lambda x: m.train(make_agent(x.a2c, learn_every=2)), "`learn_every` is searched, and"),
     (lambda x: m.train(x.a2c, updates=2), "`updates` is 2, but how many updates A2C makes"),
     (lambda x: m.update_priorities(x.replay), "which has no priorities, but priorities are to be"),
     (lambda x: m.add_to(x.envs), "`replay` is an Envs, which has no `add` method"),
@@ -142,6 +144,11 @@ MADE_WRONG: list[tuple[Callable[[Any], object], str]] = [
     (lambda x: m.stop_at(env_step=0), "`env_step` is 0"),
     (lambda x: m.evolve(x.agents, Mutation(), Tournament(), every=1), "has no `select` method"),
     (lambda x: m.evolve(x.agents, Tournament(), Mutation(SEARCH), every=1), 'Unknown key "alpha"'),
+    (lambda x: m.evolve([], Tournament(), Mutation(), every=1), "has no `evolve` method"),
+    (
+        lambda x: m.evolve(x.agents, Tournament(), Mutation(Search(lr=integer(1, 2))), every=1),
+        "Give both the same search",
+    ),
     (lambda x: m.keep_best("best", x.folder), "`policy` is a str"),
     (lambda x: m.checkpoint(x.policy, x.folder / "file", every=1), "file is a file"),
     (

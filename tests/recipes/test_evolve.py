@@ -153,6 +153,10 @@ def test_a_run_that_goes_on_is_the_same_as_one_that_never_stopped(result: Evolve
         ({"tournament_size": 9}, "`tournament_size` is 9, and the population has 3 agents"),
         ({"population": 1}, "1 agent, so that no more can take part. Choose tournament_size=1, or"),
         ({"update_ratio": 0.0}, "`update_ratio` is 0.0"),
+        (
+            {"capacity": 31, "warmup": 8},
+            "of the replay 31: a batch would never be full",
+        ),
     ],
 )
 def test_a_wrong_setting_is_reported_before_the_run_begins(
@@ -280,7 +284,15 @@ def test_one_number_of_env_steps_is_shown_while_it_runs_and_at_its_end(
 
 def test_choices_and_negative_returns_are_drawn_too(result: EvolveResult, tmp_path: Path) -> None:
     losing = [
-        replace(life, fitness=-100.0 - life.place, hyperparameters={"loss": "mse", "lr": 1e-3})
+        replace(
+            life,
+            fitness=-100.0 - life.place,
+            hyperparameters={
+                "loss": "mse",
+                "lr": 1e-3,
+                "max_grad_norm": (None, 1.0)[life.place % 2],
+            },
+        )
         for life in result.population.lives
     ]
     pictures = draw_lives(losing, tmp_path, title="Losing", target=-50.0)
@@ -292,7 +304,7 @@ def test_choices_and_negative_returns_are_drawn_too(result: EvolveResult, tmp_pa
 
 
 def test_a_policy_that_learns_from_sequences_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"R2D2 learns from sequences .* `mw.for_each`"):
+    with pytest.raises(ConfigError, match=r"R2D2 learns from sequences .* one EpisodeBuffer"):
         plan_evolution("r2d2", "CartPole-v1", None, {}, Choices())
 
 

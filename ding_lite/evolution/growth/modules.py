@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError, kind_of
 from ding_lite.rl.policies.open_policy import OpenPolicy
+from ding_lite.rl.policies.sac import SAC
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
@@ -219,7 +220,11 @@ def _frozen(policy: Policy) -> set[int]:
         return set()
     own = [part for modules in policy.own_modules.values() for part in modules.values()]
     found = [p for module in (policy.module, *own) for p in module.parameters()]
-    return {p.data_ptr() for p in found if not p.requires_grad}
+    frozen = {p.data_ptr() for p in found if not p.requires_grad}
+    sac: object = policy
+    if isinstance(sac, SAC) and not sac.config.learn_alpha:
+        frozen.add(sac.flat_weights[0]["log_alpha"].data_ptr())
+    return frozen
 
 
 def _carried(adam: Mapping[str, Tensor], before: Shapes, after: Shapes) -> dict[str, Tensor]:

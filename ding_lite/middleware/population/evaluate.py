@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
+from ding_lite.errors import NonFiniteError
 from ding_lite.evolution.acting import ActTogether
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.population import Population
 from ding_lite.middleware.checks import Period
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.evaluation import PlayedByEach, is_below, play_each
+from ding_lite.rl.memory import memory_of
 from ding_lite.runtime.context import Context
 
 _AT_ONCE = 6
@@ -46,12 +50,16 @@ class EvaluatePopulation:
         ctx.keep("eval_steps")
         if not self.period.is_due(ctx):
             return
-        healthy = [agent for agent in self.population if not agent.rests]
-        if healthy:
-            values = self._play(ctx, healthy, self.envs, self.episodes).mean_returns
+        while healthy := [agent for agent in self.population if not agent.rests]:
+            try:
+                values = self._play(ctx, healthy, self.envs, self.episodes).mean_returns
+            except NonFiniteError as error:
+                self._set_aside(healthy, error)
+                continue
             for agent, value in zip(healthy, values, strict=True):
                 agent.note_evaluation(value)
             ctx.metrics["fitness_mean"] = sum(values) / len(values)
+            break
         best, goal = self.population.best, self.goal
         value = -math.inf if best.fitness is None else best.fitness
         returns = self._fresh_returns(ctx, best) if value >= goal else []
@@ -65,6 +73,19 @@ class EvaluatePopulation:
         ctx.metrics["eval_steps"] = ctx.eval_steps
         if value >= goal and len(returns) >= self.confirm:
             ctx.finish = True
+
+    def _set_aside(self, agents: Sequence[Agent], error: NonFiniteError) -> None:
+        """Set aside the agents with actions that are not finite; without any, raise the error."""
+        obs, broken = self.envs.obs, []
+        for agent in agents:
+            memory = memory_of(agent, len(obs))
+            more = {} if memory is None else {"memory": memory}
+            if not np.isfinite(agent.act(obs, explore=False, **more)).all():
+                broken.append(agent)
+        if not broken:
+            raise error
+        for agent in broken:
+            agent.set_aside(error)
 
     def _play(
         self, ctx: Context, agents: Sequence[Agent], where: Envs, episodes: int

@@ -12,7 +12,7 @@ from typing import Any
 from ding_lite.errors import ConfigError, NonFiniteError
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.mutation import Mutation
-from ding_lite.evolution.population import Life, Population
+from ding_lite.evolution.population import Life, Population, check_applies
 from ding_lite.evolution.tournament import Tournament
 from ding_lite.io.files import replacing
 from ding_lite.middleware.checks import Period, check_has
@@ -193,8 +193,10 @@ def evolve(
     """
     check_has(tournament, "select", "tournament")
     check_has(mutation, "mutate", "mutation")
+    check_has(mutation, "check", "mutation")
+    check_has(population, "evolve", "population")
     period = Period(every, every_env_steps)
-    mutation.check(population[0].policy)
+    check_applies(mutation, population.agents)
     path = None if lineage is None else file_path(lineage)
     return _Evolve(population, tournament, mutation, period, path)
 

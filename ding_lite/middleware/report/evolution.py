@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ding_lite.evolution.population import Life
 from ding_lite.middleware.report.log import as_text
@@ -100,13 +100,15 @@ def _draw_hyperparameters(lives: Sequence[Life], path: Path, *, title: str) -> N
 
 def _draw_values(axes: Axes, generations: dict[int, list[Life]], name: str) -> None:
     all_values = [life.hyperparameters[name] for lives in generations.values() for life in lives]
+    are_numbers = all(isinstance(value, float | int) for value in all_values)
+    numbers = [value for value in all_values if isinstance(value, float)]
     for number, lives in generations.items():
         best = max(lives, key=lambda life: life.fitness or 0.0)
         values = [life.hyperparameters[name] for life in lives]
-        axes.scatter([number] * len(values), _drawable(values), s=16, color=BLUE, alpha=0.4)
-        axes.scatter([number], _drawable([best.hyperparameters[name]]), s=26, color=ORANGE)
-    numbers = [value for value in all_values if isinstance(value, float)]
-    if numbers and min(numbers) > 0.0 and max(numbers) > 10.0 * min(numbers):
+        drawn: list[Any] = values if are_numbers else [*map(str, values)]
+        axes.scatter([number] * len(values), drawn, s=16, color=BLUE, alpha=0.4)
+        axes.scatter([number], [drawn[lives.index(best)]], s=26, color=ORANGE)
+    if are_numbers and numbers and min(numbers) > 0.0 and max(numbers) > 10.0 * min(numbers):
         axes.set_yscale("log")
     axes.set_ylabel(name, fontsize=11, color=INK)
     axes.tick_params(colors=GREY, labelcolor=INK, labelsize=9, length=0)
@@ -123,10 +125,6 @@ def _count_generations(axes: Axes, numbers: Sequence[int]) -> None:
     axes.set_xlabel("generation", fontsize=11, color=INK, labelpad=6)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
     axes.set_xlim(min(numbers) - room, max(numbers) + room)
-
-
-def _drawable(values: Sequence[float | int | str | bool]) -> list[float | str]:
-    return [value if isinstance(value, str) else float(value) for value in values]
 
 
 def _draw_family(lives: Sequence[Life], path: Path, *, title: str) -> None:

@@ -156,7 +156,8 @@ class Envs:
         Raises:
             ShapeError: If it is not one action per environment, or a choice is no whole number.
             ConfigError: If an action is not in the action space.
-            NonFiniteError: If an observation or a reward contains NaN or infinity.
+            NonFiniteError: If an observation or a reward contains NaN or infinity; or an action,
+                in which case nothing is stepped.
             EnvError: If an environment raises or returns values that are not of its spaces, or if
                 its process dies.
         """
@@ -355,6 +356,13 @@ class Envs:
             )
         sizes = self._num_choices
         if sizes is None:
+            # Before the environment steps: it could never give a finite observation again.
+            if action.dtype.kind == "f" and not np.isfinite(action).all():
+                raise NonFiniteError(
+                    f"`action` for {self.spec.env_id} has NaN or infinity; finite numbers were "
+                    f"expected. The policy has weights that have blown up; a lower step size or "
+                    f"`max_grad_norm` helps."
+                )
             return
         if action.dtype == np.int64:  # negative numbers are large as unsigned: one comparison
             is_legal = action.view(np.uint64) < sizes

@@ -20,9 +20,12 @@ from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.population import Population
 from ding_lite.evolution.search import Search, integer, log_uniform
 from ding_lite.evolution.tournament import Tournament
+from ding_lite.nest import leaves
 from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.evaluation import PlayedByEach, play_each
 from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl.policies.ppo import PPO
+from ding_lite.rl.policies.sac import SAC
 from ding_lite.rl.replay.prioritized import PrioritizedReplay
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.context import Context
@@ -302,6 +305,19 @@ def test_an_agent_that_breaks_rests_and_the_run_goes_on(
     assert population[1].policy.train_iter > 3  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("is_evaluated", [False, True])
+def test_an_agent_with_actions_of_nan_leaves_the_envs_to_the_others(is_evaluated: bool) -> None:
+    with make_envs("Pendulum-v1", 2, env_args={"max_episode_steps": 5}) as envs:
+        population = Population.of(SAC, envs.spec, size=3, config={"hidden": (8,)})
+        broken: Any = population[1].policy
+        broken.flat_weights[0].flat.fill_(torch.nan)
+        stage = mw.for_each(population, lambda agent: [mw.collect(agent, envs, steps=4)])
+        run_step(mw.evaluate(population, envs, every=1) if is_evaluated else stage)
+    assert [agent.fault is None for agent in population] == [True, False, True]
+    has_fitness = [agent.fitness is not None for agent in population]
+    assert has_fitness == [is_evaluated, False, is_evaluated]
+
+
 def test_an_episode_that_ends_cuts_the_returns_of_its_own_env_only(envs, monkeypatch) -> None:
     """Others go on for all their steps, and no transition leads from one episode into the next."""
     population = Population.of(DQN, envs.spec, size=2, config={"n_step": 3, "gamma": 0.5})
@@ -492,3 +508,21 @@ def test_the_best_is_never_a_child_that_has_inherited_its_fitness(population, ev
 def test_evolution_without_evaluation_is_an_error_with_advice(population: Population) -> None:
     with pytest.raises(ConfigError, match="Put `evaluate` before `evolve`"):
         run_step(mw.evolve(population, Tournament(), Mutation(), every=1))
+
+
+def test_agents_with_memory_resume_exactly_where_others_have_acted_in_their_envs() -> None:
+    def run(steps: int, state: dict[str, Any] | None = None) -> dict[str, Any]:
+        with make_envs("CartPole-v1", 2, seed=0) as envs, Task() as task:
+            config = {"memory": "gru", "memory_size": 4, "hidden": (8,)}
+            population = Population.of(PPO, envs.spec, size=2, config=config)
+            learn = mw.for_each(population, lambda a: [mw.collect(a, envs, unroll=3), mw.train(a)])
+            parts: dict[str, Any] = {"population": population, "envs": envs, "task": task}
+            task.use(learn)
+            for name, saved in (state or {}).items():
+                parts[name].load_state_dict(saved)
+            task.run(max_step=steps)
+            return {name: part.state_dict() for name, part in parts.items()}
+
+    whole, resumed = run(4)["population"], run(2, run(2))["population"]
+    pairs = zip(leaves(whole), leaves(resumed), strict=True)
+    assert all(np.array_equal(one, other) for (_, one), (_, other) in pairs)
