@@ -137,14 +137,14 @@ def specs(**plan: Any) -> tuple[NodeSpec, ...]:
 
 
 def test_explicit_arguments_win_over_the_environment() -> None:
-    settings = Settings(topology="star", protocol="tcp", ports=(50_515,), labels=("big",))
+    settings = Settings(topology="star", protocol="tcp", labels=("big",))
     [zero, one, two] = specs(num_nodes=3, settings=Settings(topology="star", labels=("big",)))
     assert [sorted(spec.peers) for spec in (zero, one, two)] == [[1, 2], [0], [0]]
     assert zero.labels == {"distributed", "node.0", "big"}
     [zero, *_] = specs(num_nodes=3, topology="alone", protocol="tcp", settings=Settings())
     assert zero.peers == frozenset()
     assert zero.listen is None
-    hub, *leaves = specs(num_nodes=3, settings=settings)  # one port counts on from node 0
+    hub, *leaves = specs(num_nodes=3, ports=50_515, settings=settings)  # counts on from node 0
     assert hub.listen == "tcp://127.0.0.1:50515"
     assert [leaf.dials for leaf in leaves] == [{0: hub.listen}] * 2
     with pytest.raises(ConfigError, match=r"`ports`"):
