@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -445,6 +446,26 @@ def test_fresh_episodes_that_might_exceed_the_env_steps_are_not_played(
     assert ctx.metrics["eval_return"] == 6.0
     assert "finish" not in record.writes
     assert ctx.eval_steps == 18 * len(fresh_episodes)
+
+
+def test_an_agent_whose_actions_become_nan_while_it_is_confirmed_rests() -> None:
+    class Weak(SAC):
+        def act(self, obs: Any, *, explore: bool = True) -> Any:
+            """Fail in the envs for confirmation, of which there are three."""
+            return np.full((3, 1), np.nan) if len(obs) == 3 else super().act(obs, explore=explore)
+
+    short = {"max_episode_steps": 5}
+    with (
+        make_envs("Pendulum-v1", 2, env_args=short) as envs,
+        make_envs("Pendulum-v1", 3, env_args=short) as sure_envs,
+    ):
+        population = Population.of(Weak, envs.spec, size=2, config={"hidden": (8,)})
+        ctx, record = run_step(
+            mw.evaluate(population, envs, every=1, stop_at=-500.0, confirm_envs=sure_envs)
+        )
+    assert all(agent.fault is not None for agent in population)
+    assert ctx.eval_value == -math.inf
+    assert "finish" not in record.writes
 
 
 def test_what_cut_episodes_seem_to_reach_is_confirmed_by_whole_ones(population, eval_envs) -> None:
