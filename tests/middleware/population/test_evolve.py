@@ -19,12 +19,13 @@ from ding_lite.errors import ConfigError, MiddlewareError
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.population import Population
-from ding_lite.evolution.search import Search, integer, log_uniform
+from ding_lite.evolution.search import Search, choice, integer, log_uniform
 from ding_lite.evolution.tournament import Tournament
 from ding_lite.nest import leaves
 from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.evaluation import PlayedByEach, play_each
 from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl.policies.impala import IMPALA
 from ding_lite.rl.policies.ppo import PPO
 from ding_lite.rl.policies.sac import SAC
 from ding_lite.rl.replay.prioritized import PrioritizedReplay
@@ -503,6 +504,19 @@ def test_generations_come_when_they_are_due_and_leave_a_lineage(
     assert reported[4][1] == [life["fitness"] for life in lives[:3]]
     assert all(life["mutation"] == "first" for life in lives[:3])
     assert [life["fitness"] for life in lives[-3:]] == [None] * 3
+
+
+def test_a_lineage_has_null_for_a_number_that_json_does_not_have(envs, tmp_path) -> None:
+    search = Search(rho_clip=choice(math.inf, 1e9))
+    population = Population.of(IMPALA, envs.spec, search, size=2, config={"rho_clip": 1e9})
+    for agent in population:
+        agent.note_evaluation(math.nan)
+    file = tmp_path / "lineage.jsonl"
+    with mw.evolve(population, Tournament(), Mutation(search), every=1, lineage=file):  # type: ignore[attr-defined]
+        pass
+    lives = [json.loads(line, parse_constant=pytest.fail) for line in file.read_text().splitlines()]
+    assert [life["fitness"] for life in lives] == [None, None]
+    assert {life["hyperparameters"]["rho_clip"] for life in lives} <= {None, 1e9}
 
 
 def test_the_best_is_what_it_was_when_it_was_measured(population, envs, eval_envs, replay) -> None:
