@@ -54,7 +54,7 @@ class EvaluatePopulation:
             try:
                 values = self._play(ctx, healthy, self.envs, self.episodes).mean_returns
             except NonFiniteError as error:
-                self._set_aside(healthy, error)
+                set_aside_broken(healthy, self.envs, error)
                 continue
             for agent, value in zip(healthy, values, strict=True):
                 agent.note_evaluation(value)
@@ -72,19 +72,6 @@ class EvaluatePopulation:
         if value >= goal and len(returns) >= self.confirm:
             ctx.finish = True
 
-    def _set_aside(self, agents: Sequence[Agent], error: NonFiniteError) -> None:
-        """Set aside the agents with actions that are not finite; without any, raise the error."""
-        obs, broken = self.envs.obs, []
-        for agent in agents:
-            memory = memory_of(agent, len(obs))
-            more = {} if memory is None else {"memory": memory}
-            if not np.isfinite(agent.act(obs, explore=False, **more)).all():
-                broken.append(agent)
-        if not broken:
-            raise error
-        for agent in broken:
-            agent.set_aside(error)
-
     def _play(
         self, ctx: Context, agents: Sequence[Agent], where: Envs, episodes: int
     ) -> PlayedByEach:
@@ -101,7 +88,7 @@ class EvaluatePopulation:
             try:
                 return value, self._fresh_returns(ctx, best) if value >= self.goal else []
             except NonFiniteError as error:
-                best.set_aside(error)
+                set_aside_broken([best], self.sure_envs, error)
 
     def _fresh_returns(self, ctx: Context, agent: Agent) -> list[float]:
         envs, returns = self.sure_envs, list[float]()
@@ -119,6 +106,20 @@ class EvaluatePopulation:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.period.load_state_dict(state)
+
+
+def set_aside_broken(agents: Sequence[Agent], envs: Envs, error: NonFiniteError) -> None:
+    """Set aside the agents with actions that are not finite; without any, raise the error."""
+    obs, broken = envs.obs, []
+    for agent in agents:
+        memory = memory_of(agent, len(obs))
+        more = {} if memory is None else {"memory": memory}
+        if not np.isfinite(agent.act(obs, explore=False, **more)).all():
+            broken.append(agent)
+    if not broken:
+        raise error
+    for agent in broken:
+        agent.set_aside(error)
 
 
 def longest_evaluation(envs: Envs, episodes: int) -> int | None:

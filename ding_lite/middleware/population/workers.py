@@ -9,6 +9,7 @@ from ding_lite.distributed.population_server import COUNTERS, PopulationServer
 from ding_lite.errors import ConfigError, NonFiniteError
 from ding_lite.evolution.population import Population
 from ding_lite.middleware.checks import Period, check_fits, check_has
+from ding_lite.middleware.population.evaluate import set_aside_broken
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.evaluation import play
 from ding_lite.runtime.context import Context
@@ -189,7 +190,8 @@ def confirm_best(
         try:
             played = play(best, envs, episodes=of_each_env * envs.num_envs)
         except NonFiniteError as error:
-            best.set_aside(error)
+            set_aside_broken([best], envs, error)
+            ctx.eval_value = ctx.metrics["eval_return"] = server.population.best.mean_fitness(1)
             return
         server.counts["eval_steps"] += played.env_steps
         ctx.eval_steps = server.counts["eval_steps"]

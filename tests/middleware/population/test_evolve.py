@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite import middleware as mw
-from ding_lite.errors import ConfigError, MiddlewareError
+from ding_lite.errors import ConfigError, MiddlewareError, NonFiniteError
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.population import Population
@@ -467,6 +468,18 @@ def test_an_agent_whose_actions_become_nan_while_it_is_confirmed_rests() -> None
     assert all(agent.fault is not None for agent in population)
     assert ctx.eval_value == -math.inf
     assert "finish" not in record.writes
+
+
+def test_rewards_of_nan_while_an_agent_is_confirmed_are_no_fault_of_it(population, eval_envs):
+    class Broken(gymnasium.RewardWrapper[Any, Any]):
+        def reward(self, reward: Any) -> float:
+            return math.nan
+
+    with (
+        make_envs("CartPole-v1", 2, wrappers=[Broken]) as sure_envs,
+        pytest.raises(NonFiniteError, match="the reward nan"),
+    ):
+        run_step(mw.evaluate(population, eval_envs, every=1, stop_at=1.0, confirm_envs=sure_envs))
 
 
 def test_what_cut_episodes_seem_to_reach_is_confirmed_by_whole_ones(population, eval_envs) -> None:
