@@ -106,7 +106,7 @@ def _open_streams() -> None:
 def _losing() -> Iterator[None]:
     try:
         yield
-    except BrokenPipeError:  # ends a run, as for other programs whose reader has gone
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         raise
     except OSError:
         pass

@@ -450,7 +450,7 @@ def test_fresh_episodes_that_might_exceed_the_env_steps_are_not_played(
     assert ctx.eval_steps == 18 * len(fresh_episodes)
 
 
-def test_an_agent_whose_actions_become_nan_while_it_is_confirmed_rests() -> None:
+def test_an_agent_with_actions_of_nan_in_its_confirmation_rests() -> None:
     class Weak(SAC):
         def act(self, obs: Any, *, explore: bool = True) -> Any:
             """Fail in the envs for confirmation, of which there are three."""

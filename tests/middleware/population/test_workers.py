@@ -136,7 +136,7 @@ def test_a_node_with_a_smaller_population_is_told_so() -> None:
             run_step(take)
 
 
-def test_an_agent_whose_actions_are_nan_while_it_is_confirmed_rests() -> None:
+def test_an_agent_with_actions_of_nan_in_its_confirmation_rests() -> None:
     class Weak(SAC):
         def act(self, obs: Any, *, explore: bool = True) -> Any:
             """Return no numbers."""
