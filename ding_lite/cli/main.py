@@ -12,7 +12,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
 from ding_lite.cli.exit_codes import FAILED, INTERRUPTED, WRONG_USAGE
@@ -87,7 +88,8 @@ def _open_streams() -> None:
     """Replace closed streams by the null device, and escape characters that cannot be encoded.
 
     Errors of standard output then name it, wherever it is written to or flushed: without a buffer,
-    as PYTHONUNBUFFERED asks for, every `print` may raise.
+    as PYTHONUNBUFFERED asks for, every `print` may raise. Messages that standard error has no room
+    for are lost, and do not end a run.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -95,9 +97,19 @@ def _open_streams() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as it runs
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-            if name == "stdout" and "write" not in vars(stream):
-                named = naming("standard output")
-                vars(stream).update(write=named(stream.write), flush=named(stream.flush))
+            if "write" not in vars(stream):
+                handled = naming("standard output") if name == "stdout" else _losing()
+                vars(stream).update(write=handled(stream.write), flush=handled(stream.flush))
+
+
+@contextmanager
+def _losing() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
+        raise
+    except OSError:
+        pass
 
 
 def _forget_output() -> None:

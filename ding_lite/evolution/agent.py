@@ -14,7 +14,7 @@ from typing import Any, Self, cast
 import numpy as np
 from torch import Tensor
 
-from ding_lite.errors import CheckpointError, NonFiniteError
+from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, did_you_mean, kind_of
 from ding_lite.evolution.growth.modules import growth_seeds, with_growth
 from ding_lite.evolution.search import LEARN_EVERY, Value
 from ding_lite.rl.batch import FloatArray, NumpyArray
@@ -56,6 +56,9 @@ class Agent:
         learn_every: The agent's env steps per update; None leaves that to `train`.
         birth: Its origin; by default it is the first one in its place.
 
+    Raises:
+        ConfigError: The policy has no setting of a name in `searched`, or a number is out of range.
+
     Example:
         >>> from ding_lite.rl import DQN, make_envs
         >>> envs = make_envs("CartPole-v1", 2)
@@ -77,6 +80,7 @@ class Agent:
     ) -> None:
         if learn_every is not None:
             check_all(whole(1, learn_every=learn_every))
+        _check_searched(searched, policy)
         self.policy = policy
         """Its current policy."""
         self.place = place
@@ -313,6 +317,19 @@ def made_like(policy: Policy, config: object) -> Policy:
     if device is None:
         return make(policy.spec, config)
     return make(policy.spec, config, device=device)
+
+
+def _check_searched(searched: Sequence[str], policy: Policy) -> None:
+    if isinstance(searched, str):
+        raise ConfigError(
+            f'`searched` is "{searched}"; a list of names was expected, such as ["{searched}"].'
+        )
+    for name in searched:
+        if name != LEARN_EVERY and not hasattr(policy.config, name):
+            hint = did_you_mean(name, getattr(policy.config, "__dict__", ()))
+            raise ConfigError(
+                f'`searched` has "{name}", which is no setting of {kind_of(policy.config)}.{hint}'
+            )
 
 
 def _env_step(policy: Policy) -> int:

@@ -7,6 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import combinations, product
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -300,6 +301,24 @@ class Search:
             else:
                 faults += _misfits(config, name, parameter)
         check_all(dict.fromkeys(faults))
+        self._check_values(config)
+
+    def _check_values(self, config: Any) -> None:  # noqa: ANN401 - any dataclass
+        """Raise if settings refuse a value, or two values that an agent may have together."""
+        values = {name: [*what.examples()] for name, what in self.parameters.items()}
+        values.pop(LEARN_EVERY, None)
+        first = {name: of_one[0] for name, of_one in values.items()}
+        for names in combinations(values, min(2, len(values))):
+            for chosen in product(*(values[name] for name in names)):
+                drawn = {**first, **dict(zip(names, chosen, strict=True))}
+                try:
+                    dataclasses.replace(config, **drawn)
+                except ConfigError as error:
+                    shown = ", ".join(f"{name}={value!r}" for name, value in drawn.items())
+                    raise ConfigError(
+                        f"The search may come to {shown}, which is refused: {error} Choose "
+                        f"bounds and values that all go together."
+                    ) from error
 
     def _is_learned(self, config: Any) -> bool:  # noqa: ANN401 - any dataclass
         return "learn_alpha" not in self.parameters and getattr(config, "learn_alpha", False)
@@ -349,8 +368,4 @@ def _misfits(config: Any, name: str, parameter: Parameter) -> list[str]:  # noqa
             return [f"`{name}` is True or False; search it with `choice(True, False)`"]
         if current is not None and isinstance(current, str) != isinstance(value, str):
             return [f"`{name}` is {current!r} by default, and {value!r} is of another kind"]
-        try:
-            dataclasses.replace(config, **{name: value})
-        except ConfigError as error:
-            return [str(error)]
     return []

@@ -208,6 +208,8 @@ def make_plan(
     A resumed run keeps the settings of its start, except for those that are given.
     """
     maker, vector = maker_of(env, choices), env if isinstance(env, VectorEnv) else None
+    evolves = recipe is not None
+    _check_kind(choices.begun, evolves=evolves)
     recipe = find_recipe(policy, maker.spec) if recipe is None else recipe
     name = name_of_policy(policy)
     known = _known_settings(recipe)
@@ -215,7 +217,10 @@ def make_plan(
 
     preset: Mapping[str, Any] = recipe.presets.get(maker.name, {})
     begun_with, in_file = choices.begun.settings, choices.in_file.values
-    _check_names(name, {k: v for k, v in in_file.items() if k not in OF_FILES}, known)
+    of_file = {k: v for k, v in in_file.items() if k not in OF_FILES}
+    if not of_file.keys() <= set(known):
+        _check_kind(choices.in_file, evolves=evolves)
+    _check_names(name, of_file, known)
     has_preset = bool(preset or begun_with)
     sizes = {} if has_preset or recipe.sizes is None else recipe.sizes(maker.spec())
     unchosen = {"run": begun_with, "preset": preset, "space": sizes}
@@ -271,6 +276,16 @@ def make_plan(
         use=[*made.use, *(mw.report(_function(name), every=every) for name in made.report)],
         has_preset=has_preset,
     )
+
+
+def _check_kind(saved: SavedOptions, *, evolves: bool) -> None:
+    """Refuse the description of a run of a policy for an evolution, and the reverse."""
+    if saved.described and (saved.searched is not None) != evolves:
+        this, other = ("evolve", "train") if evolves else ("train", "evolve")
+        raise ConfigError(
+            f"{saved.place} is of a run of `{other}`, which has other settings than `{this}`. Use "
+            f"it with `{other}`, or write what both have into a TOML file."
+        )
 
 
 def _function(place_and_name: str) -> Any:  # noqa: ANN401 - `mw.report` checks it

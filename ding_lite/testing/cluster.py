@@ -134,7 +134,13 @@ class Cluster:
             thread.start()
 
     def results(self, *, timeout: float | None = RUN_TIMEOUT_S) -> list[Any]:
-        """Wait until the program has ended on all nodes; return and raise as `run` does."""
+        """Wait until the program has ended on all nodes; return and raise as `run` does.
+
+        Raises:
+            ConfigError: No program has been started.
+        """
+        if not self._mains:
+            raise ConfigError("This cluster has no program yet; `start(main)` starts one.")
         deadline = Deadline.after(timeout)
         for thread in self._threads:
             thread.join(deadline.remaining)

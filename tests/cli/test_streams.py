@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,20 @@ def test_a_full_disk_is_reported_without_a_buffer_too(folder, line) -> None:
     assert printed.returncode == 1
     [last] = printed.stderr.splitlines()
     assert last.endswith(": standard output: No space left on device.")
+
+
+def test_a_full_disk_behind_standard_error_does_not_end_a_run(folder) -> None:
+    with Path("/dev/full").open("w") as full:
+        printed = subprocess.run(
+            [sys.executable, *MODULE, *words_of(f"{TRAIN} --out new")],
+            cwd=folder,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=full,
+            text=True,
+        )
+    assert printed.returncode == 0
+    assert json.loads(printed.stdout)["env_steps"] > 0
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,13 @@ def test_the_same_seed_makes_the_same_population(spec: EnvSpec, search: Search) 
     assert not states_equal(one.state_dict(), other.state_dict())
 
 
+def test_names_that_an_agent_cannot_search_are_refused(spec: EnvSpec) -> None:
+    with pytest.raises(ConfigError, match=r'such as \["lr"\]'):
+        Agent(DQN(spec), searched="lr")
+    with pytest.raises(ConfigError, match=r'"batchsize", .* Did you mean "batch_size"'):
+        Agent(DQN(spec), searched=["learn_every", "batchsize"])
+
+
 def test_settings_common_to_all_may_be_a_dict(spec: EnvSpec) -> None:
     population = Population.of(DQN, spec, size=2, config={"hidden": [8], "gamma": 0.9})
     assert [agent.config.hidden for agent in population] == [(8,), (8,)]

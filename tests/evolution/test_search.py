@@ -13,6 +13,7 @@ from hypothesis import given, settings, strategies as st
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.search import Search, choice, integer, log_uniform, uniform
 from ding_lite.rl.policies.dqn import DQNConfig
+from ding_lite.rl.policies.impala import IMPALAConfig
 from ding_lite.rl.policies.ppo import PPOConfig
 from ding_lite.rl.policies.sac import SACConfig
 
@@ -126,6 +127,14 @@ def test_settings_of_a_policy_can_be_searched() -> None:
     both = Search(actor_lr=log_uniform(1e-4, 1e-2), alpha=uniform(0.1, 1.0))
     both.check(SACConfig(learn_alpha=False))
     Search(alpha=uniform(0.1, 1.0), learn_alpha=choice(True, False)).check(SACConfig())
+    clips = Search(rho_clip=uniform(0.4, 2.0), c_clip=uniform(0.1, 0.4), lr=uniform(0.1, 0.2))
+    clips.check(IMPALAConfig())
+
+
+def test_values_that_do_not_go_together_cannot_be_searched_together() -> None:
+    search = Search(lr=uniform(0.1, 0.2), rho_clip=uniform(0.5, 2.0), c_clip=uniform(0.1, 0.9))
+    with pytest.raises(ConfigError, match=r"rho_clip=0.5, c_clip=0.9.*must be at least 0.9"):
+        search.check(IMPALAConfig())
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import ding_lite
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.search import Search, choice, log_uniform
 from ding_lite.recipes.evolve import plan_evolution
-from ding_lite.recipes.plan import Choices, make_plan
+from ding_lite.recipes.plan import Choices, RunPlan, make_plan
 from ding_lite.recipes.runs.loading import load_policy
 from ding_lite.recipes.runs.run import Run
 from ding_lite.recipes.saved_options import read_config
@@ -153,6 +153,22 @@ def test_an_evolution_goes_on_and_is_repeated_with_its_search() -> None:
     file.write_text(file.read_text().replace("Range(", "Mine("))
     with pytest.raises(ConfigError, match=r"The search of `lr` was 'Mine\(.*cannot be read again"):
         plan_evolution("dqn", "CartPole-v1", None, {}, Choices(config=file))
+
+
+@pytest.mark.parametrize(("begun", "then"), [("train", "evolve"), ("evolve", "train")])
+def test_a_run_of_a_policy_and_an_evolution_are_not_repeated_as_each_other(begun, then) -> None:
+    def plan(command: str, choices: Choices) -> RunPlan:
+        if command == "evolve":
+            return plan_evolution("dqn", "CartPole-v1", None, {}, choices)
+        return make_plan("dqn", "CartPole-v1", {}, choices)
+
+    out = Path("here")
+    made = plan(begun, Choices(out=out))
+    with Run("dqn", made.options, config=made.described):
+        pass
+    for choices in (Choices(config=out / "config.json"), Choices(out=out, resume=True)):
+        with pytest.raises(ConfigError, match=f"of a run of `{begun}`, which .* than `{then}`"):
+            plan(then, choices)
 
 
 def test_a_toml_file_may_have_a_byte_order_mark_and_is_a_regular_file() -> None:

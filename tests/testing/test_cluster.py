@@ -74,8 +74,10 @@ def test_a_program_that_does_not_end_is_named() -> None:
         assert cluster.results(timeout=10.0) == [None, None]
 
 
-def test_a_second_program_needs_a_second_cluster() -> None:
+def test_a_cluster_runs_one_program_and_has_results_after_its_start() -> None:
     with Cluster(1) as cluster:
+        with pytest.raises(ConfigError, match="no program yet"):
+            cluster.results()
         cluster.run(lambda: None)
         with pytest.raises(ConfigError, match="has a program already"):
             cluster.start(lambda: None)

@@ -54,15 +54,13 @@ class EvaluatePopulation:
             try:
                 values = self._play(ctx, healthy, self.envs, self.episodes).mean_returns
             except NonFiniteError as error:
-                self._set_aside(healthy, error)
+                set_aside_broken(healthy, self.envs, error)
                 continue
             for agent, value in zip(healthy, values, strict=True):
                 agent.note_evaluation(value)
             ctx.metrics["fitness_mean"] = sum(values) / len(values)
             break
-        best, goal = self.population.best, self.goal
-        value = -math.inf if best.fitness is None else best.fitness
-        returns = self._fresh_returns(ctx, best) if value >= goal else []
+        goal, (value, returns) = self.goal, self._judge_best(ctx)
         is_known = value < goal or len(returns) > 0 or not self.confirm
         if returns:
             value = fmean(returns)
@@ -74,19 +72,6 @@ class EvaluatePopulation:
         if value >= goal and len(returns) >= self.confirm:
             ctx.finish = True
 
-    def _set_aside(self, agents: Sequence[Agent], error: NonFiniteError) -> None:
-        """Set aside the agents with actions that are not finite; without any, raise the error."""
-        obs, broken = self.envs.obs, []
-        for agent in agents:
-            memory = memory_of(agent, len(obs))
-            more = {} if memory is None else {"memory": memory}
-            if not np.isfinite(agent.act(obs, explore=False, **more)).all():
-                broken.append(agent)
-        if not broken:
-            raise error
-        for agent in broken:
-            agent.set_aside(error)
-
     def _play(
         self, ctx: Context, agents: Sequence[Agent], where: Envs, episodes: int
     ) -> PlayedByEach:
@@ -94,6 +79,16 @@ class EvaluatePopulation:
         played = play_each(act, where, episodes=[episodes] * len(agents), reset=act.reset)
         ctx.eval_steps += played.env_steps
         return played
+
+    def _judge_best(self, ctx: Context) -> tuple[float, list[float]]:
+        """Return the fitness of the best agent, and fresh returns of it if it reaches the goal."""
+        while True:
+            best = self.population.best
+            value = best.mean_fitness(1)
+            try:
+                return value, self._fresh_returns(ctx, best) if value >= self.goal else []
+            except NonFiniteError as error:
+                set_aside_broken([best], self.sure_envs, error)
 
     def _fresh_returns(self, ctx: Context, agent: Agent) -> list[float]:
         envs, returns = self.sure_envs, list[float]()
@@ -111,6 +106,20 @@ class EvaluatePopulation:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.period.load_state_dict(state)
+
+
+def set_aside_broken(agents: Sequence[Agent], envs: Envs, error: NonFiniteError) -> None:
+    """Set aside the agents with actions that are not finite; without any, raise the error."""
+    obs, broken = envs.obs, []
+    for agent in agents:
+        memory = memory_of(agent, len(obs))
+        more = {} if memory is None else {"memory": memory}
+        if not np.isfinite(agent.act(obs, explore=False, **more)).all():
+            broken.append(agent)
+    if not broken:
+        raise error
+    for agent in broken:
+        agent.set_aside(error)
 
 
 def longest_evaluation(envs: Envs, episodes: int) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from ding_lite.errors import ConfigError, NonFiniteError
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.population import Life, Population, check_applies
+from ding_lite.evolution.search import Value
 from ding_lite.evolution.tournament import Tournament
 from ding_lite.io.files import replacing
 from ding_lite.middleware.checks import Period, check_has
@@ -257,7 +259,14 @@ class _Evolve:
 
 
 def _line(life: Life) -> str:
-    return json.dumps(dataclasses.asdict(life)) + "\n"
+    values = {name: _json_value(value) for name, value in life.hyperparameters.items()}
+    told = {"fitness": _json_value(life.fitness), "hyperparameters": values}
+    return json.dumps({**dataclasses.asdict(life), **told}) + "\n"
+
+
+def _json_value(value: Value | None) -> Value | None:
+    """Return a value, or None for a number that JSON does not have."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _checked(middleware: Sequence[Middleware], agent: Agent) -> list[Middleware]:

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite import middleware as mw
-from ding_lite.errors import ConfigError, MiddlewareError
+from ding_lite.errors import ConfigError, MiddlewareError, NonFiniteError
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.population import Population
-from ding_lite.evolution.search import Search, integer, log_uniform
+from ding_lite.evolution.search import Search, choice, integer, log_uniform
 from ding_lite.evolution.tournament import Tournament
 from ding_lite.nest import leaves
 from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.evaluation import PlayedByEach, play_each
 from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl.policies.impala import IMPALA
 from ding_lite.rl.policies.ppo import PPO
 from ding_lite.rl.policies.sac import SAC
 from ding_lite.rl.replay.prioritized import PrioritizedReplay
@@ -447,6 +450,38 @@ def test_fresh_episodes_that_might_exceed_the_env_steps_are_not_played(
     assert ctx.eval_steps == 18 * len(fresh_episodes)
 
 
+def test_an_agent_with_actions_of_nan_in_its_confirmation_rests() -> None:
+    class Weak(SAC):
+        def act(self, obs: Any, *, explore: bool = True) -> Any:
+            """Fail in the envs for confirmation, of which there are three."""
+            return np.full((3, 1), np.nan) if len(obs) == 3 else super().act(obs, explore=explore)
+
+    short = {"max_episode_steps": 5}
+    with (
+        make_envs("Pendulum-v1", 2, env_args=short) as envs,
+        make_envs("Pendulum-v1", 3, env_args=short) as sure_envs,
+    ):
+        population = Population.of(Weak, envs.spec, size=2, config={"hidden": (8,)})
+        ctx, record = run_step(
+            mw.evaluate(population, envs, every=1, stop_at=-500.0, confirm_envs=sure_envs)
+        )
+    assert all(agent.fault is not None for agent in population)
+    assert ctx.eval_value == -math.inf
+    assert "finish" not in record.writes
+
+
+def test_rewards_of_nan_while_an_agent_is_confirmed_are_no_fault_of_it(population, eval_envs):
+    class Broken(gymnasium.RewardWrapper[Any, Any]):
+        def reward(self, reward: Any) -> float:
+            return math.nan
+
+    with (
+        make_envs("CartPole-v1", 2, wrappers=[Broken]) as sure_envs,
+        pytest.raises(NonFiniteError, match="the reward nan"),
+    ):
+        run_step(mw.evaluate(population, eval_envs, every=1, stop_at=1.0, confirm_envs=sure_envs))
+
+
 def test_what_cut_episodes_seem_to_reach_is_confirmed_by_whole_ones(population, eval_envs) -> None:
     cut = make_envs("CartPole-v1", 2, seed=5, env_args={"max_episode_steps": 5})
     ctx, record = run_step(
@@ -482,6 +517,19 @@ def test_generations_come_when_they_are_due_and_leave_a_lineage(
     assert reported[4][1] == [life["fitness"] for life in lives[:3]]
     assert all(life["mutation"] == "first" for life in lives[:3])
     assert [life["fitness"] for life in lives[-3:]] == [None] * 3
+
+
+def test_a_lineage_has_null_for_a_number_that_json_does_not_have(envs, tmp_path) -> None:
+    search = Search(rho_clip=choice(math.inf, 1e9))
+    population = Population.of(IMPALA, envs.spec, search, size=2, config={"rho_clip": 1e9})
+    for agent in population:
+        agent.note_evaluation(math.nan)
+    file = tmp_path / "lineage.jsonl"
+    with mw.evolve(population, Tournament(), Mutation(search), every=1, lineage=file):  # type: ignore[attr-defined]
+        pass
+    lives = [json.loads(line, parse_constant=pytest.fail) for line in file.read_text().splitlines()]
+    assert [life["fitness"] for life in lives] == [None, None]
+    assert {life["hyperparameters"]["rho_clip"] for life in lives} <= {None, 1e9}
 
 
 def test_the_best_is_what_it_was_when_it_was_measured(population, envs, eval_envs, replay) -> None:
