@@ -260,8 +260,8 @@ class _Evolve:
 
 def _line(life: Life) -> str:
     values = {name: _json_value(value) for name, value in life.hyperparameters.items()}
-    told = {"fitness": _json_value(life.fitness), "hyperparameters": values}
-    return json.dumps({**dataclasses.asdict(life), **told}) + "\n"
+    plain = {"fitness": _json_value(life.fitness), "hyperparameters": values}
+    return json.dumps({**dataclasses.asdict(life), **plain}) + "\n"
 
 
 def _json_value(value: Value | None) -> Value | None:
