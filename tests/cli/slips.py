@@ -168,7 +168,7 @@ NAMES = [
     ("plot run --metric wal_s", '`wal_s` is missing in run. Did you mean "wall_s"? Metrics of'),
     ("plot run --out curves.gif", "curves.gif ends in '.gif'. Choose one of: .png, .svg"),
     ("runs --sort bset", "found 'bset'; expected is one of: run, policy,"),
-    ("plot nowhere", "There is no run in nowhere: a directory with a config.json or a metrics.jsonl"),
+    ("plot nowhere", "no run in nowhere: a directory with a config.json or a metrics.jsonl was"),
     ("export run --out policy.pth", "does not say the format"),
     ("export run --out p.onnx --format torch", "the format is 'torch'. Let it end in .pt2"),
     ("export elsewhere", "checkpoint in elsewhere"),
