@@ -136,6 +136,7 @@ BROKEN_RUNS = [
     ("report empty", "There is no run in empty"),
     ("runs empty", "There is no run in empty"),
     ("watch empty", "There is no checkpoint in empty/checkpoint"),
+    ("watch nowhere", "no run or checkpoint in nowhere. `ding-lite runs` lists"),
 ]
 
 NAMES = [
