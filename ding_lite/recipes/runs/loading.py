@@ -97,7 +97,7 @@ def load_policy(  # noqa: PLR0913 - all but one by name, and few at a time
 def _refuse_other_folders(folder: Path) -> None:
     if not folder.exists():
         raise CheckpointError(
-            f"There is no run in {folder}. `ding-lite runs` lists those of runs/."
+            f"There is no run or checkpoint in {folder}. `ding-lite runs` lists the runs of runs/."
         )
     if runs := [str(run) for run in runs_in(folder) if run != folder and has_checkpoint(run)]:
         raise CheckpointError(
