@@ -91,7 +91,7 @@ def report(
         if fault := _fault_of(to):
             raise ConfigError(
                 f"`report` got {fault}; a function was expected, which is called as "
-                f"fn(metrics, env_step), or a run or its directory: mw.report(print, every=50)."
+                f"fn(metrics, env_step), a run, or the Path of a directory: mw.report(print, every=50)."
             )
         return _Report(to, Period(every, every_env_steps))
     parts = [
