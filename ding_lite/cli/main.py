@@ -19,6 +19,7 @@ from typing import NoReturn
 from ding_lite.cli.exit_codes import FAILED, INTERRUPTED, WRONG_USAGE
 from ding_lite.cli.options import arguments
 from ding_lite.cli.options.commands import COMMANDS
+from ding_lite.cli.options.run import OPTIONS_ELSEWHERE
 from ding_lite.errors import (
     CheckpointError,
     ConfigError,
@@ -173,7 +174,8 @@ class Parser(argparse.ArgumentParser):
             self.error(f"found {arguments.show(word)}, where nothing more was expected.{hint}")
         name = word.partition("=")[0]
         bare = name.lstrip("-")
-        hint = did_you_mean(bare, known).replace('"', '"--', 1)
+        elsewhere = OPTIONS_ELSEWHERE.get(bare.replace("-", "_"), bare).replace("_", "-")
+        hint = did_you_mean(elsewhere, known).replace('"', '"--', 1)
         if not hint and "set" in known:
             hint = f" Settings of the policy are given by `--set {bare.replace('-', '_')}=VALUE`."
         self.error(f"there is no option {arguments.show(name)}.{hint}")

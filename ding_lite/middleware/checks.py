@@ -42,8 +42,8 @@ def _shown(spec: EnvSpec) -> str:
 def check_has(thing: object, method: str, role: str) -> None:
     if not callable(getattr(thing, method, None)):
         raise ConfigError(
-            f"`{role}` is {kind_of(thing)}, which has no `{method}` method; "
-            f"a {role} was expected here. Check the order of the arguments."
+            f"`{role}` is {kind_of(thing)}, which has no `{method}` method. "
+            f"Check the order of the arguments."
         )
 
 

@@ -15,7 +15,14 @@ from typing import Any
 from gymnasium.vector import VectorEnv
 
 from ding_lite import middleware as mw
-from ding_lite.cli.options.run import NO_SETTINGS, NUM_ENVS, OF_ENVS, OF_FILES, PARTS
+from ding_lite.cli.options.run import (
+    NO_SETTINGS,
+    NUM_ENVS,
+    OF_ENVS,
+    OF_FILES,
+    OPTIONS_ELSEWHERE,
+    PARTS,
+)
 from ding_lite.errors import ConfigError, did_you_mean, kind_of
 from ding_lite.io.files import path_fault
 from ding_lite.io.importing import find_member
@@ -48,6 +55,19 @@ _ELSEWHERE = {
     "gradient_steps": "update_ratio",
     "train_freq": "update_ratio",
     "train_frequency": "update_ratio",
+    "n_steps": "unroll",
+    "num_steps": "unroll",
+    "rollout_fragment_length": "unroll",
+    "clip_range": "clip",
+    "clip_coef": "clip",
+    "clip_param": "clip",
+    "num_sgd_iter": "epochs",
+    "num_minibatches": "batch_size",
+    "norm_adv": "normalize_advantage",
+    "exploration_fraction": "epsilon_steps",
+    "exploration_final_eps": "epsilon_end",
+    "end_e": "epsilon_end",
+    "start_e": "epsilon_start",
     "target_update_interval": "target_every",
     "net_arch": "hidden",
     "hidden_size": "hidden",
@@ -338,14 +358,15 @@ def _known_settings(recipe: Recipe[Any]) -> list[str]:
 def _check_names(policy: str, given: Mapping[str, Any], known: list[str]) -> None:
     faults = []
     for key in map(str, given):
-        if key in NO_SETTINGS:
-            option = key.replace("_", "-")
+        if (option := OPTIONS_ELSEWHERE.get(key, key)) in NO_SETTINGS:
             faults.append(
-                f'"{key}" is an option and no setting: --{option} on the command line, '
-                f"train(..., {key}=...) in Python"
+                f'"{option}" is an option and no setting: --{option.replace("_", "-")} on the '
+                f"command line, train(..., {option}=...) in Python"
             )
         elif key not in known:
-            elsewhere = _ELSEWHERE.get(key.lower())
+            elsewhere = _ELSEWHERE.get(key.lower(), "")
+            if elsewhere not in known:
+                elsewhere = _ELSEWHERE.get(elsewhere, "")  # such as lr, which may be actor_lr
             meant = f' Did you mean "{elsewhere}"?' if elsewhere in known else ""
             faults.append(f'Unknown setting "{key}".{meant or did_you_mean(key, known)}')
             faults.append(f"The settings of {policy} are: {', '.join(known)}")

@@ -136,6 +136,7 @@ BROKEN_RUNS = [
     ("report empty", "There is no run in empty"),
     ("runs empty", "There is no run in empty"),
     ("watch empty", "There is no checkpoint in empty/checkpoint"),
+    ("watch nowhere", "no run or checkpoint in nowhere. `ding-lite runs` lists"),
 ]
 
 NAMES = [
@@ -153,9 +154,9 @@ NAMES = [
     ),
     ("train dnq CartPole-v1", "There is no policy 'dnq' to train. Did you mean \"dqn\"?"),
     ("train dqn CartPol-v1", 'Did you mean "CartPole-v1"?'),
-    ("train dqn Pendulum-v1", "Take SAC or TD3, which give numbers"),
+    ("train dqn Pendulum-v1", "DQN is for Discrete actions, but Pendulum-v1 has"),
     (f"{TRAIN} --set lrr=1", 'Unknown setting "lrr". Did you mean "lr"?'),
-    ("train sac CartPole-v1", "SAC gives numbers within bounds"),
+    ("train sac CartPole-v1", "SAC is for continuous actions, but CartPole-v1 has"),
     *((f"{TRAIN} --set {word}=1", "") for word in ("<EMPTY>", "<NUL>", "l.r", "__init__")),
     *(
         (f"{TRAIN} --set {word}", "expected is the name of a setting, `=` and its value: lr=3e-4")
@@ -168,7 +169,7 @@ NAMES = [
     ("plot run --metric wal_s", '`wal_s` is missing in run. Did you mean "wall_s"? Metrics of'),
     ("plot run --out curves.gif", "curves.gif ends in '.gif'. Choose one of: .png, .svg"),
     ("runs --sort bset", "found 'bset'; expected is one of: run, policy,"),
-    ("plot nowhere", "There is no run in nowhere: a directory with a config.json or"),
+    ("plot nowhere", "no run in nowhere: a directory with a config.json or a metrics.jsonl was"),
     ("export run --out policy.pth", "does not say the format"),
     ("export run --out p.onnx --format torch", "the format is 'torch'. Let it end in .pt2"),
     ("export elsewhere", "checkpoint in elsewhere"),
@@ -233,6 +234,7 @@ COMBINATIONS = [
     ("keygen", "ding-lite keygen: the following arguments are required: FILE."),
     (f"{RUN} --node 3", "there is no option '--node'. Did you mean \"--nodes\"?"),
     (f"{TRAIN} --lr 1", "no option '--lr'. Settings of the policy are given by `--set lr=VALUE`"),
+    (f"{TRAIN} --total-timesteps 9", "'--total-timesteps'. Did you mean \"--max-env-steps\"?"),
     (f"{RUN} --nodes", "argument --nodes: expected one argument."),
     (f"{RUN} c", "found 'c', where nothing more was expected. What is meant for the program"),
     ("top a b", "ding-lite top: found 'b', where nothing more was expected."),

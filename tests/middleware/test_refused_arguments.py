@@ -172,7 +172,7 @@ MADE_WRONG: list[tuple[Callable[[Any], object], str]] = [
     (lambda x: m.replay_trajectories(0), "`num` is 0"),
     (lambda x: m.log(every=10, path=x.folder), "is a directory"),
     (lambda x: m.tensorboard(x.folder / "file"), "is a file"),
-    (lambda x: m.report(3, every=1), "a function was expected, .*, or a run or its directory"),
+    (lambda x: m.report(3, every=1), "a function was exp.*, a run, or the Path of a directory"),
     (lambda x: m.curve(x.folder / "curve"), r"Choose one of: \.png, \.svg, \.pdf"),
     (lambda x: m.curve(x.folder / "curve.gif"), r"Choose one of: \.png, \.svg, \.pdf"),
     (lambda x: m.curve(x.folder / "curve.png", redraw=0.0), r"`redraw` is 0\.0"),

@@ -223,6 +223,7 @@ def test_steps_are_as_many_as_updates_need() -> None:
     [
         ({"learning_rate": 1.0}, 'Unknown setting "learning_rate". Did you mean "lr"? The sett'),
         ({"zzz": 1.0}, 'Unknown setting "zzz". The settings of dqn are: gamma, hidden,'),
+        ({"n_envs": 1}, '"num_envs" is an option and no setting: --num-envs on the command line'),
         ({"num_envs": 1}, "--num-envs on the command line, train(..., num_envs=...) in Python"),
         ({"lr": "fast"}, "`lr` is 'fast'; `float` was expected"),
         ({"hidden": 32}, "is 32; `tuple[int, ...]`, such as `64,` or `64,64`, was expected"),
@@ -240,6 +241,7 @@ def test_a_slip_in_the_settings_is_explained(settings: dict[str, Any], message: 
     [
         *(("sac", "lr", "actor_lr"), ("sac", "ent_coef", "alpha"), ("td3", "tau", "target_tau")),
         *(("td3", "policy_freq", "policy_delay"), ("ddpg", "action_noise", "noise")),
+        *(("ppo", "n_steps", "unroll"), ("sac", "learning_rate", "actor_lr")),
     ],
 )
 def test_what_a_setting_is_called_elsewhere_is_understood(

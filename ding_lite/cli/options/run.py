@@ -188,6 +188,8 @@ OF_ENVS, PARTS, NO_SETTINGS = (
     for kind in ("env", "part", "run")
 )
 """Options of the environment, of the policy's parts, and of runs, which are not settings."""
+OPTIONS_ELSEWHERE = {"total_timesteps": "max_env_steps", "n_envs": "num_envs"}
+"""Names of options in other libraries."""
 
 
 def add_options(

@@ -81,6 +81,8 @@ class _Log(RowFile):
             cells["steps/s"] = f"{(after - before) / max(now - then, 1e-9):,.0f}"
         else:  # other nodes make the env steps of this job, and this node has no count of them
             del cells["env_step"]
+        if not self._has_train_iter:  # likewise with updates
+            del cells["train_iter"]
         self._write_row(cells)
 
     def _write_row(self, values: Mapping[str, str]) -> None:

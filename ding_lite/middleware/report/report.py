@@ -90,8 +90,8 @@ def report(
     else:
         if fault := _fault_of(to):
             raise ConfigError(
-                f"`report` got {fault}; a function was expected, which is called as "
-                f"fn(metrics, env_step), or a run or its directory: mw.report(print, every=50)."
+                f"`report` got {fault}; a function was expected, which is called as fn(metrics, "
+                f"env_step), a run, or the Path of a directory: mw.report(print, every=50)."
             )
         return _Report(to, Period(every, every_env_steps))
     parts = [

@@ -34,6 +34,7 @@ class Reporter(ABC):
         self._fresh: set[str] = set()
         self._counters: dict[str, int] = {}
         self._has_env_step = False
+        self._has_train_iter = True
         self._is_reported = True
 
     @abstractmethod
@@ -46,7 +47,7 @@ class Reporter(ABC):
     def __call__(self, ctx: Context) -> None:
         self._newest.update(ctx.metrics)
         self._fresh.update(ctx.metrics)
-        self._has_env_step = "env_step" in ctx
+        self._has_env_step, self._has_train_iter = "env_step" in ctx, "train_iter" in ctx
         self._counters = {
             "step": ctx.total_step + 1,
             "env_step": ctx.get("env_step", 0),

@@ -70,7 +70,7 @@ def load_policy(  # noqa: PLR0913 - all but one by name, and few at a time
     """
     path = find_policy(directory, last=last)
     if not (path / MANIFEST).exists():
-        _refuse_folder_of_runs(Path(directory))
+        _refuse_other_folders(Path(directory))
     saved = load_checkpoint(path, only=_policy_among)
     name, about = described_policy(saved.meta)
     given = {"network": network, "actor": actor, "critic": critic, "optimizer": optimizer}
@@ -94,7 +94,11 @@ def load_policy(  # noqa: PLR0913 - all but one by name, and few at a time
     return loaded
 
 
-def _refuse_folder_of_runs(folder: Path) -> None:
+def _refuse_other_folders(folder: Path) -> None:
+    if not folder.exists():
+        raise CheckpointError(
+            f"There is no run or checkpoint in {folder}. `ding-lite runs` lists the runs of runs/."
+        )
     if runs := [str(run) for run in runs_in(folder) if run != folder and has_checkpoint(run)]:
         raise CheckpointError(
             f"There is no checkpoint in {folder}, which is a folder of runs. Give one of them: "

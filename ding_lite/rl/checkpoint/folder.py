@@ -40,8 +40,8 @@ class Folder:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise CheckpointError(
-                f"The checkpoint in {path} cannot be read: {reason}. Give the directory that "
-                f"`save_checkpoint` wrote."
+                f"The checkpoint in {path} cannot be read: {reason}. Give the directory of a "
+                f"checkpoint."
             ) from error
 
     def __enter__(self) -> Self:
@@ -92,7 +92,7 @@ class Folder:
 
     def _missing(self, file: Path) -> CheckpointError:
         of_run = self.path / "checkpoint"
-        meant = "the directory that `save_checkpoint` wrote"
+        meant = "the directory of a checkpoint"
         if (of_run / MANIFEST).exists():
             meant = f"that of the checkpoint, {of_run}"
         return CheckpointError(

@@ -352,9 +352,9 @@ class NativeVector:
         self._returns_reset_only = len(frames_after) == 1
         if not self._returns_reset_only and not np.array_equal(frames[1:], frames_after[1:]):
             raise ConfigError(
-                f"{self._name} resets itself at the step after the last one of an episode, which "
-                f"makes a transition up, and cannot be reset before that: `reset_mask` named one "
-                f"of its environments, and all were reset. Give the plain id or class of its "
+                f"{self._name} has the autoreset mode NEXT_STEP, which returns a false transition "
+                f"at each reset, and its `reset` ignores `reset_mask`, which would avoid that: one "
+                f"environment was named, and all were reset. Give the plain id or class of its "
                 f'environments, gymnasium.make_vec(..., vectorization_mode="sync"), or a vector '
                 f"with the autoreset mode SAME_STEP or DISABLED."
             )

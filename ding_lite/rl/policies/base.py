@@ -60,12 +60,12 @@ def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
         advice = (
             f"Take {_OF_SEVERAL}"
             if several
-            else "Take SAC or TD3, which give numbers, or PPO, which gives both"
+            else "Take SAC or TD3, which are for continuous actions, or PPO, which is for both"
             if cast(Box, spec.action_space).is_bounded()
             else "Take PPO, A2C or IMPALA, which need no bounds"
         )
         raise ConfigError(
-            f"{policy} chooses among a number of actions, but {spec.env_id} has the action space "
+            f"{policy} is for Discrete actions, but {spec.env_id} has the action space "
             f"{spec.action_space}. {advice}."
         )
     return spec.num_actions
@@ -93,12 +93,10 @@ class BoxActions:
     def __init__(self, spec: EnvSpec, *, policy: str) -> None:
         space = spec.action_space
         if not isinstance(space, Box) or not np.issubdtype(space.dtype, np.floating):
-            advice = (
-                "an environment with Box actions of floats, or a policy for choices such as DQN"
-            )
+            advice = "an environment with Box actions of floats, or a policy for Discrete ones"
             several = isinstance(space, MultiDiscrete | MultiBinary)
             raise ConfigError(
-                f"{policy} gives numbers within bounds, but {spec.env_id} has the action space "
+                f"{policy} is for continuous actions, but {spec.env_id} has the action space "
                 f"{space}. Take {_OF_SEVERAL if several else advice}."
             )
         if not space.is_bounded():

@@ -66,6 +66,12 @@ def test_rows_stand_under_a_heading_of_their_columns(clock, capsys) -> None:
     ]
 
 
+def test_a_node_that_counts_neither_env_steps_nor_updates_has_no_columns_of_them(capsys) -> None:
+    run(mw.log(every=1), {"eval_return": 20.0})
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split() for line in lines] == [["eval"], ["step", "return"], ["1", "20"]]
+
+
 def test_a_row_has_the_newest_value_of_each_metric(clock: ManualClock, tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     rows = [{"loss": 0.5, "eval_return": 80.0}, {"loss": 0.25}, {"loss": 0.125}]
@@ -87,7 +93,7 @@ def test_the_file_marks_the_rows_of_evaluations(tmp_path, capsys) -> None:
     run(mw.log(every=2, path=file), *rows)
     assert [row["eval_env_step"] for row in read(file)] == [8, 8]
     heading = capsys.readouterr().err.splitlines()[1]
-    assert heading.split() == ["step", "step", "iter", "return", "steps/s"]
+    assert heading.split() == ["step", "step", "return", "steps/s"]
 
 
 def test_each_evaluation_has_a_row_of_the_file(tmp_path: Path, capsys) -> None:
@@ -438,8 +444,8 @@ def test_reports_of_a_run_without_metrics_say_at_least_the_step(tmp_path, capsys
     for middleware in (mw.log(every=1), mw.progress(), mw.tensorboard(tmp_path, every=1)):
         run_step(middleware)
     lines = capsys.readouterr().err.splitlines()
-    assert lines[1].split() == ["step", "iter"]  # the number of env steps is not known
-    assert lines[2].split() == ["1", "0"]
+    assert lines[1].split() == ["step"]  # the numbers of env steps and updates are not known
+    assert lines[2].split() == ["1"]
     assert lines[3].startswith("0 env steps")
 
 

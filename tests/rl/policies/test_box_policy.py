@@ -273,7 +273,7 @@ def spec_with(action_space):
 def test_unsupported_spaces_are_refused(kind):
     name = kind.upper()
     for space in (Discrete(3), Box(0, 9, (2,), dtype=np.int64)):
-        with pytest.raises(ConfigError, match=rf"{name} gives numbers within bounds, but arm has"):
+        with pytest.raises(ConfigError, match=rf"{name} is for continuous actions, but arm has"):
             make(kind, spec_with(space))
     with pytest.raises(ConfigError, match=rf"{name} scales its actions .* \[-1.0\] to \[inf\]"):
         make(kind, spec_with(Box(-1.0, np.inf, (1,))))
