@@ -1,11 +1,12 @@
-"""The plain values among a policy's attributes, which an exact resume needs."""
+"""The plain values and generators among a policy's attributes, which an exact resume needs."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from copy import copy
 from types import NoneType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -14,9 +15,14 @@ from torch import Tensor, nn
 from ding_lite.errors import ConfigError, kind_of
 from ding_lite.nest import leaves, map_leaves
 from ding_lite.rl.host_or_device import CPU, as_tensor
+from ding_lite.rl.seeding import spawn_seeds
+from ding_lite.rl.torch_random import to_words
 
 _PLAIN = (Tensor, np.generic, bool, int, float, str, bytes, list, tuple, dict, NoneType)
 """Values that a checkpoint takes; empty lists, tuples and dicts are leaves of a tree."""
+
+
+Generator: TypeAlias = np.random.Generator | torch.Generator
 
 
 class Attributes:
@@ -24,7 +30,7 @@ class Attributes:
 
     Plain are tensors, arrays, numbers, texts and None, also in lists, tuples and dicts.
     Unchanged attributes follow from the config and are not saved. So a policy that a mutation makes
-    with another config takes over only learned values.
+    with another config takes over only learned values. Of generators the states are saved.
     """
 
     def __init__(self, policy: Any, names: set[str]) -> None:  # noqa: ANN401 - a `TorchPolicy`
@@ -32,15 +38,34 @@ class Attributes:
         self._built = {
             n: _copied(v) for n, v in vars(policy).items() if n in names and _is_plain(v)
         }
+        self._names = names
 
     def changed(self) -> dict[str, Any]:
         """Copy the values that changed to the CPU."""
         now = {name: getattr(self._policy, name, None) for name in self._built}
         is_changed = (n for n, v in now.items() if not _is_same(v, self._built[n]))
-        return {n: _copied(now[n], CPU) for n in is_changed if _is_plain(now[n])}
+        plain = {n: _copied(now[n], CPU) for n in is_changed if _is_plain(now[n])}
+        return plain | {name: _state_of(found) for name, found in self._generators().items()}
+
+    def reseed(self, seed: int) -> None:
+        """Let generators continue with the random numbers of another seed."""
+        for name, generator in self._generators().items():
+            (word,) = spawn_seeds(seed, name, count=1)
+            if isinstance(generator, torch.Generator):
+                generator.manual_seed(word)
+            else:
+                bits = generator.bit_generator
+                bits.state = type(bits)(word).state
+
+    def _generators(self) -> dict[str, Generator]:
+        found = {n: getattr(self._policy, n, None) for n in sorted(self._names)}
+        return {n: v for n, v in found.items() if isinstance(v, Generator)}
 
     def load(self, changed: Mapping[str, Any]) -> None:
         """Set the attributes that `changed` returned, and reset the others to `build`'s values."""
+        for name, generator in self._generators().items():
+            if name in changed:  # earlier versions did not save them
+                _set_state(generator, changed[name])
         for name, built in self._built.items():
             if not _is_plain(getattr(self._policy, name, None)):
                 continue  # a user has replaced it by a value that is not saved
@@ -68,6 +93,20 @@ def check_names(policy: object, built: Mapping[str, object]) -> None:
                 f"`build` of {type(policy).__name__} sets `self.{name}` to {kind_of(value)}, and "
                 f"the base classes of the policy need that name. Choose another one."
             )
+
+
+def _state_of(generator: Generator) -> Any:  # noqa: ANN401 - a tensor or a text
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    # As a text, because a checkpoint has no integers of 128 bits.
+    return json.dumps(generator.bit_generator.state, default=np.ndarray.tolist)
+
+
+def _set_state(generator: Generator, state: Any) -> None:  # noqa: ANN401 - a tensor or a text
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = json.loads(state)
+    elif (words := to_words(state)).shape == generator.get_state().shape:  # else of another device
+        generator.set_state(words)
 
 
 def _is_plain(value: object) -> bool:

@@ -52,9 +52,9 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     the class `QRDQNConfig` of the same module, or else `TorchPolicyConfig`. Modules and parameters
     that `build` sets as attributes are learned. Tensors, arrays, numbers, texts and None that
     `build` sets, also in lists and dicts, and that `loss` or `choose` change, are saved but not
-    published: values that collectors need must be buffers of a module. Random numbers of `build`,
-    `choose` and `loss` come from the policy's own stream, so that fixed seeds give the same
-    weights.
+    published: values that collectors need must be buffers of a module. So are generators of NumPy
+    and PyTorch. Random numbers of `build`, `choose` and `loss` come from the policy's own stream,
+    so that fixed seeds give the same weights.
 
     Args:
         spec: The spec of the environments, `envs.spec`.
@@ -407,6 +407,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         """Continue with the random numbers of another seed."""
         self._random.reseed(seed)
         self.generator.manual_seed(spawn_seeds(seed, "generator", count=1)[0])
+        self._attributes.reseed(seed)
 
     # -- helpers -------------------------------------------------------------------------
 

@@ -347,6 +347,34 @@ def test_plain_attributes_that_change_are_saved(tmp_path):
     other.load_state_dict({k: v for k, v in first.items() if k != "attributes"})  # of earlier days
 
 
+class Draws(PlainDQN):
+    """Explores and learns by generators of its own."""
+
+    def build(self):
+        super().build()
+        self.rng, self.legacy = (
+            np.random.Generator(bits(self.config.seed))
+            for bits in (np.random.PCG64, np.random.MT19937)
+        )
+        self.drawn = torch.Generator().manual_seed(self.config.seed)
+
+    def draw(self):
+        return [self.rng.random(), self.legacy.random(), torch.rand(1, generator=self.drawn).item()]
+
+
+def test_generators_that_are_attributes_are_saved_and_reseeded(tmp_path):
+    policy, other = (Draws(CARTPOLE, PlainDQNConfig()) for _ in range(2))
+    policy.draw()
+    save_checkpoint(tmp_path / "c", {"policy": policy.state_dict()})
+    other.load_state_dict(load_checkpoint(tmp_path / "c").state["policy"])
+    twin, reseeded = policy.clone(), policy.clone()
+    reseeded.reseed(7)
+    expected = policy.draw()
+    assert expected == other.draw() == twin.draw()
+    assert not {*expected} & {*reseeded.draw()}
+    other.load_state_dict({**policy.state_dict(), "attributes": {}})  # of an earlier version
+
+
 def test_plain_attributes_that_follow_from_the_config_do_so_after_a_mutation():
     state = Centred(CARTPOLE, PlainDQNConfig()).state_dict()
     changed = Centred(CARTPOLE, PlainDQNConfig(tau=0.5))
