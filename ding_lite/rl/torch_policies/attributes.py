@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from types import NoneType
 from typing import Any, TypeAlias
@@ -75,6 +76,21 @@ class Attributes:
             elif name in changed:
                 device = self._policy.device
             setattr(self._policy, name, _copied(value, device))
+
+
+@contextmanager
+def refusing_properties(policy: object) -> Iterator[None]:
+    """Raise a ConfigError, instead of Python's, if `build` sets a property such as `norm`."""
+    try:
+        yield
+    except AttributeError as error:
+        text, kind = str(error), type(policy).__name__
+        if not text.endswith(f" of {kind!r} object has no setter"):
+            raise
+        raise ConfigError(
+            f"`build` of {kind} sets {text.split(' of ')[0]} of its class, which has no setter. "
+            f"Choose another name."
+        ) from error
 
 
 def check_names(policy: object, built: Mapping[str, object]) -> None:
