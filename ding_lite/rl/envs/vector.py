@@ -163,10 +163,14 @@ class Envs:
                 its process dies.
         """
         obs = self.obs
-        action = np.asarray(action)
+        try:  # float32 for a Box: the same numbers in each mode, and in a replay
+            action = np.asarray(action, np.float32 if self._num_choices is None else None)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ShapeError(
+                f"`action` for {self.spec.env_id} is no array of numbers: {error}. One of shape "
+                f"{self._actions_shape} was expected."
+            ) from error
         self._check_action(action)
-        if self._num_choices is None:  # the same numbers in each mode, and in a replay
-            action = action.astype(np.float32, copy=False)
         self._is_halfway = True
         next_frames, reward, terminated, truncated = self._source.step(action)
         self._check_finite("observation", next_frames)
@@ -358,7 +362,7 @@ class Envs:
         sizes = self._num_choices
         if sizes is None:
             # Before the environment steps: it could never give a finite observation again.
-            if action.dtype.kind == "f" and not np.isfinite(action).all():
+            if not np.isfinite(action).all():
                 raise NonFiniteError(
                     f"`action` for {self.spec.env_id} has NaN or infinity; finite numbers were "
                     f"expected. The policy has weights that have blown up; a lower step size or "
