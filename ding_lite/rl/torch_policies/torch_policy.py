@@ -423,12 +423,12 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         states = [] if memory is None else [as_tensor(memory.state).to(self.device)]
         with self._acting():
             found = self.choose(self._inputs(obs), explore, *states)
-        values = found if isinstance(found, tuple) else (found,)
+        values = tuple(found) if isinstance(found, tuple | list) else (found,)
         expected = (*self._chosen, *("next states" for _ in states))
         if len(values) != len(expected):
             raise ShapeError(
                 f"`choose` of {type(self).__name__} returned {kind_of(found)}"
-                f"{f' of {len(values)}' if isinstance(found, tuple) else ''}; "
+                f"{f' of {len(values)}' if isinstance(found, tuple | list) else ''}; "
                 f"{', '.join(expected)} were expected."
             )
         if memory is not None:
@@ -563,4 +563,4 @@ class _Greedy(nn.Module):
             action, *_, state = choose(obs, False, state)
             return action, state
         found = choose(obs, False)
-        return found[0] if isinstance(found, tuple) else found
+        return found[0] if isinstance(found, tuple | list) else found
