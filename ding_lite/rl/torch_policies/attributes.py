@@ -68,14 +68,15 @@ class Attributes:
             if name in changed:  # earlier versions did not save them
                 _set_state(generator, changed[name])
         for name, built in self._built.items():
-            if not _is_plain(getattr(self._policy, name, None)):
+            now = getattr(self._policy, name, None)
+            if not _is_plain(now):
                 continue  # a user has replaced it by a value that is not saved
             value, device = changed.get(name, built), None
             if isinstance(built, Tensor):
                 value, device = as_tensor(value), built.device
             elif name in changed:
                 device = self._policy.device
-            setattr(self._policy, name, _copied(value, device))
+            setattr(self._policy, name, _typed(_copied(value, device), now))
 
 
 @contextmanager
@@ -142,6 +143,16 @@ def _copied(value: Any, device: torch.device | None = None) -> Any:  # noqa: ANN
         return copy(leaf)
 
     return map_leaves(copied, value)
+
+
+def _typed(value: Any, now: Any) -> Any:  # noqa: ANN401 - trees
+    """Return a tree with dicts of the types that they have now, such as `defaultdict`."""
+    if not (isinstance(value, dict) and isinstance(now, dict)):
+        return value
+    kept = copy(now)
+    kept.clear()
+    kept.update({name: _typed(each, now.get(name)) for name, each in value.items()})
+    return kept
 
 
 def _is_same(value: Any, built: Any) -> bool:  # noqa: ANN401 - trees

@@ -1,5 +1,6 @@
 """Algorithms of users: what the base adds to networks and a loss."""
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -319,12 +320,14 @@ class Centred(PlainDQN):
             np.zeros(2),
             dict[str, Any]({"latest": None, "all": [torch.zeros(())]}),
         )
+        self.seen = defaultdict[str, int](int)
 
     def loss(self, batch):
         self.count += 1
         self.counts[0] += 1
         self.kept["all"][0] += 1
         self.kept["latest"] = self.count
+        self.seen[str(self.count)] += 1
         self.mean = self.mean + (batch.reward.mean() - self.mean) / self.count
         loss, metrics = super().loss(batch)
         return loss * (1.0 + self.mean**2), metrics
@@ -340,6 +343,7 @@ def test_plain_attributes_that_change_are_saved(tmp_path):
         assert twin.count == 3
         assert torch.equal(twin.mean, policy.mean)
         assert (twin.counts.tolist(), twin.kept) == ([3, 0], {"latest": 3, "all": [3]})
+        assert twin.seen == {"1": 1, "2": 1, "3": 1}
     twin.learn(batch(3))
     assert (policy.counts[0], policy.kept["all"]) == (3, [3])  # memory is not shared
     first = Centred(CARTPOLE, PlainDQNConfig()).state_dict()
