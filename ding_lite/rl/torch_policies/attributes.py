@@ -104,6 +104,7 @@ def check_names(policy: object, built: Mapping[str, object]) -> None:
         if kind.__module__.startswith("ding_lite."):
             private = {n for n in (*vars(kind), *kind.__annotations__) if n.startswith("_")}
             needed |= private | {n for n, value in vars(kind).items() if callable(value)}
+    needed.discard("_rng")  # only policies without a stream of PyTorch have it
     for name, value in built.items():
         if name in needed and (isinstance(value, nn.Module) or not callable(value)):
             raise ConfigError(

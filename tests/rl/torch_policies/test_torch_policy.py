@@ -357,14 +357,18 @@ class Draws(PlainDQN):
 
     def build(self):
         super().build()
-        self.rng, self.legacy = (
+        self._rng, self.legacy = (
             np.random.Generator(bits(self.config.seed))
             for bits in (np.random.PCG64, np.random.MT19937)
         )
         self.drawn = torch.Generator().manual_seed(self.config.seed)
 
     def draw(self):
-        return [self.rng.random(), self.legacy.random(), torch.rand(1, generator=self.drawn).item()]
+        return [
+            self._rng.random(),
+            self.legacy.random(),
+            torch.rand(1, generator=self.drawn).item(),
+        ]
 
 
 def test_generators_that_are_attributes_are_saved_and_reseeded(tmp_path):
