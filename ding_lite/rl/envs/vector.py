@@ -362,7 +362,7 @@ class Envs:
         sizes = self._num_choices
         if sizes is None:
             # Before the environment steps: it could never give a finite observation again.
-            if not np.isfinite(action).all():
+            if np.count_nonzero(np.isfinite(action)) != action.size:  # faster than `all`
                 raise NonFiniteError(
                     f"`action` for {self.spec.env_id} has NaN or infinity; finite numbers were "
                     f"expected. The policy has weights that have blown up; a lower step size or "
