@@ -86,16 +86,18 @@ def wait_for(replay: Replay | EpisodeBuffer, *, size: int) -> Middleware:
     Args:
         replay: The replay that is filled.
         size: Number of transitions that it must hold. With more, the first updates start later
-            and from more diverse data; 1,000 to 10,000 is usual.
+            and from more diverse data; 1,000 to 10,000 is usual. An `EpisodeBuffer` holds fewer
+            env steps than its capacity, as each episode has one more observation than env steps,
+            and is replaced as a whole.
 
     Raises:
-        ConfigError: `size` exceeds the capacity of the replay.
+        ConfigError: The replay can never hold as many.
         DeadlineExceeded: In a step: the nodes that fill the replay add nothing.
     """
     check_has(replay, "sample", "replay")
     check_all(at_least(1, size=size))
 
-    if size > replay.capacity:
+    if size > replay.capacity - isinstance(replay, EpisodeBuffer):
         raise ConfigError(
             f"`size` is {size:,}, the capacity of the replay {replay.capacity:,}: training would "
             f"never begin. Wait for less, or give the replay more room."

@@ -132,9 +132,12 @@ class _Collect:
     def __call__(self, ctx: Context) -> None:
         envs, epsilon = self._envs, self._epsilon
         memory = self._memory = fitted(self._memory, self._policy, envs.num_envs)
-        # Environments may have begun new episodes since: in a resumed run, or in an evaluation.
+        collected = []
+        # Environments may have begun new episodes since, in a resumed run or in an evaluation, or
+        # another collector has stepped them.
         if envs.obs is not self._last_obs:
-            self._join_rewards.drop_broken_off(envs.obs)
+            if (rest := self._join_rewards.flush(envs.obs)) is not None:
+                collected.append(rest)
             if memory is not None and self._last_obs is not None:
                 memory.reset(differs(envs.obs, self._last_obs))
         act: Callable[..., NumpyArray] = self._policy.act
@@ -143,7 +146,6 @@ class _Collect:
                 memory.reset()
             act = partial(act, memory=memory)
         env_step: int = ctx.get("env_step", 0)
-        collected = []
 
         for _ in range(self._num_rounds):
             state = None if memory is None else memory.state.copy()

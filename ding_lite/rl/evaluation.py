@@ -73,7 +73,6 @@ def play(
     env_steps = 0
     envs.reset()
     envs.take_finished()
-    so_far_N = np.zeros(envs.num_envs)
     memory = memory_of(policy, envs.num_envs)
     act: Callable[..., NumpyArray] = policy.act
     if memory is not None:
@@ -87,7 +86,6 @@ def play(
                 env_steps,
             )
         step = envs.step(act(envs.obs, explore=False))
-        so_far_N += step.reward
         if memory is not None:
             memory.reset(step.terminated | step.truncated)
         env_steps += envs.num_envs
@@ -95,7 +93,7 @@ def play(
             returns[episode.env_index].append(episode.ret)
     ended = sum(len(own[:wanted]) for own in returns)
     total = sum(sum(own[:wanted]) for own in returns)
-    return Played(total / ended if ended else float(so_far_N.mean()), env_steps, ended)
+    return Played(total / ended if ended else float(envs.returns.mean()), env_steps, ended)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,16 @@ from ding_lite.distributed import Processes
 from ding_lite.errors import ConfigError
 from ding_lite.evolution import Mutation, Population, Search, Tournament, integer
 from ding_lite.evolution.agent import make_agent
-from ding_lite.rl import A2C, DQN, Envs, PrioritizedReplay, ReplayBuffer, constant, make_envs
+from ding_lite.rl import (
+    A2C,
+    DQN,
+    Envs,
+    EpisodeBuffer,
+    PrioritizedReplay,
+    ReplayBuffer,
+    constant,
+    make_envs,
+)
 
 
 class Stubborn(DQN):
@@ -39,6 +48,7 @@ def x(policy: DQN, envs: Envs, eval_envs: Envs, replay: ReplayBuffer, tmp_path: 
         replay=replay,
         small=ReplayBuffer(envs.spec, capacity=4),
         prioritized=PrioritizedReplay(envs.spec, capacity=100),
+        episodes=EpisodeBuffer(envs.spec, capacity=100, num_envs=4),
         folder=tmp_path,
         epsilon=constant(0.1),
         processes=Processes(),
@@ -114,6 +124,10 @@ MADE_WRONG: list[tuple[Callable[[Any], object], str]] = [
     (
         lambda x: m.wait_for(x.replay, size=1_001),
         "`size` is 1,001, the capacity of the replay 1,000",
+    ),
+    (
+        lambda x: m.wait_for(x.episodes, size=100),
+        "`size` is 100, the capacity of the replay 100",
     ),
     (lambda x: m.wait_for(x.replay, size=0), "`size` is 0"),
     *(

@@ -86,8 +86,9 @@ def test_env_steps_of_waiting_environments_are_counted():
     assert counted.env_steps == 9
 
 
-def test_a_limit_of_env_steps_leaves_the_episodes_that_have_ended():
-    envs = make_envs("CartPole-v0", 2, seed=0)
+@pytest.mark.parametrize("rewards", [{}, {"reward_scale": 0.5}, {"reward_scale": 3.0}])
+def test_a_limit_of_env_steps_leaves_the_episodes_that_have_ended(rewards):
+    envs = make_envs("CartPole-v0", 2, seed=0, **rewards)
     policy = ShortOrLong(envs.spec)
     played = play(policy, envs, max_env_steps=99)
     assert (played.env_steps, played.episodes) == (100, 1)

@@ -25,6 +25,7 @@ from gymnasium.vector import VectorEnv
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError, EnvError, MissingExtraError, kind_of, pip_line
 from ding_lite.io.files import replacing
+from ding_lite.middleware.checks import check_has
 from ding_lite.recipes.runs.directory import make_directory
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.making import EnvMaker, EnvWrapper
@@ -100,9 +101,10 @@ def record_video(
         The paths of the videos, in the order of the episodes.
 
     Raises:
-        ConfigError: The environment cannot be rendered as `rgb_array`.
+        ConfigError: The environment cannot be rendered as `rgb_array`, or `policy` is no policy.
         MissingExtraError: A package that rendering needs is not installed.
     """
+    check_has(policy, "act", "policy")
     recorded = play_and_record(policy, Path(directory), episodes=episodes, seed=seed)
     return [path for _, path in recorded]
 

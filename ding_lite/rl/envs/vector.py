@@ -110,7 +110,8 @@ class Envs:
         self._tells_lives = end_at_life_loss
         self.reward_norm: RewardNorm | None = None
         """The statistics of rewards; None before `measure_rewards` is called."""
-        self._returns = np.zeros(num_envs, dtype=np.float64)
+        self.returns = np.zeros(num_envs, dtype=np.float64)
+        """The sums of rewards of unfinished episodes, [N], as the environments returned them."""
         self._num_steps = 0
         self._begun = np.zeros(num_envs, dtype=np.int64)
         """The number of env steps before each episode began."""
@@ -162,10 +163,14 @@ class Envs:
                 its process dies.
         """
         obs = self.obs
-        action = np.asarray(action)
+        try:  # float32 for a Box: the same numbers in each mode, and in a replay
+            action = np.asarray(action, np.float32 if self._num_choices is None else None)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ShapeError(
+                f"`action` for {self.spec.env_id} is no array of numbers: {error}. One of shape "
+                f"{self._actions_shape} was expected."
+            ) from error
         self._check_action(action)
-        if self._num_choices is None:  # the same numbers in each mode, and in a replay
-            action = action.astype(np.float32, copy=False)
         self._is_halfway = True
         next_frames, reward, terminated, truncated = self._source.step(action)
         self._check_finite("observation", next_frames)
@@ -173,7 +178,7 @@ class Envs:
 
         next_obs = next_frames if self._stack is None else self._stack.push(next_frames)
         self._obs = next_obs
-        self._returns += reward
+        self.returns += reward
         self._num_steps += 1
         done_N = terminated | truncated
         if np.count_nonzero(done_N):
@@ -244,7 +249,7 @@ class Envs:
             "mode": self.mode,
             "source": self._source.save() if started else None,
             "obs": None if self._obs is None else self._obs.copy(),
-            "returns": self._returns.copy(),
+            "returns": self.returns.copy(),
             "lengths": self._num_steps - self._begun,
             "finished": [(one.env_index, one.ret, one.length) for one in self.finished],
             "rng": rng_state(self._batched_action_space.np_random),
@@ -278,7 +283,7 @@ class Envs:
             self._change_mode(state["mode"])
         set_rng_state(self._batched_action_space.np_random, state["rng"])
         self.finished = [Episode(*one) for one in state["finished"]]
-        self._returns[:] = state["returns"]
+        self.returns[:] = state["returns"]
         self._begun[:] = self._num_steps - np.asarray(state["lengths"])
         if self.reward_norm is not None:
             self.reward_norm.load_state_dict(state[_MEASURED])
@@ -357,7 +362,7 @@ class Envs:
         sizes = self._num_choices
         if sizes is None:
             # Before the environment steps: it could never give a finite observation again.
-            if action.dtype.kind == "f" and not np.isfinite(action).all():
+            if np.count_nonzero(np.isfinite(action)) != action.size:  # faster than `all`
                 raise NonFiniteError(
                     f"`action` for {self.spec.env_id} has NaN or infinity; finite numbers were "
                     f"expected. The policy has weights that have blown up; a lower step size or "
@@ -402,13 +407,13 @@ class Envs:
     def _note_finished(self, done_N: BoolArray) -> None:
         done = done_N.nonzero()[0]
         lengths = self._num_steps - self._begun[done]
-        ended = zip(done.tolist(), self._returns[done].tolist(), lengths.tolist(), strict=True)
+        ended = zip(done.tolist(), self.returns[done].tolist(), lengths.tolist(), strict=True)
         self.finished += [Episode(*one) for one in ended]
-        self._returns[done] = 0.0
+        self.returns[done] = 0.0
         self._begun[done] = self._num_steps
 
     def _forget_episodes(self, lost_N: BoolArray) -> None:
-        self._returns[lost_N] = 0.0
+        self.returns[lost_N] = 0.0
         self._begun[lost_N] = self._num_steps
         if self.reward_norm is not None:
             self.reward_norm.restart(lost_N)

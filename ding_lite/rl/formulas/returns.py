@@ -78,23 +78,30 @@ class NStep:
         rings, done_N = self._store(step), step.terminated | step.truncated
         return self._completed(rings, step.next_obs, done_N, step.terminated, step.truncated)
 
-    def flush(self) -> Transitions | None:
+    def flush(self, obs_N: NumpyArray | None = None) -> Transitions | None:
         """Return pending env steps as shorter transitions, as if no step followed.
 
         A collector that passes its environments to another one calls this, because the next steps
         are not its own. The transitions end with the last step, and are bootstrapped there.
+
+        Args:
+            obs_N: The current observations, [N, ...]. Then only env steps of environments that did
+                not continue from their last step are returned.
 
         Returns:
             The transitions; None if no env step was pending.
         """
         if self._rings is None or self._next_obs is None:
             return None
-        no_N = np.zeros(self._num_envs, dtype=np.bool_)
+        ended_N = np.ones(self._num_envs, dtype=np.bool_)
+        if obs_N is not None:
+            ended_N = (self._next_obs != obs_N).reshape(self._num_envs, -1).any(axis=1)
         # A transition of n steps is complete, and was returned before.
         self._pending_N = np.minimum(self._pending_N, self.n - 1)
-        if not self._pending_N.any():
+        if not self._pending_N[ended_N].any():
             return None
-        return self._completed(self._rings, self._next_obs, ~no_N, no_N, no_N)
+        no_N = np.zeros_like(ended_N)
+        return self._completed(self._rings, self._next_obs, ended_N, no_N, no_N)
 
     def _completed(
         self,
@@ -162,9 +169,7 @@ class NStep:
         Args:
             obs_N: The current observations, [N, ...].
         """
-        if self._next_obs is not None:
-            has_gone_on_N = (self._next_obs == obs_N).reshape(self._num_envs, -1).all(axis=1)
-            self._pending_N[~has_gone_on_N] = 0
+        self.flush(obs_N)
 
     def _store(self, step: Step) -> tuple[NumpyArray, NumpyArray]:
         if self._rings is None:

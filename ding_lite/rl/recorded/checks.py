@@ -57,6 +57,11 @@ def check_outputs(
 
 def run_once(module: nn.Module, inputs: Sequence[Any], *, spec: EnvSpec, name: str) -> Any:  # noqa: ANN401 - what the module returns
     """Run a module once without training; its state and PyTorch's generator stay the same."""
+    if torch.is_inference_mode_enabled():
+        raise ConfigError(
+            f"`{name}` ({type(module).__name__}) cannot be learned, as the policy is made within "
+            f"`torch.inference_mode()`. Make it outside; `act` computes no gradients anyway."
+        )
     check_parameters(module, name=name)
     was_training = module.training
     module.eval()

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
+from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError, kind_of
 from ding_lite.records import register
 from ding_lite.rl.batch import Array, NumpyArray, PrioritizedTransitions, Transitions, to_numpy
 from ding_lite.rl.replay.storage import OwnFields
@@ -209,8 +209,14 @@ class PrioritizedReplay(ReplayBuffer):
         Raises:
             ShapeError: If the number of priorities differs from that of transitions.
             NonFiniteError: If a priority is NaN or infinite. Then nothing is changed.
-            ConfigError: If a priority is below 0. Then nothing is changed.
+            ConfigError: If a priority is below 0, or the batch is not from such a replay. Then
+                nothing is changed.
         """
+        if not hasattr(batch, "serial"):
+            raise ConfigError(
+                f"`batch` is {kind_of(batch)}; one that `sample` of a PrioritizedReplay returned "
+                f"was expected."
+            )
         return self.update_serials(batch.serial, np.asarray(to_numpy(priority)))
 
     def update_serials(self, serial_B: npt.NDArray[np.int64], priority_B: NumpyArray) -> int:

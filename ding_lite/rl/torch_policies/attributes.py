@@ -1,11 +1,13 @@
-"""The plain values among a policy's attributes, which an exact resume needs."""
+"""The plain values and generators among a policy's attributes, which an exact resume needs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from types import NoneType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -14,9 +16,14 @@ from torch import Tensor, nn
 from ding_lite.errors import ConfigError, kind_of
 from ding_lite.nest import leaves, map_leaves
 from ding_lite.rl.host_or_device import CPU, as_tensor
+from ding_lite.rl.seeding import spawn_seeds
+from ding_lite.rl.torch_random import to_words
 
 _PLAIN = (Tensor, np.generic, bool, int, float, str, bytes, list, tuple, dict, NoneType)
 """Values that a checkpoint takes; empty lists, tuples and dicts are leaves of a tree."""
+
+
+Generator: TypeAlias = np.random.Generator | torch.Generator
 
 
 class Attributes:
@@ -24,7 +31,7 @@ class Attributes:
 
     Plain are tensors, arrays, numbers, texts and None, also in lists, tuples and dicts.
     Unchanged attributes follow from the config and are not saved. So a policy that a mutation makes
-    with another config takes over only learned values.
+    with another config takes over only learned values. Of generators the states are saved.
     """
 
     def __init__(self, policy: Any, names: set[str]) -> None:  # noqa: ANN401 - a `TorchPolicy`
@@ -32,24 +39,59 @@ class Attributes:
         self._built = {
             n: _copied(v) for n, v in vars(policy).items() if n in names and _is_plain(v)
         }
+        self._names = names
 
     def changed(self) -> dict[str, Any]:
         """Copy the values that changed to the CPU."""
         now = {name: getattr(self._policy, name, None) for name in self._built}
         is_changed = (n for n, v in now.items() if not _is_same(v, self._built[n]))
-        return {n: _copied(now[n], CPU) for n in is_changed if _is_plain(now[n])}
+        plain = {n: _copied(now[n], CPU) for n in is_changed if _is_plain(now[n])}
+        return plain | {name: _state_of(found) for name, found in self._generators().items()}
+
+    def reseed(self, seed: int) -> None:
+        """Let generators continue with the random numbers of another seed."""
+        for name, generator in self._generators().items():
+            (word,) = spawn_seeds(seed, name, count=1)
+            if isinstance(generator, torch.Generator):
+                generator.manual_seed(word)
+            else:
+                bits = generator.bit_generator
+                bits.state = type(bits)(word).state
+
+    def _generators(self) -> dict[str, Generator]:
+        found = {n: getattr(self._policy, n, None) for n in sorted(self._names)}
+        return {n: v for n, v in found.items() if isinstance(v, Generator)}
 
     def load(self, changed: Mapping[str, Any]) -> None:
         """Set the attributes that `changed` returned, and reset the others to `build`'s values."""
+        for name, generator in self._generators().items():
+            if name in changed:  # earlier versions did not save them
+                _set_state(generator, changed[name])
         for name, built in self._built.items():
-            if not _is_plain(getattr(self._policy, name, None)):
+            now = getattr(self._policy, name, None)
+            if not _is_plain(now):
                 continue  # a user has replaced it by a value that is not saved
             value, device = changed.get(name, built), None
             if isinstance(built, Tensor):
                 value, device = as_tensor(value), built.device
             elif name in changed:
                 device = self._policy.device
-            setattr(self._policy, name, _copied(value, device))
+            setattr(self._policy, name, _typed(_copied(value, device), now))
+
+
+@contextmanager
+def refusing_properties(policy: object) -> Iterator[None]:
+    """Raise a ConfigError, instead of Python's, if `build` sets a property such as `norm`."""
+    try:
+        yield
+    except AttributeError as error:
+        text, kind = str(error), type(policy).__name__
+        if not text.endswith(f" of {kind!r} object has no setter"):
+            raise
+        raise ConfigError(
+            f"`build` of {kind} sets {text.split(' of ')[0]} of its class, which has no setter. "
+            f"Choose another name."
+        ) from error
 
 
 def check_names(policy: object, built: Mapping[str, object]) -> None:
@@ -62,12 +104,27 @@ def check_names(policy: object, built: Mapping[str, object]) -> None:
         if kind.__module__.startswith("ding_lite."):
             private = {n for n in (*vars(kind), *kind.__annotations__) if n.startswith("_")}
             needed |= private | {n for n, value in vars(kind).items() if callable(value)}
+    needed.discard("_rng")  # only policies without a stream of PyTorch have it
     for name, value in built.items():
         if name in needed and (isinstance(value, nn.Module) or not callable(value)):
             raise ConfigError(
                 f"`build` of {type(policy).__name__} sets `self.{name}` to {kind_of(value)}, and "
                 f"the base classes of the policy need that name. Choose another one."
             )
+
+
+def _state_of(generator: Generator) -> Any:  # noqa: ANN401 - a tensor or a text
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    # As a text, because a checkpoint has no integers of 128 bits.
+    return json.dumps(generator.bit_generator.state, default=np.ndarray.tolist)
+
+
+def _set_state(generator: Generator, state: Any) -> None:  # noqa: ANN401 - a tensor or a text
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = json.loads(state)
+    elif (words := to_words(state)).shape == generator.get_state().shape:  # else of another device
+        generator.set_state(words)
 
 
 def _is_plain(value: object) -> bool:
@@ -87,6 +144,16 @@ def _copied(value: Any, device: torch.device | None = None) -> Any:  # noqa: ANN
         return copy(leaf)
 
     return map_leaves(copied, value)
+
+
+def _typed(value: Any, now: Any) -> Any:  # noqa: ANN401 - trees
+    """Return a tree with dicts of the types that they have now, such as `defaultdict`."""
+    if not (isinstance(value, dict) and isinstance(now, dict)):
+        return value
+    kept = copy(now)
+    kept.clear()
+    kept.update({name: _typed(each, now.get(name)) for name, each in value.items()})
+    return kept
 
 
 def _is_same(value: Any, built: Any) -> bool:  # noqa: ANN401 - trees

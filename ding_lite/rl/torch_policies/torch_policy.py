@@ -26,7 +26,7 @@ from ding_lite.rl.policies.base import check_obs, own_config, packed
 from ding_lite.rl.policies.open_policy import GradientPolicy, step_sizes
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.torch_policies.attributes import Attributes, check_names
+from ding_lite.rl.torch_policies.attributes import Attributes, check_names, refusing_properties
 from ding_lite.rl.torch_policies.config import ConfigT, config_type
 from ding_lite.rl.torch_policies.losses import (
     LossMetrics,
@@ -52,9 +52,9 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     the class `QRDQNConfig` of the same module, or else `TorchPolicyConfig`. Modules and parameters
     that `build` sets as attributes are learned. Tensors, arrays, numbers, texts and None that
     `build` sets, also in lists and dicts, and that `loss` or `choose` change, are saved but not
-    published: values that collectors need must be buffers of a module. Random numbers of `build`,
-    `choose` and `loss` come from the policy's own stream, so that fixed seeds give the same
-    weights.
+    published: values that collectors need must be buffers of a module. So are generators of NumPy
+    and PyTorch. Random numbers of `build`, `choose` and `loss` come from the policy's own stream,
+    so that fixed seeds give the same weights.
 
     Args:
         spec: The spec of the environments, `envs.spec`.
@@ -121,7 +121,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         self._norm = make_norm(spec, normalize_obs=config.normalize_obs, device=self.device)
         self._followers: list[Follower] = []
         before = dict(vars(self))
-        with seeded(config.seed, f"{name} networks"):
+        with seeded(config.seed, f"{name} networks"), refusing_properties(self):
             self.build()
         built = {n: v for n, v in vars(self).items() if n not in before or v is not before[n]}
         check_names(self, built)
@@ -407,6 +407,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         """Continue with the random numbers of another seed."""
         self._random.reseed(seed)
         self.generator.manual_seed(spawn_seeds(seed, "generator", count=1)[0])
+        self._attributes.reseed(seed)
 
     # -- helpers -------------------------------------------------------------------------
 
@@ -422,12 +423,12 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         states = [] if memory is None else [as_tensor(memory.state).to(self.device)]
         with self._acting():
             found = self.choose(self._inputs(obs), explore, *states)
-        values = found if isinstance(found, tuple) else (found,)
+        values = tuple(found) if isinstance(found, tuple | list) else (found,)
         expected = (*self._chosen, *("next states" for _ in states))
         if len(values) != len(expected):
             raise ShapeError(
                 f"`choose` of {type(self).__name__} returned {kind_of(found)}"
-                f"{f' of {len(values)}' if isinstance(found, tuple) else ''}; "
+                f"{f' of {len(values)}' if isinstance(found, tuple | list) else ''}; "
                 f"{', '.join(expected)} were expected."
             )
         if memory is not None:
@@ -562,4 +563,4 @@ class _Greedy(nn.Module):
             action, *_, state = choose(obs, False, state)
             return action, state
         found = choose(obs, False)
-        return found[0] if isinstance(found, tuple) else found
+        return found[0] if isinstance(found, tuple | list) else found

@@ -96,6 +96,9 @@ def test_videos_are_recorded_in_one_call(catcher: DQN, tmp_path: Path) -> None:
     videos = record_video(catcher, str(tmp_path / "videos"), episodes=2)
     assert [path.name for path in videos] == ["episode-001.gif", "episode-002.gif"]
     assert sorted((tmp_path / "videos").iterdir()) == videos
+    swapped: Any = tmp_path
+    with pytest.raises(ConfigError, match="which has no `act` method; a policy was expected"):
+        record_video(swapped, catcher)  # type: ignore[arg-type]
 
 
 def test_a_gif_keeps_its_speed(tmp_path: Path) -> None:

@@ -293,6 +293,16 @@ def test_wrong_actions_are_refused():
         envs.step(np.array([0.0, 1.0]))
 
 
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("action", [[[1], [0, 1]], [["left"], ["right"]], [[None], [1]]])
+def test_actions_that_are_no_numbers_are_refused_and_step_nothing(env, action):
+    envs = make_envs(env, 2)
+    before = envs.obs
+    with pytest.raises((ShapeError, NonFiniteError), match="`action`"):
+        envs.step(action)
+    assert envs.obs is before
+
+
 @pytest.mark.parametrize("action", [[0, 1], (0, 1), torch.tensor([0, 1])])
 def test_actions_may_be_a_list_or_a_tensor(action):
     assert make_envs("CartPole-v1", 2, mode="sync").step(action).action.tolist() == [0, 1]

@@ -82,7 +82,7 @@ def test_after_a_reset_nothing_is_pending():
     assert reference.rows_of(n_step(third))[0][0] == (1.0, 0.0)
 
 
-def test_pending_steps_of_a_reset_environment_are_dropped():
+def test_pending_steps_of_a_reset_environment_end_there():
     before = NStep(2, 0.9, 2)
     first, second = steps_of([[(1.0, (False, False))] * 2] * 2)
     before(first)
@@ -90,7 +90,10 @@ def test_pending_steps_of_a_reset_environment_are_dropped():
     n_step.load_state_dict(before.state_dict())
     shown = first.next_obs.copy()
     shown[1] += 100.0
-    n_step.drop_broken_off(shown)
+    rest = n_step.flush(shown)
+    assert rest is not None
+    np.testing.assert_array_equal(rest.next_obs, first.next_obs[1:])
+    assert n_step.flush(shown) is None
     assert n_step(second).num_steps.tolist() == [2]  # that of the first environment alone
 
 

@@ -105,6 +105,11 @@ def test_a_network_that_does_not_fit_is_refused_at_once(network, error, message)
         DQN(CARTPOLE, network=network)
 
 
+def test_a_network_is_refused_where_pytorch_can_record_no_gradients():
+    with torch.inference_mode(), pytest.raises(ConfigError, match=r"within `torch\.inference_mode"):
+        DQN(CARTPOLE, network=nn.Linear(4, 2))
+
+
 @pytest.mark.parametrize("name", ["recur", "encode", "weights", "run"])
 def test_a_layer_of_any_name_is_a_layer_and_not_the_network(name):
     class Named(nn.Module):

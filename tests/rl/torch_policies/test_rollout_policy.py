@@ -148,6 +148,19 @@ def test_next_states_of_another_form_are_refused(last, message):
         policy.explore(np.zeros((2, 1), dtype=np.float32), memory=policy.make_memory(2))
 
 
+def test_choose_may_return_a_list():
+    plain = make(Remembers)
+    listing = make(
+        type("Lists", (Remembers,), {"choose": lambda self, *a: [*Remembers.choose(self, *a)]})
+    )
+    obs = np.zeros((2, 1), dtype=np.float32)
+    for found, expected in zip(
+        *(each.explore(obs, memory=each.make_memory(2)) for each in (listing, plain)), strict=True
+    ):
+        assert found.shape == expected.shape
+    assert listing.module(torch.zeros(2, 1), torch.zeros(2, listing.state_size))[0].shape == (2,)
+
+
 def test_batches_that_yield_nothing_are_refused():
     policy = make(type("Broken", (Reinforce,), {"batches": lambda self, rollout: iter([])}))
     for learn in (policy.learn, policy.gradients):

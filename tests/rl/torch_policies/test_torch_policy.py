@@ -1,5 +1,6 @@
 """Algorithms of users: what the base adds to networks and a loss."""
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -195,6 +196,7 @@ def followed_from_elsewhere(self):
         ({"build": naming("act", nn.GELU())}, r"sets `self\.act` to a GELU, and the base classes"),
         ({"build": naming("weights", torch.ones(2))}, r"sets `self\.weights` to a Tensor"),
         ({"build": naming("_norm", nn.LayerNorm(4))}, r"sets `self\._norm` to a LayerNorm"),
+        ({"build": naming("norm", nn.LayerNorm(4))}, r"sets property 'norm' of its class"),
         ({"build": followed_from_elsewhere}, "no network of the policy"),
     ],
 )
@@ -318,12 +320,14 @@ class Centred(PlainDQN):
             np.zeros(2),
             dict[str, Any]({"latest": None, "all": [torch.zeros(())]}),
         )
+        self.seen = defaultdict[str, int](int)
 
     def loss(self, batch):
         self.count += 1
         self.counts[0] += 1
         self.kept["all"][0] += 1
         self.kept["latest"] = self.count
+        self.seen[str(self.count)] += 1
         self.mean = self.mean + (batch.reward.mean() - self.mean) / self.count
         loss, metrics = super().loss(batch)
         return loss * (1.0 + self.mean**2), metrics
@@ -339,12 +343,45 @@ def test_plain_attributes_that_change_are_saved(tmp_path):
         assert twin.count == 3
         assert torch.equal(twin.mean, policy.mean)
         assert (twin.counts.tolist(), twin.kept) == ([3, 0], {"latest": 3, "all": [3]})
+        assert twin.seen == {"1": 1, "2": 1, "3": 1}
     twin.learn(batch(3))
     assert (policy.counts[0], policy.kept["all"]) == (3, [3])  # memory is not shared
     first = Centred(CARTPOLE, PlainDQNConfig()).state_dict()
     other.load_state_dict(first)
     assert (other.count, float(other.mean)) == (0, 0.0)
     other.load_state_dict({k: v for k, v in first.items() if k != "attributes"})  # of earlier days
+
+
+class Draws(PlainDQN):
+    """Explores and learns by generators of its own."""
+
+    def build(self):
+        super().build()
+        self._rng, self.legacy = (
+            np.random.Generator(bits(self.config.seed))
+            for bits in (np.random.PCG64, np.random.MT19937)
+        )
+        self.drawn = torch.Generator().manual_seed(self.config.seed)
+
+    def draw(self):
+        return [
+            self._rng.random(),
+            self.legacy.random(),
+            torch.rand(1, generator=self.drawn).item(),
+        ]
+
+
+def test_generators_that_are_attributes_are_saved_and_reseeded(tmp_path):
+    policy, other = (Draws(CARTPOLE, PlainDQNConfig()) for _ in range(2))
+    policy.draw()
+    save_checkpoint(tmp_path / "c", {"policy": policy.state_dict()})
+    other.load_state_dict(load_checkpoint(tmp_path / "c").state["policy"])
+    twin, reseeded = policy.clone(), policy.clone()
+    reseeded.reseed(7)
+    expected = policy.draw()
+    assert expected == other.draw() == twin.draw()
+    assert not {*expected} & {*reseeded.draw()}
+    other.load_state_dict({**policy.state_dict(), "attributes": {}})  # of an earlier version
 
 
 def test_plain_attributes_that_follow_from_the_config_do_so_after_a_mutation():
