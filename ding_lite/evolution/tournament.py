@@ -29,7 +29,7 @@ class Tournament:
     """Selects the parents of the next generation.
 
     For each place of the next generation some agents are drawn, and the fittest of them wins.
-    Fitness is the mean of an agent's newest evaluations. Agents with a fault are not drawn.
+    Fitness is the mean of an agent's newest evaluations.
 
     Args:
         size: The number of agents in one tournament. A larger one favours the best agents and
@@ -75,11 +75,8 @@ class Tournament:
         worth = np.array([agent.mean_fitness(self.window) for agent in agents])
         elite = int(worth.argmax()) if self.elitism else None
         winners = [] if elite is None else [elite]
-        able = np.flatnonzero(worth > -np.inf)
-        if not len(able):
-            able = np.arange(len(agents))
         while len(winners) < len(agents):
-            entrants = self._rng.choice(able, size=min(self.size, len(able)), replace=False)
+            entrants = self._rng.choice(len(agents), size=self.size, replace=False)
             winners.append(int(entrants[worth[entrants].argmax()]))
         return Selection(elite, _placed(winners))
 

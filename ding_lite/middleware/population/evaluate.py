@@ -60,7 +60,9 @@ class EvaluatePopulation:
                 agent.note_evaluation(value)
             ctx.metrics["fitness_mean"] = sum(values) / len(values)
             break
-        goal, (value, returns) = self.goal, self._judge_best(ctx)
+        best, goal = self.population.best, self.goal
+        value = -math.inf if best.fitness is None else best.fitness
+        returns = self._fresh_returns(ctx, best) if value >= goal else []
         is_known = value < goal or len(returns) > 0 or not self.confirm
         if returns:
             value = fmean(returns)
@@ -92,16 +94,6 @@ class EvaluatePopulation:
         played = play_each(act, where, episodes=[episodes] * len(agents), reset=act.reset)
         ctx.eval_steps += played.env_steps
         return played
-
-    def _judge_best(self, ctx: Context) -> tuple[float, list[float]]:
-        """Return the fitness of the best agent, and fresh returns of it if it reaches the goal."""
-        while True:
-            best = self.population.best
-            value = best.mean_fitness(1)
-            try:
-                return value, self._fresh_returns(ctx, best) if value >= self.goal else []
-            except NonFiniteError as error:
-                best.set_aside(error)
 
     def _fresh_returns(self, ctx: Context, agent: Agent) -> list[float]:
         envs, returns = self.sure_envs, list[float]()

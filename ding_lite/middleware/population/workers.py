@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from ding_lite.distributed.population_server import COUNTERS, PopulationServer
-from ding_lite.errors import ConfigError, NonFiniteError
+from ding_lite.errors import ConfigError
 from ding_lite.evolution.population import Population
 from ding_lite.middleware.checks import Period, check_fits, check_has
 from ding_lite.rl.envs.vector import Envs
@@ -137,7 +137,8 @@ class _GatherMembers:
         for name, count in server.counts.items():
             ctx[name] = count
             ctx.keep(name)
-        ctx.eval_value = server.population.best.mean_fitness(1)
+        best = server.population.best.fitness
+        ctx.eval_value = -math.inf if best is None else best
         ctx.metrics["eval_return"] = ctx.eval_value
         ctx.metrics["eval_steps"] = ctx.eval_steps
         ctx.metrics["restored"] = server.num_restored
@@ -184,13 +185,9 @@ def confirm_best(
             return
         best = server.population.best
         check_fits(best, envs)
-        if best.mean_fitness(1) < stop_at:
+        if best.fitness is None or best.fitness < stop_at:
             return
-        try:
-            played = play(best, envs, episodes=of_each_env * envs.num_envs)
-        except NonFiniteError as error:
-            best.set_aside(error)
-            return
+        played = play(best, envs, episodes=of_each_env * envs.num_envs)
         server.counts["eval_steps"] += played.env_steps
         ctx.eval_steps = server.counts["eval_steps"]
         ctx.keep("eval_steps")
