@@ -39,6 +39,7 @@ from ding_lite.errors import (
 from ding_lite.parallel.router.group import Group
 from ding_lite.records import register
 from ding_lite.rl.batch import NumpyArray
+from ding_lite.rl.replay.storage import check_keys
 from ding_lite.settings import check_all, positive, whole
 
 
@@ -175,9 +176,15 @@ class GradientServer:
             The receipt; None if the server was lost meanwhile, or `until` ended the wait.
 
         Raises:
+            ConfigError: The gradient is no tensor.
             DeadlineExceeded: The server could not be reached, or has not answered, in time.
             RemoteError: The called node has not made its server in time, or refused the gradient.
         """
+        if not isinstance(grad_P, Tensor):
+            raise ConfigError(
+                f"`grad_P` is {kind_of(grad_P)}; a tensor was expected, the first value of "
+                f"`policy.gradients(rollouts)`."
+            )
         self.is_agent = True
         # Each agent always pushes to the same node, so that the agents are divided evenly.
         others = self._members[1:] or self._members[:1]
@@ -252,10 +259,11 @@ class GradientServer:
         Gradients that were pushed before the load count as refused, as their updates are lost.
 
         Raises:
-            CheckpointError: The state is of another kind of policy.
+            CheckpointError: It is no state of a server, or of one with another kind of policy.
             ShapeError: The state is of a network of another size.
         """
         own = self._owned()
+        check_keys(state, self.state_dict(), "a GradientServer")
         with self._changed:
             own.load_state_dict(state["policy"])
             self.num_refused += self.num_applied + int(state["num_refused"])

@@ -16,8 +16,9 @@ from typing import Any, Protocol, Self
 
 from ding_lite.clock import Deadline
 from ding_lite.distributed.server import Server, is_new
-from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, RemoteError
+from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, RemoteError, kind_of
 from ding_lite.parallel.router.group import Group, check_group
+from ding_lite.rl.replay.storage import check_keys
 from ding_lite.settings import check_all, positive
 
 COUNTERS = ("env_step", "train_iter", "eval_steps")
@@ -74,7 +75,8 @@ class PopulationServer:
             trains lost members, from when no connected learner has members of its own.
 
     Raises:
-        ConfigError: A setting is out of range, or there are more learners than members.
+        ConfigError: A setting is out of range or of another kind, or there are more learners than
+            members.
     """
 
     def __init__(
@@ -88,6 +90,11 @@ class PopulationServer:
     ) -> None:
         check_all(positive(timeout=timeout))
         check_group(learners, "learners")
+        if not callable(getattr(population, "clone", None)):
+            raise ConfigError(
+                f"`population` is {kind_of(population)}, which has no `clone`; a Population was "
+                f"expected, such as `Population.of(DQN, spec, search)`."
+            )
         if len(learners) > len(population):
             raise ConfigError(
                 f"There are {len(learners)} learners for a population of {len(population)}, so "
@@ -229,9 +236,10 @@ class PopulationServer:
         Members that learners have taken before are no longer accepted.
 
         Raises:
-            CheckpointError: The state is of a population of another size.
+            CheckpointError: It is no state of a server, or of a population of another size.
         """
         own = self._owned()
+        check_keys(state, self.state_dict(), "a PopulationServer")
         own.load_state_dict(state["population"])
         self.counts = {name: int(state["counts"][name]) for name in COUNTERS}
         self._server.renew()
@@ -284,7 +292,7 @@ class PopulationServer:
             is_known = (
                 incarnation == self._server.incarnation and generation == self._owned().generation
             )
-            new = {p: s for p, s in states.items() if is_known and p in self._holder}
+            new = {p: s for p, s in states.items() if is_known and self._holder.get(p) == node}
             for place, state in new.items():
                 del self._holder[place]
                 self._taken.discard(place)

@@ -36,7 +36,7 @@ from ding_lite.errors import ConfigError, DeadlineExceeded, kind_of
 from ding_lite.parallel.router.group import Group, check_group
 from ding_lite.rl.batch import Array, PrioritizedTransitions, Transitions, to_numpy
 from ding_lite.rl.replay.prioritized import PrioritizedReplay, checked_priorities
-from ding_lite.rl.replay.storage import OwnFields, layout_of_own, layout_of_spec
+from ding_lite.rl.replay.storage import OwnFields, check_keys, layout_of_own, layout_of_spec
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec, check_spec
 from ding_lite.settings import check_all, inside, whole
@@ -203,7 +203,12 @@ class ShardedReplay:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned; updates under way are skipped."""
+        """Load a state that `state_dict` returned; updates under way are skipped.
+
+        Raises:
+            CheckpointError: It is not the state of such a replay.
+        """
+        check_keys(state, self.state_dict(), "a ShardedReplay")
         if self._own is not None and state["shard"] is not None:
             self._own.load_state_dict(state["shard"])
         self._incarnation = new_incarnation()
@@ -267,7 +272,7 @@ class ShardedReplay:
             beta: The degree of correction by the importance weights, 0 to 1.
 
         Raises:
-            ConfigError: The shards hold fewer transitions than that.
+            ConfigError: The shards hold fewer transitions than that, or `beta` is out of range.
             PeerLost: No shard can be reached.
         """
         with self._lock:

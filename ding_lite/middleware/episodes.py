@@ -23,6 +23,8 @@ class RecentEpisodes:
         self._router = current_router()
         self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT_EPISODES)
         self._count = 0
+        self._env_step = 0
+        self._resumed: dict[str, Any] = {}
 
     def report(self, ctx: Context, envs: Envs) -> None:
         """Write the metrics of the episodes that have just ended, and publish the counts."""
@@ -32,9 +34,10 @@ class RecentEpisodes:
             ctx.collected = {**self._metrics(), "returns": [episode.ret for episode in ended]}
             ctx.metrics.update(self._metrics())
             ctx.metrics["episode_return"] = sum(episode.ret for episode in ended) / len(ended)
+        self._env_step = ctx.env_step
         if self._router.has_audience:
             counts = {"incarnation": incarnation_of_process(), "env_step": ctx.env_step}
-            self._router.publish(COLLECTED, {**counts, **self._metrics()})
+            self._router.publish(COLLECTED, {**counts, **self._metrics(), **self._resumed})
 
     def _metrics(self) -> dict[str, Any]:
         if not self._recent:
@@ -47,8 +50,11 @@ class RecentEpisodes:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        return {"recent": list(self._recent), "episodes": self._count}
+        recent = list(self._recent)
+        return {"recent": recent, "episodes": self._count, "env_step": self._env_step}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._recent = deque(map(tuple, state["recent"]), maxlen=RECENT_EPISODES)
         self._count = state["episodes"]
+        self._env_step = state.get("env_step", 0)  # earlier versions did not save it
+        self._resumed = {"resumed": {"env_step": self._env_step, "episodes": self._count}}

@@ -153,6 +153,24 @@ def test_members_of_a_lost_node_begin_their_generation_again_elsewhere(job: Job)
     assert job.owner.num_restored == 2
 
 
+def test_members_that_another_learner_has_taken_over_are_not_accepted_of_the_first(
+    job: Job,
+) -> None:
+    first, second = job.learners
+    assert second.take() is not None
+    first.take()
+    train(first)
+    job.cluster.network.cut(0, 2)
+    assert first.take() is not None  # as soon as the other one counts as lost
+    job.cluster.network.mend(0, 2)
+    job.cluster.routers[0].wait_ready(10.0)
+    assert second.held is not None
+    assert not second.give(second.held.states, COUNTED)
+    train(first)
+    assert job.owner.gather()
+    assert job.owner.counts["env_step"] == 2 * COUNTED["env_step"]
+
+
 def test_a_restarted_node_gets_its_members_again(job: Job) -> None:
     first, second = job.learners
     first.take()

@@ -17,9 +17,9 @@ from ding_lite.distributed import (
     ShardedReplay,
     World,
 )
-from ding_lite.errors import ConfigError
+from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.evolution import Population, Search
-from ding_lite.rl import A2C, DQN, make_envs
+from ding_lite.rl import A2C, DQN, NStep, make_envs
 from ding_lite.runtime.messaging.local_router import LocalRouter
 
 ENVS = make_envs("CartPole-v1", 1)
@@ -41,6 +41,13 @@ REFUSED: dict[str, tuple[Callable[[Any], object], object, str]] = {
     "a batch size of 0": (lambda x: replay().sample(x), 0, "`batch_size` is 0"),
     "half a transition": (lambda x: replay().sample(x), 2.5, "`batch_size` is 2.5"),
     "labels of learners": (lambda x: PopulationServer(GROUP, x, population()), "a", A_GROUP),
+    "a list of members": (
+        lambda x: PopulationServer(GROUP, GROUP, x),
+        [1, 2],
+        "`population` is a list, .* `Population.of",
+    ),
+    "a gradient of numpy": (lambda x: gradients().push(x), np.ones(2), "`grad_P` is a ndarray"),
+    "a large beta": (lambda x: filled().sample(1, beta=x), 7.0, "`beta` is 7.0; it must lie"),
     "parallel labels": (lambda x: DQN(SPEC).data_parallel(x), "learner", A_GROUP),
     "a parallel world": (lambda x: DQN(SPEC).data_parallel(x), WORLD, A_GROUP),
     "a name as a world": (lambda x: ModelServer(x), "actor", r'`ModelServer\(name="actor"\)`'),
@@ -55,6 +62,16 @@ def replay() -> ShardedReplay:
     return ShardedReplay(GROUP, SPEC, shard_capacity=9)
 
 
+def filled() -> ShardedReplay:
+    made, step = replay(), ENVS.step(ENVS.random_actions())
+    made.add(NStep(1, 1.0, num_envs=1)(step))
+    return made
+
+
+def gradients() -> GradientServer:
+    return GradientServer(GROUP, A2C(SPEC))
+
+
 def population() -> Population:
     return Population.of(DQN, SPEC, Search(), size=1)
 
@@ -64,3 +81,13 @@ def test_an_argument_of_another_kind_is_refused(case: str) -> None:
     call, value, expected = REFUSED[case]
     with pytest.raises(ConfigError, match=expected):
         call(value)
+
+
+@pytest.mark.parametrize(
+    "make", [replay, gradients, lambda: PopulationServer(GROUP, GROUP, population())]
+)
+def test_a_state_of_something_else_is_refused(make: Callable[[], Any]) -> None:
+    server = make()
+    with pytest.raises(CheckpointError, match=f"This is no state of a {type(server).__name__}"):
+        server.load_state_dict({"x": 1})
+    server.load_state_dict(server.state_dict())

@@ -20,8 +20,9 @@ def count_collected(collectors: str | Iterable[str] = "collector") -> Middleware
     `ctx.env_step` becomes the sum of all collectors' env steps, this node's included. The metrics
     become `return` and `episode_length` (means over collectors) and `episodes` (the sum). So `log`,
     `progress`, `curve`, `tensorboard` and `stop_at` work on a node without envs. The counts of a
-    restarted collector continue. In a job of one node the values of `collect` are not changed. For
-    a collector that uses its own middleware instead of `collect`, `ctx.env_step` is counted.
+    restarted collector continue, also if it resumes from a checkpoint. In a job of one node the
+    values of `collect` are not changed. For a collector that uses its own middleware instead of
+    `collect`, `ctx.env_step` is counted.
 
     Context:
         reads: env_step
@@ -130,11 +131,11 @@ class _Totals:
     def note(self, values: Mapping[str, Any]) -> None:
         collected = {"env_step": values.get(ENV_STEP, 0), "episodes": 0} | values.get(COLLECTED, {})
         self.means = {name: collected[name] for name in _MEANS if name in collected}
-        incarnation = collected.get("incarnation", 0)
+        incarnation, resumed = collected.get("incarnation", 0), collected.get("resumed", {})
         is_new = 0 != self._incarnation != incarnation
         for name in self._done:
             number = collected[name]
             if is_new or number < self._done[name]:  # the collector was restarted
-                self._before[name] += self._done[name]
+                self._before[name] += self._done[name] - resumed.get(name, 0)
             self._done[name] = number
         self._incarnation = incarnation

@@ -110,7 +110,7 @@ def receive(
     It waits until there are `at_least` items, and also takes further items that have arrived. If
     the job ends meanwhile, the list contains the items so far. A node to which only it itself has
     sent so far, as in a job of one node, does not wait: the list is empty in steps in which there
-    are too few.
+    are too few, such as the first one if `send` follows.
 
     Context:
         reads: weights_version
@@ -150,6 +150,7 @@ class _Receive:
     timeout: float | None
     taken: list[Any] = field(default_factory=list)
     senders: set[int] = field(default_factory=set)
+    has_begun: bool = False
 
     def __call__(self, ctx: Context) -> None:
         began, taken = SYSTEM_CLOCK.now(), self.taken
@@ -159,6 +160,7 @@ class _Receive:
             self._keep(item)
 
         is_enough = len(taken) >= self.at_least or ctx.finish
+        self.has_begun = True
         ctx[self.stream] = taken if is_enough else []
         if is_enough:
             self.taken = []
@@ -170,7 +172,9 @@ class _Receive:
         item = self._at_hand()
         if item is not None:
             return item
-        if self.senders == {self.router.node_id}:  # it sends the next item in a later step
+        # Its own next item is sent in a later step; the first one, if `send` follows, in this one.
+        is_first = not self.has_begun and is_alone(self.router)
+        if is_first or self.senders == {self.router.node_id}:
             return None
         return self.router.receive(self.stream, timeout=self.timeout, until=lambda: ctx.finish)
 

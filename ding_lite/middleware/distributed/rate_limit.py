@@ -40,8 +40,9 @@ def rate_limit(
             collects more data and learns less from each env step; 4 to 32 for all collectors
             together are usual.
         ahead: Env steps by which the collector may exceed that ratio.
-        at_first: Maximum env steps of this collector before the learner's first update. It keeps
-            transitions of the untrained policy from filling the replay if the learner begins late.
+        at_first: Maximum env steps of this collector before the learner's first update, also that
+            of a restarted learner. It keeps transitions of the untrained policy from filling the
+            replay if the learner begins late.
             The sum over all collectors must reach the transitions for which the learner waits.
         timeout: Seconds to wait for the learner's next update; None waits for ever.
 
@@ -76,11 +77,15 @@ class _RateLimit:
         self._timeout = timeout
         self._begun: tuple[int, int] | None = None
         """The learner's updates and this node's env steps when counting began."""
+        self._waits_since: int | None = None
+        """This node's env steps when the wait for the learner's first update began."""
         self._seen: dict[int, int] = {}
         """The updates of each learner, as last seen."""
 
     def __call__(self, ctx: Context) -> None:
         env_step = ctx.get("env_step", 0)
+        if self._waits_since is None:  # above 0 in a resumed run, where the replay may be empty
+            self._waits_since = env_step if ctx.total_step else 0
         # A node that learns makes its updates later in the step, so it would wait for itself.
         if "train_iter" in ctx or self._may_go_on(env_step):
             return
@@ -111,9 +116,11 @@ class _RateLimit:
         # Several learners are not at the same update, so only the learner itself can fall behind.
         seen, self._seen = self._seen, {n: v[TRAIN_ITER] for n, v in self._learner.of_nodes.items()}
         is_restarted = any(number < seen.get(node, 0) for node, number in self._seen.items())
-        if self._begun is None or is_restarted or train_iter < self._begun[0]:
-            self._begun = (train_iter, env_step) if train_iter > 0 else None
+        if self._begun is not None and (is_restarted or train_iter < self._begun[0]):
+            self._begun, self._waits_since = None, env_step
+        if self._begun is None and train_iter > 0:
+            self._begun = (train_iter, env_step)
         if self._begun is None:
-            return env_step < self._at_first
+            return env_step - (self._waits_since or 0) < self._at_first
         learned, collected = train_iter - self._begun[0], env_step - self._begun[1]
         return bool(collected <= self._ahead + self._per_update * learned)

@@ -22,6 +22,7 @@ from ding_lite.io.importing import refuse_while_importing
 from ding_lite.io.signature import sign
 from ding_lite.middleware.checkpoints.resume import resume
 from ding_lite.middleware.env_step_budget import spent
+from ding_lite.parallel.launch.environment.detect import node_of_process
 from ding_lite.recipes.options import Options
 from ding_lite.recipes.runs import directory as files
 from ding_lite.recipes.runs.criterion import EPISODES_PER_COLLECTOR
@@ -32,7 +33,7 @@ from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.evaluation import Played, play
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.task import Task
-from ding_lite.settings import default_values
+from ding_lite.settings import Settings, default_values, process_environ
 from ding_lite.version import __version__
 
 ResultT = TypeVar("ResultT")
@@ -55,6 +56,9 @@ class Run:
     Its `with` block locks the directory against other processes. Ctrl-C (or SIGTERM) in the block
     prints one line with the path of the checkpoint and the options that resume the run.
 
+    If a launcher such as torchrun, or a user, has started a process for each node, the run is that
+    of node 0: the processes of other nodes write nothing, and end at `of_node_0`.
+
     Args:
         example: The program's name.
         options: The options of the run.
@@ -64,8 +68,9 @@ class Run:
         clock: The clock of the running time.
 
     Raises:
-        ConfigError: On entering: the directory already contains another run, or the run is resumed
-            with other settings than at its start.
+        ConfigError: Each node has its own process, and no directory was chosen. On entering: the
+            directory already contains another run, or the run is resumed with other settings than
+            at its start.
     """
 
     def __init__(
@@ -82,6 +87,15 @@ class Run:
         refuse_while_importing()
         self.options = options
         self.quiet = quiet or options.quiet
+        node = None
+        if options.nodes > 1:
+            node = node_of_process(Settings.from_environ(), process_environ())
+        if node is not None and options.out is None:
+            raise ConfigError(
+                f"This process is node {node} of a job that it has not started, and each process "
+                f"would choose another directory. Choose one for all of them: `--out DIR`."
+            )
+        self._is_of_another_node = bool(node)
         parent = Path("runs") / example
         self.shown = files.make_next(parent) if options.out is None else options.out
         """The directory as it was chosen, for messages."""
@@ -99,6 +113,8 @@ class Run:
         self._lock: files.Lock | None = None
 
     def __enter__(self) -> Self:
+        if self._is_of_another_node:
+            return self
         files.make_directory(self.shown)
         self._lock = files.Lock(self.shown)
         try:
@@ -111,6 +127,8 @@ class Run:
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         self._release()
+        if self._is_of_another_node:
+            return
         if isinstance(error, KeyboardInterrupt | SystemExit):
             where = "nothing was saved yet."
             if files.has_checkpoint(self.directory):
@@ -180,12 +198,16 @@ class Run:
     def of_node_0(self, results: Sequence[ResultT | None]) -> ResultT:
         """Return the result of node 0, by which the run is judged.
 
+        A process of another node ends here, by SystemExit.
+
         Args:
             results: The results of `Parallel.runner(...)(main)`.
 
         Raises:
             NodeFailed: Node 0 has no result: it was killed while the run ended on the others.
         """
+        if self._is_of_another_node:
+            raise SystemExit(0)
         if results[0] is None:
             where = "nothing was saved yet."
             if files.has_checkpoint(self.directory):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import fields as fields_of
@@ -29,6 +30,8 @@ from ding_lite.rl.replay.storage import (
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec, check_spec
 from ding_lite.settings import check_all, whole
+
+logger = logging.getLogger(__name__)
 
 _ENDS = ("terminated", "truncated")
 
@@ -107,7 +110,9 @@ class EpisodeBuffer:
         self._num_steps = 0
         self._starts_and_ends: tuple[NumpyArray, NumpyArray] | None = None
         self._last_obs: NumpyArray | None = None
-        self._is_resumed = False
+        # Episodes that did not go on: the last observations, and in which call of `add` that was.
+        self._broken_off: deque[NumpyArray] = deque(maxlen=8)
+        self._num_calls, self._broken_in = 0, -1
         # The steps of the unfinished episodes of each environment: the values of `_columns`.
         self._columns = tuple(name for name in layout if name not in _ENDS)
         longest = capacity - 1
@@ -133,19 +138,23 @@ class EpisodeBuffer:
             **own: The values of the buffer's own `fields`, [N, ...] each.
 
         Raises:
-            ConfigError: If states or own fields are missing or unknown, or the step does not
-                continue the unfinished episodes.
+            ConfigError: If states or own fields are missing or unknown, or steps of several
+                collectors are mixed. Episodes that do not go on are dropped otherwise.
             ShapeError: If an array has another shape than the spec and N environments require, or
                 another kind of numbers.
         """
+        self._num_calls += 1
         if isinstance(step, Transitions):
             for part, more in self._steps_of(step, {} if state is None else {"state": state}, own):
-                self.add(part, **more)
-            return
+                self._add(part, **more)
+        else:
+            self._add(step, state, **own)
+
+    def _add(self, step: Step, state: Array | None = None, **own: Array) -> None:
         values = self._checked(step, state, own)
         if self._last_obs is not None:
             self._check_continues(step.obs, self._last_obs)
-        self._is_resumed, self._last_obs = False, step.next_obs
+        self._last_obs = step.next_obs
         for env, steps in enumerate(self._open):
             # Copies, because views would keep alive the observations of all environments.
             steps.append(tuple(value[env].copy() for value in values))
@@ -155,18 +164,30 @@ class EpisodeBuffer:
             self._open[env].clear()
 
     def _check_continues(self, obs: NumpyArray, last_obs: NumpyArray) -> None:
+        """Drop episodes that do not go on; refuse steps of several collectors."""
         differs_N = (obs != last_obs).reshape(self.num_envs, -1).any(axis=1)
         broken = [env for env in np.flatnonzero(differs_N).tolist() if self._open[env]]
-        if self._is_resumed:  # environments that were not restored have begun new episodes
-            for env in broken:
-                self._open[env].clear()
-        elif broken:
+        if not broken:
+            return
+        # A restarted collector makes its environments anew. The steps of several go on later, or
+        # have gaps everywhere.
+        is_later = any(np.array_equal(obs, other) for other in self._broken_off)
+        if is_later or self._num_calls - self._broken_in <= 1:
             raise ConfigError(
                 f"The episodes of {len(broken)} of {self.num_envs} environments do not go on: the "
                 f"observations of this step are not those that the last one has led to. Give each "
                 f"collector a buffer of its own, with `num_envs` as its environments are; call "
                 f"`reset()` where environments are reset amid their episodes."
             )
+        self._broken_off.append(last_obs)
+        self._broken_in = self._num_calls
+        for env in broken:
+            self._open[env].clear()
+        logger.warning(
+            "dropped the unfinished episodes of %d of %d environments, which have begun new ones",
+            len(broken),
+            self.num_envs,
+        )
 
     def _steps_of(
         self, transitions: Transitions, state: Mapping[str, Array], own: Mapping[str, Array]
@@ -352,7 +373,9 @@ class EpisodeBuffer:
         for steps, columns in zip(self._open, state["open"], strict=True):
             steps.clear()
             steps.extend(zip(*columns, strict=True))
-        self._last_obs, self._is_resumed = state["last_obs"], True
+        self._last_obs = state["last_obs"]
+        self._broken_off.clear()
+        self._broken_in = -1
         set_rng_state(self._rng, state["rng"])
 
 

@@ -148,7 +148,7 @@ class PrioritizedReplay(ReplayBuffer):
             beta: The degree of correction by the importance weights, 0 to 1.
 
         Raises:
-            ConfigError: If the replay has fewer transitions.
+            ConfigError: If the replay has fewer transitions, or `beta` is out of range.
         """
         with self._lock:
             self._check_batch_size(batch_size)
@@ -296,6 +296,8 @@ def importance_weights(chance_B: npt.NDArray[np.float64], beta: float) -> npt.ND
     They are divided by the highest of the batch, not of the whole replay: its least likely
     transition is hardly ever drawn, and if its error is 0, all other weights would be close to 0.
     """
+    if not 0.0 <= beta <= 1.0:
+        check_all(inside(0.0, 1.0, beta=beta))
     ratio_B: npt.NDArray[np.float32] = chance_B.astype(np.float32)
     ratio_B /= ratio_B.min()
     return np.power(ratio_B, np.float32(-beta), out=ratio_B)

@@ -8,6 +8,7 @@ import pytest
 
 from ding_lite import Context, Task, middleware as mw
 from ding_lite.distributed.topics import COLLECTED
+from ding_lite.rl import DQN, DQNConfig, make_envs
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.testing import Cluster, run_step
@@ -85,6 +86,31 @@ def test_a_restarted_learner_counts_no_env_step_twice(
             one.publish(COLLECTED, played(80, 1.0, 8, incarnation=incarnation))
             ctx, _ = run_step(resumed)
             assert (ctx.env_step, ctx.metrics["episodes"]) == expected
+
+
+def test_what_a_resumed_collector_has_made_before_is_counted_once(routers: Routers) -> None:
+    learner, one, *_ = routers
+    envs = make_envs("CartPole-v1", num_envs=2)
+    policy = DQN(envs.spec, DQNConfig(hidden=(4,)))
+    state: dict[str, Any] = {}
+    with use_router(learner):
+        tally = mw.count_collected("collector")
+    for env_step in (0, 400):
+        with use_router(one):
+            collect: Any = mw.collect(policy, envs, steps=400)
+            if state:
+                collect.load_state_dict(state)
+        ctx = Context(env_step=env_step, metrics={})
+        collect(ctx)
+        state = collect.state_dict()
+        counts = one.published(COLLECTED)
+        for more in (0, 10):  # ten env steps more than it has saved
+            made = {"incarnation": env_step + 1, "env_step": ctx.env_step + more}
+            one.publish(COLLECTED, counts | made)
+            with use_router(learner):
+                sums, _ = run_step(tally)
+    assert sums.env_step == 410 + 410
+    assert sums.metrics["episodes"] == counts["episodes"] > 0
 
 
 def test_a_learner_that_collects_too_adds_its_own_env_steps() -> None:

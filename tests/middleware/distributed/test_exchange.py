@@ -209,6 +209,21 @@ def test_the_same_file_runs_in_one_process_and_waits_for_enough_over_several_ste
         assert cluster.run(main) == [[[], [], [0, 1, 2], [], [], [3, 4, 5], []]]
 
 
+def test_in_one_process_the_learner_may_come_before_the_collector() -> None:
+    received = []
+    with Task() as task:
+        task.use(mw.receive("work", timeout=0.0))
+        task.use(lambda ctx: received.append(ctx.work))
+        task.use(lambda ctx: ctx.update(work=ctx.total_step))
+        task.use(mw.send("work", to="node.0", timeout=0.0))
+        task.run(max_step=3)
+    assert received == [[], [0], [1]]
+    with Task() as task:
+        task.use(mw.receive("nothing", timeout=0.0))
+        with pytest.raises(DeadlineExceeded, match="No item of stream `nothing` came"):
+            task.run(max_step=2)
+
+
 def test_a_learner_that_sends_to_itself_does_not_wait_beside_an_evaluator() -> None:
     learner, _ = LocalRouter.group(2, roles=[{"learner", "collector"}, "evaluator"])
     received = []

@@ -86,6 +86,25 @@ def test_before_the_first_update_a_collector_makes_no_more_than_it_may() -> None
         run_step(mw.rate_limit(env_steps_per_update=1, at_first=10, timeout=0.0), env_step=99)
 
 
+def test_the_replay_of_a_learner_that_begins_anew_is_filled_again() -> None:
+    learner, collector = LocalRouter.group(2)
+    pace = pace_of(collector, env_steps_per_update=1, at_first=500, timeout=0.0)
+    learner.publish_ctx({"train_iter": 1_000})
+    assert goes_on(pace, 9_000)
+    learner.publish_ctx({"train_iter": 0})
+    assert goes_on(pace, 9_000)
+    assert goes_on(pace, 9_499)
+    assert not goes_on(pace, 9_500)
+
+
+def test_a_resumed_collector_fills_the_replay_again() -> None:
+    pace = pace_of(LocalRouter.group(2)[1], env_steps_per_update=1, at_first=500, timeout=0.0)
+    for env_step in (9_000, 9_499):
+        run_step(pace, env_step=env_step, total_step=70)
+    with pytest.raises(DeadlineExceeded, match="at env step 9,500"):
+        run_step(pace, env_step=9_500, total_step=71)
+
+
 def test_a_wait_ends_with_an_update_and_with_the_job() -> None:
     is_waiting = threading.Event()
 

@@ -174,6 +174,22 @@ def test_a_node_0_that_was_killed_as_the_run_ended_is_named_with_how_to_go_on(
     assert run.of_node_0([7, None]) == 7
 
 
+def test_the_run_of_nodes_that_a_launcher_has_started_is_that_of_node_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DING_LITE_NUM_NODES", "2")
+    monkeypatch.setenv("DING_LITE_NODE_ID", "0")
+    with Run("made_up", options(out=tmp_path, nodes=2), quiet=True) as run:
+        assert run.of_node_0([7]) == 7
+        monkeypatch.setenv("DING_LITE_NODE_ID", "1")
+        of_another = Run("made_up", options(out=tmp_path, nodes=2))
+        with pytest.raises(SystemExit, match="0"), of_another:
+            of_another.of_node_0([None])
+    with pytest.raises(ConfigError, match=r"process is node 1 of a job .*: `--out DIR`"):
+        Run("made_up", options(out=None, nodes=2))
+    assert Run("made_up", options(out=None)).directory.exists()
+
+
 def test_other_exceptions_come_out_as_they_are() -> None:
     with pytest.raises(ValueError, match="a bug"), Run("mine", options()):
         raise ValueError("a bug")

@@ -141,17 +141,32 @@ def test_reset_drops_the_episodes_under_way():
     assert (len(episodes), episodes.num_episodes) == (0, 0)
 
 
-def test_steps_that_do_not_continue_the_episodes_are_refused():
-    """Two collectors of one buffer would mix their episodes."""
+@pytest.mark.parametrize("order", ["010", "0110", "00110", "012"])
+def test_steps_of_several_collectors_are_refused(order):
+    """Their episodes would be mixed up."""
     episodes = EpisodeBuffer(SPEC, capacity=100, num_envs=2)
-    one, other = Episodes(2, ends=0.0), Episodes(2, ends=0.0)
-    other.age += 7
-    episodes.add(one.step())
+    collectors = [Episodes(2, ends=0.0) for _ in range(3)]
+    for number, collector in enumerate(collectors):
+        collector.age += 7 * number
+    *first, last = [collectors[int(number)].step() for number in order]
+    for step in first:
+        episodes.add(step)
     with pytest.raises(ConfigError, match="episodes of 2 of 2 environments do not go on"):
-        episodes.add(other.step())
-    episodes.add(one.step())
-    episodes.reset()
-    episodes.add(other.step())
+        episodes.add(last)
+
+
+def test_environments_that_were_made_anew_begin_new_episodes(caplog):
+    """A restarted collector makes its environments anew."""
+    episodes = EpisodeBuffer(SPEC, capacity=100, num_envs=2)
+    for restart in range(3):
+        envs = Episodes(2, ends=0.0)
+        envs.age += 7 * restart
+        for _ in range(3):
+            episodes.add(envs.step())
+    envs.ends = 2.0
+    episodes.add(envs.step())
+    assert (len(episodes), episodes.num_episodes) == (2 * 4, 2)
+    assert caplog.text.count("dropped the unfinished episodes of 2 of 2 environments") == 2
 
 
 def test_steps_of_other_environments_are_refused():
