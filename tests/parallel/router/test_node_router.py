@@ -120,8 +120,9 @@ def test_the_values_of_several_shares_are_from_the_same_step(start: Start) -> No
     assert seen == [(version, version) for version, *_ in seen]
 
 
-def test_a_node_that_takes_a_place_with_another_label_gets_what_was_published_for_it(
-    tmp_path: Path,
+@pytest.mark.parametrize("to", ["evaluator", None])
+def test_a_node_that_takes_a_place_with_another_label_gets_the_newest_value_for_it(
+    tmp_path: Path, to: str | None
 ) -> None:
     hub_spec, leaf_spec = specs(tmp_path, 2, "star")
     with closing(NodeRouter(hub_spec)) as hub:
@@ -129,7 +130,7 @@ def test_a_node_that_takes_a_place_with_another_label_gets_what_was_published_fo
             leaf.wait_ready(10.0)
             hub.wait_ready(10.0)
             hub.publish("goal", 1, to="evaluator")
-            hub.publish("goal", 2, to="evaluator")
+            hub.publish("goal", 2, to=to)
         spec = replace(leaf_spec, incarnation=2, labels=leaf_spec.labels | {"evaluator"})
         with closing(NodeRouter(spec)) as evaluator:
             goal = evaluator.subscribe("goal")
