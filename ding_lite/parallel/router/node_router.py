@@ -223,9 +223,11 @@ class NodeRouter(JobView):
     def published(self, topic: str) -> Any:
         return self._outbox.newest(topic)
 
-    def _begin_wait(self) -> None:
+    def _begin_wait(self, timeout: float | None) -> None:
         if isinstance(lock := cast(Any, self.links.lock), _LockOfParent):
             lock.__enter__()
+        if timeout is not None and timeout <= 0:
+            return
         if self._transport.is_calling:
             raise TransportError(
                 "This would wait for another node on the thread that reads the messages of this "
@@ -237,7 +239,7 @@ class NodeRouter(JobView):
 
     def pump(self, ready: Callable[[], bool], timeout: float | None) -> None:
         if not ready():
-            self._begin_wait()
+            self._begin_wait(timeout)
         seconds = math.inf if timeout is None else timeout
         deferred = self.deferred_sigint
         if threading.get_ident() == deferred.thread:

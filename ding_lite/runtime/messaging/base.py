@@ -235,9 +235,9 @@ class Router(ABC):
             StepCancelled: The calling step has failed meanwhile.
             TransportError: This thread reads messages, and cannot wait for one meanwhile.
         """
-        if node != self.node_id:
-            self._begin_wait()
         deadline = Deadline.after(timeout, self._clock)
+        if node != self.node_id:
+            self._begin_wait(timeout)
         answer = self.ask(node, name, *args, **kwargs)
         answer.add_done_callback(lambda _: self.wake_pump())
         with Wait(self.wake_pump) as wait:
@@ -323,7 +323,7 @@ class Router(ABC):
             check_patterns(to, of_receivers=True),
             in_flight=in_flight,
             timeout=timeout,
-            until=self._checked(until),
+            until=self._checked(until, timeout),
         )
         self.traced.item_sent(stream, began_ns, number, at_ns)
         return is_sent
@@ -350,20 +350,22 @@ class Router(ABC):
             DeadlineExceeded: No item arrived in time.
         """
         check_name(stream, "a stream")
-        return self._streams.receive(stream, timeout=timeout, until=self._checked(until))
+        return self._streams.receive(stream, timeout=timeout, until=self._checked(until, timeout))
 
     # -- waiting ---------------------------------------------------------------------------------
 
-    def _begin_wait(self) -> None:
+    def _begin_wait(self, timeout: float | None) -> None:
         """Prepare for a wait; raise TransportError on the thread that reads messages."""
         return
 
-    def _checked(self, until: Until | None) -> Until:
+    def _checked(self, until: Until | None, timeout: float | None) -> Until:
         """Return `until` for a wait that may not begin on the thread that reads messages."""
 
         def is_over() -> bool:
-            self._begin_wait()
-            return until is not None and until()
+            if until is not None and until():
+                return True
+            self._begin_wait(timeout)
+            return False
 
         return is_over
 

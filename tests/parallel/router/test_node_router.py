@@ -276,6 +276,23 @@ def test_a_wait_on_the_thread_that_reads_messages_is_refused(start: Start, wait:
     pass_by(routers)
 
 
+def test_a_look_on_the_thread_that_reads_messages_is_no_wait(start: Start) -> None:
+    routers = start(2)
+    outcome: Future[list[Any]] = Future()
+
+    def listen() -> None:
+        late = Deadline.after(0.0)
+        found: list[Any] = [routers[0].receive("s", timeout=None, until=lambda: True)]
+        found.append(routers[0].subscribe("topic").wait(deadline=late))
+        with pytest.raises(DeadlineExceeded):
+            routers[0].receive("s", timeout=0)
+        outcome.set_result(found)
+
+    routers[0].on("n", listen)
+    routers[1].emit("n")
+    assert outcome.result(5.0) == [None, False]
+
+
 def test_a_task_of_a_helper_thread_neither_ends_the_job_nor_speaks_for_the_node(
     start: Start,
 ) -> None:
