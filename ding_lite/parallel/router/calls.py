@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from ding_lite.clock import Clock, Deadline
 from ding_lite.errors import (
     CodecError,
-    ConfigError,
     NotRegistered,
     PeerLost,
     RemoteError,
@@ -28,7 +27,7 @@ from ding_lite.parallel.observe.message_trace import MessageTrace
 from ding_lite.parallel.wire.codec import Encoded
 from ding_lite.parallel.wire.messages import CallArrived, ReplyArrived, encode_call, encode_reply
 from ding_lite.runtime.concurrency import Workers
-from ding_lite.runtime.messaging.base import guard
+from ding_lite.runtime.messaging.base import check_handler, guard
 from ding_lite.runtime.messaging.collectives import COLLECTIVE
 from ding_lite.runtime.messaging.router import Router, use_router
 
@@ -105,17 +104,8 @@ class Calls:
 
     def register(self, name: str, fn: Handler, *, quick: bool = False) -> None:
         """Register the handler of a name, and answer calls that wait for it."""
-        if not isinstance(name, str) or not name or not callable(fn):
-            raise ConfigError(
-                f"A handler is a name and a function, not {name!r} and {fn!r}: "
-                f'`router.register("sample", replay.sample)`.'
-            )
         with self._lock:
-            if self._handlers.get(name, fn) != fn:
-                raise ConfigError(
-                    f"Calls of `{name}` are answered by another function already. "
-                    f"Register this one under another name."
-                )
+            check_handler(name, fn, self._handlers)
             self._handlers[name] = fn
             if quick:
                 self._quick.add(name)

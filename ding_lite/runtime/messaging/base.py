@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, cast
 
 from ding_lite.cancellation import Wait
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
-from ding_lite.errors import DeadlineExceeded, StepCancelled
+from ding_lite.errors import ConfigError, DeadlineExceeded, StepCancelled
 from ding_lite.interruption import is_for_program
 from ding_lite.runtime.messaging.collectives import COLLECTIVE, Collectives
 from ding_lite.runtime.messaging.inbox import Inbox, Listening, Receiver, check_name
@@ -391,6 +391,20 @@ class Router(ABC):
     def wake_pump(self) -> None:
         """Make the pumping thread check `ready` again; safe from any thread."""
         return
+
+
+def check_handler(name: object, fn: object, handlers: Mapping[str, object]) -> None:
+    """Raise ConfigError unless calls of this name can be answered by this function."""
+    if not isinstance(name, str) or not name or not callable(fn):
+        raise ConfigError(
+            f"A handler is a name and a function, not {name!r} and {fn!r}: "
+            f'`router.register("sample", replay.sample)`.'
+        )
+    if handlers.get(name, fn) != fn:
+        raise ConfigError(
+            f"Calls of `{name}` are answered by another function already. "
+            f"Register this one under another name."
+        )
 
 
 def guard(
