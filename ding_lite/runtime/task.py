@@ -164,8 +164,9 @@ class Task:
         """Share these ctx keys, and no others, with other nodes.
 
         It may be called several times, for other keys to other nodes. A node gets all of its keys
-        of a step together. Without any call every key that can be encoded is sent, except the
-        batches and metrics of the node itself.
+        of a step together, if one message holds them: 1 MiB beside arrays, and 4,096 arrays.
+        Without any call every key that can be encoded is sent, except the batches and metrics of
+        the node itself.
 
         Args:
             *keys: The ctx keys.
