@@ -354,6 +354,10 @@ class Router(ABC):
 
     # -- waiting ---------------------------------------------------------------------------------
 
+    def _is_reading(self) -> bool:
+        """Return whether this call is within a callback, on the thread that reads messages."""
+        return False
+
     def _begin_wait(self, timeout: float | None) -> None:
         """Prepare for a wait; raise TransportError on the thread that reads messages."""
         return

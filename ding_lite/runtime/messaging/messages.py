@@ -161,7 +161,7 @@ class Messages:
 
     def deliver(self) -> None:
         """Call the listeners of queued events, if on the task's thread, then of those they emit."""
-        if self._delivering or threading.get_ident() != self.owner:
+        if self._delivering or threading.get_ident() != self.owner or self.router._is_reading():
             return
 
         self._delivering = True

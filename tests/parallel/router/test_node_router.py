@@ -292,6 +292,29 @@ def test_a_look_on_the_thread_that_reads_messages_is_no_wait(start: Start) -> No
     assert outcome.result(5.0) == [None, False]
 
 
+def test_an_event_of_a_callback_is_delivered_between_two_middleware(start: Start) -> None:
+    """The thread of a task reads messages while it waits, and must not run its listeners then."""
+    one, other = start(2)
+    log: list[str] = []
+    other.register("emit", lambda: other.emit("n"))
+    other.register("answer", lambda: "answer")
+
+    def wait(ctx: Context) -> None:
+        one.call(1, "emit")
+        one.call(1, "answer")
+        log.append("middleware")
+
+    def run() -> None:
+        with use_router(one), Task() as task:
+            one.on("n", lambda: task.emit("local", only_local=True))
+            task.on("local", lambda: log.append(one.call(1, "answer")))
+            task.use(wait).run(max_step=1)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(run).result(10.0)
+    assert log == ["middleware", "answer"]
+
+
 def test_a_task_of_a_helper_thread_neither_ends_the_job_nor_speaks_for_the_node(
     start: Start,
 ) -> None:
