@@ -264,9 +264,8 @@ class Messages:
         self.subscribe()
         router, latch = self.router, self._latch
         deadline = Deadline.after(timeout, self._clock)
-        newest = self.parallel_ctx.wait(
-            newer_than, deadline, lambda: latch.ends_waits or not router.has_audience
-        )
+        until = router._checked(lambda: latch.ends_waits or not router.has_audience, timeout)
+        newest = self.parallel_ctx.wait(newer_than, deadline, until)
         if newest is not None or latch.ends_waits:
             return newest
         if len(router.world) == 1:

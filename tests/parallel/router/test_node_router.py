@@ -249,6 +249,11 @@ def test_threads_use_the_router_of_the_node_if_their_process_is_a_single_one(sta
     assert of_a_thread() is not one
 
 
+def wait_for_a_ctx(router: Router) -> None:
+    with use_router(router), Task() as task:
+        task.wait_parallel_ctx()
+
+
 @pytest.mark.parametrize(
     "wait",
     [
@@ -256,8 +261,9 @@ def test_threads_use_the_router_of_the_node_if_their_process_is_a_single_one(sta
         lambda router: router.send("s", 1, to="nobody", timeout=None),
         lambda router: router.receive("s", timeout=None),
         lambda router: router.subscribe("topic").wait(),
+        wait_for_a_ctx,
     ],
-    ids=["call", "send", "receive", "wait"],
+    ids=["call", "send", "receive", "wait", "ctx"],
 )
 def test_a_wait_on_the_thread_that_reads_messages_is_refused(start: Start, wait: Any) -> None:
     """It could never end, and the peers would lose a node that does not read."""
