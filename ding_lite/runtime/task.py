@@ -191,7 +191,7 @@ class Task:
         The end of a run ends the current runs of all nodes. So a second run begins when all nodes
         have ended the first: `World.current().group("node.*").barrier()` waits for that. A run
         within a middleware of another task ends only itself, as does the run of a task that was
-        made on a thread of the program, while another task of this node runs.
+        made on a thread of the program, or to answer a call, while another task of this node runs.
 
         Args:
             max_step: The maximum number of steps of this run; reaching it sets `finish`. `None`: no

@@ -29,7 +29,7 @@ from ding_lite.parallel.wire.messages import CallArrived, ReplyArrived, encode_c
 from ding_lite.runtime.concurrency import Workers
 from ding_lite.runtime.messaging.base import check_handler, guard
 from ding_lite.runtime.messaging.collectives import COLLECTIVE
-from ding_lite.runtime.messaging.router import Router, use_router
+from ding_lite.runtime.messaging.router import Router, answering
 
 Handler = Callable[..., Any]
 """Answers a call; may return a `Future` to answer later without holding a thread."""
@@ -144,7 +144,7 @@ class Calls:
 
     def _answer(self, peer: int, call: CallArrived) -> None:
         began_ns = self._traced.now()
-        with use_router(self._router):
+        with answering(self._router):
             answer = guard(partial(self._handle, call.name), call.args, call.kwargs)
         self._traced.answered(peer, call, began_ns)
         self._answers.give(peer, call.number, answer)

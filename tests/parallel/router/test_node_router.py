@@ -321,11 +321,13 @@ def test_an_event_of_a_callback_is_delivered_between_two_middleware(start: Start
     assert log == ["middleware", "answer"]
 
 
+@pytest.mark.parametrize("is_called", [False, True])
 def test_a_task_of_a_helper_thread_neither_ends_the_job_nor_speaks_for_the_node(
-    start: Start,
+    start: Start, is_called: bool
 ) -> None:
     other, one = start(2)
     recorder = Recorder(other)
+    one.register("evaluate", lambda: evaluate())
 
     def evaluate() -> int:
         with Task() as task:
@@ -334,8 +336,11 @@ def test_a_task_of_a_helper_thread_neither_ends_the_job_nor_speaks_for_the_node(
 
     def learn(ctx: Context) -> None:
         if ctx.total_step == 1:
-            found.append(pool.submit(evaluate).result())
+            found.append(help_once())
         ctx.version = ctx.total_step
+
+    def help_once() -> int:
+        return other.call(1, "evaluate") if is_called else pool.submit(evaluate).result()
 
     found: list[int] = []
     with node_of(one), ThreadPoolExecutor(1) as pool:
@@ -344,7 +349,7 @@ def test_a_task_of_a_helper_thread_neither_ends_the_job_nor_speaks_for_the_node(
         recorder.wait(lambda: recorder.has_finished)
         assert (task.ctx.total_step, found) == (3, [1])
         assert "value" not in recorder.ctx[1]
-        pool.submit(evaluate).result()  # now it is the task of the node
+        help_once()  # now it is the task of the node
         recorder.wait(lambda: recorder.ctx[1].get("value") == 1)
 
 
