@@ -30,7 +30,7 @@ from ding_lite.runtime.middleware import Middleware, name_of, named, refuse_seco
 logger = logging.getLogger(__name__)
 
 MAX_WORKERS = 64
-"""The most threads of one `Workers`, whose jobs wait for each other."""
+"""The most threads of one `Workers`, if its jobs wait for each other."""
 WARN_AFTER_S = 10.0
 """Seconds that a failed step waits before it logs which of its functions still run."""
 
