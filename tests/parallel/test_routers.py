@@ -209,13 +209,10 @@ def test_a_call_gives_the_answer_or_the_error_of_its_handler(routers: Any) -> No
         hub.ask(7, "later").result(WAIT_S)
 
 
-def test_a_second_handler_of_a_name_is_refused(routers: Any) -> None:
-    routers[0].register("f", len)
-    routers[0].register("f", len)
-    with pytest.raises(ConfigError, match="another function already"):
-        routers[0].register("f", max)
-    with pytest.raises(ConfigError, match="a name and a function"):
-        routers[0].register("g", 3)
+def test_a_handler_without_a_name_or_a_function_is_refused(routers: Any) -> None:
+    for name, fn in (("", len), (3, len), ("g", 3)):
+        with pytest.raises(ConfigError, match="a name and a function"):
+            routers[0].register(name, fn)
 
 
 def test_a_late_answer_raises_deadline_exceeded(routers: Sequence[Router]) -> None:

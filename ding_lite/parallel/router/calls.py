@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from ding_lite.clock import Clock, Deadline
 from ding_lite.errors import (
     CodecError,
+    ConfigError,
     NotRegistered,
     PeerLost,
     RemoteError,
@@ -104,8 +105,13 @@ class Calls:
 
     def register(self, name: str, fn: Handler, *, quick: bool = False) -> None:
         """Register the handler of a name, and answer calls that wait for it."""
+        check_handler(name, fn)
         with self._lock:
-            check_handler(name, fn, self._handlers)
+            if self._handlers.get(name, fn) != fn:
+                raise ConfigError(
+                    f"Calls of `{name}` are answered by another function already. "
+                    f"Register this one under another name."
+                )
             self._handlers[name] = fn
             if quick:
                 self._quick.add(name)

@@ -156,8 +156,7 @@ class LocalRouter(Router):
             self._published |= self._copy(values)
 
     def register(self, name: str, fn: Callable[..., Any], *, quick: bool = False) -> None:
-        # Without a job a router lives as long as its process, and servers are made anew.
-        check_handler(name, fn, self._handlers if self._group else {})
+        check_handler(name, fn)  # it may replace another, as a server that starts again does
         self._handlers[name] = fn
 
     def ask(self, node: int, name: str, *args: Any, **kwargs: Any) -> Future[Any]:

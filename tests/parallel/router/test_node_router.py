@@ -21,6 +21,7 @@ from ding_lite.clock import Deadline, SystemClock
 from ding_lite.errors import (
     AuthenticationError,
     CodecError,
+    ConfigError,
     DeadlineExceeded,
     PeerLost,
     RemoteError,
@@ -604,3 +605,10 @@ class TestCalls:
             answers = [pool.submit(count_down, number % 2, 8) for number in range(12)]
             for number, answer in enumerate(answers):
                 assert answer.result(15.0) == [(number + k) % 2 for k in range(9)]
+
+    def test_a_second_handler_of_a_name_is_refused(self, start: Start) -> None:
+        (router,) = start(1)
+        router.register("f", len)
+        router.register("f", len)
+        with pytest.raises(ConfigError, match=r"answered by another function"):
+            router.register("f", sum)
