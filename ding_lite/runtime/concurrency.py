@@ -30,7 +30,7 @@ from ding_lite.runtime.middleware import Middleware, name_of, named, refuse_seco
 logger = logging.getLogger(__name__)
 
 MAX_WORKERS = 64
-"""The most threads of one `Workers`, if all of its jobs wait for others."""
+"""The most threads of one `Workers`, if its jobs wait for each other."""
 WARN_AFTER_S = 10.0
 """Seconds that a failed step waits before it logs which of its functions still run."""
 
@@ -151,41 +151,39 @@ class Workers:
         self._num_threads = num_threads
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._num_idle = 0
+        self._waiting: set[threading.Thread] = set()
         self._lock = threading.Lock()
 
     def submit(self, job: Callable[[], None]) -> None:
         if not self._threads:
-            self._start(self._num_threads)
+            with self._lock:
+                self._start(self._num_threads - len(self._threads))
         self._jobs.put(job)
 
     def begin_wait(self) -> None:
-        """Start one more thread if a job waits for another job, and no thread is free for that."""
-        if threading.current_thread() not in self._threads:
-            return
-        with self._lock:
-            is_full = self._num_idle <= self._jobs.qsize()
-        if is_full and len(self._threads) < MAX_WORKERS:
-            self._start(1)
+        """Note that the job of this thread waits for another job, which gets one more thread.
+
+        So at least `num_threads` jobs run beside those that have waited.
+        """
+        thread = threading.current_thread()
+        if thread in self._threads and thread not in self._waiting:
+            with self._lock:
+                self._waiting.add(thread)
+                num_wanted = min(self._num_threads + len(self._waiting), MAX_WORKERS)
+                self._start(num_wanted - len(self._threads))
 
     def _start(self, number: int) -> None:
         for _ in range(number):
             name = f"ding_lite-worker-{len(self._threads)}"
             thread = threading.Thread(target=self._work, name=name, daemon=True)
-            with self._lock:
-                self._num_idle += 1
-                self._threads.append(thread)
+            self._threads.append(thread)
             thread.start()
 
     def _work(self) -> None:
+        thread = threading.current_thread()
         while (job := self._jobs.get()) is not None:
-            with self._lock:
-                self._num_idle -= 1
-            try:
-                job()
-            finally:
-                with self._lock:
-                    self._num_idle += 1
+            job()
+            self._waiting.discard(thread)
 
     def close(self, timeout: float | None = None) -> None:
         threads, self._threads = self._threads, []

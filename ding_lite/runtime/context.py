@@ -388,7 +388,7 @@ class ParallelContext(Context):
             )
 
         with self._changed:
-            in_time = deadline.wait(self._changed, lambda: stop() or has_come())
+            in_time = deadline.wait(self._changed, lambda: has_come() or stop())
             if has_come():
                 return self
         if not in_time:

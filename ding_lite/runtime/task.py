@@ -164,8 +164,9 @@ class Task:
         """Share these ctx keys, and no others, with other nodes.
 
         It may be called several times, for other keys to other nodes. A node gets all of its keys
-        of a step together. Without any call every key that can be encoded is sent, except the
-        batches and metrics of the node itself.
+        of a step together, if one message holds them: 1 MiB beside arrays, and 4,096 arrays.
+        Without any call every key that can be encoded is sent, except the batches and metrics of
+        the node itself.
 
         Args:
             *keys: The ctx keys.
@@ -190,7 +191,7 @@ class Task:
         The end of a run ends the current runs of all nodes. So a second run begins when all nodes
         have ended the first: `World.current().group("node.*").barrier()` waits for that. A run
         within a middleware of another task ends only itself, as does the run of a task that was
-        made on a thread of the program, while another task of this node runs.
+        made on a thread of the program, or to answer a call, while another task of this node runs.
 
         Args:
             max_step: The maximum number of steps of this run; reaching it sets `finish`. `None`: no

@@ -7,11 +7,13 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import zmq
 
+from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import AuthenticationError, DeadlineExceeded
 from ding_lite.parallel.network.address import Address
 from ding_lite.parallel.network.security import make_key
@@ -145,7 +147,7 @@ def test_a_wrong_key_is_refused_through_a_forward(tmp_path: Path) -> None:
                 leaf.wait_ready(15.0)
 
 
-def test_a_node_that_comes_back_with_another_key_is_named_in_the_log(
+def test_a_node_that_comes_back_with_another_key_is_named_and_dialled_slowly(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     key, other = (str(make_key(tmp_path / name)) for name in ("key", "other"))
@@ -156,6 +158,13 @@ def test_a_node_that_comes_back_with_another_key_is_named_in_the_log(
             hub.wait_ready(10.0)
             leaf.wait_ready(10.0)
             hub.close(good_bye=False)
-        with closing(NodeRouter(hub_spec(2, listen=address, key_file=other, incarnation=1))):
+        spec = hub_spec(2, listen=address, key_file=other, incarnation=1)
+        with closing(NodeRouter(spec)) as stranger:
             reason = "node 0 is not there yet: it has another key"
             wait_until(lambda: reason in caplog.text, "no reason in the log")
+            dropped, began_at = stranger.links.dropped, SYSTEM_CLOCK.now()
+            enough = dropped.count + 10
+            wait_until(lambda: dropped.count >= enough, "the node gave up")
+            assert SYSTEM_CLOCK.now() - began_at > 1.0
+        with closing(NodeRouter(replace(spec, key_file=key, incarnation=2))) as hub:
+            hub.wait_ready(10.0)

@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ding_lite.errors import CodecError, ConfigError, DeadlineExceeded, PeerLost, RemoteError
+from ding_lite.errors import (
+    CodecError,
+    ConfigError,
+    DeadlineExceeded,
+    LabelError,
+    PeerLost,
+    RemoteError,
+)
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.network.topology import NodeSpec
@@ -130,6 +137,14 @@ def test_topics_that_no_program_may_publish_are_refused(routers: Any) -> None:
             routers[0].publish(topic, 1)
 
 
+def test_receivers_that_no_label_can_match_are_refused(routers: Any) -> None:
+    for to in ("", (), "a b", 3):
+        with pytest.raises(LabelError):
+            routers[0].publish("topic", 1, to=to)
+        with pytest.raises(LabelError):
+            routers[0].send("stream", 1, to=to)
+
+
 def test_a_node_can_read_its_published_values_as_they_were_then(routers: Any) -> None:
     for one in (routers[0], LocalRouter()):
         assert one.published("ctx/w") is None
@@ -192,6 +207,12 @@ def test_a_call_gives_the_answer_or_the_error_of_its_handler(routers: Any) -> No
         hub.call(1, "fails")
     with pytest.raises(PeerLost, match="Node 7 cannot be"):
         hub.ask(7, "later").result(WAIT_S)
+
+
+def test_a_handler_without_a_name_or_a_function_is_refused(routers: Any) -> None:
+    for name, fn in (("", len), (3, len), ("g", 3)):
+        with pytest.raises(ConfigError, match="a name and a function"):
+            routers[0].register(name, fn)
 
 
 def test_a_late_answer_raises_deadline_exceeded(routers: Sequence[Router]) -> None:

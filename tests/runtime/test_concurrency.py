@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import closing
 
 import pytest
 
 from ding_lite.errors import MiddlewareError
+from ding_lite.runtime.concurrency import Workers
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import current_router, use_router
@@ -299,3 +302,27 @@ def test_an_error_in_a_composition_is_noted_once_with_its_name() -> None:
     assert caught.value.__notes__ == [
         "in middleware `serial(lambda, bad)` (1st of 1), step 0, node 0, labels: node.0, standalone"
     ]
+
+
+def test_a_job_that_waits_often_adds_a_single_thread_however_busy_the_others_are() -> None:
+    began, goes_on, names = threading.Semaphore(0), threading.Event(), Future[set[str]]()
+
+    def block() -> None:
+        began.release()
+        goes_on.wait(10.0)
+
+    def wait_often() -> None:
+        workers.begin_wait()
+        for _ in range(2):
+            workers.submit(block)
+        for _ in range(2):
+            began.acquire(timeout=10.0)
+        for _ in range(5):
+            workers.begin_wait()
+        goes_on.set()
+        names.set_result({thread.name for thread in threading.enumerate()})
+
+    with closing(Workers(2)) as workers:
+        workers.submit(wait_often)
+        of_workers = {name for name in names.result(10.0) if name.startswith("ding_lite-worker")}
+    assert len(of_workers) == 3

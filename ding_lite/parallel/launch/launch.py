@@ -15,6 +15,7 @@ the cause.
 from __future__ import annotations
 
 import inspect
+import math
 import multiprocessing
 import os
 import sys
@@ -60,11 +61,11 @@ from ding_lite.runtime.messaging.router import (
 )
 from ding_lite.settings import (
     Settings,
-    at_least,
     check_all,
     limit_torch_threads,
     one_of,
     process_environ,
+    whole,
 )
 
 ENGINES = ("local", "ray")
@@ -166,7 +167,9 @@ class Parallel:
         starter = _check_engine(engine or settings.engine or "local", resources)
         texts = (("address", address, "an IP address"), ("key_file", key_file, "a path"))
         check_all(
-            at_least(0, max_retries=max_retries),
+            [] if max_retries == math.inf else whole(0, max_retries=max_retries),
+            one_of((True, False), auto_recover=auto_recover),
+            one_of((True, False, None), elastic=elastic),
             (
                 f"`{name}` is {value!r}; {expected} was expected"
                 for name, value, expected in texts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import Any
 
@@ -27,7 +28,17 @@ from ding_lite.parallel.network.topology import (
     neighbours,
 )
 from ding_lite.runtime.messaging.labels import check_labels, count_roles, node_labels
-from ding_lite.settings import Settings, check_all, inside, kind_of_topology, one_of, positive
+from ding_lite.settings import (
+    Settings,
+    check_all,
+    inside,
+    kind_of_topology,
+    one_of,
+    positive,
+    whole,
+)
+
+logger = logging.getLogger(__name__)
 
 PROTOCOLS = ("ipc", "tcp")
 MOST_NODES = 100_000
@@ -77,6 +88,11 @@ class JobPlan:
             one_of(PROTOCOLS, protocol=self.protocol),
             positive(startup_timeout=startup_timeout) if startup_timeout is not None else [],
         )
+        if key_file and self.protocol == "ipc" and num_nodes > 1:
+            logger.warning(
+                "`key_file` is not used: with the protocol `ipc` the nodes are on this machine, "
+                "and no other user can connect to them. It is for `protocol='tcp'`"
+            )
         self.kind = kind_of_topology(topology) if isinstance(topology, str) else ""
         """The name of the topology; "" for a list of edges."""
         self.edges = edges(topology, num_nodes)
@@ -123,13 +139,13 @@ class JobPlan:
         if given is None:
             return ()
         ports = range(given, given + self.num_nodes) if isinstance(given, int) else given
-        is_sequence = isinstance(ports, Sequence)
+        is_sequence = isinstance(ports, Sequence) and not isinstance(given, bool)
         if not is_sequence or len(ports) != self.num_nodes or len(set(ports)) != len(ports):
             raise ConfigError(
                 f"`ports` is {given!r}; {self.num_nodes} nodes need as many different "
                 f"ports, or one number from which to count on."
             )
-        check_all(*(inside(1, 65_535, ports=port) for port in ports))
+        check_all(*(whole(1, ports=port) or inside(1, 65_535, ports=port) for port in ports))
         return tuple(ports)
 
     def growth(self, *, first_id: int) -> Growth | None:

@@ -314,8 +314,8 @@ class Session:
 
     def _take_late(self, envelope: Envelope) -> list[Arrival]:
         """Process a message of another incarnation of the peer, or while the session is closed."""
-        if self.has_left and envelope.kind in (Kind.ACK, Kind.PING):
-            # Until it has the answer to its good-bye the peer may look for broken links by a PING.
+        if self.has_left:
+            # Until it has the answer to its good-bye the peer may still send, such as a roster.
             self.awaits_ack = self.awaits_ack and envelope.kind is not Kind.ACK
             return []
         reason = f"A message of node {self.peer_id} is of another incarnation or an earlier link."

@@ -28,9 +28,9 @@ from ding_lite.parallel.observe.message_trace import MessageTrace
 from ding_lite.parallel.wire.codec import Encoded
 from ding_lite.parallel.wire.messages import CallArrived, ReplyArrived, encode_call, encode_reply
 from ding_lite.runtime.concurrency import Workers
-from ding_lite.runtime.messaging.base import guard
+from ding_lite.runtime.messaging.base import check_handler, guard
 from ding_lite.runtime.messaging.collectives import COLLECTIVE
-from ding_lite.runtime.messaging.router import Router, use_router
+from ding_lite.runtime.messaging.router import Router, answering
 
 Handler = Callable[..., Any]
 """Answers a call; may return a `Future` to answer later without holding a thread."""
@@ -105,11 +105,7 @@ class Calls:
 
     def register(self, name: str, fn: Handler, *, quick: bool = False) -> None:
         """Register the handler of a name, and answer calls that wait for it."""
-        if not isinstance(name, str) or not name or not callable(fn):
-            raise ConfigError(
-                f"A handler is a name and a function, not {name!r} and {fn!r}: "
-                f'`router.register("sample", replay.sample)`.'
-            )
+        check_handler(name, fn)
         with self._lock:
             if self._handlers.get(name, fn) != fn:
                 raise ConfigError(
@@ -154,7 +150,7 @@ class Calls:
 
     def _answer(self, peer: int, call: CallArrived) -> None:
         began_ns = self._traced.now()
-        with use_router(self._router):
+        with answering(self._router):
             answer = guard(partial(self._handle, call.name), call.args, call.kwargs)
         self._traced.answered(peer, call, began_ns)
         self._answers.give(peer, call.number, answer)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from hashlib import blake2b
 from multiprocessing import parent_process
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from ding_lite.errors import CodecError, ConfigError, DeadlineExceeded, PeerLost, kind_of
@@ -21,7 +22,7 @@ from ding_lite.parallel.network.interfaces import interface_beyond, interface_to
 from ding_lite.runtime.messaging.collectives import COLLECTIVE
 from ding_lite.runtime.messaging.labels import check_patterns, matches
 from ding_lite.runtime.messaging.router import Router, current_router
-from ding_lite.settings import check_all, positive, suggest_environ
+from ding_lite.settings import check_all, positive, suggest_environ, whole
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,7 +73,7 @@ class World:
         Raises:
             ConfigError: There is no such node, or this node does not know the labels.
         """
-        if type(node) is not int or not 0 <= node < len(self._router.world):
+        if not self._is_node(node):
             raise ConfigError(
                 f"`node` is {node!r}; the number of a node was expected, from 0 to "
                 f"{len(self._router.world) - 1}."
@@ -93,14 +94,15 @@ class World:
             ConfigError: No node matches, an id does not exist, or this node does not know the
                 labels of all nodes.
         """
-        if not isinstance(members, str | int | Iterable):
+        if not isinstance(members, str | Integral | Iterable):
             raise ConfigError(
                 f"`members` is {kind_of(members)}; label patterns or node ids were expected, such "
                 f'as `World.current().group("learner")`.'
             )
-        wanted = [members] if isinstance(members, str | int) else list(members)
+        wanted = list(members) if not isinstance(members, str | Integral) else [members]
         patterns = [item for item in wanted if isinstance(item, str)]
-        ids = {item for item in wanted if not isinstance(item, str)}
+        numbers = [item for item in wanted if not isinstance(item, str)]
+        ids = {int(item) if self._is_node(item) else -1 for item in numbers}
         world = self._router.world
         if patterns:
             if not self._router.grows:
@@ -117,6 +119,10 @@ class World:
             return tuple(sorted(ids | self._matched(patterns)))
 
         return Group(self._router, tuple(sorted(ids)), members_now)
+
+    def _is_node(self, value: object) -> bool:
+        """Return whether a value, such as an integer of NumPy, is the number of a node."""
+        return not whole(0, value=cast(int, value)) and value in range(len(self._router.world))
 
     def _matched(self, patterns: Iterable[str]) -> set[int]:
         return {node for node, own in enumerate(self._router.world) if matches(own, patterns)}
@@ -231,9 +237,9 @@ class Group:
             ConfigError: `src` is no rank of the group.
             DeadlineExceeded: A member did not call in time.
         """
-        if not 0 <= src < len(self.members):
+        if whole(0, src=src) or src >= len(self.members):
             raise ConfigError(
-                f"`src` is {src}; the group {list(self.members)} has the ranks 0 to "
+                f"`src` is {src!r}; the group {list(self.members)} has the ranks 0 to "
                 f"{len(self.members) - 1}."
             )
         return self.all_gather(value if self.rank == src else None, timeout=timeout)[src]

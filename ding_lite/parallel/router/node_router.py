@@ -223,10 +223,15 @@ class NodeRouter(JobView):
     def published(self, topic: str) -> Any:
         return self._outbox.newest(topic)
 
-    def _begin_wait(self) -> None:
+    def _is_reading(self) -> bool:
+        return self._transport.is_calling
+
+    def _begin_wait(self, timeout: float | None) -> None:
         if isinstance(lock := cast(Any, self.links.lock), _LockOfParent):
             lock.__enter__()
-        if self._transport.is_calling:
+        if timeout is not None and timeout <= 0:
+            return
+        if self._is_reading():
             raise TransportError(
                 "This would wait for another node on the thread that reads the messages of this "
                 "one, so nothing could arrive meanwhile. Callbacks of `router.ask`, listeners of "
@@ -237,7 +242,7 @@ class NodeRouter(JobView):
 
     def pump(self, ready: Callable[[], bool], timeout: float | None) -> None:
         if not ready():
-            self._begin_wait()
+            self._begin_wait(timeout)
         seconds = math.inf if timeout is None else timeout
         deferred = self.deferred_sigint
         if threading.get_ident() == deferred.thread:
@@ -253,7 +258,7 @@ class NodeRouter(JobView):
     def _wait_for_room(self, event: str) -> None:
         """Wait until all peers have room for an event, so that all of them get it, or none."""
         deadline = None
-        while (session := self._full_session()) is not None and not self._transport.is_calling:
+        while (session := self._full_session()) is not None and not self._is_reading():
             self.links.wake()
             deadline = deadline or Deadline.after(EMIT_TIMEOUT_S, self._clock)
             if not deadline.wait(self.links.changed, lambda: self._full_session() is not session):

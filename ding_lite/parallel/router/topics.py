@@ -118,8 +118,9 @@ class Topics:
         began_ns, peers, routing = self._traced.now(), [], self._routing
         slots = routing.addressed(slots, patterns)
         with self._links.lock:
-            if self._keeps_offers or patterns is not None:
-                self._offered |= {key: (patterns, slot) for key, slot in slots.items()}
+            for key, slot in slots.items():
+                if self._keeps_offers or patterns is not None or key in self._offered:
+                    self._offered[key] = patterns, slot
             for peer, session in self._links.sessions.items():
                 if patterns is None or routing.leads_to(peer, patterns):
                     session.state.offer(slots)

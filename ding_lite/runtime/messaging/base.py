@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, cast
 
 from ding_lite.cancellation import Wait
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
-from ding_lite.errors import DeadlineExceeded, StepCancelled
+from ding_lite.errors import ConfigError, DeadlineExceeded, StepCancelled
 from ding_lite.interruption import is_for_program
 from ding_lite.runtime.messaging.collectives import COLLECTIVE, Collectives
 from ding_lite.runtime.messaging.inbox import Inbox, Listening, Receiver, check_name
@@ -235,9 +235,9 @@ class Router(ABC):
             StepCancelled: The calling step has failed meanwhile.
             TransportError: This thread reads messages, and cannot wait for one meanwhile.
         """
-        if node != self.node_id:
-            self._begin_wait()
         deadline = Deadline.after(timeout, self._clock)
+        if node != self.node_id:
+            self._begin_wait(timeout)
         answer = self.ask(node, name, *args, **kwargs)
         answer.add_done_callback(lambda _: self.wake_pump())
         with Wait(self.wake_pump) as wait:
@@ -323,7 +323,7 @@ class Router(ABC):
             check_patterns(to, of_receivers=True),
             in_flight=in_flight,
             timeout=timeout,
-            until=self._checked(until),
+            until=self._checked(until, timeout),
         )
         self.traced.item_sent(stream, began_ns, number, at_ns)
         return is_sent
@@ -350,20 +350,26 @@ class Router(ABC):
             DeadlineExceeded: No item arrived in time.
         """
         check_name(stream, "a stream")
-        return self._streams.receive(stream, timeout=timeout, until=self._checked(until))
+        return self._streams.receive(stream, timeout=timeout, until=self._checked(until, timeout))
 
     # -- waiting ---------------------------------------------------------------------------------
 
-    def _begin_wait(self) -> None:
+    def _is_reading(self) -> bool:
+        """Return whether this call is within a callback, on the thread that reads messages."""
+        return False
+
+    def _begin_wait(self, timeout: float | None) -> None:
         """Prepare for a wait; raise TransportError on the thread that reads messages."""
         return
 
-    def _checked(self, until: Until | None) -> Until:
+    def _checked(self, until: Until | None, timeout: float | None) -> Until:
         """Return `until` for a wait that may not begin on the thread that reads messages."""
 
         def is_over() -> bool:
-            self._begin_wait()
-            return until is not None and until()
+            if until is not None and until():
+                return True
+            self._begin_wait(timeout)
+            return False
 
         return is_over
 
@@ -389,6 +395,15 @@ class Router(ABC):
     def wake_pump(self) -> None:
         """Make the pumping thread check `ready` again; safe from any thread."""
         return
+
+
+def check_handler(name: object, fn: object) -> None:
+    """Raise ConfigError unless these are the name of a call and a function."""
+    if not isinstance(name, str) or not name or not callable(fn):
+        raise ConfigError(
+            f"A handler is a name and a function, not {name!r} and {fn!r}: "
+            f'`router.register("sample", replay.sample)`.'
+        )
 
 
 def guard(

@@ -27,9 +27,10 @@ from ding_lite.errors import (
     kind_of,
 )
 from ding_lite.log import Throttle
-from ding_lite.runtime.messaging.base import CtxPart, Router, guard
+from ding_lite.runtime.messaging.base import CtxPart, Router, check_handler, guard
 from ding_lite.runtime.messaging.labels import (
     check_labels,
+    check_patterns,
     count_roles,
     matches,
     node_labels,
@@ -130,7 +131,9 @@ class LocalRouter(Router):
                 tracer.arrow("s", "event", key, where, began_ns)
 
     def publish(self, topic: str, tree: Any, *, to: str | Iterable[str] | None = None) -> None:
-        self._publish([({check_topic(topic): tree}, to)])
+        has_receivers = to is not None and bool(self._group)
+        patterns = check_patterns(to or (), of_receivers=True) if has_receivers else None
+        self._publish([({check_topic(topic): tree}, patterns)])
 
     def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
         self._publish_parts([(values, to)])
@@ -153,6 +156,7 @@ class LocalRouter(Router):
             self._published |= self._copy(values)
 
     def register(self, name: str, fn: Callable[..., Any], *, quick: bool = False) -> None:
+        check_handler(name, fn)  # it may replace another, as a server that starts again does
         self._handlers[name] = fn
 
     def ask(self, node: int, name: str, *args: Any, **kwargs: Any) -> Future[Any]:

@@ -161,7 +161,7 @@ class Messages:
 
     def deliver(self) -> None:
         """Call the listeners of queued events, if on the task's thread, then of those they emit."""
-        if self._delivering or threading.get_ident() != self.owner:
+        if self._delivering or threading.get_ident() != self.owner or self.router._is_reading():
             return
 
         self._delivering = True
@@ -264,9 +264,8 @@ class Messages:
         self.subscribe()
         router, latch = self.router, self._latch
         deadline = Deadline.after(timeout, self._clock)
-        newest = self.parallel_ctx.wait(
-            newer_than, deadline, lambda: latch.ends_waits or not router.has_audience
-        )
+        until = router._checked(lambda: latch.ends_waits or not router.has_audience, timeout)
+        newest = self.parallel_ctx.wait(newer_than, deadline, until)
         if newest is not None or latch.ends_waits:
             return newest
         if len(router.world) == 1:

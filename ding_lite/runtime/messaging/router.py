@@ -19,6 +19,7 @@ def is_alone(router: Router) -> bool:
 
 
 _CURRENT: ContextVar[Router | None] = ContextVar("ding_lite_router", default=None)
+_ANSWERS: ContextVar[bool] = ContextVar("ding_lite_answers", default=False)
 
 
 class _Process:
@@ -43,8 +44,8 @@ def current_router() -> Router:
 
 
 def is_helper_thread() -> bool:
-    """Return whether this thread has its router only as a thread that a node has started."""
-    return _CURRENT.get() is None
+    """Return whether this thread was started by the `main` of its node, or answers a call."""
+    return _CURRENT.get() is None or _ANSWERS.get()
 
 
 @contextmanager
@@ -55,6 +56,17 @@ def use_router(router: Router) -> Iterator[Router]:
         yield router
     finally:
         _CURRENT.reset(token)
+
+
+@contextmanager
+def answering(router: Router) -> Iterator[None]:
+    """Make a router the current one of a thread that answers a call, within a `with` block."""
+    token = _ANSWERS.set(True)
+    try:
+        with use_router(router):
+            yield
+    finally:
+        _ANSWERS.reset(token)
 
 
 @contextmanager

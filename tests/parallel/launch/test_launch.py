@@ -145,10 +145,15 @@ REFUSED: list[tuple[dict[str, Any], dict[str, str], str]] = [
     ({}, {"DING_LITE_NUM_NODES": "2"}, "DING_LITE_NUM_NODES is 2.* Set it to a number"),
     ({"n_parallel_workers": 2}, {"DING_LITE_NODE_ID": "1"}, "DING_LITE_NODE_ID is 1"),
     ({"n_parallel_workers": 2, "node_ids": [2, 3]}, {}, r"`node_ids` is \[2, 3\], the place to"),
-    ({"max_retries": -1}, {}, "`max_retries` is -1; it must be at least 0"),
+    ({"max_retries": -1}, {}, "`max_retries` is -1; it must be a whole number from 0 on"),
+    ({"max_retries": 1.5}, {}, "`max_retries` is 1.5; it must be a whole number from 0 on"),
+    ({"auto_recover": "no"}, {}, "`auto_recover` is 'no'; it must be one of: True, False"),
+    ({"elastic": "yes"}, {}, "`elastic` is 'yes'; it must be one of: True, False, None"),
     ({"protocol": "tcp", "address": 5}, {}, "`address` is 5; an IP address was expected"),
     ({"protocol": "tcp", "key_file": 3}, {}, "`key_file` is 3; a path was expected"),
     ({"protocol": "tcp", "ports": 3.0}, {}, "`ports` is 3.0; 1 nodes need as many different"),
+    ({"protocol": "tcp", "ports": [50_515.0]}, {}, "`ports` is 50515.0; it must be a whole number"),
+    ({"protocol": "tcp", "ports": True}, {}, "`ports` is True; 1 nodes need as many different"),
     ({}, {"DING_LITE_ROLE": "learner"}, "DING_LITE_ROLES"),
 ]
 
@@ -161,6 +166,11 @@ def test_what_does_not_fit_is_refused_before_main_runs(
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match=message):
         Parallel.runner(**{"n_parallel_workers": 1, **given})
+
+
+def test_a_key_that_the_protocol_does_not_need_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    Parallel.runner(2, key_file="job.key", protocol="ipc")
+    assert "`key_file` is not used: with the protocol `ipc`" in caplog.text
 
 
 async def coroutine() -> None: ...

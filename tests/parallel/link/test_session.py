@@ -446,11 +446,11 @@ def test_a_peer_that_says_good_bye_is_not_lost() -> None:
     assert pair.sides[0].arrived[-1] == Left()
     assert pair.sides[0].session.has_left
     assert pair.sides[0].session.is_flushed
-    awaits = []
-    for late in (pair.sides[1].session.ping(), pair.sides[1].session.acknowledgement()):
-        pair.sides[0].hear(late)
+    awaits, ping = [], pair.sides[1].session.ping()
+    for kind in (Kind.PING, Kind.CREDIT, Kind.CALL, Kind.ACK):
+        pair.sides[0].hear(replace(ping, kind=kind, seq=1))
         awaits.append(pair.sides[0].session.awaits_ack)
-    assert awaits == [True, False]
+    assert awaits == [True, True, True, False]
     assert pair.sides[0].arrived[-1] == Left()
 
 

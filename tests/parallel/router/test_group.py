@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from ding_lite.distributed import World
@@ -101,10 +103,12 @@ def test_members_are_named_by_labels_or_ids() -> None:
             world.group(["learner.1", "collector.*"]).members,
             world.group([3, 0]).members,
             world.group(2).members,
+            world.group(np.arange(3)).members,
             world.labels_of(3) >= {"collector.1"},
+            world.labels_of(cast(Any, np.int64(3))) >= {"collector.1"},
         ]
 
-    expected = [(0, 1), (1, 2, 3), (0, 3), (2,), True]
+    expected = [(0, 1), (1, 2, 3), (0, 3), (2,), (0, 1, 2), True, True]
     assert on_nodes(main, roles=ROLES) == [expected] * 4
 
 
@@ -122,14 +126,21 @@ def test_seeds_differ_by_node_and_not_by_run() -> None:
     assert seeds == on_nodes(lambda world: world.node_seed, roles=ROLES)
 
 
-@pytest.mark.parametrize("members", ["evaluator", [7], [], ["learner", 9]])
+@pytest.mark.parametrize(
+    "members", ["evaluator", [7], [], ["learner", 9], [True], [0.0], [[0]], [-1]]
+)
 def test_an_impossible_group_is_refused_with_known_nodes_and_labels(members: Any) -> None:
     with pytest.raises(ConfigError, match=r"No group can be made of .*nodes 0 to 3 .*collector"):
         on_nodes(lambda world: world.group(members), roles=ROLES)
 
 
+def broadcast_from(src: Any, world: World) -> object:
+    return world.group("node.*").broadcast(1, src=src)
+
+
 def test_ranks_outside_of_the_group_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"Node \d is no member of the group \[0, 1\]"):
         on_nodes(lambda world: world.group("learner").rank, roles=ROLES)
-    with pytest.raises(ConfigError, match=r"`src` is 4.*ranks 0 to 3"):
-        on_nodes(lambda world: world.group("node.*").broadcast(1, src=4), roles=ROLES)
+    for src in (4, "0", 1.0):
+        with pytest.raises(ConfigError, match=rf"`src` is {src!r}.*ranks 0 to 3"):
+            on_nodes(partial(broadcast_from, src), roles=ROLES)

@@ -120,8 +120,9 @@ def test_the_values_of_several_shares_are_from_the_same_step(start: Start) -> No
     assert seen == [(version, version) for version, *_ in seen]
 
 
-def test_a_node_that_takes_a_place_with_another_label_gets_what_was_published_for_it(
-    tmp_path: Path,
+@pytest.mark.parametrize("to", ["evaluator", None])
+def test_a_node_that_takes_a_place_with_another_label_gets_the_newest_value_for_it(
+    tmp_path: Path, to: str | None
 ) -> None:
     hub_spec, leaf_spec = specs(tmp_path, 2, "star")
     with closing(NodeRouter(hub_spec)) as hub:
@@ -129,7 +130,7 @@ def test_a_node_that_takes_a_place_with_another_label_gets_what_was_published_fo
             leaf.wait_ready(10.0)
             hub.wait_ready(10.0)
             hub.publish("goal", 1, to="evaluator")
-            hub.publish("goal", 2, to="evaluator")
+            hub.publish("goal", 2, to=to)
         spec = replace(leaf_spec, incarnation=2, labels=leaf_spec.labels | {"evaluator"})
         with closing(NodeRouter(spec)) as evaluator:
             goal = evaluator.subscribe("goal")
@@ -249,6 +250,11 @@ def test_threads_use_the_router_of_the_node_if_their_process_is_a_single_one(sta
     assert of_a_thread() is not one
 
 
+def wait_for_a_ctx(router: Router) -> None:
+    with use_router(router), Task() as task:
+        task.wait_parallel_ctx()
+
+
 @pytest.mark.parametrize(
     "wait",
     [
@@ -256,8 +262,9 @@ def test_threads_use_the_router_of_the_node_if_their_process_is_a_single_one(sta
         lambda router: router.send("s", 1, to="nobody", timeout=None),
         lambda router: router.receive("s", timeout=None),
         lambda router: router.subscribe("topic").wait(),
+        wait_for_a_ctx,
     ],
-    ids=["call", "send", "receive", "wait"],
+    ids=["call", "send", "receive", "wait", "ctx"],
 )
 def test_a_wait_on_the_thread_that_reads_messages_is_refused(start: Start, wait: Any) -> None:
     """It could never end, and the peers would lose a node that does not read."""
@@ -275,11 +282,53 @@ def test_a_wait_on_the_thread_that_reads_messages_is_refused(start: Start, wait:
     pass_by(routers)
 
 
+def test_a_look_on_the_thread_that_reads_messages_is_no_wait(start: Start) -> None:
+    routers = start(2)
+    outcome: Future[list[Any]] = Future()
+
+    def listen() -> None:
+        late = Deadline.after(0.0)
+        found: list[Any] = [routers[0].receive("s", timeout=None, until=lambda: True)]
+        found.append(routers[0].subscribe("topic").wait(deadline=late))
+        with pytest.raises(DeadlineExceeded):
+            routers[0].receive("s", timeout=0)
+        outcome.set_result(found)
+
+    routers[0].on("n", listen)
+    routers[1].emit("n")
+    assert outcome.result(5.0) == [None, False]
+
+
+def test_an_event_of_a_callback_is_delivered_between_two_middleware(start: Start) -> None:
+    """The thread of a task reads messages while it waits, and must not run its listeners then."""
+    one, other = start(2)
+    log: list[str] = []
+    other.register("emit", lambda: other.emit("n"))
+    other.register("answer", lambda: "answer")
+
+    def wait(ctx: Context) -> None:
+        one.call(1, "emit")
+        one.call(1, "answer")
+        log.append("middleware")
+
+    def run() -> None:
+        with use_router(one), Task() as task:
+            one.on("n", lambda: task.emit("local", only_local=True))
+            task.on("local", lambda: log.append(one.call(1, "answer")))
+            task.use(wait).run(max_step=1)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(run).result(10.0)
+    assert log == ["middleware", "answer"]
+
+
+@pytest.mark.parametrize("is_called", [False, True])
 def test_a_task_of_a_helper_thread_neither_ends_the_job_nor_speaks_for_the_node(
-    start: Start,
+    start: Start, is_called: bool
 ) -> None:
     other, one = start(2)
     recorder = Recorder(other)
+    one.register("evaluate", lambda: evaluate())
 
     def evaluate() -> int:
         with Task() as task:
@@ -288,8 +337,11 @@ def test_a_task_of_a_helper_thread_neither_ends_the_job_nor_speaks_for_the_node(
 
     def learn(ctx: Context) -> None:
         if ctx.total_step == 1:
-            found.append(pool.submit(evaluate).result())
+            found.append(help_once())
         ctx.version = ctx.total_step
+
+    def help_once() -> int:
+        return other.call(1, "evaluate") if is_called else pool.submit(evaluate).result()
 
     found: list[int] = []
     with node_of(one), ThreadPoolExecutor(1) as pool:
@@ -298,7 +350,7 @@ def test_a_task_of_a_helper_thread_neither_ends_the_job_nor_speaks_for_the_node(
         recorder.wait(lambda: recorder.has_finished)
         assert (task.ctx.total_step, found) == (3, [1])
         assert "value" not in recorder.ctx[1]
-        pool.submit(evaluate).result()  # now it is the task of the node
+        help_once()  # now it is the task of the node
         recorder.wait(lambda: recorder.ctx[1].get("value") == 1)
 
 

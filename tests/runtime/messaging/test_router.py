@@ -120,6 +120,15 @@ def test_the_nodes_of_a_group_are_numbered_labelled_and_all_connected() -> None:
     ]
 
 
+def test_a_single_node_may_replace_its_handlers_and_publish_to_no_other() -> None:
+    router = LocalRouter()
+    for fn in (min, max):
+        router.register("choose", fn)
+    assert router.call(0, "choose", 1, 2) == 2
+    router.publish("topic", 3, to=[])
+    assert router.published("topic") == 3
+
+
 def test_a_group_has_at_least_one_node_and_an_entry_of_roles_for_each() -> None:
     [router] = LocalRouter.group(1)
     assert not router.is_active

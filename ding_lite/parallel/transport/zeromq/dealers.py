@@ -48,6 +48,7 @@ OPTIONS = {
 
 _SIGNATURE_BYTES = 10  # with which ZeroMQ begins every connection
 _HANG_UPS = 3  # in a row that count as a refusal
+_SLOWLY_MS = 500
 _CLOSED_BY_PEER = (errno.EPIPE, errno.ECONNRESET)
 _REASONS = {
     NO_KEY: "what listens at {} has no key, or is no node.",
@@ -131,6 +132,7 @@ class Dealers:
             if self._num_hang_ups < _HANG_UPS:
                 return None
         if self._was_there:
+            self._dial_slowly(self.sockets[lane])
             self.doubt = self.doubt or _REASONS[event].format(self.address).rstrip(".")
             return None
         if self._is_refused:
@@ -140,6 +142,14 @@ class Dealers:
             with suppress(zmq.ZMQError):  # this connection is over already
                 dealer.disconnect(self.address)
         return _REASONS[event].format(self.address)
+
+    def _dial_slowly(self, dealer: zmq.Socket[bytes]) -> None:
+        """Dial again after a pause: ZeroMQ itself pauses for long only if nothing listens."""
+        if dealer.getsockopt(zmq.RECONNECT_IVL) != _SLOWLY_MS:
+            dealer.setsockopt(zmq.RECONNECT_IVL, _SLOWLY_MS)
+            with suppress(zmq.ZMQError):  # this connection is over already
+                dealer.disconnect(self.address)
+            dealer.connect(self.address)
 
     def _has_greeted(self, lane: Lane) -> bool:
         """Return whether the listener has sent a greeting; always true on a socket file."""
