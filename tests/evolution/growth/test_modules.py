@@ -128,7 +128,7 @@ KINDS: dict[str, Any] = {
 def learned(kind: str, **more: Any) -> Agent:
     policy, spec, parts = KINDS[kind]
     copies = {n: copy.deepcopy(p) if isinstance(p, nn.Module) else p for n, p in parts.items()}
-    agent = make_agent(policy(spec, **{**copies, **more}), searched=("lr",))
+    agent = make_agent(policy(spec, **{**copies, **more}), searched=("gamma",))
     for seed in range(5):
         agent.learn(lesson(agent.policy, seed))
     return agent
