@@ -152,9 +152,9 @@ def test_a_derived_port_that_is_taken_is_named_with_what_to_do(fork_line: Type) 
 
 
 def test_nodes_that_a_launcher_has_not_started_are_named_with_a_remedy(fork_line) -> None:
-    [port] = free_ports(LOOPBACK, 1)
+    port, *others = free_ports(LOOPBACK, 3)
     environ = {"DING_LITE_PORTS": "50515", **slurm(1, "4711")}
-    line = f"DING_LITE_PORTS={port} python train.py 0.2 3"
+    line = f"DING_LITE_PORTS={port},{','.join(map(str, others))} python train.py 0.2 3"
     code, printed = fork_line(line, port, program="met", **environ).end()
     assert code == 1
     assert (
