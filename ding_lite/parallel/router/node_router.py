@@ -59,6 +59,7 @@ EMIT_TIMEOUT_S = 30.0
 
 
 _IN_PROCESS: WeakSet[NodeRouter] = WeakSet()
+"""The routers of this process. A fork copies them, but not the threads and sockets they need."""
 
 
 class _LockOfParent:
