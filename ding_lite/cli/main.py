@@ -176,8 +176,8 @@ class Parser(argparse.ArgumentParser):
         bare = name.lstrip("-")
         elsewhere = OPTIONS_ELSEWHERE.get(bare.replace("-", "_"), bare).replace("_", "-")
         hint = did_you_mean(elsewhere, known).replace('"', '"--', 1)
-        if not hint and "set" in known:
-            hint = f" Settings of the policy are given by `--set {bare.replace('-', '_')}=VALUE`."
+        if "set" in known:
+            hint += f" Settings of the policy are given by `--set {bare.replace('-', '_')}=VALUE`."
         self.error(f"there is no option {arguments.show(name)}.{hint}")
 
 

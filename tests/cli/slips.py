@@ -234,6 +234,7 @@ COMBINATIONS = [
     ("keygen", "ding-lite keygen: the following arguments are required: FILE."),
     (f"{RUN} --node 3", "there is no option '--node'. Did you mean \"--nodes\"?"),
     (f"{TRAIN} --lr 1", "no option '--lr'. Settings of the policy are given by `--set lr=VALUE`"),
+    (f"{TRAIN} --n-steps 9", "Settings of the policy are given by `--set n_steps=VALUE`"),
     (f"{TRAIN} --total-timesteps 9", "'--total-timesteps'. Did you mean \"--max-env-steps\"?"),
     (f"{RUN} --nodes", "argument --nodes: expected one argument."),
     (f"{RUN} c", "found 'c', where nothing more was expected. What is meant for the program"),
