@@ -406,6 +406,16 @@ def test_more_than_the_shards_hold_cannot_be_sampled() -> None:
         job.learner.sample(8)
 
 
+@pytest.mark.parametrize("num_shards", [1, 2])
+def test_a_node_that_collects_and_learns_samples_what_it_has_just_added(num_shards: int) -> None:
+    replay = Job(num_shards).collectors[0]
+    with pytest.raises(ConfigError, match="the shards hold 0 transitions"):
+        replay.sample(4)
+    for first in (0, 8):  # each time more than was known a moment before
+        replay.add(numbered(np.arange(first, first + 8)))
+        assert len(replay.sample(first + 8)) == len(replay) == first + 8
+
+
 def test_the_draws_of_a_request_are_bounded() -> None:
     job = Job()
     with pytest.raises(ConfigError, match="cannot be drawn at a time"):
