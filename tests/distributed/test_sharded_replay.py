@@ -473,6 +473,19 @@ def test_a_lost_shard_is_skipped_with_a_warning_and_used_again_when_back(
             assert not learner.lost
 
 
+def test_weights_are_right_when_other_shards_draw_the_part_of_a_lost_one() -> None:
+    with connected() as (cluster, replays):
+        learner = replays[0]
+        learner.sample(90)
+        learner._block = learner._coming = None
+        cluster.network.remove(2)
+        cluster.routers[2].close(good_bye=False)
+        learner._shards._known_at = np.inf  # the loss is noticed by the request for draws
+        batch = learner.sample(90)
+    assert {*numbers_of(batch) // 100} == {1, 3}
+    assert np.allclose(batch.weight, 1.0)  # all have the same priority
+
+
 def test_a_shard_that_a_new_process_has_not_made_yet_is_left_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
