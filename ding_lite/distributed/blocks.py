@@ -89,10 +89,7 @@ class Block:
         }
         self._own = own
         self._chance = join(
-            [
-                expected[asked.rank] / share.drawn.total * share.drawn.value
-                for asked, share in parts
-            ]
+            [expected[asked.rank] / share.drawn.total * share.drawn.value for asked, share in parts]
         )
         self._serial = join([share.drawn.serial for _, share in parts])
         self._shard = np.repeat(np.array([asked.rank for asked, _ in parts], np.int64), sizes)[

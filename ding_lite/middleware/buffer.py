@@ -116,8 +116,8 @@ def update_priorities(replay: Prioritized) -> Middleware:
     """Update the priorities of the transitions of the last batch.
 
     The errors of the transitions become their priorities. Transitions that were overwritten since
-    they were sampled are ignored. Place it after `train`, and before a second `train` of another
-    replay, whose batch would be the last one. In a step without an update it does nothing.
+    they were sampled are ignored. Place it after `train`, and before a second `train` with
+    another replay, as it takes the last batch of a step. Without an update it does nothing.
 
     Context:
         reads: train_data, train_output

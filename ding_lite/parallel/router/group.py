@@ -347,13 +347,14 @@ class Group:
         own = _own_host(self._router.host, [host for _, host in answers])
         if (interface := interface_beyond(own)) is not None:
             suggest_environ("GLOO_SOCKET_IFNAME", interface)
-        make: Any = torch.distributed.TCPStore
+        distributed: Any = torch.distributed
         size, store = len(self.members), None
         if self.rank == 0:
             host = host or own
-            store = make(host, 0, size, True, limit, wait_for_workers=False)
+            store = distributed.TCPStore(host, 0, size, True, limit, wait_for_workers=False)
         host, port = self.broadcast(None if store is None else [host, store.port])
-        return store or make(host, port, size, False, limit), len(gpus) == size
+        store = store or distributed.TCPStore(host, port, size, False, limit)
+        return store, len(gpus) == size
 
 
 def check_group(group: object, role: str) -> None:
