@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, ClassVar, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.inputs import RunningNorm
 from ding_lite.rl.networks.observation_norm import read_norm, with_norm
 from ding_lite.rl.policies.base import check_obs, check_state_keys, packed
+from ding_lite.rl.policies.wrong_calls import ELSEWHERE, explained
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec, check_spec
 from ding_lite.rl.torch_random import TorchRandom
@@ -68,6 +69,7 @@ class OpenPolicy(ABC):
     """A policy with networks and an optimiser that a user may replace."""
 
     config: Any
+    _config_type: type[Any]
     _saved_networks: ClassVar[tuple[str, ...]]
     """The keys of the networks in the state."""
     _optimizer: Optimizer
@@ -81,6 +83,11 @@ class OpenPolicy(ABC):
     be captured have it."""
     _graph: CapturedUpdate | None = None
     """The captured update; None if updates are not captured."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name in {"__init__", "act", "learn"} & vars(cls).keys():
+            setattr(cls, name, explained(vars(cls)[name]))
 
     def __init__(
         self,
@@ -115,6 +122,13 @@ class OpenPolicy(ABC):
             name: part for name, part in parts.items() if part is not None
         }
 
+    if not TYPE_CHECKING:  # a type checker refuses unknown names by itself
+
+        def __getattr__(self, name: str) -> object:
+            if name in ELSEWHERE:
+                raise AttributeError(f"{type(self).__name__} has no `{name}`. {ELSEWHERE[name]}.")
+            return object.__getattribute__(self, name)  # raises as without this method
+
     @property
     @abstractmethod
     def module(self) -> nn.Module:
@@ -124,6 +138,11 @@ class OpenPolicy(ABC):
     @abstractmethod
     def _acting_net(self) -> SavedNetwork:
         """The network that collectors act by."""
+
+    @classmethod
+    def _settings_type(cls) -> type[Any]:
+        """Return the class of the settings."""
+        return cls._config_type
 
     @property
     def n_step(self) -> int:

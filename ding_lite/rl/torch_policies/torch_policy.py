@@ -110,7 +110,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         device: str | torch.device = "cpu",
         compile: Compile = None,
     ) -> None:
-        config = cast(ConfigT, own_config(config, config_type(type(self))))
+        config = cast(ConfigT, own_config(config, self._settings_type()))
         super().__init__(spec, config, optimizer=optimizer, device=device, compile=compile)
         self._refuse_capture("may do anything in `loss`")
         name = type(self).__name__.lower()
@@ -206,6 +206,11 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
                 parameter.requires_grad_(True)
 
     # -- the policy ----------------------------------------------------------------------
+
+    @classmethod
+    def _settings_type(cls) -> type[Any]:
+        """Return the class of the settings, found by the generic base or by its name."""
+        return config_type(cls)
 
     @property
     def has_own_network(self) -> bool:
