@@ -36,7 +36,7 @@ from ding_lite.rl.weights.compiled import (
 )
 from ding_lite.rl.weights.flat import SavedNetwork, clip_norm
 from ding_lite.rl.weights.flat_module import FlatModule, copied
-from ding_lite.rl.weights.optimizers import Optimizer, make_optimizer, takes_lr
+from ding_lite.rl.weights.optimizers import Optimizer, TorchOptimizer, make_optimizer, takes_lr
 from ding_lite.settings import default_values
 
 _OF_NETWORKS = (
@@ -298,15 +298,35 @@ class OpenPolicy(ABC):
     def like(self, config: Any = None, **replaced: object) -> Self:  # noqa: ANN401 - the policy's own dataclass
         """Make another policy of the same kind, with the same parts.
 
-        A module is copied with its weights; a function is called again.
+        A module is copied with its weights; a function is called again. Layers of the same name
+        that the user has frozen or unfrozen are so there too.
 
         Args:
             config: The settings; those of this policy if None.
             **replaced: Parts that replace this policy's.
         """
+        return self._with_frozen(self._remade(config, **replaced))
+
+    def _with_frozen(self, twin: Self) -> Self:
+        for key, parts in self.own_modules.items():
+            for name, module in parts.items():
+                copies = dict(twin.own_modules[key][name].named_parameters())
+                for n, parameter in module.named_parameters():
+                    if n in copies:
+                        copies[n].requires_grad_(parameter.requires_grad)
+        return twin
+
+    def _remade(self, config: Any, **replaced: object) -> Self:  # noqa: ANN401 - as in `like`
         given = {**self._parts, **replaced}
         modules = {name: part for name, part in given.items() if isinstance(part, nn.Module)}
-        copies: Any = copied(nn.ModuleDict(modules))  # together, as they may share layers
+        originals = nn.ModuleDict(modules)
+        copies: Any = copied(originals)  # together, as they may share layers
+        # An optimiser is made of the layers that learn then; the user may freeze some afterwards.
+        optimizers = self._optimizers.values()
+        learned = {id(p) for o in optimizers if isinstance(o, TorchOptimizer) for p in o.learned}
+        for parameter, its_copy in zip(originals.parameters(), copies.parameters(), strict=True):
+            if id(parameter) in learned:
+                its_copy.requires_grad_(True)
         parts = given | {name: copies[name] for name in modules}
         make: Any = type(self)
         if self._compile:
@@ -360,11 +380,6 @@ class OpenPolicy(ABC):
         """Make an independent policy in exactly this state, random generators included."""
         twin = self.like()
         twin.load_state_dict(self.state_dict())
-        for key, parts in self.own_modules.items():  # the user may have frozen or unfrozen layers
-            for name, module in parts.items():
-                copies = twin.own_modules[key][name].parameters()
-                for parameter, its_copy in zip(module.parameters(), copies, strict=True):
-                    its_copy.requires_grad_(parameter.requires_grad)
         return twin
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:

@@ -270,10 +270,10 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     def like(self, config: Any = None, **replaced: object) -> Self:  # noqa: ANN401 - as in the base
         """Make another policy of the same kind, with the same parts and the same `changes`."""
-        twin = super().like(config, **replaced)
+        twin = self._remade(config, **replaced)
         for change in self.changes:
             twin.change_networks(change)
-        return twin
+        return self._with_frozen(twin)
 
     @property
     def module(self) -> nn.Module:

@@ -101,6 +101,11 @@ class TorchOptimizer:
         self._ratios = [float(group["lr"]) / lr for group in groups] if self._takes_lr else []
 
     @property
+    def learned(self) -> list[nn.Parameter]:
+        """The parameters that learned when the optimiser was made."""
+        return [parameter for parameter, _ in self._grads]
+
+    @property
     def lr(self) -> float:
         """The step size that the optimiser gets, or that of its first parameter group."""
         return self._lr if self._takes_lr else float(self._optimizer.param_groups[0]["lr"])
