@@ -78,6 +78,30 @@ class InPlace(CartPoleEnv):
         return (self.kept, *rest)
 
 
+class Squares(gymnasium.Env):
+    """Shows the column as the brightness of all channels."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, shape):
+        self.observation_space = gymnasium.spaces.Box(0, 255, shape, dtype=np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        columns = np.arange(self.observation_space.shape[1], dtype=np.uint8)
+        return np.zeros(self.observation_space.shape, np.uint8) + columns[:, None], {}
+
+    def step(self, action):
+        return self.reset()[0], 0.0, False, False, {}
+
+
+@pytest.mark.parametrize(("shape", "is_told"), [((5, 5, 5), True), ((5, 5, 4), False)])
+def test_images_that_do_not_say_where_their_channels_are_have_them_last(shape, is_told, caplog):
+    with make_envs(Squares, 2, mode="sync", env_args={"shape": shape}) as envs:
+        assert (envs.obs[0, 0] == np.arange(5)).all()
+    assert ["(5, 5, 5)" in line for line in caplog.messages] == [True] * is_told
+
+
 @pytest.mark.procs
 @pytest.mark.parametrize(
     ("vector", "outcome"),
