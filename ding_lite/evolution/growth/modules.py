@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError, kind_of
+from ding_lite.rl.policies.box_policy import BoxPolicy
 from ding_lite.rl.policies.open_policy import OpenPolicy
-from ding_lite.rl.policies.sac import SAC
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
@@ -221,9 +221,9 @@ def _frozen(policy: Policy) -> set[int]:
     own = [part for modules in policy.own_modules.values() for part in modules.values()]
     found = [p for module in (policy.module, *own) for p in module.parameters()]
     frozen = {p.data_ptr() for p in found if not p.requires_grad}
-    sac: object = policy
-    if isinstance(sac, SAC) and not sac.config.learn_alpha:
-        frozen.add(sac.flat_weights[0]["log_alpha"].data_ptr())
+    box: object = policy
+    if isinstance(box, BoxPolicy):
+        frozen |= {box.flat_weights[0][name].data_ptr() for name in box.fixed_weights}
     return frozen
 
 

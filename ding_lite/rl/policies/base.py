@@ -146,6 +146,8 @@ def check_obs(obs: Array, spec: EnvSpec) -> None:
     """Raise unless observations have the shape [N, ...] and the dtype of the spec."""
     if obs.shape[1:] != spec.obs_shape:
         hint = "" if spec.packing is None else " Packed: `spec.pack` makes them of their parts."
+        if obs.shape == spec.obs_shape:
+            hint = " A single one is given as `obs[None]`."
         raise ShapeError(
             f"`obs` has shape {tuple(obs.shape)}; any number of observations of {spec.env_id} "
             f"has the shape (N, {', '.join(map(str, spec.obs_shape))}).{hint}"
@@ -158,6 +160,11 @@ def check_obs(obs: Array, spec: EnvSpec) -> None:
 
 
 def check_state_keys(state: Mapping[str, Any], expected: set[str], *, policy: str) -> None:
+    if not isinstance(state, Mapping):
+        raise CheckpointError(
+            f"This is no state of a {policy}, but {kind_of(state)}. `policy.state_dict()` returns "
+            f"one, and `load_checkpoint(folder).state` reads it from a checkpoint."
+        )
     missing, unknown = expected - state.keys(), state.keys() - expected
     if missing or unknown:
         hint = "".join(did_you_mean(str(key), expected) for key in sorted(unknown)[:1])

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, ClassVar, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.inputs import RunningNorm
 from ding_lite.rl.networks.observation_norm import read_norm, with_norm
 from ding_lite.rl.policies.base import check_obs, check_state_keys, packed
+from ding_lite.rl.policies.wrong_calls import ELSEWHERE, explained
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec, check_spec
 from ding_lite.rl.torch_random import TorchRandom
@@ -35,7 +36,7 @@ from ding_lite.rl.weights.compiled import (
 )
 from ding_lite.rl.weights.flat import SavedNetwork, clip_norm
 from ding_lite.rl.weights.flat_module import FlatModule, copied
-from ding_lite.rl.weights.optimizers import Optimizer, make_optimizer, takes_lr
+from ding_lite.rl.weights.optimizers import Optimizer, TorchOptimizer, make_optimizer, takes_lr
 from ding_lite.settings import default_values
 
 _OF_NETWORKS = (
@@ -68,6 +69,7 @@ class OpenPolicy(ABC):
     """A policy with networks and an optimiser that a user may replace."""
 
     config: Any
+    _config_type: type[Any]
     _saved_networks: ClassVar[tuple[str, ...]]
     """The keys of the networks in the state."""
     _optimizer: Optimizer
@@ -81,6 +83,11 @@ class OpenPolicy(ABC):
     be captured have it."""
     _graph: CapturedUpdate | None = None
     """The captured update; None if updates are not captured."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name in {"__init__", "act", "learn"} & vars(cls).keys():
+            setattr(cls, name, explained(vars(cls)[name]))
 
     def __init__(
         self,
@@ -115,6 +122,13 @@ class OpenPolicy(ABC):
             name: part for name, part in parts.items() if part is not None
         }
 
+    if not TYPE_CHECKING:  # a type checker refuses unknown names by itself
+
+        def __getattr__(self, name: str) -> object:
+            if name in ELSEWHERE:
+                raise AttributeError(f"{type(self).__name__} has no `{name}`. {ELSEWHERE[name]}.")
+            return object.__getattribute__(self, name)  # raises as without this method
+
     @property
     @abstractmethod
     def module(self) -> nn.Module:
@@ -124,6 +138,11 @@ class OpenPolicy(ABC):
     @abstractmethod
     def _acting_net(self) -> SavedNetwork:
         """The network that collectors act by."""
+
+    @classmethod
+    def _settings_type(cls) -> type[Any]:
+        """Return the class of the settings."""
+        return cls._config_type
 
     @property
     def n_step(self) -> int:
@@ -279,15 +298,35 @@ class OpenPolicy(ABC):
     def like(self, config: Any = None, **replaced: object) -> Self:  # noqa: ANN401 - the policy's own dataclass
         """Make another policy of the same kind, with the same parts.
 
-        A module is copied with its weights; a function is called again.
+        A module is copied with its weights; a function is called again. Layers of the same name
+        that the user has frozen or unfrozen are so there too.
 
         Args:
             config: The settings; those of this policy if None.
             **replaced: Parts that replace this policy's.
         """
+        return self._with_frozen(self._remade(config, **replaced))
+
+    def _with_frozen(self, twin: Self) -> Self:
+        for key, parts in self.own_modules.items():
+            for name, module in parts.items():
+                copies = dict(twin.own_modules[key][name].named_parameters())
+                for n, parameter in module.named_parameters():
+                    if n in copies:
+                        copies[n].requires_grad_(parameter.requires_grad)
+        return twin
+
+    def _remade(self, config: Any, **replaced: object) -> Self:  # noqa: ANN401 - as in `like`
         given = {**self._parts, **replaced}
         modules = {name: part for name, part in given.items() if isinstance(part, nn.Module)}
-        copies: Any = copied(nn.ModuleDict(modules))  # together, as they may share layers
+        originals = nn.ModuleDict(modules)
+        copies: Any = copied(originals)  # together, as they may share layers
+        # An optimiser is made of the layers that learn then; the user may freeze some afterwards.
+        optimizers = self._optimizers.values()
+        learned = {id(p) for o in optimizers if isinstance(o, TorchOptimizer) for p in o.learned}
+        for parameter, its_copy in zip(originals.parameters(), copies.parameters(), strict=True):
+            if id(parameter) in learned:
+                its_copy.requires_grad_(True)
         parts = given | {name: copies[name] for name in modules}
         make: Any = type(self)
         if self._compile:
@@ -341,11 +380,6 @@ class OpenPolicy(ABC):
         """Make an independent policy in exactly this state, random generators included."""
         twin = self.like()
         twin.load_state_dict(self.state_dict())
-        for key, parts in self.own_modules.items():  # the user may have frozen or unfrozen layers
-            for name, module in parts.items():
-                copies = twin.own_modules[key][name].parameters()
-                for parameter, its_copy in zip(module.parameters(), copies, strict=True):
-                    its_copy.requires_grad_(parameter.requires_grad)
         return twin
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:

@@ -110,7 +110,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         device: str | torch.device = "cpu",
         compile: Compile = None,
     ) -> None:
-        config = cast(ConfigT, own_config(config, config_type(type(self))))
+        config = cast(ConfigT, own_config(config, self._settings_type()))
         super().__init__(spec, config, optimizer=optimizer, device=device, compile=compile)
         self._refuse_capture("may do anything in `loss`")
         name = type(self).__name__.lower()
@@ -207,6 +207,11 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     # -- the policy ----------------------------------------------------------------------
 
+    @classmethod
+    def _settings_type(cls) -> type[Any]:
+        """Return the class of the settings, found by the generic base or by its name."""
+        return config_type(cls)
+
     @property
     def has_own_network(self) -> bool:
         """Whether the user gave a network, which is always so."""
@@ -265,10 +270,10 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     def like(self, config: Any = None, **replaced: object) -> Self:  # noqa: ANN401 - as in the base
         """Make another policy of the same kind, with the same parts and the same `changes`."""
-        twin = super().like(config, **replaced)
+        twin = self._remade(config, **replaced)
         for change in self.changes:
             twin.change_networks(change)
-        return twin
+        return self._with_frozen(twin)
 
     @property
     def module(self) -> nn.Module:

@@ -193,12 +193,11 @@ def made_module(
         try:
             module = make(spec)
         except TypeError as error:
-            if not inspect.isclass(make):
-                raise
+            given = getattr(make, "__name__", kind_of(make))
             raise ConfigError(
-                f"`{name}={make.__name__}` was called with the spec of the environments and "
-                f"raised: {error}. A class gets the spec as its only argument; with others write "
-                f"`{name}=lambda spec: {make.__name__}(...)`."
+                f"`{name}={given}` was called with the spec of the environments, its only "
+                f"argument, and raised: {error}. Write `{name}=lambda spec: "
+                f"{given if inspect.isclass(make) else 'MyNetwork'}(...)`."
             ) from error
     if not isinstance(module, nn.Module):
         raise ConfigError(
