@@ -293,7 +293,17 @@ class OpenPolicy(ABC):
         if self._compile:
             parts["compile"] = self._compile
         twin: Self = make(self.spec, config or self.config, device=self.device, **parts)
+        twin._freeze_as(self)
         return twin
+
+    def _freeze_as(self, other: OpenPolicy) -> None:
+        """Freeze and unfreeze parameters as the user has done with those of another policy."""
+        for key, modules in other.own_modules.items():
+            for name, module in modules.items():
+                own = dict(self.own_modules[key][name].named_parameters())
+                for path, parameter in module.named_parameters():
+                    if path in own:  # a grown network may have other parameters
+                        own[path].requires_grad_(parameter.requires_grad)
 
     @property
     def _is_captured(self) -> bool:
@@ -341,11 +351,6 @@ class OpenPolicy(ABC):
         """Make an independent policy in exactly this state, random generators included."""
         twin = self.like()
         twin.load_state_dict(self.state_dict())
-        for key, parts in self.own_modules.items():  # the user may have frozen or unfrozen layers
-            for name, module in parts.items():
-                copies = twin.own_modules[key][name].parameters()
-                for parameter, its_copy in zip(module.parameters(), copies, strict=True):
-                    its_copy.requires_grad_(parameter.requires_grad)
         return twin
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:

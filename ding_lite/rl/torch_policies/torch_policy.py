@@ -268,6 +268,8 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         twin = super().like(config, **replaced)
         for change in self.changes:
             twin.change_networks(change)
+        if self.changes:
+            twin._freeze_as(self)
         return twin
 
     @property
