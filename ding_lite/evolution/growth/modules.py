@@ -65,7 +65,8 @@ class Grown:
 def grown(module: nn.Module, seed: int, *, name: str = "") -> nn.Module | None:
     """Return a grown copy of a module; None if it does not grow.
 
-    Parameters that are frozen stay frozen. The seed and the name determine the new layers. PyTorch's global generator is restored.
+    Frozen parameters stay frozen. The seed and the name determine the new layers. PyTorch's global
+    generator is restored.
 
     Raises:
         ConfigError: `grow` returned something other than a module or None.
