@@ -31,7 +31,7 @@ SMALL = R2D2Config(hidden=(6,), memory_size=5, batch_size=8, sequence_length=6, 
 
 
 class Leaky(nn.Module):
-    """A user's network with memory, whose new units come last and are not read yet."""
+    """A user's network with memory. New units come last, and are not read yet."""
 
     def __init__(self, size: int = 5) -> None:
         super().__init__()
