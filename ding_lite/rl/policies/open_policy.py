@@ -429,12 +429,19 @@ class GradientPolicy(OpenPolicy):
         """Make a memory for so many environments; None for a policy without memory."""
         return Memory(num_envs, self.state_size) if self.state_size else None
 
-    def _check_memory(self, memory: Memory | None) -> None:
+    def _check_memory(self, memory: Memory | None, num_envs: int) -> None:
         if (memory is not None) != bool(self.state_size):
             has = "has memory: give `memory=`" if self.state_size else "has no memory: leave it out"
             raise ConfigError(
                 f"{type(self).__name__} {has}. `memory = policy.make_memory(num_envs)` makes one, "
                 f"and `memory.reset(done)` follows each env step."
+            )
+        expected = (num_envs, self.state_size)
+        if memory is not None and memory.state.shape != expected:
+            raise ShapeError(
+                f"`memory` has states of the shape {memory.state.shape}; {expected} was expected "
+                f"for {num_envs} observations and {type(self).__name__}'s network. "
+                f"`policy.make_memory({num_envs})` makes one."
             )
 
     @contextmanager
