@@ -65,7 +65,8 @@ class Grown:
 def grown(module: nn.Module, seed: int, *, name: str = "") -> nn.Module | None:
     """Return a grown copy of a module; None if it does not grow.
 
-    The seed and the name determine the new layers. PyTorch's global generator is restored.
+    Frozen parameters stay frozen. The seed and the name determine the new layers. PyTorch's global
+    generator is restored.
 
     Raises:
         ConfigError: `grow` returned something other than a module or None.
@@ -80,7 +81,13 @@ def grown(module: nn.Module, seed: int, *, name: str = "") -> nn.Module | None:
             f"`grow` of {type(module).__name__} returned {kind_of(new)}; a new nn.Module "
             f"was expected, or None where nothing changes."
         )
-    return None if new is copy else new
+    if new is None or new is copy:
+        return None
+    old = dict(module.named_parameters())
+    for path, parameter in new.named_parameters():
+        if path in old and not old[path].requires_grad:
+            parameter.requires_grad_(False)
+    return new
 
 
 def has_own_network(policy: object) -> bool:

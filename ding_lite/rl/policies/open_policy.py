@@ -305,15 +305,8 @@ class OpenPolicy(ABC):
             config: The settings; those of this policy if None.
             **replaced: Parts that replace this policy's.
         """
-        return self._with_frozen(self._remade(config, **replaced))
-
-    def _with_frozen(self, twin: Self) -> Self:
-        for key, parts in self.own_modules.items():
-            for name, module in parts.items():
-                copies = dict(twin.own_modules[key][name].named_parameters())
-                for n, parameter in module.named_parameters():
-                    if n in copies:
-                        copies[n].requires_grad_(parameter.requires_grad)
+        twin = self._remade(config, **replaced)
+        twin._freeze_as(self)
         return twin
 
     def _remade(self, config: Any, **replaced: object) -> Self:  # noqa: ANN401 - as in `like`
@@ -333,6 +326,15 @@ class OpenPolicy(ABC):
             parts["compile"] = self._compile
         twin: Self = make(self.spec, config or self.config, device=self.device, **parts)
         return twin
+
+    def _freeze_as(self, other: OpenPolicy) -> None:
+        """Freeze and unfreeze parameters as the user has done with those of another policy."""
+        for key, modules in other.own_modules.items():
+            for name, module in modules.items():
+                own = dict(self.own_modules[key][name].named_parameters())
+                for path, parameter in module.named_parameters():
+                    if path in own:  # a grown network may have other parameters
+                        own[path].requires_grad_(parameter.requires_grad)
 
     @property
     def _is_captured(self) -> bool:
@@ -458,12 +460,19 @@ class GradientPolicy(OpenPolicy):
         """Make a memory for so many environments; None for a policy without memory."""
         return Memory(num_envs, self.state_size) if self.state_size else None
 
-    def _check_memory(self, memory: Memory | None) -> None:
+    def _check_memory(self, memory: Memory | None, num_envs: int) -> None:
         if (memory is not None) != bool(self.state_size):
             has = "has memory: give `memory=`" if self.state_size else "has no memory: leave it out"
             raise ConfigError(
                 f"{type(self).__name__} {has}. `memory = policy.make_memory(num_envs)` makes one, "
                 f"and `memory.reset(done)` follows each env step."
+            )
+        expected = (num_envs, self.state_size)
+        if memory is not None and memory.state.shape != expected:
+            raise ShapeError(
+                f"`memory` has states of the shape {memory.state.shape}; {expected} was expected "
+                f"for {num_envs} observations and {type(self).__name__}'s network. "
+                f"`policy.make_memory({num_envs})` makes one."
             )
 
     @contextmanager

@@ -273,7 +273,8 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         twin = self._remade(config, **replaced)
         for change in self.changes:
             twin.change_networks(change)
-        return self._with_frozen(twin)
+        twin._freeze_as(self)
+        return twin
 
     @property
     def module(self) -> nn.Module:
@@ -302,6 +303,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             ShapeError: If the observations are not those of the policy's environment, or `choose`
                 returns values of another form.
         """
+        obs = packed(obs, self.spec)
         (action,) = self._choose(obs, explore, memory)
         return self._as_actions(action, len(obs), explore=explore)
 
@@ -424,10 +426,11 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     def _choose(self, obs: NumpyArray, explore: bool, memory: Memory | None) -> tuple[Any, ...]:
         """Return what `choose` returned, one value for each of `_chosen`; keep the next states."""
-        self._check_memory(memory)
+        inputs = self._inputs(obs)
+        self._check_memory(memory, len(obs))
         states = [] if memory is None else [as_tensor(memory.state).to(self.device)]
         with self._acting():
-            found = self.choose(self._inputs(obs), explore, *states)
+            found = self.choose(inputs, explore, *states)
         values = tuple(found) if isinstance(found, tuple | list) else (found,)
         expected = (*self._chosen, *("next states" for _ in states))
         if len(values) != len(expected):
@@ -448,8 +451,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             memory.state[:] = state.cpu().numpy()
         return values[: len(self._chosen)]
 
-    def _inputs(self, obs: NumpyArray) -> Any:  # noqa: ANN401 - a tensor, or a tree of them
-        obs = packed(obs, self.spec)
+    def _inputs(self, obs: NumpyArray) -> Tensor:
         check_obs(obs, self.spec)
         return self._seen(as_tensor(np.asarray(obs, dtype=self.spec.obs_dtype)).to(self.device))
 

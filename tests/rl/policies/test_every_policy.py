@@ -514,7 +514,9 @@ def test_an_update_on_a_device_that_is_not_finite_is_left_out_and_named_when_it_
 
 
 @EVERY_POLICY
-def test_a_memory_that_is_missing_or_superfluous_is_refused(name: str) -> None:
+def test_a_memory_that_is_missing_superfluous_or_of_another_size_is_refused(
+    name: str,
+) -> None:
     policy = make(name)
     if isinstance(policy, DQN | DDPG | SAC):
         return
@@ -524,6 +526,9 @@ def test_a_memory_that_is_missing_or_superfluous_is_refused(name: str) -> None:
         told = "has memory: give `memory=`" if policy.state_size else "has no memory: leave it out"
         with pytest.raises(ConfigError, match=rf"{type(policy).__name__} {told}"):
             getattr(policy, method, policy.act)(obs, **memory)
+        if policy.state_size:
+            with pytest.raises(ShapeError, match=r"the shape \(2, \d+\); \(9, \d+\) was expected"):
+                getattr(policy, method, policy.act)(obs, memory=policy.make_memory(2))
     assert (policy.make_memory(2) is None) == (not policy.state_size)
 
 
