@@ -26,7 +26,6 @@ from ding_lite.errors import (
     RemoteError,
     TransportError,
 )
-from ding_lite.interruption import Terminated
 from ding_lite.parallel.launch.environment.base import Placement, names_this_machine
 from ding_lite.parallel.launch.membership import ENTRANCES, JOIN, read_roster
 from ding_lite.parallel.launch.plan import JobPlan
@@ -392,7 +391,7 @@ def connected(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Ite
             good_bye = False
             raise
         except (KeyboardInterrupt, SystemExit) as error:
-            good_bye = not isinstance(error, Terminated)
+            good_bye = not isinstance(error, SystemExit) or error.code in (None, 0)
             linger = min(linger, INTERRUPTED_LINGER_S)
             raise
         finally:
