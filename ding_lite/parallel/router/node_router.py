@@ -44,6 +44,7 @@ from ding_lite.parallel.wire.messages import (
     StateArrived,
     encode_call,
     encode_event,
+    encode_item,
 )
 from ding_lite.runtime.interrupt import DeferredSigint, interruptible
 from ding_lite.runtime.messaging.base import CtxPart, guard
@@ -292,7 +293,7 @@ class NodeRouter(JobView):
     # -- streams -----------------------------------------------------------------------------
 
     def _item(self, stream: str, number: int, oldest: int, tree: Any) -> Encoded:
-        return encode_call(ITEM, (self._spec.incarnation, stream, number, oldest, tree), {})
+        return encode_item(ITEM, (self._spec.incarnation, stream, number, oldest), tree)
 
     def _send_item(self, node: int, parcel: Parcel) -> Future[Any]:
         if node == self.node_id:
