@@ -369,7 +369,7 @@ class NodeRouter(JobView):
 
     def finish(self) -> None:
         """End the job on this node, as if another node had ended it."""
-        self._inbox.put_event(self.node_id, FINISH, (), {})
+        self._inbox.put_event(None, FINISH, (), {})
 
     def close(self, *, good_bye: bool = True, linger: float | None = None) -> None:
         """Wait until the peers have all events and answers, exchange good-byes, and disconnect.
