@@ -229,9 +229,12 @@ class Context(dict[str, Any]):
         """Keep these keys from step to step, from now on.
 
         A key may be kept before it is set. `finish` and `total_step` are always kept.
+
+        Raises:
+            ContextError: A key is no string, or the name of a method.
         """
         for key in keys:
-            if key in _METHODS:
+            if not isinstance(key, str) or key in _METHODS:
                 self._refuse(key)
             if key not in _RUNTIME:
                 self._shared.kept[key] = None
