@@ -457,7 +457,8 @@ class Task:
 
         Raises:
             DeadlineExceeded: No such values came in time.
-            ConfigError: This node has no peers, so no values can ever come.
+            ConfigError: This node has no peers, so no values can ever come, or values cannot be
+                compared.
             PeerLost: All other nodes have left, and no newer values have come before.
         """
         return self._messages.wait_ctx(newer_than or {}, timeout)
