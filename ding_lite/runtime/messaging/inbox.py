@@ -102,9 +102,9 @@ class Inbox:
     A receiver that only listens to an event may join before the task does. The end of the job and
     the values of the ctx are kept for the first task, which depends on them.
 
-    Every node whose run ends the job, or is ended by it, emits the end of the job once. So between
-    two runs of this node the first one of a node belongs to the last run, and is dropped; a second
-    one belongs to the coming run, which that node has begun and ended before.
+    At the end of the job each node emits it once, also if another node has ended the job. So
+    between two runs of this node the first end that comes from a node belongs to the last run, and
+    is dropped; a second one belongs to the next run, which that node has made before this one.
     """
 
     def __init__(self) -> None:
