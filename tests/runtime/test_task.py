@@ -569,6 +569,14 @@ class TestSeveralNodes:
         with pytest.raises(DeadlineExceeded, match=r"No other node sent a ctx in time"):
             on_nodes(2, main)
 
+    @pytest.mark.parametrize("known", [None, "3"])
+    def test_values_that_cannot_be_compared_are_refused(self, known: object) -> None:
+        first, second = LocalRouter.group(2)
+        with use_router(second), Task() as task:
+            first.publish_ctx({"train_iter": 3})
+            with pytest.raises(ConfigError, match=r"compares `train_iter` with .*has sent 3;"):
+                task.wait_parallel_ctx(newer_than={"train_iter": known})
+
     def test_waiting_for_other_nodes_alone_is_refused(self) -> None:
         with pytest.raises(ConfigError, match=r"this task runs alone"):
             Task().wait_parallel_ctx()

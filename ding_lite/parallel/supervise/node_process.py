@@ -26,7 +26,7 @@ import numpy as np
 
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError, kind_of
-from ding_lite.interruption import Terminated, words_of
+from ding_lite.interruption import words_of
 from ding_lite.io.files import limit_of
 from ding_lite.parallel.memory.segments import remove_own
 from ding_lite.parallel.network.topology import NodeSpec
@@ -329,7 +329,7 @@ def leaving(router: NodeRouter) -> Iterator[NodeRouter]:
     good_bye = True
     try:
         yield router
-    except (Exception, Terminated):
+    except (Exception, SystemExit):  # `sys.exit(0)` in `main` has become a return
         good_bye = False
         raise
     finally:
