@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import io
 import logging
 import os
@@ -138,6 +139,9 @@ def _traced(policy: OpenPolicy) -> ExportedProgram:
             module = _served(policy)
             inputs, batch = _inputs(policy), Dim("batch", min=1)
             open_axes = tree_map(lambda _: {0: batch}, inputs)
+            kinds = [p.kind for p in inspect.signature(module.forward).parameters.values()]
+            if kinds[0] == inspect.Parameter.VAR_POSITIONAL:  # as of a compiled module
+                open_axes = (open_axes,)
             export = partial(torch.export.export, module, inputs, dynamic_shapes=open_axes)
             try:
                 return export()

@@ -91,6 +91,9 @@ POLICIES: dict[str, Any] = {
     "normalize_obs": normalized,
     "own network": lambda: DQN(CARTPOLE, network=with_dropout),
     "own network with len(obs)": lambda: DQN(CARTPOLE, network=ByLength()),
+    "own network, compiled": lambda: DQN(
+        CARTPOLE, network=torch.compile(with_dropout(CARTPOLE), backend="eager")
+    ),
     "ddpg": lambda: DDPG(ARM),
     "td3": normalized_td3,
     "sac": lambda: SAC(ARM),
