@@ -191,9 +191,22 @@ def followed_from_elsewhere(self):
     self.target = self.follow(nn.Linear(4, 2), tau=0.1)
 
 
+def followed_without_a_shape(self):
+    self.net = nn.LazyLinear(2)
+    self.target = self.follow(self.net, tau=0.1)
+
+
+def followed_after_what_shares_its_layers(self):
+    self.torso = nn.Linear(4, 2)
+    self.net = nn.Sequential(self.torso, nn.Linear(2, 2))
+    self.target = self.follow(self.net, tau=0.1)
+
+
 @pytest.mark.parametrize(
     ("methods", "message"),
     [
+        ({"build": followed_without_a_shape}, "has no shape yet. Run the module once"),
+        ({"build": followed_after_what_shares_its_layers}, "set what shares layers with it after"),
         ({"build": in_a_list}, r"`self.layers` of Broken is a list of networks.*nn.ModuleList"),
         ({"build": lambda self: None}, "without parameters"),
         ({"build": naming("act", nn.GELU())}, r"sets `self\.act` to a GELU, and the base classes"),
