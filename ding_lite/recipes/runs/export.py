@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box
 from torch import Tensor, nn
+from torch.distributions import Distribution
 from torch.export import Dim, ExportedProgram
 from torch.utils._pytree import tree_map
 
@@ -134,7 +135,7 @@ def _format_of(path: Path) -> str:
 
 def _traced(policy: OpenPolicy) -> ExportedProgram:
     """Trace the network with a dynamic batch size."""
-    with _keeping_modes(policy):
+    with _keeping_modes(policy), _without_validation():
         try:
             module = _served(policy)
             inputs, batch = _inputs(policy), Dim("batch", min=1)
@@ -250,6 +251,17 @@ def _keeping_modes(policy: OpenPolicy) -> Iterator[None]:
     finally:
         for each, mode in modes.items():
             each.training = mode
+
+
+@contextmanager
+def _without_validation() -> Iterator[None]:
+    """Let distributions in a user's `choose` skip their checks, which branch on values."""
+    before = bool(Distribution._validate_args)
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
 
 
 @contextmanager
