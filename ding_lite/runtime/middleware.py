@@ -72,7 +72,7 @@ def named(fn: Any, name: str) -> Any:
 
 
 def naming_generators(fn: Middleware) -> Middleware:
-    """Return a middleware whose generators have its name: those of an object are `__call__`."""
+    """Let generators of a middleware have its name; those of an object are named `__call__`."""
     if inspect.isroutine(fn) or shape_of(fn) is not MiddlewareShape.GENERATOR:
         return fn
     name = name_of(fn)

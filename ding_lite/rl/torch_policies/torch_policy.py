@@ -38,7 +38,7 @@ from ding_lite.rl.torch_policies.networks import Follower, find_networks
 from ding_lite.rl.torch_random import TorchRandom, to_words
 from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat import FlatWeights
-from ding_lite.rl.weights.flat_module import FlatModule, acting, seeded
+from ding_lite.rl.weights.flat_module import FlatModule, acting, check_held, seeded
 from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.settings import check_all, inside, positive, whole
 
@@ -53,8 +53,9 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     that `build` sets as attributes are learned. Tensors, arrays, numbers, texts and None that
     `build` sets, also in lists and dicts, and that `loss` or `choose` change, are saved but not
     published: values that collectors need must be buffers of a module. So are generators of NumPy
-    and PyTorch. Random numbers of `build`, `choose` and `loss` come from the policy's own stream,
-    so that fixed seeds give the same weights.
+    and PyTorch, and objects with `state_dict` and `load_state_dict`, such as optimisers; other
+    objects are not saved. PyTorch's random numbers in `build`, `choose` and `loss` come from the
+    policy's own stream, so that fixed seeds give the same weights.
 
     Args:
         spec: The spec of the environments, `envs.spec`.
@@ -92,6 +93,8 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     generator: torch.Generator
     """Draws random numbers on `device`; its state is saved."""
     _compiled_loss: Callable[[Any], tuple[Tensor, LossMetrics]] | None = None
+    _is_checked: bool = False
+    """Whether an update has shown that the loss depends on no parameters but the policy's."""
     _chosen: ClassVar[tuple[str, ...]] = ("actions",)
     """The values that `choose` returns before the next states."""
     changes: tuple[ChangeModule, ...] = ()
@@ -502,7 +505,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     def _write_gradient(self, batch: Any) -> dict[str, Any]:  # noqa: ANN401 - what `loss` takes
         self._check_not_replaced()
         self._flat.train(True)
-        self._flat.zero_grad()
         if self._compiler is not None and self._compiled_loss is None:
             self._compiled_loss = self._compiler(self.loss)
         kind = type(self).__name__
@@ -516,9 +518,13 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
                 f"learned from it. Does `loss` use `torch.no_grad()`, `detach()` or numpy for all "
                 f"that it computes, or is every network frozen?"
             )
+        if not self._is_checked:
+            check_held([loss], self._flat.module, name=f"The loss of {kind}")
+            self._is_checked = True
         value = number(computable(loss))
         if isinstance(value, float):
             self._check_finite(value)
+        self._flat.zero_grad()  # `loss` may have a backward of its own
         torch.autograd.backward([loss])
         return {"loss": value, **read_metrics(metrics, batch, kind)}
 
