@@ -21,7 +21,7 @@ from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ding_lite.errors import ConfigError, EnvError, MissingExtraError, kind_of, pip_line
-from ding_lite.io.importing import is_file
+from ding_lite.io.importing import find_again, is_file
 from ding_lite.rl.envs.checks.faults import (
     Env,
     close_all,
@@ -170,12 +170,14 @@ class EnvMaker:
                 f"module or a file. Put it there, or give the environment: "
                 f"load_policy(..., env=...)."
             )
-        return cls.of(
+        made = cls.of(
             about["env"],
             args=about.get("env_args"),
             wrappers=[undescribed(one) for one in wrappers],
             imports=about.get("imports", ()),
         )
+        env = find_again(made.env) if isinstance(made.env, str) else made.env
+        return replace(made, env=env, imports=tuple(map(find_again, made.imports)))
 
     def __call__(self, **args: Any) -> Any:  # noqa: ANN401 - an environment, or several as one
         """Make an environment, or a vector environment if its function makes one.
