@@ -293,7 +293,11 @@ def test_an_evaluation_that_ends_a_run_within_the_share_is_its_verdict() -> None
 
 @pytest.mark.parametrize(
     ("policy", "settings", "most"),
-    [("ppo", {"unroll": 512, "num_envs": 4}, 204), ("dqn", {"warmup": 5_000, "hidden": (8,)}, 200)],
+    [
+        ("ppo", {"unroll": 512, "num_envs": 4}, 204),
+        ("ppo", {"unroll": 512, "num_envs": 16}, 208),
+        ("dqn", {"warmup": 5_000, "hidden": (8,)}, 200),
+    ],
 )
 def test_a_run_that_is_shorter_than_a_block_of_env_steps_makes_a_shorter_block(
     policy: str, settings: dict[str, Any], most: int
