@@ -425,11 +425,24 @@ def _is_plain(made: partial[Any]) -> bool:
 
 
 def missing_package(name: str, error: BaseException) -> MissingExtraError:
-    """Return the error for an environment that needs a package which is not installed."""
+    """Return the error for an environment that needs a package which cannot be imported."""
     text = str(error)
     extra = next((extra for extra, word in _EXTRAS.items() if word in text.lower()), None)
     advice = text.rstrip(".") if extra is None else f"Install it: {pip_line(extra)}"
-    return MissingExtraError(f"{name} needs a package that is not installed. {advice}.")
+    what = "is not installed"
+    if broken := _broken_import(error):  # such as a shared library that is missing
+        what = f"cannot be imported: {str(broken).rstrip('.')}"
+        advice = "Mend it" if extra is None else f"Mend it, or install it anew: {pip_line(extra)}"
+    return MissingExtraError(f"{name} needs a package that {what}. {advice}.")
+
+
+def _broken_import(error: BaseException | None) -> ImportError | None:
+    """Return the error of an installed module that cannot be imported, if that is the cause."""
+    while error is not None:
+        if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):
+            return error
+        error = error.__cause__
+    return None
 
 
 def _full(place: str) -> str:
