@@ -22,7 +22,7 @@ from gymnasium.spaces import Box, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ding_lite.errors import ConfigError, EnvError, MissingExtraError, kind_of, pip_line
-from ding_lite.io.importing import is_file
+from ding_lite.io.importing import find_again, is_file
 from ding_lite.rl.envs.checks.faults import (
     Env,
     close_all,
@@ -174,12 +174,14 @@ class EnvMaker:
                 f"module or a file. Put it there, or give the environment: "
                 f"load_policy(..., env=...)."
             )
-        return cls.of(
+        made = cls.of(
             about["env"],
             args=about.get("env_args"),
             wrappers=[undescribed(one) for one in wrappers],
             imports=about.get("imports", ()),
         )
+        env = find_again(made.env) if isinstance(made.env, str) else made.env
+        return replace(made, env=env, imports=tuple(map(find_again, made.imports)))
 
     def __call__(self, **args: Any) -> Any:  # noqa: ANN401 - an environment, or several as one
         """Make an environment, or a vector environment if its function makes one.
@@ -447,11 +449,24 @@ def _is_plain(made: partial[Any]) -> bool:
 
 
 def missing_package(name: str, error: BaseException) -> MissingExtraError:
-    """Return the error for an environment that needs a package which is not installed."""
+    """Return the error for an environment that needs a package which cannot be imported."""
     text = str(error)
     extra = next((extra for extra, word in _EXTRAS.items() if word in text.lower()), None)
     advice = text.rstrip(".") if extra is None else f"Install it: {pip_line(extra)}"
-    return MissingExtraError(f"{name} needs a package that is not installed. {advice}.")
+    what = "is not installed"
+    if broken := _broken_import(error):  # such as a shared library that is missing
+        what = f"cannot be imported: {str(broken).rstrip('.')}"
+        advice = "Mend it" if extra is None else f"Mend it, or install it anew: {pip_line(extra)}"
+    return MissingExtraError(f"{name} needs a package that {what}. {advice}.")
+
+
+def _broken_import(error: BaseException | None) -> ImportError | None:
+    """Return the error of an installed module that cannot be imported, if that is the cause."""
+    while error is not None:
+        if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):
+            return error
+        error = error.__cause__
+    return None
 
 
 def _full(place: str) -> str:
