@@ -21,7 +21,6 @@ from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.inputs import RunningNorm
 from ding_lite.rl.networks.observation_norm import read_norm, with_norm
 from ding_lite.rl.policies.base import check_obs, check_state_keys, packed
-from ding_lite.rl.policies.wrong_calls import ELSEWHERE, explained
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec, check_spec
 from ding_lite.rl.torch_random import TorchRandom
@@ -37,6 +36,7 @@ from ding_lite.rl.weights.compiled import (
 from ding_lite.rl.weights.flat import SavedNetwork, clip_norm
 from ding_lite.rl.weights.flat_module import FlatModule, copied
 from ding_lite.rl.weights.optimizers import Optimizer, TorchOptimizer, make_optimizer, takes_lr
+from ding_lite.rl.wrong_calls import ELSEWHERE, explained
 from ding_lite.settings import default_values
 
 _OF_NETWORKS = (
