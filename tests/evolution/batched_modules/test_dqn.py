@@ -76,7 +76,8 @@ def test_nodes_in_threads_of_one_process_batch_at_the_same_time(spec: EnvSpec) -
 
     def learn(pair: list[list[DQN]]) -> None:
         start.wait(10.0)
-        check_updates(*pair, 2)
+        together, alone = pair
+        check_updates(together, alone, 2)
 
     with ThreadPoolExecutor(len(pairs)) as threads:
         list(threads.map(learn, pairs))

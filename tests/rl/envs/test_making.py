@@ -88,8 +88,9 @@ class Squares(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        columns = np.arange(self.observation_space.shape[1], dtype=np.uint8)
-        return np.zeros(self.observation_space.shape, np.uint8) + columns[:, None], {}
+        shape = tuple(self.observation_space.shape or ())
+        columns = np.arange(shape[1], dtype=np.uint8)
+        return np.zeros(shape, np.uint8) + columns[:, None], {}
 
     def step(self, action):
         return self.reset()[0], 0.0, False, False, {}

@@ -342,7 +342,8 @@ def test_observations_of_several_parts_are_taken_apart_by_the_spec():
     tree: Any = {"at": np.array([0, 1]), "speed": np.ones((2, 1), dtype=np.float32)}
     mask = np.array([[True, False, False], [False, False, True]])
     assert policy.act(spec.pack(tree, action_mask=mask)).tolist() == [0, 2]
-    assert policy.act({key: part[:1] for key, part in tree.items()}).shape == (1,)
+    one: Any = {key: part[:1] for key, part in tree.items()}
+    assert policy.act(one).shape == (1,)
 
 
 class Centred(PlainDQN):
