@@ -216,7 +216,6 @@ def test_atari_is_refused_where_there_is_no_game() -> None:
         ({"out": "a", "resume": "runs/x"}, "`resume` is 'runs/x'; it must be one of: False, True"),
         ({"smoke": "no"}, "`smoke` is 'no'; it must be one of: False, True"),
         ({"device": "cuda:77"}, r"which cannot be used here: .*\w\. Use \"cpu\""),
-        ({"device": "meta"}, r"`device` is 'meta', which cannot be used here: .*\w\. Use \"cpu\""),
     ],
 )
 def test_a_slip_in_an_option_is_explained(slip: dict[str, Any], message: str) -> None:
