@@ -15,7 +15,7 @@ from typing import Any
 from ding_lite.errors import CodecError
 from ding_lite.parallel.link.outbox import SentEvents, SentState
 from ding_lite.parallel.memory.segments import Announcement
-from ding_lite.parallel.transport.base import Lane
+from ding_lite.parallel.transport.base import Lane, Link
 from ding_lite.parallel.wire.arrays import shorten
 from ding_lite.parallel.wire.codec import Encoded, decode, encode
 from ding_lite.parallel.wire.messages import (
@@ -58,6 +58,8 @@ class Session:
 
     def __init__(self, me: Identity, peer_id: int) -> None:
         self.peer_id = peer_id
+        self.link: Link | None = None
+        """The link that the peer is bound to; None before a greeting, and once it has broken."""
         self.peer: Identity | None = None
         """The identity of the peer, once it has greeted."""
         self.is_open = False
