@@ -86,7 +86,6 @@ class Links:
         self.has_audience = self._takes_more
         """Whether a peer is connected, or was and has not said good-bye, or may join."""
         self.is_active = False
-        """Whether a peer is connected."""
         self.address: str | None = None
         """The address where peers dial this node; None if they do not."""
         self.on_state_sent: Callable[[int, int], None] = lambda peer, number: None
@@ -203,7 +202,7 @@ class Links:
 
     def cancel_drain(self) -> None:
         with self.lock:
-            self.drain.cancel()
+            self.drain.is_cancelled = True
             self.changed.notify_all()
 
     def note_ended(self, peer: int, incarnation: int) -> None:
