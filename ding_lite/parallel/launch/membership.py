@@ -313,7 +313,7 @@ class Roster:
         self._router = router
         self._spec = spec
         self._is_mesh = growth.topology == "mesh"
-        self._known = {node: (labels, "") for node, labels in enumerate(spec.world) if labels}
+        self._known = {node for node, labels in enumerate(spec.world) if labels}
         self._dialled = dict(spec.dials)
         self._gone: set[int] = set()
         self._has_roster = False
@@ -322,13 +322,12 @@ class Roster:
         """Apply a roster from node 0; return the address of this node."""
         if asker != HUB or not isinstance(gone, dict):
             raise ConfigError(f"Node {asker} sent a roster; only node 0 sends one.")
-        known = {
-            node: place for node, place in read_roster(nodes).items() if node != self._spec.node_id
-        }
-        for node, place in known.items():
-            self._learn(node, *place)
+        for node, place in read_roster(nodes).items():
+            if node != self._spec.node_id:
+                self._learn(node, *place)
         for node, event in gone.items():
-            if type(node) is int and self._known.pop(node, None) is not None:
+            if type(node) is int and node in self._known:
+                self._known.remove(node)
                 self._gone.add(node)
                 self._dismiss(node, str(event))
         with self._router.links.lock:
@@ -340,7 +339,7 @@ class Roster:
     def _learn(self, node: int, labels: frozenset[str], address: str) -> None:
         is_new = node not in self._known
         self._gone.discard(node)
-        self._known[node] = labels, address
+        self._known.add(node)
         is_peer = self._is_mesh or node == HUB
         if self._is_mesh:
             self._router.admit(node)

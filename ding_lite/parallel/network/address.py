@@ -228,14 +228,13 @@ def _is_alive(path: Path) -> bool:
 
 def _base() -> Path:
     """Return the first directory that exists, is safe, and leaves room for a path."""
-    runtime = Path(f"/run/user/{os.getuid()}")
+    runtime, *candidates = _usual_folders()
     with suppress(OSError):
         status = runtime.stat()
         private = status.st_uid == os.getuid() and not status.st_mode & 0o077
         if private and os.access(runtime, os.W_OK | os.X_OK):
             return runtime
 
-    candidates = [Path(tempfile.gettempdir()), Path("/tmp")]
     for candidate in candidates:
         longest = candidate / f"{_PREFIX}12345678" / "node-100000"
         if len(os.fsencode(longest)) + _ROOM_FOR_SUFFIX <= MAX_IPC_PATH and candidate.is_dir():
