@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import zmq
 
+from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.in_process import InprocTransport
 from ding_lite.testing import Cluster
+from tests.parallel.tcp import ipc_specs
 
 if TYPE_CHECKING:
     from ding_lite.parallel.transport.base import Link
@@ -38,6 +41,21 @@ def cluster() -> Iterator[Cluster]:
     with Cluster(3, "star") as cluster:
         cluster.routers[1].register("double", lambda number: 2 * number)
         yield cluster
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., list[NodeRouter]]]:
+    """Return a function that starts the routers of a job; they are closed after the test."""
+    with ExitStack() as stack:
+
+        def start(num_nodes: int, topology: str = "mesh") -> list[NodeRouter]:
+            specs = ipc_specs(tmp_path, num_nodes, topology)
+            routers = [stack.enter_context(closing(NodeRouter(spec))) for spec in specs]
+            for router in routers:
+                router.wait_ready(10.0)
+            return routers
+
+        yield start
 
 
 @pytest.fixture

@@ -1,19 +1,54 @@
-"""Nodes over tcp on the loopback interface, for tests of admission."""
+"""Nodes in this process that are connected by sockets, and threads that a test starts."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from time import monotonic
 from typing import Any
 
-from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.messaging.inbox import FINISH
 from tests.parallel.proxy import Proxy
 
 LOOPBACK = "tcp://127.0.0.1:0"
+
+
+def together(*functions: Callable[[], Any]) -> list[Any]:
+    """Call functions at the same time, on a thread each; return their results."""
+    with ThreadPoolExecutor(len(functions)) as pool:
+        return [called.result() for called in [pool.submit(fn) for fn in functions]]
+
+
+def wait_until(ready: Callable[[], bool], what: str = "", seconds: float = 10.0) -> None:
+    """Poll until a condition holds; there is no notification for it."""
+    deadline = monotonic() + seconds
+    while not ready():
+        assert monotonic() < deadline, what
+        os.sched_yield()
+
+
+def ipc_specs(directory: Path, num_nodes: int, topology: str, **more: Any) -> list[NodeSpec]:
+    pairs = edges(topology, num_nodes)
+    addresses = {k: f"ipc://{directory}/{k}" for k in range(num_nodes)}
+    return [
+        NodeSpec(
+            node_id=k,
+            num_nodes=num_nodes,
+            labels=frozenset({"distributed", f"node.{k}", "hub" if k == 0 else "leaf"}),
+            listen=addresses[k] if any(k == low for low, _ in pairs) else None,
+            dials={peer: addresses[peer] for peer in neighbours(pairs, k) if peer < k},
+            peers=neighbours(pairs, k),
+            **more,
+        )
+        for k in range(num_nodes)
+    ]
 
 
 def hub_spec(num_nodes: int = 3, *, listen: str = LOOPBACK, **more: Any) -> NodeSpec:
@@ -84,8 +119,3 @@ def wired(**more: Any) -> Iterator[tuple[NodeRouter, NodeRouter, Proxy]]:
         for router in (hub, leaf):
             router.wait_ready(10.0)
         yield hub, leaf, wire
-
-
-def close_all(routers: Iterable[NodeRouter]) -> None:
-    for router in routers:
-        router.close()

@@ -20,7 +20,8 @@ from ding_lite.parallel.wire.codec import encode
 from ding_lite.parallel.wire.messages import Envelope, Identity, Kind, pack_batch
 from ding_lite.testing import Cluster
 from tests.parallel.contract import End
-from tests.parallel.test_socket_fuzz import Job, as_node_2, job, wait_until
+from tests.parallel.tcp import wait_until
+from tests.parallel.test_socket_fuzz import Job, as_node_2, job
 
 __all__ = ["job"]
 

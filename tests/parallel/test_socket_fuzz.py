@@ -26,7 +26,7 @@ from ding_lite.parallel.transport.zeromq.dealers import OPTIONS
 from ding_lite.parallel.wire.codec import encode
 from ding_lite.parallel.wire.messages import HEADER_BYTES, Envelope, Kind
 from tests.parallel.golden_frames import FOLDER, read_frames
-from tests.parallel.tcp import Recorder, hub_spec, leaf_spec
+from tests.parallel.tcp import Recorder, hub_spec, leaf_spec, wait_until
 from tests.parallel.test_wire_fuzz import joined, mutant, split
 
 NUM_MUTANTS = int(os.environ.get("FUZZ_MESSAGES", "6000"))
@@ -93,14 +93,6 @@ def flood(connection: socket.socket, part: bytes, total: int) -> None:
     with suppress(OSError):
         for _ in range(total // max(1, len(part))):
             connection.sendall(part)
-
-
-def wait_until(ready: Callable[[], bool], what: str = "", seconds: float = 10.0) -> None:
-    """Poll until a condition holds; there is no notification for it."""
-    deadline = monotonic() + seconds
-    while not ready():
-        assert monotonic() < deadline, what
-        os.sched_yield()
 
 
 def is_cut(connection: socket.socket, seconds: float = 5.0) -> bool:
