@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 import zmq
 
+from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.in_process import InprocTransport
 from ding_lite.testing import Cluster
-from tests.parallel.tcp import ipc_specs
+from tests.parallel.tcp import Job, Recorder, hub_spec, ipc_specs, leaf_spec
 
 if TYPE_CHECKING:
     from ding_lite.parallel.transport.base import Link
@@ -56,6 +57,18 @@ def start(tmp_path: Path) -> Iterator[Callable[..., list[NodeRouter]]]:
             return routers
 
         yield start
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    """Run nodes 0 and 1 of three with a key; node 2 has not come."""
+    key = str(make_key(tmp_path / "job.key"))
+    with ExitStack() as stack:
+        hub = stack.enter_context(closing(NodeRouter(hub_spec(key_file=key))))
+        leaf = stack.enter_context(closing(NodeRouter(leaf_spec(1, hub.address, key_file=key))))
+        leaf.wait_ready(5.0)
+        hub.register("caught up", lambda: None)
+        yield Job(hub, leaf, Recorder(hub), key)
 
 
 @pytest.fixture

@@ -8,10 +8,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from ding_lite.parallel.network.address import Address
 from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.messaging.inbox import FINISH
@@ -102,9 +104,42 @@ class Recorder:
         """Return the first arguments of the events of this name."""
         return [args[0] for _, name, args in self.events if name == event]
 
+    def wait_for_numbers(self, count: int, event: str = "n") -> None:
+        """Wait for so many events; check that their numbers have come once and in order."""
+        self.wait(lambda: len(self.numbers(event)) >= count, what=f"{count} of {event}")
+        assert self.numbers(event) == [*range(count)]
+
     @property
     def has_finished(self) -> bool:
         return any(event == FINISH for _, event, _ in self.events)
+
+
+@dataclass
+class Job:
+    """Node 0, which a test attacks, and node 1, whose work must go on."""
+
+    hub: NodeRouter
+    leaf: NodeRouter
+    recorder: Recorder
+    key_file: str
+    sent: int = 0
+
+    @property
+    def place(self) -> tuple[str, int]:
+        address = Address.parse(str(self.hub.address))
+        return address.place, address.port
+
+    def goes_on(self) -> None:
+        """Check that an event of node 1 arrives, and no other event."""
+        self.leaf.emit("work", self.sent)
+        self.sent += 1
+        self.recorder.wait(lambda: self.of_leaf() == list(range(self.sent)))
+        assert self.hub.peers == (1,)
+
+    def of_leaf(self) -> list[int]:
+        return [
+            args[0] for node, event, args in self.recorder.events if (node, event) == (1, "work")
+        ]
 
 
 @contextmanager

@@ -103,8 +103,7 @@ class TestRouters:
         assert len(segments(os.getpid())) <= 2
 
     def test_a_late_or_restarted_node_gets_the_newest_value(self, start, tmp_path) -> None:
-        first = NodeRouter(ipc_specs(tmp_path, 2, "star")[0])
-        try:
+        with closing(NodeRouter(ipc_specs(tmp_path, 2, "star")[0])) as first:
             for number in range(5):
                 first.publish_ctx({"w": full(number)})
             for incarnation in (1, 2):
@@ -114,8 +113,6 @@ class TestRouters:
                 assert (recorder.ctx[0]["w"] == 4).all()
                 again._transport.close()
                 again.close()
-        finally:
-            first.close()
 
     def test_the_last_values_arrive_although_their_sender_ends_at_once(self, start: Start) -> None:
         routers = start(2)
@@ -199,8 +196,7 @@ class TestForgedAnnouncements:
 
 class TestProcesses:
     def test_a_hung_reader_pins_one_slot_and_a_killed_one_none(self, tmp_path: Path) -> None:
-        router = NodeRouter(ipc_specs(tmp_path, 2, "star")[0])
-        try:
+        with closing(NodeRouter(ipc_specs(tmp_path, 2, "star")[0])) as router:
             with process(hang, router.address) as stuck:
                 try:
                     router.wait_ready(10.0)
@@ -220,12 +216,9 @@ class TestProcesses:
             assert segment.num_used_slots <= 4
             held = [lease for lease in segment._leases if lease() is not None]
             assert len(held) == 1
-        finally:
-            router.close()
 
     def test_surviving_nodes_remove_the_segments_of_a_killed_one(self, tmp_path: Path) -> None:
-        router = NodeRouter(ipc_specs(tmp_path, 2, "star")[0])
-        try:
+        with closing(NodeRouter(ipc_specs(tmp_path, 2, "star")[0])) as router:
             with process(publish, router.address) as peer:
                 try:
                     recorder = Recorder(router)
@@ -234,8 +227,6 @@ class TestProcesses:
                 finally:
                     peer.kill()
             recorder.wait(lambda: bool(recorder.events))
-        finally:
-            router.close()
         assert (recorder.ctx[1]["w"] == 1).all()
         assert not segments(peer.pid)
 
