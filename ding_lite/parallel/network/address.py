@@ -114,11 +114,14 @@ def is_loopback(host: str) -> bool:
     with suppress(ValueError):
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        places = [place.partition("%")[0] for place in look_up(host)]
     except (OSError, UnicodeError):
         return False
-    places = {str(entry[4][0]).partition("%")[0] for entry in found}
     return bool(places) and all(ipaddress.ip_address(place).is_loopback for place in places)
+
+
+def look_up(host: str) -> list[str]:
+    return [str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
 
 
 def check_listening(address: Address, *, key_file: str | None) -> None:

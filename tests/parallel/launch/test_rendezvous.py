@@ -157,7 +157,7 @@ class Nodes:
 
     def leave(self, *nodes: int, good_bye: bool = True) -> None:
         gone = [self.nodes.pop(node) for node in nodes]
-        together(*(partial(node.close, good_bye=good_bye) for node in gone))
+        together(*(partial(node.router.close, good_bye=good_bye) for node in gone))
 
 
 @pytest.fixture
@@ -247,7 +247,7 @@ def test_a_duplicate_node_id_is_refused_with_the_reason(
     double = RendezvousNode(here.spec(who))
     with pytest.raises(AuthenticationError, match=f"there is a node {who} already"):
         double.wait_ready()
-    double.close(good_bye=False)
+    double.router.close(good_bye=False)
     assert all(
         set(presence.router.peers) >= neighbours(here.edges, node)
         for node, presence in here.nodes.items()
