@@ -116,7 +116,7 @@ class Recorder:
 
 @dataclass
 class Job:
-    """Node 0, which a test attacks, and node 1, whose work must go on."""
+    """Node 0, which a test attacks, and node 1, which must go on."""
 
     hub: NodeRouter
     leaf: NodeRouter
