@@ -138,8 +138,8 @@ class Links:
             self.wake()
             return
         try:
-            for peer, session in self.sessions.items():
-                if session.link is None or to not in (None, peer):
+            for session in self.sessions.values() if to is None else [self.sessions[to]]:
+                if session.link is None:
                     continue
                 message, is_done = None, False
                 try:
