@@ -1,7 +1,8 @@
-"""Logging: silent unless configured, and rate-limited by cause.
+"""Logging through `logging.getLogger(__name__)`, rate-limited by cause.
 
-Modules log through `logging.getLogger(__name__)`. `configure()` adds one handler; `Throttle.once`
-and `Throttle.every` limit repeated warnings.
+Until a program configures a handler, Python writes warnings to standard error, and nothing else:
+that is why the package has no `NullHandler`, which would hide a warning that a person must see.
+`configure()` adds one handler; `Throttle.once` and `Throttle.every` limit repeated warnings.
 """
 
 from __future__ import annotations

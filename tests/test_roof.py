@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -77,11 +76,6 @@ def test_the_version_is_a_version() -> None:
     numbers = ding_lite.__version__.split(".")
     assert len(numbers) == 3
     assert all(number.isdecimal() for number in numbers)
-
-
-def test_the_package_logs_nothing_until_a_program_configures_it() -> None:
-    handlers = logging.getLogger("ding_lite").handlers
-    assert any(isinstance(handler, logging.NullHandler) for handler in handlers)
 
 
 def test_importing_the_package_imports_no_module_of_it_but_its_version() -> None:

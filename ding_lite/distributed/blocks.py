@@ -8,7 +8,7 @@ and two switches of threads on the collector. So a learner requests several batc
 from __future__ import annotations
 
 import warnings
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -50,10 +50,10 @@ class ShardedTransitions(PrioritizedTransitions):
 class Block:
     """Batches of one size that are drawn together and taken one after the other.
 
-    A shard with share s of the draws and sum S draws a transition of value v with probability
-    s * v / S. If the shares are proportional to the sums, this is v / (sum of all), as it is in
-    one replay. `parts` are the requests to the shards and their answers; `own` names the
-    replay's additional fields, which all shards must have.
+    A shard with n of the draws and sum S draws a transition of value v n * v / S times on average.
+    If n is proportional to the sums, this is as in one replay. A shard may have been asked twice,
+    for its own draws and for those of a lost one. `parts` are the requests to the shards and their
+    answers; `own` names the replay's additional fields, which all shards must have.
     """
 
     def __init__(
@@ -64,6 +64,9 @@ class Block:
         own: Sequence[str] = (),
     ) -> None:
         self.batch_size = batch_size
+        expected: defaultdict[int, float] = defaultdict(float)
+        for asked, _ in parts:
+            expected[asked.rank] += asked.expected
         parts = [part for part in parts if len(part[1].drawn.serial)]
         sizes = [len(share.drawn.serial) for _, share in parts]
         self.num_batches = sum(sizes) // batch_size
@@ -86,7 +89,7 @@ class Block:
         }
         self._own = own
         self._chance = join(
-            [asked.share / share.drawn.total * share.drawn.value for asked, share in parts]
+            [expected[asked.rank] / share.drawn.total * share.drawn.value for asked, share in parts]
         )
         self._serial = join([share.drawn.serial for _, share in parts])
         self._shard = np.repeat(np.array([asked.rank for asked, _ in parts], np.int64), sizes)[

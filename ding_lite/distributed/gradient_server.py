@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.clock import Deadline
-from ding_lite.distributed.server import Server
+from ding_lite.distributed.server import Server, check_methods
 from ding_lite.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -41,6 +41,8 @@ from ding_lite.records import register
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.replay.storage import check_keys
 from ding_lite.settings import check_all, positive, whole
+
+_LOADS = "the policy that is to load the weights was expected"
 
 
 class Loads(Protocol):
@@ -126,11 +128,8 @@ class GradientServer:
             [] if max_staleness is None else whole(0, max_staleness=max_staleness),
             positive(timeout=timeout),
         )
-        if not callable(getattr(policy, "apply_gradient", None)):
-            raise ConfigError(
-                f"`policy` is {kind_of(policy)}, which cannot step along a gradient that "
-                f"others have computed: it has no `apply_gradient`. Give an A2C."
-            )
+        expected = "a policy was expected that steps along gradients of others, such as an A2C"
+        check_methods(policy, "policy", "apply_gradient", "clone", expected=expected)
         if getattr(policy, "norm", None) is not None:
             raise ConfigError(
                 "`normalize_obs` is on, and its running means would stay as they are, because "
@@ -197,9 +196,11 @@ class GradientServer:
         """Load the newest weights; return whether they differ from those pulled before.
 
         Raises:
+            ConfigError: The policy has no `load_weights`.
             DeadlineExceeded: The server could not be reached, or has not answered, in time.
             RemoteError: The owner has not made its server in time, or refused the request.
         """
+        check_methods(policy, "policy", "load_weights", expected=_LOADS)
         newest = self._server.call(self._server.owner, "pull", *self._pulled, until=until)
         if newest is None:
             return False
@@ -234,6 +235,7 @@ class GradientServer:
 
     def copy_to(self, policy: Loads) -> None:
         """Load the owner's weights into a policy of the same node."""
+        check_methods(policy, "policy", "load_weights", expected=_LOADS)
         with self._changed:
             policy.load_weights(self._owned().weights())
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from ding_lite.clock import Deadline
-from ding_lite.distributed.server import Server, is_new
-from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, RemoteError, kind_of
+from ding_lite.distributed.server import Server, check_methods, is_new
+from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, RemoteError
 from ding_lite.parallel.router.group import Group, check_group
 from ding_lite.rl.replay.storage import check_keys
 from ding_lite.settings import check_all, positive
@@ -90,11 +90,8 @@ class PopulationServer:
     ) -> None:
         check_all(positive(timeout=timeout))
         check_group(learners, "learners")
-        if not callable(getattr(population, "clone", None)):
-            raise ConfigError(
-                f"`population` is {kind_of(population)}, which has no `clone`; a Population was "
-                f"expected, such as `Population.of(DQN, spec, search)`."
-            )
+        expected = "a Population was expected, such as `Population.of(DQN, spec, search)`"
+        check_methods(population, "population", "clone", "__len__", expected=expected)
         if len(learners) > len(population):
             raise ConfigError(
                 f"There are {len(learners)} learners for a population of {len(population)}, so "
@@ -169,11 +166,14 @@ class PopulationServer:
             to another learner meanwhile, does not accept them.
 
         Raises:
-            ConfigError: No members were taken.
+            ConfigError: No members were taken, or an argument is no dict.
             DeadlineExceeded: The server's node is lost for too long.
         """
         if self.held is None:
             raise ConfigError("There is nothing to give back, as nothing was taken.")
+        expected = "a dict was expected, of states by place and of counters by name"
+        check_methods(states, "states", "items", expected=expected)
+        check_methods(counted, "counted", "items", expected=expected)
         share, self.held = self.held, None
         server = self._server
         is_accepted = server.call(

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 from ding_lite.clock import Deadline
-from ding_lite.errors import DeadlineExceeded, PeerLost, RemoteError
+from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, RemoteError, kind_of
 from ding_lite.parallel.router.calls import REGISTRATION_S
 from ding_lite.parallel.router.group import Group, check_group
 
@@ -29,6 +29,14 @@ def incarnation_of_process() -> int:
 @cache
 def _incarnation_of(pid: int) -> int:
     return new_incarnation()
+
+
+def check_methods(value: object, role: str, *names: str, expected: str) -> None:
+    """Raise ConfigError if a value lacks one of these methods, or is a class that has them."""
+    for name in names:
+        if isinstance(value, type) or not callable(getattr(value, name, None)):
+            found = f"the class {value.__name__}" if isinstance(value, type) else kind_of(value)
+            raise ConfigError(f"`{role}` is {found}, which has no `{name}`; {expected}.")
 
 
 class Server:

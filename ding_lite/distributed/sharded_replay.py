@@ -370,6 +370,8 @@ class ShardedReplay:
     def _check_batch_size(self, batch_size: int) -> None:
         check_all(whole(1, batch_size=batch_size))
         self._shards.update_states(wait=True)
+        if batch_size > self._shards.num_held:  # as known up to FRESH_S seconds ago
+            self._shards.refresh()
         held = self._shards.num_held
         if not 0 < batch_size <= held and (held or not self._shards.lost):
             raise ConfigError(

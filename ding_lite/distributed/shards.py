@@ -64,8 +64,8 @@ class Asked:
     """A request to a shard under way."""
 
     rank: int
-    share: float
-    """The shard's part of all draws that were requested together."""
+    expected: float
+    """The mean number of draws of this shard, in proportion to the known sums of all."""
     num_updates: int
     """How many new priorities the request holds."""
     answer: Future[Any]
@@ -177,8 +177,8 @@ class Shards:
             elif shard.is_here:
                 answer = self._router.ask(shard.node, self._name, count, [*news])
             if answer is not None:
-                share = 0.0 if share_K is None else float(share_K[rank])
-                asked.append(Asked(rank, share, count_of(news), answer))
+                expected = 0.0 if share_K is None else float(share_K[rank] * count_K.sum())
+                asked.append(Asked(rank, expected, count_of(news), answer))
         return asked
 
     def collect(self, asked: Sequence[Asked]) -> list[tuple[Asked, ShardAnswer]]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, did_you_mean, kind_of
 from ding_lite.evolution.growth.modules import growth_seeds, with_growth
 from ding_lite.evolution.search import LEARN_EVERY, Value
-from ding_lite.rl.batch import FloatArray, NumpyArray
+from ding_lite.rl.batch import FloatArray, NumpyArray, Transitions
 from ding_lite.rl.memory import Memory, memory_of
 from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.protocols import ActorCritic, Policy
@@ -133,6 +133,12 @@ class Agent:
     def learn(self) -> Callable[..., Mapping[str, float | NumpyArray]]:
         """Do one update, as its policy does."""
         return self.policy.learn
+
+    def td_errors(self, transitions: Transitions) -> NumpyArray:
+        """Return the TD error of each transition, as its policy does if it learns from a replay."""
+        policy: Any = self.policy
+        errors: NumpyArray = policy.td_errors(transitions)
+        return errors
 
     def make_memory(self, num_envs: int) -> Memory | None:
         """Make the memory that its policy acts by; None for a policy without memory."""

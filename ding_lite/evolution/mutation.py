@@ -8,7 +8,6 @@ further kind of mutation needs one method here and one entry in `KINDS`.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast, get_args
@@ -40,8 +39,8 @@ from ding_lite.evolution.growth.parameter_layout import ParameterLayout, layout_
 from ding_lite.evolution.growth.recurrent import resize_memory
 from ding_lite.evolution.search import LEARN_EVERY, Search, Value, check_search
 from ding_lite.rl.networks.activations import Activation
+from ding_lite.rl.policies.box_policy import BoxPolicy
 from ding_lite.rl.policies.open_policy import OpenPolicy
-from ding_lite.rl.policies.sac import SAC
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
@@ -348,9 +347,9 @@ def _change(agent: Agent, name: str, before: Value, after: Value) -> str:
     else:
         policy = made_like(agent.policy, dataclasses.replace(agent.config, **{name: after}))
         policy.load_state_dict(agent.policy.state_dict())
-        if isinstance(policy, SAC) and not policy.config.learn_alpha:
-            # The temperature is one of the weights that were loaded.
-            policy.flat_weights[0]["log_alpha"].fill_(math.log(policy.config.alpha))
+        if isinstance(policy, BoxPolicy):
+            for weight, value in policy.fixed_weights.items():
+                policy.flat_weights[0][weight].fill_(value)
         agent.replace_policy(policy)
     return f"{name} {_format(before)} -> {_format(after)}"
 

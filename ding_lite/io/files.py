@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -39,6 +41,21 @@ def why(error: OSError) -> str:
     """Return the system's reason for an error, with the name of the file if it is known."""
     reason = error.strerror or str(error)
     return reason if error.filename is None else f"{os.fsdecode(error.filename)}: {reason}"
+
+
+def limit_of(error: BaseException) -> str:
+    """Name the limit of open files if an error says that it was reached; otherwise return ""."""
+    return named_limit() if getattr(error, "errno", None) == errno.EMFILE else ""
+
+
+def named_limit() -> str:
+    """Return a sentence with the limit of open files."""
+    return f"A process may open {max_files():,} files here; `ulimit -n 4096` raises the limit."
+
+
+def max_files() -> int:
+    """Return how many files a process may have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 @contextmanager

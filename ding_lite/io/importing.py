@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 import traceback
+from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +26,44 @@ def is_file(place: str) -> bool:
 def import_place(place: str) -> ModuleType:
     """Import a file, such as `path/to/file.py`, or a module, such as `package.module`."""
     return import_file(place) if is_file(place) else import_module(place)
+
+
+def find_again(name: str) -> str:
+    """Return the saved name of a file, or of a class in one, even if the file has moved.
+
+    A file that is no longer in its place is looked for in the working directory, as modules are.
+    """
+    place, colon, member = name.rpartition(":") if ".py:" in name else (name, "", "")
+    file = os.path.basename(place)
+    if not place.endswith(".py") or os.path.isfile(place):
+        return name
+    if not os.path.isfile(file):
+        raise ConfigError(
+            f"There is no file {_shown(place)}, and no {_shown(file)} in {Path.cwd()}. If it has "
+            f"moved, run this in the folder that has it."
+        )
+    return f"{os.path.abspath(file)}{colon}{member}"
+
+
+def without_folders(about: Any) -> Any:  # noqa: ANN401 - as JSON has it
+    """Return a description in plain values without the folders of its files, which may move.
+
+    A file then has the name of the module that it is when a script imports it.
+
+    Example:
+        >>> without_folders({"env": "/old/tasks.py:Corridor", "imports": ["/old/mine.py"]})
+        {'env': 'tasks:Corridor', 'imports': ['mine']}
+    """
+    if isinstance(about, Mapping):
+        return {key: without_folders(value) for key, value in about.items()}
+    if isinstance(about, list | tuple):
+        return [without_folders(one) for one in about]
+    if not isinstance(about, str):
+        return about
+    place, colon, member = about.rpartition(":") if ".py:" in about else (about, "", "")
+    if place.endswith(".py"):
+        return f"{os.path.basename(place).removesuffix('.py')}{colon}{member}"
+    return about
 
 
 def find_member(place: str, name: str) -> Any:  # noqa: ANN401 - a class or a function
@@ -78,7 +117,7 @@ def import_file(place: str) -> ModuleType:
     _look_in(path.resolve().parent)
     module = _imported(path.stem, place)
     found = getattr(module, "__file__", None)
-    if found is None or not path.samefile(found):
+    if found is None or not os.path.isfile(found) or not path.samefile(found):
         raise ConfigError(
             f"{place} has the name of another module, `{path.stem}` ({found or 'built in'}), so "
             f"that other processes could not import it. Rename the file."

@@ -116,8 +116,8 @@ def update_priorities(replay: Prioritized) -> Middleware:
     """Update the priorities of the transitions of the last batch.
 
     The errors of the transitions become their priorities. Transitions that were overwritten since
-    they were sampled are ignored. Place it after `train`; in a step without an update it does
-    nothing.
+    they were sampled are ignored. Place it after `train`, and before a second `train` with
+    another replay, as it takes the last batch of a step. Without an update it does nothing.
 
     Context:
         reads: train_data, train_output
@@ -126,8 +126,8 @@ def update_priorities(replay: Prioritized) -> Middleware:
         replay: The replay that `train` samples.
 
     Raises:
-        ConfigError: The replay has no priorities; or, in a step, the batch came from another
-            replay, or the policy does not return its errors.
+        ConfigError: The replay has no priorities; or, in a step, the batch came from a replay of
+            another kind, or the policy does not return its errors.
         NonFiniteError: In a step: an error is NaN or infinite.
     """
     check_prioritized(replay, why="priorities are to be updated")

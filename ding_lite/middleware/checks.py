@@ -40,6 +40,11 @@ def _shown(spec: EnvSpec) -> str:
 
 
 def check_has(thing: object, method: str, role: str) -> None:
+    if isinstance(thing, type):
+        raise ConfigError(
+            f"`{role}` is the class {thing.__name__}; one made of it was expected, such as "
+            f"`{thing.__name__}(envs.spec, ...)`."
+        )
     if not callable(getattr(thing, method, None)):
         raise ConfigError(
             f"`{role}` is {kind_of(thing)}, which has no `{method}` method. "

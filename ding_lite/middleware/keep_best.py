@@ -31,9 +31,10 @@ def keep_best(what: Policy | Population, directory: str | os.PathLike[str]) -> M
     """Save a policy, or that of the best agent, whenever an evaluation exceeds all previous ones.
 
     A policy may become worse while it learns, so the last weights of a run are not always its best.
-    Place it after `evaluate`. For a population, `agent` of the returned object is a copy of the
-    best agent. `ding-lite watch` and `ding_lite.recipes.load_policy` load the policy that it has
-    saved in `best` in the directory of a run. The best return is kept when a run is resumed.
+    Place it after `evaluate`, and before a second one: it compares the newest `ctx.eval_value`. For
+    a population, `agent` of the returned object is a copy of the best agent. `ding-lite watch` and
+    `ding_lite.recipes.load_policy` load the policy that it has saved in `best` in the directory of
+    a run. The best return is kept when a run is resumed.
 
     Context:
         reads: env_step, eval_value, total_step, train_iter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -31,6 +32,8 @@ from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all
 
+logger = logging.getLogger(__name__)
+
 END_S = 3.0
 """Maximum seconds from the loss of a learner to the message that the job ends."""
 
@@ -48,8 +51,9 @@ def train(
 
     The experience is the step's transitions, or, for an `ActorCritic` such as A2C, PPO or IMPALA,
     its trajectories. There is no update in a step without experience, if the replay holds fewer
-    transitions than a batch, or if `wait_for` postpones training. The metrics of the newest update
-    are written to `ctx.metrics`; values on a device are fetched only when they are reported.
+    transitions than a batch, or if `wait_for` postpones training; a warning tells once that a
+    replay stays empty while this node collects. The metrics of the newest update are written to
+    `ctx.metrics`; values on a device are fetched only when they are reported.
 
     A policy that learns from sequences, such as R2D2, samples them from an `EpisodeBuffer`: its
     `batch_size` is the number of sequences in an update.
@@ -152,6 +156,10 @@ class TrainFromReplay(Train):
         self._agent = policy if isinstance(policy, TakesTurns) and replay is not None else None
         self._prioritized = replay if isinstance(replay, Prioritized) else None
         self._is_filled_by_others = isinstance(replay, FilledByOthers)
+        # The transitions of this node while the replay is empty: all, and those up to the last end
+        # of an episode, as a replay may store whole episodes.
+        self._num_collected = self._num_of_ended = 0
+        self._has_warned = False
         self._size = self.size()
         check_schedule(beta, "beta")
         if beta is not None:
@@ -180,6 +188,8 @@ class TrainFromReplay(Train):
         updates, train_iter = self.num_updates(), ctx.train_iter
         available = ctx.get("transitions", ()) if self.replay is None else self.replay
         if len(available) < self._size or ctx.get("warming_up"):
+            if self.replay is not None and not len(available):
+                self._check_is_filled(ctx)
             return
         for update in range(updates):
             batch = self._batch(ctx)
@@ -193,6 +203,21 @@ class TrainFromReplay(Train):
         if updates:
             metrics = unread(ctx.train_output)
             ctx.metrics.update({name: metrics[name] for name in metrics if name != "td_error"})
+
+    def _check_is_filled(self, ctx: Context) -> None:
+        """Warn once if a batch was collected on this node in earlier steps, and nothing added."""
+        if self._num_of_ended >= self._size and not (self._has_warned or self._is_filled_by_others):
+            self._has_warned = True
+            logger.warning(
+                "`train` makes no update: the replay is empty, and %d transitions were collected. "
+                "Place mw.add_to(replay), with the replay of `train`, behind mw.collect",
+                self._num_collected,
+            )
+        newest = ctx.get("transitions", ())
+        for transitions in newest if isinstance(newest, list) else (newest,):
+            self._num_collected += len(transitions)
+            if len(transitions) and (transitions.terminated | transitions.truncated).any():
+                self._num_of_ended = self._num_collected
 
     def _batch(self, ctx: Context) -> Transitions | None:
         """Return the batch of an update; None if the nodes of the replay were lost."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
@@ -94,7 +95,8 @@ class TrainConfig:
         Each of the `agents` makes a block before the run may end.
         """
         room = max_env_steps // agents
-        most = {"warmup": max_env_steps // 2, "unroll": room // num_envs, "turn": room}
+        unroll = math.ceil(room / num_envs)  # one block ends the run
+        most = {"warmup": max_env_steps // 2, "unroll": unroll, "turn": room}
         fitting: Any = {k: max(1, fits) for k, fits in most.items() if getattr(self, k, 0) > fits}
         return dataclasses.replace(self, **fitting)
 

@@ -12,6 +12,7 @@ from typing import Any
 from ding_lite.cli.options.run import OF_FILES
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.search import Choice, Range, Search
+from ding_lite.io.importing import find_again
 from ding_lite.io.reading import read_file
 from ding_lite.io.signature import is_signed
 from ding_lite.recipes.runs.directory import (
@@ -92,7 +93,7 @@ class SavedOptions:
             env.env,
             args={**args, **env.args},
             wrappers=env.wrappers or [undescribed(one) for one in code.get("wrappers", ())],
-            imports=env.imports or about.get("imports") or (),
+            imports=env.imports or [find_again(str(one)) for one in about.get("imports") or ()],
         )
 
     @property

@@ -36,16 +36,17 @@ def is_host(device: torch.device) -> bool:
 def usable_device(device: str | torch.device) -> torch.device:
     """Return a device of this machine; raise ConfigError if it cannot be used."""
     try:
-        found = torch.zeros(0, device=device).device
+        probe = torch.zeros(0, device=device)
+        probe.cpu()  # "meta" has no values
     except (RuntimeError, AssertionError, TypeError) as error:  # each backend raises its own
-        reason = str(error).splitlines()[0].rstrip(".")
+        reason = str(error).splitlines()[0].rstrip(".!")
         raise ConfigError(
             f"`device` is {device!r}, which cannot be used here: {reason}. "
             f'Use "cpu", or a PyTorch that was built for it.'
         ) from error
-    if found.type == "cuda":
-        _start_backward(found)
-    return found
+    if probe.is_cuda:
+        _start_backward(probe.device)
+    return probe.device
 
 
 @lru_cache

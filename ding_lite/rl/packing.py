@@ -309,13 +309,33 @@ def box_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def has_channels_last(shape: tuple[int, ...]) -> bool:
-    """Return whether the channels come last: the last axis is the shortest.
+    """Return whether the channels come last.
+
+    Two equal sides are height and width; otherwise the shortest axis is that of the channels. If
+    neither decides, they are last, as in most environments of gymnasium and in all of MinAtar.
 
     Example:
         >>> has_channels_last((84, 84, 3)), has_channels_last((4, 84, 84))
         (True, False)
+        >>> has_channels_last((10, 10, 10)), has_channels_last((16, 8, 8))
+        (True, False)
     """
-    return shape[2] < min(shape[:2])
+    first, middle, last = shape
+    if (first == middle) != (middle == last):
+        return first == middle
+    return first >= min(middle, last)
+
+
+def are_channels_assumed(shape: tuple[int, ...]) -> bool:
+    """Return whether the shape of an image does not say which axis is that of the channels.
+
+    Example:
+        >>> are_channels_assumed((84, 84, 3)), are_channels_assumed((10, 10, 10))
+        (False, True)
+    """
+    first, middle, last = shape
+    has_equal_sides = (first == middle) != (middle == last)
+    return not has_equal_sides and first >= min(middle, last) and last >= min(first, middle)
 
 
 @overload

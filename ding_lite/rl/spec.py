@@ -11,8 +11,11 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 from ding_lite.errors import ConfigError, ShapeError, kind_of
-from ding_lite.rl.batch import Array, NumpyArray, to_numpy
+from ding_lite.rl.batch import Array, FloatArray, NumpyArray, to_numpy
 from ding_lite.rl.packing import ArrayT, ObsSpace, Packing, Tree, box_shape
+
+_NO_BOUND = 1e30
+"""Larger bounds count as none: actions scaled to them would overflow float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +169,11 @@ class EnvSpec:
         """The shape of one action: () if it is discrete."""
         return self.action_space.shape or ()
 
+    @cached_property
+    def _bounds(self) -> tuple[FloatArray, FloatArray] | None:
+        space = self.action_space
+        return action_bounds(space) if isinstance(space, Box) else None
+
     @property
     def num_choices(self) -> int:
         """The number of choices of all numbers of an action together; 0 for Box and MultiBinary."""
@@ -195,5 +203,24 @@ def check_spec(spec: object) -> None:
 
 def within(spec: EnvSpec, action: NumpyArray) -> NumpyArray:
     """Return actions within what an environment takes."""
-    space = spec.action_space
-    return np.clip(action, space.low, space.high) if isinstance(space, Box) else action
+    return action if spec._bounds is None else np.clip(action, *spec._bounds)
+
+
+def action_bounds(space: Box) -> tuple[FloatArray, FloatArray]:
+    """Return the lower and upper bounds of actions as float32, infinite where there are none.
+
+    Bounds of float64 are rounded inwards, so that an action at a bound is within the space.
+
+    Example:
+        >>> low, high = action_bounds(Box(-0.1, 0.1, (1,), np.float64))
+        >>> bool(low[0] >= -0.1 and high[0] <= 0.1)
+        True
+    """
+    top = np.float32(np.inf)
+    given_low = np.where(space.low > -_NO_BOUND, space.low, -top)
+    given_high = np.where(space.high < _NO_BOUND, space.high, top)
+    low, high = given_low.astype(np.float32), given_high.astype(np.float32)
+    return (
+        np.where(low < given_low, np.nextafter(low, top), low),
+        np.where(high > given_high, np.nextafter(high, -top), high),
+    )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ding_lite.cancellation import CancelScope
 from ding_lite.clock import Deadline
-from ding_lite.errors import ContextError, DeadlineExceeded, did_you_mean, kind_of
+from ding_lite.errors import ConfigError, ContextError, DeadlineExceeded, did_you_mean, kind_of
 
 LOCAL_KEYS = frozenset(
     {"collected", "transitions", "trajectories", "train_data", "train_output", "metrics"}
@@ -229,9 +229,12 @@ class Context(dict[str, Any]):
         """Keep these keys from step to step, from now on.
 
         A key may be kept before it is set. `finish` and `total_step` are always kept.
+
+        Raises:
+            ContextError: A key is no string, or the name of a method.
         """
         for key in keys:
-            if key in _METHODS:
+            if not isinstance(key, str) or key in _METHODS:
                 self._refuse(key)
             if key not in _RUNTIME:
                 self._shared.kept[key] = None
@@ -382,10 +385,18 @@ class ParallelContext(Context):
         Return None if `stop` ended the wait; raise DeadlineExceeded if no such values came in time.
         """
 
+        def is_newer(key: str, known: Any) -> bool:
+            try:
+                return key in self and bool(self[key] > known)
+            except (TypeError, ValueError) as error:
+                raise ConfigError(
+                    f"`newer_than` compares `{key}` with {known!r:.40}, and a node has sent "
+                    f"{self[key]!r:.40}; one number was expected of each. {error}. Count versions "
+                    f"under a key of their own, and begin with `newer_than={{'{key}': -1}}`."
+                ) from error
+
         def has_come() -> bool:
-            return bool(self._by_node) and all(
-                key in self and self[key] > known for key, known in newer_than.items()
-            )
+            return bool(self._by_node) and all(is_newer(*item) for item in newer_than.items())
 
         with self._changed:
             in_time = deadline.wait(self._changed, lambda: has_come() or stop())

@@ -6,9 +6,9 @@ process that is to be moved; if the whole job is to end, each process gets its o
 raises at once, wherever the program is. Programs that end another one often signal it twice, the
 process and its group, so the same signal within half a second of the first one counts as one.
 
-If a program seems to ignore Ctrl-C, its user kills it, and it saves nothing. So this is the only
-message that is shown even without logging: one line, on a terminal only, and not by the processes
-that the program has started.
+If a program seems to ignore Ctrl-C, its user kills it, and it saves nothing. So a message says that
+it ends: a log line, or without a handler for these one line on a terminal only, and not by the
+processes that the program has started.
 """
 
 from __future__ import annotations
@@ -146,8 +146,9 @@ def postponed() -> Iterator[None]:
 def _announce(signum: int, end: Callable[[int], None]) -> None:
     end(signum)
     name = signal.Signals(signum).name
-    logger.warning("%s: the run ends after this step; once more ends it at once", name)
-    if not is_configured(logger):
+    if is_configured(logger):
+        logger.warning("%s: the run ends after this step; once more ends it at once", name)
+    else:
         _write_to_terminal("Ctrl-C" if signum == signal.SIGINT else name)
 
 

@@ -71,6 +71,14 @@ def named(fn: Any, name: str) -> Any:
     return fn
 
 
+def naming_generators(fn: Middleware) -> Middleware:
+    """Let generators of a middleware have its name; those of an object are named `__call__`."""
+    if inspect.isroutine(fn) or shape_of(fn) is not MiddlewareShape.GENERATOR:
+        return fn
+    name = name_of(fn)
+    return lambda ctx: named(fn(ctx), name)
+
+
 def composed_of(fn: Any, parts: Sequence[Middleware]) -> None:
     fn._ding_lite_parts = tuple(parts)
 

@@ -25,6 +25,7 @@ from ding_lite.runtime.middleware import (
     composed_of,
     name_of,
     named,
+    naming_generators,
     note_once,
     refuse_second_yield,
     refuse_silent_exit,
@@ -104,7 +105,7 @@ class Pipeline:
 
     def load(self, chain: Sequence[Middleware], names: Sequence[str]) -> None:
         """Set the middleware that `run` calls with each ctx."""
-        self.chain, self._names = tuple(chain), tuple(names)
+        self.chain, self._names = tuple(map(naming_generators, chain)), tuple(names)
 
     # -- the loop ------------------------------------------------------------------------
 
@@ -134,8 +135,6 @@ class Pipeline:
                     out = fn(ctx)
                     if out is not None:
                         if type(out) is generator:
-                            if out.__name__ == "__call__":  # of an object
-                                out.__name__ = name_of(fn)
                             for _ in out:
                                 opened.append(out)
                                 break

@@ -237,6 +237,9 @@ class Task:
                         raise
                     self._is_broken_off = True
                     logger.warning("the step was broken off: %s", error)
+                finally:
+                    if self._latch.is_set and self._router.running == [self]:
+                        self._router._inbox.end_run()
                 interruption.raise_if_any()
                 self._messages.check()
         except BaseException as error:
@@ -454,7 +457,8 @@ class Task:
 
         Raises:
             DeadlineExceeded: No such values came in time.
-            ConfigError: This node has no peers, so no values can ever come.
+            ConfigError: This node has no peers, so no values can ever come, or values cannot be
+                compared.
             PeerLost: All other nodes have left, and no newer values have come before.
         """
         return self._messages.wait_ctx(newer_than or {}, timeout)
@@ -481,6 +485,7 @@ class Task:
         """Run on this thread, subscribe to the other nodes, and enter the resources of a run."""
         self._messages.owner = threading.get_ident()
         self._messages.subscribe()
+        self._router._inbox.begin_run()
         if self._attach_callback is not None:
             callback, self._attach_callback = self._attach_callback, None
             if (newest := self.wait_parallel_ctx(timeout=self._attach_timeout)) is not None:

@@ -203,3 +203,35 @@ def test_an_environment_of_ones_own_is_trained_resumed_and_watched_by_its_name(
     assert load_policy("runs/dqn/own_env/Corridor-v0/1").spec.obs_shape == (101,)
     assert train_own("own_env:Coridor", 3) == 2
     assert 'Did you mean "Corridor"?' in capsys.readouterr().err
+
+
+def test_a_project_that_has_moved_is_resumed_and_watched_in_its_new_folder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def go_to(folder: str) -> None:
+        """As if a new process started in the folder."""
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "path", [p for p in sys.path if "project" not in p])
+        monkeypatch.delitem(sys.modules, "project_env", raising=False)
+
+    Path("project").mkdir()
+    shutil.copy(seeds.__path__[0] + "/own_env_and_logger.py", "project/project_env.py")
+    go_to("project")
+    own = ("--import", "project_env.py", "--report", "project_env.py:to_my_dashboard")
+    words = ["train", "dqn", "project_env.py:Corridor", "--num-envs", "4", "--out", "run"]
+    assert main([*words, *QUICK, *own, "--max-env-steps", "160"]) == 0
+
+    monkeypatch.chdir("..")
+    Path("project").rename("project moved")
+    go_to("project moved")
+    capsys.readouterr()
+    assert main(["watch", "run", "--episodes", "1"]) == 0
+    assert main([*words, "--resume", "--max-env-steps", "320"]) == 0
+    assert main(["train", "dqn", "project_env:Corridor", *words[3:], "--resume"]) == 0
+    assert '"env_steps": 320' in capsys.readouterr().out.splitlines()[-1]
+
+    monkeypatch.chdir("..")
+    Path("project moved").rename("project")
+    go_to(".")
+    assert main(["watch", "project/run", "--episodes", "1"]) == 2
+    assert "If it has moved, run this in the folder that has it." in capsys.readouterr().err

@@ -382,7 +382,7 @@ def test_gradients_of_another_network_are_refused_with_the_reason() -> None:
 
 def test_policies_that_cannot_apply_gradients_are_refused() -> None:
     group = Group(LocalRouter(), (0,))
-    with pytest.raises(ConfigError, match="it has no `apply_gradient`"):
+    with pytest.raises(ConfigError, match="a DQN, which has no `apply_gradient`"):
         GradientServer(group, DQN(SPEC))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="`normalize_obs` is on"):
         GradientServer(group, A2C(SPEC, A2CConfig(normalize_obs=True)))

@@ -47,6 +47,16 @@ REFUSED: dict[str, tuple[Callable[[Any], object], object, str]] = {
         "`population` is a list, .* `Population.of",
     ),
     "a gradient of numpy": (lambda x: gradients().push(x), np.ones(2), "`grad_P` is a ndarray"),
+    "no policy to load": (lambda x: gradients().pull(x), None, "is None, which has no `load_wei"),
+    "a class to load": (lambda x: gradients().copy_to(x), A2C, "`policy` is the class A2C"),
+    "a class of gradients": (lambda x: GradientServer(GROUP, x), A2C, "is the class A2C"),
+    "a policy as a population": (
+        lambda x: PopulationServer(GROUP, GROUP, x),
+        DQN(SPEC),
+        "is a DQN, which has no `__len__`; a Population was",
+    ),
+    "no states": (lambda x: taken().give(x, {}), None, "`states` is None, .* of states by place"),
+    "no counters": (lambda x: taken().give({}, x), None, "`counted` is None, .* counters by name"),
     "a large beta": (lambda x: filled().sample(1, beta=x), 7.0, "`beta` is 7.0; it must lie"),
     "parallel labels": (lambda x: DQN(SPEC).data_parallel(x), "learner", A_GROUP),
     "a parallel world": (lambda x: DQN(SPEC).data_parallel(x), WORLD, A_GROUP),
@@ -70,6 +80,12 @@ def filled() -> ShardedReplay:
 
 def gradients() -> GradientServer:
     return GradientServer(GROUP, A2C(SPEC))
+
+
+def taken() -> PopulationServer:
+    server = PopulationServer(GROUP, GROUP, population())
+    server.take()
+    return server
 
 
 def population() -> Population:

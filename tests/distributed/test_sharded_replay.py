@@ -406,6 +406,16 @@ def test_more_than_the_shards_hold_cannot_be_sampled() -> None:
         job.learner.sample(8)
 
 
+@pytest.mark.parametrize("num_shards", [1, 2])
+def test_a_node_that_collects_and_learns_samples_what_it_has_just_added(num_shards: int) -> None:
+    replay = Job(num_shards).collectors[0]
+    with pytest.raises(ConfigError, match="the shards hold 0 transitions"):
+        replay.sample(4)
+    for first in (0, 8):  # each time more than was known a moment before
+        replay.add(numbered(np.arange(first, first + 8)))
+        assert len(replay.sample(first + 8)) == len(replay) == first + 8
+
+
 def test_the_draws_of_a_request_are_bounded() -> None:
     job = Job()
     with pytest.raises(ConfigError, match="cannot be drawn at a time"):
@@ -461,6 +471,19 @@ def test_a_lost_shard_is_skipped_with_a_warning_and_used_again_when_back(
             batches = [learner.sample(90) for _ in range(13)]
             assert {*numbers_of(batches[-1]) // 100} == {1, 2, 3}
             assert not learner.lost
+
+
+def test_weights_are_right_when_other_shards_draw_the_part_of_a_lost_one() -> None:
+    with connected() as (cluster, replays):
+        learner = replays[0]
+        learner.sample(90)
+        learner._block = learner._coming = None
+        cluster.network.remove(2)
+        cluster.routers[2].close(good_bye=False)
+        learner._shards._known_at = np.inf  # the loss is noticed by the request for draws
+        batch = learner.sample(90)
+    assert {*numbers_of(batch) // 100} == {1, 3}
+    assert np.allclose(batch.weight, 1.0)  # all have the same priority
 
 
 def test_a_shard_that_a_new_process_has_not_made_yet_is_left_out(

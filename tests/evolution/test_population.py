@@ -114,6 +114,13 @@ def test_an_agent_can_be_used_as_a_policy(spec: EnvSpec, box_spec: EnvSpec) -> N
         )
 
 
+def test_an_agent_has_the_td_errors_of_its_newest_policy(spec: EnvSpec) -> None:
+    agent = Population.of(DQN, spec, size=1, config=SMALL)[0]
+    priority, batch = agent.td_errors, some_transitions(spec, 16)
+    agent.replace_policy(DQN(spec, DQNConfig(hidden=(8,), seed=3)))
+    np.testing.assert_array_equal(priority(batch), agent.policy.td_errors(batch))  # type: ignore[attr-defined]
+
+
 def test_the_elite_stays_unchanged(spec: EnvSpec, search: Search) -> None:
     population = Population.of(DQN, spec, search, size=4, config=SMALL)
     mutation = Mutation(search, none=0.0)

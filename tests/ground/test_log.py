@@ -138,12 +138,13 @@ def test_lines_go_to_standard_error_as_it_is_when_configured(capsys) -> None:
     assert handler.stream is sys.stderr
 
 
-def test_without_configuration_no_line_is_shown(capsys, monkeypatch) -> None:
-    import ding_lite  # noqa: F401 - its import makes the package silent
+def test_without_configuration_warnings_are_shown_and_nothing_else(capsys, monkeypatch) -> None:
+    import ding_lite  # noqa: F401 - its import might add a handler
 
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's own
-    logging.getLogger("ding_lite.x").error("unheard")
-    assert capsys.readouterr() == ("", "")
+    logging.getLogger("ding_lite.x").info("connected")
+    logging.getLogger("ding_lite.x").warning("node 1 is lost")
+    assert capsys.readouterr() == ("", "node 1 is lost\n")
 
 
 # -- the name of the node -------------------------------------------------------------------
@@ -182,7 +183,10 @@ def test_a_name_that_the_program_has_chosen_stays(stream: io.StringIO) -> None:
 def test_a_logger_is_configured_once_lines_of_it_can_be_seen(monkeypatch) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's own
     logger = logging.getLogger("ding_lite.x")
-    assert not is_configured(logger)  # the package's NullHandler shows nothing
+    assert not is_configured(logger)
+    PACKAGE.addHandler(silent := logging.NullHandler())
+    assert not is_configured(logger)
+    PACKAGE.removeHandler(silent)
     PACKAGE.removeHandler(configure(logging.ERROR))
     assert not is_configured(logger)
     configure(logging.ERROR)

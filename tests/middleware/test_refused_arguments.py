@@ -115,6 +115,9 @@ MADE_WRONG: list[tuple[Callable[[Any], object], str]] = [
     (lambda x: m.train(make_agent(x.a2c, learn_every=2)), "`learn_every` is searched, and"),
     (lambda x: m.train(x.a2c, updates=2), "`updates` is 2, but how many updates A2C makes"),
     (lambda x: m.update_priorities(x.replay), "which has no priorities, but priorities are to be"),
+    (lambda x: m.train(DQN, x.replay), "`policy` is the class DQN; one made of it was expected"),
+    (lambda x: m.collect(DQN, x.envs, steps=4), "`policy` is the class DQN"),
+    (lambda x: m.for_each(x.policy, lambda agent: []), "a DQN, which has no `evolve` method"),
     (lambda x: m.add_to(x.envs), "`replay` is an Envs, which has no `add` method"),
     (
         lambda x: m.add_to(x.replay, priority=x.policy.td_errors),

@@ -58,6 +58,32 @@ def test_nothing_is_learned_from_less_than_a_batch(policy, envs, replay) -> None
     assert torch.equal(before, flat(policy))
 
 
+@pytest.mark.parametrize(
+    ("stages", "is_filled"),
+    [
+        ("collect train", False),
+        ("collect add_elsewhere train", False),
+        ("collect add train", True),
+        ("collect train add", True),
+    ],
+)
+def test_a_replay_that_stays_empty_is_told_once(
+    policy, envs, replay, caplog, stages, is_filled
+) -> None:
+    made = {
+        "collect": mw.collect(policy, envs, steps=100),
+        "train": mw.train(policy, replay),
+        "add": mw.add_to(replay),
+        "add_elsewhere": mw.add_to(ReplayBuffer(envs.spec, capacity=1_000)),
+    }
+    with Task() as task:
+        for stage in stages.split():
+            task.use(made[stage])
+        task.run(max_step=5)
+    assert (policy.train_iter > 0) == is_filled
+    assert ["mw.add_to(replay)" in line for line in caplog.messages] == [True] * (not is_filled)
+
+
 def test_without_a_replay_it_learns_from_the_steps_transitions(policy: DQN, envs: Envs) -> None:
     with Task() as task:
         task.use(mw.collect(policy, envs, steps=16))

@@ -14,7 +14,9 @@ def test_learners_take_the_step_that_one_would_take_with_all_their_batches(
     assert run_learner("data_parallel", averages=False) == (0, "True True\n")
 
 
-def test_small_and_large_gradients_are_averaged(run_learner: RunForked) -> None:
+def test_small_and_large_gradients_of_several_policies_are_averaged(
+    run_learner: RunForked,
+) -> None:
     output = "[[5.5, 5.5], [5.5, 5.5]]\n"
     assert run_learner("data_parallel", averages=True) == (0, output)
 

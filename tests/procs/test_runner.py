@@ -341,6 +341,15 @@ def test_nodes_end_when_launcher_and_fork_server_are_killed(fork: Fork) -> None:
         program.leaves_nothing(*pids.values())
 
 
+@pytest.mark.parametrize("num_files", [10, 24])  # too few for the launcher, and for its nodes
+def test_too_few_open_files_are_an_error_that_names_the_limit(folder: Path, num_files: int) -> None:
+    few = f"    resource.setrlimit(resource.RLIMIT_NOFILE, ({num_files}, {num_files}))\n"
+    main = 'if __name__ == "__main__":\n'
+    code, output = run(folder, "import resource\n" + MAIN + GUARDED.replace(main, main + few))
+    assert code == 1
+    assert f"A process may open {num_files} files here; `ulimit -n 4096` raises" in output
+
+
 def test_a_failure_is_shown_from_the_program_on(folder: Path) -> None:
     source = "def main():\n    fail()\ndef fail():\n    raise LookupError\n" + TWO_ALONE
     code, output = run(folder, source)

@@ -103,3 +103,8 @@ def test_a_node_that_waits_for_one_that_raises_waits_for_its_restart(run_forked:
     code, output = run_forked("ended_by_sigterm", main="raises_once", recover=True)
     assert (code, output.splitlines()[-1]) == (0, "['ended', 'ended']"), output
     assert output.count("; restart ") == output.count("node 1 failed") == 1, output
+
+
+def test_a_node_that_exits_with_a_code_is_lost_and_joins_again(run_forked: RunForked) -> None:
+    code, output = run_forked("ended_by_sigterm", main="exits_once", recover=True)
+    assert (code, output.splitlines()[-1]) == (0, "[['lost 1', 'joined 1'], []]"), output

@@ -1,7 +1,8 @@
-"""Nodes that get SIGTERM in no step, in their last one, or raise while another one waits."""
+"""Nodes that get SIGTERM in no step, in their last one, or raise or exit while others wait."""
 
 import os
 import signal
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -48,6 +49,22 @@ def raises_once():
 
         task.use(tell, "node.1").use(hear, "node.0").run()
     return "ended"
+
+
+def exits_once():
+    seen = []
+    with Task() as task:
+
+        def exit_once(ctx):
+            if not Path("exited").exists():
+                Path("exited").touch()
+                sys.exit(3)
+            ctx.finish = True
+
+        task.on("node_lost", lambda peer: seen.append(f"lost {peer}"))
+        task.on("node_joined", lambda peer: seen.append(f"joined {peer}"))
+        task.use(exit_once, "node.1").use(lambda ctx: task.wait_for("nothing"), "node.0").run()
+    return seen
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Nodes as a group of torch.distributed: all members come, or one does not."""
 
+import pytest
 import torch.distributed
 
 from ding_lite import Parallel
 from ding_lite.distributed import World
+from ding_lite.errors import ConfigError
 from tests.programs.given import given
 
 
@@ -15,6 +17,8 @@ def mean():
     group = learners.process_group()
     gradient = torch.full((3,), float(world.node_id))
     torch.distributed.all_reduce(gradient, group=group)
+    with pytest.raises(ConfigError, match="already in a default group"):
+        learners.process_group()
     learners.barrier()
     torch.distributed.destroy_process_group()
     return learners.rank, (gradient / len(learners)).tolist()

@@ -216,6 +216,7 @@ def test_atari_is_refused_where_there_is_no_game() -> None:
         ({"out": "a", "resume": "runs/x"}, "`resume` is 'runs/x'; it must be one of: False, True"),
         ({"smoke": "no"}, "`smoke` is 'no'; it must be one of: False, True"),
         ({"device": "cuda:77"}, r"which cannot be used here: .*\w\. Use \"cpu\""),
+        ({"device": "meta"}, r"`device` is 'meta', which cannot be used here: .*\w\. Use \"cpu\""),
     ],
 )
 def test_a_slip_in_an_option_is_explained(slip: dict[str, Any], message: str) -> None:
@@ -293,7 +294,11 @@ def test_an_evaluation_that_ends_a_run_within_the_share_is_its_verdict() -> None
 
 @pytest.mark.parametrize(
     ("policy", "settings", "most"),
-    [("ppo", {"unroll": 512, "num_envs": 4}, 204), ("dqn", {"warmup": 5_000, "hidden": (8,)}, 200)],
+    [
+        ("ppo", {"unroll": 512, "num_envs": 4}, 204),
+        ("ppo", {"unroll": 512, "num_envs": 16}, 208),
+        ("dqn", {"warmup": 5_000, "hidden": (8,)}, 200),
+    ],
 )
 def test_a_run_that_is_shorter_than_a_block_of_env_steps_makes_a_shorter_block(
     policy: str, settings: dict[str, Any], most: int

@@ -70,8 +70,10 @@ def slow_form(space, value):
         return array.reshape(1)
     if array.ndim == 2:
         return array[None]
-    if array.ndim == 3 and array.shape[2] < min(array.shape[:2]):
-        return array.transpose(2, 0, 1)
+    if array.ndim == 3:
+        a, b, c = array.shape
+        has_channels_first = b == c != a or (a != b and a < min(b, c))
+        return array if has_channels_first else array.transpose(2, 0, 1)
     return array
 
 

@@ -89,6 +89,8 @@ def test_private_names_and_other_types_of_key_are_refused() -> None:
         Context()._x = 1
     with pytest.raises(ContextError, match=r"a string, not 3, an int"):
         Context()[3] = 1  # type: ignore[index]
+    with pytest.raises(ContextError, match=r"a string, not \['a', 'b'\], a list"):
+        ctx.keep(["a", "b"])  # type: ignore[arg-type]
 
 
 def test_total_step_is_the_runtime_s_to_write() -> None:

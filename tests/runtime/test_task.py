@@ -175,6 +175,16 @@ class TestErrors:
         assert caught.value.__notes__[0].startswith("in middleware `late` (2nd of 3), step 0")
         assert log == ["a", "b", "B"]
 
+    def test_an_exception_of_the_way_out_of_an_object_is_noted_with_its_class(self) -> None:
+        class Late:
+            def __call__(self, ctx: Context) -> Iterator[None]:
+                yield
+                raise ZeroDivisionError
+
+        with Task() as task, pytest.raises(ZeroDivisionError) as caught:
+            task.use(lambda ctx: None).use(Late()).run(max_step=3)
+        assert caught.value.__notes__[0].startswith("in middleware `Late` (2nd of 2), step 0")
+
     def test_the_note_on_a_function_that_is_there_twice_gives_both_places(self) -> None:
         def bad(ctx: Context) -> None:
             if ctx.setdefault("calls", 1) == 2:
@@ -558,6 +568,14 @@ class TestSeveralNodes:
 
         with pytest.raises(DeadlineExceeded, match=r"No other node sent a ctx in time"):
             on_nodes(2, main)
+
+    @pytest.mark.parametrize("known", [None, "3"])
+    def test_values_that_cannot_be_compared_are_refused(self, known: object) -> None:
+        first, second = LocalRouter.group(2)
+        with use_router(second), Task() as task:
+            first.publish_ctx({"train_iter": 3})
+            with pytest.raises(ConfigError, match=r"compares `train_iter` with .*has sent 3;"):
+                task.wait_parallel_ctx(newer_than={"train_iter": known})
 
     def test_waiting_for_other_nodes_alone_is_refused(self) -> None:
         with pytest.raises(ConfigError, match=r"this task runs alone"):

@@ -18,6 +18,7 @@ attributes. A module with an attribute that cannot be compared learns alone.
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -44,6 +45,8 @@ from ding_lite.rl.weights.flat_module import copied
 Shapes: TypeAlias = tuple[tuple[tuple[int, ...], Any], ...]
 _MAX_GRAPHS = 64
 """The most traces that one module keeps."""
+_TRACING = threading.Lock()
+"""Held while PyTorch traces: its tracer does so for one thread of a process at a time."""
 _OF_TORCH = frozenset(vars(nn.Module()))
 """The attributes of every module; its parameters and submodules are compared separately."""
 _HOOKS = tuple(name for name in _OF_TORCH if name.endswith("hooks"))
@@ -126,7 +129,7 @@ class StackedModule:
                 values: Tensor = vmap(compute_one)(named, *given[:count])
             return values
 
-        with torch.no_grad():
+        with _TRACING, torch.no_grad():
             traced = make_fx(compute)(*(each.detach() for each in inputs), *self._fixed)
         forward: Callable[..., Tensor] = traced.forward
         return forward

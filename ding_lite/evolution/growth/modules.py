@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError, kind_of
+from ding_lite.rl.policies.box_policy import BoxPolicy
 from ding_lite.rl.policies.open_policy import OpenPolicy
-from ding_lite.rl.policies.sac import SAC
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
@@ -65,7 +65,8 @@ class Grown:
 def grown(module: nn.Module, seed: int, *, name: str = "") -> nn.Module | None:
     """Return a grown copy of a module; None if it does not grow.
 
-    The seed and the name determine the new layers. PyTorch's global generator is restored.
+    Frozen parameters stay frozen. The seed and the name determine the new layers. PyTorch's global
+    generator is restored.
 
     Raises:
         ConfigError: `grow` returned something other than a module or None.
@@ -80,7 +81,13 @@ def grown(module: nn.Module, seed: int, *, name: str = "") -> nn.Module | None:
             f"`grow` of {type(module).__name__} returned {kind_of(new)}; a new nn.Module "
             f"was expected, or None where nothing changes."
         )
-    return None if new is copy else new
+    if new is None or new is copy:
+        return None
+    old = dict(module.named_parameters())
+    for path, parameter in new.named_parameters():
+        if path in old and not old[path].requires_grad:
+            parameter.requires_grad_(False)
+    return new
 
 
 def has_own_network(policy: object) -> bool:
@@ -221,9 +228,9 @@ def _frozen(policy: Policy) -> set[int]:
     own = [part for modules in policy.own_modules.values() for part in modules.values()]
     found = [p for module in (policy.module, *own) for p in module.parameters()]
     frozen = {p.data_ptr() for p in found if not p.requires_grad}
-    sac: object = policy
-    if isinstance(sac, SAC) and not sac.config.learn_alpha:
-        frozen.add(sac.flat_weights[0]["log_alpha"].data_ptr())
+    box: object = policy
+    if isinstance(box, BoxPolicy):
+        frozen |= {box.flat_weights[0][name].data_ptr() for name in box.fixed_weights}
     return frozen
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ding_lite.errors import CheckpointError, with_article
+from ding_lite.io.importing import without_folders
 from ding_lite.io.signature import sign
 from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.naming import name_of
@@ -171,6 +172,8 @@ def check_fits(
     for name, about in wanted.items():
         for what in ("env", "config"):
             then, now = saved[name].get(what, {}), about.get(what, {})
+            if what == "env":  # the files of a run may have moved
+                then, now = without_folders(then), without_folders(now)
             if what == "config":
                 default = usual.get(name, {})
                 then = {**{key: default[key] for key in now if key in default}, **then}

@@ -62,6 +62,7 @@ def for_each(population: Population, learn: Callable[[Agent], Sequence[Middlewar
         ConfigError: `learn` makes no middleware, not the same number for all agents, or one that
             is asynchronous.
     """
+    check_has(population, "evolve", "population")
     return _ForEach(population, learn)
 
 

@@ -32,7 +32,8 @@ def jsonl(
 
     A row also has the counters, the seconds of the run (`wall_s`), and the env step of the newest
     `eval_return` (`eval_env_step`). Each evaluation is in a row, even if the next one follows
-    before the end of the period. A resumed run removes rows that are newer than its checkpoint.
+    before the end of the period. A resumed run removes rows that are newer than its checkpoint, and
+    the one that was written when the run ended.
 
     Context:
         reads: env_step, metrics, total_step, train_iter
@@ -93,10 +94,10 @@ class RowFile(Reporter):
         with naming(self._path), self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(finite) + "\n")
 
-    def state_dict(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         has_file = self._path is not None and self._path.exists()
         return {
-            **super().state_dict(),
+            **super()._state(),
             "file": self._path.name if self._path else None,
             "file_bytes": self._path.stat().st_size if self._path and has_file else None,
             "wall_s": self._clock.now() - self._started,

@@ -68,8 +68,8 @@ class _Log(RowFile):
         super().load_state_dict(state)
         self._shown = self._shown[0], int(state["reported_env_step"])
 
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "reported_env_step": self._shown[1]}
+    def _state(self) -> dict[str, Any]:
+        return {**super()._state(), "reported_env_step": self._shown[1]}
 
     def write(self, metrics: dict[str, float], env_step: int) -> None:
         super().write(metrics, env_step)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 from ding_lite.errors import ConfigError, kind_of
+from ding_lite.io.files import replacing
 from ding_lite.middleware.checks import Period
 from ding_lite.middleware.report.curve import curve
 from ding_lite.middleware.report.jsonl import jsonl
@@ -17,6 +19,9 @@ from ding_lite.middleware.report.reporter import Reporter
 from ding_lite.middleware.report.tensorboard import tensorboard
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware, composed_of
+
+OPTIONS = "report.json"
+"""The file of a reported directory with the options that belong to no row."""
 
 
 @runtime_checkable
@@ -48,7 +53,8 @@ def report(
 
     A function is called with the metrics. For a run or a directory, `metrics.jsonl`, events for
     TensorBoard and `curve.png` are written, and a live line is shown on the terminal unless the run
-    is quiet. `jsonl`, `tensorboard`, `curve` and `progress` make each of these alone.
+    is quiet. `jsonl`, `tensorboard`, `curve` and `progress` make each of these alone. For a
+    directory, `report.json` keeps the target and the maximum for `ding-lite plot` and `report`.
 
     Most metrics are not written in every step: `return` is written when an episode ends,
     `eval_return` when an evaluation ends. The newest value of each metric is reported, also if it
@@ -81,12 +87,16 @@ def report(
         >>> [(step, round(metrics["loss"], 2)) for step, metrics in seen]
         [(2, 0.5), (3, 0.33)]
     """
+    kept: list[Middleware] = []
     if isinstance(to, RunLike):
         directory, quiet = to.directory, to.quiet
         title, target = title or to.title, to.goal if target is None else target
         max_env_steps = to.max_env_steps if max_env_steps is None else max_env_steps
     elif isinstance(to, os.PathLike):
         directory, quiet = Path(to), False
+        options = {"target": target, "max_env_steps": max_env_steps}
+        if given := {name: value for name, value in options.items() if value is not None}:
+            kept.append(_Options(directory, given))
     else:
         if fault := _fault_of(to):
             raise ConfigError(
@@ -95,6 +105,7 @@ def report(
             )
         return _Report(to, Period(every, every_env_steps))
     parts = [
+        *kept,
         jsonl(directory / "metrics.jsonl", every=every, every_env_steps=every_env_steps),
         tensorboard(directory, every=every, every_env_steps=every_env_steps),
         curve(directory / "curve.png", target=target, title=title or "Learning curve"),
@@ -108,6 +119,26 @@ def report(
 
     composed_of(_report, parts)
     return _report
+
+
+class _Options:
+    """Writes the options of a report that its files do not have, when the run begins."""
+
+    def __init__(self, directory: Path, options: Mapping[str, float]) -> None:
+        self._file = directory / OPTIONS
+        self._options = options
+
+    def __call__(self, ctx: Context) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(self._file) as unfinished:
+            unfinished.write_text(json.dumps({"options": self._options}) + "\n", encoding="utf-8")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 def _fault_of(fn: object) -> str | None:

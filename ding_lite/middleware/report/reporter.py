@@ -36,6 +36,8 @@ class Reporter(ABC):
         self._has_env_step = False
         self._has_train_iter = True
         self._is_reported = True
+        self._before_end: dict[str, Any] | None = None
+        """The state before the report at the end of a run, which a resumed run makes again."""
 
     @abstractmethod
     def write(self, metrics: dict[str, float], env_step: int) -> None:
@@ -45,6 +47,7 @@ class Reporter(ABC):
         return self
 
     def __call__(self, ctx: Context) -> None:
+        self._before_end = None
         self._newest.update(ctx.metrics)
         self._fresh.update(ctx.metrics)
         self._has_env_step, self._has_train_iter = "env_step" in ctx, "train_iter" in ctx
@@ -61,6 +64,7 @@ class Reporter(ABC):
         with ending(name_of(self), error):
             try:
                 if not self._is_reported:
+                    self._before_end = self._state()
                     self._report()
             finally:
                 self.close(failed=any(error))
@@ -69,6 +73,10 @@ class Reporter(ABC):
         """Release the resources of `__enter__` after the last report."""
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the state; after an interrupted run, as if nothing was reported at its end."""
+        return self._state() if self._before_end is None else self._before_end
+
+    def _state(self) -> dict[str, Any]:
         kept = {name: number(name, v) for name, v in self._newest.items() if not is_measured(name)}
         return {
             "metrics": {

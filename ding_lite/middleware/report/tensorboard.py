@@ -53,7 +53,7 @@ class _TensorBoard(Reporter):
 
     def __enter__(self) -> Self:
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._file = _EventFile(self._directory, begin=self._x + 1)
+        self._file = _EventFile(self._directory, begin=self._x + self._is_reported)
         return self
 
     def write(self, metrics: dict[str, float], env_step: int) -> None:
@@ -71,11 +71,11 @@ class _TensorBoard(Reporter):
         if file is not None:
             file.close()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state; earlier points are flushed to disk first."""
+    def _state(self) -> dict[str, Any]:
+        # Earlier points are flushed to disk first.
         if self._file is not None:
             self._file.flush()
-        return super().state_dict()
+        return super()._state()
 
 
 class _EventFile:

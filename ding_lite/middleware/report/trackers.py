@@ -63,8 +63,8 @@ class _Wandb(Reporter):
         if self._is_own:
             self._run.finish(exit_code=int(failed))
 
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "id": self._settings.get("id")}
+    def _state(self) -> dict[str, Any]:
+        return {**super()._state(), "id": self._settings.get("id")}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
@@ -145,8 +145,8 @@ class _MLflow(Reporter):
     def close(self, *, failed: bool) -> None:
         self._client.set_terminated(self._run_id, "FAILED" if failed else "FINISHED")
 
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "id": self._run_id}
+    def _state(self) -> dict[str, Any]:
+        return {**super()._state(), "id": self._run_id}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)

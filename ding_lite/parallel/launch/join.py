@@ -26,7 +26,6 @@ from ding_lite.errors import (
     RemoteError,
     TransportError,
 )
-from ding_lite.interruption import Terminated
 from ding_lite.parallel.launch.environment.base import Placement, names_this_machine
 from ding_lite.parallel.launch.membership import ENTRANCES, JOIN, read_roster
 from ding_lite.parallel.launch.plan import JobPlan
@@ -318,6 +317,7 @@ def attached_node(
         raise ConfigError(
             f"`attach_to` joins a running job with one node: n_parallel_workers=1 and "
             f"node_ids=[2] (or DING_LITE_NODE_ID=2), the number of a place that is free there. "
+            f"If the job is elastic, give elastic=True instead of a number. "
             f"Found are n_parallel_workers={plan.num_nodes} and node_ids={[*node_ids]}."
         )
     [node_id] = node_ids
@@ -392,7 +392,7 @@ def connected(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Ite
             good_bye = False
             raise
         except (KeyboardInterrupt, SystemExit) as error:
-            good_bye = not isinstance(error, Terminated)
+            good_bye = not isinstance(error, SystemExit) or error.code in (None, 0)
             linger = min(linger, INTERRUPTED_LINGER_S)
             raise
         finally:

@@ -29,6 +29,7 @@ from types import FunctionType
 from typing import Any, TypeAlias, TypeVar
 
 from ding_lite.errors import ConfigError
+from ding_lite.io.files import limit_of
 from ding_lite.io.importing import refuse_while_importing
 from ding_lite.io.memory import check_fits
 from ding_lite.log import named_in_logs
@@ -245,7 +246,12 @@ def _runner(start: Start) -> Runner[Any]:
         _refuse_nesting()
         _refuse_asynchronous(main)
         refuse_while_importing()
-        return start(main, args, kwargs)
+        try:
+            return start(main, args, kwargs)
+        except Exception as error:
+            if limit := limit_of(error):
+                error.add_note(limit)
+            raise
 
     return run
 

@@ -88,7 +88,7 @@ class Calls:
                 session = None
         if session is None:
             self.pending.fail(
-                f"Node {node} cannot be called (`{name}`): node {self._node_id} is not connected "
+                f"Node {node!r} cannot be called (`{name}`): node {self._node_id} is not connected "
                 f"to it. Connected are: {[*self._links.connected] or 'none'}.",
                 lambda pending: pending.number == number,
             )

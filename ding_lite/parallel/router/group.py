@@ -247,9 +247,10 @@ class Group:
     def averager(self, *, timeout: float = COLLECTIVE_TIMEOUT_S) -> Callable[[Tensor], None]:
         """Return a function that replaces a tensor in place by the mean over all members.
 
-        Every member must call this method once, and the returned function as often as the others,
-        with tensors of the same shape. It uses `process_group`. A tensor on a GPU is averaged on
-        the host, because a deadline of nccl ends the process.
+        Every member must call this method, and the returned function as often as the others, with
+        tensors of the same shape. Each call makes a gloo group of its own, beside the default group
+        of `torch.distributed`. A tensor on a GPU is averaged on the host, because a deadline of
+        nccl ends the process.
 
         Args:
             timeout: Seconds that a member waits for the others each time.
@@ -262,19 +263,20 @@ class Group:
         import torch
 
         distributed: Any = torch.distributed
-        self.process_group()  # it is the default group then, which no handle here keeps alive
         limit, size = timedelta(seconds=timeout), len(self.members)
+        store, _ = self._rendezvous(limit)
+        groups = [distributed.ProcessGroupGloo(store, self.rank, size, timeout=limit)]
+        leave_groups_at_exit(groups.clear)
 
         def average(given: Tensor) -> None:
-            tensor = given.cpu()
+            [group], tensor = groups, given.cpu()
             is_small = size * tensor.nbytes <= GATHERED_BYTES
             all_of_them = tensor.new_empty((size, *tensor.shape)) if is_small else tensor
             try:
                 if is_small:
-                    rows = [*all_of_them.unbind()]
-                    work = distributed.all_gather(rows, tensor, async_op=True)
+                    work = group.allgather([[*all_of_them.unbind()]], [tensor])
                 else:
-                    work = distributed.all_reduce(tensor, async_op=True)
+                    work = group.allreduce([tensor])
                 work.wait(limit)
             except RuntimeError as error:
                 raise PeerLost(
@@ -315,31 +317,44 @@ class Group:
             The process group; it is also the default group of this process.
 
         Raises:
-            ConfigError: `timeout` is not above 0.
+            ConfigError: `timeout` is not above 0, or this process has a default group already.
         """
         check_all(positive(timeout=timeout))
         import torch
 
         distributed: Any = torch.distributed  # its stubs are incomplete
+        if distributed.is_initialized():
+            raise ConfigError(
+                "This process is already in a default group of torch.distributed, and a process "
+                "can be in one only. Call `process_group` once, on all nodes that need one, and "
+                "make the others of it by `torch.distributed.new_group(ranks)`."
+            )
+        limit = timedelta(seconds=timeout)
+        store, has_own_gpus = self._rendezvous(limit, host)
+        backend = backend or ("cpu:gloo,cuda:nccl" if has_own_gpus else "gloo")
+        distributed.init_process_group(
+            backend, store=store, rank=self.rank, world_size=len(self.members), timeout=limit
+        )
+        leave_groups_at_exit()
+        return cast("ProcessGroup", distributed.group.WORLD)
+
+    def _rendezvous(self, limit: timedelta, host: str | None = None) -> tuple[Any, bool]:
+        """Return a store that all members share, and whether each has a GPU of its own."""
+        import torch
+
         answers = self.all_gather([_own_gpu(), self._router.host])
         gpus = {gpu for gpu, _ in answers if gpu is not None}
-        backend = backend or ("cpu:gloo,cuda:nccl" if len(gpus) == len(answers) else "gloo")
-        size, rank = len(self.members), self.rank
         own = _own_host(self._router.host, [host for _, host in answers])
-        if "gloo" in backend and (interface := interface_beyond(own)) is not None:
+        if (interface := interface_beyond(own)) is not None:
             suggest_environ("GLOO_SOCKET_IFNAME", interface)
-        limit = timedelta(seconds=timeout)
-        store = None
-        if rank == 0:
+        distributed: Any = torch.distributed
+        size, store = len(self.members), None
+        if self.rank == 0:
             host = host or own
             store = distributed.TCPStore(host, 0, size, True, limit, wait_for_workers=False)
         host, port = self.broadcast(None if store is None else [host, store.port])
         store = store or distributed.TCPStore(host, port, size, False, limit)
-        distributed.init_process_group(
-            backend, store=store, rank=rank, world_size=size, timeout=limit
-        )
-        leave_groups_at_exit()
-        return cast("ProcessGroup", distributed.group.WORLD)
+        return store, len(gpus) == size
 
 
 def check_group(group: object, role: str) -> None:

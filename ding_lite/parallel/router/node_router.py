@@ -44,6 +44,7 @@ from ding_lite.parallel.wire.messages import (
     StateArrived,
     encode_call,
     encode_event,
+    encode_item,
 )
 from ding_lite.runtime.interrupt import DeferredSigint, interruptible
 from ding_lite.runtime.messaging.base import CtxPart, guard
@@ -297,7 +298,7 @@ class NodeRouter(JobView):
     # -- streams -----------------------------------------------------------------------------
 
     def _item(self, stream: str, number: int, oldest: int, tree: Any) -> Encoded:
-        return encode_call(ITEM, (self._spec.incarnation, stream, number, oldest, tree), {})
+        return encode_item(ITEM, (self._spec.incarnation, stream, number, oldest), tree)
 
     def _send_item(self, node: int, parcel: Parcel) -> Future[Any]:
         if node == self.node_id:
@@ -373,7 +374,7 @@ class NodeRouter(JobView):
 
     def finish(self) -> None:
         """End the job on this node, as if another node had ended it."""
-        self._inbox.put_event(self.node_id, FINISH, (), {})
+        self._inbox.put_event(None, FINISH, (), {})
 
     def close(self, *, good_bye: bool = True, linger: float | None = None) -> None:
         """Wait until the peers have all events and answers, exchange good-byes, and disconnect.

@@ -19,6 +19,7 @@ from typing import Any
 from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded
 from ding_lite.interruption import words_of
+from ding_lite.io.files import max_files, named_limit
 from ding_lite.parallel.memory.segments import remove_left_over
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.supervise.engine import EngineLost, Report
@@ -35,6 +36,7 @@ from ding_lite.parallel.supervise.node_process import (
     Returned,
 )
 
+_FEW_FILES = 1024
 FORK_SERVER_GRACE_S = 5.0
 """Seconds that the fork server has to end the nodes before it is killed."""
 
@@ -287,9 +289,12 @@ def exited(code: int, pid: int | None) -> Exited:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    more = ". If no user did that, the machine may have run out of memory"
-    how = f"(process {pid}) was killed by {name}"
-    return Exited(how, more if -code == signal.SIGKILL else "", -code)
+    more = ""
+    if -code == signal.SIGKILL:
+        more = ". If no user did that, the machine may have run out of memory"
+    elif -code == signal.SIGABRT and max_files() < _FEW_FILES:
+        more = f". ZeroMQ does that if it can open no file. {named_limit()}"
+    return Exited(f"(process {pid}) was killed by {name}", more, -code)
 
 
 def explain_unpicklable(parts: Mapping[str, object], error: Exception) -> str:

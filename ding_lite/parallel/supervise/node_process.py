@@ -26,7 +26,8 @@ import numpy as np
 
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError, kind_of
-from ding_lite.interruption import Terminated, words_of
+from ding_lite.interruption import words_of
+from ding_lite.io.files import limit_of
 from ding_lite.parallel.memory.segments import remove_own
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.supervise.tracebacks import format_error
@@ -294,7 +295,9 @@ class NodeProcess(ForkProcess):
 
 def _message_of(error: BaseException) -> str:
     lines = traceback.format_exception_only(error)
-    return lines[0].strip().partition(": ")[2] if len(lines) == 1 else str(error)
+    message = lines[0].strip().partition(": ")[2] if len(lines) == 1 else str(error)
+    limit = limit_of(error)
+    return f"{message}. {limit}" if limit else message
 
 
 @contextmanager
@@ -326,7 +329,7 @@ def leaving(router: NodeRouter) -> Iterator[NodeRouter]:
     good_bye = True
     try:
         yield router
-    except (Exception, Terminated):
+    except (Exception, SystemExit):  # `sys.exit(0)` in `main` has become a return
         good_bye = False
         raise
     finally:

@@ -233,14 +233,33 @@ def encode_event(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> En
     """Encode an event, once for any number of peers, or a call."""
     if type(name) is not str or not name:
         raise CodecError(f"Events and calls have a non-empty str for a name, not {shorten(name)}.")
-    return encode([name, kwargs or None, *args], room=_HOP_ROOM)
+    return _encode(
+        [name, kwargs or None, *args],
+        lambda: {f"args[{index}]": value for index, value in enumerate(args)} | kwargs,
+    )
 
 
 encode_call = encode_event
 
 
+def encode_item(name: str, head: tuple[Any, ...], item: Any) -> Encoded:
+    """Encode a call that delivers an item of a stream."""
+    return _encode([name, None, *head, item], lambda: {"item": item})
+
+
 def encode_reply(ok: bool, value: Any) -> Encoded:
-    return encode([ok, value], room=_HOP_ROOM)
+    return _encode([ok, value], lambda: {"result": value})
+
+
+def _encode(tree: list[Any], parts: Callable[[], dict[str, Any]]) -> Encoded:
+    """Encode a message; errors name the part of the user instead of its place in the message."""
+    try:
+        return encode(tree, room=_HOP_ROOM)
+    except CodecError as error:
+        refusal = error
+    for name, part in parts().items():
+        encode(part, name=name)
+    raise refusal
 
 
 def read_call(envelope: Envelope) -> CallArrived:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ding_lite.errors import ConfigError
 from ding_lite.io.files import replacing
+from ding_lite.io.importing import find_again
 from ding_lite.io.reading import read_json_object
 from ding_lite.io.signature import is_signed
 from ding_lite.rl.checkpoint.save_load import MANIFEST
@@ -29,7 +30,7 @@ _TYPES: dict[str, type | UnionType] = {
     **dict.fromkeys(("example", "env", "criterion"), str),
     **dict.fromkeys(("seed", "max_env_steps", "num_envs", "nodes", "population"), int),
     "target": int | float,
-    "report": list,
+    **dict.fromkeys(("report", "wrappers", "imports"), list),
 }
 """The values in a run's description and their types; null stands for a missing value."""
 
@@ -99,7 +100,7 @@ def saved_report(description: Mapping[str, Any]) -> tuple[str, ...]:
             f"The run reports to {', '.join(map(str, names))}, and comes from elsewhere, so that "
             f"this is not imported. If it is yours, say so: --report {names[0]}."
         )
-    return tuple(map(str, names))
+    return tuple(find_again(str(name)) for name in names)
 
 
 def read_description(file: Path) -> dict[str, Any]:

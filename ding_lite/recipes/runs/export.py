@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import io
 import logging
 import os
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box
 from torch import Tensor, nn
+from torch.distributions import Distribution
 from torch.export import Dim, ExportedProgram
 from torch.utils._pytree import tree_map
 
@@ -133,11 +135,14 @@ def _format_of(path: Path) -> str:
 
 def _traced(policy: OpenPolicy) -> ExportedProgram:
     """Trace the network with a dynamic batch size."""
-    with _keeping_modes(policy):
+    with _keeping_modes(policy), _without_validation():
         try:
             module = _served(policy)
             inputs, batch = _inputs(policy), Dim("batch", min=1)
             open_axes = tree_map(lambda _: {0: batch}, inputs)
+            kinds = [p.kind for p in inspect.signature(module.forward).parameters.values()]
+            if kinds[0] == inspect.Parameter.VAR_POSITIONAL:  # as of a compiled module
+                open_axes = (open_axes,)
             export = partial(torch.export.export, module, inputs, dynamic_shapes=open_axes)
             try:
                 return export()
@@ -246,6 +251,17 @@ def _keeping_modes(policy: OpenPolicy) -> Iterator[None]:
     finally:
         for each, mode in modes.items():
             each.training = mode
+
+
+@contextmanager
+def _without_validation() -> Iterator[None]:
+    """Let distributions in a user's `choose` skip their checks, which branch on values."""
+    before = bool(Distribution._validate_args)
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.errors import CheckpointError, ConfigError
-from ding_lite.io.importing import find_member
+from ding_lite.io.importing import find_again, find_member
 from ding_lite.io.signature import is_signed
 from ding_lite.middleware.checkpoints.description import described_policy, named_code
 from ding_lite.middleware.checkpoints.resume import fitting
@@ -150,7 +150,7 @@ def _parts(about: Mapping[str, Any], given: Mapping[str, object], path: Path) ->
                 f"was no class or function at the top of a module or a file. Give it: "
                 f"load_policy({str(path)!r}, {name}=...)."
             )
-        module, _, member = place.rpartition(":")
+        module, _, member = find_again(place).rpartition(":")
         parts[name] = find_member(module, member)
     return parts
 
@@ -162,7 +162,7 @@ def _recipe(about: Mapping[str, Any], policy: object, spec: EnvSpec, path: Path)
         if recipe.policy.__name__ == about["kind"] and "class" not in about:
             return recipe
     place = about.get("class")
-    recipe_of_own = find_recipe(place, lambda: spec) if isinstance(place, str) else None
+    recipe_of_own = find_recipe(find_again(place), lambda: spec) if isinstance(place, str) else None
     if recipe_of_own is None or recipe_of_own.policy_config is FunctionConfig:
         raise CheckpointError(
             f"The policy in {path} is a {about['kind']}, which is none of ours: "

@@ -16,7 +16,8 @@ import numpy as np
 
 from ding_lite.errors import ConfigError, did_you_mean
 from ding_lite.middleware.env_step_budget import spent
-from ding_lite.recipes.runs.directory import CONFIG, METRICS, saved_description
+from ding_lite.middleware.report.report import OPTIONS
+from ding_lite.recipes.runs.directory import CONFIG, METRICS, read_description, saved_description
 from ding_lite.recipes.runs.metrics import read_rows
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.naming import short_name
@@ -208,9 +209,17 @@ def _is_ours(directory: Path) -> bool:
 def read_result(directory: Path) -> Result:
     """Read a run, or the rows of `mw.report(directory)`; raise ConfigError if it is damaged."""
     metrics = directory / METRICS
-    description: dict[str, Any] | None = {"example": str(directory)}
+    description: dict[str, Any] | None
+    description = {"example": str(directory)}
     if (directory / CONFIG).exists() or not metrics.is_file():
         description = saved_description(directory)
+    elif (directory / OPTIONS).exists():
+        try:
+            description |= {"options": read_description(directory / OPTIONS).get("options")}
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"{directory / OPTIONS} cannot be read: {error}. Remove it, or begin another run."
+            ) from error
     if description is None:
         raise ConfigError(_no_run(str(directory)))
     rows = read_rows(metrics) if metrics.exists() else []

@@ -18,7 +18,7 @@ import numpy as np
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError, NodeFailed
 from ding_lite.io.files import naming
-from ding_lite.io.importing import refuse_while_importing
+from ding_lite.io.importing import refuse_while_importing, without_folders
 from ding_lite.io.signature import sign
 from ding_lite.middleware.checkpoints.resume import resume
 from ding_lite.middleware.env_step_budget import spent
@@ -488,7 +488,8 @@ def _check_same(
         facts += [
             f"`{name}` is {after.get(name)!r}, and was {before.get(name)!r}"
             for name in {**before, **after}
-            if name not in _MAY_CHANGE and before.get(name) != after.get(name)
+            if name not in _MAY_CHANGE
+            and without_folders(before.get(name)) != without_folders(after.get(name))
         ]
     if facts:
         raise ConfigError(

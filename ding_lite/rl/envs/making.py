@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,11 +18,11 @@ from typing import Any, Literal, TypeAlias
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as Registration, load_env_creator
-from gymnasium.spaces import Space
+from gymnasium.spaces import Box, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ding_lite.errors import ConfigError, EnvError, MissingExtraError, kind_of, pip_line
-from ding_lite.io.importing import is_file
+from ding_lite.io.importing import find_again, is_file
 from ding_lite.rl.envs.checks.faults import (
     Env,
     close_all,
@@ -42,7 +43,10 @@ from ding_lite.rl.envs.naming import (
     undescribed,
 )
 from ding_lite.rl.envs.native_cartpole import OURS
+from ding_lite.rl.packing import are_channels_assumed, leaf_spaces
 from ding_lite.rl.spec import EnvSpec
+
+logger = logging.getLogger(__name__)
 
 EnvsMode: TypeAlias = Literal["auto", "native", "sync", "async"]
 EnvWrapper: TypeAlias = Callable[[Any], Any]
@@ -170,12 +174,14 @@ class EnvMaker:
                 f"module or a file. Put it there, or give the environment: "
                 f"load_policy(..., env=...)."
             )
-        return cls.of(
+        made = cls.of(
             about["env"],
             args=about.get("env_args"),
             wrappers=[undescribed(one) for one in wrappers],
             imports=about.get("imports", ()),
         )
+        env = find_again(made.env) if isinstance(made.env, str) else made.env
+        return replace(made, env=env, imports=tuple(map(find_again, made.imports)))
 
     def __call__(self, **args: Any) -> Any:  # noqa: ANN401 - an environment, or several as one
         """Make an environment, or a vector environment if its function makes one.
@@ -303,6 +309,7 @@ class EnvMaker:
             frame_stack=frame_stack,
             maker=None if maker.is_plain else maker,
         )
+        _tell_assumed_channels(spec)
         if self.native_kind() != "ours" and _gives_action_masks(env, spec):
             spec = replace(spec, has_action_mask=True)
         if frame_stack > 1 and spec.packing is not None:
@@ -332,6 +339,25 @@ class EnvMaker:
             return None
         mode = getattr(creator, "metadata", {}).get("autoreset_mode")
         return "theirs" if mode in (AutoresetMode.DISABLED, AutoresetMode.SAME_STEP) else None
+
+
+def _tell_assumed_channels(spec: EnvSpec) -> None:
+    for keys, part in leaf_spaces(spec.obs_space):
+        shape = part.shape or ()
+        if (
+            isinstance(part, Box)
+            and len(shape) == 3
+            and are_channels_assumed(shape)
+            and not spec.env_id.startswith("MinAtar/")  # which documents them as last
+        ):
+            logger.warning(
+                "images of %s%s have the shape %s, which does not say what the channels are: the "
+                "last axis was assumed. If it is another one, move it with a wrapper: "
+                "gymnasium.wrappers.TransformObservation",
+                spec.env_id,
+                f" (part {'.'.join(map(str, keys))})" if keys else "",
+                shape,
+            )
 
 
 def _check_sample(env_id: str, space: Space[Any]) -> None:
@@ -423,11 +449,24 @@ def _is_plain(made: partial[Any]) -> bool:
 
 
 def missing_package(name: str, error: BaseException) -> MissingExtraError:
-    """Return the error for an environment that needs a package which is not installed."""
+    """Return the error for an environment that needs a package which cannot be imported."""
     text = str(error)
     extra = next((extra for extra, word in _EXTRAS.items() if word in text.lower()), None)
     advice = text.rstrip(".") if extra is None else f"Install it: {pip_line(extra)}"
-    return MissingExtraError(f"{name} needs a package that is not installed. {advice}.")
+    what = "is not installed"
+    if broken := _broken_import(error):  # such as a shared library that is missing
+        what = f"cannot be imported: {str(broken).rstrip('.')}"
+        advice = "Mend it" if extra is None else f"Mend it, or install it anew: {pip_line(extra)}"
+    return MissingExtraError(f"{name} needs a package that {what}. {advice}.")
+
+
+def _broken_import(error: BaseException | None) -> ImportError | None:
+    """Return the error of an installed module that cannot be imported, if that is the cause."""
+    while error is not None:
+        if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):
+            return error
+        error = error.__cause__
+    return None
 
 
 def _full(place: str) -> str:

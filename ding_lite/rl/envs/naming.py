@@ -26,7 +26,7 @@ from ding_lite.errors import (
     did_you_mean,
     pip_line,
 )
-from ding_lite.io.importing import import_fault, import_place, is_file
+from ding_lite.io.importing import find_again, import_fault, import_place, is_file
 from ding_lite.rl.envs.checks.faults import RAISED
 
 Make: TypeAlias = Callable[..., Any]
@@ -138,7 +138,7 @@ def described(made: object) -> dict[str, Any] | None:
 
 def undescribed(about: Mapping[str, Any]) -> Make:
     """Return the function of a description by `described`; raise ConfigError if not found."""
-    found = find_env(about["name"])
+    found = find_env(find_again(about["name"]))
     if isinstance(found, Registration):
         raise ConfigError(f"{about['name']} is an environment; a function was expected.")
     return partial(found, **about["args"]) if "args" in about else found

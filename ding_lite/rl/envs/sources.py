@@ -11,6 +11,7 @@ unless an environment has other sources of randomness, so the caller compares th
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -18,7 +19,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, EnvError
 from ding_lite.rl.batch import BoolArray, FloatArray, NumpyArray
 from ding_lite.rl.envs.checks.batches import check_batch, check_masks
 from ding_lite.rl.envs.checks.faults import (
@@ -34,6 +35,8 @@ from ding_lite.rl.envs.checks.wrapper import CheckedEnv
 from ding_lite.rl.envs.forms import Form
 from ding_lite.rl.seeding import set_rng_state, state_words
 from ding_lite.rl.spec import EnvSpec
+
+logger = logging.getLogger(__name__)
 
 RawStep: TypeAlias = tuple[NumpyArray, FloatArray, BoolArray, BoolArray]
 """The next observations, rewards, and the flags terminated and truncated."""
@@ -271,7 +274,8 @@ class NativeVector:
     that step, like one that leaves resets to its user (DISABLED). Such a reset returns the first
     observations of all environments, or, as EnvPool's does, of those that were reset. An
     environment that resets itself at once (SAME_STEP) returns the true last observations as
-    `final_obs`.
+    `final_obs`. They are false if an environment returns the same array each time, which its reset
+    has overwritten by then.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *, seed: int, spec: EnvSpec) -> None:
@@ -293,6 +297,9 @@ class NativeVector:
         self._checked_obs = ObsCheck(self._name, spec)
         self._newest: NumpyArray = np.empty(0)
         self._returns_reset_only = False
+        self._told: list[tuple[int, Any, NumpyArray]] = []
+        """The newest `final_obs` by environment, as they are and as frames."""
+        self._has_ended = False
         if mode == AutoresetMode.NEXT_STEP and env.num_envs > 1:
             self._check_mask()
 
@@ -312,14 +319,20 @@ class NativeVector:
         terminated = check_batch(self._name, "terminated", terminated, shape=one_each, kinds="b")
         truncated = check_batch(self._name, "truncated", truncated, shape=one_each, kinds="b")
         frames = self._batch(raw, info, "step", matters_N=~terminated)
-        if self._tells_last and (done_N := terminated | truncated).any():
-            self._newest = frames
+        done_N = terminated | truncated
+        if self._told:
+            self._check_told(done_N)
+        if self._tells_last and done_N.any():
+            before, self._newest = self._newest, frames
             frames = frames.copy()
+            ended = np.flatnonzero(done_N).tolist()
             with raising_env_errors(self._name, "step"):
-                last = [info["final_obs"][index] for index in np.flatnonzero(done_N).tolist()]
-            rows = self._form.empty(len(last))
+                last = [info["final_obs"][index] for index in ended]
+            rows = np.zeros_like(self._form.empty(len(last)))
             for row, raw_row in zip(rows, last, strict=True):
                 self._form.write_row(row, self._checked_obs(raw_row, "final_obs"))
+            self._told = [*zip(ended, last, rows.copy(), strict=True)]
+            self._check_differs(rows, self._newest[done_N], before[done_N])
             if self._spec.has_action_mask:
                 final = info.get("final_info", {})
                 matters_N = done_N & ~terminated  # only ended episodes have a final mask
@@ -327,6 +340,33 @@ class NativeVector:
                 self._form.write_masks(rows, masks[done_N])
             frames[done_N] = rows
         return frames, np.array(reward, np.float32), np.array(terminated), np.array(truncated)
+
+    def _check_told(self, done_N: BoolArray) -> None:
+        """Raise if a `final_obs` has changed since, in an environment that did not end again."""
+        again = np.zeros_like(self._form.empty(1)[0])
+        for index, raw, row in self._told:
+            self._form.write_row(again, raw)
+            if not done_N[index] and not np.array_equal(again, row, equal_nan=True):
+                raise EnvError(
+                    f"{self._name} overwrites `final_obs` of environment {index} after it has "
+                    f"returned it, so that it was not the last observation of the episode, but the "
+                    f"first of the next one. Let the environment return a new array each time, "
+                    f"such as `obs.copy()`, or give the plain id or class of the environments."
+                )
+        self._told = []
+
+    def _check_differs(self, last: NumpyArray, first: NumpyArray, before: NumpyArray) -> None:
+        """Warn if the first episodes end where the next ones begin, as false `final_obs` do.
+
+        Worker processes return copies, of which `_check_told` cannot know more.
+        """
+        if not self._has_ended and np.array_equal(last, first) and not np.array_equal(last, before):
+            logger.warning(
+                "`final_obs` of %s equals the first observation of the next episode. If that is "
+                "false, the environment returns the same array each time: let it return copies",
+                self._name,
+            )
+        self._has_ended = True
 
     def reset_where(self, done_N: BoolArray) -> NumpyArray:
         if self._tells_last:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
 from ding_lite.rl.host_or_device import CPU, AnyArray, as_tensor, computable, floats, namespace, on
-from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.spec import EnvSpec, action_bounds
 
 _IMPOSSIBLE = -1e9
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
@@ -186,8 +186,7 @@ class BoxUnits:
 
     def __init__(self, space: Box, *, device: torch.device = CPU) -> None:
         self.shape = space.shape
-        self.low: NumpyArray = space.low.reshape(-1).astype(np.float32)
-        self.high: NumpyArray = space.high.reshape(-1).astype(np.float32)
+        self.low, self.high = (end.reshape(-1) for end in action_bounds(space))
         is_bounded = np.isfinite(self.low) & np.isfinite(self.high)
         low, high = (np.where(is_bounded, end, 0.0) for end in (self.low, self.high))
         # Without two bounds the middle is 0, or a unit inside of the bound if 0 is outside.

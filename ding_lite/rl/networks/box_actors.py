@@ -12,10 +12,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 import torch
+from gymnasium.spaces import Box
 from torch import Tensor, nn
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
@@ -27,7 +28,7 @@ from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import MLP, Linear, MLPOutputs, mlp_shapes, names_of
 from ding_lite.rl.packing import Tree
 from ding_lite.rl.recorded.box import check_actions
-from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.spec import EnvSpec, action_bounds
 from ding_lite.rl.weights.flat import FlatWeights
 
 _LOG_2 = math.log(2.0)
@@ -262,9 +263,10 @@ class GreedyActor(nn.Module):
         self.low: Tensor
         self.high: Tensor
         device = next(network.parameters()).device
-        for name in ("low", "high"):
-            bound = np.array(getattr(spec.action_space, name), dtype=np.float32).ravel()
-            self.register_buffer(name, torch.from_numpy(bound).to(device))
+        for name, bound in zip(
+            ("low", "high"), action_bounds(cast(Box, spec.action_space)), strict=True
+        ):
+            self.register_buffer(name, torch.from_numpy(bound.ravel()).to(device))
         self._shape = spec.action_shape
         self._squashes = squashes
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.errors import ConfigError, ShapeError, kind_of
 from ding_lite.rl.host_or_device import CPU
 from ding_lite.rl.networks.inputs import RunningNorm
 from ding_lite.rl.spec import EnvSpec
@@ -52,6 +52,11 @@ def with_norm(weights: Mapping[str, Tensor], norm: RunningNorm | None) -> dict[s
 def read_norm(
     weights: Mapping[str, Any], spec: EnvSpec, like: RunningNorm | None
 ) -> tuple[RunningNorm | None, dict[str, Any]]:
+    if not isinstance(weights, Mapping):
+        raise ShapeError(
+            f"The weights to load are {kind_of(weights)}; tensors by name were expected, as "
+            f"`policy.weights()` returns them."
+        )
     of_norm = {name[5:]: value for name, value in weights.items() if name.startswith(_PREFIX)}
     if bool(of_norm) != (like is not None):
         raise ShapeError(

@@ -301,8 +301,8 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             ConfigError: If a memory is missing, or was given to a policy without one.
             ShapeError: If the observations are not those of the environment it was made for.
         """
-        self._check_memory(memory)
         inputs = self.as_inputs(obs)
+        self._check_memory(memory, len(inputs))
         found: FloatArray = to_numpy(self._values(inputs, None if memory is None else memory.state))
         return found
 
@@ -336,7 +336,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
 
     def _outputs(self, inputs: NumpyArray, memory: Memory | None) -> FloatArray:
         """Compute the actor's outputs, and the next states; nothing is recorded."""
-        self._check_memory(memory)
+        self._check_memory(memory, len(inputs))
         if memory is None:
             outputs_ND = self._net.act(self._seen(inputs))
         else:

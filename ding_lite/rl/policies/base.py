@@ -17,7 +17,7 @@ from ding_lite.rl.host_or_device import CPU, floats, on
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.box_actors import within_bounds
 from ding_lite.rl.networks.conv import Conv, TorsoName, images_of
-from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.spec import EnvSpec, action_bounds
 from ding_lite.settings import NATURAL, SHARE, as_config, check_settings, choice, setting, widths
 
 ConfigT = TypeVar("ConfigT")
@@ -99,7 +99,8 @@ class BoxActions:
                 f"{policy} is for continuous actions, but {spec.env_id} has the action space "
                 f"{space}. Take {_OF_SEVERAL if several else advice}."
             )
-        if not space.is_bounded():
+        self._low_A, self._high_A = (end.ravel() for end in action_bounds(space))
+        if not np.isfinite([self._low_A, self._high_A]).all():
             raise ConfigError(
                 f"{policy} scales its actions to their bounds, but those of {spec.env_id} are "
                 f"{space.low.tolist()} to {space.high.tolist()}. Take PPO, A2C or IMPALA, which "
@@ -109,7 +110,6 @@ class BoxActions:
         self.size = int(np.prod(space.shape))
         low_A, high_A = (x.astype(np.float64).ravel() for x in (space.low, space.high))
         self._shape = space.shape
-        self._low_A, self._high_A = low_A.astype(np.float32), high_A.astype(np.float32)
         self._middle_A = (0.5 * low_A + 0.5 * high_A).astype(np.float32)
         half_A = 0.5 * high_A - 0.5 * low_A
         self._half_A = half_A.astype(np.float32)
@@ -146,6 +146,8 @@ def check_obs(obs: Array, spec: EnvSpec) -> None:
     """Raise unless observations have the shape [N, ...] and the dtype of the spec."""
     if obs.shape[1:] != spec.obs_shape:
         hint = "" if spec.packing is None else " Packed: `spec.pack` makes them of their parts."
+        if obs.shape == spec.obs_shape:
+            hint = " A single one is given as `obs[None]`."
         raise ShapeError(
             f"`obs` has shape {tuple(obs.shape)}; any number of observations of {spec.env_id} "
             f"has the shape (N, {', '.join(map(str, spec.obs_shape))}).{hint}"
@@ -158,6 +160,11 @@ def check_obs(obs: Array, spec: EnvSpec) -> None:
 
 
 def check_state_keys(state: Mapping[str, Any], expected: set[str], *, policy: str) -> None:
+    if not isinstance(state, Mapping):
+        raise CheckpointError(
+            f"This is no state of a {policy}, but {kind_of(state)}. `policy.state_dict()` returns "
+            f"one, and `load_checkpoint(folder).state` reads it from a checkpoint."
+        )
     missing, unknown = expected - state.keys(), state.keys() - expected
     if missing or unknown:
         hint = "".join(did_you_mean(str(key), expected) for key in sorted(unknown)[:1])

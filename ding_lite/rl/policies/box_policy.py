@@ -181,6 +181,11 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         return self._networks.own_parts
 
     @property
+    def fixed_weights(self) -> Mapping[str, float]:
+        """The values of weights that are settings and are not learned, by name."""
+        return {}
+
+    @property
     def module(self) -> nn.Module:
         """The actor as a plain module for inference, with the weights of the policy.
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, ClassVar, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self
 
 import numpy as np
 import torch
@@ -35,7 +35,8 @@ from ding_lite.rl.weights.compiled import (
 )
 from ding_lite.rl.weights.flat import SavedNetwork, clip_norm
 from ding_lite.rl.weights.flat_module import FlatModule, copied
-from ding_lite.rl.weights.optimizers import Optimizer, make_optimizer, takes_lr
+from ding_lite.rl.weights.optimizers import Optimizer, TorchOptimizer, make_optimizer, takes_lr
+from ding_lite.rl.wrong_calls import ELSEWHERE, explained
 from ding_lite.settings import default_values
 
 _OF_NETWORKS = (
@@ -68,6 +69,7 @@ class OpenPolicy(ABC):
     """A policy with networks and an optimiser that a user may replace."""
 
     config: Any
+    _config_type: type[Any]
     _saved_networks: ClassVar[tuple[str, ...]]
     """The keys of the networks in the state."""
     _optimizer: Optimizer
@@ -81,6 +83,11 @@ class OpenPolicy(ABC):
     be captured have it."""
     _graph: CapturedUpdate | None = None
     """The captured update; None if updates are not captured."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name in {"__init__", "act", "learn"} & vars(cls).keys():
+            setattr(cls, name, explained(vars(cls)[name]))
 
     def __init__(
         self,
@@ -115,6 +122,13 @@ class OpenPolicy(ABC):
             name: part for name, part in parts.items() if part is not None
         }
 
+    if not TYPE_CHECKING:  # a type checker refuses unknown names by itself
+
+        def __getattr__(self, name: str) -> object:
+            if name in ELSEWHERE:
+                raise AttributeError(f"{type(self).__name__} has no `{name}`. {ELSEWHERE[name]}.")
+            return object.__getattribute__(self, name)  # raises as without this method
+
     @property
     @abstractmethod
     def module(self) -> nn.Module:
@@ -124,6 +138,11 @@ class OpenPolicy(ABC):
     @abstractmethod
     def _acting_net(self) -> SavedNetwork:
         """The network that collectors act by."""
+
+    @classmethod
+    def _settings_type(cls) -> type[Any]:
+        """Return the class of the settings."""
+        return cls._config_type
 
     @property
     def n_step(self) -> int:
@@ -279,21 +298,43 @@ class OpenPolicy(ABC):
     def like(self, config: Any = None, **replaced: object) -> Self:  # noqa: ANN401 - the policy's own dataclass
         """Make another policy of the same kind, with the same parts.
 
-        A module is copied with its weights; a function is called again.
+        A module is copied with its weights; a function is called again. Layers of the same name
+        that the user has frozen or unfrozen are so there too.
 
         Args:
             config: The settings; those of this policy if None.
             **replaced: Parts that replace this policy's.
         """
+        twin = self._remade(config, **replaced)
+        twin._freeze_as(self)
+        return twin
+
+    def _remade(self, config: Any, **replaced: object) -> Self:  # noqa: ANN401 - as in `like`
         given = {**self._parts, **replaced}
         modules = {name: part for name, part in given.items() if isinstance(part, nn.Module)}
-        copies: Any = copied(nn.ModuleDict(modules))  # together, as they may share layers
+        originals = nn.ModuleDict(modules)
+        copies: Any = copied(originals)  # together, as they may share layers
+        # An optimiser is made of the layers that learn then; the user may freeze some afterwards.
+        optimizers = self._optimizers.values()
+        learned = {id(p) for o in optimizers if isinstance(o, TorchOptimizer) for p in o.learned}
+        for parameter, its_copy in zip(originals.parameters(), copies.parameters(), strict=True):
+            if id(parameter) in learned:
+                its_copy.requires_grad_(True)
         parts = given | {name: copies[name] for name in modules}
         make: Any = type(self)
         if self._compile:
             parts["compile"] = self._compile
         twin: Self = make(self.spec, config or self.config, device=self.device, **parts)
         return twin
+
+    def _freeze_as(self, other: OpenPolicy) -> None:
+        """Freeze and unfreeze parameters as the user has done with those of another policy."""
+        for key, modules in other.own_modules.items():
+            for name, module in modules.items():
+                own = dict(self.own_modules[key][name].named_parameters())
+                for path, parameter in module.named_parameters():
+                    if path in own:  # a grown network may have other parameters
+                        own[path].requires_grad_(parameter.requires_grad)
 
     @property
     def _is_captured(self) -> bool:
@@ -341,11 +382,6 @@ class OpenPolicy(ABC):
         """Make an independent policy in exactly this state, random generators included."""
         twin = self.like()
         twin.load_state_dict(self.state_dict())
-        for key, parts in self.own_modules.items():  # the user may have frozen or unfrozen layers
-            for name, module in parts.items():
-                copies = twin.own_modules[key][name].parameters()
-                for parameter, its_copy in zip(module.parameters(), copies, strict=True):
-                    its_copy.requires_grad_(parameter.requires_grad)
         return twin
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -424,12 +460,19 @@ class GradientPolicy(OpenPolicy):
         """Make a memory for so many environments; None for a policy without memory."""
         return Memory(num_envs, self.state_size) if self.state_size else None
 
-    def _check_memory(self, memory: Memory | None) -> None:
+    def _check_memory(self, memory: Memory | None, num_envs: int) -> None:
         if (memory is not None) != bool(self.state_size):
             has = "has memory: give `memory=`" if self.state_size else "has no memory: leave it out"
             raise ConfigError(
                 f"{type(self).__name__} {has}. `memory = policy.make_memory(num_envs)` makes one, "
                 f"and `memory.reset(done)` follows each env step."
+            )
+        expected = (num_envs, self.state_size)
+        if memory is not None and memory.state.shape != expected:
+            raise ShapeError(
+                f"`memory` has states of the shape {memory.state.shape}; {expected} was expected "
+                f"for {num_envs} observations and {type(self).__name__}'s network. "
+                f"`policy.make_memory({num_envs})` makes one."
             )
 
     @contextmanager

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import Rollout
 from ding_lite.rl.formulas.policy_losses import PolicyLoss, Settings, Steps, advantages, clipped
@@ -51,7 +53,8 @@ class PPOConfig(ActorCriticConfig):
     of rewards does not matter."""
     target_kl: float | None = setting(None, positive)
     """Skip the rest of a rollout's updates once the policy's divergence from the policy that
-    collected it exceeds this, in nats; 0.01 to 0.05 are usual. None does all updates."""
+    collected it exceeds this, in nats; 0.01 to 0.05 are usual. Of several learners the mean of
+    their divergences counts. None does all updates."""
 
 
 class PPO(ActorCriticPolicy[PPOConfig]):
@@ -94,7 +97,7 @@ class PPO(ActorCriticPolicy[PPOConfig]):
         for _ in range(self.config.epochs):
             for part in steps.split(self.config.batch_size, self._rng):
                 values = self._replay(part) if self._graph is not None else (yield Descend(part))
-                if self._stops(values):
+                if "grad_norm" not in values:
                     return values
         return values
 
@@ -113,7 +116,12 @@ class PPO(ActorCriticPolicy[PPOConfig]):
 
     def _stops(self, values: Mapping[str, Number]) -> bool:
         limit = self.config.target_kl
-        return limit is not None and float(values["approx_kl"]) > limit
+        if limit is None:
+            return False
+        kl = torch.tensor([float(values["approx_kl"])], dtype=torch.float64)
+        if self.reduce_gradient is not None:  # all learners stop after the same step
+            self.reduce_gradient(kl)
+        return kl.item() > limit
 
     def _captured(self) -> CapturedUpdate | None:
         if self._is_captured and self.config.target_kl is not None:

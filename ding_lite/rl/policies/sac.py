@@ -8,7 +8,7 @@ rises while the entropy is below its target, and falls while it is above.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -70,6 +70,11 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
 
     def _prepare(self) -> None:
         self._weights["log_alpha"].fill_(math.log(self.config.alpha))
+
+    @property
+    def fixed_weights(self) -> Mapping[str, float]:
+        """The logarithm of a temperature that is not learned."""
+        return {} if self.config.learn_alpha else {"log_alpha": math.log(self.config.alpha)}
 
     @property
     def target_entropy(self) -> float:

@@ -11,16 +11,18 @@ Shape letters: E critics, B rows, O outputs of an actor, A numbers of an action.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.vector.utils import batch_space
 from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import FloatArray, NumpyArray
-from ding_lite.rl.packing import Tree
+from ding_lite.rl.packing import Tree, leaf_spaces
 from ding_lite.rl.recorded.checks import check_learning, run_once, sample_obs, wrong_outputs
 from ding_lite.rl.recorded.network import Recorded
 from ding_lite.rl.seeding import spawn_seeds
@@ -241,6 +243,12 @@ def _probes(spec: EnvSpec, *, device: torch.device) -> Iterator[Tensor]:
     if spec.obs_dtype is np.uint8:  # random bytes as packed floats could be NaN
         top = 256 if spec.packing is None else 1
         yield torch.randint(0, top, shape, generator=generator, dtype=torch.uint8).to(device)
+        return
+    if any(part.dtype.kind in "iu" for _, part in leaf_spaces(spec.obs_space)):
+        whole = batch_space(spec.obs_space, _NUM_PROBES)  # others may be no index of an embedding
+        whole.seed(0)
+        obs = torch.from_numpy(replace(spec, frame_stack=1).pack(whole.sample()))
+        yield torch.cat([obs] * spec.frame_stack, dim=1).to(device, torch.float32)
         return
     normal = torch.randn(shape, generator=generator)
     for scale in _RANGE_SCALES:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ding_lite.errors import ConfigError, ShapeError, kind_of
 from ding_lite.nest import leaves
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.weights.flat_module import check_parameters, copied
+from ding_lite.rl.weights.flat_module import check_held, check_parameters, copied
 
 _NUM_SAMPLES = 2
 """The number of observations of the first forward. With one, a missing axis of the batch would not
@@ -101,6 +101,11 @@ def check_learning(
             f"`{name}` ({type(module).__name__}) cannot be learned, as its outputs have no "
             f"gradient: {reason}"
         )
+    check_held(
+        (output for output in found if isinstance(output, Tensor)),
+        copy,
+        name=f"`{name}` ({type(module).__name__})",
+    )
     copied(copy)  # some modules cannot be copied after a forward in training mode
 
 
@@ -113,12 +118,13 @@ def _run(module: nn.Module, inputs: Sequence[Any], *, spec: EnvSpec, name: str) 
         found = module(*inputs)
     except Exception as error:
         given = ", ".join(_describe(value) for value in inputs)
+        reason = str(error).partition("\n")[0].rstrip(".")
         hint = ""
         if spec.obs_dtype is np.uint8:
             hint = " Observations are bytes here: begin `forward` with `obs / 255`, for example."
         raise ConfigError(
             f"`{name}` ({type(module).__name__}) does not take what {spec.env_id} gives, {given}: "
-            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}.{hint}"
+            f"{type(error).__name__}: {reason}.{hint}"
         ) from error
     finally:
         torch.set_rng_state(state)

@@ -232,10 +232,14 @@ def check_kind(name: str, array: NumpyArray, dtype: np.dtype[Any], holder: str) 
         )
 
 
+def _shown(state: object) -> str:
+    return f"has {sorted(state)}" if isinstance(state, Mapping) else f"is {kind_of(state)}"
+
+
 def check_keys(state: Mapping[str, Any], expected: Mapping[str, Any], what: str) -> None:
-    if state.keys() != expected.keys():
+    if not isinstance(state, Mapping) or state.keys() != expected.keys():
         raise CheckpointError(
-            f"This is no state of {what}: it has {sorted(state)}; {sorted(expected)} were expected."
+            f"This is no state of {what}: it {_shown(state)}; {sorted(expected)} were expected."
         )
 
 

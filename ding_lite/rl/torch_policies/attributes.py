@@ -1,4 +1,4 @@
-"""The plain values and generators among a policy's attributes, which an exact resume needs."""
+"""The plain values, generators and optimisers among a policy's attributes, for exact resume."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class Attributes:
 
     Plain are tensors, arrays, numbers, texts and None, also in lists, tuples and dicts.
     Unchanged attributes follow from the config and are not saved. So a policy that a mutation makes
-    with another config takes over only learned values. Of generators the states are saved.
+    with another config takes over only learned values. Of generators, and of what has a
+    `state_dict`, such as an optimiser, the states are saved.
     """
 
     def __init__(self, policy: Any, names: set[str]) -> None:  # noqa: ANN401 - a `TorchPolicy`
@@ -46,27 +47,27 @@ class Attributes:
         now = {name: getattr(self._policy, name, None) for name in self._built}
         is_changed = (n for n, v in now.items() if not _is_same(v, self._built[n]))
         plain = {n: _copied(now[n], CPU) for n in is_changed if _is_plain(now[n])}
-        return plain | {name: _state_of(found) for name, found in self._generators().items()}
+        return plain | {name: _state_of(found) for name, found in self._stateful().items()}
 
     def reseed(self, seed: int) -> None:
         """Let generators continue with the random numbers of another seed."""
-        for name, generator in self._generators().items():
+        for name, generator in self._stateful().items():
             (word,) = spawn_seeds(seed, name, count=1)
             if isinstance(generator, torch.Generator):
                 generator.manual_seed(word)
-            else:
+            elif isinstance(generator, np.random.Generator):
                 bits = generator.bit_generator
                 bits.state = type(bits)(word).state
 
-    def _generators(self) -> dict[str, Generator]:
+    def _stateful(self) -> dict[str, Any]:
         found = {n: getattr(self._policy, n, None) for n in sorted(self._names)}
-        return {n: v for n, v in found.items() if isinstance(v, Generator)}
+        return {n: v for n, v in found.items() if isinstance(v, Generator) or _has_state(v)}
 
     def load(self, changed: Mapping[str, Any]) -> None:
         """Set the attributes that `changed` returned, and reset the others to `build`'s values."""
-        for name, generator in self._generators().items():
+        for name, found in self._stateful().items():
             if name in changed:  # earlier versions did not save them
-                _set_state(generator, changed[name])
+                _set_state(found, changed[name])
         for name, built in self._built.items():
             now = getattr(self._policy, name, None)
             if not _is_plain(now):
@@ -113,15 +114,26 @@ def check_names(policy: object, built: Mapping[str, object]) -> None:
             )
 
 
-def _state_of(generator: Generator) -> Any:  # noqa: ANN401 - a tensor or a text
+def _has_state(value: object) -> bool:
+    """Return whether a value is an object with a state, but no network, which is saved apart."""
+    if isinstance(value, nn.Module | type):
+        return False
+    return all(callable(getattr(value, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def _state_of(generator: Any) -> Any:  # noqa: ANN401 - a tensor, a text or a tree
+    if _has_state(generator):
+        return _copied(generator.state_dict(), CPU)
     if isinstance(generator, torch.Generator):
         return generator.get_state()
     # As a text, because a checkpoint has no integers of 128 bits.
     return json.dumps(generator.bit_generator.state, default=np.ndarray.tolist)
 
 
-def _set_state(generator: Generator, state: Any) -> None:  # noqa: ANN401 - a tensor or a text
-    if isinstance(generator, np.random.Generator):
+def _set_state(generator: Any, state: Any) -> None:  # noqa: ANN401 - what `_state_of` returned
+    if _has_state(generator):
+        generator.load_state_dict(_copied(state))
+    elif isinstance(generator, np.random.Generator):
         generator.bit_generator.state = json.loads(state)
     elif (words := to_words(state)).shape == generator.get_state().shape:  # else of another device
         generator.set_state(words)

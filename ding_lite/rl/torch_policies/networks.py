@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError, ShapeError, kind_of
-from ding_lite.rl.weights.flat_module import FlatModule, copied
+from ding_lite.rl.weights.flat_module import FlatModule, check_parameters, copied
 
 
 class Follower:
@@ -17,6 +17,7 @@ class Follower:
 
     def __init__(self, network: nn.Module, *, tau: float, every: int, device: torch.device) -> None:
         self._tau, self._every, self._device = tau, every, device
+        check_parameters(network, name="follow")
         self.replace(network, copied(network))
 
     def replace(self, network: nn.Module, copy: nn.Module) -> None:
@@ -34,8 +35,9 @@ class Follower:
         if leader is None or list(leader.shapes) != list(self.flat.weights.shapes):
             raise ConfigError(
                 f"`follow` was called for {kind_of(self.network)} that is no network of "
-                f"the policy, or that shares parameters with another one. Set it as an attribute "
-                f"in `build`: `self.net = ...`, then `self.target = self.follow(self.net, ...)`."
+                f"the policy, or that shares parameters with one before it. Set it as an "
+                f"attribute in `build`: `self.net = ...`, then `self.target = "
+                f"self.follow(self.net, ...)`; set what shares layers with it after it."
             )
         self._leader_P: Tensor = leader.flat
         self._networks, self._start = networks, f"{names[0]}."

@@ -28,7 +28,7 @@ from ding_lite.rl.policies.open_policy import check_no_description
 from ding_lite.rl.recorded.checks import check_outputs, sample_obs
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.config import TorchPolicyConfig
-from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
+from ding_lite.rl.torch_policies.torch_policy import ChangeModule, TorchPolicy
 from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat_module import MakeModule, acting, made_module
 from ding_lite.rl.weights.optimizers import MakeOptimizer
@@ -216,6 +216,12 @@ class R2D2(TorchPolicy[R2D2Config]):
         """Whether the user gave a network, or a subclass has built another."""
         return "network" in self._parts or not isinstance(self.net, RecurrentQ)
 
+    def change_networks(self, change: ChangeModule) -> bool:
+        """Replace network and target, as in `TorchPolicy`; the states may become longer."""
+        has_changed = super().change_networks(change)
+        self.state_size = _state_size(self.net)
+        return has_changed
+
     # -- acting --------------------------------------------------------------------------
 
     @property
@@ -345,7 +351,8 @@ class R2D2(TorchPolicy[R2D2Config]):
                 f"an `EpisodeBuffer(spec, ..., state_size={self.state_size})`."
             )
         missing = self.state_size - batch.state.shape[-1]
-        if missing and not self.has_own_network:  # a mutation has changed the width since
+        may_grow = not self.has_own_network or hasattr(self.net, "grow")
+        if missing and may_grow:  # a mutation has changed the width since
             states = F.pad(torch.as_tensor(batch.state), (0, missing))
             batch = replace(batch, state=states)
         expected = (len(batch), self.state_size)

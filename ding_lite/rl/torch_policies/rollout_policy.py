@@ -17,6 +17,7 @@ from ding_lite.rl.batch import FloatArray, NumpyArray, Rollout
 from ding_lite.rl.formulas.advantages import Advantages, gae
 from ding_lite.rl.host_or_device import Metrics
 from ding_lite.rl.memory import Memory
+from ding_lite.rl.policies.base import packed
 from ding_lite.rl.replay.rollouts import join_rollouts
 from ding_lite.rl.spec import within
 from ding_lite.rl.torch_policies.config import ConfigT
@@ -125,6 +126,7 @@ class TorchRolloutPolicy(TorchPolicy[ConfigT]):
         Returns:
             Actions, [N] int64 or [N, ...].
         """
+        obs = packed(obs, self.spec)
         action, _ = self._choose(obs, explore, memory)
         return within(self.spec, self._as_actions(action, len(obs), explore=explore))
 
@@ -144,6 +146,7 @@ class TorchRolloutPolicy(TorchPolicy[ConfigT]):
         Raises:
             ShapeError: If `choose` returns values of another form.
         """
+        obs = packed(obs, self.spec)
         action, log_prob = self._choose(obs, True, memory)
         if not isinstance(log_prob, Tensor) or tuple(log_prob.shape) != (len(obs),):
             found = tuple(log_prob.shape) if isinstance(log_prob, Tensor) else log_prob

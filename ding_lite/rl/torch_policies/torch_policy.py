@@ -38,7 +38,7 @@ from ding_lite.rl.torch_policies.networks import Follower, find_networks
 from ding_lite.rl.torch_random import TorchRandom, to_words
 from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat import FlatWeights
-from ding_lite.rl.weights.flat_module import FlatModule, acting, seeded
+from ding_lite.rl.weights.flat_module import FlatModule, acting, check_held, seeded
 from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.settings import check_all, inside, positive, whole
 
@@ -53,8 +53,9 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     that `build` sets as attributes are learned. Tensors, arrays, numbers, texts and None that
     `build` sets, also in lists and dicts, and that `loss` or `choose` change, are saved but not
     published: values that collectors need must be buffers of a module. So are generators of NumPy
-    and PyTorch. Random numbers of `build`, `choose` and `loss` come from the policy's own stream,
-    so that fixed seeds give the same weights.
+    and PyTorch, and objects with `state_dict` and `load_state_dict`, such as optimisers; other
+    objects are not saved. PyTorch's random numbers in `build`, `choose` and `loss` come from the
+    policy's own stream, so that fixed seeds give the same weights.
 
     Args:
         spec: The spec of the environments, `envs.spec`.
@@ -92,6 +93,8 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     generator: torch.Generator
     """Draws random numbers on `device`; its state is saved."""
     _compiled_loss: Callable[[Any], tuple[Tensor, LossMetrics]] | None = None
+    _is_checked: bool = False
+    """Whether an update has shown that the loss depends on no parameters but the policy's."""
     _chosen: ClassVar[tuple[str, ...]] = ("actions",)
     """The values that `choose` returns before the next states."""
     changes: tuple[ChangeModule, ...] = ()
@@ -110,7 +113,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         device: str | torch.device = "cpu",
         compile: Compile = None,
     ) -> None:
-        config = cast(ConfigT, own_config(config, config_type(type(self))))
+        config = cast(ConfigT, own_config(config, self._settings_type()))
         super().__init__(spec, config, optimizer=optimizer, device=device, compile=compile)
         self._refuse_capture("may do anything in `loss`")
         name = type(self).__name__.lower()
@@ -207,6 +210,11 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     # -- the policy ----------------------------------------------------------------------
 
+    @classmethod
+    def _settings_type(cls) -> type[Any]:
+        """Return the class of the settings, found by the generic base or by its name."""
+        return config_type(cls)
+
     @property
     def has_own_network(self) -> bool:
         """Whether the user gave a network, which is always so."""
@@ -265,9 +273,10 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     def like(self, config: Any = None, **replaced: object) -> Self:  # noqa: ANN401 - as in the base
         """Make another policy of the same kind, with the same parts and the same `changes`."""
-        twin = super().like(config, **replaced)
+        twin = self._remade(config, **replaced)
         for change in self.changes:
             twin.change_networks(change)
+        twin._freeze_as(self)
         return twin
 
     @property
@@ -297,6 +306,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             ShapeError: If the observations are not those of the policy's environment, or `choose`
                 returns values of another form.
         """
+        obs = packed(obs, self.spec)
         (action,) = self._choose(obs, explore, memory)
         return self._as_actions(action, len(obs), explore=explore)
 
@@ -419,10 +429,11 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     def _choose(self, obs: NumpyArray, explore: bool, memory: Memory | None) -> tuple[Any, ...]:
         """Return what `choose` returned, one value for each of `_chosen`; keep the next states."""
-        self._check_memory(memory)
+        inputs = self._inputs(obs)
+        self._check_memory(memory, len(obs))
         states = [] if memory is None else [as_tensor(memory.state).to(self.device)]
         with self._acting():
-            found = self.choose(self._inputs(obs), explore, *states)
+            found = self.choose(inputs, explore, *states)
         values = tuple(found) if isinstance(found, tuple | list) else (found,)
         expected = (*self._chosen, *("next states" for _ in states))
         if len(values) != len(expected):
@@ -443,8 +454,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             memory.state[:] = state.cpu().numpy()
         return values[: len(self._chosen)]
 
-    def _inputs(self, obs: NumpyArray) -> Any:  # noqa: ANN401 - a tensor, or a tree of them
-        obs = packed(obs, self.spec)
+    def _inputs(self, obs: NumpyArray) -> Tensor:
         check_obs(obs, self.spec)
         return self._seen(as_tensor(np.asarray(obs, dtype=self.spec.obs_dtype)).to(self.device))
 
@@ -495,7 +505,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     def _write_gradient(self, batch: Any) -> dict[str, Any]:  # noqa: ANN401 - what `loss` takes
         self._check_not_replaced()
         self._flat.train(True)
-        self._flat.zero_grad()
         if self._compiler is not None and self._compiled_loss is None:
             self._compiled_loss = self._compiler(self.loss)
         kind = type(self).__name__
@@ -509,9 +518,13 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
                 f"learned from it. Does `loss` use `torch.no_grad()`, `detach()` or numpy for all "
                 f"that it computes, or is every network frozen?"
             )
+        if not self._is_checked:
+            check_held([loss], self._flat.module, name=f"The loss of {kind}")
+            self._is_checked = True
         value = number(computable(loss))
         if isinstance(value, float):
             self._check_finite(value)
+        self._flat.zero_grad()  # `loss` may have a backward of its own
         torch.autograd.backward([loss])
         return {"loss": value, **read_metrics(metrics, batch, kind)}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -66,7 +66,7 @@ class FlatModule:
         self._bound = [
             (p, self.weights[n].data_ptr(), self.grads[n]) for n, p in parameters.items()
         ]
-        self._bind()
+        bind(self.module, self.weights, self.grads)
         if not self.weights.flat.is_cpu and any(
             isinstance(p, nn.RNNBase) for p in module.modules()
         ):
@@ -81,6 +81,8 @@ class FlatModule:
             for name, _ in module.named_buffers()
             if name in kept
         }
+        for owner, key in self._buffers.values():
+            owner[key] = owner[key].contiguous()  # numbers of an expanded one share memory
         self.run: Callable[..., Any] = module
         """The function that updates call: the module, compiled or not."""
         self._modes: list[dict[str, Any]] = [part.__dict__ for part in parts.values()]
@@ -107,26 +109,15 @@ class FlatModule:
     def zero_grad(self, num_apart: int = 0) -> None:
         """Set the gradients to zero, as autograd adds to them.
 
-        If the user dropped the gradient of the first or last parameter, all are bound again. If the
-        user moved one of the two, an error is raised. Parameters that the user froze or unfroze
-        are bound anew.
+        Gradients that the user dropped are bound again, also those of parameters that the user
+        unfroze. If the user moved a parameter, an error is raised.
         """
-        if [entry[0].requires_grad for entry in self._bound] != self._learned:
-            self.check_bound()
-            self._bind()
-        for parameter, address, grad in self._ends:
-            if parameter.data_ptr() != address:
-                self.check_bound()
-            if parameter.grad is not grad:
-                bind(self.module, self.weights, self.grads)
+        self.check_bound()
+        for parameter, _, grad in self._bound:
+            if parameter.grad is not grad and parameter.requires_grad:
+                parameter.grad = grad
         grad_P = self.grads.flat
         (grad_P[:-num_apart] if num_apart else grad_P).zero_()
-
-    def _bind(self) -> None:
-        bind(self.module, self.weights, self.grads)
-        self._learned = [entry[0].requires_grad for entry in self._bound]
-        learned = [entry for entry in self._bound if entry[0].requires_grad]
-        self._ends = [*learned[:1], *learned[1:][-1:]]
 
     def check_bound(self) -> None:
         """Raise if a parameter was moved out of the flat weights."""
@@ -193,12 +184,11 @@ def made_module(
         try:
             module = make(spec)
         except TypeError as error:
-            if not inspect.isclass(make):
-                raise
+            given = getattr(make, "__name__", kind_of(make))
             raise ConfigError(
-                f"`{name}={make.__name__}` was called with the spec of the environments and "
-                f"raised: {error}. A class gets the spec as its only argument; with others write "
-                f"`{name}=lambda spec: {make.__name__}(...)`."
+                f"`{name}={given}` was called with the spec of the environments, its only "
+                f"argument, and raised: {error}. Write `{name}=lambda spec: "
+                f"{given if inspect.isclass(make) else 'MyNetwork'}(...)`."
             ) from error
     if not isinstance(module, nn.Module):
         raise ConfigError(
@@ -220,15 +210,46 @@ def seeded(seed: int, stream: str) -> Iterator[None]:
 
 def copied(module: nn.Module) -> nn.Module:
     """Copy a module; raise ConfigError if it cannot be copied."""
+    if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
+        raise ConfigError(
+            f"The module {type(module).__name__} is TorchScript, of which PyTorch makes no copies "
+            f"that can be learned, and targets and clones are copies. Give the module itself, "
+            f'without `torch.jit`; `compile="torch"` compiles it for updates.'
+        )
     try:
         return copy.deepcopy(module)
     except (RuntimeError, TypeError) as error:
         raise ConfigError(
             f"The module {type(module).__name__} cannot be copied, which targets and clones need: "
             f"{str(error).splitlines()[0]} Tensors that are computed from parameters belong into "
-            f"`forward`, or use torch.nn.utils.parametrizations, such as its spectral_norm; locks "
+            f"`forward`, or use torch.nn.utils.parametrizations, such as its spectral_norm; an "
+            f"output that `forward` keeps must be detached, `self.last = output.detach()`; locks "
             f"and open files belong elsewhere."
         ) from error
+
+
+def check_held(outputs: Iterable[Tensor], module: nn.Module, *, name: str) -> None:
+    """Raise if outputs depend on a parameter that a module does not hold.
+
+    Raises:
+        ConfigError: If there is one, such as that of a layer in a plain list.
+    """
+    held = {id(parameter) for parameter in module.parameters()}
+    nodes, seen = [output.grad_fn for output in outputs], set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        nodes += [before for before, _ in node.next_functions]
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, nn.Parameter) and id(leaf) not in held:
+            raise ConfigError(
+                f"{name} depends on a parameter of shape {tuple(leaf.shape)} that is not found "
+                f"among its modules, so that it would be neither learned nor saved. Layers in a "
+                f"plain list, a dict or an object of another class are not found: make each an "
+                f"attribute, or use an nn.ModuleList or an nn.ModuleDict."
+            )
 
 
 def check_parameters(module: nn.Module, *, name: str = "network") -> None:

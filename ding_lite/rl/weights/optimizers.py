@@ -68,7 +68,13 @@ class TorchOptimizer:
         learning = [parameter for parameter in parameters if parameter.requires_grad]
         self._frozen = [parameter for parameter in parameters if not parameter.requires_grad]
         self._grads = [(parameter, parameter.grad) for parameter in learning]
-        self._optimizer = make(learning, lr=lr) if self._takes_lr else make(learning)
+        try:
+            self._optimizer = make(learning, lr=lr) if self._takes_lr else make(learning)
+        except TypeError as error:
+            raise ConfigError(
+                f"`optimizer` was called with the parameters{' and `lr`' * self._takes_lr}, and "
+                f"raised: {error}. Write `lambda params: torch.optim.RMSprop(params, lr=1e-3)`."
+            ) from error
         if not isinstance(self._optimizer, torch.optim.Optimizer):
             raise ConfigError(
                 f"`optimizer` returned {kind_of(self._optimizer)}; a torch.optim.Optimizer "
@@ -93,6 +99,11 @@ class TorchOptimizer:
         self._grad_P = grad_P
         self._lr = lr
         self._ratios = [float(group["lr"]) / lr for group in groups] if self._takes_lr else []
+
+    @property
+    def learned(self) -> list[nn.Parameter]:
+        """The parameters that learned when the optimiser was made."""
+        return [parameter for parameter, _ in self._grads]
 
     @property
     def lr(self) -> float:

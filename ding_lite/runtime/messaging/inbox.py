@@ -101,6 +101,10 @@ class Inbox:
 
     A receiver that only listens to an event may join before the task does. The end of the job and
     the values of the ctx are kept for the first task, which depends on them.
+
+    At the end of the job each node emits it once, also if another node has ended the job. So
+    between two runs of this node the first end that comes from a node belongs to the last run, and
+    is dropped; a second one belongs to the next run, which that node has made before this one.
     """
 
     def __init__(self) -> None:
@@ -108,6 +112,10 @@ class Inbox:
         self._events: deque[tuple[str, _Message]] = deque()
         self._awaits_task = True
         self._end: _Message | None = None
+        self._is_between_runs = False
+        self._ended_by: set[int | None] = set()
+        """The nodes that have emitted the end of this run, or of the last one between two runs."""
+        self._early_ends: dict[int | None, _Message] = {}
         self._ctx: dict[int, dict[str, Any]] = {}
         self._topics: dict[int, dict[str, Any]] = {}
         self._subscriptions: tuple[ref[Subscription], ...] = ()
@@ -126,10 +134,37 @@ class Inbox:
         """Events that wait for a first receiver."""
         return len(self._events)
 
-    def put_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
+    def put_event(
+        self, node_id: int | None, event: str, args: tuple[Any, ...], kwargs: Any
+    ) -> None:
+        """Queue an event of a node; None stands for the launcher, which may end the job."""
         take = methodcaller("receive_event", node_id, event, args, kwargs)
-        self._events.append((event, take))
+        with self._lock:
+            if event == FINISH:
+                is_late = node_id is not None and node_id not in self._ended_by
+                self._ended_by.add(node_id)
+                if self._is_between_runs:
+                    if not is_late:
+                        self._early_ends[node_id] = take
+                    return
+            self._events.append((event, take))
         self._deliver()
+
+    def begin_run(self) -> None:
+        """End the run that begins if the job has ended it already."""
+        with self._lock:
+            if not self._is_between_runs:
+                return
+            self._is_between_runs = False
+            early, self._early_ends = self._early_ends, {}
+            self._ended_by = {*early}
+            self._events.extendleft((FINISH, message) for message in early.values())
+        self._deliver()
+
+    def end_run(self) -> None:
+        """Note that the run has ended with the job."""
+        with self._lock:
+            self._is_between_runs = True
 
     def put_failure(self, error: Exception) -> None:
         """Queue an error that ends the task, in place of the end of the job."""

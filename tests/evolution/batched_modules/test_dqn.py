@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -66,6 +68,19 @@ def test_thirty_batched_updates_are_those_of_each_policy_alone(
     stack = check_updates(together, alone, 30)
     assert isinstance(stack, ModuleDQNStack)
     assert stack.hold(together) is None  # modules act alone
+
+
+def test_nodes_in_threads_of_one_process_batch_at_the_same_time(spec: EnvSpec) -> None:
+    pairs = [[policies(spec, Gated, DQNConfig(n_step=1)) for _ in range(2)] for _ in range(3)]
+    start = threading.Barrier(len(pairs))
+
+    def learn(pair: list[list[DQN]]) -> None:
+        start.wait(10.0)
+        together, alone = pair
+        check_updates(together, alone, 2)
+
+    with ThreadPoolExecutor(len(pairs)) as threads:
+        list(threads.map(learn, pairs))
 
 
 class Scale(nn.Module):

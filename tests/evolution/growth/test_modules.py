@@ -16,7 +16,7 @@ from ding_lite.evolution.agent import Agent, make_agent
 from ding_lite.evolution.growth.modules import Grows, growth_seeds
 from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.population import Population
-from ding_lite.evolution.search import Search
+from ding_lite.evolution.search import Search, uniform
 from ding_lite.evolution.tournament import Tournament
 from ding_lite.nest import leaves
 from ding_lite.rl import A2C, DDPG, PPO, R2D2, SAC, TD3, TorchPolicy, TorchPolicyConfig
@@ -340,6 +340,25 @@ def test_noise_leaves_frozen_parameters_alone(make: Any) -> None:
     assert layers
     moved = {path: not torch.equal(before[path], after[path]) for path in layers}
     assert moved == {path: str(path[-1]).endswith("2.weight") for path in layers}
+
+
+@pytest.mark.parametrize("mutation", ["hyperparameters", "architecture"])
+@pytest.mark.parametrize("kind", ["dqn", "soft", "shared", "own algorithm"])
+def test_layers_that_the_user_froze_later_stay_frozen(kind: str, mutation: str) -> None:
+    def parameters() -> dict[str, torch.Tensor]:
+        policy: Any = agent.policy
+        key = next(iter(policy.own_modules))
+        modules = policy.own_modules[key].items()
+        return {prefix + n: p for prefix, m in modules for n, p in m.named_parameters()}
+
+    agent = learned(kind)
+    frozen = [path for path in parameters() if path.endswith("first.bias")]
+    assert frozen
+    for path in frozen:
+        parameters()[path].requires_grad_(False)
+    search = Search(gamma=uniform(0.5, 1.0))
+    assert only(mutation, search, seed=1).mutate(agent) != "none"
+    assert [path for path, one in parameters().items() if not one.requires_grad] == frozen
 
 
 def test_an_actor_and_a_critic_that_share_layers_stay_as_they_are() -> None:

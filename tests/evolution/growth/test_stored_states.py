@@ -7,6 +7,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
 
 from ding_lite import Task, middleware as mw
 from ding_lite.evolution import Population
@@ -26,6 +28,29 @@ from tests.evolution.conftest import only
 GROW: dict[str, Any] = {"num_nodes": (1, 3), "min_nodes": 1, "max_layers": 5}
 Learned = tuple[Agent, EpisodeBuffer]
 SMALL = R2D2Config(hidden=(6,), memory_size=5, batch_size=8, sequence_length=6, burn_in=3)
+
+
+class Leaky(nn.Module):
+    """A user's network with memory. New units come last, and are not read yet."""
+
+    def __init__(self, size: int = 5) -> None:
+        super().__init__()
+        self.state_size = size
+        self.inner, self.head = nn.Linear(4 + size, size), nn.Linear(size, 2)
+
+    def forward(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        state = 0.5 * state + torch.tanh(self.inner(torch.cat((obs, state), dim=1)))
+        return self.head(state), state
+
+    def grow(self, rng: np.random.Generator) -> nn.Module:
+        size = self.state_size
+        new = Leaky(size + int(rng.integers(1, 4)))
+        new.inner.weight[:size, : 4 + size] = self.inner.weight
+        new.inner.weight[:size, 4 + size :] = 0.0
+        new.inner.bias[:size] = self.inner.bias
+        new.head.weight[:, :size], new.head.weight[:, size:] = self.head.weight, 0.0
+        new.head.bias.copy_(self.head.bias)
+        return new
 
 
 @pytest.fixture(scope="module", params=["lstm", "gru"])
@@ -107,6 +132,26 @@ def test_a_wider_state_begins_with_that_of_the_narrower_layer(learned: Learned) 
     after = last_state()
     assert after.shape[1] > before.shape[1] == policy.state_size
     np.testing.assert_allclose(after[:, : before.shape[1]], before, atol=1e-6)
+
+
+def test_a_network_of_a_user_grows_its_memory_and_learns_from_stored_states(spec: EnvSpec) -> None:
+    config = R2D2Config(batch_size=8, sequence_length=6, burn_in=3)
+    agent = Agent(R2D2(spec, config, network=lambda _: Leaky()))
+    narrow = agent.clone()
+    with make_envs("CartPole-v1", 4, mode="sync") as envs, Task() as task:
+        episodes = EpisodeBuffer(spec, capacity=2_000, num_envs=4, state_size=5)
+        task.use(mw.collect(agent, envs, steps=16))
+        task.use(mw.add_to(episodes))
+        task.use(mw.train(agent, episodes))
+        task.run(max_step=20)
+        batch = sample(episodes)
+        before = loss_and_values(agent, batch)
+        only("architecture").mutate(agent)
+        assert loss_and_values(agent, batch) == pytest.approx(before, abs=1e-5)
+        task.run(max_step=20)
+    grown: Any = agent.policy
+    assert episodes.state_size == grown.state_size == grown.module.state_size > 5
+    assert narrow.learn(sample(episodes))["loss"] > 0.0
 
 
 def test_agents_of_several_widths_share_a_replay_that_is_saved(tmp_path: Any) -> None:

@@ -51,6 +51,15 @@ def test_what_cannot_be_imported_is_told(place, reported):
         import_place(place)
 
 
+def test_the_place_of_a_module_may_be_deleted():
+    Path("imported_gone.py").write_text("")
+    import_place("imported_gone.py")
+    Path("moved").mkdir()
+    Path("imported_gone.py").rename("moved/imported_gone.py")
+    with pytest.raises(ConfigError, match="has the name of another module, `imported_gone`"):
+        import_place("moved/imported_gone.py")
+
+
 def test_an_import_that_fails_within_a_module_is_no_slip():
     Path("imported_broken.py").write_text("import no_such_neighbour\n")
     with pytest.raises(ModuleNotFoundError, match="no_such_neighbour"):

@@ -199,6 +199,17 @@ def go_on(
         task.run(max_step=len(rows) if steps is None else steps)
 
 
+def ended_after(
+    make: Callable[[], Middleware], *rows: dict[str, Any], clock: ManualClock
+) -> dict[str, Any]:
+    """Return the state after the end of a run, as a checkpoint saves it after Ctrl-C."""
+    with Task() as task:
+        task.use(play(*rows, clock=clock))
+        task.use(make())
+        task.run(max_step=len(rows))
+    return task.state_dict()
+
+
 ROWS_OF_A_RUN: list[dict[str, Any]] = [
     {"env_step": 800 * k, "loss": 1.0 / k, **({"eval_return": 10.0 * k} if k % 3 == 1 else {})}
     for k in range(1, 11)
@@ -220,6 +231,26 @@ def test_a_log_goes_on_with_the_rows_that_the_checkpoint_knows(tmp_path: Path, s
 
     assert (tmp_path / "cut.jsonl").read_text() == (tmp_path / "whole.jsonl").read_text()
     assert [row["wall_s"] for row in read(tmp_path / "cut.jsonl")] == [4.0, 4.0, 8.0, 10.0]
+
+
+@pytest.mark.parametrize("steps", [3, 4, 9, 10])
+def test_an_interrupted_run_has_the_rows_and_points_of_a_whole_one(tmp_path, steps) -> None:
+    def log(name: str) -> Callable[[], Middleware]:
+        def make() -> Middleware:
+            events = mw.tensorboard(tmp_path / f"{name} events", every=4)
+            return Task().serial(mw.jsonl(tmp_path / name, every=4, clock=clock), events)
+
+        return make
+
+    clock = ManualClock()
+    run(log("whole")(), *ROWS_OF_A_RUN, clock=clock)
+    clock = ManualClock()
+    state = ended_after(log("cut"), *ROWS_OF_A_RUN[:steps], clock=clock)
+    [file] = (tmp_path / "cut events").iterdir()  # as a file of an earlier second
+    file.rename(file.with_name(file.name.replace("tfevents.1", "tfevents.0")))
+    go_on(state, log("cut"), *ROWS_OF_A_RUN[steps:], clock=clock)
+    assert (tmp_path / "cut").read_text() == (tmp_path / "whole").read_text()
+    assert scalars(tmp_path / "cut events") == scalars(tmp_path / "whole events")
 
 
 def test_a_log_that_has_lost_rows_warns_and_goes_on(tmp_path, caplog) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from ding_lite import Task, middleware as mw
 from ding_lite.recipes import Options, Run
+from ding_lite.recipes.runs.results import read_result
 from ding_lite.runtime.context import Context
 
 FILES = {"metrics.jsonl", "curve.png", "events"}
@@ -56,6 +57,7 @@ def test_a_directory_is_enough_and_goes_on_from_reports_that_were_used_one_by_on
         task.use(learn).use(mw.report(tmp_path, every=5, target=2.0))
         task.load_state_dict(saved)
         task.run(max_step=5)
-    assert names_in(tmp_path) == FILES
+    assert names_in(tmp_path) == FILES | {"report.json"}
+    assert read_result(tmp_path).target == 2.0  # as `ding-lite plot` draws it
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [row["env_step"] for row in rows] == [20, 40, 60]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 from typing import Any
 
@@ -36,6 +37,17 @@ def test_the_failure_of_a_lost_peer_is_the_cause_and_not_the_loss() -> None:
     assert error.node_id == 2
     assert str(error).startswith("Node 2 (process 1234) was killed by SIGKILL while running")
     assert error.__cause__ is None
+
+
+@pytest.mark.parametrize("num_files", [512, 4096])
+def test_an_abort_with_few_files_names_the_limit(num_files: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (num_files, hard))
+        error = root_failure_error([crashed(spec(1), RUNNING, exited(-signal.SIGABRT, 1))])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert ("A process may open 512 files" in str(error)) == (num_files == 512)
 
 
 def test_a_lost_peer_alone_is_the_cause() -> None:

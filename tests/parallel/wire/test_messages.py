@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -135,3 +136,23 @@ def test_a_batch_arrives_as_it_was_sent(metas: list[bytes]) -> None:
 def test_malformed_batches_are_refused(raw: bytes) -> None:
     with pytest.raises(CodecError, match="batch"):
         unpack_batch(raw)
+
+
+@pytest.mark.parametrize(
+    ("encode", "named"),
+    [
+        (lambda: messages.encode_event("best", (1, [object()]), {}), "args[1][0]"),
+        (
+            lambda: messages.encode_event("best", (1,), {"policy": {"net": object()}}),
+            "policy['net']",
+        ),
+        (lambda: messages.encode_item("item", (1, "work"), {"obs": object()}), "item['obs']"),
+        (lambda: messages.encode_reply(True, [object()]), "result[0]"),
+    ],
+)
+def test_an_error_names_the_argument_that_cannot_be_sent(
+    encode: Callable[[], object], named: str
+) -> None:
+    with pytest.raises(CodecError) as caught:
+        encode()
+    assert str(caught.value).startswith(f"`{named}` is an object, which cannot be sent.")

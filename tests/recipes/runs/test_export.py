@@ -72,6 +72,14 @@ class ByLength(nn.Module):
         return found
 
 
+class Stochastic(DiscreteSAC):
+    """Makes a distribution whether or not it draws from it."""
+
+    def choose(self, obs: torch.Tensor, explore: bool) -> torch.Tensor:
+        found = torch.distributions.Categorical(logits=self.actor(obs))
+        return found.sample() if explore else found.probs.argmax(-1)
+
+
 def normalized() -> DQN:
     policy = DQN(CARTPOLE, DQNConfig(hidden=(8,), normalize_obs=True))
     policy.learn(batch(0))
@@ -91,11 +99,15 @@ POLICIES: dict[str, Any] = {
     "normalize_obs": normalized,
     "own network": lambda: DQN(CARTPOLE, network=with_dropout),
     "own network with len(obs)": lambda: DQN(CARTPOLE, network=ByLength()),
+    "own network, compiled": lambda: DQN(
+        CARTPOLE, network=torch.compile(with_dropout(CARTPOLE), backend="eager")
+    ),
     "ddpg": lambda: DDPG(ARM),
     "td3": normalized_td3,
     "sac": lambda: SAC(ARM),
     "td3 of images": lambda: TD3(replace(SCREEN, action_space=ARM.action_space)),
     "qr_dqn": lambda: QRDQN(CARTPOLE),
+    "own algorithm with a distribution": lambda: Stochastic(CARTPOLE),
     "rainbow": lambda: Rainbow(CARTPOLE),
     "discrete_sac": lambda: DiscreteSAC(CARTPOLE),
 }

@@ -79,6 +79,9 @@ def test_rows_without_a_description_are_a_run_named_by_its_directory() -> None:
     leave("runs/foreign")
     Path("runs/foreign/config.json").unlink()
     Path("runs/foreign/metrics.jsonl").write_text('{"loss": "of another program"}\n')
+    leave("runs/damaged")
+    Path("runs/damaged/config.json").rename("runs/damaged/report.json")
+    Path("runs/damaged/report.json").write_text("{")
     groups = group_results(find_results(["runs"]))
     assert [group.label for group in groups] == ["dqn", "runs/mine/1", "runs/mine/2"]
     assert title_of(groups[1:]) == "runs/mine/1 and runs/mine/2"

@@ -1,5 +1,6 @@
 """Vector environments of gymnasium are taken as they are, whichever way they reset themselves."""
 
+from contextlib import nullcontext
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -7,9 +8,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, EnvError
 from ding_lite.rl import make_envs
 from ding_lite.rl.envs.making import EnvMaker
 from tests.rl.envs.test_vector import check_transitions
@@ -57,6 +59,64 @@ def test_those_in_processes_are_reset_before_they_reset_themselves():
     vector = AsyncVectorEnv([cartpole] * 2, context="forkserver")
     assert vector.autoreset_mode is AutoresetMode.NEXT_STEP
     assert episodes_of(vector) == episodes_of(SyncVectorEnv([cartpole] * 2))
+
+
+class InPlace(CartPoleEnv):
+    """Returns the same array each time, as some simulators do."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = np.empty(4, np.float32)
+
+    def reset(self, **how):
+        self.kept[:] = super().reset(**how)[0]
+        return self.kept, {}
+
+    def step(self, action):
+        obs, *rest = super().step(action)
+        self.kept[:] = obs
+        return (self.kept, *rest)
+
+
+class Squares(gymnasium.Env):
+    """Shows the column as the brightness of all channels."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, shape):
+        self.observation_space = gymnasium.spaces.Box(0, 255, shape, dtype=np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        shape = tuple(self.observation_space.shape or ())
+        columns = np.arange(shape[1], dtype=np.uint8)
+        return np.zeros(shape, np.uint8) + columns[:, None], {}
+
+    def step(self, action):
+        return self.reset()[0], 0.0, False, False, {}
+
+
+@pytest.mark.parametrize(("shape", "is_told"), [((5, 5, 5), True), ((5, 5, 4), False)])
+def test_images_that_do_not_say_where_their_channels_are_have_them_last(shape, is_told, caplog):
+    with make_envs(Squares, 2, mode="sync", env_args={"shape": shape}) as envs:
+        assert (envs.obs[0, 0] == np.arange(5)).all()
+    assert ["(5, 5, 5)" in line for line in caplog.messages] == [True] * is_told
+
+
+@pytest.mark.procs
+@pytest.mark.parametrize(
+    ("vector", "outcome"),
+    [
+        (SyncVectorEnv, pytest.raises(EnvError, match="overwrites `final_obs` of environment")),
+        (partial(AsyncVectorEnv, context="forkserver"), nullcontext()),
+    ],
+)
+def test_a_last_observation_that_a_reset_overwrites_is_told(vector, outcome, caplog):
+    made = vector([InPlace] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    with make_envs(made, seed=0) as envs, outcome:
+        for _ in range(30):
+            envs.step(np.zeros(2, np.int64))
+    assert ["return copies" in line for line in caplog.messages if "final_obs" in line] == [True]
 
 
 class PooledSpec:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from gymnasium.error import DependencyNotInstalled
 from gymnasium.spaces import Box
 from gymnasium.wrappers import FlattenObservation, TransformAction
 
@@ -224,6 +225,17 @@ def test_a_missing_package_is_named(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(MissingExtraError, match=r"LunarLander-v3 .*pip install -e '\.\[box2d\]'"):
         make_envs("LunarLander-v3", 1)
+
+
+def test_a_package_that_cannot_be_imported_is_not_said_to_be_missing():
+    def broken():
+        try:
+            raise ImportError("libGL.so.1: cannot open shared object file")
+        except ImportError as error:
+            raise DependencyNotInstalled("MuJoCo is not installed") from error
+
+    with pytest.raises(MissingExtraError, match=r"be imported: libGL\.so\.1: .*mujoco"):
+        make_envs(broken, 1)
 
 
 def test_modes_that_do_not_exist_are_refused():

@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -146,6 +148,33 @@ def test_ppo_stops_its_updates_above_target_kl():
     metrics = policy.learn([acted])
     assert 0 < policy.train_iter < policy.config.epochs
     assert metrics["approx_kl"] > 0.01
+
+
+def test_learners_that_average_gradients_stop_after_the_same_update_of_ppo():
+    policies = [make("PPO", target_kl=0.01, lr=3e-2) for _ in range(2)]
+    meeting = threading.Barrier(2)
+    given: list[Any] = [None, None]
+
+    def learn(rank):
+        def average(tensor):
+            given[rank] = tensor.clone()
+            meeting.wait(10.0)
+            mean = torch.stack(given).mean(0)
+            meeting.wait(10.0)
+            tensor.copy_(mean)
+
+        policies[rank].reduce_gradient = average
+        rollout = draw_rollout(rank, CARTPOLE)
+        # One has moved far from the policy that collected, and would stop at once by itself.
+        own = own_log_prob(policies[rank], rollout) + np.float32(0.17 * rank)
+        for _ in range(2):
+            policies[rank].learn([replace(rollout, log_prob=own)])
+        return policies[rank].train_iter
+
+    with ThreadPoolExecutor(2) as threads:
+        updates = [*threads.map(learn, range(2))]
+    assert 0 < updates[0] == updates[1] < 2 * policies[0].config.epochs
+    assert_same(policies[0].weights(), policies[1].weights(), rtol=0.0, atol=0.0)
 
 
 def test_ppo_has_no_gradient_beyond_the_clip():

@@ -13,6 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from ding_lite.errors import ConfigError, ShapeError
 from ding_lite.rl import (
     DDPG,
+    PPO,
     SAC,
     TD3,
     EnvSpec,
@@ -293,6 +294,24 @@ def test_a_float64_space_gives_float32_actions_within_it():
     np.testing.assert_allclose(ends, np.stack([low, high]), rtol=1e-6)
     middle = f32([[0.25, -0.5]])
     np.testing.assert_allclose(box.to_unit(box.from_unit(middle)), middle, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [DDPG, TD3, SAC, PPO])
+def test_actions_at_the_bounds_of_a_float64_space_are_within_it(kind):
+    space = Box(np.array([-0.1, 0.1]), np.array([0.3, 0.7]), dtype=np.float64)
+    policy = kind(spec_with(space), {"hidden": (8,)})
+    weights = policy.weights()
+    bias = next(bias for name, bias in weights.items() if name.endswith("head.bias"))
+    for end in (-50.0, 50.0):
+        bias[:2] = end
+        policy.load_weights(weights)
+        obs = np.zeros((8, *policy.spec.obs_shape), np.float32)
+        found = [policy.act(obs, explore=explore) for explore in (True, False)]
+        if kind is not PPO:
+            found.append(policy.module(torch.from_numpy(obs)).detach().numpy())
+        for action in found:
+            assert action.dtype == np.float32
+            assert all(space.contains(one) for one in action)
 
 
 @pytest.mark.parametrize("optimizer", [None, torch.optim.SGD])

@@ -358,9 +358,13 @@ def test_a_module_is_for_inference_after_an_update_and_learning_goes_on_as_befor
     check_equal(policy.state_dict(), untouched.state_dict())
 
 
+@pytest.mark.parametrize("given", ["functions", "modules"])
 @pytest.mark.parametrize("name", OF_USERS)
-def test_layers_that_the_user_freezes_stay_frozen_in_a_copy(name: str) -> None:
-    policy = make(name)
+def test_layers_that_the_user_freezes_stay_frozen_in_a_copy(name: str, given: str) -> None:
+    kind, spec, config, parts = OF_USERS[name]
+    if given == "modules":
+        parts = {n: part(spec) for n, part in parts.items() if n != "optimizer"}
+    policy: Any = kind(spec, config, **(parts | RMS))
     key = next(iter(policy.own_modules))
     first = next(iter(policy.own_modules[key].values()))
     frozen = [n for n, parameter in first.named_parameters() if parameter.dim() == 1]
@@ -370,9 +374,11 @@ def test_layers_that_the_user_freezes_stay_frozen_in_a_copy(name: str) -> None:
     copied = next(iter(twin.own_modules[key].values()))
     before = {n: copied.get_parameter(n).clone() for n in frozen}
     twin.learn(lesson(twin, 0))
-    for n, parameter in copied.named_parameters():
-        assert parameter.requires_grad == (n not in frozen)
     check_equal({n: copied.get_parameter(n).detach() for n in frozen}, before)
+    for other in (twin, policy.like(), twin.clone()):
+        copied = next(iter(other.own_modules[key].values()))
+        for n, parameter in copied.named_parameters():
+            assert parameter.requires_grad == (n not in frozen)
 
 
 def test_a_mode_that_the_user_has_set_does_not_last_through_an_update() -> None:
@@ -508,7 +514,9 @@ def test_an_update_on_a_device_that_is_not_finite_is_left_out_and_named_when_it_
 
 
 @EVERY_POLICY
-def test_a_memory_that_is_missing_or_superfluous_is_refused(name: str) -> None:
+def test_a_memory_that_is_missing_superfluous_or_of_another_size_is_refused(
+    name: str,
+) -> None:
     policy = make(name)
     if isinstance(policy, DQN | DDPG | SAC):
         return
@@ -518,6 +526,9 @@ def test_a_memory_that_is_missing_or_superfluous_is_refused(name: str) -> None:
         told = "has memory: give `memory=`" if policy.state_size else "has no memory: leave it out"
         with pytest.raises(ConfigError, match=rf"{type(policy).__name__} {told}"):
             getattr(policy, method, policy.act)(obs, **memory)
+        if policy.state_size:
+            with pytest.raises(ShapeError, match=r"the shape \(2, \d+\); \(9, \d+\) was expected"):
+                getattr(policy, method, policy.act)(obs, memory=policy.make_memory(2))
     assert (policy.make_memory(2) is None) == (not policy.state_size)
 
 

@@ -31,6 +31,7 @@ from tests.rl.partly import LENGTH, legal
 from tests.rl.rollouts import draw_batch
 
 ACTOR_CRITICS = pytest.mark.parametrize("kind", [A2C, PPO, IMPALA])
+LARGEST = float(np.finfo(np.float32).max)
 BOX_POLICIES = pytest.mark.parametrize("kind", [DDPG, TD3, SAC])
 CONFIGS = {
     A2C: {"gamma": 0.1, "lr": 1e-2},
@@ -239,11 +240,15 @@ def test_rollouts_of_parts_masks_and_choices_travel_as_they_are():
 
 
 @ACTOR_CRITICS
-@pytest.mark.parametrize(("low", "high"), [(-np.inf, np.inf), (3.0, np.inf), (-np.inf, -3.0)])
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(-np.inf, np.inf), (3.0, np.inf), (-np.inf, -3.0), (-LARGEST, LARGEST)],
+)
 def test_actor_critics_take_boxes_of_any_bounds(kind, low, high):
     space = Box(low, high, (2,), dtype=np.float32)
     spec = EnvSpec(env_id="x", obs_space=Box(-1.0, 1.0, (3,)), action_space=space)
     policy = kind(spec)
     action = policy.act(np.zeros((50, 3), dtype=np.float32))
     assert all(space.contains(one) for one in action)
+    assert np.isfinite(action).all()
     assert len(np.unique(action)) > 60  # most are not at a bound

@@ -1,5 +1,7 @@
 """Actors and critics of users, checked when they are made and run."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -167,6 +169,26 @@ def test_actions_beyond_the_range_are_found_where_usual_observations_do_not_reac
     with torch.no_grad():
         check_range(nn.Sequential(layer, nn.Tanh()), ARM, device=CPU)
     check_actions(torch.zeros(0, 2), ARM)
+
+
+class Embeds(nn.Module):
+    """Looks up each number of an observation."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(6, 2)
+
+    def forward(self, obs):
+        return torch.tanh(self.table(obs.long()).sum(1))
+
+
+def test_whole_numbers_of_observations_may_be_indices_of_an_embedding():
+    spec = replace(ARM, obs_space=Box(0, 5, (3,), dtype=np.int64))
+    for each in (spec, replace(spec, frame_stack=2)):
+        with torch.no_grad():
+            check_range(Embeds(), each, device=CPU)
+    with torch.no_grad(), pytest.raises(ConfigError, match=r"-1 to 1"):
+        check_range(lambda obs: 9.0 * Embeds()(obs), spec, device=CPU)
 
 
 def test_gradients_are_those_of_autograd_and_of_the_weights_or_the_action_only():

@@ -92,6 +92,17 @@ class Locked(nn.Linear):
         self.lock = threading.Lock()
 
 
+class Hidden(nn.Linear):
+    """Holds a layer where PyTorch does not find it."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.layers = [nn.Linear(4, 4)]
+
+    def forward(self, obs):
+        return super().forward(self.layers[0](obs))
+
+
 @pytest.mark.parametrize(
     ("module", "message"),
     [
@@ -99,6 +110,7 @@ class Locked(nn.Linear):
         (nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 3)), "changes its inputs in place"),
         (Ungraded(4, 3), r"Ungraded\) cannot be learned.*`torch.no_grad\(\)`"),
         (nn.Linear(4, 3).requires_grad_(False), r"all its parameters are frozen"),
+        (Hidden(4, 3), r"\(Hidden\) depends on a parameter of shape \(4,( 4)?\).*nn.ModuleList"),
         (Locked(4, 3), r"The module Locked cannot be copied.*lock.*locks and open files"),
         (
             nn.utils.spectral_norm(nn.Linear(4, 3)),

@@ -183,14 +183,30 @@ def naming(name, value):
     return build
 
 
+NOT_HELD = nn.Linear(4, 2)
+
+
 def followed_from_elsewhere(self):
     self.net = nn.Linear(4, 2)
     self.target = self.follow(nn.Linear(4, 2), tau=0.1)
 
 
+def followed_without_a_shape(self):
+    self.net = nn.LazyLinear(2)
+    self.target = self.follow(self.net, tau=0.1)
+
+
+def followed_after_what_shares_its_layers(self):
+    self.torso = nn.Linear(4, 2)
+    self.net = nn.Sequential(self.torso, nn.Linear(2, 2))
+    self.target = self.follow(self.net, tau=0.1)
+
+
 @pytest.mark.parametrize(
     ("methods", "message"),
     [
+        ({"build": followed_without_a_shape}, "has no shape yet. Run the module once"),
+        ({"build": followed_after_what_shares_its_layers}, "set what shares layers with it after"),
         ({"build": in_a_list}, r"`self.layers` of Broken is a list of networks.*nn.ModuleList"),
         ({"build": lambda self: None}, "without parameters"),
         ({"build": naming("act", nn.GELU())}, r"sets `self\.act` to a GELU, and the base classes"),
@@ -240,6 +256,12 @@ def test_networks_that_cannot_be_learned_are_refused(methods, message):
             "loss of Broken has no gradient",
         ),
         (
+            lambda self, b: (NOT_HELD(self.net[0].weight).sum(), {}),
+            batch(0),
+            ConfigError,
+            r"loss of Broken depends on a parameter of shape .* neither learned nor saved",
+        ),
+        (
             lambda self, b: (self.net(b.obs).argmax(1), {}),
             batch(0),
             ConfigError,
@@ -267,6 +289,19 @@ def test_a_loss_of_another_form_is_refused(loss, one, error, message):
 def test_a_single_loss_is_taken_as_it_is():
     policy = broken(loss=lambda self, b: (self.net(b.obs).mean(), {"n": 3}))(CARTPOLE)
     assert policy.learn(batch(0))["n"] == 3
+
+
+def test_a_loss_may_have_a_backward_of_its_own():
+    def probing(self, batch):
+        self.net(batch.obs).sum().backward()
+        self.net[2].zero_grad()
+        return PlainDQN.loss(self, batch)
+
+    policy, plain = broken(loss=probing)(CARTPOLE), broken()(CARTPOLE)
+    for seed in range(3):
+        policy.learn(batch(seed))
+        plain.learn(batch(seed))
+    torch.testing.assert_close(policy.weights(), plain.weights(), rtol=0, atol=0)
 
 
 def test_a_network_that_is_replaced_after_build_is_refused_unless_it_has_the_same_parameters():
@@ -307,7 +342,8 @@ def test_observations_of_several_parts_are_taken_apart_by_the_spec():
     tree: Any = {"at": np.array([0, 1]), "speed": np.ones((2, 1), dtype=np.float32)}
     mask = np.array([[True, False, False], [False, False, True]])
     assert policy.act(spec.pack(tree, action_mask=mask)).tolist() == [0, 2]
-    assert policy.act(tree).shape == (2,)
+    one: Any = {key: part[:1] for key, part in tree.items()}
+    assert policy.act(one).shape == (1,)
 
 
 class Centred(PlainDQN):
@@ -382,6 +418,38 @@ def test_generators_that_are_attributes_are_saved_and_reseeded(tmp_path):
     assert expected == other.draw() == twin.draw()
     assert not {*expected} & {*reseeded.draw()}
     other.load_state_dict({**policy.state_dict(), "attributes": {}})  # of an earlier version
+
+
+class WithBonus(PlainDQN):
+    """Adds a reward that a network with an optimiser and a step size of its own predicts."""
+
+    def build(self):
+        super().build()
+        self.bonus = nn.Linear(4, 1)
+        self.own = torch.optim.Adam(self.bonus.parameters(), lr=0.1)
+        self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.own, gamma=0.5)
+
+    def loss(self, batch):
+        self.own.zero_grad()
+        loss, metrics = super().loss(batch)
+        bonus = self.bonus(batch.obs)[:, 0]
+        (bonus - batch.reward).square().mean().backward()
+        self.own.step()
+        self.schedule.step()
+        return loss + bonus.detach(), metrics
+
+
+def test_optimisers_and_schedules_that_are_attributes_are_saved(tmp_path):
+    policy, other = (WithBonus(CARTPOLE, PlainDQNConfig()) for _ in range(2))
+    for seed in range(3):
+        policy.learn(batch(seed))
+    save_checkpoint(tmp_path / "c", {"policy": policy.state_dict()})
+    other.load_state_dict(load_checkpoint(tmp_path / "c").state["policy"])
+    twin = policy.clone()
+    for each in (policy, other, twin):
+        each.learn(batch(3))
+        assert each.schedule.get_last_lr() == [0.1 * 0.5**4]
+        torch.testing.assert_close(each.weights(), policy.weights(), rtol=0, atol=0)
 
 
 def test_plain_attributes_that_follow_from_the_config_do_so_after_a_mutation():

@@ -1,3 +1,6 @@
+import warnings
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -66,6 +69,14 @@ def test_a_snapshot_has_buffers_and_can_be_loaded_by_a_plain_module():
     torch.testing.assert_close(other.snapshot(), taken, rtol=0, atol=0)
 
 
+def test_buffers_that_were_expanded_are_loaded():
+    module = nn.Linear(2, 2)
+    module.register_buffer("scale", torch.ones(1).expand(2))
+    flat = FlatModule(module)
+    flat.load({**flat.snapshot(), "scale": torch.tensor([1.0, 2.0])})
+    assert flat.snapshot()["scale"].tolist() == [1.0, 2.0]
+
+
 def test_what_does_not_fit_is_not_loaded_at_all():
     flat = FlatModule(two_layers())
     before = flat.snapshot()
@@ -116,6 +127,8 @@ def test_a_function_makes_the_same_module_for_the_same_seed():
         (3, "is an int; an nn.Module was expected"),
         (lambda spec: np.zeros(3), "returned a ndarray"),
         (nn.Linear, r"`network=Linear` was called with the spec.*lambda spec: Linear"),
+        (lambda: nn.Linear(4, 2), "was called with the spec.*lambda spec: MyNetwork"),
+        (partial(nn.Bilinear, 4, 2), "was called with the spec.*lambda spec: MyNetwork"),
     ],
 )
 def test_what_makes_no_module_is_refused(make, message):
@@ -126,8 +139,12 @@ def test_what_makes_no_module_is_refused(make, message):
 def test_a_module_that_cannot_be_copied_is_refused():
     module = nn.Linear(2, 2)
     module.kept = module(torch.ones(1, 2))
-    with pytest.raises(ConfigError, match=r"cannot be copied.*parametrizations"):
+    with pytest.raises(ConfigError, match=r"cannot be copied.*parametrizations.*detach\(\)"):
         FlatModule(module).twin()
+    with warnings.catch_warnings(action="ignore"):
+        script = torch.jit.script(nn.Linear(2, 2))
+    with pytest.raises(ConfigError, match=r"is TorchScript.*without `torch\.jit`"):
+        FlatModule(script).twin()
 
 
 class Sets(nn.Module):
@@ -161,14 +178,15 @@ def test_buffers_that_a_forward_sets_anew_are_published_loaded_and_followed():
         assert torch.equal(one.module.get_buffer("mean"), mean)
 
 
-@pytest.mark.parametrize("part", ["", "0"])
-def test_gradients_that_a_user_drops_are_bound_again(part):
+@pytest.mark.parametrize("dropped", ["0.weight", "0.bias", "2.weight", "2.bias", "."])
+def test_gradients_that_a_user_drops_are_bound_again(dropped):
     flat = FlatModule(two_layers())
-    flat.module.get_submodule(part).zero_grad()
+    for name, parameter in flat.module.named_parameters():
+        if dropped in name:
+            parameter.grad = None
     flat.zero_grad()
     flat.module(torch.randn(5, 4)).square().sum().backward()
-    assert flat.grads["0.weight"].any()
-    assert flat.grads["2.weight"].any()
+    assert all(flat.grads[name].any() for name in flat.grads.shapes)
 
 
 def test_a_layer_that_a_user_unfreezes_is_learned():
@@ -188,6 +206,7 @@ def test_a_layer_that_a_user_unfreezes_is_learned():
     [
         lambda module: module.half().float(),
         lambda module: setattr(module[2].bias, "data", torch.zeros(2)),
+        lambda module: setattr(module[2].weight, "data", module[2].weight.clone()),
     ],
 )
 def test_parameters_that_a_user_moves_out_of_the_flat_weights_are_an_error(move):

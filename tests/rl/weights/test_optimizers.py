@@ -155,6 +155,7 @@ def test_parameters_frozen_later_are_left_alone_and_unfrozen_ones_are_refused():
     ("maker", "message"),
     [
         (list, "`optimizer` returned a list"),
+        (lambda: None, "was called with the parameters, and raised: .*Write `lambda params"),
         (torch.optim.LBFGS, "`optimizer` is LBFGS, which computes the loss"),
         ("adam", r"a function of the parameters.*was expected"),
         (torch.optim.SGD([torch.zeros(1)], lr=1.0), r"a function of the parameters.*was expected"),

@@ -73,6 +73,21 @@ def test_the_end_of_a_job_does_not_wait_for_a_second_task() -> None:
     assert second.received == []
 
 
+def test_between_two_runs_the_launcher_s_end_of_the_job_waits_for_the_next_run() -> None:
+    inbox, task = Inbox(), Recorder()
+    inbox.join(task)
+    inbox.begin_run()
+    inbox.end_run()
+    put(inbox, FINISH)  # of the last run
+    inbox.begin_run()
+    assert task.received == []
+    inbox.end_run()
+    inbox.put_event(None, FINISH, (), {})
+    assert task.received == []
+    inbox.begin_run()
+    assert task.received == [FINISH]
+
+
 def test_an_answer_is_delivered_after_its_question() -> None:
     inbox = Inbox()
     first = Recorder(lambda event: put(inbox, "answer") if event == "question" else None)

@@ -1,0 +1,82 @@
+"""Errors for calls of a policy that are written as in other packages."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from ding_lite.errors import ConfigError, did_you_mean, kind_of
+
+_ACT = "`policy.act(obs, explore=False)` returns the best actions for observations [N, ...]"
+_RUN = (
+    "A whole run is `ding_lite.train(...)`, or a Task with `mw.collect`, `mw.add_to` and `mw.train`"
+)
+_MODULE = "`policy.module` is the network, a plain nn.Module for inference"
+ELSEWHERE = {
+    **dict.fromkeys(("predict", "select_action", "get_action", "choose_action"), _ACT),
+    **dict.fromkeys(
+        ("save", "load"),
+        "`save_checkpoint(folder, policy.state_dict())` saves it, "
+        "and `policy.load_state_dict(load_checkpoint(folder).state)` loads it",
+    ),
+    **dict.fromkeys(("forward", "parameters", "named_parameters", "train", "eval"), _MODULE),
+    "to": 'The device is an argument: `DQN(spec, device="cuda")`',
+    "update": f"`policy.learn(batch)` does one update. {_RUN}",
+}
+"""What to write instead of the methods of policies and modules elsewhere, by name."""
+_ADVICE = {"act": _ACT, "learn": f"It does one update of a batch. {_RUN}"}
+
+
+def explained(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a method raise ConfigError, with what to write, if its arguments cannot be right.
+
+    `method` is `__init__`, `act` or `learn` of a policy, which has `_settings_type`.
+    """
+
+    @functools.wraps(method)
+    def call(*args: Any, **named: Any) -> Any:  # noqa: ANN401 - as the method
+        try:
+            return method(*args, **named)
+        except (TypeError, AttributeError) as error:
+            if fault := _fault_of(method, args, named):
+                raise ConfigError(fault) from error
+            raise
+
+    return call
+
+
+def _fault_of(
+    method: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]
+) -> str | None:
+    """Return what is wrong with the arguments and what to write; None if they may be right."""
+    policy, name = type(args[0]).__name__, method.__name__
+    signature = inspect.signature(method)
+    known = [*signature.parameters][1:]
+    listed = f"Its arguments are {', '.join(f'`{each}`' for each in known)}."
+    try:
+        signature.bind(*args, **named)
+    except TypeError as error:
+        if name != "__init__":
+            return f"`{policy}.{name}`: {error}. {listed} {_ADVICE[name]}."
+        config = type(args[0])._settings_type()
+        known_settings = [field.name for field in fields(config)]
+        own = [each for each in named if each in known_settings]
+        if own:
+            text = ", ".join(f"{each}={named[each]!r}" for each in own)
+            return (
+                f"`{policy}` has no argument `{own[0]}`, which is one of its settings. Write "
+                f"`{policy}(spec, {config.__name__}({text}))`."
+            )
+        unknown = [each for each in named if each not in known]
+        hint = did_you_mean(unknown[0], [*known, *known_settings]) if unknown else ""
+        return (
+            f"`{policy}`: {error}.{hint} {listed} `spec` is `envs.spec`, and `config` a "
+            f"{config.__name__} of {', '.join(known_settings)}."
+        )
+    batch = args[1] if len(args) > 1 else None
+    if name == "learn" and not is_dataclass(batch) and not isinstance(batch, list | tuple):
+        return f"`{policy}.learn` got {kind_of(batch)}. {_ADVICE[name]}."
+    return None

@@ -1,0 +1,74 @@
+"""Several runs of each node, one after the other, with a barrier in between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from ding_lite.distributed import World
+from ding_lite.runtime import current_router
+from ding_lite.runtime.task import Task
+from ding_lite.testing import Cluster
+
+KINDS = pytest.mark.parametrize("kind", ["a task each", "one task", "one task in a with block"])
+
+
+@contextmanager
+def runs(kind: str) -> Iterator[Callable[[int | None], int]]:
+    """Give a function that runs a task for so many steps, and returns how many it has made."""
+    tasks: list[Task] = []
+    steps: list[int] = []
+
+    with ExitStack() as blocks:
+
+        def run(max_step: int | None) -> int:
+            if not tasks or kind == "a task each":
+                tasks.append(Task().use(lambda ctx: steps.append(ctx.total_step)))
+                if kind == "one task in a with block":
+                    blocks.enter_context(tasks[-1])
+            steps.clear()
+            tasks[-1].run(max_step)
+            return len(steps)
+
+        yield run
+
+
+@KINDS
+@pytest.mark.parametrize("topology", ["star", "mesh"])
+def test_the_end_of_a_run_does_not_end_the_next_one(topology: str, kind: str) -> None:
+    def main() -> list[int]:
+        world, made = World.current(), []
+        with runs(kind) as run:
+            for _ in range(3):
+                made.append(run(5 if world.node_id == 0 else None))
+                world.group("node.*").barrier()
+        return made
+
+    with Cluster(3, topology) as cluster:
+        assert cluster.run(main)[0] == [5, 5, 5]
+
+
+@KINDS
+def test_a_run_that_another_node_has_ended_before_it_begins_makes_no_steps(kind: str) -> None:
+    has_ended = threading.Event()
+
+    def main() -> int:
+        world, router = World.current(), current_router()
+        if world.node_id == 0:
+            router.register("end", has_ended.set)
+        with runs(kind) as run:
+            run(None if world.node_id == 0 else 3)
+            world.group("node.*").barrier()
+            if world.node_id == 0:
+                has_ended.wait()
+            made = run(1_000)
+            if world.node_id == 1:
+                router.call(0, "end")  # arrives after the end of the job
+            return made
+
+    with Cluster(2) as cluster:
+        made, _ = cluster.run(main)
+        assert made <= (kind == "a task each")  # a new task begins its first step

@@ -1,0 +1,92 @@
+"""Calls of a policy as in other packages end with an error that says what to write here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from ding_lite.errors import CheckpointError, ConfigError, ShapeError
+from ding_lite.rl import DQN, PPO, SAC, EnvSpec, TorchPolicy, TorchPolicyConfig
+
+VECTOR = Box(-1.0, 1.0, (4,))
+CHOICE = EnvSpec(env_id="choice", obs_space=VECTOR, action_space=Discrete(2))
+ARM = EnvSpec(env_id="arm", obs_space=VECTOR, action_space=Box(-2.0, 2.0, (2,)))
+OBS = np.zeros((2, 4), np.float32)
+MAKERS: list[tuple[Any, EnvSpec]] = [(DQN, CHOICE), (PPO, CHOICE), (SAC, ARM)]
+
+
+@pytest.mark.parametrize(("make", "spec"), MAKERS)
+def test_wrong_arguments_are_answered_with_what_to_write(make: Any, spec: EnvSpec) -> None:
+    name = make.__name__
+    policy = make(spec)
+    whole_run = rf"`{name}\.learn`.* A whole run is `ding_lite\.train"
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: make(spec, gamma=0.9), rf"Write `{name}\(spec, {name}Config\(gamma=0\.9\)\)`"),
+        (lambda: make(spec, optimiser=3), 'Did you mean "optimizer"'),
+        (lambda: make(spec, learning_rate=3), f"and `config` a {name}Config of .*lr"),
+        (lambda: make(), "missing a required argument: 'spec'.*`spec` is `envs.spec`"),
+        (lambda: policy.learn(1_000), whole_run),
+        (lambda: policy.learn(total_timesteps=1_000), whole_run),
+        (lambda: policy.learn(), whole_run),
+        (lambda: policy.act(), "missing a required argument: 'obs'.*explore=False"),
+        (lambda: policy.act(OBS[0]), r"`obs\[None\]`"),
+        (lambda: policy.act(OBS, deterministic=True), "'deterministic'.*explore=False"),
+    ]
+    for call, message in calls:
+        with pytest.raises((ConfigError, ShapeError), match=message):
+            call()
+    with pytest.raises(CheckpointError, match="but a str"):
+        policy.load_state_dict("policy.pt")
+    with pytest.raises(ShapeError, match="are a str; tensors by name"):
+        policy.load_weights("policy.pt")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("predict", r"policy\.act\(obs, explore=False\)"),
+        ("save", "save_checkpoint"),
+        ("parameters", r"policy\.module"),
+        ("to", "device="),
+        ("update", r"policy\.learn\(batch\)"),
+        ("unheard_of", "'unheard_of'"),
+    ],
+)
+def test_methods_of_other_packages_name_the_one_here(name: str, message: str) -> None:
+    with pytest.raises(AttributeError, match=message):
+        getattr(DQN(CHOICE), name)
+
+
+class Own(TorchPolicy[TorchPolicyConfig]):
+    """Makes a mistake of its own wherever it computes."""
+
+    def build(self) -> None:
+        import torch
+
+        self.net = torch.nn.Linear(4, 2)
+
+    @property
+    def temperature(self) -> float:
+        return self.missing  # type: ignore[attr-defined, no-any-return]
+
+    def choose(self, obs: Any, explore: bool) -> Any:
+        return len(3)  # type: ignore[arg-type]
+
+    def loss(self, batch: Any) -> Any:
+        return batch.no_such_field
+
+
+def test_mistakes_within_a_users_methods_stay_what_they_are() -> None:
+    policy = Own(CHOICE)
+    with pytest.raises(TypeError, match="has no len"):
+        policy.act(OBS)
+    with pytest.raises(ConfigError, match=r"`Own\.learn` got an int"):
+        policy.learn(1_000)
+    with pytest.raises(AttributeError, match="missing"):
+        _ = policy.temperature
+    with pytest.raises(ConfigError, match=r"Write `Own\(spec, TorchPolicyConfig\(lr=0\.1\)\)`"):
+        Own(CHOICE, lr=0.1)  # type: ignore[call-arg]
