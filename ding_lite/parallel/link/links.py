@@ -297,7 +297,8 @@ class Links:
     def on_down(self, link: Link) -> None:
         with self.lock:
             gone = [peer for peer, session in self.sessions.items() if session.link == link]
-        self._lose(gone)
+            self._unbind(gone)
+        self._note_lost(gone)
 
     def on_suspicion(self) -> None:
         """Send each peer a heartbeat to find broken links.
@@ -313,7 +314,8 @@ class Links:
                 and (session.is_open or session.has_left)
                 and not self._handshake.send(session.link, session.ping())
             ]
-        self._lose(gone)
+            self._unbind(gone)
+        self._note_lost(gone)
 
     def on_refused(self, node_id: int, reason: str) -> None:
         with self.lock:
@@ -346,11 +348,11 @@ class Links:
                         silent.append(peer)
                     rest_s = session.seconds_to_tick(now)
                 wait_s = min(wait_s, rest_s)
+            self._unbind(silent)
             self._next_tick_at = now + wait_s
-        self._lose(silent)
-        with self.lock:
             cut_off = self._isolation.check(now)
             self.changed.notify_all()
+        self._note_lost(silent)
         if cut_off is not None:
             self.on_cut_off(cut_off)
         return wait_s
@@ -400,7 +402,7 @@ class Links:
                     self._handshake.send(link, session.acknowledgement())
             self._update()
         if is_replaced:  # its former process has ended unnoticed
-            self._note_lost(envelope.src)
+            self._note_lost([envelope.src])
         return arrivals
 
     def _check_owner(self, link: Link, node: int) -> None:
@@ -418,9 +420,10 @@ class Links:
                 for peer, session in self.sessions.items()
                 if peer in moved and session.link is not None
             ]
-        self._lose(followed)
+            self._unbind(followed)
         for peer, address in moved.items():
             self._transport.redial(peer, address)
+        self._note_lost(followed)
 
     def _send_waiting(self, session: Session, link: Link, now: float) -> bool:
         """Send the waiting messages of a session; return whether its link exists."""
@@ -449,19 +452,17 @@ class Links:
         )
         self.changed.notify_all()
 
-    def _lose(self, peers: Sequence[int]) -> None:
-        """Give up the links of peers, which are lost unless they have left."""
+    def _unbind(self, peers: Sequence[int]) -> None:
+        """Give up the links of peers, with the lock held."""
+        for peer in peers:
+            self._handshake.unbind(peer)
         if peers:
-            with self.lock:
-                for peer in peers:
-                    self._handshake.unbind(peer)
-                self._update()
-            for peer in peers:
-                self._note_lost(peer)
+            self._update()
 
-    def _note_lost(self, peer: int) -> None:
-        session = self.sessions.get(peer)
-        if session is None or session.has_left or peer in self._lost:
-            return
-        self._lost.add(peer)
-        self._on_lost(peer)
+    def _note_lost(self, peers: Sequence[int]) -> None:
+        """Tell, without the lock, that peers are lost, unless they have left."""
+        for peer in peers:
+            session = self.sessions.get(peer)
+            if session is not None and not session.has_left and peer not in self._lost:
+                self._lost.add(peer)
+                self._on_lost(peer)
