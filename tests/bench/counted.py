@@ -156,8 +156,8 @@ class CountedCluster(Cluster):
             return False
         sent, received = Counter[Kind](), Counter[Kind]()
         for each in self.traffic:
-            sent += each.sent
-            received += each.received
+            sent += Counter(each.sent)  # a copy at once: other threads still count
+            received += Counter(each.received)
         is_answered = sent[Kind.STATE] == sent[Kind.CREDIT] and sent[Kind.CALL] == sent[Kind.REPLY]
         return sent == received and is_answered and not any(map(_has_more, self.routers))
 

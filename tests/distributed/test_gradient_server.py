@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError as FutureTimeout
 from contextlib import contextmanager
-from time import monotonic
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,6 +23,7 @@ from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster
+from tests.parallel.tcp import wait_until
 
 SPEC = make_envs("CartPole-v1", 1).spec
 CONFIG = A2CConfig(hidden=(4,), lr=1e-2)
@@ -155,14 +154,6 @@ def test_each_push_is_counted_once_as_applied_or_refused(
             incarnation, version, pushed, applied, refused = incarnation + 1, 0, 0, 0, 0
         assert (owner.num_applied, owner.num_refused, owner.version) == (applied, refused, version)
         assert pushed == owner.num_applied + owner.num_refused
-
-
-def wait_until(ready: Callable[[], bool], what: str) -> None:
-    """Poll: there is no event for a push that has arrived and is not answered yet."""
-    deadline = monotonic() + 10.0
-    while not ready():
-        assert monotonic() < deadline, what
-        os.sched_yield()
 
 
 class Gated(A2C):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import zmq
 
+from ding_lite.parallel.network.security import make_key
+from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.in_process import InprocTransport
 from ding_lite.testing import Cluster
+from tests.parallel.tcp import Job, Recorder, hub_spec, ipc_specs, leaf_spec
 
 if TYPE_CHECKING:
     from ding_lite.parallel.transport.base import Link
@@ -38,6 +42,33 @@ def cluster() -> Iterator[Cluster]:
     with Cluster(3, "star") as cluster:
         cluster.routers[1].register("double", lambda number: 2 * number)
         yield cluster
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., list[NodeRouter]]]:
+    """Return a function that starts the routers of a job; they are closed after the test."""
+    with ExitStack() as stack:
+
+        def start(num_nodes: int, topology: str = "mesh") -> list[NodeRouter]:
+            specs = ipc_specs(tmp_path, num_nodes, topology)
+            routers = [stack.enter_context(closing(NodeRouter(spec))) for spec in specs]
+            for router in routers:
+                router.wait_ready(10.0)
+            return routers
+
+        yield start
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    """Run nodes 0 and 1 of three with a key; node 2 has not come."""
+    key = str(make_key(tmp_path / "job.key"))
+    with ExitStack() as stack:
+        hub = stack.enter_context(closing(NodeRouter(hub_spec(key_file=key))))
+        leaf = stack.enter_context(closing(NodeRouter(leaf_spec(1, hub.address, key_file=key))))
+        leaf.wait_ready(5.0)
+        hub.register("caught up", lambda: None)
+        yield Job(hub, leaf, Recorder(hub), key)
 
 
 @pytest.fixture

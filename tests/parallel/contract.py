@@ -11,6 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 from ding_lite.errors import TransportError
 from ding_lite.parallel.transport.base import CLOSE_TIMEOUT_S, Frame, Lane, Link, Transport
 from ding_lite.parallel.transport.chunks import CHUNK_ABOVE
+from tests.parallel.tcp import together
 
 CONTROL, BULK = Lane.CONTROL, Lane.BULK
 FOREVER_S = 1_000.0
@@ -309,15 +311,8 @@ class TransportContract:
                 assert end.transport.send(link, lane, [b"%d" % who, b"%d" % number, b"end"])
             assert end.transport.send(link, BULK, [b"%d" % who, large[who].data, b"end"])
 
-        threads = [
-            threading.Thread(target=send, args=(end, link, who))
-            for end, link in ((hub, to_leaf), (leaf, to_hub))
-            for who in range(2)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        ends = (hub, to_leaf), (leaf, to_hub)
+        together(*(partial(send, end, link, who) for end, link in ends for who in range(2)))
         for end in (hub, leaf):
             received = end.hear(602, 40.0)
             assert {frames[2] for frames in received} == {b"end"}

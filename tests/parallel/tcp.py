@@ -1,19 +1,56 @@
-"""Nodes over tcp on the loopback interface, for tests of admission."""
+"""Nodes in this process that are connected by sockets, and threads that a test starts."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
 from typing import Any
 
-from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.parallel.network.address import Address
+from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.messaging.inbox import FINISH
 from tests.parallel.proxy import Proxy
 
 LOOPBACK = "tcp://127.0.0.1:0"
+
+
+def together(*functions: Callable[[], Any]) -> list[Any]:
+    """Call functions at the same time, on a thread each; return their results."""
+    with ThreadPoolExecutor(len(functions)) as pool:
+        return [called.result() for called in [pool.submit(fn) for fn in functions]]
+
+
+def wait_until(ready: Callable[[], bool], what: str = "", seconds: float = 10.0) -> None:
+    """Poll until a condition holds; there is no notification for it."""
+    deadline = monotonic() + seconds
+    while not ready():
+        assert monotonic() < deadline, what
+        os.sched_yield()
+
+
+def ipc_specs(directory: Path, num_nodes: int, topology: str, **more: Any) -> list[NodeSpec]:
+    pairs = edges(topology, num_nodes)
+    addresses = {k: f"ipc://{directory}/{k}" for k in range(num_nodes)}
+    return [
+        NodeSpec(
+            node_id=k,
+            num_nodes=num_nodes,
+            labels=frozenset({"distributed", f"node.{k}", "hub" if k == 0 else "leaf"}),
+            listen=addresses[k] if any(k == low for low, _ in pairs) else None,
+            dials={peer: addresses[peer] for peer in neighbours(pairs, k) if peer < k},
+            peers=neighbours(pairs, k),
+            **more,
+        )
+        for k in range(num_nodes)
+    ]
 
 
 def hub_spec(num_nodes: int = 3, *, listen: str = LOOPBACK, **more: Any) -> NodeSpec:
@@ -67,9 +104,42 @@ class Recorder:
         """Return the first arguments of the events of this name."""
         return [args[0] for _, name, args in self.events if name == event]
 
+    def wait_for_numbers(self, count: int, event: str = "n") -> None:
+        """Wait for so many events; check that their numbers have come once and in order."""
+        self.wait(lambda: len(self.numbers(event)) >= count, what=f"{count} of {event}")
+        assert self.numbers(event) == [*range(count)]
+
     @property
     def has_finished(self) -> bool:
         return any(event == FINISH for _, event, _ in self.events)
+
+
+@dataclass
+class Job:
+    """Node 0, which a test attacks, and node 1, which must go on."""
+
+    hub: NodeRouter
+    leaf: NodeRouter
+    recorder: Recorder
+    key_file: str
+    sent: int = 0
+
+    @property
+    def place(self) -> tuple[str, int]:
+        address = Address.parse(str(self.hub.address))
+        return address.place, address.port
+
+    def goes_on(self) -> None:
+        """Check that an event of node 1 arrives, and no other event."""
+        self.leaf.emit("work", self.sent)
+        self.sent += 1
+        self.recorder.wait(lambda: self.of_leaf() == list(range(self.sent)))
+        assert self.hub.peers == (1,)
+
+    def of_leaf(self) -> list[int]:
+        return [
+            args[0] for node, event, args in self.recorder.events if (node, event) == (1, "work")
+        ]
 
 
 @contextmanager
@@ -84,8 +154,3 @@ def wired(**more: Any) -> Iterator[tuple[NodeRouter, NodeRouter, Proxy]]:
         for router in (hub, leaf):
             router.wait_ready(10.0)
         yield hub, leaf, wire
-
-
-def close_all(routers: Iterable[NodeRouter]) -> None:
-    for router in routers:
-        router.close()

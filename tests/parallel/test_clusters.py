@@ -9,7 +9,7 @@ import os
 import random
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, PeerLost
 from ding_lite.parallel.link.session import SILENCE_S, Session
 from ding_lite.parallel.network.topology import Edge, Topology, edges
@@ -32,6 +31,7 @@ from ding_lite.runtime.messaging.inbox import FINISH
 from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster, ManualClock
+from tests.parallel.tcp import wait_until
 
 NUM_SEEDS = int(os.environ.get("CHAOS_SEEDS", "2"))
 SEEDS = pytest.mark.parametrize(
@@ -52,14 +52,6 @@ TOPOLOGIES: dict[str, tuple[int, Topology]] = {
 }
 Sent = tuple[int, int]
 """The incarnation of the sender, and the number of the message."""
-
-
-def wait_until(ready: Callable[..., bool], what: str) -> None:
-    """Poll until a condition holds; there is no notification for it."""
-    deadline = Deadline.after(10.0)
-    while not ready():
-        assert not deadline.expired, what
-        os.sched_yield()
 
 
 class Recorder:

@@ -21,7 +21,7 @@ from ding_lite.errors import CodecError, RemoteError
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.wire.codec import MAX_META_BYTES, decode, encode
 from ding_lite.records import register
-from tests.parallel.router.test_node_router import Start, start
+from tests.parallel.router.test_node_router import Start
 from tests.parallel.tcp import Recorder
 from tests.parallel.wire.test_codec import (
     UNSENDABLE as ROWS,
@@ -34,8 +34,6 @@ from tests.parallel.wire.test_codec import (
     travel,
     trees_of,
 )
-
-__all__ = ["start"]
 
 
 @register(name="test_hostile_values.Exits")

@@ -20,9 +20,8 @@ from ding_lite.parallel.wire.codec import encode
 from ding_lite.parallel.wire.messages import Envelope, Identity, Kind, pack_batch
 from ding_lite.testing import Cluster
 from tests.parallel.contract import End
-from tests.parallel.test_socket_fuzz import Job, as_node_2, job, wait_until
-
-__all__ = ["job"]
+from tests.parallel.tcp import Job, wait_until
+from tests.parallel.test_socket_fuzz import as_node_2
 
 GREETING = {"num_nodes": 3, "labels": ["node.2"], "first_kept": 1, "seen_epoch": 0, "seen": 0}
 IMPOSSIBLE: list[dict[str, Any]] = [

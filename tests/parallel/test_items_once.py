@@ -14,7 +14,7 @@ import pytest
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.messaging.streams import ItemId
 from ding_lite.testing import Cluster, ManualClock
-from tests.parallel.test_clusters import wait_until
+from tests.parallel.tcp import wait_until
 
 CUT_S = 8
 """Seconds of a cut: more than the peer timeout."""

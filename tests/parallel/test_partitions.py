@@ -87,8 +87,7 @@ def test_6_000_events_arrive_once_and_in_order_across_random_cuts(job: Job) -> N
         if number % 150 == 149:
             job.wire.wait_for_cut()
     for recorder in (job.hub_recorder, job.leaf_recorder):
-        recorder.wait(lambda recorder=recorder: len(recorder.numbers()) >= 6_000)  # type: ignore[misc]
-        assert recorder.numbers() == list(range(6_000))
+        recorder.wait_for_numbers(6_000)
     assert job.wire.num_connections > 40
 
 
@@ -99,8 +98,7 @@ def test_a_large_event_cut_in_the_middle_arrives_once(job: Job, way: str) -> Non
         job.wire.cut_after(200_000 * number + 1_000, way, reset=number % 2 == 0)
         sender.emit("n", number, np.full(MEGABYTE // 8, number))
         job.wire.wait_for_cut()
-    recorder.wait(lambda: len(recorder.numbers()) >= 6)
-    assert recorder.numbers() == list(range(6))
+    recorder.wait_for_numbers(6)
     for _, event, args in recorder.events:
         if event == "n":
             assert args[1].nbytes == MEGABYTE
@@ -158,8 +156,7 @@ def test_a_handshake_or_event_cut_anywhere_arrives_once(job: Job) -> None:
         job.hub.emit("n", number)
         job.wire.wait_for_cut()
     for recorder in (job.hub_recorder, job.leaf_recorder):
-        recorder.wait(lambda recorder=recorder: len(recorder.numbers()) >= len(cuts))  # type: ignore[misc]
-        assert recorder.numbers() == list(range(len(cuts)))
+        recorder.wait_for_numbers(len(cuts))
     job.work_goes_on()
 
 
@@ -186,9 +183,8 @@ def test_a_partition_is_detected_on_both_sides_and_recovers(job: Job, way: str) 
 
     job.wire.heal()
     for recorder, peer in ((job.hub_recorder, 1), (job.leaf_recorder, 0)):
-        recorder.wait(lambda recorder=recorder: len(recorder.numbers()) >= 1_001)  # type: ignore[misc]
+        recorder.wait_for_numbers(1_001)
         recorder.wait(lambda recorder=recorder, peer=peer: recorder.ctx[peer].get("n") == 1_000)  # type: ignore[misc]
-        assert recorder.numbers() == list(range(1_001))
     job.both_have("node_lost", "node_joined")
     job.work_goes_on()
 
@@ -200,21 +196,17 @@ def test_a_cut_link_affects_no_other_link() -> None:
         cut_off = stack.enter_context(closing(NodeRouter(leaf_spec(1, wire.address))))
         leaf = stack.enter_context(closing(NodeRouter(leaf_spec(2, hub.address))))
         hub.wait_ready(10.0)
-        hub_recorder, leaf_recorder, cut_off_recorder = (
-            Recorder(hub),
-            Recorder(leaf),
-            Recorder(cut_off),
-        )
+        hub_recorder, leaf_recorder, cut_off_recorder = map(Recorder, (hub, leaf, cut_off))
         wire.blackhole()
         for number in range(2_000):
             hub.emit("n", number)
-        leaf_recorder.wait(lambda: len(leaf_recorder.numbers()) == 2_000)
+        leaf_recorder.wait_for_numbers(2_000)
         hub_recorder.wait(lambda: bool(fates(hub_recorder)))
         assert fates(hub_recorder) == [(1, "node_lost", (1,))]
         assert fates(leaf_recorder) == []
         assert leaf.peers == (0,)
         wire.heal()
-        cut_off_recorder.wait(lambda: cut_off_recorder.numbers() == [*range(2_000)])
+        cut_off_recorder.wait_for_numbers(2_000)
 
 
 def test_a_redialled_node_is_back_though_its_peer_still_holds_the_old_link(job: Job) -> None:
@@ -244,7 +236,7 @@ def test_a_long_delay_is_no_loss(job: Job) -> None:
     for number in range(20):
         job.leaf.emit("n", number)
         job.leaf.publish_ctx({"n": number, "w": np.full(MEGABYTE // 8, number)})
-    job.hub_recorder.wait(lambda: job.hub_recorder.numbers() == list(range(20)))
+    job.hub_recorder.wait_for_numbers(20)
     job.hub_recorder.wait(lambda: job.hub_recorder.ctx[1].get("n") == 19)
     assert (job.hub_recorder.ctx[1]["w"] == 19).all()
     assert fates(job.hub_recorder) == fates(job.leaf_recorder) == []

@@ -19,8 +19,7 @@ from ding_lite.parallel.network.address import Address
 from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.zeromq.dealers import OPTIONS
-from tests.parallel.tcp import hub_spec, leaf_spec
-from tests.parallel.test_clusters import wait_until
+from tests.parallel.tcp import hub_spec, leaf_spec, wait_until
 
 _RESET = struct.pack("ii", 1, 0)
 

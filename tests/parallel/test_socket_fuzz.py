@@ -7,9 +7,8 @@ import os
 import random
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -26,7 +25,7 @@ from ding_lite.parallel.transport.zeromq.dealers import OPTIONS
 from ding_lite.parallel.wire.codec import encode
 from ding_lite.parallel.wire.messages import HEADER_BYTES, Envelope, Kind
 from tests.parallel.golden_frames import FOLDER, read_frames
-from tests.parallel.tcp import Recorder, hub_spec, leaf_spec
+from tests.parallel.tcp import Job, hub_spec, leaf_spec, wait_until
 from tests.parallel.test_wire_fuzz import joined, mutant, split
 
 NUM_MUTANTS = int(os.environ.get("FUZZ_MESSAGES", "6000"))
@@ -41,46 +40,9 @@ def greeting(mechanism: bytes) -> bytes:
     return SIGNATURE + b"\x03\x01" + mechanism.ljust(20, b"\0") + bytes(32)
 
 
-@dataclass
-class Job:
-    """Node 0, under attack, and node 1, which must not be affected."""
-
-    hub: NodeRouter
-    leaf: NodeRouter
-    recorder: Recorder
-    key_file: str
-    sent: int = 0
-
-    @property
-    def place(self) -> tuple[str, int]:
-        address = Address.parse(str(self.hub.address))
-        return address.place, address.port
-
-    def goes_on(self) -> None:
-        """Check that an event of node 1 arrives, and no other event."""
-        self.leaf.emit("work", self.sent)
-        self.sent += 1
-        self.recorder.wait(lambda: self.of_leaf() == list(range(self.sent)))
-        assert self.hub.peers == (1,)
-
-    def of_leaf(self) -> list[int]:
-        return [
-            args[0]
-            for node_id, event, args in self.recorder.events
-            if (node_id, event) == (1, "work")
-        ]
-
-
-@pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPTIONS, zmq.HANDSHAKE_IVL, 500)
-    key = str(make_key(tmp_path / "key"))
-    with ExitStack() as stack:
-        hub = stack.enter_context(closing(NodeRouter(hub_spec(key_file=key))))
-        leaf = stack.enter_context(closing(NodeRouter(leaf_spec(1, hub.address, key_file=key))))
-        leaf.wait_ready(5.0)
-        hub.register("caught up", lambda: None)
-        yield Job(hub, leaf, Recorder(hub), key)
 
 
 def rss() -> int:
@@ -93,14 +55,6 @@ def flood(connection: socket.socket, part: bytes, total: int) -> None:
     with suppress(OSError):
         for _ in range(total // max(1, len(part))):
             connection.sendall(part)
-
-
-def wait_until(ready: Callable[[], bool], what: str = "", seconds: float = 10.0) -> None:
-    """Poll until a condition holds; there is no notification for it."""
-    deadline = monotonic() + seconds
-    while not ready():
-        assert monotonic() < deadline, what
-        os.sched_yield()
 
 
 def is_cut(connection: socket.socket, seconds: float = 5.0) -> bool:

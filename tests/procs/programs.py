@@ -11,11 +11,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+from ding_lite.parallel.memory.segments import DIRECTORY
 from ding_lite.parallel.network.address import _base
 from tests.cli.calls import ROOT, environment
 from tests.warm import Child, Warm
@@ -108,6 +109,12 @@ class Program:
         os.killpg(self.pid, signal.SIGKILL)
         self.process.wait()
 
+    def leaves_nothing(self, *pids: int) -> None:
+        """Wait until these processes have ended; check that no file or segment is left."""
+        wait_until_gone(*pids)
+        assert self.left_over() == []
+        assert segments(pids) == []
+
     def left_over(self) -> list[str]:
         """Name what the program has left in the directories where it may write."""
         return sorted(p.name for p in self.folder.iterdir() if p.name.startswith(("ding", "pymp")))
@@ -159,6 +166,11 @@ class Forked(Program):
             folder,
             warm.start(Path(script), *words, folder=folder, variables=environ, machine=machine),
         )
+
+
+def segments(pids: Iterable[int]) -> list[str]:
+    """Name those of these processes; other jobs of the user may have some too."""
+    return [path.name for pid in pids for path in DIRECTORY.glob(f"ding_lite-*-{pid}-*")]
 
 
 def command_of(name: str, **given: Any) -> tuple[str, str]:

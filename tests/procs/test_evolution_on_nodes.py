@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from tests.procs.conftest import Fork, RunForked
-from tests.procs.killing import segments
-from tests.procs.programs import wait_until_gone
 
 SLOW = pytest.mark.slow  # as each starts several processes that import PyTorch
 
@@ -55,9 +53,7 @@ def test_evolution_goes_on_when_a_learner_is_killed(fork_learner: Fork, victim: 
         assert words[0] == "ended", output
         assert words[2] == "2", output  # both members of the killed node were trained again
         assert words[-1] == str(3 * 4 * 2 * 8), output  # and what was lost is not counted
-        wait_until_gone(*pids.values())
-        assert job.left_over() == []
-    assert segments(pids.values()) == []
+        job.leaves_nothing(*pids.values())
 
 
 @SLOW

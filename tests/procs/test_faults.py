@@ -13,7 +13,7 @@ import pytest
 
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from tests.procs.conftest import Fork, RunForked
-from tests.procs.programs import Job, Program, wait_until_gone
+from tests.procs.programs import Job, Program
 
 SLOW = pytest.mark.slow
 
@@ -100,7 +100,7 @@ def test_the_node_that_fails_before_a_barrier_is_named_and_not_those_that_wait_t
     with fork("faulty", recover=False) as program:
         code, output = program.end()
         assert code == 1
-        assert program.left_over() == []
+        program.leaves_nothing()
     assert "NodeFailed: Node 2 failed while running `main`: ZeroDivisionError: on the way" in output
 
 
@@ -134,5 +134,4 @@ def test_ctrl_c_during_the_start_ends_all_nodes_at_any_stage(folder: Path, stage
         assert code == -signal.SIGINT, output
         for line in program.seen.splitlines():
             if line.startswith("up "):
-                wait_until_gone(int(line.split()[2]))
-        assert program.left_over() == []
+                program.leaves_nothing(int(line.split()[2]))

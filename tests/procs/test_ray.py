@@ -331,8 +331,7 @@ def ends_its_step_and_saves(folder: Path, signum: signal.Signals, code: int) -> 
         for node in (0, 1):
             assert (folder / f"ended-{node}").exists()
             assert (folder / f"checkpoint-{node}" / "manifest.json").exists()
-        wait_until_gone(*pids.values())
-        assert program.left_over() == []
+        program.leaves_nothing(*pids.values())
 
 
 @needs_ray
@@ -343,7 +342,7 @@ def test_ctrl_c_lets_all_nodes_end_their_step_and_save(folder: Path) -> None:
 @needs_ray
 def test_sigterm_lets_all_nodes_end_their_step_and_save(folder: Path, cluster: Program) -> None:
     ends_its_step_and_saves(folder, signal.SIGTERM, 143)
-    assert cluster.left_over() == []
+    cluster.leaves_nothing()
 
 
 @needs_ray
@@ -355,8 +354,7 @@ def test_a_second_signal_ends_all_at_once(folder: Path, cluster: Program) -> Non
         program.line("SIGINT: the run ends after this step")
         os.kill(program.pid, signal.SIGTERM)
         assert program.end()[0] == 143, program.seen
-        wait_until_gone(*pids.values())
-    assert cluster.left_over() == []
+        cluster.leaves_nothing(*pids.values())
 
 
 @needs_ray

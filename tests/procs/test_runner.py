@@ -14,8 +14,7 @@ from ding_lite.parallel import Parallel
 from ding_lite.parallel.launch import launch
 from tests.procs import mains
 from tests.procs.conftest import Fork
-from tests.procs.killing import segments
-from tests.procs.programs import PREAMBLE, run, wait_until_gone
+from tests.procs.programs import PREAMBLE, run, segments
 
 MAIN = """
 def main(word="done"):
@@ -258,8 +257,7 @@ def test_ctrl_c_in_the_launcher_lets_all_nodes_end_their_step(fork: Fork) -> Non
         assert program.end()[0] == -2
         assert "after 0 True" in program.seen
         assert "after 1 True" in program.seen
-        wait_until_gone(*pids.values())
-        assert program.left_over() == []
+        program.leaves_nothing(*pids.values())
 
 
 def test_a_second_signal_ends_all_at_once(fork: Fork) -> None:
@@ -269,8 +267,7 @@ def test_a_second_signal_ends_all_at_once(fork: Fork) -> None:
         program.line("SIGINT: the run ends after this step")
         os.kill(program.pid, signal.SIGTERM)
         assert program.end()[0] == 143
-        wait_until_gone(*pids.values())
-        assert program.left_over() == []
+        program.leaves_nothing(*pids.values())
 
 
 def test_a_signal_to_the_launcher_and_to_its_group_is_one(fork: Fork) -> None:
@@ -297,8 +294,7 @@ if __name__ != '__main__':
         pids = program.pids(2)
         os.kill(program.pid, signal.SIGINT)
         assert program.end()[0] == -2
-        wait_until_gone(*pids.values())
-        assert program.left_over() == []
+        program.leaves_nothing(*pids.values())
 
 
 def test_a_signal_while_a_node_waits_for_its_restart_ends_all(fork: Fork) -> None:
@@ -311,8 +307,7 @@ def test_a_signal_while_a_node_waits_for_its_restart_ends_all(fork: Fork) -> Non
         os.kill(program.pid, signal.SIGINT)
         assert program.end()[0] == -2
         assert "after 0 True" in program.seen
-        wait_until_gone(*pids.values())
-        assert program.left_over() == []
+        program.leaves_nothing(*pids.values())
 
 
 def test_a_launcher_that_is_killed_leaves_nothing(fork: Fork) -> None:
@@ -320,10 +315,9 @@ def test_a_launcher_that_is_killed_leaves_nothing(fork: Fork) -> None:
         pids = program.pids(2)
         fork_server = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
         program.process.kill()
-        wait_until_gone(*pids.values(), fork_server)
+        program.leaves_nothing(*pids.values(), fork_server)
         program.end()
         assert "after 0 True" in program.seen  # they ended in order even so
-        assert program.left_over() == []
 
 
 def test_stubborn_nodes_of_a_killed_launcher_are_killed(fork: Fork) -> None:
@@ -332,10 +326,8 @@ def test_stubborn_nodes_of_a_killed_launcher_are_killed(fork: Fork) -> None:
         assert len(segments(pids.values())) == 2
         program.line("stuck")
         program.process.kill()
-        wait_until_gone(*pids.values())
         program.end()
-        assert program.left_over() == []
-    assert segments(pids.values()) == []
+        program.leaves_nothing(*pids.values())
 
 
 def test_nodes_end_when_launcher_and_fork_server_are_killed(fork: Fork) -> None:
@@ -345,10 +337,8 @@ def test_nodes_end_when_launcher_and_fork_server_are_killed(fork: Fork) -> None:
         os.kill(fork_server, signal.SIGSTOP)  # so that it cannot do its duty in between
         program.process.kill()
         os.kill(fork_server, signal.SIGKILL)
-        wait_until_gone(*pids.values())
         program.end()
-        assert program.left_over() == []
-    assert segments(pids.values()) == []
+        program.leaves_nothing(*pids.values())
 
 
 @pytest.mark.parametrize("num_files", [10, 24])  # too few for the launcher, and for its nodes

@@ -43,7 +43,7 @@ def test_sigterm_with_auto_recover_saves_and_restarts_the_node_under_its_number(
         assert f"fate {1 - victim} lost {victim}" in output
         assert f"fate {1 - victim} joined {victim}" in output
         assert output.splitlines()[-1] == str([0, saved] if victim else [saved, 0])
-        assert program.left_over() == []
+        program.leaves_nothing()
 
 
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
@@ -59,7 +59,7 @@ def test_without_auto_recover_sigterm_ends_the_job_with_an_error_that_names_node
         assert "In the same second" not in output
         assert saved_by(victim, folder) > 5
         assert "main has ended" not in output
-        assert program.left_over() == []
+        program.leaves_nothing()
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])

@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 
 from tests.procs.conftest import Fork
-from tests.procs.killing import segments
-from tests.procs.programs import wait_until_gone
 
 SLOW = pytest.mark.slow
 
@@ -30,9 +28,7 @@ def trains_through_a_kill(fork_learner: Fork, method: str, victim: int, target: 
         program.line("solved")
         code, output = program.end()
         assert (code, output.splitlines()[-1]) == (0, "ended"), output
-        wait_until_gone(*pids.values())
-        assert program.left_over() == []
-    assert segments(pids.values()) == []
+        program.leaves_nothing(*pids.values())
 
 
 @pytest.mark.parametrize(
@@ -70,9 +66,7 @@ def test_without_auto_recover_a_kill_ends_the_job_and_leaves_nothing(fork_learne
         assert code == 1, output
         assert "NodeFailed" in output
         assert f"Node {victim} (process {pids[victim]}) was killed by SIGKILL" in output
-        wait_until_gone(*pids.values())
-        assert program.left_over() == []
-    assert segments(pids.values()) == []
+        program.leaves_nothing(*pids.values())
 
 
 # -- the gradient server's books -----------------------------------------------------------

@@ -24,7 +24,7 @@ def test_weights_and_items_go_on_when_a_hub_was_killed(fork: Fork) -> None:
         os.kill(pids[1], signal.SIGKILL)
         assert program.end() == (0, program.seen)
         assert program.seen.splitlines()[-1] == "[true, true, true]", program.seen
-        assert program.left_over() == []
+        program.leaves_nothing()
 
 
 @pytest.mark.parametrize("protocol", ["ipc", pytest.param("tcp", marks=pytest.mark.slow)])

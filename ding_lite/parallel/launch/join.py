@@ -396,7 +396,7 @@ def connected(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Ite
             linger = min(linger, INTERRUPTED_LINGER_S)
             raise
         finally:
-            node.close(good_bye=good_bye, linger=linger)
+            router.close(good_bye=good_bye, linger=linger)
 
 
 def _connect(node: RendezvousNode, spec: NodeSpec, advice: str) -> None:

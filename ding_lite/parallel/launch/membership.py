@@ -78,17 +78,18 @@ class ElasticRouter(NodeRouter):
         on_peer: OnPeer = lambda peer, is_there: None,
     ) -> None:
         growth = spec.growth or Growth("star", 1)
-        self._entrance: NodeRouter | None = None
         self._membership: Registry | Roster
-        shared = None
+        shared, entrance = None, None
         if spec.node_id == HUB:
             self._membership = registry = Registry(self, spec, growth)
             ids = frozenset(ENTRANCES)
             shared = ZeroMQTransport(HUB, peers=spec.peers, key_file=spec.key_file, other_ids=ids)
             apart: dict[str, Any] = {"growth": None, "peer_timeout": None, "directory": None}
-            entrance = replace(spec, peers=ids, edges=frozenset(), **apart)
-            services_there = {JOIN: registry.join}
-            self._entrance = NodeRouter(entrance, transport=shared.others, services=services_there)
+            entrance = NodeRouter(
+                replace(spec, peers=ids, edges=frozenset(), **apart),
+                transport=shared.others,
+                services={JOIN: registry.join},
+            )
         else:
             self._membership = Roster(self, spec, growth)
 
@@ -97,12 +98,7 @@ class ElasticRouter(NodeRouter):
             self._membership.note(peer, is_there)
 
         services = {**(services or {}), ROSTER: self._membership.receive_roster}
-        try:
-            super().__init__(spec, transport=shared, services=services, on_peer=note)
-        except BaseException:
-            if self._entrance is not None:
-                self._entrance.close(good_bye=False)
-            raise
+        super().__init__(spec, transport=shared, services=services, on_peer=note, beside=entrance)
         if spec.node_id == HUB:
             logger.info("further nodes join by DING_LITE_ATTACH_TO=%s", self.address)
         if spec.listen is not None:
@@ -113,13 +109,6 @@ class ElasticRouter(NodeRouter):
         deadline = Deadline.after(self._spec.startup_timeout if timeout is None else timeout)
         super().wait_ready(timeout)
         self._membership.wait_complete(deadline)
-
-    def close(self, *, good_bye: bool = True, linger: float | None = None) -> None:
-        try:
-            if self._entrance is not None:
-                self._entrance.close(good_bye=good_bye, linger=linger)
-        finally:
-            super().close(good_bye=good_bye, linger=linger)
 
     def _adopt(self, peer: int) -> bool:
         return self._membership.adopt(peer)
@@ -313,7 +302,7 @@ class Roster:
         self._router = router
         self._spec = spec
         self._is_mesh = growth.topology == "mesh"
-        self._known = {node: (labels, "") for node, labels in enumerate(spec.world) if labels}
+        self._known = {node for node, labels in enumerate(spec.world) if labels}
         self._dialled = dict(spec.dials)
         self._gone: set[int] = set()
         self._has_roster = False
@@ -322,13 +311,12 @@ class Roster:
         """Apply a roster from node 0; return the address of this node."""
         if asker != HUB or not isinstance(gone, dict):
             raise ConfigError(f"Node {asker} sent a roster; only node 0 sends one.")
-        known = {
-            node: place for node, place in read_roster(nodes).items() if node != self._spec.node_id
-        }
-        for node, place in known.items():
-            self._learn(node, *place)
+        for node, place in read_roster(nodes).items():
+            if node != self._spec.node_id:
+                self._learn(node, *place)
         for node, event in gone.items():
-            if type(node) is int and self._known.pop(node, None) is not None:
+            if type(node) is int and node in self._known:
+                self._known.remove(node)
                 self._gone.add(node)
                 self._dismiss(node, str(event))
         with self._router.links.lock:
@@ -340,7 +328,7 @@ class Roster:
     def _learn(self, node: int, labels: frozenset[str], address: str) -> None:
         is_new = node not in self._known
         self._gone.discard(node)
-        self._known[node] = labels, address
+        self._known.add(node)
         is_peer = self._is_mesh or node == HUB
         if self._is_mesh:
             self._router.admit(node)

@@ -156,7 +156,7 @@ class RendezvousNode:
     def __init__(self, spec: NodeSpec) -> None:
         self._spec = spec
         self._rendezvous_router: NodeRouter | None = None
-        """A second router for rendezvous, between node 0 and nodes that are not its peers."""
+        """A second router, if this node is no peer of node 0."""
         self.router: NodeRouter
         if spec.node_id == HUB and spec.rendezvous is not None:
             self.router = self._start_hub(spec)
@@ -174,12 +174,8 @@ class RendezvousNode:
         shared = ZeroMQTransport(
             spec.node_id, peers=spec.peers, key_file=spec.key_file, other_ids=others
         )
-        self._rendezvous_router = make(rendezvous_spec(spec, others), transport=shared.others)
-        try:
-            return make(spec, transport=shared)
-        except BaseException:
-            self._rendezvous_router.close(good_bye=False)
-            raise
+        rendezvous = make(rendezvous_spec(spec, others), transport=shared.others)
+        return make(spec, transport=shared, beside=rendezvous)
 
     def _start_follower(self, spec: NodeSpec) -> NodeRouter:
         follower = AddressFollower(spec)
@@ -187,19 +183,14 @@ class RendezvousNode:
             router = router_of(spec, on_peer=follower.note)
             follower.begin(router, router)
             return router
-        router = router_of(spec)
-        try:
-            self._rendezvous_router = router_of(
-                rendezvous_spec(spec, frozenset({HUB})), on_peer=follower.note
-            )
-        except BaseException:
-            router.close(good_bye=False)
-            raise
-        follower.begin(router, self._rendezvous_router)
+        rendezvous = router_of(rendezvous_spec(spec, frozenset({HUB})), on_peer=follower.note)
+        router = router_of(spec, beside=rendezvous)
+        follower.begin(router, rendezvous)
+        self._rendezvous_router = rendezvous
         return router
 
     def wait_ready(self) -> None:
-        if self._rendezvous_router is not None and self._spec.node_id != HUB:
+        if self._rendezvous_router is not None:
             self._request_entry(self._rendezvous_router)
         self.router.wait_ready()
 
@@ -216,13 +207,6 @@ class RendezvousNode:
                 self.router.wait_ready()
             except AuthenticationError:
                 raise refusal from None
-
-    def close(self, *, good_bye: bool, linger: float | None = None) -> None:
-        try:
-            if self._rendezvous_router is not None:
-                self._rendezvous_router.close(good_bye=good_bye, linger=linger)
-        finally:
-            self.router.close(good_bye=good_bye, linger=linger)
 
 
 def rendezvous_spec(spec: NodeSpec, others: frozenset[int]) -> NodeSpec:

@@ -44,16 +44,12 @@ class Drain:
         self._has_more_to_send: Callable[[], bool] = lambda: False
         self._states: dict[int, tuple[object, float]] = {}
         self.is_cancelled = False
-        """Whether `cancel` was called."""
         self._has_warned = False
 
     def begin(self, *, good_bye: bool, linger: float, has_more: Callable[[], bool]) -> None:
         """Begin to wait; `has_more` tells of messages that the sessions do not hold yet."""
         self._began_at = self._clock.now()
         self._sends_good_bye, self._linger, self._has_more_to_send = good_bye, linger, has_more
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
 
     def note_ended(self, peer: int, incarnation: int) -> None:
         """Note that a peer's process has ended, up to this incarnation: it receives no more."""
@@ -98,12 +94,11 @@ class Drain:
             )
 
     def _missing(self) -> dict[int, int]:
-        owed = {peer: session.events.num_unacknowledged for peer, session in self._sessions.items()}
-        return {peer: num for peer, num in owed.items() if num and self._is_missed(peer)}
-
-    def _is_missed(self, peer: int) -> bool:
-        session = self._sessions[peer]
-        return session.peer is not None and not session.has_left
+        return {
+            peer: session.events.num_unacknowledged
+            for peer, session in self._sessions.items()
+            if session.events.num_unacknowledged and session.peer and not session.has_left
+        }
 
     def _why(self, peer: int) -> str:
         if self._has_ended(self._sessions[peer]):
@@ -129,25 +124,23 @@ class Drain:
         return is_late or (session.is_flushed and not self._has_more_to_send())
 
     def _until(self, session: Session) -> float:
-        began_at, good_bye = self._began_at or 0.0, self._sends_good_bye
-        linger = self._linger
-        if session.has_left:
-            is_over = not (good_bye and session.awaits_ack)
-            return -math.inf if is_over else self._since(session, "left") + ACK_TIMEOUT_S
+        """Return the time until which to wait for a peer; a time in the past if it has all."""
+        done, began_at = -math.inf, self._began_at or 0.0
         if session.peer is None:
-            return -math.inf
+            return done
+        if not self._sends_good_bye:
+            is_flushing = session.is_open and not self._is_ready(session)
+            return began_at + FLUSH_TIMEOUT_S if is_flushing else done
+        if session.has_left:
+            return self._since(session, "left") + ACK_TIMEOUT_S if session.awaits_ack else done
+        owes_events = session.events.num_unacknowledged > 0
         if not session.is_open:
             self._since(session, "lost")
-            is_over = not good_bye or self._has_ended(session)
-            has_unanswered = session.events.num_unacknowledged > 0
-            limit_s = linger if has_unanswered else min(linger, FAREWELL_TIMEOUT_S)
-            return -math.inf if is_over else session.received_at + limit_s
+            limit_s = self._linger if owes_events else min(self._linger, FAREWELL_TIMEOUT_S)
+            return done if self._has_ended(session) else session.received_at + limit_s
         if self._is_ready(session):
-            is_over = not good_bye
-            return -math.inf if is_over else self._since(session, "ready") + FAREWELL_TIMEOUT_S
-        if session.events.num_unacknowledged and good_bye:
-            return session.received_at + linger
-        return began_at + FLUSH_TIMEOUT_S
+            return self._since(session, "ready") + FAREWELL_TIMEOUT_S
+        return session.received_at + self._linger if owes_events else began_at + FLUSH_TIMEOUT_S
 
     def _since(self, session: Session, state: str) -> float:
         if self._states.get(session.peer_id, ("", 0.0))[0] != state:

@@ -38,36 +38,29 @@ class _PlaceTaken(CodecError):
     def __init__(self, message: str, *, holder: int) -> None:
         super().__init__(message)
         self.holder = holder
-        """The incarnation that has the place."""
 
 
-class LinkTable:
-    """The link that each peer is bound to."""
+class Handshake:
+    """Exchanges greetings with the peers of a node, or refuses them."""
 
-    def __init__(self, transport: Transport, sessions: Mapping[int, Session]) -> None:
-        self.of_peers: dict[int, Link] = {}
-        """The link of each peer that has one."""
-        self._transport = transport
+    def __init__(
+        self,
+        spec: NodeSpec,
+        sessions: Mapping[int, Session],
+        transport: Transport,
+        isolation: Isolation,
+        clock: Clock,
+    ) -> None:
+        self._spec = spec
         self._sessions = sessions
-        self.peers: dict[Link, int] = {}
-        """The peer that each link is bound to."""
+        self._transport = transport
+        self._isolation = isolation
+        self._throttle = Throttle(logger, clock)
         self._sent_once: set[tuple[int, Link, Kind]] = set()
-
-    def bind(self, link: Link, peer: int) -> None:
-        """Bind a peer to a link; its former link is forgotten."""
-        self._unlink(peer)
-        self._sent_once -= {sent for sent in self._sent_once if sent[0] == peer}
-        self.of_peers[peer] = link
-        self.peers[link] = peer
-
-    def unbind(self, peer: int) -> None:
-        self._unlink(peer)
-        self._sessions[peer].close_link()
-
-    def _unlink(self, peer: int) -> None:
-        if (old := self.of_peers.pop(peer, None)) is not None:
-            del self.peers[old]
-            self._transport.forget(old)
+        self._refused_by: dict[int, str] = {}
+        self._refused_peers: dict[int, str] = {}
+        self._repeat_hello_at: dict[int, float] = {}
+        """Peers that still hold an old link to this incarnation, and when to greet them again."""
 
     def send(self, link: Link, envelope: Envelope) -> bool:
         return self._transport.send(link, Lane.CONTROL, envelope.frames())
@@ -79,43 +72,31 @@ class LinkTable:
             self._sent_once.add(sent)
             self.send(link, envelope)
 
-    def ping(self, peer: int, link: Link) -> bool:
-        return self.send(link, self._sessions[peer].ping())
+    def unbind(self, peer: int) -> None:
+        self._bind(peer, None)
+        self._sessions[peer].close_link()
 
-
-class Handshake:
-    """Exchanges greetings with the peers of a node, or refuses them."""
-
-    def __init__(
-        self,
-        spec: NodeSpec,
-        sessions: Mapping[int, Session],
-        table: LinkTable,
-        isolation: Isolation,
-        clock: Clock,
-    ) -> None:
-        self._spec = spec
-        self._sessions = sessions
-        self._table = table
-        self._isolation = isolation
-        self._throttle = Throttle(logger, clock)
-        self._refused_by: dict[int, str] = {}
-        self._refused_peers: dict[int, str] = {}
-        self._repeat_hello_at: dict[int, float] = {}
-        """Peers that still hold an old link to this incarnation, and when to greet them again."""
+    def _bind(self, peer: int, link: Link | None) -> None:
+        """Bind a peer to a link, or to none; its former link is forgotten."""
+        session = self._sessions[peer]
+        if session.link is not None:
+            self._transport.forget(session.link)
+        if link is not None:
+            self._sent_once -= {sent for sent in self._sent_once if sent[0] == peer}
+        session.link = link
 
     def send_hello(self, link: Link, peer: int) -> None:
         self._repeat_hello_at.pop(peer, None)
-        self._table.bind(link, peer)
-        self._table.send(link, self._sessions[peer].greeting(Kind.HELLO))
+        self._bind(peer, link)
+        self.send(link, self._sessions[peer].greeting(Kind.HELLO))
 
     def repeat_hellos(self, now: float) -> None:
         """Greet peers again that had not noticed that the old link to this node was gone."""
         for peer in [peer for peer, at in self._repeat_hello_at.items() if now >= at]:
             del self._repeat_hello_at[peer]
-            link, session = self._table.of_peers.get(peer), self._sessions.get(peer)
-            if link is not None and session is not None and not session.is_open:
-                self._table.send(link, session.greeting(Kind.HELLO))
+            session = self._sessions.get(peer)
+            if session is not None and session.link is not None and not session.is_open:
+                self.send(session.link, session.greeting(Kind.HELLO))
 
     def greet(self, link: Link, envelope: Envelope, now: float) -> list[Arrival]:
         """Accept a greeting and answer it; or refuse it, which its sender waits for, and raise."""
@@ -130,11 +111,11 @@ class Handshake:
                 holder = error.holder if isinstance(error, _PlaceTaken) else 0
                 self.refuse(link, peer, str(error), holder=holder)
             raise
-        self._table.bind(link, peer)
+        self._bind(peer, link)
         self._refused_by.pop(peer, None)
         self._refused_peers.pop(peer, None)
         if envelope.kind is Kind.HELLO:
-            self._table.send(link, session.greeting(Kind.WELCOME))
+            self.send(link, session.greeting(Kind.WELCOME))
         return arrivals
 
     def _check_not_doubled(self, link: Link, session: Session, envelope: Envelope) -> None:
@@ -144,19 +125,18 @@ class Handshake:
         incarnation that was replaced before is always refused: the events that its successor has
         acknowledged are no longer kept here, so it could never catch up.
         """
-        present = self._table.of_peers.get(envelope.src, link)
-        known = session.peer
+        present, known = session.link, session.peer
         if known is not None and envelope.incarnation in session.former_incarnations:
             raise _PlaceTaken(
                 f"another process has taken the place of node {envelope.src} since then.",
                 holder=known.incarnation,
             )
-        if present == link or known is None or not session.is_open:
+        if present in (None, link) or known is None or not session.is_open:
             return
         is_later_incarnation = (
             known.incarnation < envelope.incarnation < FIRST_TIMESTAMP_INCARNATION
         )
-        if not is_later_incarnation and self._table.ping(envelope.src, present):
+        if not is_later_incarnation and present and self.send(present, session.ping()):
             raise _PlaceTaken(
                 f"there is a node {envelope.src} already. Give each node an id of its own.",
                 holder=known.incarnation,
@@ -164,7 +144,7 @@ class Handshake:
 
     def ask(self, link: Link, peer: int) -> None:
         """Ask a peer, once a link, for the greeting that has to come before all else."""
-        self._table.send_once(link, self._sessions[peer].greeting(Kind.REFUSE))
+        self.send_once(link, self._sessions[peer].greeting(Kind.REFUSE))
 
     def refuse(self, link: Link, peer: int, reason: str, *, holder: int = 0) -> None:
         """Refuse a process that greets as `peer`; `holder` is the incarnation in its place."""
@@ -176,7 +156,7 @@ class Handshake:
             seq=holder,
             meta=encode(reason).meta,
         )
-        self._table.send(link, refusal)
+        self.send(link, refusal)
 
     def take_refusal(self, link: Link, envelope: Envelope, now: float) -> bool:
         """Greet a node that asks for it, or note its refusal; return whether it was open."""
@@ -186,9 +166,9 @@ class Handshake:
             read_greeting(body, envelope.src)
             was_open = session.is_open
             session.close_link()  # the peer lacks messages under way, or was restarted
-            self._table.send(link, session.greeting(Kind.HELLO))
+            self.send(link, session.greeting(Kind.HELLO))
             return was_open
-        if self._table.peers.get(link) == envelope.src and not session.is_open:
+        if session.link == link and not session.is_open:
             body = body[:_LONGEST_REASON]
             if session.peer is not None and envelope.seq not in (0, self._spec.incarnation):
                 self._isolation.note_refused(envelope.src, body)
@@ -200,11 +180,12 @@ class Handshake:
 
     def take_foreign(self, link: Link, version: int) -> None:
         """End the wait for an answer on both sides if the two nodes have different versions."""
-        peer = self._table.peers.get(link)
-        if peer is None:
+        known = [session for session in self._sessions.values() if session.link == link]
+        if not known:
             self.refuse(link, 0, "")
-        elif not self._sessions[peer].is_open:
-            self.note_refusal(peer, f"it speaks version {version} of the protocol.")
+        for session in known:
+            if not session.is_open:
+                self.note_refusal(session.peer_id, f"it speaks version {version} of the protocol.")
 
     def note_refusal(self, peer: int, reason: str) -> None:
         """Note that a peer refuses this node, for good unless they have been connected before."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from ding_lite.clock import Clock, Deadline, QuietCondition
@@ -17,10 +17,10 @@ from ding_lite.errors import CodecError, ConfigError
 from ding_lite.interruption import is_for_program
 from ding_lite.parallel.link.drain import Drain
 from ding_lite.parallel.link.faults import DroppedMessages
-from ding_lite.parallel.link.handshake import NO_INCARNATION, Handshake, Isolation, LinkTable
+from ding_lite.parallel.link.handshake import NO_INCARNATION, Handshake, Isolation
 from ding_lite.parallel.link.session import HEARTBEAT_S, Session
 from ding_lite.parallel.network.topology import HUB, NodeSpec
-from ding_lite.parallel.transport.base import Frame, Lane, Link, Transport
+from ding_lite.parallel.transport.base import Frame, Link, Transport
 from ding_lite.parallel.wire.codec import Encoded
 from ding_lite.parallel.wire.messages import (
     VERSION,
@@ -86,7 +86,6 @@ class Links:
         self.has_audience = self._takes_more
         """Whether a peer is connected, or was and has not said good-bye, or may join."""
         self.is_active = False
-        """Whether a peer is connected."""
         self.address: str | None = None
         """The address where peers dial this node; None if they do not."""
         self.on_state_sent: Callable[[int, int], None] = lambda peer, number: None
@@ -96,11 +95,10 @@ class Links:
         self.on_unknown_node: Callable[[int], bool] = lambda peer: False
         """Called with the id of a greeting node that is no peer; returns whether it is admitted."""
 
-        self._table = LinkTable(transport, self.sessions)
         self.drain = Drain(spec, self.sessions, clock)
         """The wait of `close`."""
         self._isolation = Isolation(spec, self.sessions)
-        self._handshake = Handshake(spec, self.sessions, self._table, self._isolation, clock)
+        self._handshake = Handshake(spec, self.sessions, transport, self._isolation, clock)
         self._lost: set[int] = set()
         self._parted: set[int] = set()
         self._moved: dict[int, str] = {}
@@ -140,16 +138,13 @@ class Links:
             self.wake()
             return
         try:
-            for peer, link in self._table.of_peers.items():
-                session = self.sessions[peer]
-                if to is not None and peer != to:
+            for session in self.sessions.values() if to is None else [self.sessions[to]]:
+                if session.link is None:
                     continue
                 message, is_done = None, False
                 try:
                     message = session.single_message(self._clock.now())
-                    is_done = message is None or self._transport.send(
-                        link, Lane.CONTROL, message.frames()
-                    )
+                    is_done = message is None or self._handshake.send(session.link, message)
                 finally:
                     if not is_done:  # nothing was sent; after an interrupt this is unknown
                         session.events.retransmit()
@@ -207,7 +202,7 @@ class Links:
 
     def cancel_drain(self) -> None:
         with self.lock:
-            self.drain.cancel()
+            self.drain.is_cancelled = True
             self.changed.notify_all()
 
     def note_ended(self, peer: int, incarnation: int) -> None:
@@ -257,10 +252,10 @@ class Links:
             if session is None:
                 return
             has_left, session.has_left = session.has_left, True  # so that no `emit` waits for it
-            if (link := self._table.of_peers.get(peer)) is not None:
+            if session.link is not None:
                 if not has_left:  # else it waits for the answer to its good-bye
-                    self._transport.drop(link)
-                self._table.unbind(peer)
+                    self._transport.drop(session.link)
+                self._handshake.unbind(peer)
             self._moved.pop(peer, None)
             self._lost.discard(peer)
             if has_left:
@@ -280,7 +275,11 @@ class Links:
             arrivals = self._take(link, envelope)
         except CodecError as error:
             self.dropped.add(str(error), link)
-            self._check_version(link, version_of(frames))
+            version = version_of(frames)
+            if version is not None and version != VERSION:
+                with self.lock:
+                    self._handshake.take_foreign(link, version)
+                    self._update()
             return
         for arrival in arrivals:
             if isinstance(arrival, Dropped):
@@ -297,12 +296,9 @@ class Links:
 
     def on_down(self, link: Link) -> None:
         with self.lock:
-            peer = self._table.peers.get(link)
-            if peer is not None:
-                self._table.unbind(peer)
-            self._update()
-        if peer is not None:
-            self._note_lost(peer)
+            gone = [peer for peer, session in self.sessions.items() if session.link == link]
+            self._unbind(gone)
+        self._note_lost(gone)
 
     def on_suspicion(self) -> None:
         """Send each peer a heartbeat to find broken links.
@@ -313,15 +309,13 @@ class Links:
         with self.lock:
             gone = [
                 peer
-                for peer, link in self._table.of_peers.items()
-                if (self.sessions[peer].is_open or self.sessions[peer].has_left)
-                and not self._table.ping(peer, link)
+                for peer, session in self.sessions.items()
+                if session.link is not None
+                and (session.is_open or session.has_left)
+                and not self._handshake.send(session.link, session.ping())
             ]
-            for peer in gone:
-                self._table.unbind(peer)
-            self._update()
-        for peer in gone:
-            self._note_lost(peer)
+            self._unbind(gone)
+        self._note_lost(gone)
 
     def on_refused(self, node_id: int, reason: str) -> None:
         with self.lock:
@@ -344,34 +338,31 @@ class Links:
             wait_s = HEARTBEAT_S
             silent = []
             self._handshake.repeat_hellos(now)
-            for peer, link in self._table.of_peers.items():
-                rest_s = self.sessions[peer].seconds_to_tick(now)
+            for peer, session in self.sessions.items():
+                if session.link is None:
+                    continue
+                rest_s = session.seconds_to_tick(now)
                 if rest_s <= 0.0:
-                    if not self._send_waiting(peer, link, now):
+                    if not self._send_waiting(session, session.link, now):
+                        self._transport.drop(session.link)  # a new connection may work again
                         silent.append(peer)
-                    rest_s = self.sessions[peer].seconds_to_tick(now)
+                    rest_s = session.seconds_to_tick(now)
                 wait_s = min(wait_s, rest_s)
-            for peer in silent:  # a new connection may work again
-                self._transport.drop(self._table.of_peers[peer])
-                self._table.unbind(peer)
-            if silent:
-                self._update()
+            self._unbind(silent)
             self._next_tick_at = now + wait_s
             cut_off = self._isolation.check(now)
             self.changed.notify_all()
-        for peer in silent:
-            self._note_lost(peer)
+        self._note_lost(silent)
         if cut_off is not None:
             self.on_cut_off(cut_off)
         return wait_s
 
     def _take(self, link: Link, envelope: Envelope) -> list[Arrival]:
-        now = self._clock.now()
-        if self._table.peers.get(link) != envelope.src:  # else it was checked with its greeting
+        now, session = self._clock.now(), self.sessions.get(envelope.src)
+        if session is None or session.link != link:  # else it was checked with its greeting
             self._check_owner(link, envelope.src)
         is_replaced = False
         with self.lock:
-            session = self.sessions.get(envelope.src)
             if session is None and self._spec.growth and envelope.kind is Kind.HELLO:
                 if self.on_unknown_node(envelope.src):
                     session = self.sessions.get(envelope.src)
@@ -393,7 +384,7 @@ class Links:
                 is_replaced = was_open
             elif envelope.kind is Kind.REFUSE:
                 is_replaced = self._handshake.take_refusal(link, envelope, now)
-            elif self._table.peers.get(link) != envelope.src:
+            elif session.link != link:
                 self._handshake.ask(link, envelope.src)
                 reason = f"A message of node {envelope.src} came before its greeting."
                 arrivals = [Dropped(reason, is_fault=False)]
@@ -408,15 +399,15 @@ class Links:
                     return arrivals
                 if arrivals and session.has_left:
                     self._send_good_bye(envelope.src)
-                    self._table.send(link, session.acknowledgement())
+                    self._handshake.send(link, session.acknowledgement())
             self._update()
         if is_replaced:  # its former process has ended unnoticed
-            self._note_lost(envelope.src)
+            self._note_lost([envelope.src])
         return arrivals
 
     def _check_owner(self, link: Link, node: int) -> None:
         owner = self._transport.owner(link)
-        if owner is not None and owner != node:
+        if owner not in (None, node):
             raise CodecError(f"Node {owner} wrote in the name of node {node}.")
 
     # -- inside --------------------------------------------------------------------------------
@@ -424,38 +415,32 @@ class Links:
     def _redial_moved(self) -> None:
         with self.lock:
             moved, self._moved = self._moved, {}
-            followed = [peer for peer in moved if peer in self._table.of_peers]
-            for peer in followed:
-                self._table.unbind(peer)
-            if followed:
-                self._update()
+            followed = [
+                peer
+                for peer, session in self.sessions.items()
+                if peer in moved and session.link is not None
+            ]
+            self._unbind(followed)
         for peer, address in moved.items():
             self._transport.redial(peer, address)
-        for peer in followed:
-            self._note_lost(peer)
+        self._note_lost(followed)
 
-    def _send_waiting(self, peer: int, link: Link, now: float) -> bool:
+    def _send_waiting(self, session: Session, link: Link, now: float) -> bool:
         """Send the waiting messages of a session; return whether its link exists."""
-        session = self.sessions[peer]
         for lane, envelope in session.outgoing(now):
             if not self._transport.send(link, lane, envelope.frames()):
                 return False
             if envelope.kind is Kind.STATE:
-                self.on_state_sent(peer, envelope.seq)
+                self.on_state_sent(session.peer_id, envelope.seq)
         if session.is_silent(now):  # or a large message is being received
             session.received_at = max(session.received_at, self._transport.brought_at(link))
         return not session.is_silent(now)
 
     def _send_good_bye(self, peer: int) -> None:
         """Send a peer the good-bye of this node, or the answer to its own, once."""
-        if (link := self._table.of_peers.get(peer)) is not None:
-            self._table.send_once(link, self.sessions[peer].good_bye())
-
-    def _check_version(self, link: Link, version: int | None) -> None:
-        if version is not None and version != VERSION:
-            with self.lock:
-                self._handshake.take_foreign(link, version)
-                self._update()
+        session = self.sessions[peer]
+        if session.link is not None:
+            self._handshake.send_once(session.link, session.good_bye())
 
     def _update(self) -> None:
         """Wake all waiting threads, and make the next tick check the sessions."""
@@ -467,9 +452,17 @@ class Links:
         )
         self.changed.notify_all()
 
-    def _note_lost(self, peer: int) -> None:
-        session = self.sessions.get(peer)
-        if session is None or session.has_left or peer in self._lost:
-            return
-        self._lost.add(peer)
-        self._on_lost(peer)
+    def _unbind(self, peers: Sequence[int]) -> None:
+        """Give up the links of peers, with the lock held."""
+        for peer in peers:
+            self._handshake.unbind(peer)
+        if peers:
+            self._update()
+
+    def _note_lost(self, peers: Sequence[int]) -> None:
+        """Tell, without the lock, that peers are lost, unless they have left."""
+        for peer in peers:
+            session = self.sessions.get(peer)
+            if session is not None and not session.has_left and peer not in self._lost:
+                self._lost.add(peer)
+                self._on_lost(peer)

@@ -34,7 +34,6 @@ class SentEvents:
 
     def __init__(self) -> None:
         self.last_posted = 0
-        """The number of the last event."""
         self.waiting: deque[tuple[int, Encoded, int]] = deque()
         """Events to be sent, with their numbers and bytes."""
         self.on_acknowledged: Callable[[int], object] | None = None
@@ -93,13 +92,10 @@ class SentEvents:
         self.waiting.extendleft(reversed(self._unacked))
         self._unacked.clear()
 
-    def take_single(self) -> tuple[int, bytes] | None:
-        """Take a small event that waits alone; None if it must join a batch."""
-        if self._unacked or self.waiting[0][1].buffers:
-            return None
-        self._unacked.append(self.waiting.popleft())
-        number, event, _ = self._unacked[0]
-        return number, pack_batch([event.meta])
+    @property
+    def may_go_alone(self) -> bool:
+        """Whether the first waiting event need not join a batch of others."""
+        return not (self._unacked or self.waiting[0][1].buffers)
 
     def next_batch(self) -> tuple[int, bytes, Sequence[memoryview]]:
         """Take a batch of small events, or one with buffers, and its first number."""
@@ -123,7 +119,6 @@ class SentState:
 
     def __init__(self) -> None:
         self.count = 0
-        """The number of messages so far."""
         self._slots: dict[str, Any] = {}
         self._changed: dict[str, None] = {}
         self._under_way: tuple[int, dict[str, Published | None]] | None = None

@@ -15,9 +15,9 @@ from typing import Any
 from ding_lite.errors import CodecError
 from ding_lite.parallel.link.outbox import SentEvents, SentState
 from ding_lite.parallel.memory.segments import Announcement
-from ding_lite.parallel.transport.base import Lane
+from ding_lite.parallel.transport.base import Lane, Link
 from ding_lite.parallel.wire.arrays import shorten
-from ding_lite.parallel.wire.codec import Encoded, decode, encode
+from ding_lite.parallel.wire.codec import Encoded, decode, decode_items, encode
 from ding_lite.parallel.wire.messages import (
     Arrival,
     Dropped,
@@ -30,12 +30,11 @@ from ding_lite.parallel.wire.messages import (
     ReplyArrived,
     StateArrived,
     encode_reply,
-    read_batch,
     read_call,
     read_greeting,
     read_named,
     read_reply,
-    read_state,
+    unpack_batch,
 )
 from ding_lite.records import RecordError
 
@@ -58,26 +57,23 @@ class Session:
 
     def __init__(self, me: Identity, peer_id: int) -> None:
         self.peer_id = peer_id
+        self.link: Link | None = None
+        """The link that the peer is bound to; None before a greeting, and once it has broken."""
         self.peer: Identity | None = None
         """The identity of the peer, once it has greeted."""
         self.is_open = False
         """Whether both nodes have greeted each other on the present link."""
         self.has_left = False
-        """Whether the peer has said good-bye."""
         self.awaits_ack = False
         """Whether the peer has said good-bye, and may not have received this node's yet."""
         self.received_at = 0.0
-        """When the last message of the peer was received."""
         self.former_incarnations: set[int] = set()
         """Incarnations of the peer that a later one has replaced."""
         self.events = SentEvents()
-        """The events for the peer."""
         self.state = SentState()
-        """The values of topics for the peer."""
         self.num_events_in = 0
         """The number of the peer's events that could be read."""
         self.num_states_in = 0
-        """The number of the peer's state messages."""
         self.state_at: float | None = None
         """When the peer's last state message came; None before the first."""
         self._me = me
@@ -259,7 +255,8 @@ class Session:
 
     def _take_events(self, envelope: Envelope) -> list[Arrival]:
         arrivals: list[Arrival] = []
-        for seq, meta in enumerate(read_batch(envelope), start=envelope.seq):
+        metas = unpack_batch(envelope.meta, envelope.buffers)
+        for seq, meta in enumerate(metas, start=envelope.seq):
             if seq != self._last_seen + 1:
                 # A connection that broke and came back may lose events before either end has
                 # noticed; the greeting that follows makes the peer send them again.
@@ -289,7 +286,7 @@ class Session:
     def _take_state(self, envelope: Envelope, now: float) -> list[Arrival]:
         """Read values; credit for announced values is due once they are read from shared memory."""
         self._credit_due = envelope.seq
-        values, refusals = read_state(envelope)
+        values, refusals = decode_items(envelope.meta, envelope.buffers)
         dropped = [
             Dropped(f"`{shorten(topic)}` of node {self.peer_id}: {error}", is_fault=False)
             for topic, error in refusals.items()
@@ -364,10 +361,7 @@ class Session:
         if not self.is_open or len(self.events.waiting) + len(self._calls) != 1:
             return None
         if self.events.waiting:
-            single = self.events.take_single()
-            if single is None:
-                return None
-            return self._envelope(Kind.EVENT, seq=single[0], meta=single[1], now=now)
+            return self._next_events(now) if self.events.may_go_alone else None
         if self._calls[0].payload_bytes >= BULK_BYTES:
             return None
         self._num_calls_out += 1

@@ -114,11 +114,14 @@ def is_loopback(host: str) -> bool:
     with suppress(ValueError):
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        places = [place.partition("%")[0] for place in look_up(host)]
     except (OSError, UnicodeError):
         return False
-    places = {str(entry[4][0]).partition("%")[0] for entry in found}
     return bool(places) and all(ipaddress.ip_address(place).is_loopback for place in places)
+
+
+def look_up(host: str) -> list[str]:
+    return [str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
 
 
 def check_listening(address: Address, *, key_file: str | None) -> None:
@@ -228,14 +231,13 @@ def _is_alive(path: Path) -> bool:
 
 def _base() -> Path:
     """Return the first directory that exists, is safe, and leaves room for a path."""
-    runtime = Path(f"/run/user/{os.getuid()}")
+    runtime, *candidates = _usual_folders()
     with suppress(OSError):
         status = runtime.stat()
         private = status.st_uid == os.getuid() and not status.st_mode & 0o077
         if private and os.access(runtime, os.W_OK | os.X_OK):
             return runtime
 
-    candidates = [Path(tempfile.gettempdir()), Path("/tmp")]
     for candidate in candidates:
         longest = candidate / f"{_PREFIX}12345678" / "node-100000"
         if len(os.fsencode(longest)) + _ROOM_FOR_SUFFIX <= MAX_IPC_PATH and candidate.is_dir():

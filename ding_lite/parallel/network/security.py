@@ -16,13 +16,12 @@ import hashlib
 import os
 import re
 import secrets
-import socket
 import stat
 from dataclasses import replace
 from pathlib import Path
 
 from ding_lite.errors import ConfigError
-from ding_lite.parallel.network.address import Address, check_listening, is_loopback
+from ding_lite.parallel.network.address import Address, check_listening, is_loopback, look_up
 from ding_lite.settings import state_home
 
 SECRET_BYTES = 32
@@ -193,11 +192,10 @@ def check_dialling(address: Address, *, key_file: str | None) -> None:
 
 def _look_up(address: Address) -> str:
     try:
-        found = socket.getaddrinfo(address.place, None, type=socket.SOCK_STREAM)
+        places = look_up(address.place)
     except (OSError, UnicodeError) as error:
         raise ConfigError(
             f"The host of {address} cannot be looked up: {error}. Write its number instead."
         ) from error
-    places = [str(entry[4][0]) for entry in found]
     public = [place for place in places if not is_loopback(place)]
     return (public or places)[0]

@@ -93,6 +93,7 @@ class NodeRouter(JobView):
         services: Call handlers by name that run on the thread that reads messages. The first
             argument of each is the calling node; the others are untrusted.
         on_peer: Called on the same thread with each node that connects (True) or disconnects.
+        beside: A second router of this node, which is closed with this one.
     """
 
     traced: MessageTrace
@@ -105,9 +106,11 @@ class NodeRouter(JobView):
         clock: Clock = SYSTEM_CLOCK,
         services: Mapping[str, Handler] | None = None,
         on_peer: Callable[[int, bool], None] = lambda peer, is_there: None,
+        beside: NodeRouter | None = None,
     ) -> None:
         super().__init__(spec, clock)
         self._on_peer = on_peer
+        self._beside = beside
         self._missed: set[int] = set()
         self._lasting: list[Encoded] = []
         self.failure: Exception | None = None
@@ -154,6 +157,8 @@ class NodeRouter(JobView):
             self.links.start()
         except BaseException:
             self._end("failed")
+            if beside is not None:
+                beside.close(good_bye=False)
             raise
 
     # -- connecting ----------------------------------------------------------------------------
@@ -210,7 +215,7 @@ class NodeRouter(JobView):
         self._topics.offer(slots, None if to is None else check_patterns(to, of_receivers=True))
 
     def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
-        self._topics.offer(self._slots(values), None if to is None else several(to))
+        self._publish_parts([(values, to)])
 
     def _publish_parts(self, parts: Sequence[CtxPart]) -> None:
         offers = [(self._slots(values), to) for values, to in parts]
@@ -385,7 +390,13 @@ class NodeRouter(JobView):
             KeyboardInterrupt: Ctrl-C was pressed meanwhile.
             SystemExit: SIGTERM has come meanwhile.
         """
-        good_bye = good_bye and self.failure is None
+        try:
+            if self._beside is not None:
+                self._beside.close(good_bye=good_bye, linger=linger)
+        finally:
+            self._close(good_bye=good_bye and self.failure is None, linger=linger)
+
+    def _close(self, *, good_bye: bool, linger: float | None) -> None:
         with interruptible(lambda _: self.links.cancel_drain(), announce=False) as interruption:
             try:
                 if good_bye:

@@ -18,8 +18,7 @@ import msgspec
 
 from ding_lite.errors import CodecError, LabelError
 from ding_lite.parallel.wire.arrays import MAX_BUFFERS, MAX_PAYLOAD_BYTES, shorten
-from ding_lite.parallel.wire.codec import MAX_META_BYTES, Encoded, decode, decode_items, encode
-from ding_lite.records import RecordError
+from ding_lite.parallel.wire.codec import MAX_META_BYTES, Encoded, decode, encode
 from ding_lite.runtime.messaging.labels import check_labels
 
 MAGIC = b"DING"
@@ -134,13 +133,16 @@ _DECODER = msgspec.msgpack.Decoder(list[bytes])
 pack_batch: Callable[[Sequence[bytes]], bytes] = _ENCODER.encode
 
 
-def unpack_batch(meta: bytes) -> list[bytes]:
+def unpack_batch(meta: bytes, buffers: Sequence[memoryview] = ()) -> list[bytes]:
+    """Return the metas of the events of a message, of which a single one may have buffers."""
     try:
         metas = _DECODER.decode(meta)
     except msgspec.MsgspecError as error:
         raise CodecError(f"A batch of events is malformed: {error}") from error
     if not 1 <= len(metas) <= MAX_BATCH:
         raise CodecError(f"A batch has {len(metas)} events; expected are 1 to {MAX_BATCH}.")
+    if len(metas) > 1 and buffers:
+        raise CodecError("A batch of events has no buffers; an event with buffers stands alone.")
     return metas
 
 
@@ -258,19 +260,6 @@ def _encode(tree: list[Any], parts: Callable[[], dict[str, Any]]) -> Encoded:
     for name, part in parts().items():
         encode(part, name=name)
     raise refusal
-
-
-def read_state(envelope: Envelope) -> tuple[dict[str, Any], dict[str, RecordError]]:
-    """Return the values by topic, and why others cannot be built on this node."""
-    return decode_items(envelope.meta, envelope.buffers)
-
-
-def read_batch(envelope: Envelope) -> list[bytes]:
-    """Return the metas of the events of a message, of which a single one may have buffers."""
-    metas = unpack_batch(envelope.meta)
-    if len(metas) > 1 and envelope.buffers:
-        raise CodecError("A batch of events has no buffers; an event with buffers stands alone.")
-    return metas
 
 
 def read_call(envelope: Envelope) -> CallArrived:

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.runtime.task import Task
 from ding_lite.settings import Settings
+from tests.parallel.tcp import together
 
 A, B = "tcp://127.0.0.1:50515", "tcp://127.0.0.1:50516"
 
@@ -295,23 +297,18 @@ def test_arguments_that_do_not_fit_attach_to_are_refused(
 
 def on_nodes(specs: list[NodeSpec], main: Callable[[World], object]) -> list[Any]:
     """Run `main(world)` on each node in a thread; return results and exceptions."""
-    results: dict[int, Any] = {}
     all_done = threading.Barrier(len(specs))
 
-    def run(spec: NodeSpec) -> None:
+    def run(spec: NodeSpec) -> object:
         with connected(spec):
             try:
-                results[spec.node_id] = main(World.current())
+                return main(World.current())
             except ConfigError as error:
-                results[spec.node_id] = str(error)
-            all_done.wait(15.0)
+                return str(error)
+            finally:
+                all_done.wait(15.0)
 
-    threads = [threading.Thread(target=run, args=(spec,)) for spec in specs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [results[spec.node_id] for spec in specs]
+    return together(*(partial(run, spec) for spec in specs))
 
 
 @pytest.fixture

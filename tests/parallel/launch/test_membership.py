@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from ding_lite.parallel.network.topology import Growth, NodeSpec, edges
 from ding_lite.parallel.router.group import World
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.messaging.inbox import FINISH
-from tests.parallel.tcp import Recorder, hub_spec
+from tests.parallel.tcp import Recorder, hub_spec, together
 
 
 class Job:
@@ -172,12 +173,11 @@ def test_a_job_of_fixed_size_explains_how_to_be_elastic(job: Any, tmp_path: Path
     here = job()
     here.leave(1)
     here.leave(0)
-    hub = NodeRouter(hub_spec(2, listen=here.rendezvous))
-    try:
-        with pytest.raises(AuthenticationError, match="started with `elastic=True`"):
-            here.ask()
-    finally:
-        hub.close()
+    with (
+        closing(NodeRouter(hub_spec(2, listen=here.rendezvous))),
+        pytest.raises(AuthenticationError, match="started with `elastic=True`"),
+    ):
+        here.ask()
 
 
 def test_a_tree_and_listed_edges_cannot_be_elastic() -> None:
@@ -241,15 +241,7 @@ def test_a_group_is_fixed_and_members_now_has_joined_nodes(job: Any) -> None:
     recorder.wait(lambda: (2, "node_joined", (2,)) in recorder.events)
     assert (group.members, group.members_now) == ((0, 1), (0, 1, 2))
     later = [World(router).group(["learner", "collector"]) for router in here.routers.values()]
-    gathered: list[Any] = []
-    threads = [
-        threading.Thread(target=lambda own=own: gathered.append(own.all_gather(own.rank)))
-        for own in later
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    gathered = together(*(partial(own.all_gather, own.rank) for own in later))
     assert gathered == [[0, 1, 2]] * 3
     here.leave(2)
     here.wait(lambda: here.routers[0].peers == (1,))
@@ -261,11 +253,7 @@ def test_a_group_is_fixed_and_members_now_has_joined_nodes(job: Any) -> None:
 
 def test_nodes_that_join_a_mesh_concurrently_are_all_connected(job: Any) -> None:
     here = job("mesh")
-    threads = [threading.Thread(target=here.grow) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*[here.grow] * 4)
     assert sorted(here.routers) == [0, 1, 2, 3, 4, 5]
     for node, router in here.routers.items():
         router.register("who", lambda node=node: node)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -19,7 +18,7 @@ from ding_lite.parallel.launch.rendezvous import ANNOUNCE, AddressBook, Rendezvo
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from ding_lite.parallel.network.topology import NodeSpec, listeners, neighbours
 from ding_lite.parallel.router.node_router import NodeRouter
-from tests.parallel.tcp import Recorder, hub_spec, leaf_spec
+from tests.parallel.tcp import Recorder, hub_spec, leaf_spec, together
 
 A, B = "tcp://10.0.0.7:50515", "tcp://10.0.0.8:50516"
 
@@ -154,19 +153,11 @@ class Nodes:
         return [self.nodes[node].router for node in nodes]
 
     def meet(self) -> None:
-        together(node.wait_ready for node in self.nodes.values())
+        together(*(node.wait_ready for node in self.nodes.values()))
 
     def leave(self, *nodes: int, good_bye: bool = True) -> None:
         gone = [self.nodes.pop(node) for node in nodes]
-        together(partial(node.close, good_bye=good_bye) for node in gone)
-
-
-def together(functions: Iterable[Callable[[], object]]) -> None:
-    threads = [threading.Thread(target=fn) for fn in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+        together(*(partial(node.router.close, good_bye=good_bye) for node in gone))
 
 
 @pytest.fixture
@@ -181,7 +172,8 @@ def make_nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Call
 
     yield make
     for job in jobs:
-        job.leave(*job.nodes)
+        if job.nodes:
+            job.leave(*job.nodes)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +247,7 @@ def test_a_duplicate_node_id_is_refused_with_the_reason(
     double = RendezvousNode(here.spec(who))
     with pytest.raises(AuthenticationError, match=f"there is a node {who} already"):
         double.wait_ready()
-    double.close(good_bye=False)
+    double.router.close(good_bye=False)
     assert all(
         set(presence.router.peers) >= neighbours(here.edges, node)
         for node, presence in here.nodes.items()

@@ -49,7 +49,7 @@ def test_a_fault_of_the_link_as_a_node_leaves_loses_no_event(leaver: str, fault:
             closing.join(0.3)
             wire.heal()
             recorder.wait(lambda recorder=recorder: recorder.has_finished)  # type: ignore[misc]
-            assert recorder.numbers() == [*range(NUM_EVENTS)]
+            recorder.wait_for_numbers(NUM_EVENTS)
             closing.join(10.0)
             assert not closing.is_alive()
 

@@ -132,17 +132,23 @@ def emit(side: Side, number: int) -> None:
     side.session.events.post(encode_event("n", (number,), {}))
 
 
-def test_the_two_introduce_themselves_to_each_other() -> None:
+@pytest.fixture
+def pair() -> Pair:
+    """Return two sides that have greeted each other."""
     pair = Pair()
     pair.settle()
+    return pair
+
+
+def test_the_two_introduce_themselves_to_each_other(pair: Pair) -> None:
     assert [side.session.is_open for side in pair.sides] == [True, True]
     assert pair.sides[0].arrived == [Joined(pair.sides[1].me, True)]
     assert pair.sides[1].arrived == [Joined(pair.sides[0].me, True)]
 
 
-def test_an_event_that_is_held_back_is_acknowledged_when_it_is_released_and_not_before() -> None:
-    pair = Pair()
-    pair.settle()
+def test_an_event_that_is_held_back_is_acknowledged_when_it_is_released_and_not_before(
+    pair: Pair,
+) -> None:
     first, second = pair.sides
     acknowledged: list[int] = []
     first.session.events.on_acknowledged = acknowledged.append
@@ -163,9 +169,7 @@ def test_an_event_that_is_held_back_is_acknowledged_when_it_is_released_and_not_
     assert (first.session.is_flushed, second.events, acknowledged) == (True, [1, 2, 3], [1, 2, 3])
 
 
-def test_events_are_acknowledged_by_the_next_message_or_after_a_moment() -> None:
-    pair = Pair()
-    pair.settle()
+def test_events_are_acknowledged_by_the_next_message_or_after_a_moment(pair: Pair) -> None:
     first, second = pair.sides
     for number in (1, 2):
         emit(first, number)
@@ -185,9 +189,7 @@ def test_events_are_acknowledged_by_the_next_message_or_after_a_moment() -> None
     assert second.session.is_flushed
 
 
-def test_an_urgent_request_is_acknowledged_at_once() -> None:
-    pair = Pair()
-    pair.settle()
+def test_an_urgent_request_is_acknowledged_at_once(pair: Pair) -> None:
     first, second = pair.sides
     emit(first, 1)
     first.session.request_acknowledgement()
@@ -272,9 +274,7 @@ def test_events_arrive_once_and_in_order_over_links_that_break(
         assert pair.sides[index].session.is_flushed
 
 
-def test_a_slow_peer_costs_one_slot_a_key_and_one_message_under_way() -> None:
-    pair = Pair()
-    pair.settle()
+def test_a_slow_peer_costs_one_slot_a_key_and_one_message_under_way(pair: Pair) -> None:
     for number in range(1_000):
         pair.sides[0].session.state.offer({"weights": number, f"once{number % 2}": number})
         pair.sides[0].say()
@@ -285,8 +285,6 @@ def test_a_slow_peer_costs_one_slot_a_key_and_one_message_under_way() -> None:
 
 
 def test_values_with_and_without_buffers_arrive_together() -> None:
-    import numpy as np
-
     pair = Pair()
     large = np.arange(10_000.0)
     pair.sides[0].session.state.offer(
@@ -299,9 +297,7 @@ def test_values_with_and_without_buffers_arrive_together() -> None:
     assert (ctx["n"], ctx["b"]) == (3, [1, (2,)])
 
 
-def test_values_that_exceed_one_message_are_split_over_several() -> None:
-    pair = Pair()
-    pair.settle()
+def test_values_that_exceed_one_message_are_split_over_several(pair: Pair) -> None:
     values = {f"k{n}": list(range(40_000)) for n in range(12)}
     pair.sides[0].session.state.offer({key: encode(value) for key, value in values.items()})
     pair.settle()
@@ -309,11 +305,9 @@ def test_values_that_exceed_one_message_are_split_over_several() -> None:
     assert len([a for a in pair.sides[1].arrived if isinstance(a, StateArrived)]) > 1
 
 
-def test_a_restarted_peer_gets_the_newest_ctx_and_what_its_former_incarnation_had_not_seen() -> (
-    None
-):
-    pair = Pair()
-    pair.settle()
+def test_a_restarted_peer_gets_the_newest_ctx_and_what_its_former_incarnation_had_not_seen(
+    pair: Pair,
+) -> None:
     emit(pair.sides[0], 1)
     pair.sides[0].session.state.offer({"train_iter": 5})
     pair.settle()
@@ -344,9 +338,7 @@ def test_lasting_events_are_sent_once_to_every_incarnation_of_a_peer() -> None:
     assert pair.sides[1].events == ["lasting"]
 
 
-def test_messages_of_a_former_incarnation_are_dropped_and_counted() -> None:
-    pair = Pair()
-    pair.settle()
+def test_messages_of_a_former_incarnation_are_dropped_and_counted(pair: Pair) -> None:
     emit(pair.sides[1], 1)
     pair.sides[1].say()
     old = pair.sides[1].sent[Lane.CONTROL].pop()
@@ -355,10 +347,10 @@ def test_messages_of_a_former_incarnation_are_dropped_and_counted() -> None:
     assert not dropped.is_fault
 
 
-def test_events_lost_with_a_connection_are_sent_again_and_are_no_fault_of_the_sender() -> None:
+def test_events_lost_with_a_connection_are_sent_again_and_are_no_fault_of_the_sender(
+    pair: Pair,
+) -> None:
     """A connection may break and come back before either side notices."""
-    pair = Pair()
-    pair.settle()
     first, second = pair.sides
     emit(first, 1)
     first.say()
@@ -416,18 +408,14 @@ def test_a_greeting_that_makes_no_sense_is_refused(body: object) -> None:
 
 @pytest.mark.parametrize("kind", [Kind.EVENT, Kind.STATE])
 @pytest.mark.parametrize("body", [3, [], [1, 2, 3], {3: 4}, b"\xc1"])
-def test_a_body_that_makes_no_sense_is_refused(kind: Kind, body: object) -> None:
-    pair = Pair()
-    pair.settle()
+def test_a_body_that_makes_no_sense_is_refused(pair: Pair, kind: Kind, body: object) -> None:
     meta = body if isinstance(body, bytes) else encode(body).meta
     ping = pair.sides[1].session.ping()
     with pytest.raises(CodecError):
         pair.sides[0].session.take(replace(ping, kind=kind, seq=1, meta=meta), 0.0)
 
 
-def test_silence_is_detected_and_heartbeats_prevent_it() -> None:
-    pair = Pair()
-    pair.settle()
+def test_silence_is_detected_and_heartbeats_prevent_it(pair: Pair) -> None:
     sides = pair.sides
     assert sides[0].session.is_silent(SILENCE_S + 0.1)
     beat_s = ACK_S + HEARTBEAT_S
@@ -438,9 +426,7 @@ def test_silence_is_detected_and_heartbeats_prevent_it() -> None:
     assert sides[1].session.seconds_to_tick(beat_s + 0.4) == pytest.approx(0.6)
 
 
-def test_a_peer_that_says_good_bye_is_not_lost() -> None:
-    pair = Pair()
-    pair.settle()
+def test_a_peer_that_says_good_bye_is_not_lost(pair: Pair) -> None:
     emit(pair.sides[0], 1)
     pair.sides[0].hear(pair.sides[1].session.good_bye())
     assert pair.sides[0].arrived[-1] == Left()
@@ -454,9 +440,7 @@ def test_a_peer_that_says_good_bye_is_not_lost() -> None:
     assert pair.sides[0].arrived[-1] == Left()
 
 
-def test_a_good_bye_takes_effect_after_the_calls_sent_before_it() -> None:
-    pair = Pair()
-    pair.settle()
+def test_a_good_bye_takes_effect_after_the_calls_sent_before_it(pair: Pair) -> None:
     leaving, staying = pair.sides
     large = encode_reply(True, b"x" * 100_000)
     leaving.session.reply(1, large)
@@ -471,9 +455,7 @@ def test_a_good_bye_takes_effect_after_the_calls_sent_before_it() -> None:
     assert staying.session.has_left
 
 
-def test_a_call_that_this_node_cannot_build_is_answered_by_an_error() -> None:
-    pair = Pair()
-    pair.settle()
+def test_a_call_that_this_node_cannot_build_is_answered_by_an_error(pair: Pair) -> None:
     caller, answering = pair.sides
     caller.session.call(1, encode_call("sample", ([unbuildable()],), {}))
     pair.settle()
@@ -485,9 +467,7 @@ def test_a_call_that_this_node_cannot_build_is_answered_by_an_error() -> None:
     assert answering.session.is_flushed
 
 
-def test_an_answer_that_this_node_cannot_build_ends_the_call_with_an_error() -> None:
-    pair = Pair()
-    pair.settle()
+def test_an_answer_that_this_node_cannot_build_ends_the_call_with_an_error(pair: Pair) -> None:
     caller, answering = pair.sides
     answering.session.reply(7, encode_reply(True, {"a": unbuildable()}))
     pair.settle()
@@ -497,9 +477,9 @@ def test_an_answer_that_this_node_cannot_build_ends_the_call_with_an_error() -> 
     assert "node 0 cannot read the answer" in reply.value[1]
 
 
-def test_a_value_that_this_node_cannot_build_costs_no_other_value_of_its_message() -> None:
-    pair = Pair()
-    pair.settle()
+def test_a_value_that_this_node_cannot_build_costs_no_other_value_of_its_message(
+    pair: Pair,
+) -> None:
     rest = np.arange(10_000.0)
     bad = encode([unbuildable(np.ones(10_000)), np.ones(3)])
     pair.sides[0].session.state.offer({"bad": bad, "step": 3, "weights": encode(rest)})
@@ -526,9 +506,7 @@ def test_nothing_bulky_overtakes_a_greeting() -> None:
     assert leaf.ctx == {"weights": b"x" * 100_000}
 
 
-def test_a_peer_that_is_back_joins_again_in_the_same_incarnation() -> None:
-    pair = Pair()
-    pair.settle()
+def test_a_peer_that_is_back_joins_again_in_the_same_incarnation(pair: Pair) -> None:
     pair.cut()
     pair.settle()
     assert [a for a in pair.sides[0].arrived if isinstance(a, Joined)] == [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,41 +23,15 @@ from ding_lite.parallel.memory.segments import (
     domain,
 )
 from ding_lite.parallel.memory.shared_values import MIN_SHARED_BYTES, SharedReceiver, SharedSender
-from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.wire.codec import Encoded, decode, encode
 from tests.parallel.memory.processes import full, hang, line_of, process, publish, segments
-from tests.parallel.tcp import Recorder, hub_spec, leaf_spec
-from tests.parallel.test_socket_fuzz import wait_until
+from tests.parallel.tcp import Recorder, ipc_specs, wait_until
 
 pytestmark = pytest.mark.skipif(not domain(), reason="no memory to share on this platform")
 
 LARGE = 2 * MIN_SHARED_BYTES // 8
 Start = Callable[..., list[NodeRouter]]
-
-
-def spec_of(node: int, folder: Path, num_nodes: int, **more: Any) -> NodeSpec:
-    hub = f"ipc://{folder}/hub"
-    if node == 0:
-        return hub_spec(num_nodes, listen=hub, **more)
-    return leaf_spec(node, hub, num_nodes, **more)
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start the routers of a star; they end with the test."""
-    with ExitStack() as stack:
-
-        def start(num_nodes: int) -> list[NodeRouter]:
-            routers = []
-            for node in range(num_nodes):
-                routers.append(NodeRouter(spec_of(node, tmp_path, num_nodes)))
-                stack.callback(routers[-1].close)
-            for router in routers:
-                router.wait_ready(10.0)
-            return routers
-
-        yield start
 
 
 class TestRouters:
@@ -129,19 +103,16 @@ class TestRouters:
         assert len(segments(os.getpid())) <= 2
 
     def test_a_late_or_restarted_node_gets_the_newest_value(self, start, tmp_path) -> None:
-        first = NodeRouter(spec_of(0, tmp_path, 2))
-        try:
+        with closing(NodeRouter(ipc_specs(tmp_path, 2, "star")[0])) as first:
             for number in range(5):
                 first.publish_ctx({"w": full(number)})
             for incarnation in (1, 2):
-                again = NodeRouter(spec_of(1, tmp_path, 2, incarnation=incarnation))
+                again = NodeRouter(ipc_specs(tmp_path, 2, "star", incarnation=incarnation)[1])
                 recorder = Recorder(again)
                 recorder.wait(lambda recorder=recorder: 0 in recorder.ctx)  # type: ignore[misc]
                 assert (recorder.ctx[0]["w"] == 4).all()
                 again._transport.close()
                 again.close()
-        finally:
-            first.close()
 
     def test_the_last_values_arrive_although_their_sender_ends_at_once(self, start: Start) -> None:
         routers = start(2)
@@ -225,8 +196,7 @@ class TestForgedAnnouncements:
 
 class TestProcesses:
     def test_a_hung_reader_pins_one_slot_and_a_killed_one_none(self, tmp_path: Path) -> None:
-        router = NodeRouter(spec_of(0, tmp_path, 2))
-        try:
+        with closing(NodeRouter(ipc_specs(tmp_path, 2, "star")[0])) as router:
             with process(hang, router.address) as stuck:
                 try:
                     router.wait_ready(10.0)
@@ -246,12 +216,9 @@ class TestProcesses:
             assert segment.num_used_slots <= 4
             held = [lease for lease in segment._leases if lease() is not None]
             assert len(held) == 1
-        finally:
-            router.close()
 
     def test_surviving_nodes_remove_the_segments_of_a_killed_one(self, tmp_path: Path) -> None:
-        router = NodeRouter(spec_of(0, tmp_path, 2))
-        try:
+        with closing(NodeRouter(ipc_specs(tmp_path, 2, "star")[0])) as router:
             with process(publish, router.address) as peer:
                 try:
                     recorder = Recorder(router)
@@ -260,8 +227,6 @@ class TestProcesses:
                 finally:
                     peer.kill()
             recorder.wait(lambda: bool(recorder.events))
-        finally:
-            router.close()
         assert (recorder.ctx[1]["w"] == 1).all()
         assert not segments(peer.pid)
 

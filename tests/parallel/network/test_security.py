@@ -7,7 +7,7 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -33,7 +33,7 @@ from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink
 from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
 from ding_lite.parallel.wire.messages import VERSION, version_of
-from tests.parallel.tcp import Recorder, hub_spec, leaf_spec
+from tests.parallel.tcp import Job, Recorder, hub_spec, leaf_spec, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -274,25 +274,11 @@ def test_socket_files_lie_in_a_private_directory(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[tuple[NodeRouter, Callable[[], None]]]:
-    """Run nodes 0 and 1 of three; return node 0, and a check that the job goes on."""
-    key = str(make_key(tmp_path / "job.key"))
-    with ExitStack() as stack:
-        hub = stack.enter_context(closing(NodeRouter(hub_spec(key_file=key))))
-        leaf = stack.enter_context(closing(NodeRouter(leaf_spec(1, hub.address, key_file=key))))
-        leaf.wait_ready(5.0)
-        recorder = Recorder(hub)
-
-        def goes_on() -> None:
-            seen = len(recorder.events)
-            leaf.emit("still here", seen)
-            recorder.wait(lambda: len(recorder.events) == seen + 1)
-            assert recorder.events[-1] == (1, "still here", (seen,))
-            assert hub.peers == (1,)
-
-        goes_on()
-        yield hub, goes_on
-        goes_on()
+def job(job: Job) -> Iterator[Job]:
+    """Check that the job goes on beside what is refused."""
+    job.goes_on()
+    yield job
+    job.goes_on()
 
 
 def refused(spec: NodeSpec, transport: ZeroMQTransport | None = None) -> str:
@@ -305,13 +291,12 @@ def refused(spec: NodeSpec, transport: ZeroMQTransport | None = None) -> str:
     return str(caught.value)
 
 
-def test_a_node_with_another_key(tmp_path, job) -> None:
-    hub, _ = job
+def test_a_node_with_another_key(tmp_path: Path, job: Job) -> None:
     wrong = str(make_key(tmp_path / "wrong.key"))
-    reported = refused(leaf_spec(2, hub.address, key_file=wrong))
+    reported = refused(leaf_spec(2, job.hub.address, key_file=wrong))
     assert "Node 0 has refused node 2: it has another key" in reported
-    assert hub.links.dropped.count >= 1
-    assert "it has another key" in refused(leaf_spec(2, hub.address))  # with the user's own
+    assert job.hub.links.dropped.count >= 1
+    assert "it has another key" in refused(leaf_spec(2, job.hub.address))  # with the user's own
 
 
 @pytest.mark.parametrize(
@@ -323,16 +308,11 @@ def test_a_node_with_another_key(tmp_path, job) -> None:
     ],
 )
 def test_a_node_without_a_place_in_the_job_is_refused_with_the_reason(
-    tmp_path: Path,
-    job: tuple[NodeRouter, Callable[[], None]],
-    node_id: int,
-    num_nodes: int,
-    reason: str,
+    job: Job, node_id: int, num_nodes: int, reason: str
 ) -> None:
-    hub, _ = job
-    key = str(tmp_path / "job.key")
-    assert reason in refused(leaf_spec(node_id, hub.address, num_nodes, key_file=key))
-    assert hub.links.dropped.count >= 1
+    spec = leaf_spec(node_id, job.hub.address, num_nodes, key_file=job.key_file)
+    assert reason in refused(spec)
+    assert job.hub.links.dropped.count >= 1
 
 
 def test_a_node_dialling_a_peer_without_a_key_is_refused(tmp_path: Path) -> None:
@@ -362,15 +342,12 @@ class Foreign(ZeroMQTransport):
         return [bytes(head), *frames[1:]]
 
 
-def test_a_node_of_another_version(tmp_path, job) -> None:
-    hub, _ = job
-    key = str(tmp_path / "job.key")
-    newer = Foreign(2, peers=[0], key_file=key)
-    reported = refused(leaf_spec(2, hub.address, key_file=key), newer)
-    assert (
-        f"it speaks version {VERSION + 1} of the protocol" in reported
-    )  # as the newer one sees it
-    assert hub.links.dropped.count == 1
+def test_a_node_of_another_version(job: Job) -> None:
+    newer = Foreign(2, peers=[0], key_file=job.key_file)
+    reported = refused(leaf_spec(2, job.hub.address, key_file=job.key_file), newer)
+    # As the newer one sees it.
+    assert f"it speaks version {VERSION + 1} of the protocol" in reported
+    assert job.hub.links.dropped.count == 1
 
 
 def test_nodes_of_different_versions_refuse_each_other(tmp_path: Path) -> None:
@@ -387,18 +364,14 @@ def test_the_version_of_malformed_frames_is_unknown() -> None:
     assert version_of([memoryview(b"DING\7rest")]) == 7
 
 
-def test_a_peer_cannot_speak_for_another_node(tmp_path, job) -> None:
+def test_a_peer_cannot_speak_for_another_node(job: Job) -> None:
     """With the key of node 2 it claims to be node 1, which would cut off the real one."""
-    hub, goes_on = job
-    key = str(tmp_path / "job.key")
+    hub, key = job.hub, job.key_file
     as_two = ZeroMQTransport(2, peers=[0], key_file=key)
     liar = NodeRouter(leaf_spec(1, hub.address, key_file=key, incarnation=9), transport=as_two)
     with closing(liar):
-        deadline = time.monotonic() + 5.0
-        while hub.links.dropped.count == 0 and time.monotonic() < deadline:
-            goes_on()
-        goes_on()
-        assert hub.links.dropped.count >= 1
+        wait_until(lambda: hub.links.dropped.count > 0)
+        job.goes_on()
         assert liar.peers == ()
 
 

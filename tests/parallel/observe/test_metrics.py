@@ -6,6 +6,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -294,12 +295,9 @@ def test_a_node_that_has_not_met_all_is_starting(tmp_path: Path) -> None:
     spec = NodeSpec(
         node_id=0, num_nodes=2, labels=frozenset({"a"}), peers=frozenset({1}), incarnation=3
     )
-    router = NodeRouter(spec, transport=InprocTransport(Network(), 0, peers={1}))
-    try:
+    with closing(NodeRouter(spec, transport=InprocTransport(Network(), 0, peers={1}))) as router:
         metrics = sample(router)
         assert (metrics.state, metrics.restarts, metrics.peers[0].heard_s) == ("starting", 2, None)
-    finally:
-        router.close()
 
 
 def test_a_node_writes_once_a_second_and_last_of_all_how_it_has_ended(pair, tmp_path) -> None:
@@ -321,8 +319,7 @@ def test_a_node_writes_once_a_second_and_last_of_all_how_it_has_ended(pair, tmp_
 def test_a_tick_writes_nothing_until_a_second_has_passed(tmp_path: Path, clock: Any) -> None:
     spec = NodeSpec(node_id=0, num_nodes=1, labels=frozenset({"a"}))
     transport = InprocTransport(Network(), 0, peers=(), clock=clock)
-    router = NodeRouter(spec, transport=transport, clock=clock)
-    try:
+    with closing(NodeRouter(spec, transport=transport, clock=clock)) as router:
         spec = replace(spec, directory=str(tmp_path))  # the router's own reporter writes elsewhere
         reporter = Reporter(spec, router.links, router._inbox, lambda: (0, 0, 0), clock)
         written = []
@@ -332,8 +329,6 @@ def test_a_tick_writes_nothing_until_a_second_has_passed(tmp_path: Path, clock: 
             clock.advance(0.5)
         reporter.close("ended")
         assert written == [written[0], written[0], written[0] + 1.0, written[0] + 1.0]
-    finally:
-        router.close()
 
 
 def record_at(directory: Path) -> float:

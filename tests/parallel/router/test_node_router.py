@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -27,7 +27,7 @@ from ding_lite.errors import (
     RemoteError,
     TransportError,
 )
-from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
+from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router import topics
 from ding_lite.parallel.router.calls import NUM_WORKERS
 from ding_lite.parallel.router.node_router import NodeRouter
@@ -35,25 +35,7 @@ from ding_lite.parallel.supervise.node_process import node_of
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import Router, current_router, use_router
 from ding_lite.runtime.task import Task
-from tests.parallel.tcp import Recorder
-
-
-def specs(directory: Path, num_nodes: int, topology: str, **more: Any) -> list[NodeSpec]:
-    pairs = edges(topology, num_nodes)
-    addresses = {k: f"ipc://{directory}/{k}" for k in range(num_nodes)}
-    return [
-        NodeSpec(
-            node_id=k,
-            num_nodes=num_nodes,
-            labels=frozenset({"distributed", f"node.{k}", "hub" if k == 0 else "leaf"}),
-            listen=addresses[k] if any(k == low for low, _ in pairs) else None,
-            dials={peer: addresses[peer] for peer in neighbours(pairs, k) if peer < k},
-            peers=neighbours(pairs, k),
-            **more,
-        )
-        for k in range(num_nodes)
-    ]
-
+from tests.parallel.tcp import Recorder, ipc_specs, together
 
 Start = Callable[..., list[NodeRouter]]
 
@@ -62,23 +44,6 @@ def pass_by(routers: list[NodeRouter]) -> None:
     """Return once node 1 has what node 0 has sent before."""
     routers[1].register("here", lambda: None)
     routers[0].call(1, "here")
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start the routers of a job; they are closed after the test."""
-    with ExitStack() as stack:
-
-        def start(num_nodes: int, topology: str = "mesh") -> list[NodeRouter]:
-            routers = []
-            for spec in specs(tmp_path, num_nodes, topology):
-                routers.append(NodeRouter(spec))
-                stack.callback(routers[-1].close)
-            for router in routers:
-                router.wait_ready(10.0)
-            return routers
-
-        yield start
 
 
 @pytest.mark.parametrize(("topology", "of_two"), [("star", (0,)), ("mesh", (0, 1)), ("alone", ())])
@@ -124,7 +89,7 @@ def test_the_values_of_several_shares_are_from_the_same_step(start: Start) -> No
 def test_a_node_that_takes_a_place_with_another_label_gets_the_newest_value_for_it(
     tmp_path: Path, to: str | None
 ) -> None:
-    hub_spec, leaf_spec = specs(tmp_path, 2, "star")
+    hub_spec, leaf_spec = ipc_specs(tmp_path, 2, "star")
     with closing(NodeRouter(hub_spec)) as hub:
         with closing(NodeRouter(leaf_spec)) as leaf:
             leaf.wait_ready(10.0)
@@ -186,7 +151,7 @@ def test_published_tensors_are_copies(start: Start) -> None:
 def test_a_wait_for_topics_ends_when_a_peer_connects_or_leaves(
     tmp_path: Path,
 ) -> None:
-    here, there = specs(tmp_path, 2, "mesh")
+    here, there = ipc_specs(tmp_path, 2, "mesh")
     has_ended, never = threading.Event(), Deadline.after(None)
     with closing(NodeRouter(here)) as router, ThreadPoolExecutor(1) as pool:
         watch = router.subscribe()
@@ -210,12 +175,10 @@ def test_a_wait_for_topics_ends_when_a_peer_connects_or_leaves(
 
 
 def test_a_missing_peer_is_named(tmp_path: Path) -> None:
-    router = NodeRouter(specs(tmp_path, 3, "mesh", startup_timeout=0.05)[0])
-    try:
-        with pytest.raises(DeadlineExceeded, match=r"Node 0 has waited 0.05 s for node 1, 2 of 3"):
-            router.wait_ready()
-    finally:
-        router.close()
+    [spec, *_] = ipc_specs(tmp_path, 3, "mesh", startup_timeout=0.05)
+    missing = r"Node 0 has waited 0.05 s for node 1, 2 of 3"
+    with closing(NodeRouter(spec)) as router, pytest.raises(DeadlineExceeded, match=missing):
+        router.wait_ready()
 
 
 class InterruptedClock(SystemClock):
@@ -393,39 +356,25 @@ def test_a_forked_process_cannot_use_the_router_and_is_a_node_of_its_own(start: 
 
 def test_ctrl_c_during_wait_ready_is_raised_without_a_lock(tmp_path: Path) -> None:
     """An exception in the signal handler could leave a lock held that `close` needs."""
-    router = NodeRouter(specs(tmp_path, 3, "mesh")[0], clock=InterruptedClock())
-    try:
+    [spec, *_] = ipc_specs(tmp_path, 3, "mesh")
+    with closing(NodeRouter(spec, clock=InterruptedClock())) as router:
         with pytest.raises(KeyboardInterrupt) as caught:
             router.wait_ready(60.0)
         assert "wait" not in [entry.name for entry in caught.traceback]
-    finally:
-        router.close()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_nodes_that_close_at_once_have_connected_to_all_peers(tmp_path: Path) -> None:
     """The last messages of a node must be read before it disconnects."""
-    failures: list[BaseException] = []
 
     def live(spec: NodeSpec) -> None:
-        router = NodeRouter(spec)
-        try:
+        with closing(NodeRouter(spec)) as router:
             router.wait_ready(5.0)
-        except DeadlineExceeded as error:
-            failures.append(error)
-        router.close()
 
     for turn in range(20):
         directory = tmp_path / str(turn)
         directory.mkdir(mode=0o700)
-        nodes = [
-            threading.Thread(target=live, args=(spec,)) for spec in specs(directory, 3, "mesh")
-        ]
-        for node in nodes:
-            node.start()
-        for node in nodes:
-            node.join()
-    assert failures == []
+        together(*(partial(live, spec) for spec in ipc_specs(directory, 3, "mesh")))
 
 
 def test_an_error_of_a_listener_is_logged(start: Start, caplog: pytest.LogCaptureFixture) -> None:
@@ -438,21 +387,17 @@ def test_an_error_of_a_listener_is_logged(start: Start, caplog: pytest.LogCaptur
     assert "ZeroDivisionError" in caplog.text
 
 
-class TestAdmission:
-    """Two nodes of different jobs both report why."""
-
-    def test_both_sides_report_why_a_node_was_refused(self, tmp_path: Path) -> None:
-        here, other = specs(tmp_path, 2, "mesh")
-        with ExitStack() as stack:
-            waiting = NodeRouter(here)
-            stack.callback(waiting.close)
-            stranger = NodeRouter(replace(other, num_nodes=3))
-            stack.callback(stranger.close)
-            why = "Node 1 belongs to a job of 3 nodes, this one has 2."
-            with pytest.raises(AuthenticationError, match=why):
-                stranger.wait_ready(10.0)
-            with pytest.raises(DeadlineExceeded, match=f"was refused: {why}"):
-                waiting.wait_ready(0.0)
+def test_both_sides_report_why_a_node_was_refused(tmp_path: Path) -> None:
+    here, other = ipc_specs(tmp_path, 2, "mesh")
+    why = "Node 1 belongs to a job of 3 nodes, this one has 2."
+    with (
+        closing(NodeRouter(here)) as waiting,
+        closing(NodeRouter(replace(other, num_nodes=3))) as stranger,
+    ):
+        with pytest.raises(AuthenticationError, match=why):
+            stranger.wait_ready(10.0)
+        with pytest.raises(DeadlineExceeded, match=f"was refused: {why}"):
+            waiting.wait_ready(0.0)
 
 
 class TestCalls:
@@ -543,7 +488,7 @@ class TestCalls:
         assert "Traceback" not in caplog.text
 
     def test_a_new_incarnation_gets_no_answer_to_an_earlier_call(self, tmp_path: Path) -> None:
-        hub_spec, leaf_spec = specs(tmp_path, 2, "star")
+        hub_spec, leaf_spec = ipc_specs(tmp_path, 2, "star")
         old, new = Future[str](), Future[str]()
         answers = iter([old, new])
         asked = [threading.Event(), threading.Event()]
@@ -555,8 +500,7 @@ class TestCalls:
             return answer
 
         with ExitStack() as stack:
-            hub = NodeRouter(hub_spec)
-            stack.callback(hub.close)
+            hub = stack.enter_context(closing(NodeRouter(hub_spec)))
             hub.register("which", which)
             first = NodeRouter(leaf_spec)
             first.wait_ready(10.0)

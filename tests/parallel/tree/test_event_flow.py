@@ -18,7 +18,8 @@ from ding_lite.parallel.router import node_router as router_module
 from ding_lite.runtime.messaging.inbox import FINISH
 from ding_lite.testing import Cluster
 from tests.parallel import tcp
-from tests.parallel.test_clusters import SEEDS, wait_until
+from tests.parallel.tcp import wait_until
+from tests.parallel.test_clusters import SEEDS
 
 WINDOW = 40
 NUM_EVENTS = 400

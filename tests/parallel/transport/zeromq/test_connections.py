@@ -8,7 +8,6 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from zmq.utils.monitor import recv_monitor_message
 from ding_lite.parallel.transport.zeromq import connections as zeromq_connections
 from ding_lite.parallel.transport.zeromq.connections import Connections
 from ding_lite.parallel.transport.zeromq.dealers import DOWN, OPENED
+from tests.parallel.tcp import wait_until
 
 MEGABYTE = 2**20
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
@@ -25,14 +25,6 @@ METADATA = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
 READY = b"\x04" + bytes([len(METADATA)]) + METADATA
 PART = b"\x03" + struct.pack(">Q", MEGABYTE) + bytes(MEGABYTE)
 """A frame with more to come."""
-
-
-def wait_until(ready: Callable[[], bool]) -> None:
-    """Check repeatedly: ZeroMQ does not report when it has noticed something."""
-    deadline = monotonic() + 10.0
-    while not ready():
-        assert monotonic() < deadline
-        os.sched_yield()
 
 
 class Listener:

@@ -25,8 +25,8 @@ from ding_lite.parallel.transport.zeromq.unauthenticated import (
     UnauthenticatedConnections,
     make_room_for_descriptors,
 )
-from tests.parallel.tcp import hub_spec, leaf_spec
-from tests.parallel.test_socket_fuzz import MEGABYTE, greeting, is_cut, to_come, wait_until
+from tests.parallel.tcp import hub_spec, leaf_spec, wait_until
+from tests.parallel.test_socket_fuzz import MEGABYTE, greeting, is_cut, to_come
 
 # -- by themselves ----------------------------------------------------------------------------
 
