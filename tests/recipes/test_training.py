@@ -495,7 +495,7 @@ def test_what_makes_no_policy_is_refused() -> None:
 
     with pytest.raises(ConfigError, match="`number` returned an int for a spec; a policy was"):
         ding_lite.train(number, "CartPole-v1")
-    with pytest.raises(ConfigError, match="`SAC`: got an unexpected .*arguments are .*`actor`, `critic`"):
+    with pytest.raises(ConfigError, match=r"`SAC`: got an unexpected .*are .*`actor`, `critic`"):
         ding_lite.train("sac", "Pendulum-v1", network=Net)
     with pytest.raises(ConfigError, match=r"has no class or function `Lineer`.*Did you mean"):
         ding_lite.train(f"{__file__}:Lineer", "CartPole-v1")
