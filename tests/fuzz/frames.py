@@ -14,23 +14,22 @@ import torch
 from ding_lite.distributed.accelerate import _unpack
 from ding_lite.parallel.transport.base import Lane, Link
 from ding_lite.parallel.transport.chunks import Assembler, is_chunk, split
-from ding_lite.parallel.wire.codec import decode
+from ding_lite.parallel.wire.codec import decode, decode_items
 from ding_lite.parallel.wire.messages import (
     Envelope,
     Kind,
-    read_batch,
     read_call,
     read_greeting,
     read_named,
     read_reply,
-    read_state,
+    unpack_batch,
 )
 from tests.fuzz.files import Attempt, UnreadError
 from tests.fuzz.mutation import broken_bytes
 from tests.parallel.golden_frames import FOLDER, MESSAGES, read_frames
 from tests.parallel.test_wire_fuzz import joined, mutant, split as parted
 
-READERS: dict[Kind, Any] = {Kind.STATE: read_state, Kind.CALL: read_call, Kind.REPLY: read_reply}
+READERS: dict[Kind, Any] = {Kind.CALL: read_call, Kind.REPLY: read_reply}
 GREETINGS = (Kind.HELLO, Kind.WELCOME)
 
 
@@ -43,8 +42,10 @@ def messages(_folder: Path) -> Iterator[Attempt]:
         frames = joined(mutant(rng.getrandbits(48), golden))
         envelope = Envelope.from_frames(frames)
         if envelope.kind is Kind.EVENT:
-            metas = read_batch(envelope)
+            metas = unpack_batch(envelope.meta, envelope.buffers)
             return [read_named(decode(meta, envelope.buffers), "An event") for meta in metas]
+        if envelope.kind is Kind.STATE:
+            return decode_items(envelope.meta, envelope.buffers)
         if envelope.kind in GREETINGS:
             return read_greeting(decode(envelope.meta, envelope.buffers), 1)
         if envelope.kind in READERS:

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -293,6 +294,9 @@ def test_each_item_is_taken_once_under_random_network_faults(
         has_ended, links = threading.Event(), sorted(edges(topology, num_nodes))
         senders = [node for node in range(num_nodes) if name != "star" or node == 0][:3]
 
+        def has_taken(count: int) -> bool:
+            return len(taken) >= count
+
         def send(node: int) -> None:
             others = [f"node.{peer}" for peer in range(num_nodes) if peer != node]
             for number in range(100):
@@ -311,7 +315,7 @@ def test_each_item_is_taken_once_under_random_network_faults(
             total = 100 * len(senders)
             for goal in range(0, total, rng.choice([2, 7, 25])):
                 cluster.network.heal()
-                wait_until(lambda goal=goal: len(taken) >= goal, f"only {len(taken)} were taken")
+                wait_until(partial(has_taken, goal), f"only {len(taken)} were taken")
                 for _ in range(rng.randrange(10)):
                     make_trouble(cluster.network, links, rng)
             cluster.network.heal()

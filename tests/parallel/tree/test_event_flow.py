@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -47,6 +48,10 @@ class Recorder(tcp.Recorder):
         assert self.of(sender) == list(range(count))
 
 
+def are_flushed(sessions: Mapping[int, Session]) -> bool:
+    return all(session.is_flushed for session in sessions.values())
+
+
 class Job:
     """A tree of nodes, with one that emits on a thread."""
 
@@ -66,11 +71,14 @@ class Job:
     def session(self, node: int, peer: int) -> Session:
         return self.cluster.routers[node].links.sessions[peer]
 
+    def is_full(self, node: int, peer: int) -> bool:
+        return not self.session(node, peer).events.has_room
+
     def wait_until_full(self, *path: int) -> None:
         """Wait until the windows of all nodes on a path are full."""
         for node, peer in reversed([*pairwise(path)]):
             wait_until(
-                lambda node=node, peer=peer: not self.session(node, peer).events.has_room,
+                partial(self.is_full, node, peer),
                 f"node {node} still has room for node {peer}",
             )
 
@@ -222,9 +230,7 @@ def test_events_arrive_once_and_in_order_over_broken_and_stalled_links(seed: int
         for node in (1, 3, 6):
             job.recorders[0].check(node)
         for sessions in (router.links.sessions for router in job.cluster.routers):
-            wait_until(
-                lambda s=sessions: all(each.is_flushed for each in s.values()), "not flushed"
-            )
+            wait_until(partial(are_flushed, sessions), "not flushed")
 
 
 @SEEDS
