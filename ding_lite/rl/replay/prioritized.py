@@ -6,6 +6,7 @@ Schaul et al. 2016, "Prioritized Experience Replay" (arXiv:1511.05952), in its p
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -100,6 +101,7 @@ class PrioritizedReplay(ReplayBuffer):
         self.offset = offset
         self._tree = SumTree(capacity, fast=fast)
         self._samples_without_update = 0
+        self._id = 1 + secrets.randbelow(1 << 62)  # also unlike those of other processes
 
     @property
     def memory_bytes(self) -> int:
@@ -165,6 +167,7 @@ class PrioritizedReplay(ReplayBuffer):
                 **self._gather(slot_B),
                 weight=torch.from_numpy(weight_B),
                 serial=self._serials_of(slot_B),
+                replay_id=self._id,
             )
 
     def draw(self, count: int) -> Drawn:
@@ -209,7 +212,7 @@ class PrioritizedReplay(ReplayBuffer):
         Raises:
             ShapeError: If the number of priorities differs from that of transitions.
             NonFiniteError: If a priority is NaN or infinite. Then nothing is changed.
-            ConfigError: If a priority is below 0, or the batch is not from such a replay. Then
+            ConfigError: If a priority is below 0, or the batch is not from this replay. Then
                 nothing is changed.
         """
         if not hasattr(batch, "serial"):
@@ -217,6 +220,7 @@ class PrioritizedReplay(ReplayBuffer):
                 f"`batch` is {kind_of(batch)}; one that `sample` of a PrioritizedReplay returned "
                 f"was expected."
             )
+        check_sampled_by(self._id, batch)
         return self.update_serials(batch.serial, np.asarray(to_numpy(priority)))
 
     def update_serials(self, serial_B: npt.NDArray[np.int64], priority_B: NumpyArray) -> int:
@@ -301,6 +305,15 @@ def importance_weights(chance_B: npt.NDArray[np.float64], beta: float) -> npt.ND
     ratio_B: npt.NDArray[np.float32] = chance_B.astype(np.float32)
     ratio_B /= ratio_B.min()
     return np.power(ratio_B, np.float32(-beta), out=ratio_B)
+
+
+def check_sampled_by(replay_id: int, batch: PrioritizedTransitions) -> None:
+    if batch.replay_id not in (0, replay_id):
+        raise ConfigError(
+            "`batch` was sampled by another replay; one of this replay was expected. Place "
+            "`update_priorities(replay)` directly behind the `train` with the same replay: "
+            "`ctx.train_data` holds the last batch only. No priority has been changed."
+        )
 
 
 def checked_priorities(priority_B: NumpyArray, count: int) -> npt.NDArray[np.float32]:
