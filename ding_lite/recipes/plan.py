@@ -406,7 +406,7 @@ def _given_parts(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _path(name: str, value: Any) -> Path:  # noqa: ANN401 - whatever is given
     try:
-        path = Path(value)
+        path = Path(os.path.expanduser(value))
     except TypeError as error:
         raise ConfigError(f"`{name}` is {value!r}; a path was expected.") from error
     if fault := path_fault(os.fspath(value)):
