@@ -230,7 +230,7 @@ class PrioritizedReplay(ReplayBuffer):
         if not len(priority_B):
             return 0
         with self._lock:
-            count = self._set_priorities(serial_B, priority_B.astype(np.float32, copy=False))
+            count = self._set_priorities(serial_B, _as_float32(priority_B))
         if count < 0:
             _refuse(priority_B)
         return count
@@ -319,11 +319,15 @@ def check_sampled_by(replay_id: int, batch: PrioritizedTransitions) -> None:
 def checked_priorities(priority_B: NumpyArray, count: int) -> npt.NDArray[np.float32]:
     """Return `count` priorities as float32, checked to be finite and not below 0."""
     _check_count(priority_B, count)
-    with np.errstate(over="ignore"):  # large numbers become infinite, which raises below
-        single_B: npt.NDArray[np.float32] = priority_B.astype(np.float32, copy=False)
+    single_B = _as_float32(priority_B)
     if not ((single_B >= 0.0) & (single_B < np.inf)).all():
-        _refuse(single_B)
+        _refuse(priority_B)
     return single_B
+
+
+def _as_float32(priority_B: NumpyArray) -> npt.NDArray[np.float32]:
+    with np.errstate(over="ignore"):  # large numbers become infinite, which is refused
+        return priority_B.astype(np.float32, copy=False)
 
 
 def _check_count(priority_B: NumpyArray, count: int) -> None:
@@ -335,7 +339,8 @@ def _check_count(priority_B: NumpyArray, count: int) -> None:
 
 
 def _refuse(priority_B: NumpyArray) -> NoReturn:
-    row = int((~(priority_B >= 0.0) | (priority_B == np.inf)).argmax())
+    single_B = _as_float32(priority_B)
+    row = int((~(single_B >= 0.0) | (single_B == np.inf)).argmax())
     found = f"`priority` {row} of {len(priority_B)} is {priority_B[row]}"
     if priority_B[row] < 0.0:
         raise ConfigError(
@@ -343,6 +348,6 @@ def _refuse(priority_B: NumpyArray) -> NoReturn:
             f"has been changed."
         )
     raise NonFiniteError(
-        f"{found}; a finite number was expected. No priority has been changed. Look at the loss "
-        f"of the update that it comes from, and lower the learning rate."
+        f"{found}; a finite number was expected, up to 3.4e38. No priority has been changed. Look "
+        f"at the loss of the update that it comes from, and lower the learning rate."
     )
