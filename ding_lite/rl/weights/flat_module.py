@@ -226,6 +226,7 @@ def copied(module: nn.Module) -> nn.Module:
             f"output that `forward` keeps must be detached, `self.last = output.detach()`; locks "
             f"and open files belong elsewhere."
         ) from error
+    new: Any
     for own, new in zip(module.parameters(), twin.parameters(), strict=True):
         for hook in hooks_of(own) if new.requires_grad else ():  # PyTorch does not copy them
             new.register_hook(hook)
