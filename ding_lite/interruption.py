@@ -73,8 +73,9 @@ def refuse_exit(
 
 
 def is_of_a_signal(error: BaseException) -> bool:
-    """Return whether an exception was raised in a signal handler: its traceback has that frame."""
+    """Return whether a signal raised an exception: its traceback has the frame of a handler."""
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    handlers.add(Interruption.raise_if_any.__code__)
     if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) in (
         signal.default_int_handler,  # implemented in C: it has no frame in the traceback
         None,

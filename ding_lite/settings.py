@@ -246,7 +246,8 @@ def as_config(config_type: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
             if field.default is field.default_factory:  # both are MISSING
                 faults.append(f"`{key}` is missing; {_format(hints[key])} was expected")
             continue
-        converted[key] = _read(values[key], hints[key])
+        is_one = hints[key] == tuple[int, ...] and _is_a(numbers.Integral, values[key])
+        converted[key] = _read((values[key],) if is_one else values[key], hints[key])
         if converted[key] is _MISFIT:
             faults.append(f"`{key}` is {values[key]!r}; {_format(hints[key])} was expected")
 
@@ -346,6 +347,9 @@ def _plain(value: Any) -> Any:
 def _format(hint: Any) -> str:
     if typing.get_origin(hint) is typing.Literal:
         return "one of " + ", ".join(repr(choice) for choice in typing.get_args(hint))
+    options = typing.get_args(hint)
+    if any(typing.get_origin(option) is typing.Literal for option in options):
+        return " or ".join(_format(o) if o is not types.NoneType else "None" for o in options)
     if hint == tuple[int, ...]:
         return "`tuple[int, ...]`, such as `64,` or `64,64`,"
     return f"`{hint.__name__ if isinstance(hint, type) else hint}`"

@@ -62,8 +62,10 @@ class Block:
         batch_size: int,
         rng: np.random.Generator,
         own: Sequence[str] = (),
+        replay_id: int = 0,
     ) -> None:
         self.batch_size = batch_size
+        self._replay_id = replay_id
         expected: defaultdict[int, float] = defaultdict(float)
         for asked, _ in parts:
             expected[asked.rank] += asked.expected
@@ -114,6 +116,7 @@ class Block:
             serial=self._serial[rows],
             shard=self._shard[rows],
             incarnation=self._incarnation[rows],
+            replay_id=self._replay_id,
         )
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 import operator
 import threading
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -35,7 +36,7 @@ from ding_lite.distributed.topics import COLLECTED, ENV_STEP
 from ding_lite.errors import ConfigError, DeadlineExceeded, kind_of
 from ding_lite.parallel.router.group import Group, check_group
 from ding_lite.rl.batch import Array, PrioritizedTransitions, Transitions, to_numpy
-from ding_lite.rl.replay.prioritized import PrioritizedReplay, checked_priorities
+from ding_lite.rl.replay.prioritized import PrioritizedReplay, check_sampled_by, checked_priorities
 from ding_lite.rl.replay.storage import OwnFields, check_keys, layout_of_own, layout_of_spec
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec, check_spec
@@ -117,6 +118,7 @@ class ShardedReplay:
         """New priorities that were skipped, as their transition was gone."""
         self._group, self._router = group, group.router
         self._name = f"ding_lite.sharded.{name}"
+        self._id = 1 + zlib.crc32(self._name.encode())  # the same on all nodes
         self._incarnation = new_incarnation()
         self._rng = make_rng(seed, "sharded replay")
         self._block: Block | None = None
@@ -295,7 +297,7 @@ class ShardedReplay:
         while (missing := count - sum(len(share.drawn.serial) for _, share in parts)) > 0:
             # A shard was lost or cleared meanwhile: the others draw its part.
             parts += self._shards.collect(self._ask_for(missing))
-        return Block(parts, batch_size, self._rng, self._own_names)
+        return Block(parts, batch_size, self._rng, self._own_names, self._id)
 
     def _look_ahead(self, batch_size: int) -> None:
         if any(shard.total > 0.0 for _, shard in self._shards.at_hand):
@@ -329,7 +331,7 @@ class ShardedReplay:
             The number of priorities for shards that can be reached.
 
         Raises:
-            ConfigError: The batch is not from a sharded replay, or a priority is below 0.
+            ConfigError: The batch is not from this replay, or a priority is below 0.
             ShapeError: There are not as many priorities as transitions.
             NonFiniteError: A priority is NaN or infinite. Nothing is changed then.
         """
@@ -338,6 +340,7 @@ class ShardedReplay:
                 f"The batch is {kind_of(batch)}, and does not say which shards it came "
                 f"from. Update the replay that has sampled it."
             )
+        check_sampled_by(self._id, batch)
         priority_B = checked_priorities(to_numpy(priority), len(batch.serial))
         if self._is_alone:
             count = len(batch)

@@ -289,10 +289,17 @@ def check_applies(mutation: Mutation, agents: Sequence[Agent]) -> None:
     """Raise if a mutation does not apply to the agents of a population.
 
     Raises:
-        ConfigError: A policy cannot be mutated in this way, or the mutation searches settings that
-            the agents do not.
+        ConfigError: A policy cannot be mutated in this way, a policy has a `reduce_gradient`, or
+            the mutation searches settings that the agents do not.
     """
     mutation.check(agents[0].policy)
+    averaging = [a.place for a in agents if getattr(a.policy, "reduce_gradient", None) is not None]
+    if averaging:
+        raise ConfigError(
+            f"The policies of the agents {averaging} have a `reduce_gradient`, such as that of "
+            f"`data_parallel`, which offspring do not inherit. Leave it out: agents learn alone, "
+            f"and several nodes train other agents each."
+        )
     search: object = getattr(mutation, "search", None)  # one of your own may have none
     names = search.parameters if isinstance(search, Search) else ()
     other = sorted(set(names) - set(agents[0].searched))

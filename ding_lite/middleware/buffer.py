@@ -126,8 +126,8 @@ def update_priorities(replay: Prioritized) -> Middleware:
         replay: The replay that `train` samples.
 
     Raises:
-        ConfigError: The replay has no priorities; or, in a step, the batch came from a replay of
-            another kind, or the policy does not return its errors.
+        ConfigError: The replay has no priorities; or, in a step, the batch came from another
+            replay, or the policy does not return its errors.
         NonFiniteError: In a step: an error is NaN or infinite.
     """
     check_prioritized(replay, why="priorities are to be updated")

@@ -120,6 +120,7 @@ class Train(ABC):
     def __call__(self, ctx: Context) -> None:
         ctx.setdefault("train_iter", 0)
         ctx.keep("train_iter")
+        ctx.pop("train_output", None)  # of another `train`: without an update there is none
         try:
             self._learn(ctx)
         except PeerLost:

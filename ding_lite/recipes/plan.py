@@ -271,6 +271,12 @@ def make_plan(
     }
     options = {name: chosen[name] for name in OF_FILES if chosen.get(name) is not None}
     if vector is not None:
+        asked_envs = {**in_file, **choices.given}.get("num_envs")
+        if asked_envs not in (None, vector.num_envs):
+            raise ConfigError(
+                f"`num_envs` is {asked_envs}, and the vector environment has {vector.num_envs}. "
+                f"Leave `num_envs` out, or make the vector environment with {asked_envs}."
+            )
         options["num_envs"] = vector.num_envs
     own = {n: one for n, one in choices.given.items() if n in (*PARTS, *NO_SETTINGS)}
     own["report"] = own["report"] or choices.begun.report
@@ -400,7 +406,7 @@ def _given_parts(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _path(name: str, value: Any) -> Path:  # noqa: ANN401 - whatever is given
     try:
-        path = Path(value)
+        path = Path(os.path.expanduser(value))
     except TypeError as error:
         raise ConfigError(f"`{name}` is {value!r}; a path was expected.") from error
     if fault := path_fault(os.fspath(value)):

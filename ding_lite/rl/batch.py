@@ -117,6 +117,8 @@ class PrioritizedTransitions(Transitions):
     replay before it. Serials are never reused, so an overwritten transition is recognised."""
     extra: Mapping[str, Array] = field(default_factory=dict, kw_only=True)
     """Your own fields, [B, ...] each."""
+    replay_id: int = field(default=0, kw_only=True)
+    """The replay that sampled them, which refuses priorities for those of another; 0 if unknown."""
 
 
 @register

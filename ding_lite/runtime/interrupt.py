@@ -66,7 +66,7 @@ class DeferredSigint:
         self.is_deferring = False
         is_pending, self.is_pending = self.is_pending, False
         if is_pending:
-            raise KeyboardInterrupt
+            self(signal.SIGINT, None)
 
     @contextmanager
     def installed(self) -> Iterator[None]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
+
+from ding_lite.runtime.middleware import name_of, refuse_silent_exit
 
 
 class Resources:
@@ -18,10 +20,23 @@ class Resources:
         """Enter the resources that have not been entered since the last `leave`."""
         for resource in resources:
             if id(resource) not in self._entered:
-                self._stack.enter_context(resource)
+                with _refused_exit(f"`__enter__` of `{name_of(resource)}`"):
+                    self._stack.enter_context(resource)
                 self._entered[id(resource)] = resource
 
     def leave(self, error: BaseException | None) -> None:
         """Leave all resources; they see the exception of the run, but cannot suppress it."""
         stack, self._stack, self._entered = self._stack, ExitStack(), {}
-        stack.__exit__(type(error) if error else None, error, None)
+        with _refused_exit("`__exit__` of a middleware"):
+            stack.__exit__(type(error) if error else None, error, None)
+
+
+@contextmanager
+def _refused_exit(subject: str) -> Iterator[None]:
+    try:
+        yield
+    except SystemExit as error:
+        raised = refuse_silent_exit(error, subject)
+        if raised is error:
+            raise
+        raise raised from error

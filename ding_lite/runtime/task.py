@@ -26,7 +26,7 @@ from ding_lite.runtime.pipeline import Pipeline, parallel, serial
 from ding_lite.runtime.resources import Resources
 from ding_lite.runtime.saving import load_state, state_of
 from ding_lite.runtime.trace.diagram import Diagram, draw
-from ding_lite.settings import check_all, limit_torch_threads, whole
+from ding_lite.settings import check_all, limit_torch_threads, one_of, whole
 
 logger = logging.getLogger(__name__)
 _RUNS_ON: ContextVar[Router | None] = ContextVar("ding_lite_runs_on", default=None)
@@ -76,7 +76,10 @@ class Task:
         attach_timeout: float | None = 30.0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        check_all(whole(1, n_async_workers=n_async_workers))
+        check_all(
+            one_of((False, True), async_mode=async_mode),
+            whole(1, n_async_workers=n_async_workers),
+        )
         self._router = current_router()
         self._labels = self._router.labels | check_labels(labels or ())
         self._labels |= {"async"} if async_mode else set()

@@ -156,7 +156,10 @@ NAMES = [
     ("train dqn CartPol-v1", 'Did you mean "CartPole-v1"?'),
     ("train dqn Pendulum-v1", "DQN is for Discrete actions, but Pendulum-v1 has"),
     (f"{TRAIN} --set lrr=1", 'Unknown setting "lrr". Did you mean "lr"?'),
-    ("train sac CartPole-v1", "SAC is for continuous actions, but CartPole-v1 has"),
+    (
+        "train sac CartPole-v1",
+        "SAC is for continuous actions, but CartPole-v1 has the action space Discrete(2). Take DQN",
+    ),
     *((f"{TRAIN} --set {word}=1", "") for word in ("<EMPTY>", "<NUL>", "l.r", "__init__")),
     *(
         (f"{TRAIN} --set {word}", "expected is the name of a setting, `=` and its value: lr=3e-4")

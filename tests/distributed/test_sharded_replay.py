@@ -422,6 +422,15 @@ def test_the_draws_of_a_request_are_bounded() -> None:
         job.collectors[0]._draw_from_own(1 << 40)
 
 
+def test_priorities_of_a_batch_of_another_replay_are_refused() -> None:
+    with Cluster(2, roles=["learner", "collector"]) as cluster:
+        group = World(cluster.routers[1]).group("collector")
+        one, other = (ShardedReplay(group, SPEC, shard_capacity=9, name=name) for name in "ab")
+        one.add(numbered(np.arange(4)))
+        with pytest.raises(ConfigError, match="`batch` was sampled by another replay"):
+            other.update_priorities(one.sample(4), np.ones(4))
+
+
 def test_two_replays_of_one_name_are_refused_and_other_names_are_not() -> None:
     with Cluster(2, roles=["learner", "collector"]) as cluster:
         group = World(cluster.routers[1]).group("collector")

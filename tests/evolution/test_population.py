@@ -287,6 +287,14 @@ def test_a_mutation_of_another_search_is_refused(spec: EnvSpec, search: Search) 
             other.evolve(Tournament(), Mutation(search))
 
 
+def test_policies_that_average_their_gradients_are_not_evolved(spec: EnvSpec) -> None:
+    population = Population.of(DQN, spec, size=2, config=SMALL)
+    population[1].policy.reduce_gradient = torch.Tensor.zero_
+    judge(population)
+    with pytest.raises(ConfigError, match=r"agents \[1\] have a `reduce_gradient`"):
+        population.evolve(Tournament(), Mutation())
+
+
 @pytest.mark.parametrize(("kind", "config"), [(DQN, DQNConfig(hidden=(8,))), (PPO, None)])
 def test_the_lineage_has_the_convolutions_of_networks_for_images(kind: Any, config: Any) -> None:
     with make_envs("ding_lite/Catch-v0", 1) as envs:

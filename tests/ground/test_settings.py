@@ -238,6 +238,7 @@ class Config:
     dueling: bool = False
     epsilon: float | None = None
     loss: Literal["huber", "mse"] = "huber"
+    cell: Literal["lstm", "gru"] | None = None
     pair: tuple[int, ...] | None = None
     extra: dict[str, int] = field(default_factory=dict)
     schedule: Schedule | None = None
@@ -276,6 +277,7 @@ def test_what_is_left_out_keeps_its_default_and_the_dict_is_left_alone() -> None
     values = {"hidden": [1, 2], "lr": 1}
     assert as_config(Config, values) == Config(hidden=(1, 2), lr=1.0)
     assert values == {"hidden": [1, 2], "lr": 1}
+    assert as_config(Config, {"hidden": 8}) == Config(hidden=(8,))
 
 
 @dataclass
@@ -375,7 +377,8 @@ def test_an_object_of_the_fields_own_class_is_handed_on() -> None:
         ("loss", "l2", "one of 'huber', 'mse'"),
         ("loss", None, "one of 'huber', 'mse'"),
         ("loss", ["huber"], "one of 'huber', 'mse'"),
-        *(("hidden", value, "such as `64,` or `64,64`,") for value in (64, "64")),
+        *(("hidden", value, "such as `64,` or `64,64`,") for value in (True, "64")),
+        ("cell", "rnn", "one of 'lstm', 'gru' or None"),
         ("pair", {1, 2}, "`tuple[int, ...] | None`"),
         ("schedule", Config(), "Schedule | None`"),
         ("sizes", {"size": 1}, "`"),

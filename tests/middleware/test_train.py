@@ -201,6 +201,26 @@ def test_training_from_one_replay_and_updating_another_is_noticed(policy, filled
             task.run(max_step=1)
 
 
+def test_priorities_of_one_replay_are_not_written_to_another(policy, prioritized) -> None:
+    other = PrioritizedReplay(policy.spec, capacity=1_000)
+    trains = mw.train(policy, prioritized, batch_size=100), mw.train(policy, other)
+    updates = mw.update_priorities(prioritized), mw.update_priorities(other)
+    in_order = [trains[0], updates[0], trains[1], updates[1]]
+
+    with Task() as task:
+        for middleware in in_order:  # the empty `other` is not trained from, and not updated
+            task.use(middleware)
+        task.run(max_step=1)
+    other.add(prioritized.sample(50))
+    before = [values_of(prioritized), values_of(other)]
+    with Task() as task:
+        for middleware in (*trains, *updates):
+            task.use(middleware)
+        with pytest.raises(ConfigError, match=r"another replay.*behind the `train` with the same"):
+            task.run(max_step=1)
+    assert [values_of(prioritized), values_of(other)] == before
+
+
 def test_a_policy_that_does_not_say_its_errors_is_noticed(policy, prioritized) -> None:
     silent = Silent(policy.spec, policy.config)
     with Task() as task:

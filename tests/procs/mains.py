@@ -216,6 +216,12 @@ def die_in_the_first_incarnations(folder: str, number: int, how: str) -> Any:
     return sorted(path.name for path in Path(folder).glob(f"{node_id()}-*"))
 
 
+def raise_keyboard_interrupt() -> None:
+    if node_id() == 1:
+        raise KeyboardInterrupt
+    wait_for_the_end()
+
+
 def signal_myself(number: int) -> None:
     if node_id() == 1:
         os.kill(os.getpid(), number)

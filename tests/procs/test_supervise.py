@@ -122,6 +122,7 @@ def test_errors_of_the_same_moment_come_together(run_nodes: RunJob, folder: Path
             (),
             "returned an object that cannot be read again: EOFError: not here. Return",
         ),
+        (mains.raise_keyboard_interrupt, (), "`main` raised KeyboardInterrupt without Ctrl-C"),
         (mains.signal_myself, (int(signal.SIGINT),), "Node 1 failed(.|\n)*KeyboardInterrupt"),
     ],
 )

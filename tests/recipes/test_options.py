@@ -15,6 +15,8 @@ from ding_lite.cli.main import make_parsers
 from ding_lite.cli.options.run import RunOptions
 from ding_lite.errors import ConfigError
 from ding_lite.recipes import Options, Run, parse_options
+from ding_lite.recipes.plan import Choices
+from ding_lite.recipes.runs.loading import find_policy
 from ding_lite.rl.envs.making import EnvMaker
 
 
@@ -53,6 +55,15 @@ def test_without_options_the_programs_own_values_hold() -> None:
         out=None,
         nodes=1,
     )
+
+
+def test_a_path_may_begin_with_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    chosen = parse("--out=~/mine").out, Choices(out="~/mine").given["out"]
+    assert chosen == (tmp_path / "mine", tmp_path / "mine")
+    assert find_policy("~/mine").parent == tmp_path / "mine"
 
 
 def test_every_value_can_be_chosen() -> None:

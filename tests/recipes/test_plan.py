@@ -226,7 +226,7 @@ def test_steps_are_as_many_as_updates_need() -> None:
         ({"n_envs": 1}, '"num_envs" is an option and no setting: --num-envs on the command line'),
         ({"num_envs": 1}, "--num-envs on the command line, train(..., num_envs=...) in Python"),
         ({"lr": "fast"}, "`lr` is 'fast'; `float` was expected"),
-        ({"hidden": 32}, "is 32; `tuple[int, ...]`, such as `64,` or `64,64`, was expected"),
+        ({"hidden": "32"}, "is '32'; `tuple[int, ...]`, such as `64,` or `64,64`, was expected"),
         ({"capacity": 0}, "`capacity` is 0; it must be a whole number from 1 on"),
     ],
 )
@@ -301,11 +301,16 @@ def test_atari_wraps_every_game_and_changes_only_what_is_learned_from() -> None:
 
 @pytest.mark.parametrize("train", [ding_lite.train, ding_lite.evolve])
 @pytest.mark.parametrize(
-    "more", [{"wrappers": [gymnasium.wrappers.vector.ClipReward]}, {"env_args": {"a": 1}}]
+    ("more", "message"),
+    [
+        ({"wrappers": [gymnasium.wrappers.vector.ClipReward]}, "is a .*Vector.*Give a function"),
+        ({"env_args": {"a": 1}}, r"is a .*Vector.*Give a function that makes it"),
+        ({"num_envs": 5}, "`num_envs` is 5, and the vector environment has 2"),
+    ],
 )
 def test_a_vector_that_has_been_made_takes_no_arguments_and_wrappers(
-    train: Any, more: dict[str, Any]
+    train: Any, more: dict[str, Any], message: str
 ) -> None:
     vector = gymnasium.make_vec("CartPole-v1", num_envs=2)
-    with pytest.raises(ConfigError, match=r"is a .*Vector.*Give a function that makes it"):
+    with pytest.raises(ConfigError, match=message):
         train("dqn", vector, **more)

@@ -126,6 +126,26 @@ def test_an_exit_of_a_listener_with_another_code_closes_what_is_open(async_mode:
     assert (caught.value.code, closed) == (3, ["around"])
 
 
+@CODES
+@pytest.mark.parametrize("where", ["__enter__", "__exit__"])
+def test_an_exit_of_a_middleware_that_is_entered_or_left_is_an_error(where: str, code: Any) -> None:
+    class Resource:
+        def __call__(self, ctx: Context) -> None: ...
+
+        def __enter__(self) -> None:
+            if where == "__enter__":
+                sys.exit(code)
+
+        def __exit__(self, *_: object) -> None:
+            if where == "__exit__":
+                sys.exit(code)
+
+    with Task() as task:
+        task.use(Resource())
+        with pytest.raises(MiddlewareError, match=rf"`{where}` of .* called `sys.exit\({code}\)`"):
+            task.run(max_step=1)
+
+
 def test_an_exit_of_the_program_itself_is_its_own_affair() -> None:
     def program() -> None:
         with Task() as task:

@@ -141,6 +141,10 @@ class TestSteps:
         with pytest.raises(ConfigError, match=r"`n_async_workers` is"):
             Task(n_async_workers=wrong)
 
+    def test_a_wrong_async_mode_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match="`async_mode` is 'x'; it must be one of: False"):
+            Task(async_mode="x")  # type: ignore[arg-type]
+
     @pytest.mark.parametrize("what", ["use", "use_step_wrapper", "run", "sync", "renew"])
     def test_changing_a_running_task_is_refused(self, what: str) -> None:
         argument: list[Any] = [boom] if what.startswith("use") else []

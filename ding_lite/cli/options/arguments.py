@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -62,7 +63,7 @@ def show(word: str) -> str:
 def path(word: str) -> str:
     if fault := path_fault(word):
         raise argparse.ArgumentTypeError(f"found {show(word)}; {fault}")
-    return word
+    return os.path.expanduser(word)  # no shell does it in `--out=~/run`
 
 
 def one_of(choices: Sequence[str]) -> Callable[[str], str]:

@@ -40,7 +40,7 @@ from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.networks.layers import Members
 from ding_lite.rl.recorded.box import joined
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.weights.flat_module import copied
+from ding_lite.rl.weights.flat_module import copied, hooks_of
 
 Shapes: TypeAlias = tuple[tuple[tuple[int, ...], Any], ...]
 _MAX_GRAPHS = 64
@@ -174,7 +174,7 @@ def architecture(module: nn.Module, *, has_memory: bool = False) -> Hashable | N
     """
     if next(module.buffers(), None) is not None:
         return None
-    if not all(parameter.requires_grad for parameter in module.parameters()):
+    if not all(each.requires_grad and not hooks_of(each) for each in module.parameters()):
         return None
     parts = []
     for name, part in module.named_modules():

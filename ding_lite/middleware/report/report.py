@@ -95,8 +95,8 @@ def report(
     elif isinstance(to, os.PathLike):
         directory, quiet = Path(to), False
         options = {"target": target, "max_env_steps": max_env_steps}
-        if given := {name: value for name, value in options.items() if value is not None}:
-            kept.append(_Options(directory, given))
+        given = {name: value for name, value in options.items() if value is not None}
+        kept.append(_Options(directory, given))
     else:
         if fault := _fault_of(to):
             raise ConfigError(
@@ -122,7 +122,10 @@ def report(
 
 
 class _Options:
-    """Writes the options of a report that its files do not have, when the run begins."""
+    """Writes the options of a report that its files do not have, when the run begins.
+
+    Without options it removes those of an earlier report, and no other file of that name.
+    """
 
     def __init__(self, directory: Path, options: Mapping[str, float]) -> None:
         self._file = directory / OPTIONS
@@ -132,6 +135,10 @@ class _Options:
         pass
 
     def __enter__(self) -> Self:
+        if not self._options:
+            if self._file.is_file() and self._file.read_bytes().startswith(b'{"options": '):
+                self._file.unlink()
+            return self
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with replacing(self._file) as unfinished:
             unfinished.write_text(json.dumps({"options": self._options}) + "\n", encoding="utf-8")

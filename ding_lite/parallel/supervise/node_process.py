@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from ding_lite.clock import SYSTEM_CLOCK
-from ding_lite.errors import ConfigError, kind_of
-from ding_lite.interruption import words_of
+from ding_lite.errors import ConfigError, MiddlewareError, kind_of
+from ding_lite.interruption import refuse_exit, words_of
 from ding_lite.io.files import limit_of
 from ding_lite.parallel.memory.segments import remove_own
 from ding_lite.parallel.network.topology import NodeSpec
@@ -313,7 +313,7 @@ def node_of(router: NodeRouter) -> Iterator[None]:
 
 
 def call_main(work: Work) -> Any:
-    """Call `main`; `sys.exit()` within it is a return."""
+    """Call `main`; `sys.exit()` within it is a return, and KeyboardInterrupt by hand an error."""
     limit_torch_threads()
     try:
         return work.main(*work.args, **work.kwargs)
@@ -321,6 +321,9 @@ def call_main(work: Work) -> Any:
         if error.code in (None, 0):
             return None
         raise
+    except KeyboardInterrupt as error:
+        advice = "Set `task.finish = True` to end the job, or raise an error."
+        refuse_exit(error, "`main`", MiddlewareError, advice)
 
 
 @contextmanager

@@ -180,7 +180,7 @@ def _policy_among(meta: Mapping[str, Any]) -> tuple[str] | None:
 
 def find_policy(directory: str | os.PathLike[str], *, last: bool = False) -> Path:
     """Return the path of the checkpoint that `load_policy` reads; it need not exist."""
-    path = Path(directory)
+    path = Path(os.path.expanduser(directory))
     if (path / MANIFEST).exists():
         return path
     return path / (BEST if has_best(path) and not last else CHECKPOINT)

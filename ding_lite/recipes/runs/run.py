@@ -43,6 +43,8 @@ _ALWAYS, _AT_LEAST = 10_000, 1_000
 _JUDGE_SEED = 1_000_003
 _WORTH_DRAWING_S = 0.5
 """The least seconds of a verdict for which the curve is drawn again to show its share."""
+_WORTH_NAMING_S = 2.0
+"""The least seconds of a verdict of which a line says why it took more than a tenth of the run."""
 _SAVED = ("seed", "max_env_steps", "target", "smoke", "nodes")
 _SAVED_WHERE_UNUSUAL = ("criterion", "population", "num_envs", "report")
 """Options in the description of a run if they are not defaults and not among its settings."""
@@ -323,6 +325,13 @@ class Run:
         if "seconds" in result:
             stages = ", ".join(f"{stage} {s:.1f} s" for stage, s in result["seconds"].items())
             lines.append(f"  time         {stages}")
+            seconds = result["seconds"]["verdict"]
+            if seconds >= _WORTH_NAMING_S and seconds > 0.1 * (result["wall_s"] + seconds):
+                lines.append(
+                    f"  verdict      took {result['verdict_env_steps']:,} env steps and "
+                    f"{seconds:.1f} s, more than a tenth of this run: it has {JUDGED_EPISODES} "
+                    f"episodes if they are short or reach the target, else at least one"
+                )
         played = result.get(EPISODES_PER_COLLECTOR)
         if played is not None:
             lines.append(f"A collector met the criterion after {played:,} of its own episodes.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import itertools
 import math
 import os
 import shutil
@@ -91,6 +92,8 @@ def record_video(
 ) -> list[Path]:
     """Play greedy episodes, and write a video of each: .mp4 if ffmpeg is installed, else .gif.
 
+    Videos that the directory already has are kept: the numbers continue behind theirs.
+
     Args:
         policy: Acts without exploration; `load_policy` loads that of a run.
         directory: The directory of the videos; it is made if it does not exist.
@@ -125,11 +128,14 @@ def play_and_record(
     check_render_mode(policy.spec, "rgb_array")
     make_directory(directory)
     paths: list[Path] = []
+    numbers = itertools.count(1)
     ffmpeg = find_ffmpeg()
     deadline = SYSTEM_CLOCK.now() + seconds
 
     def open_writer(fps: float) -> VideoWriter:
-        path = directory / f"episode-{len(paths) + 1:03d}.{'gif' if ffmpeg is None else 'mp4'}"
+        ending = "gif" if ffmpeg is None else "mp4"
+        names = (f"episode-{number:03d}.{ending}" for number in numbers)
+        path = next(path for name in names if not (path := directory / name).exists())
         paths.append(path)
         return (
             GifWriter(path, fps=fps) if ffmpeg is None else Mp4Writer(path, fps=fps, ffmpeg=ffmpeg)

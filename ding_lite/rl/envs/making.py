@@ -292,7 +292,7 @@ class EnvMaker:
         """
         env_id = self.name
         maker: EnvMaker = self
-        with raising_env_errors(env_id, "its spaces"):
+        with raising_env_errors(env_id, "observation_space or action_space"):
             if isinstance(env, VectorEnv):
                 obs_space, action_space = env.single_observation_space, env.single_action_space
                 maker = (None if self.wrappers else maker_again(env)) or self

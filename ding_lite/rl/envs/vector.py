@@ -400,8 +400,8 @@ class Envs:
         shown = str(lost.tolist()) if lost.size <= 32 else "with NaN or infinity"
         raise NonFiniteError(
             f"Environment {row if of is None else of[row]} of {self.spec.env_id} gave the {what} "
-            f"{shown}; finite numbers were expected. Look at what this environment computes, or at "
-            f"the actions it was given."
+            f"{shown}; finite numbers were expected, up to 3.4e38 as float32. Look at what this "
+            f"environment computes, or at the actions it was given."
         )
 
     def _note_finished(self, done_N: BoolArray) -> None:

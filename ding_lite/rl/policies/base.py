@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch import Tensor
 
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError, did_you_mean, kind_of
@@ -93,7 +93,9 @@ class BoxActions:
     def __init__(self, spec: EnvSpec, *, policy: str) -> None:
         space = spec.action_space
         if not isinstance(space, Box) or not np.issubdtype(space.dtype, np.floating):
-            advice = "an environment with Box actions of floats, or a policy for Discrete ones"
+            advice = "DQN, which is for Discrete actions, or PPO, which is for both"
+            if not isinstance(space, Discrete):
+                advice = "an environment with Box actions of floats"
             several = isinstance(space, MultiDiscrete | MultiBinary)
             raise ConfigError(
                 f"{policy} is for continuous actions, but {spec.env_id} has the action space "

@@ -6,6 +6,7 @@ Schaul et al. 2016, "Prioritized Experience Replay" (arXiv:1511.05952), in its p
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -100,6 +101,7 @@ class PrioritizedReplay(ReplayBuffer):
         self.offset = offset
         self._tree = SumTree(capacity, fast=fast)
         self._samples_without_update = 0
+        self._id = 1 + secrets.randbelow(1 << 62)  # also unlike those of other processes
 
     @property
     def memory_bytes(self) -> int:
@@ -165,6 +167,7 @@ class PrioritizedReplay(ReplayBuffer):
                 **self._gather(slot_B),
                 weight=torch.from_numpy(weight_B),
                 serial=self._serials_of(slot_B),
+                replay_id=self._id,
             )
 
     def draw(self, count: int) -> Drawn:
@@ -209,7 +212,7 @@ class PrioritizedReplay(ReplayBuffer):
         Raises:
             ShapeError: If the number of priorities differs from that of transitions.
             NonFiniteError: If a priority is NaN or infinite. Then nothing is changed.
-            ConfigError: If a priority is below 0, or the batch is not from such a replay. Then
+            ConfigError: If a priority is below 0, or the batch is not from this replay. Then
                 nothing is changed.
         """
         if not hasattr(batch, "serial"):
@@ -217,6 +220,7 @@ class PrioritizedReplay(ReplayBuffer):
                 f"`batch` is {kind_of(batch)}; one that `sample` of a PrioritizedReplay returned "
                 f"was expected."
             )
+        check_sampled_by(self._id, batch)
         return self.update_serials(batch.serial, np.asarray(to_numpy(priority)))
 
     def update_serials(self, serial_B: npt.NDArray[np.int64], priority_B: NumpyArray) -> int:
@@ -226,7 +230,7 @@ class PrioritizedReplay(ReplayBuffer):
         if not len(priority_B):
             return 0
         with self._lock:
-            count = self._set_priorities(serial_B, priority_B.astype(np.float32, copy=False))
+            count = self._set_priorities(serial_B, _as_float32(priority_B))
         if count < 0:
             _refuse(priority_B)
         return count
@@ -303,14 +307,27 @@ def importance_weights(chance_B: npt.NDArray[np.float64], beta: float) -> npt.ND
     return np.power(ratio_B, np.float32(-beta), out=ratio_B)
 
 
+def check_sampled_by(replay_id: int, batch: PrioritizedTransitions) -> None:
+    if batch.replay_id not in (0, replay_id):
+        raise ConfigError(
+            "`batch` was sampled by another replay; one of this replay was expected. Place "
+            "`update_priorities(replay)` directly behind the `train` with the same replay: "
+            "`ctx.train_data` holds the last batch only. No priority has been changed."
+        )
+
+
 def checked_priorities(priority_B: NumpyArray, count: int) -> npt.NDArray[np.float32]:
     """Return `count` priorities as float32, checked to be finite and not below 0."""
     _check_count(priority_B, count)
-    with np.errstate(over="ignore"):  # large numbers become infinite, which raises below
-        single_B: npt.NDArray[np.float32] = priority_B.astype(np.float32, copy=False)
+    single_B = _as_float32(priority_B)
     if not ((single_B >= 0.0) & (single_B < np.inf)).all():
-        _refuse(single_B)
+        _refuse(priority_B)
     return single_B
+
+
+def _as_float32(priority_B: NumpyArray) -> npt.NDArray[np.float32]:
+    with np.errstate(over="ignore"):  # large numbers become infinite, which is refused
+        return priority_B.astype(np.float32, copy=False)
 
 
 def _check_count(priority_B: NumpyArray, count: int) -> None:
@@ -322,7 +339,8 @@ def _check_count(priority_B: NumpyArray, count: int) -> None:
 
 
 def _refuse(priority_B: NumpyArray) -> NoReturn:
-    row = int((~(priority_B >= 0.0) | (priority_B == np.inf)).argmax())
+    single_B = _as_float32(priority_B)
+    row = int((~(single_B >= 0.0) | (single_B == np.inf)).argmax())
     found = f"`priority` {row} of {len(priority_B)} is {priority_B[row]}"
     if priority_B[row] < 0.0:
         raise ConfigError(
@@ -330,6 +348,6 @@ def _refuse(priority_B: NumpyArray) -> NoReturn:
             f"has been changed."
         )
     raise NonFiniteError(
-        f"{found}; a finite number was expected. No priority has been changed. Look at the loss "
-        f"of the update that it comes from, and lower the learning rate."
+        f"{found}; a finite number was expected, up to 3.4e38. No priority has been changed. Look "
+        f"at the loss of the update that it comes from, and lower the learning rate."
     )

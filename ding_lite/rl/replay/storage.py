@@ -263,6 +263,11 @@ def load_rows(arrays: Mapping[str, NumpyArray], saved: Mapping[str, Any], count:
 
 def layout_of_own(fields: OwnFields | None) -> Layout:
     """Return the layout of a user's own fields, checked."""
+    if not isinstance(fields, Mapping | None):
+        raise ConfigError(
+            f"`fields` is {kind_of(fields)}; a dict of the shape and the dtype of one row of each "
+            f"field was expected, such as {{'x': ((), np.float32)}}."
+        )
     return {name: _own_field(name, given) for name, given in (fields or {}).items()}
 
 

@@ -282,7 +282,9 @@ class R2D2(TorchPolicy[R2D2Config]):
         if not explore:
             return greedy_N, state
         mask_NA = self.spec.action_mask(obs)
-        chance_NA = torch.ones_like(q_NA) if mask_NA is None else mask_NA.float()
+        chance_NA = torch.ones_like(q_NA)
+        if mask_NA is not None:  # an observation after which nothing is legal allows any action
+            chance_NA = (mask_NA | ~mask_NA.any(-1, keepdim=True)).float()
         random_N = torch.multinomial(chance_NA, 1).squeeze(-1)
         is_random_N = torch.rand(len(q_NA), device=self.device) < self._share
         return torch.where(is_random_N, random_N, greedy_N), state

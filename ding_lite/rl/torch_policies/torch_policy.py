@@ -488,7 +488,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             check_obs(batch.next_obs, self.spec)
         if isinstance(batch.obs, Tensor) and batch.obs.device == self.device:
             return batch
-        kept = {"serial", "burn_in"}
+        kept = {"serial", "burn_in", "replay_id"}
         values = {f.name: getattr(batch, f.name) for f in fields(batch)}
         moved: dict[str, Any] = {
             n: v if n in kept or v is None else self._to_device(v)

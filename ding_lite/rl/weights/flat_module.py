@@ -217,7 +217,7 @@ def copied(module: nn.Module) -> nn.Module:
             f'without `torch.jit`; `compile="torch"` compiles it for updates.'
         )
     try:
-        return copy.deepcopy(module)
+        twin = copy.deepcopy(module)
     except (RuntimeError, TypeError) as error:
         raise ConfigError(
             f"The module {type(module).__name__} cannot be copied, which targets and clones need: "
@@ -226,6 +226,16 @@ def copied(module: nn.Module) -> nn.Module:
             f"output that `forward` keeps must be detached, `self.last = output.detach()`; locks "
             f"and open files belong elsewhere."
         ) from error
+    new: Any
+    for own, new in zip(module.parameters(), twin.parameters(), strict=True):
+        for hook in hooks_of(own) if new.requires_grad else ():  # PyTorch does not copy them
+            new.register_hook(hook)
+    return twin
+
+
+def hooks_of(parameter: nn.Parameter) -> list[Callable[[Tensor], Tensor | None]]:
+    """Return the functions that `register_hook` has added to a parameter."""
+    return [*(parameter._backward_hooks or {}).values()]
 
 
 def check_held(outputs: Iterable[Tensor], module: nn.Module, *, name: str) -> None:

@@ -205,6 +205,12 @@ def hooked(_: EnvSpec) -> nn.Module:
     return module
 
 
+def hooked_weight(_: EnvSpec) -> nn.Module:
+    module = nn.Sequential(nn.Linear(4, 2))
+    module[0].weight.register_hook(lambda grad: 0.5 * grad)
+    return module
+
+
 @pytest.mark.parametrize(
     "network",
     [
@@ -212,8 +218,9 @@ def hooked(_: EnvSpec) -> nn.Module:
         lambda _: Scaled(0.5, more=[object()]),
         lambda _: Counts(0.5),
         hooked,
+        hooked_weight,
     ],
-    ids=["a tensor", "an object", "one that changes", "a hook"],
+    ids=["a tensor", "an object", "one that changes", "a hook", "a hook of a weight"],
 )
 def test_modules_with_attributes_that_cannot_be_compared_learn_alone(
     spec: EnvSpec, network: Any

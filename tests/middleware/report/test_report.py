@@ -61,3 +61,15 @@ def test_a_directory_is_enough_and_goes_on_from_reports_that_were_used_one_by_on
     assert read_result(tmp_path).target == 2.0  # as `ding-lite plot` draws it
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [row["env_step"] for row in rows] == [20, 40, 60]
+
+
+def test_a_report_without_a_target_removes_the_target_of_an_earlier_one(tmp_path: Path) -> None:
+    for target, has_file in ((2.0, True), (None, False)):
+        with Task() as task:
+            task.use(learn).use(mw.report(tmp_path, every=5, target=target)).run(max_step=5)
+        assert (tmp_path / "report.json").exists() is has_file
+    assert read_result(tmp_path).target is None
+    (tmp_path / "report.json").write_text("[]")  # a user's own
+    with Task() as task:
+        task.use(mw.report(tmp_path, every=5)).run(max_step=5)
+    assert (tmp_path / "report.json").read_text() == "[]"

@@ -425,6 +425,19 @@ def test_the_last_line_and_the_curve_tell_the_time_of_the_verdict_beside_that_of
     assert texts[-1 - len(reported) :] == ["learn 100 %", *reported]
 
 
+@pytest.mark.parametrize(("verdict", "is_long"), [(114.0, True), (1.5, False)])
+def test_a_verdict_of_more_than_a_tenth_of_a_run_is_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verdict: float, is_long: bool
+) -> None:
+    with Run("mine", options(out=tmp_path)) as run:
+        train_a_little(run)
+        line = run.judge(make_policy())
+        seconds = {"learn": 17.0, "verdict": verdict}
+        run.explain({**line, "wall_s": 17.0, "seconds": seconds, "verdict_env_steps": 1_000})
+    said = "verdict      took 1,000 env steps and 114.0 s, more than a tenth of this run"
+    assert (said in capsys.readouterr().err) is is_long
+
+
 def test_nodes_may_know_the_run_of_their_program(tmp_path: Path) -> None:
     with Run("mine", options(out=tmp_path)) as run:
         known = pickle.loads(pickle.dumps(run))

@@ -96,6 +96,9 @@ def test_videos_are_recorded_in_one_call(catcher: DQN, tmp_path: Path) -> None:
     videos = record_video(catcher, str(tmp_path / "videos"), episodes=2)
     assert [path.name for path in videos] == ["episode-001.gif", "episode-002.gif"]
     assert sorted((tmp_path / "videos").iterdir()) == videos
+    kept = videos[0].read_bytes()
+    assert [path.name for path in record_video(catcher, tmp_path / "videos")] == ["episode-003.gif"]
+    assert videos[0].read_bytes() == kept
     swapped: Any = tmp_path
     with pytest.raises(ConfigError, match=r"`policy` is .*, which has no `act` method"):
         record_video(swapped, catcher)  # type: ignore[arg-type]

@@ -323,6 +323,7 @@ def test_missing_unknown_and_misshaped_own_fields_are_refused():
         ({"reward": ((), np.float32)}, "has 'reward', which `add` takes already"),
         ({"priority": ((), np.float32)}, "has 'priority', which `add` takes already"),
         ({"log-prob": ((), np.float32)}, "has the name 'log-prob'"),
+        (["x"], r"`fields` is a list; a dict of the shape and the dtype"),
         ({"x": np.float32}, "says .*float32.* of 'x'; the shape and the dtype of one row"),
         ({"x": ((0,), np.float32)}, "sizes above 0"),
         ({"x": ((), "U3")}, "numbers that torch knows"),

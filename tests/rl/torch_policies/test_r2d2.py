@@ -206,6 +206,9 @@ def test_forbidden_actions_are_neither_chosen_nor_valued():
         memory = policy.make_memory(100)
         actions = policy.act(obs, explore=explore, epsilon=0.5, memory=memory)
         assert actions.tolist() == [0, 1] * 50
+    none_legal = spec.pack(np.zeros((100, 4), np.float32), action_mask=np.zeros((100, 2), bool))
+    actions = policy.act(none_legal, epsilon=0.5, memory=policy.make_memory(100))
+    assert set(actions.tolist()) <= {0, 1}
 
 
 @pytest.mark.parametrize(

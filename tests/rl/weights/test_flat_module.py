@@ -8,7 +8,7 @@ from torch import nn
 
 from ding_lite.errors import ConfigError, ShapeError
 from ding_lite.rl import make_envs
-from ding_lite.rl.weights.flat_module import FlatModule, made_module
+from ding_lite.rl.weights.flat_module import FlatModule, copied, made_module
 
 SPEC = make_envs("CartPole-v1", 1).spec
 
@@ -134,6 +134,15 @@ def test_a_function_makes_the_same_module_for_the_same_seed():
 def test_what_makes_no_module_is_refused(make, message):
     with pytest.raises(ConfigError, match=message):
         made_module(make, SPEC, seed=0)
+
+
+def test_hooks_of_parameters_are_copied():
+    module = nn.Linear(2, 1)
+    module.weight.register_hook(torch.zeros_like)
+    module.bias.requires_grad_(False)
+    twin = copied(copied(module))
+    twin(torch.ones(1, 2)).sum().backward()
+    assert twin.weight.grad.tolist() == [[0.0, 0.0]]
 
 
 def test_a_module_that_cannot_be_copied_is_refused():
