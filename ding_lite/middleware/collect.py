@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
@@ -25,8 +24,6 @@ from ding_lite.rl.protocols import ActorCritic, Policy, Replay, TakesTurns
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all, whole
-
-logger = logging.getLogger(__name__)
 
 
 @overload
@@ -62,7 +59,7 @@ def collect(
     published for `count_collected` on other nodes.
 
     Context:
-        reads: env_step, transitions (with steps), weights_version (with unroll)
+        reads: env_step, weights_version (with unroll)
         writes: collected, env_step, trajectories (with unroll), transitions (with steps), metrics \
 (episode_length, episode_return, episodes, epsilon, return)
         keeps: env_step
@@ -131,7 +128,6 @@ class _Collect:
         self._episodes = RecentEpisodes()
         self._memory = memory_of(policy, envs.num_envs)
         self._last_obs: NumpyArray | None = None
-        self._has_warned = False
 
     def __call__(self, ctx: Context) -> None:
         envs, epsilon = self._envs, self._epsilon
@@ -150,7 +146,6 @@ class _Collect:
                 memory.reset()
             act = partial(act, memory=memory)
         env_step: int = ctx.get("env_step", 0)
-        self._check_is_stored(ctx)
 
         for _ in range(self._num_rounds):
             state = None if memory is None else memory.state.copy()
@@ -174,18 +169,6 @@ class _Collect:
         ctx.env_step = env_step
         ctx.keep("env_step")
         self._episodes.report(ctx, envs)
-
-    def _check_is_stored(self, ctx: Context) -> None:
-        """Warn once if transitions are replaced that no `add_to` and no `train` has used."""
-        is_lost = "transitions" in ctx and not (
-            "train_output" in ctx or "replay_size" in ctx.metrics
-        )
-        if is_lost and not self._has_warned:
-            self._has_warned = True
-            logger.warning(
-                "`collect` replaces the transitions of an earlier `collect` of this step, which no "
-                "`add_to` has stored. Place mw.add_to(replay) behind each mw.collect"
-            )
 
     def state_dict(self) -> dict[str, Any]:
         state = {

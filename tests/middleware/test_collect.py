@@ -54,21 +54,6 @@ def test_several_rounds_in_one_step_are_one_batch_in_order(policy: DQN, envs: En
         np.testing.assert_array_equal(getattr(ctx.transitions, name), together)
 
 
-@pytest.mark.parametrize("is_stored", [True, False])
-def test_transitions_that_a_second_collect_replaces_are_warned_of_once(
-    policy: DQN, envs: Envs, replay: ReplayBuffer, caplog: Any, is_stored: bool
-) -> None:
-    with Task() as task:
-        for _ in range(2):
-            task.use(mw.collect(policy, envs, steps=8))
-            if is_stored:
-                task.use(mw.add_to(replay))
-        task.run(max_step=3)
-    assert ["behind each mw.collect" in line for line in caplog.messages] == [True] * (
-        not is_stored
-    )
-
-
 def test_a_policy_that_wants_n_step_returns_gets_them(envs: Envs) -> None:
     policy = DQN(envs.spec, DQNConfig(hidden=(16,), n_step=3, gamma=0.5))
     collect = mw.collect(policy, envs, steps=4)
