@@ -289,7 +289,8 @@ def test_a_mutation_of_another_search_is_refused(spec: EnvSpec, search: Search) 
 
 def test_policies_that_average_their_gradients_are_not_evolved(spec: EnvSpec) -> None:
     population = Population.of(DQN, spec, size=2, config=SMALL)
-    population[1].policy.reduce_gradient = torch.Tensor.zero_
+    policy: Any = population[1].policy
+    policy.reduce_gradient = torch.Tensor.zero_
     judge(population)
     with pytest.raises(ConfigError, match=r"agents \[1\] have a `reduce_gradient`"):
         population.evolve(Tournament(), Mutation())

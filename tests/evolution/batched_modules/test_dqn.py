@@ -206,8 +206,8 @@ def hooked(_: EnvSpec) -> nn.Module:
 
 
 def hooked_weight(_: EnvSpec) -> nn.Module:
-    module = nn.Sequential(nn.Linear(4, 2))
-    module[0].weight.register_hook(lambda grad: 0.5 * grad)
+    module = nn.Linear(4, 2)
+    module.weight.register_hook(lambda grad: 0.5 * grad)
     return module
 
 

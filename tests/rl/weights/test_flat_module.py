@@ -1,5 +1,6 @@
 import warnings
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -140,7 +141,7 @@ def test_hooks_of_parameters_are_copied():
     module = nn.Linear(2, 1)
     module.weight.register_hook(torch.zeros_like)
     module.bias.requires_grad_(False)
-    twin = copied(copied(module))
+    twin: Any = copied(copied(module))
     twin(torch.ones(1, 2)).sum().backward()
     assert twin.weight.grad.tolist() == [[0.0, 0.0]]
 
