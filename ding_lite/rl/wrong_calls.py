@@ -26,7 +26,7 @@ ELSEWHERE = {
     "to": 'The device is an argument: `DQN(spec, device="cuda")`',
     "update": f"`policy.learn(batch)` does one update. {_RUN}",
 }
-"""What to write instead of the methods of policies and modules elsewhere, by name."""
+"""The advice for methods that policies and modules have in other packages, by name."""
 _ADVICE = {"act": _ACT, "learn": f"It does one update of a batch. {_RUN}"}
 
 
