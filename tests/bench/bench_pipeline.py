@@ -120,7 +120,7 @@ def run() -> list[Row]:
                 generator_loop(onions),
                 baseline_name="a plain loop that drives generators",
                 per=STEPS * 5,
-                target=2.0,
+                target=1.7,
                 tracked=True,
             )
         )
