@@ -75,9 +75,12 @@ class UpdateResult:
 class Stack(ABC, Generic[PolicyT]):
     """Memory in which policies of one architecture act and learn as one computation."""
 
+    _has_modules = False
+    """Whether `StackedModule` computes the networks, and not a written-out `MLP`."""
+
     def __init__(self, like: PolicyT, count: int) -> None:
         weights, target = like.flat_weights
-        self._spec = like.spec
+        self._spec, self._like = like.spec, like
         self._weights, self._grads = (StackedTensors(weights.shapes, count) for _ in range(2))
         self._target = StackedTensors(target.shapes, count)
 
@@ -115,17 +118,17 @@ class Stack(ABC, Generic[PolicyT]):
         torch._foreach_copy_(self._weights.rows[: len(flats)], flats)
         return len(flats)
 
-    def _seen_by(self, policies: Sequence[PolicyT], obs: NumpyArray) -> NumpyArray:
+    def _seen_by(self, policies: Sequence[PolicyT], obs: NumpyArray) -> Tensor:
         """Return observations, [G or 1, N, ...], normalised if the policies do so."""
         if policies[0].norm is None:
-            return obs
+            return torch.from_numpy(obs)
         rows = np.broadcast_to(obs, (len(policies), *obs.shape[1:]))
-        return np.stack([p.as_inputs(own) for p, own in zip(policies, rows, strict=True)])
+        seen = [p.as_inputs(own) for p, own in zip(policies, rows, strict=True)]
+        return torch.from_numpy(np.stack(seen))
 
-    def _vectors(self, obs: Array, count: int) -> Tensor:
-        """Return observations as network inputs, [G, B, I], normalised if the policies do so."""
-        vectors = as_floats(torch.as_tensor(obs)).float()
-        return vectors.reshape(count, -1, math.prod(vectors.shape[1:]))
+    def _inputs(self, obs_GB: Tensor) -> Tensor:
+        """Return observations of each policy as its network takes them, [G, B, ...]."""
+        return obs_GB if self._has_modules else as_floats(obs_GB).float().flatten(2)
 
 
 class ReplayStack(Stack[PolicyT]):
@@ -151,7 +154,8 @@ class ReplayStack(Stack[PolicyT]):
                 for into, each in zip(normed, pair, strict=True):
                     into[own] = norm(to_numpy(each[own]))
             pair = normed
-        obs, next_obs = (self._vectors(each, layout.count) for each in pair)
+        shape = (layout.count, -1, *self._spec.obs_shape)
+        obs, next_obs = (self._inputs(torch.as_tensor(each).reshape(shape)) for each in pair)
         return obs, next_obs
 
     def learn(
@@ -218,9 +222,9 @@ class Turn(Generic[PolicyT]):
         return self.outcome.updates == self.updates
 
 
-def inputs_dtype(policy: Stackable) -> Any:  # noqa: ANN401 - a type of numpy
-    """Return the type of observations as networks take them."""
-    return policy.spec.obs_dtype if policy.norm is None else np.float32
+def obs_of(policy: Stackable) -> tuple[tuple[int, ...], Any]:
+    """Return the shape and the type of an observation as networks take it."""
+    return policy.spec.obs_shape, policy.spec.obs_dtype if policy.norm is None else np.float32
 
 
 class Layout(Rows, Generic[PolicyT]):

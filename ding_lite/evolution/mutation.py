@@ -16,17 +16,7 @@ import numpy as np
 
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.agent import Agent, made_like
-from ding_lite.evolution.growth.convolutions import (
-    ChangeConvs,
-    Convs,
-    add_convolution,
-    change_convs,
-    grow_kernel,
-    is_removable,
-    remove_convolution,
-    resize_channels,
-    shrink_kernel,
-)
+from ding_lite.evolution.growth import convolutions
 from ding_lite.evolution.growth.layers import (
     IDENTITIES,
     PolicyTensors,
@@ -231,20 +221,20 @@ class Mutation:
         conv = convs[layer]
         count = self._draw_count(conv.channels, removes=removes)
         is_kernel = bool(self._rng.random() < _KERNEL_PROB)
-        change: ChangeConvs
-        if is_layer and removes and len(convs) > low and is_removable(conv):
-            change = remove_convolution
+        change: convolutions.ChangeConvs
+        if is_layer and removes and len(convs) > low and convolutions.is_removable(conv):
+            change = convolutions.remove_convolution
         elif is_layer and not removes and len(convs) < high:
-            change = add_convolution
+            change = convolutions.add_convolution
         elif is_kernel and removes and conv.padding and conv.kernel > 2:
-            change = shrink_kernel
+            change = convolutions.shrink_kernel
         elif is_kernel and not removes and conv.kernel + 2 <= _MAX_KERNEL:
-            change = grow_kernel
+            change = convolutions.grow_kernel
         elif count:
-            change = partial(resize_channels, count=count, rng=self._rng)
+            change = partial(convolutions.resize_channels, count=count, rng=self._rng)
         else:
             return None
-        changed = change_convs(tensors, images, convs, layer, change)
+        changed = convolutions.change_convs(tensors, images, convs, layer, change)
         _replace(agent, layout, tensors, state, convs=changed)
         return f"convs {_format_convs(convs)} -> {_format_convs(changed)}"
 
@@ -337,7 +327,7 @@ def _replace(
     agent.replace_policy(policy)
 
 
-def _format_convs(convs: Convs) -> str:
+def _format_convs(convs: convolutions.Convs) -> str:
     return " ".join(f"{conv.channels}@{conv.kernel}/{conv.stride}" for conv in convs)
 
 
