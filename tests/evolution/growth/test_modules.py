@@ -22,7 +22,8 @@ from ding_lite.nest import leaves
 from ding_lite.rl import A2C, DDPG, PPO, R2D2, SAC, TD3, TorchPolicy, TorchPolicyConfig
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.spec import EnvSpec
-from tests.evolution.conftest import assert_close, computes, only, some_transitions
+from tests.evolution.conftest import assert_close, only, some_transitions
+from tests.evolution.kinds import computes
 from tests.rl.rollouts import CARTPOLE, PENDULUM, lesson
 
 

@@ -9,7 +9,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from torch import nn
 
-from ding_lite.errors import CheckpointError, ConfigError, ShapeError
+from ding_lite.errors import ConfigError
 from tests.rl.policies.test_box_policy import (
     ARM,
     EVERY_KIND,
@@ -196,27 +196,6 @@ def test_networks_get_bytes_and_the_parts_of_an_observation(kind, num_joints):
         assert np.isfinite(half.learn(drawn)["loss"])
 
 
-@EVERY_KIND
-def test_one_part_may_be_built_in(kind):
-    of_bytes = replace(ARM, obs_space=Box(0, 255, (3,), dtype=np.uint8))
-    for spec in (ARM, of_bytes):
-        drawn = batch(0, spec=ARM)
-        obs = torch.arange(96).reshape(32, 3).to(torch.uint8) if spec is of_bytes else drawn.obs
-        drawn = replace(drawn, obs=obs, next_obs=obs)
-        house = KINDS[kind](spec, {"hidden": (16, 12)})
-        assert np.isfinite(house.learn(drawn)["loss"])
-        critic = KINDS[kind](spec, house.config, critic=Scaled)
-        assert np.isfinite(critic.learn(drawn)["loss"])
-        assert critic.weights().keys() == house.weights().keys()
-        assert critic.has_own_network
-        assert np.isfinite(critic.clone().learn(drawn)["loss"])
-
-
-class Scaled(Critic):
-    def forward(self, obs, action):
-        return super().forward(obs / 255 if obs.dtype == torch.uint8 else obs, action)
-
-
 def test_an_actor_that_leaves_its_range_later_is_refused_then():
     class Bounded(nn.Linear):
         def forward(self, obs):
@@ -246,34 +225,37 @@ def test_shared_layers_are_refused():
         make("sac", actor=first._networks._own["actor."].module)
 
 
+class OfAny(Critic):
+    """Sees numbers, bytes or parts, and the action."""
+
+    def __init__(self, spec):
+        super().__init__(replace_obs(spec, *spec.input_shape))
+
+    def forward(self, obs, action):
+        parts = [*obs.values()] if isinstance(obs, dict) else [obs]
+        parts = [part / 255 if part.dtype == torch.uint8 else part for part in parts]
+        return super().forward(torch.cat(parts, dim=1), action)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        ARM.obs_space,
+        Box(0, 255, (3,), dtype=np.uint8),
+        Dict(at=Discrete(3), speed=Box(-1.0, 1.0, (2,))),
+    ],
+    ids=["numbers", "bytes", "parts"],
+)
 @EVERY_KIND
-def test_states_of_other_networks_are_refused_and_change_nothing(kind):
-    policy = noisy(kind)
-    before = policy.state_dict()
-    with pytest.raises(CheckpointError, match="no state of a"):
-        KINDS[kind](ARM).load_state_dict(before)
-    broken = {**before, "target": {**before["target"], "more": torch.zeros(1)}}
-    policy.learn(batch(0))
-    after = policy.state_dict()
-    with pytest.raises(ShapeError, match="no tensor 'more'"):
-        policy.load_state_dict(broken)
-    torch.testing.assert_close(policy.state_dict(), after, rtol=0, atol=0)
-
-
-@EVERY_KIND
-def test_a_built_in_actor_goes_with_a_critic_that_gets_the_parts(kind):
-    class OfBoth(nn.Module):
-        def __init__(self, spec):
-            super().__init__()
-            self.layer = nn.Linear(7, 1)
-
-        def forward(self, obs, action):
-            return self.layer(torch.cat((obs["at"], obs["speed"], action), dim=1))
-
-    spec = replace(ARM, obs_space=Dict(at=Discrete(3), speed=Box(-1.0, 1.0, (2,))))
-    policy = KINDS[kind](spec, critic=OfBoth)
-    parts = {"at": np.arange(32) % 3, "speed": np.zeros((32, 2), dtype=np.float32)}
-    obs = torch.from_numpy(spec.pack(parts))
-    assert np.isfinite(policy.learn(replace(batch(0), obs=obs, next_obs=obs))["loss"])
-    action = policy.act(parts, explore=False)
-    np.testing.assert_allclose(policy.module(spec.unpack(obs)).detach(), action, atol=1e-5)
+def test_a_built_in_actor_goes_with_a_critic_of_a_user(kind, space):
+    spec = replace(ARM, obs_space=space)
+    drawn = batch(0, spec=spec)
+    house = KINDS[kind](spec, {"hidden": (16, 12)})
+    policy = KINDS[kind](spec, house.config, critic=OfAny)
+    assert policy.weights().keys() == house.weights().keys()
+    assert policy.has_own_network
+    for each in (house, policy, policy.clone()):
+        assert np.isfinite(each.learn(drawn)["loss"])
+    action = policy.act(drawn.obs.numpy(), explore=False)
+    found = policy.module(spec.unpack(drawn.obs)).detach()
+    np.testing.assert_allclose(found, action, atol=1e-5)

@@ -274,6 +274,9 @@ def test_the_state_of_another_policy_is_refused_and_changes_nothing(name: str) -
         other = type(policy)(policy.spec, replace(policy.config, hidden=(8, 5)))
         with pytest.raises(ShapeError, match="same sizes"):
             policy.load_state_dict(other.state_dict())
+    key = "target" if "target" in before else policy._saved_networks[0]
+    with pytest.raises(ShapeError, match="no tensor 'more'"):
+        policy.load_state_dict({**before, key: {**before[key], "more": torch.zeros(1)}})
     check_equal(policy.state_dict(), before)
 
 
