@@ -61,19 +61,10 @@ class BoxStack(ReplayStack[BoxT]):
         weights, _ = policy.flat_weights
         return type(policy), tuple(weights.shapes.items()), config.activation, config.normalize_obs
 
-    def hold(self, policies: Sequence[BoxT]) -> Callable[[NumpyArray], NumpyArray] | None:
-        if self._has_modules:
-            return None
-        count = self._take(policies)
-        actor = self._networks(count).actor
-
-        def greedy(obs: NumpyArray) -> NumpyArray:
-            obs_GNI = self._inputs(self._seen_by(policies, obs))
-            unit_GNA = actor.act(obs_GNI.expand(count, -1, -1).numpy())
-            actions = self._box.from_unit(unit_GNA.reshape(-1, self._box.size))
-            return actions.reshape(count, -1, *self._spec.action_shape)
-
-        return greedy
+    def _greedy(self, policies: Sequence[BoxT], inputs_GNI: Tensor) -> NumpyArray:
+        unit_GNA = self._networks(len(policies)).actor.act(inputs_GNI.numpy())
+        actions = self._box.from_unit(unit_GNA.reshape(-1, self._box.size))
+        return actions.reshape(len(policies), -1, *self._spec.action_shape)
 
     @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite is a fault instead
     def _update(self, layout: Layout[BoxT], batch: Transitions) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from functools import cache, partial
 from typing import Any, Protocol
 
@@ -65,18 +65,10 @@ class DQNStack(ReplayStack[DQN]):
         weights, _ = policy.flat_weights
         return (tuple(weights.shapes.items()), config.activation, *form)
 
-    def hold(self, policies: Sequence[DQN]) -> Callable[[NumpyArray], NumpyArray] | None:
-        if self._has_modules:
-            return None
-        network = self._first_online(self._take(policies))
-
-        def greedy(obs: NumpyArray) -> NumpyArray:
-            vectors = self._inputs(self._seen_by(policies, obs)).expand(len(policies), -1, -1)
-            q_GNA = network.forward(vectors).numpy()
-            action_GN: NumpyArray = q_GNA.argmax(axis=2)
-            return action_GN
-
-        return greedy
+    def _greedy(self, policies: Sequence[DQN], inputs_GNI: Tensor) -> NumpyArray:
+        q_GNA = self._first_online(len(policies)).forward(inputs_GNI).numpy()
+        action_GN: NumpyArray = q_GNA.argmax(axis=2)
+        return action_GN
 
     @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite is a fault instead
     def _update(self, layout: Layout[DQN], batch: Transitions) -> None:

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import torch
@@ -24,38 +24,16 @@ from ding_lite.errors import NonFiniteError
 from ding_lite.rl.batch import Array, NumpyArray, Rollout, Transitions, to_numpy
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.networks.inputs import RunningNorm, as_floats
+from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.base import check_obs
-from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.weights.flat import FlatWeights
+from ding_lite.rl.policies.box_policy import BoxPolicy
+from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl.policies.open_policy import OpenPolicy
 
 Metrics = dict[str, float]
 
 
-class Stackable(Protocol):
-    """A policy that can be one of several in a stack."""
-
-    spec: EnvSpec
-    train_iter: int
-
-    config: Any
-
-    @property
-    def gamma(self) -> float:
-        """The discount of one env step."""
-
-    @property
-    def norm(self) -> RunningNorm | None:
-        """The statistics by which observations are normalised."""
-
-    def as_inputs(self, obs: Any, /) -> Any:  # noqa: ANN401 - an array
-        """Return observations, checked and normalised."""
-
-    @property
-    def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:
-        """The weights that are learned, and the target weights."""
-
-
-PolicyT = TypeVar("PolicyT", bound=Stackable)
+PolicyT = TypeVar("PolicyT", bound=DQN | BoxPolicy[Any, Any] | ActorCriticPolicy[Any])
 
 
 @dataclass
@@ -92,7 +70,6 @@ class Stack(ABC, Generic[PolicyT]):
         The observations of the policy are not packed, and its optimiser is the usual one.
         """
 
-    @abstractmethod
     def hold(self, policies: Sequence[PolicyT]) -> Callable[[NumpyArray], NumpyArray] | None:
         """Copy the weights of some policies, to act by them.
 
@@ -102,6 +79,19 @@ class Stack(ABC, Generic[PolicyT]):
             for something else. None for modules, which act alone: the number of observations
             changes from call to call, and tracing takes longer.
         """
+        if self._has_modules:
+            return None
+        count = self._take(policies)
+
+        def greedy(obs: NumpyArray) -> NumpyArray:
+            inputs_GNI = self._inputs(self._seen_by(policies, obs))
+            return self._greedy(policies, inputs_GNI.expand(count, -1, -1))
+
+        return greedy
+
+    @abstractmethod
+    def _greedy(self, policies: Sequence[PolicyT], inputs_GNI: Tensor) -> NumpyArray:
+        """Return the greedy actions of MLPs with the weights that were copied, [G, N, ...]."""
 
     @abstractmethod
     def learn(
@@ -222,7 +212,7 @@ class Turn(Generic[PolicyT]):
         return self.outcome.updates == self.updates
 
 
-def obs_of(policy: Stackable) -> tuple[tuple[int, ...], Any]:
+def obs_of(policy: OpenPolicy) -> tuple[tuple[int, ...], Any]:
     """Return the shape and the type of an observation as networks take it."""
     return policy.spec.obs_shape, policy.spec.obs_dtype if policy.norm is None else np.float32
 

@@ -8,7 +8,7 @@ with fewer updates, or with a loss that is not finite, leaves before the others.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, TypeAlias, cast
@@ -86,19 +86,10 @@ class RolloutStack(Stack[AnyPolicy]):
         own = stackable(net.module, (joined, obs_of(policy), *states), has_memory=bool(size))
         return None if own is None else (type(policy), own, config.normalize_obs)
 
-    def hold(self, policies: Sequence[AnyPolicy]) -> Callable[[NumpyArray], NumpyArray] | None:
-        if self._has_modules:
-            return None
-        count = self._take(policies)
-
-        def greedy(obs: NumpyArray) -> NumpyArray:
-            inputs = self._inputs(self._seen_by(policies, obs))
-            mlps = self._first(count).network
-            both: NumpyArray = mlps.forward(inputs.expand(count, -1, -1)).numpy()
-            each = zip(policies, both[..., :-1], strict=True)
-            return np.stack([distribution_of(policy).best(own_ND) for policy, own_ND in each])
-
-        return greedy
+    def _greedy(self, policies: Sequence[AnyPolicy], inputs_GNI: Tensor) -> NumpyArray:
+        both = self._first(len(policies)).network.forward(inputs_GNI).numpy()
+        each = zip(policies, both[..., :-1], strict=True)
+        return np.stack([distribution_of(policy).best(own_ND) for policy, own_ND in each])
 
     def learn(
         self, policies: Sequence[AnyPolicy], rollouts: Sequence[Sequence[Rollout]]
