@@ -29,6 +29,7 @@ from tests.evolution.conftest import (
     part,
     some_transitions,
 )
+from tests.rl.nets import Joins
 
 
 class Gated(nn.Module):
@@ -61,17 +62,8 @@ class Actor(nn.Module):
         return torch.tanh(self.last(seen))
 
 
-class Critic(nn.Module):
-    """Gives the values of one critic or of several."""
-
-    def __init__(self, count: int = 1) -> None:
-        super().__init__()
-        self.of_obs, self.of_action = nn.Linear(3, 16), nn.Linear(1, 16, bias=False)
-        self.last = nn.Linear(16, count)
-
-    def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        values: torch.Tensor = self.last(torch.tanh(self.of_obs(obs) + self.of_action(action)))
-        return values
+def critic(count: int = 1) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3 + 1, 16), nn.Tanh(), nn.Linear(16, count))
 
 
 def plain(spec: EnvSpec) -> nn.Module:
@@ -86,7 +78,7 @@ def own(*, is_gaussian: bool = False, num_critics: int = 1) -> dict[str, Any]:
     """Return an actor and critics of a user."""
     return {
         "actor": lambda _: Actor(is_gaussian=is_gaussian),
-        "critic": lambda _: Critic(num_critics),
+        "critic": lambda _: Joins(critic(num_critics)),
     }
 
 
@@ -244,10 +236,11 @@ class Reaching(nn.Module):
         return torch.tanh(self.layer(obs) + 3.0) * self.factor
 
 
-class Blind(Critic):
+class Blind(Joins):
     """A critic that ignores the action."""
 
-    def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        obs, action = inputs
         return super().forward(obs, torch.zeros_like(action))
 
 
@@ -255,7 +248,7 @@ class Blind(Critic):
     ("parts", "error"),
     [
         ({"actor": Reaching}, "gave an action of 3"),
-        ({"critic": lambda _: Blind()}, "do not depend"),
+        ({"critic": lambda _: Blind(critic())}, "do not depend"),
     ],
 )
 def test_faults_of_modules_raise_as_they_do_alone(
@@ -271,10 +264,11 @@ def test_faults_of_modules_raise_as_they_do_alone(
         together[0].learn(part(batch, 0, 20))
 
 
-class DroppingCritic(Critic):
+class DroppingCritic(Joins):
     """A critic with random numbers."""
 
-    def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        obs, action = inputs
         return super().forward(nn.functional.dropout(obs, 0.5, self.training), action)
 
 
@@ -283,7 +277,7 @@ class DroppingCritic(Critic):
     [
         {"actor": lambda _: mlp(nn.BatchNorm1d(8))},
         {"actor": lambda _: mlp(nn.Dropout(0.5))},
-        {"critic": lambda _: DroppingCritic()},
+        {"critic": lambda _: DroppingCritic(critic())},
         {"optimizer": torch.optim.RMSprop},
         {"critic": None},
         {"actor": None},

@@ -10,6 +10,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from torch import nn
 
 from ding_lite.errors import ConfigError
+from tests.rl.nets import Joins
 from tests.rl.policies.test_box_policy import (
     ARM,
     EVERY_KIND,
@@ -23,13 +24,8 @@ from tests.rl.policies.test_box_policy import (
 from tests.rl.reference_box import linears, load, make_mlp
 
 
-class Critic(nn.Module):
-    def __init__(self, spec, hidden=(16, 12)):
-        super().__init__()
-        self.net = make_mlp((spec.obs_shape[0] + spec.action_space.shape[0], *hidden, 1))
-
-    def forward(self, obs, action):
-        return self.net(torch.cat((obs, action), dim=1))
+def critic_for(spec, hidden=(16, 12)):
+    return Joins(make_mlp((spec.obs_shape[0] + spec.action_space.shape[0], *hidden, 1)))
 
 
 def actor_for(kind, spec=ARM, hidden=(16, 12)):
@@ -47,13 +43,12 @@ def replace_obs(spec, length):
     return replace(spec, obs_space=Box(-1.0, 1.0, (length,)))
 
 
-class NoisyCritic(Critic):
-    def __init__(self, spec):
-        super().__init__(spec)
-        self.net = nn.Sequential(nn.BatchNorm1d(5), self.net[0], nn.Dropout(0.2), *self.net[1:])
+def noisy_critic(spec):
+    net = critic_for(spec).net
+    return Joins(nn.Sequential(nn.BatchNorm1d(5), net[0], nn.Dropout(0.2), *net[1:]))
 
 
-def make(kind, spec=ARM, *, actor=None, critic=Critic, optimizer=None, **settings):
+def make(kind, spec=ARM, *, actor=None, critic=critic_for, optimizer=None, **settings):
     described = {"hidden": (16, 12)} if critic is None else {}
     config = {**described, "batch_size": 32, **settings}
     actor = actor or (lambda spec: actor_for(kind, spec))
@@ -61,7 +56,7 @@ def make(kind, spec=ARM, *, actor=None, critic=Critic, optimizer=None, **setting
 
 
 def noisy(kind, **more):
-    return make(kind, actor=lambda spec: noisy_actor(kind), critic=NoisyCritic, **more)
+    return make(kind, actor=lambda spec: noisy_actor(kind), critic=noisy_critic, **more)
 
 
 def copy_house_weights(kind, house, own):
@@ -215,7 +210,7 @@ def test_an_actor_that_leaves_its_range_later_is_refused_then():
 
 
 def test_shared_layers_are_refused():
-    critic = Critic(ARM)
+    critic = critic_for(ARM)
     actor = actor_for("sac")
     actor[2] = critic.net[2]  # 16 to 12 units in both
     with pytest.raises(ConfigError, match=r"`actor` and `critic` share the parameter '2\.weight'"):
@@ -225,16 +220,16 @@ def test_shared_layers_are_refused():
         make("sac", actor=first._networks._own["actor."].module)
 
 
-class OfAny(Critic):
+class OfAny(Joins):
     """Sees numbers, bytes or parts, and the action."""
 
     def __init__(self, spec):
-        super().__init__(replace_obs(spec, *spec.input_shape))
+        super().__init__(critic_for(replace_obs(spec, *spec.input_shape)).net)
 
     def forward(self, obs, action):
         parts = [*obs.values()] if isinstance(obs, dict) else [obs]
         parts = [part / 255 if part.dtype == torch.uint8 else part for part in parts]
-        return super().forward(torch.cat(parts, dim=1), action)
+        return super().forward(*parts, action)
 
 
 @pytest.mark.parametrize(
