@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, TypeAlias, cast
 
@@ -67,6 +66,10 @@ class RolloutStack(Stack[AnyPolicy]):
         self._has_modules = not isinstance(net, MLPActorCritic)
         self._module: Any = copied(_Joined(net.module)) if self._has_modules else None
         self._first = cache(self._make_members)
+        self._network: Any = None
+        """The network of the policies that learn; values are the last of its outputs."""
+        self._distribution: Distribution
+        self._settings: Settings
         self._kept: Any = None
         """The outputs of the last forward, and what its backward needs."""
 
@@ -87,7 +90,7 @@ class RolloutStack(Stack[AnyPolicy]):
         return None if own is None else (type(policy), own, config.normalize_obs)
 
     def _greedy(self, policies: Sequence[AnyPolicy], inputs_GNI: Tensor) -> NumpyArray:
-        both = self._first(len(policies)).network.forward(inputs_GNI).numpy()
+        both = self._first(len(policies))[0].forward(inputs_GNI).numpy()
         each = zip(policies, both[..., :-1], strict=True)
         return np.stack([distribution_of(policy).best(own_ND) for policy, own_ND in each])
 
@@ -114,87 +117,76 @@ class RolloutStack(Stack[AnyPolicy]):
         """Do updates until one has done all of its own or has a fault; return the others."""
         flats = [each.policy.flat_weights[0].flat for each in running]
         count = self._take([each.policy for each in running])
-        members = self._first(count)
-        settings = Settings([each.policy.config for each in running], CPU)
+        self._network, self._distribution = self._first(count)
+        self._settings = Settings([each.policy.config for each in running], CPU)
         try:
             while True:
-                self._answer(running, members, settings)
+                self._answer(running)
                 left = [each for each in running if each.goes_on()]
                 if len(left) < count:
                     return left
         finally:
             torch._foreach_copy_(flats, self._weights.rows[:count])
 
-    def _answer(self, running: Sequence[_Learning], members: _Members, settings: Settings) -> None:
+    def _answer(self, running: Sequence[_Learning]) -> None:
         requests = [cast(Any, each.request) for each in running]
         if isinstance(requests[0], Infer):
-            value_GM = self._infer(requests, members.network)[..., -1].numpy()
+            value_GM = self._infer(requests)[..., -1].numpy()
             for row, each in enumerate(running):
                 each.answer = value_GM[row, : len(requests[row].obs)]
         elif isinstance(requests[0], Forward):
-            self._see(running, members, requests)
+            self._see(running, requests)
         elif isinstance(requests[0], Estimate):
             _estimate(running, requests)
         else:
-            self._descend(running, members, settings, requests)
+            self._descend(running, requests)
 
-    def _infer(self, requests: Sequence[Infer], network: Any) -> Tensor:  # noqa: ANN401 - of `_Members`
+    def _infer(self, requests: Sequence[Infer]) -> Tensor:
         inputs = self._inputs(_padded([one.obs for one in requests], unit=_ROUNDED))
         found: Tensor
         if self._like.state_size:
             states = _padded([one.state_MS for one in requests], unit=_ROUNDED)
-            found = network.step(inputs, states)
+            found = self._network.step(inputs, states)
         else:
-            found = network.forward(inputs)
+            found = self._network.forward(inputs)
         return found
 
-    def _see(
-        self, running: Sequence[_Learning], members: _Members, requests: Sequence[Forward]
-    ) -> None:
+    def _see(self, running: Sequence[_Learning], requests: Sequence[Forward]) -> None:
         places = _Places(requests)
-        both, behind = self._compute(
-            requests, places, members.network, records=requests[0].is_training
-        )
+        both, behind = self._compute(requests, places, records=requests[0].is_training)
         log_prob = None
         if requests[0].action is not None:
             action = places.rows([one.action for one in requests])
-            outputs = self._kept[0][..., :-1].reshape(len(action), -1)
-            log_prob = members.distribution.likelihood(outputs, action).log_prob_B
+            outputs = both[..., :-1].reshape(len(action), -1)
+            log_prob = self._distribution.likelihood(outputs, action).log_prob_B
             log_prob = log_prob.reshape(both.shape[:-1])
         for place, each in zip(places.each, running, strict=True):
             value_B, log_prob_B = (
                 None if found is None else found[place].reshape(-1)
                 for found in (both[..., -1], log_prob)
             )
-            each.answer = ForwardResult(
-                value_B, log_prob_B, None if behind is None else behind[place]
-            )
+            states = None if behind is None else behind[place]
+            each.answer = ForwardResult(value_B, log_prob_B, states)
 
-    def _descend(
-        self,
-        running: Sequence[_Learning],
-        members: _Members,
-        settings: Settings,
-        requests: Sequence[Descend],
-    ) -> None:
+    def _descend(self, running: Sequence[_Learning], requests: Sequence[Descend]) -> None:
         steps = [one.steps for one in requests]
         places = _Places(steps)
         if requests[0].seen is None:
-            self._compute(steps, places, members.network, records=True)
+            self._compute(steps, places, records=True)
         both, saved = self._kept
         flat_MO = both.reshape(-1, both.shape[-1])
         columns: Any = [places.rows([getattr(one, name) for one in steps]) for name in _OF_LOSS]
         values, outputs_grad_MD, value_grad_M = loss_of_members(
             self._like,
             places.layout,
-            settings,
-            members.distribution,
+            self._settings,
+            self._distribution,
             Steps(*columns),
             flat_MO[:, :-1],
             flat_MO[:, -1],
         )
         grad_MO = np.concatenate((outputs_grad_MD, value_grad_M[:, None]), axis=1)
-        members.network.backward(saved, torch.from_numpy(grad_MO.reshape(both.shape)))
+        self._network.backward(saved, torch.from_numpy(grad_MO.reshape(both.shape)))
         of_each = zip(*(value_G.tolist() for value_G in values.values()), strict=True)
         for row, (each, own) in enumerate(zip(running, of_each, strict=True)):
             each.descend(
@@ -205,7 +197,6 @@ class RolloutStack(Stack[AnyPolicy]):
         self,
         requests: Sequence[Forward | Minibatch],
         places: _Places,
-        network: Any,  # noqa: ANN401 - of `_Members`
         *,
         records: bool,
     ) -> tuple[NumpyArray, Tensor | None]:
@@ -213,10 +204,10 @@ class RolloutStack(Stack[AnyPolicy]):
         behind: Tensor | None = None
         inputs = self._inputs(torch.from_numpy(places.padded([one.obs for one in requests])))
         if not self._like.state_size:
-            both, saved = network.forward_saving(inputs)
+            both, saved = self._network.forward_saving(inputs)
         else:
             unrolls = [cast(Unroll, one.unroll) for one in requests]
-            both, behind, saved = network.unroll(
+            both, behind, saved = self._network.unroll(
                 inputs,
                 _padded([unroll.state_NS for unroll in unrolls]),
                 ~_padded([unroll.ended_TN for unroll in unrolls], axes=2).unsqueeze(-1),
@@ -225,13 +216,13 @@ class RolloutStack(Stack[AnyPolicy]):
         self._kept = both.numpy(), saved
         return both.numpy(), behind
 
-    def _make_members(self, count: int) -> _Members:
+    def _make_members(self, count: int) -> tuple[Any, Distribution]:
         like = distribution_of(self._like)
         if isinstance(like, Gaussian):
             *_, name = self._like.flat_weights[0].shapes
             both = (tensors[name][:count] for tensors in (self._weights, self._grads))
             like = Gaussian(cast(Box, self._spec.action_space), *both)
-        return _Members(self._make_network(count), like)
+        return self._make_network(count), like
 
     def _make_network(self, count: int) -> StackedOutputs | _Recurrent | _TwoMLPs:
         if self._has_modules:
@@ -262,15 +253,6 @@ class RolloutStack(Stack[AnyPolicy]):
                 for name in ("actor", "critic")
             )
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Members:
-    """The network and the distribution of the first policies of a stack."""
-
-    network: Any
-    """Computes outputs with the values as the last of them, [G, B, D + 1], and gradients."""
-    distribution: Distribution
 
 
 class _Learning:

@@ -79,7 +79,12 @@ MEMORIES: dict[str, Kind] = {
     "impala, gru of images": (IMPALA, IMAGE, IMPALAConfig(**GRU)),
     "ppo, lstm of parts": (PPO, PARTS, PPOConfig(**LSTM)),
 }
-KINDS = VECTORS | IMAGES | MEMORIES
+STORED: dict[str, Kind] = {
+    "r2d2, lstm": (R2D2, CARTPOLE, R2D2Config(**LSTM)),
+    "r2d2, gru": (R2D2, CARTPOLE, R2D2Config(**GRU)),
+}
+"""With memory of which a replay stores the states."""
+KINDS = VECTORS | IMAGES | MEMORIES | STORED
 
 
 def learned(kind: str, *, updates: int = 2, optimizer: Any = None, **settings: Any) -> Agent:

@@ -186,11 +186,14 @@ def test_removing_an_identity_layer_preserves_the_function(activation: Activatio
 
 @pytest.mark.parametrize(
     ("kind", "what", "few", "many"),
-    [("dqn", "hidden", (64, 64), (67, 64)), ("ppo, lstm", "memory", 10, 13)],
+    [
+        ("dqn", "hidden", (64, 64), (67, 64)),
+        ("ppo, lstm", "memory", 10, 13),
+        ("r2d2, lstm", "memory", 10, 13),
+        ("r2d2, gru", "memory", 10, 13),
+    ],
 )
-def test_units_of_the_least_importance_are_removed_first(
-    kind: str, what: str, few: Any, many: Any
-) -> None:
+def test_units_that_were_added_are_removed_first(kind: str, what: str, few: Any, many: Any) -> None:
     agent = learned(kind)
     wide = mutated(agent, f"{what} {few} -> {many}", remove_prob=0.0, **UNITS)
     narrow = mutated(wide, f"{what} {many} -> {few}", remove_prob=1.0, **UNITS)

@@ -97,16 +97,6 @@ def test_growth_preserves_the_loss_of_stored_sequences(learned: Learned) -> None
     assert agent.learn(batch)["loss"] == pytest.approx(before[0], abs=1e-4)
 
 
-def test_units_that_were_added_are_removed_again(learned: Learned) -> None:
-    agent, episodes = learned
-    batch = sample(episodes)
-    before = loss_and_values(agent, batch)
-    settings = {"new_layer_prob": 0.0, "num_nodes": (2,)}
-    assert grown_until(agent, "memory", remove_prob=0.0, **settings) == "memory 5 -> 7"
-    assert grown_until(agent, "memory", remove_prob=1.0, **settings) == "memory 7 -> 5"
-    assert loss_and_values(agent, batch) == pytest.approx(before, abs=1e-5)
-
-
 def test_a_wider_state_begins_with_that_of_the_narrower_layer(learned: Learned) -> None:
     agent, _ = learned
     policy: Any = agent.policy
