@@ -226,7 +226,8 @@ class OfAny(Joins):
     def __init__(self, spec):
         super().__init__(critic_for(replace_obs(spec, *spec.input_shape)).net)
 
-    def forward(self, obs, action):
+    def forward(self, *inputs):
+        obs, action = inputs
         parts = [*obs.values()] if isinstance(obs, dict) else [obs]
         parts = [part / 255 if part.dtype == torch.uint8 else part for part in parts]
         return super().forward(*parts, action)

@@ -374,16 +374,6 @@ def test_layers_that_the_user_freezes_stay_frozen_in_a_copy(name: str, given: st
             assert parameter.requires_grad == (n not in frozen)
 
 
-def test_a_mode_that_the_user_has_set_does_not_last_through_an_update() -> None:
-    """The network is a part of what learns here, and may be in another mode than the whole."""
-    policy, untouched = make("own algorithm"), make("own algorithm")
-    for seed in range(2):
-        for each in (policy, untouched):
-            each.learn(lesson(each, seed))
-        policy.net.eval()
-    check_equal(policy.state_dict(), untouched.state_dict())
-
-
 def global_draws() -> Any:
     """Return the states of the global generators."""
     return torch.get_rng_state(), np.random.get_state(legacy=False)["state"]["key"]

@@ -127,20 +127,6 @@ def test_loss_and_gradient_are_those_of_single_steps(name):
     torch.testing.assert_close(grad_P, slow_P, rtol=1e-3, atol=1e-5)
 
 
-def test_burn_in_changes_the_state_and_has_no_gradient():
-    policy = R2D2(CARTPOLE, SMALL)
-    batch = filled(policy).sample(16, length=6, burn_in=3)
-    obs = batch.obs.clone().requires_grad_()
-    loss, _ = policy.loss(replace(batch, obs=obs))
-    (grad,) = torch.autograd.grad(loss, [obs])
-    assert not grad[:, :3].any()
-    assert grad[:, 3].any()
-    later = replace(batch, obs=batch.obs.index_fill(1, torch.tensor([2]), 9.0))
-    assert float(policy.loss(later)[0].detach()) != float(loss.detach())
-    other = replace(batch, state=batch.state + 0.5)
-    assert float(policy.loss(other)[0].detach()) != float(loss.detach())
-
-
 def test_stored_states_are_those_from_the_beginning_of_each_episode():
     policy = R2D2(CARTPOLE, replace(SMALL, epsilon_steps=1))
     episodes = filled(policy, steps=40)
