@@ -97,7 +97,6 @@ class _Group:
         self._row_of[[*indices]] = np.arange(len(indices))
 
     def act(self, obs: NumpyArray, agent_N: NumpyArray, actions: NumpyArray) -> None:
-        """Write the actions of its agents."""
         row_N = self._row_of[agent_N]
         own_N = np.flatnonzero(row_N >= 0)
         if not own_N.size:

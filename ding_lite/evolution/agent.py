@@ -300,12 +300,10 @@ class ActorCriticAgent(Agent):
 
     @property
     def train_iter(self) -> int:
-        """Updates done."""
         return self.policy.train_iter
 
     @property
     def explore(self) -> Callable[..., tuple[NumpyArray, FloatArray]]:
-        """Sample an action for each observation, and return its log-probability."""
         return self.policy.explore
 
 
@@ -339,5 +337,4 @@ def _check_searched(searched: Sequence[str], policy: Policy) -> None:
 
 
 def _env_step(policy: Policy) -> int:
-    """Return how many env steps a policy has explored; 0 if it does not count them."""
     return int(getattr(policy, "env_step", 0))

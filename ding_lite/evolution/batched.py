@@ -12,15 +12,12 @@ from typing import Any
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.batched_box import BoxStack
 from ding_lite.evolution.batched_dqn import DQNStack
-from ding_lite.evolution.batched_modules.box import ModuleBoxStack
-from ding_lite.evolution.batched_modules.dqn import ModuleDQNStack
 from ding_lite.evolution.batched_policies import Stack, UpdateResult
 from ding_lite.evolution.batched_rollouts import RolloutStack
 from ding_lite.rl.policies.a2c import A2C
 from ding_lite.rl.policies.ddpg import DDPG
 from ding_lite.rl.policies.dqn import DQN
 from ding_lite.rl.policies.impala import IMPALA
-from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.policies.ppo import PPO
 from ding_lite.rl.policies.sac import SAC
 from ding_lite.rl.policies.td3 import TD3
@@ -28,17 +25,12 @@ from ding_lite.rl.protocols import Policy
 
 __all__ = ["KINDS", "Stack", "UpdateResult", "make_stack", "stack_key"]
 
-KINDS: dict[type[Any], tuple[type[Stack[Any]], ...]] = {
-    DQN: (DQNStack, ModuleDQNStack),
-    DDPG: (BoxStack, ModuleBoxStack),
-    TD3: (BoxStack, ModuleBoxStack),
-    SAC: (BoxStack, ModuleBoxStack),
-    A2C: (RolloutStack,),
-    PPO: (RolloutStack,),
-    IMPALA: (RolloutStack,),
+KINDS: dict[type[Any], type[Stack[Any]]] = {
+    DQN: DQNStack,
+    **dict.fromkeys((DDPG, TD3, SAC), BoxStack),
+    **dict.fromkeys((A2C, PPO, IMPALA), RolloutStack),
 }
-"""The stack classes of each policy class; the first one that returns a key is used. Subclasses of
-these policy classes are not supported."""
+"""The stack class of each policy class. Subclasses of these policy classes are not supported."""
 
 
 def stack_key(policy: Policy) -> Hashable | None:
@@ -46,33 +38,27 @@ def stack_key(policy: Policy) -> Hashable | None:
 
     A policy on another device than the CPU learns alone.
     """
-    return _kind_and_key(policy)[1]
+    kind = KINDS.get(type(policy))
+    if kind is None or not _may_share(policy):
+        return None
+    key = kind.key(policy)
+    return None if key is None else (kind, key)
 
 
 def make_stack(like: Policy, count: int) -> Stack[Any]:
     """Make a stack for `count` policies like this one, which has a `stack_key`."""
-    kind, _ = _kind_and_key(like)
-    if kind is None:
+    if stack_key(like) is None:
         raise ConfigError(
             f"This {type(like).__name__} has no `stack_key`: it cannot be batched with others, and "
             f"learns alone."
         )
-    return kind(like, count)
+    return KINDS[type(like)](like, count)
 
 
-def _kind_and_key(policy: Policy) -> tuple[type[Stack[Any]] | None, Hashable | None]:
-    for kind in KINDS.get(type(policy), ()) if _may_share(policy) else ():
-        key = kind.key(policy)
-        if key is not None:
-            return kind, (kind, key)
-    return None, None
-
-
-def _may_share(policy: Any) -> bool:  # noqa: ANN401 - one of `KINDS`, or any other
+def _may_share(policy: Any) -> bool:  # noqa: ANN401 - one of `KINDS`
     """Return whether stacks support the policy's observations, optimiser, gradients and device."""
     return (
-        isinstance(policy, OpenPolicy)
-        and policy.device.type == "cpu"
+        policy.device.type == "cpu"
         and policy.spec.packing is None
         and not policy.has_own_optimizer
         and policy.reduce_gradient is None

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ding_lite.evolution.batched_policies import Layout, ReplayStack, StackedTensors
+from ding_lite.evolution.batched_policies import Layout, ReplayStack, StackedTensors, obs_of
+from ding_lite.evolution.stacked_modules import StackedModule, StackedOutputs, stackable
 from ding_lite.rl.batch import NumpyArray, Transitions, to_numpy
 from ding_lite.rl.formulas.box_updates import Networks, update_critics
 from ding_lite.rl.networks.action_values import Critics, CriticsOfMembers
-from ding_lite.rl.networks.box_actors import BoxActor, MembersBody
+from ding_lite.rl.networks.box_actors import BoxActor, MembersBody, OwnActor
 from ding_lite.rl.networks.layers import MLP, Members, Viewed, names_of
 from ding_lite.rl.policies.base import BoxActions
 from ding_lite.rl.policies.box_policy import BoxPolicy
+from ding_lite.rl.recorded.box import CriticList, action_gradient
+from ding_lite.rl.weights.flat_module import copied
 
 BoxT = TypeVar("BoxT", bound=BoxPolicy[Any, Any])
 
 
 class BoxStack(ReplayStack[BoxT]):
-    """A stack of DDPG, TD3 or SAC policies of one architecture.
+    """A stack of DDPG, TD3 or SAC policies of one architecture, or with modules of users of one.
 
     Example:
         >>> from ding_lite.rl import DDPG, DDPGConfig, make_envs
@@ -35,33 +38,33 @@ class BoxStack(ReplayStack[BoxT]):
 
     def __init__(self, like: BoxT, count: int) -> None:
         super().__init__(like, count)
-        self._like = like
+        self._has_modules = like.has_own_network
+        self._modules = {
+            prefix: copied(module)
+            for prefix, module in (_modules_of(like) if self._has_modules else {}).items()
+        }
         self._box = BoxActions(self._spec, policy=type(like).__name__)
         self._networks = cache(self._make_networks)
 
     @classmethod
     def key(cls, policy: BoxT) -> Hashable | None:
-        """Return None for policies that this stack does not compute, such as those with images."""
-        if policy.spec.is_image or policy.has_own_network:
+        """Return None for what is not computed together, such as the built-in ones of images."""
+        config, parts = policy.config, {"actor", "critic"} & policy.parts.keys()
+        if len(parts) == 2:
+            obs, action = obs_of(policy), ((int(np.prod(policy.spec.action_shape)),), np.float32)
+            critics, actor = _modules_of(policy).values()
+            both = nn.ModuleList([critics, actor])
+            own = stackable(both, (actor, obs), (critics, obs, action))
+            return None if own is None else (type(policy), own, config.normalize_obs)
+        if policy.spec.is_image or parts:
             return None
         weights, _ = policy.flat_weights
-        config = policy.config
-        shapes = tuple(weights.shapes.items())
-        return type(policy), shapes, config.activation, config.normalize_obs
+        return type(policy), tuple(weights.shapes.items()), config.activation, config.normalize_obs
 
-    def hold(self, policies: Sequence[BoxT]) -> Callable[[NumpyArray], NumpyArray] | None:
-        """Copy the weights of some policies; return a function that acts as their actors do."""
-        count = self._take(policies)
-        actor = self._networks(count).actor
-
-        def greedy(obs: NumpyArray) -> NumpyArray:
-            seen = self._seen_by(policies, obs)
-            obs_GNI = self._vectors(seen.reshape(-1, *self._spec.obs_shape), len(seen))
-            unit_GNA = actor.act(obs_GNI.expand(count, -1, -1).numpy())
-            actions = self._box.from_unit(unit_GNA.reshape(-1, self._box.size))
-            return actions.reshape(count, -1, *self._spec.action_shape)
-
-        return greedy
+    def _greedy(self, policies: Sequence[BoxT], inputs_GNI: Tensor) -> NumpyArray:
+        unit_GNA = self._networks(len(policies)).actor.act(inputs_GNI.numpy())
+        actions = self._box.from_unit(unit_GNA.reshape(-1, self._box.size))
+        return actions.reshape(len(policies), -1, *self._spec.action_shape)
 
     @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite is a fault instead
     def _update(self, layout: Layout[BoxT], batch: Transitions) -> None:
@@ -123,20 +126,39 @@ class BoxStack(ReplayStack[BoxT]):
         )
 
     def _actor_on(self, weights: StackedTensors, count: int) -> BoxActor:
+        actor_type: Callable[..., BoxActor] = self._like.form.actor_type
+        body: Any
+        if self._has_modules:
+            body = StackedOutputs(self._stacked("actor.", weights, count))  # it never acts
+            is_gaussian = self._like.form.actor_type.outputs_per_action > 1
+            return actor_type(body) if is_gaussian else OwnActor(body, self._spec)
         names = names_of("actor.torso", len(self._like.config.hidden))
         layers = self._layers(weights, self._grads, names, "actor.head", count)
-        actor: BoxActor = self._like.form.actor_type(MembersBody(layers))
-        return actor
+        return actor_type(MembersBody(layers))
 
     def _critics_on(
         self, weights: StackedTensors, count: int, *, first: int | None = None
     ) -> Critics:
+        if self._has_modules:
+            return StackedCritics(self._stacked("critics.", weights, count, first))
         *names, head = names_of("critics", len(self._like.config.hidden) + 1)
         networks = [
             self._layers(_of_critic(weights, k), _of_critic(self._grads, k), names, head, count)
             for k in range(self._like.form.num_critics)[:first]
         ]
         return CriticsOfMembers(networks, num_actions=self._box.size)
+
+    def _stacked(
+        self, prefix: str, weights: StackedTensors, count: int, *more: object
+    ) -> StackedModule:
+        return StackedModule.of(
+            self._modules[prefix],
+            weights,
+            self._grads,
+            count,
+            rename=lambda name: prefix + name,
+            more=more,
+        )
 
     def _layers(
         self, weights: Members, grads: Members, names: Sequence[str], head: str, count: int
@@ -146,5 +168,40 @@ class BoxStack(ReplayStack[BoxT]):
 
 
 def _of_critic(rows: StackedTensors, index: int) -> Members:
-    """Return the tensors of one critic of each policy."""
     return Viewed(rows, lambda tensor: tensor[:, index])
+
+
+class StackedCritics:
+    """The modules of the critics of several policies, a `CriticList` of each."""
+
+    def __init__(self, modules: StackedModule) -> None:
+        self._modules = modules
+
+    def forward(self, obs: Tensor, action_GBA: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self._modules.forward(obs, action_GBA)[-1].transpose(0, 1)
+
+    def forward_saving(self, obs: Tensor, action_GBA: Tensor) -> tuple[Tensor, list[Tensor]]:
+        with torch.enable_grad():
+            saved = self._modules.forward(obs, action_GBA)
+        return saved[-1].detach().transpose(0, 1), saved
+
+    def forward_action(
+        self, obs: Tensor, action_GBA: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        action_GBA = action_GBA.detach().requires_grad_()
+        q_GEB = self._modules.forward_inputs(obs, action_GBA)
+        return q_GEB.detach().transpose(0, 1), (action_GBA, q_GEB)
+
+    def backward(self, saved: Sequence[Tensor], grad_EGB: Tensor) -> None:
+        self._modules.backward(saved, grad_EGB.transpose(0, 1))
+
+    def backward_action(self, saved: tuple[Tensor, Tensor], grad_EGB: Tensor) -> Tensor:
+        return action_gradient(*saved, grad_EGB.transpose(0, 1))
+
+
+def _modules_of(policy: Any) -> Mapping[str, nn.Module]:  # noqa: ANN401 - of any box policy
+    """Return the actor and the critics, by the prefix of their weights."""
+    own = policy.own_modules["weights"]
+    critics = [module for prefix, module in own.items() if prefix != "actor."]
+    return {"critics.": CriticList(critics), "actor.": own["actor."]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from functools import cache, partial
 from typing import Any, Protocol
 
@@ -10,13 +10,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.evolution.batched_policies import Layout, Metrics, ReplayStack, StackedTensors
+from ding_lite.evolution.batched_policies import (
+    Layout,
+    Metrics,
+    ReplayStack,
+    StackedTensors,
+    obs_of,
+)
+from ding_lite.evolution.stacked_modules import StackedModule, StackedOutputs, stackable
 from ding_lite.rl.batch import NumpyArray, Transitions
 from ding_lite.rl.formulas.losses import LOSSES
 from ding_lite.rl.formulas.q_learning import Values, evaluate, q_gradient
-from ding_lite.rl.networks.inputs import as_floats
-from ding_lite.rl.networks.layers import MLP, MLPOutputs, names_of
-from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl.networks.layers import MLP, DuelingHead, MLPOutputs, names_of
+from ding_lite.rl.networks.q_nets import MLPQNetwork
+from ding_lite.rl.policies.dqn import DQN, network_of
+from ding_lite.rl.weights.flat_module import copied
 
 
 class StackedValues(Values, Protocol):
@@ -27,7 +35,7 @@ class StackedValues(Values, Protocol):
 
 
 class DQNStack(ReplayStack[DQN]):
-    """A stack of DQN policies of one architecture.
+    """A stack of DQN policies of one architecture, or with modules of users of one.
 
     Example:
         >>> from ding_lite.rl import DQNConfig, make_envs
@@ -39,35 +47,28 @@ class DQNStack(ReplayStack[DQN]):
 
     def __init__(self, like: DQN, count: int) -> None:
         super().__init__(like, count)
-        config = like.config
-        self._names = names_of("torso", len(config.hidden))
-        self._activation = config.activation
-        self._is_double = config.double
-        self._loss = LOSSES[config.loss]
+        self._has_modules = not _is_mlp(like)
+        self._module = copied(network_of(like).module) if self._has_modules else None
+        self._is_double = like.config.double
+        self._loss = LOSSES[like.config.loss]
         self._first_online = cache(partial(self._make_network, self._weights))
         self._first_target = cache(partial(self._make_network, self._target))
 
     @classmethod
     def key(cls, policy: DQN) -> Hashable | None:
-        """Return None for policies that this stack does not compute, such as those with images."""
-        config = policy.config
-        if policy.spec.is_image or config.dueling or policy.has_own_network:
-            return None
+        """Return None for modules that `vmap` cannot compute."""
+        config, module = policy.config, network_of(policy).module
+        form = (config.loss, config.double, config.normalize_obs)
+        if not _is_mlp(policy):
+            own = stackable(module, (module, obs_of(policy)))
+            return None if own is None else (own, *form)
         weights, _ = policy.flat_weights
-        form = (config.activation, config.loss, config.double, config.normalize_obs)
-        return (tuple(weights.shapes.items()), *form)
+        return (tuple(weights.shapes.items()), config.activation, *form)
 
-    def hold(self, policies: Sequence[DQN]) -> Callable[[NumpyArray], NumpyArray] | None:
-        """Copy the weights of some policies; return a function that acts greedily by them."""
-        network = self._first_online(self._take(policies))
-
-        def greedy(obs: NumpyArray) -> NumpyArray:
-            vectors = as_floats(torch.from_numpy(self._seen_by(policies, obs))).flatten(2)
-            q_GNA = network.forward(vectors.expand(len(policies), -1, -1)).numpy()
-            action_GN: NumpyArray = q_GNA.argmax(axis=2)
-            return action_GN
-
-        return greedy
+    def _greedy(self, policies: Sequence[DQN], inputs_GNI: Tensor) -> NumpyArray:
+        q_GNA = self._first_online(len(policies)).forward(inputs_GNI).numpy()
+        action_GN: NumpyArray = q_GNA.argmax(axis=2)
+        return action_GN
 
     @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite is a fault instead
     def _update(self, layout: Layout[DQN], batch: Transitions) -> None:
@@ -90,10 +91,18 @@ class DQNStack(ReplayStack[DQN]):
                 turn.outcome.batch = layout.part(batch, row)
 
     def _make_network(self, weights: StackedTensors, first: int) -> StackedValues:
-        layers = MLP(
-            weights, self._grads, self._names, "head", activation=self._activation, first=first
+        if self._module is not None:
+            return StackedOutputs(StackedModule.of(self._module, weights, self._grads, first))
+        config = self._like.config
+        names, activation = names_of("torso", len(config.hidden)), config.activation
+        head = DuelingHead(weights, self._grads, first=first) if config.dueling else "head"
+        return MLPOutputs(
+            MLP(weights, self._grads, names, head, activation=activation, first=first)
         )
-        return MLPOutputs(layers)
+
+
+def _is_mlp(policy: DQN) -> bool:
+    return isinstance(network_of(policy), MLPQNetwork)
 
 
 def _metrics(policy: DQN, loss: float, q_mean: float) -> Metrics:

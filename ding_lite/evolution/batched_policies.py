@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import torch
@@ -24,38 +24,16 @@ from ding_lite.errors import NonFiniteError
 from ding_lite.rl.batch import Array, NumpyArray, Rollout, Transitions, to_numpy
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.networks.inputs import RunningNorm, as_floats
+from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.base import check_obs
-from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.weights.flat import FlatWeights
+from ding_lite.rl.policies.box_policy import BoxPolicy
+from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl.policies.open_policy import OpenPolicy
 
 Metrics = dict[str, float]
 
 
-class Stackable(Protocol):
-    """A policy that can be one of several in a stack."""
-
-    spec: EnvSpec
-    train_iter: int
-
-    config: Any
-
-    @property
-    def gamma(self) -> float:
-        """The discount of one env step."""
-
-    @property
-    def norm(self) -> RunningNorm | None:
-        """The statistics by which observations are normalised."""
-
-    def as_inputs(self, obs: Any, /) -> Any:  # noqa: ANN401 - an array
-        """Return observations, checked and normalised."""
-
-    @property
-    def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:
-        """The weights that are learned, and the target weights."""
-
-
-PolicyT = TypeVar("PolicyT", bound=Stackable)
+PolicyT = TypeVar("PolicyT", bound=DQN | BoxPolicy[Any, Any] | ActorCriticPolicy[Any])
 
 
 @dataclass
@@ -75,9 +53,12 @@ class UpdateResult:
 class Stack(ABC, Generic[PolicyT]):
     """Memory in which policies of one architecture act and learn as one computation."""
 
+    _has_modules = False
+    """Whether `StackedModule` computes the networks, and not a written-out `MLP`."""
+
     def __init__(self, like: PolicyT, count: int) -> None:
         weights, target = like.flat_weights
-        self._spec = like.spec
+        self._spec, self._like = like.spec, like
         self._weights, self._grads = (StackedTensors(weights.shapes, count) for _ in range(2))
         self._target = StackedTensors(target.shapes, count)
 
@@ -89,7 +70,6 @@ class Stack(ABC, Generic[PolicyT]):
         The observations of the policy are not packed, and its optimiser is the usual one.
         """
 
-    @abstractmethod
     def hold(self, policies: Sequence[PolicyT]) -> Callable[[NumpyArray], NumpyArray] | None:
         """Copy the weights of some policies, to act by them.
 
@@ -99,6 +79,19 @@ class Stack(ABC, Generic[PolicyT]):
             for something else. None for modules, which act alone: the number of observations
             changes from call to call, and tracing takes longer.
         """
+        if self._has_modules:
+            return None
+        count = self._take(policies)
+
+        def greedy(obs: NumpyArray) -> NumpyArray:
+            inputs_GNI = self._inputs(self._seen_by(policies, obs))
+            return self._greedy(policies, inputs_GNI.expand(count, -1, -1))
+
+        return greedy
+
+    @abstractmethod
+    def _greedy(self, policies: Sequence[PolicyT], inputs_GNI: Tensor) -> NumpyArray:
+        """Return the greedy actions of MLPs with the weights that were copied, [G, N, ...]."""
 
     @abstractmethod
     def learn(
@@ -115,17 +108,17 @@ class Stack(ABC, Generic[PolicyT]):
         torch._foreach_copy_(self._weights.rows[: len(flats)], flats)
         return len(flats)
 
-    def _seen_by(self, policies: Sequence[PolicyT], obs: NumpyArray) -> NumpyArray:
+    def _seen_by(self, policies: Sequence[PolicyT], obs: NumpyArray) -> Tensor:
         """Return observations, [G or 1, N, ...], normalised if the policies do so."""
         if policies[0].norm is None:
-            return obs
+            return torch.from_numpy(obs)
         rows = np.broadcast_to(obs, (len(policies), *obs.shape[1:]))
-        return np.stack([p.as_inputs(own) for p, own in zip(policies, rows, strict=True)])
+        seen = [p.as_inputs(own) for p, own in zip(policies, rows, strict=True)]
+        return torch.from_numpy(np.stack(seen))
 
-    def _vectors(self, obs: Array, count: int) -> Tensor:
-        """Return observations as network inputs, [G, B, I], normalised if the policies do so."""
-        vectors = as_floats(torch.as_tensor(obs)).float()
-        return vectors.reshape(count, -1, math.prod(vectors.shape[1:]))
+    def _inputs(self, obs_GB: Tensor) -> Tensor:
+        """Return observations of each policy as its network takes them, [G, B, ...]."""
+        return obs_GB if self._has_modules else as_floats(obs_GB).float().flatten(2)
 
 
 class ReplayStack(Stack[PolicyT]):
@@ -151,7 +144,8 @@ class ReplayStack(Stack[PolicyT]):
                 for into, each in zip(normed, pair, strict=True):
                     into[own] = norm(to_numpy(each[own]))
             pair = normed
-        obs, next_obs = (self._vectors(each, layout.count) for each in pair)
+        shape = (layout.count, -1, *self._spec.obs_shape)
+        obs, next_obs = (self._inputs(torch.as_tensor(each).reshape(shape)) for each in pair)
         return obs, next_obs
 
     def learn(
@@ -218,9 +212,9 @@ class Turn(Generic[PolicyT]):
         return self.outcome.updates == self.updates
 
 
-def inputs_dtype(policy: Stackable) -> Any:  # noqa: ANN401 - a type of numpy
-    """Return the type of observations as networks take them."""
-    return policy.spec.obs_dtype if policy.norm is None else np.float32
+def obs_of(policy: OpenPolicy) -> tuple[tuple[int, ...], Any]:
+    """Return the shape and the type of an observation as networks take it."""
+    return policy.spec.obs_shape, policy.spec.obs_dtype if policy.norm is None else np.float32
 
 
 class Layout(Rows, Generic[PolicyT]):

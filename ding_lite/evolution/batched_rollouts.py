@@ -8,10 +8,9 @@ with fewer updates, or with a loss that is not finite, leaves before the others.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
 from functools import cache, lru_cache
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -19,13 +18,8 @@ from gymnasium.spaces import Box
 from torch import Tensor, nn
 
 from ding_lite.errors import NonFiniteError
-from ding_lite.evolution.batched_modules.stacked import (
-    StackedModule,
-    StackedOutputs,
-    architecture,
-    can_stack,
-)
-from ding_lite.evolution.batched_policies import Stack, UpdateResult, inputs_dtype
+from ding_lite.evolution.batched_policies import Stack, UpdateResult, obs_of
+from ding_lite.evolution.stacked_modules import StackedModule, StackedOutputs, stackable
 from ding_lite.rl.batch import NumpyArray, Rollout
 from ding_lite.rl.formulas.advantages import Advantages
 from ding_lite.rl.formulas.distributions import Distribution, Gaussian
@@ -33,7 +27,6 @@ from ding_lite.rl.formulas.policy_losses import Settings, Steps
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import CPU
 from ding_lite.rl.networks.actor_critic import MLPActorCritic
-from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import MLP, names_of
 from ding_lite.rl.policies.actor_critic import (
     ActorCriticPolicy,
@@ -46,7 +39,7 @@ from ding_lite.rl.policies.actor_critic import (
 from ding_lite.rl.policies.impala import IMPALA
 from ding_lite.rl.recorded.actor_critic import Unroll
 from ding_lite.rl.replay.rollouts import Minibatch
-from ding_lite.rl.updates.requests import Descend, Estimate, Forward, ForwardResult, Infer, Request
+from ding_lite.rl.updates.rollouts import Descend, Estimate, Forward, ForwardResult, Infer, Request
 from ding_lite.rl.weights.flat_module import copied
 
 AnyPolicy: TypeAlias = ActorCriticPolicy[Any]
@@ -54,19 +47,6 @@ _OF_LOSS = ("action", "log_prob_B", "advantage_B", "target_B")
 _ROUNDED = 64
 """The number of observations of which only values are computed is a multiple of this: episodes that
 are cut off would make it another one each time, and each is traced anew."""
-
-
-class StackedActorCritics(Protocol):
-    """The networks of the first policies of a stack; the values are the last of their outputs."""
-
-    def forward(self, obs: Tensor, /) -> Tensor:
-        """Compute outputs and values, [G, B, D + 1]; nothing is recorded."""
-
-    def forward_saving(self, obs: Tensor, /) -> tuple[Tensor, Any]:
-        """Compute them, and return what `backward` needs."""
-
-    def backward(self, saved: Any, grad: Tensor, /) -> None:  # noqa: ANN401 - each its own
-        """Write the gradients of the weights, given those of outputs and values."""
 
 
 class RolloutStack(Stack[AnyPolicy]):
@@ -83,11 +63,13 @@ class RolloutStack(Stack[AnyPolicy]):
     def __init__(self, like: AnyPolicy, count: int) -> None:
         super().__init__(like, count)
         net = network_of(like)
-        self._like = like
-        self._module: _Joined | None = None
-        if not isinstance(net, MLPActorCritic):
-            self._module = cast(_Joined, copied(_Joined(net.module)))
+        self._has_modules = not isinstance(net, MLPActorCritic)
+        self._module: Any = copied(_Joined(net.module)) if self._has_modules else None
         self._first = cache(self._make_members)
+        self._network: Any = None
+        """The network of the policies that learn; values are the last of its outputs."""
+        self._distribution: Distribution
+        self._settings: Settings
         self._kept: Any = None
         """The outputs of the last forward, and what its backward needs."""
 
@@ -101,28 +83,16 @@ class RolloutStack(Stack[AnyPolicy]):
         if isinstance(net, MLPActorCritic):
             form = tuple(net.weights.shapes.items()), config.activation
             return type(policy), form, config.normalize_obs
-        own = architecture(net.module, has_memory=bool(policy.state_size))
-        obs: Any = (policy.spec.obs_shape, inputs_dtype(policy))
-        state: Any = ((policy.state_size,), np.float32)
-        inputs = (obs, state) if policy.state_size else (obs,)
-        if own is None or not can_stack(own, (_Joined(net.module, at_once=True), inputs)):
-            return None
-        return type(policy), own, config.normalize_obs
+        size = policy.state_size
+        states = [((size,), np.float32)] if size else []
+        joined = _Joined(net.module, at_once=True)
+        own = stackable(net.module, (joined, obs_of(policy), *states), has_memory=bool(size))
+        return None if own is None else (type(policy), own, config.normalize_obs)
 
-    def hold(self, policies: Sequence[AnyPolicy]) -> Callable[[NumpyArray], NumpyArray] | None:
-        """Copy the weights of MLPs; return a function that acts greedily by them."""
-        if self._module is not None:
-            return None
-        count = self._take(policies)
-
-        def greedy(obs: NumpyArray) -> NumpyArray:
-            inputs = self._inputs(torch.from_numpy(self._seen_by(policies, obs)))
-            mlps = cast(StackedActorCritics, self._first(count).network)
-            both: NumpyArray = mlps.forward(inputs.expand(count, -1, -1)).numpy()
-            each = zip(policies, both[..., :-1], strict=True)
-            return np.stack([distribution_of(policy).best(own_ND) for policy, own_ND in each])
-
-        return greedy
+    def _greedy(self, policies: Sequence[AnyPolicy], inputs_GNI: Tensor) -> NumpyArray:
+        both = self._first(len(policies))[0].forward(inputs_GNI).numpy()
+        each = zip(policies, both[..., :-1], strict=True)
+        return np.stack([distribution_of(policy).best(own_ND) for policy, own_ND in each])
 
     def learn(
         self, policies: Sequence[AnyPolicy], rollouts: Sequence[Sequence[Rollout]]
@@ -147,85 +117,76 @@ class RolloutStack(Stack[AnyPolicy]):
         """Do updates until one has done all of its own or has a fault; return the others."""
         flats = [each.policy.flat_weights[0].flat for each in running]
         count = self._take([each.policy for each in running])
-        members = self._first(count)
-        settings = Settings([each.policy.config for each in running], CPU)
+        self._network, self._distribution = self._first(count)
+        self._settings = Settings([each.policy.config for each in running], CPU)
         try:
             while True:
-                self._answer(running, members, settings)
+                self._answer(running)
                 left = [each for each in running if each.goes_on()]
                 if len(left) < count:
                     return left
         finally:
             torch._foreach_copy_(flats, self._weights.rows[:count])
 
-    def _answer(self, running: Sequence[_Learning], members: _Members, settings: Settings) -> None:
-        """Compute what all ask for."""
+    def _answer(self, running: Sequence[_Learning]) -> None:
         requests = [cast(Any, each.request) for each in running]
         if isinstance(requests[0], Infer):
-            value_GM = self._infer(requests, members.network)[..., -1].numpy()
+            value_GM = self._infer(requests)[..., -1].numpy()
             for row, each in enumerate(running):
                 each.answer = value_GM[row, : len(requests[row].obs)]
         elif isinstance(requests[0], Forward):
-            self._see(running, members, requests)
+            self._see(running, requests)
         elif isinstance(requests[0], Estimate):
             _estimate(running, requests)
         else:
-            self._descend(running, members, settings, requests)
+            self._descend(running, requests)
 
-    def _infer(self, requests: Sequence[Infer], network: Any) -> Tensor:  # noqa: ANN401 - of `_Members`
+    def _infer(self, requests: Sequence[Infer]) -> Tensor:
         inputs = self._inputs(_padded([one.obs for one in requests], unit=_ROUNDED))
-        if not self._like.state_size:
-            return cast(StackedActorCritics, network).forward(inputs)
-        states = _padded([one.state_MS for one in requests], unit=_ROUNDED)
-        return cast(_Recurrent, network).step(inputs, states)
+        found: Tensor
+        if self._like.state_size:
+            states = _padded([one.state_MS for one in requests], unit=_ROUNDED)
+            found = self._network.step(inputs, states)
+        else:
+            found = self._network.forward(inputs)
+        return found
 
-    def _see(
-        self, running: Sequence[_Learning], members: _Members, requests: Sequence[Forward]
-    ) -> None:
+    def _see(self, running: Sequence[_Learning], requests: Sequence[Forward]) -> None:
         places = _Places(requests)
-        both, behind = self._compute(
-            requests, places, members.network, records=requests[0].is_training
-        )
+        both, behind = self._compute(requests, places, records=requests[0].is_training)
         log_prob = None
         if requests[0].action is not None:
             action = places.rows([one.action for one in requests])
-            outputs = self._kept[0][..., :-1].reshape(len(action), -1)
-            log_prob = members.distribution.likelihood(outputs, action).log_prob_B
+            outputs = both[..., :-1].reshape(len(action), -1)
+            log_prob = self._distribution.likelihood(outputs, action).log_prob_B
             log_prob = log_prob.reshape(both.shape[:-1])
         for place, each in zip(places.each, running, strict=True):
             value_B, log_prob_B = (
                 None if found is None else found[place].reshape(-1)
                 for found in (both[..., -1], log_prob)
             )
-            each.answer = ForwardResult(
-                value_B, log_prob_B, None if behind is None else behind[place]
-            )
+            states = None if behind is None else behind[place]
+            each.answer = ForwardResult(value_B, log_prob_B, states)
 
-    def _descend(
-        self,
-        running: Sequence[_Learning],
-        members: _Members,
-        settings: Settings,
-        requests: Sequence[Descend],
-    ) -> None:
+    def _descend(self, running: Sequence[_Learning], requests: Sequence[Descend]) -> None:
         steps = [one.steps for one in requests]
         places = _Places(steps)
         if requests[0].seen is None:
-            self._compute(steps, places, members.network, records=True)
+            self._compute(steps, places, records=True)
         both, saved = self._kept
         flat_MO = both.reshape(-1, both.shape[-1])
         columns: Any = [places.rows([getattr(one, name) for one in steps]) for name in _OF_LOSS]
         values, outputs_grad_MD, value_grad_M = loss_of_members(
             self._like,
             places.layout,
-            settings,
-            members.distribution,
+            self._settings,
+            self._distribution,
             Steps(*columns),
             flat_MO[:, :-1],
             flat_MO[:, -1],
         )
         grad_MO = np.concatenate((outputs_grad_MD, value_grad_M[:, None]), axis=1)
-        members.network.backward(saved, torch.from_numpy(grad_MO.reshape(both.shape)))
+        self._network.backward(saved, torch.from_numpy(grad_MO.reshape(both.shape)))
         of_each = zip(*(value_G.tolist() for value_G in values.values()), strict=True)
         for row, (each, own) in enumerate(zip(running, of_each, strict=True)):
             each.descend(
@@ -236,7 +197,6 @@ class RolloutStack(Stack[AnyPolicy]):
         self,
         requests: Sequence[Forward | Minibatch],
         places: _Places,
-        network: Any,  # noqa: ANN401 - of `_Members`
         *,
         records: bool,
     ) -> tuple[NumpyArray, Tensor | None]:
@@ -244,10 +204,10 @@ class RolloutStack(Stack[AnyPolicy]):
         behind: Tensor | None = None
         inputs = self._inputs(torch.from_numpy(places.padded([one.obs for one in requests])))
         if not self._like.state_size:
-            both, saved = cast(StackedActorCritics, network).forward_saving(inputs)
+            both, saved = self._network.forward_saving(inputs)
         else:
             unrolls = [cast(Unroll, one.unroll) for one in requests]
-            both, behind, saved = cast(_Recurrent, network).unroll(
+            both, behind, saved = self._network.unroll(
                 inputs,
                 _padded([unroll.state_NS for unroll in unrolls]),
                 ~_padded([unroll.ended_TN for unroll in unrolls], axes=2).unsqueeze(-1),
@@ -256,20 +216,16 @@ class RolloutStack(Stack[AnyPolicy]):
         self._kept = both.numpy(), saved
         return both.numpy(), behind
 
-    def _inputs(self, obs_GB: Tensor) -> Tensor:
-        """Return observations of each policy as its network takes them, [G, B, ...]."""
-        return obs_GB if self._module is not None else as_floats(obs_GB).flatten(2)
-
-    def _make_members(self, count: int) -> _Members:
+    def _make_members(self, count: int) -> tuple[Any, Distribution]:
         like = distribution_of(self._like)
         if isinstance(like, Gaussian):
             *_, name = self._like.flat_weights[0].shapes
             both = (tensors[name][:count] for tensors in (self._weights, self._grads))
             like = Gaussian(cast(Box, self._spec.action_space), *both)
-        return _Members(self._make_network(count), like)
+        return self._make_network(count), like
 
-    def _make_network(self, count: int) -> StackedActorCritics | _Recurrent:
-        if self._module is not None:
+    def _make_network(self, count: int) -> StackedOutputs | _Recurrent | _TwoMLPs:
+        if self._has_modules:
             shapes = self._like.flat_weights[0].shapes
             apart = [*shapes][-1:] if network_of(self._like).num_apart else []
 
@@ -282,7 +238,7 @@ class RolloutStack(Stack[AnyPolicy]):
             )
             if self._like.state_size:
                 return _Recurrent(modules, self._like.state_size, encodes=self._module.encodes)
-            return cast(StackedActorCritics, StackedOutputs(modules))
+            return StackedOutputs(modules)
         config = self._like.config
         return _TwoMLPs(
             *(
@@ -297,14 +253,6 @@ class RolloutStack(Stack[AnyPolicy]):
                 for name in ("actor", "critic")
             )
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Members:
-    """The network and the distribution of the first policies of a stack."""
-
-    network: Any
-    distribution: Distribution
 
 
 class _Learning:

@@ -16,24 +16,8 @@ import numpy as np
 
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.agent import Agent, made_like
-from ding_lite.evolution.growth.convolutions import (
-    ChangeConvs,
-    Convs,
-    add_convolution,
-    change_convs,
-    grow_kernel,
-    is_removable,
-    remove_convolution,
-    resize_channels,
-    shrink_kernel,
-)
-from ding_lite.evolution.growth.layers import (
-    IDENTITIES,
-    PolicyTensors,
-    deepen,
-    resize,
-    shorten,
-)
+from ding_lite.evolution.growth import convolutions
+from ding_lite.evolution.growth.layers import IDENTITIES, deepen, resize, shorten
 from ding_lite.evolution.growth.modules import grow_policy, has_own_network, shake
 from ding_lite.evolution.growth.parameter_layout import ParameterLayout, layout_of
 from ding_lite.evolution.growth.recurrent import resize_memory
@@ -213,62 +197,60 @@ class Mutation:
         kept = () if removes else (hidden[layer], new)
         changed = (*hidden[:layer], *kept, *hidden[layer + 1 :])
         after = layout.chains(len(changed))
-        state = agent.policy.state_dict()
-        tensors = layout.open(state)
-        change = shorten if removes else deepen
+        opened, change = _Opened(agent, layout), shorten if removes else deepen
         for old, grown in zip(before, after, strict=True):
             if old.has(layer):
                 place = layer - old.first
-                change(tensors, old, grown, place, activation=layout.activation)
-        return _reshape(agent, layout, tensors, state, changed)
+                change(opened.tensors, old, grown, place, activation=layout.activation)
+        opened.close(hidden=changed)
+        return f"hidden {hidden} -> {changed}"
 
     def _change_convs(self, agent: Agent, *, is_layer: bool, removes: bool) -> str | None:
         """Add or remove a convolution, channels of one, or the border of its kernels."""
-        layout = layout_of(agent.policy)
-        (convs, images), state = layout.images, agent.policy.state_dict()
-        tensors, (low, high) = layout.open(state), self._layers
+        layout, (low, high) = layout_of(agent.policy), self._layers
+        convs, images = layout.images
         layer = int(self._rng.integers(len(convs)))
         conv = convs[layer]
         count = self._draw_count(conv.channels, removes=removes)
         is_kernel = bool(self._rng.random() < _KERNEL_PROB)
-        change: ChangeConvs
-        if is_layer and removes and len(convs) > low and is_removable(conv):
-            change = remove_convolution
+        change: convolutions.ChangeConvs
+        if is_layer and removes and len(convs) > low and convolutions.is_removable(conv):
+            change = convolutions.remove_convolution
         elif is_layer and not removes and len(convs) < high:
-            change = add_convolution
+            change = convolutions.add_convolution
         elif is_kernel and removes and conv.padding and conv.kernel > 2:
-            change = shrink_kernel
+            change = convolutions.shrink_kernel
         elif is_kernel and not removes and conv.kernel + 2 <= _MAX_KERNEL:
-            change = grow_kernel
+            change = convolutions.grow_kernel
         elif count:
-            change = partial(resize_channels, count=count, rng=self._rng)
+            change = partial(convolutions.resize_channels, count=count, rng=self._rng)
         else:
             return None
-        changed = change_convs(tensors, images, convs, layer, change)
-        _replace(agent, layout, tensors, state, convs=changed)
+        opened = _Opened(agent, layout)
+        changed = convolutions.change_convs(opened.tensors, images, convs, layer, change)
+        opened.close(convs=changed)
         return f"convs {_format_convs(convs)} -> {_format_convs(changed)}"
 
     def _change_nodes(self, agent: Agent, *, removes: bool) -> str | None:
-        layout, hidden = layout_of(agent.policy), list(agent.config.hidden)
+        layout, hidden = layout_of(agent.policy), tuple(agent.config.hidden)
         widths = [*hidden, *([agent.config.memory_size] if layout.memories else [])]
         layer = int(self._rng.integers(len(widths)))
         count = self._draw_count(widths[layer], removes=removes)
         if not count:
             return None
 
-        width = widths[layer] + count
-        state = agent.policy.state_dict()
-        tensors = layout.open(state)
+        width, opened = widths[layer] + count, _Opened(agent, layout)
         if layer == len(hidden):
             for memory in layout.memories:
-                resize_memory(tensors, memory, count=count, rng=self._rng)
-            _replace(agent, layout, tensors, state, memory_size=width)
+                resize_memory(opened.tensors, memory, count=count, rng=self._rng)
+            opened.close(memory_size=width)
             return f"memory {widths[layer]} -> {width}"
-        hidden[layer] = width
         for chain in layout.chains(len(hidden)):
             if chain.has(layer):
-                resize(tensors, chain, layer - chain.first, count=count, rng=self._rng)
-        return _reshape(agent, layout, tensors, state, tuple(hidden))
+                resize(opened.tensors, chain, layer - chain.first, count=count, rng=self._rng)
+        changed = (*hidden[:layer], width, *hidden[layer + 1 :])
+        opened.close(hidden=changed)
+        return f"hidden {hidden} -> {changed}"
 
     def _draw_count(self, width: int, *, removes: bool) -> int:
         """Draw how many units to add or, below 0, to remove."""
@@ -297,6 +279,23 @@ class Mutation:
         return _change(agent, name, values[name], value)
 
 
+class _Opened:
+    """The tensors of an agent's networks and optimisers, to change their architecture."""
+
+    def __init__(self, agent: Agent, layout: ParameterLayout) -> None:
+        self._agent, self._layout = agent, layout
+        self._state = agent.policy.state_dict()
+        self.tensors = layout.open(self._state)
+
+    def close(self, **changes: object) -> None:
+        """Give the agent a policy with these tensors and changed settings."""
+        config: Any = self._agent.config
+        policy = made_like(self._agent.policy, dataclasses.replace(config, **changes))
+        state = self._layout.close(self.tensors, self._state, policy.state_dict())
+        policy.load_state_dict(state)
+        self._agent.replace_policy(policy)
+
+
 def _grow(agent: Agent, *, seed: int) -> str:
     policy = grow_policy(agent.policy, seed)
     if policy is None:
@@ -312,32 +311,7 @@ def _num_weights(policy: Policy) -> int:
     return sum(t.numel() for module in learned.values() for t in module.state_dict().values())
 
 
-def _reshape(
-    agent: Agent,
-    layout: ParameterLayout,
-    tensors: PolicyTensors,
-    state: Mapping[str, Any],
-    hidden: tuple[int, ...],
-) -> str:
-    before = agent.config.hidden
-    _replace(agent, layout, tensors, state, hidden=hidden)
-    return f"hidden {before} -> {hidden}"
-
-
-def _replace(
-    agent: Agent,
-    layout: ParameterLayout,
-    tensors: PolicyTensors,
-    state: Mapping[str, Any],
-    **changes: object,
-) -> None:
-    config: Any = agent.config
-    policy = made_like(agent.policy, dataclasses.replace(config, **changes))
-    policy.load_state_dict(layout.close(tensors, state, policy.state_dict()))
-    agent.replace_policy(policy)
-
-
-def _format_convs(convs: Convs) -> str:
+def _format_convs(convs: convolutions.Convs) -> str:
     return " ".join(f"{conv.channels}@{conv.kernel}/{conv.stride}" for conv in convs)
 
 

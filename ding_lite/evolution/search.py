@@ -114,7 +114,6 @@ class Range(Parameter):
         return int(moved) if self.is_whole else float(moved)  # a bound may be an int
 
     def examples(self) -> Iterable[Value]:
-        """Return the bounds."""
         kind = int if self.is_whole else float
         return kind(self.low), kind(self.high)
 
@@ -140,16 +139,13 @@ class Choice(Parameter):
             )
 
     def draw(self, rng: np.random.Generator) -> Value:
-        """Draw any value."""
         return self.values[int(rng.integers(len(self.values)))]
 
     def mutate(self, value: Value, rng: np.random.Generator) -> Value:
-        """Draw another value."""
         others = [other for other in self.values if other != value]
         return others[int(rng.integers(len(others)))]
 
     def examples(self) -> Iterable[Value]:
-        """Return all values."""
         return self.values
 
 
@@ -332,11 +328,7 @@ def check_search(search: object) -> list[str]:
 
 
 def as_dataclass(config: object) -> Any:  # noqa: ANN401 - a dataclass of any kind
-    """Return settings, checked to be a dataclass.
-
-    Raises:
-        ConfigError: They are not a dataclass.
-    """
+    """Return settings, checked to be a dataclass."""
     if not dataclasses.is_dataclass(config) or isinstance(config, type):
         raise ConfigError(
             f"The settings of the policy are {kind_of(config)}; evolution needs a "

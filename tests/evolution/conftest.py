@@ -11,16 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.batched import Stack, make_stack
 from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.search import Search, integer, log_uniform
-from ding_lite.rl import DQN, R2D2
 from ding_lite.rl.batch import Transitions
 from ding_lite.rl.envs.vector import make_envs
-from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.spec import EnvSpec
-from tests.rl.rollouts import draw_batch, draw_obs
+from tests.rl.rollouts import draw_batch
 
 
 @pytest.fixture(scope="session")
@@ -55,33 +52,6 @@ def some_transitions(spec: EnvSpec, count: int, *, seed: int = 0) -> Transitions
     """Draw transitions that no environment has made."""
     drawn: Transitions = draw_batch(seed, spec=spec, size=count)
     return drawn
-
-
-@torch.no_grad()
-def computes(agent: Agent) -> list[Any]:
-    """Return what each network of an agent computes, targets included."""
-    policy: Any = agent.policy
-    rng = np.random.default_rng(0)
-    obs = draw_obs(rng, policy.spec, (20,))
-    tensor = torch.from_numpy(obs)
-    if hasattr(policy, "computes"):
-        found: list[Any] = policy.computes(tensor)
-        return found
-    if isinstance(policy, ActorCriticPolicy):
-        return [policy.values(obs), policy._net.act(policy._seen(obs))]
-    if isinstance(policy, DQN):
-        target = policy._target_net.forward(policy._inputs(tensor))
-        return [policy.q_values(obs), target.numpy().copy()]
-    if isinstance(policy, R2D2):
-        states = rng.normal(size=(20, 500)).astype(np.float32)  # begin alike in all widths
-        state = torch.from_numpy(states[:, : policy.state_size])
-        return [net(tensor, state)[0].numpy() for net in (policy.net, policy.target)]
-    action, nets = np.zeros((20, *policy.spec.action_shape), np.float32), policy._networks
-    found = [nets.target_critics.forward(tensor, torch.from_numpy(action)[None])]
-    if nets.target_actor is not nets.actor:
-        found.append(nets.target_actor.forward(tensor))
-    targets = [each.numpy().copy() for each in found]
-    return [policy.act(obs, explore=False), policy.q_values(obs, action), *targets]
 
 
 def assert_close(found: Sequence[Any], expected: Sequence[Any], *, atol: float = 1e-5) -> None:

@@ -19,6 +19,7 @@ from ding_lite.evolution.batched_rollouts import RolloutStack
 from ding_lite.rl import A2C, IMPALA, PPO, A2CConfig, IMPALAConfig, PPOConfig, Rollout, make_envs
 from ding_lite.rl.spec import EnvSpec
 from tests.evolution.conftest import assert_same, check_acting
+from tests.rl.nets import Splits
 from tests.rl.rollouts import draw_rollout
 
 DIFFERENT: list[dict[str, Any]] = [
@@ -36,25 +37,18 @@ KINDS: dict[str, tuple[Any, Any, list[dict[str, Any]]]] = {
 }
 
 
-class Own(nn.Module):
-    """A network of a user: action parameters and values on one torso."""
-
-    def __init__(self, num_inputs: int, num_outputs: int) -> None:
-        super().__init__()
-        self.torso, self.norm = nn.Linear(num_inputs, 16), nn.LayerNorm(16)
-        self.actor, self.critic = nn.Linear(16, num_outputs), nn.Linear(16, 1)
-
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        seen = torch.tanh(self.norm(self.torso(obs)))
-        return self.actor(seen), self.critic(seen)
+def own(num_inputs: int, num_outputs: int, norm: nn.Module) -> nn.Module:
+    """Make a network of a user: action parameters and values on one torso."""
+    layers = nn.Linear(num_inputs, 16), norm, nn.Tanh(), nn.Linear(16, num_outputs + 1)
+    return Splits(nn.Sequential(*layers))
 
 
 def own_network(spec: EnvSpec) -> nn.Module:
-    return Own(spec.obs_shape[0], spec.num_actions or spec.action_shape[0])
+    return own(spec.obs_shape[0], spec.num_actions or spec.action_shape[0], nn.LayerNorm(16))
 
 
 def own_with_spread(spec: EnvSpec) -> nn.Module:
-    return Own(spec.obs_shape[0], 2 * spec.action_shape[0])
+    return own(spec.obs_shape[0], 2 * spec.action_shape[0], nn.LayerNorm(16))
 
 
 def policies(spec: EnvSpec, name: str, **parts: Any) -> list[Any]:
@@ -203,16 +197,10 @@ def test_a_policy_with_a_loss_that_is_not_finite_leaves_the_others_as_they_were(
     assert_same(together, alone)
 
 
-class WithDropout(Own):
-    def __init__(self) -> None:
-        super().__init__(4, 2)
-        self.norm = nn.Dropout(0.5)  # type: ignore[assignment]
-
-
 @pytest.mark.parametrize(
     "alone",
     [
-        lambda spec: PPO(spec, network=lambda _: WithDropout()),
+        lambda spec: PPO(spec, network=lambda _: own(4, 2, nn.Dropout(0.5))),
         lambda spec: PPO(spec, optimizer=torch.optim.RMSprop),
         lambda spec: IMPALA(spec, IMPALAConfig(batch_size=8)),
     ],

@@ -1,182 +1,30 @@
-"""Mutations: growth preserves the function, the moments of Adam and the distance to targets."""
+"""Mutations of weights, settings and activations, and how often each kind is drawn."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from itertools import pairwise
-from typing import Any, get_args
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
 
 from ding_lite.errors import ConfigError
-from ding_lite.evolution.agent import Agent, make_agent
-from ding_lite.evolution.growth.layers import IDENTITIES
-from ding_lite.evolution.growth.parameter_layout import layout_of
+from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.search import Search, integer, log_uniform, uniform
-from ding_lite.rl.envs.vector import make_envs
-from ding_lite.rl.networks.activations import Activation
-from ding_lite.rl.policies.a2c import A2C, A2CConfig
-from ding_lite.rl.policies.ddpg import DDPG, DDPGConfig
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
-from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.policies.sac import SAC, SACConfig
-from ding_lite.rl.policies.td3 import TD3, TD3Config
 from ding_lite.rl.spec import EnvSpec
-from tests.evolution.conftest import (
-    ONLY,
-    assert_carried,
-    assert_close,
-    computes,
-    only,
-    some_transitions,
-)
+from tests.evolution.conftest import ONLY, assert_close, only, some_transitions
+from tests.evolution.kinds import computes, learned
 from tests.rl.rollouts import lesson
-
-KINDS: dict[str, tuple[Any, Any]] = {
-    "dqn": (DQN, DQNConfig()),
-    "dueling dqn": (DQN, DQNConfig(dueling=True)),
-    "dqn with tanh": (DQN, DQNConfig(activation="tanh")),
-    "dqn with gelu": (DQN, DQNConfig(activation="gelu")),
-    "dqn with elu": (DQN, DQNConfig(activation="elu")),
-    "dueling dqn with silu": (DQN, DQNConfig(activation="silu", dueling=True)),
-    "dqn with a norm": (DQN, DQNConfig(normalize_obs=True)),
-    "ddpg": (DDPG, DDPGConfig()),
-    "td3": (TD3, TD3Config()),
-    "sac": (SAC, SACConfig()),
-    "sac with gelu and a norm": (SAC, SACConfig(activation="gelu", normalize_obs=True)),
-    "ppo": (PPO, PPOConfig()),
-    "a2c with relu": (A2C, A2CConfig(activation="relu")),
-}
-
-
-def make(
-    kind: str,
-    hidden: tuple[int, ...],
-    *,
-    seed: int = 0,
-    updates: int = 3,
-    optimizer: Any = None,
-    **more: Any,
-) -> Agent:
-    """Make an agent that has learned a little, so that its optimiser has moments."""
-    policy, config = KINDS[kind]
-    env = "Pendulum-v1" if policy in (DDPG, TD3, SAC) else "CartPole-v1"
-    with make_envs(env, 1) as envs:
-        spec = envs.spec
-    config = dataclasses.replace(config, hidden=hidden, seed=seed, **more)
-    agent = make_agent(policy(spec, config, optimizer=optimizer))
-    if policy in (DQN, DDPG, TD3, SAC):
-        for update in range(updates):
-            agent.learn(some_transitions(spec, 16, seed=update))
-    return agent
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=4)
-@given(
-    hidden=st.lists(st.integers(2, 40), min_size=1, max_size=3).map(tuple),
-    seed=st.integers(0, 10_000),
-    new_layer_prob=st.sampled_from([0.0, 0.5, 1.0]),
-)
-def test_growth_preserves_the_function_of_every_network(
-    kind: str, hidden: tuple[int, ...], seed: int, new_layer_prob: float
-) -> None:
-    agent = make(kind, hidden, seed=seed)
-    grow = only(
-        "architecture", remove_prob=0.0, new_layer_prob=new_layer_prob, max_layers=5,
-        num_nodes=(1, 5, 16), min_nodes=1, seed=seed,
-    )  # fmt: skip
-    before, sizes = computes(agent), [agent.config.hidden]
-    for _ in range(3):
-        grow.mutate(agent)
-        sizes.append(agent.config.hidden)
-        # A layer of tanh is nearly linear only: x is off by 8.2e-6 at most.
-        is_tanh = getattr(agent.config, "activation", "relu") == "tanh"
-        atol = 1e-4 if is_tanh and len(agent.config.hidden) > len(hidden) else 1e-5
-        assert_close(computes(agent), before, atol=atol)
-    assert all(sum(small) < sum(large) for small, large in pairwise(sizes))
-
-
-def test_an_identity_of_tanh_is_off_by_its_term_of_fifth_order() -> None:
-    identity, x = IDENTITIES["tanh"], np.linspace(-1.0, 1.0, 101)
-    found = sum(r * np.tanh(w * x) for w, r in zip(identity.weight, identity.read, strict=True))
-    np.testing.assert_allclose(found - x, -8 / 15 * x**5 / 16**4, atol=1e-7)
-
-
-def test_four_more_layers_of_tanh_preserve_a_network_of_large_weights() -> None:
-    agent = make("dqn", (8, 8), activation="tanh")
-    for weights in agent.policy.flat_weights:  # type: ignore[attr-defined]
-        weights.flat.mul_(3.0)
-    before = computes(agent)
-    grow = only("architecture", remove_prob=0.0, new_layer_prob=1.0, max_layers=6)
-    for _ in range(4):
-        grow.mutate(agent)
-    assert len(agent.config.hidden) == 6
-    assert_close(computes(agent), before, atol=1e-4)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_shrunken_networks_go_on_learning(kind: str) -> None:
-    agent = make(kind, (24, 16, 12))
-    shrink = only(
-        "architecture", remove_prob=1.0, new_layer_prob=0.4, num_nodes=(3, 6), min_nodes=4, seed=3
-    )
-    said = [shrink.mutate(agent) for _ in range(12)]
-
-    assert len(agent.config.hidden) == 1
-    assert agent.config.hidden[0] < 24
-    assert said[-1] == "none" or said[-1].startswith("hidden")
-    assert all(np.isfinite(values).all() for values in computes(agent))
-    if isinstance(agent.policy, DQN | DDPG | SAC):
-        for update in range(3):
-            agent.learn(some_transitions(agent.spec, 16, seed=update))
-    assert all(np.isfinite(values).all() for values in computes(agent))
-
-
-@pytest.mark.parametrize("activation", get_args(Activation))
-def test_removing_an_identity_layer_preserves_the_function(activation: Activation) -> None:
-    agent = make("dqn", (16, 16), activation=activation)
-    before = computes(agent)
-    only("architecture", new_layer_prob=1.0, remove_prob=0.0, seed=4).mutate(agent)
-    assert len(agent.config.hidden) == 3
-    for seed in range(20):  # until that very layer is drawn
-        twin = agent.clone()
-        only("architecture", new_layer_prob=1.0, remove_prob=1.0, seed=seed).mutate(twin)
-        if np.allclose(computes(twin)[0], before[0], atol=1e-5):
-            break
-    assert_close(computes(twin), before)
-
-
-def test_units_of_the_least_importance_are_removed_first() -> None:
-    agent = make("dqn", (16,))
-    before = computes(agent)
-    only("architecture", new_layer_prob=0.0, remove_prob=0.0, num_nodes=(8,)).mutate(agent)
-    only("architecture", new_layer_prob=0.0, remove_prob=1.0, num_nodes=(8,)).mutate(agent)
-    assert agent.config.hidden == (16,)
-    assert_close(computes(agent), before)
-
-
-@pytest.mark.parametrize("kind", ["dqn", "td3", "sac"])
-def test_growth_keeps_the_moments_of_the_old_part(kind: str) -> None:
-    agent = make(kind, (8, 6))
-    before = agent.policy.state_dict()
-    old = layout_of(agent.policy).open(before).moments
-    only("architecture", new_layer_prob=0.0, remove_prob=0.0, num_nodes=(3,), seed=1).mutate(agent)
-    after = agent.policy.state_dict()
-    assert_carried(old, layout_of(agent.policy).open(after).moments)
-    for key in (key for key in before if key.endswith("adam")):
-        assert after[key]["num_updates"] == before[key]["num_updates"]
 
 
 @pytest.mark.parametrize("mutation", ["architecture", "weights", "activation", "hyperparameters"])
 @pytest.mark.parametrize("kind", ["dqn", "ddpg", "td3", "ppo", "sac"])
 def test_policies_with_an_optimiser_of_the_user_mutate(kind: str, mutation: str) -> None:
-    agent = make(kind, (64, 64), updates=0, optimizer=torch.optim.RMSprop)
+    agent = learned(kind, updates=0, optimizer=torch.optim.RMSprop)
     agent.searched = ("gamma",)
     agent.learn(lesson(agent.policy, 0))
     before, hidden = computes(agent), agent.config.hidden
@@ -189,7 +37,7 @@ def test_policies_with_an_optimiser_of_the_user_mutate(kind: str, mutation: str)
 
 
 def test_noise_preserves_the_difference_to_the_target() -> None:
-    agent = make("dqn", (8, 6), updates=20)
+    agent = learned("dqn", hidden=(8, 6), updates=20)
     state = agent.policy.state_dict()
     lag = {name: state["q_net"][name] - state["target_net"][name] for name in state["q_net"]}
     assert all(float(tensor.abs().max()) > 1e-5 for tensor in lag.values())
@@ -207,7 +55,7 @@ def test_noise_preserves_the_difference_to_the_target() -> None:
 
 
 def test_noise_is_in_proportion_to_the_weights() -> None:
-    agent = make("dqn", (64, 64))
+    agent = learned("dqn", hidden=(64, 64))
     before = agent.policy.state_dict()["q_net"]["torso.1.weight"]
     assert only("weights", mutation_sd=0.1).mutate(agent) == "weights 0.1"
     noise = agent.policy.state_dict()["q_net"]["torso.1.weight"] - before
@@ -216,7 +64,7 @@ def test_noise_is_in_proportion_to_the_weights() -> None:
 
 
 def test_a_hyperparameter_changes_alone(search: Search) -> None:
-    agent = make("dqn", (8,))
+    agent = learned("dqn", hidden=(8,))
     agent.searched = ("lr", "batch_size")
     before, state = agent.config, agent.policy.state_dict()
     said = only("hyperparameters", search).mutate(agent)
@@ -240,7 +88,7 @@ def test_a_setting_without_a_number_gets_a_first_one(spec: EnvSpec) -> None:
 
 
 def test_a_mutated_step_size_is_used() -> None:
-    agent = make("dqn", (8,))
+    agent = learned("dqn", hidden=(8,))
     agent.searched = ("lr",)
     low = Search(lr=log_uniform(1e-9, 2e-9, shrink=1e-7))
     only("hyperparameters", low).mutate(agent)
@@ -260,7 +108,7 @@ def test_a_fixed_temperature_is_that_of_the_settings(box_spec: EnvSpec) -> None:
 
 
 def test_each_kind_is_as_frequent_as_its_probability() -> None:
-    agent = make("dqn", (8,), updates=0)
+    agent = learned("dqn", hidden=(8,), updates=0)
     agent.searched = ("lr",)
     odds = {"none": 2.0, "architecture": 1.0, "weights": 0.5, "hyperparameters": 0.5}
     mutation = Mutation(Search(lr=log_uniform(1e-4, 1e-2)), **{**ONLY, **odds}, max_nodes=100_000)
@@ -273,7 +121,7 @@ def test_each_kind_is_as_frequent_as_its_probability() -> None:
 
 def test_the_same_seed_mutates_the_same_and_a_saved_one_goes_on() -> None:
     first, second, third = (only("architecture", seed=5) for _ in range(3))
-    agents = [make("dqn", (16, 16)) for _ in range(3)]
+    agents = [learned("dqn", hidden=(16, 16)) for _ in range(3)]
     assert [first.mutate(agents[0]) for _ in range(5)] == [
         second.mutate(agents[1]) for _ in range(5)
     ]

@@ -97,26 +97,34 @@ def test_an_invalid_search_is_refused(make: Any, said: str) -> None:
     assert said in str(caught.value)
 
 
+DQN, SAC, PPO = DQNConfig(), SACConfig(), PPOConfig()
+
+
 @pytest.mark.parametrize(
-    ("search", "said"),
+    ("config", "search", "said"),
     [
-        (Search(learning_rate=uniform(0.1, 1.0)), 'Unknown key "learning_rate".'),
-        (Search(batchsize=integer(8, 64)), 'Did you mean "batch_size"?'),
-        (Search(learn_evry=integer(8, 64)), 'Did you mean "learn_every"?'),
-        (Search(hidden=integer(8, 64)), "an architecture mutation changes it"),
-        (Search(seed=integer(8, 64)), "each agent has its own"),
-        (Search(gamma=uniform(0.9, 0.99)), "with `n_step=1` only"),
-        (Search(lr=uniform(-1.0, 1.0)), "`lr` is -1.0"),
-        (Search(batch_size=uniform(8, 64)), "search it with `integer(low, high)`"),
-        (Search(loss=integer(1, 2)), "of another kind"),
-        (Search(dueling=choice(True, False)), "have nothing to inherit"),
-        (Search(double=uniform(0.0, 1.0)), "search it with `choice(True, False)`"),
-        (Search(loss=choice("huber", "hubert")), "'hubert'"),
+        (DQN, Search(learning_rate=uniform(0.1, 1.0)), 'Unknown key "learning_rate".'),
+        (DQN, Search(batchsize=integer(8, 64)), 'Did you mean "batch_size"?'),
+        (DQN, Search(learn_evry=integer(8, 64)), 'Did you mean "learn_every"?'),
+        (DQN, Search(hidden=integer(8, 64)), "an architecture mutation changes it"),
+        (DQN, Search(seed=integer(8, 64)), "each agent has its own"),
+        (DQN, Search(gamma=uniform(0.9, 0.99)), "with `n_step=1` only"),
+        (DQN, Search(lr=uniform(-1.0, 1.0)), "`lr` is -1.0"),
+        (DQN, Search(batch_size=uniform(8, 64)), "search it with `integer(low, high)`"),
+        (DQN, Search(loss=integer(1, 2)), "of another kind"),
+        (DQN, Search(dueling=choice(True, False)), "have nothing to inherit"),
+        (DQN, Search(double=uniform(0.0, 1.0)), "search it with `choice(True, False)`"),
+        (DQN, Search(loss=choice("huber", "hubert")), "'hubert'"),
+        (SAC, Search(alpha=uniform(0.1, 1.0)), "first value of what is learned"),
+        (PPO, Search(log_std_start=uniform(-1.0, 0.0)), "first value of what is learned"),
+        (PPO, Search(memory_size=integer(8, 64)), "different memories have nothing to inherit"),
     ],
 )
-def test_settings_that_a_policy_lacks_cannot_be_searched(search: Search, said: str) -> None:
+def test_what_a_policy_lacks_or_cannot_change_is_not_searched(
+    config: Any, search: Search, said: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
-        search.check(DQNConfig())
+        search.check(config)
     assert said in str(caught.value)
 
 
@@ -135,15 +143,3 @@ def test_values_that_do_not_go_together_cannot_be_searched_together() -> None:
     search = Search(lr=uniform(0.1, 0.2), rho_clip=uniform(0.5, 2.0), c_clip=uniform(0.1, 0.9))
     with pytest.raises(ConfigError, match=r"rho_clip=0.5, c_clip=0.9.*must be at least 0.9"):
         search.check(IMPALAConfig())
-
-
-@pytest.mark.parametrize(
-    ("search", "config"),
-    [
-        (Search(alpha=uniform(0.1, 1.0)), SACConfig()),
-        (Search(log_std_start=uniform(-1.0, 0.0)), PPOConfig()),
-    ],
-)
-def test_first_values_of_what_is_learned_cannot_be_searched(search: Search, config: Any) -> None:
-    with pytest.raises(ConfigError, match="first value of what is learned"):
-        search.check(config)

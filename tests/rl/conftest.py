@@ -17,6 +17,6 @@ def on_tensors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let the CPU compute as other devices do."""
     Rows.of_one.cache_clear()
     monkeypatch.setattr(host_or_device, "is_host", lambda _: False)
-    monkeypatch.setattr(actor_critic_config, "make_actor_critic", recorded_actor_critic)
+    monkeypatch.setattr(actor_critic_config, "MLPActorCritic", recorded_actor_critic)
     yield
     Rows.of_one.cache_clear()

@@ -38,11 +38,9 @@ class ConvChain:
     """The difference between the numbers of successive convolutions."""
 
     def layer(self, index: int) -> str:
-        """Return the name of a convolution."""
         return f"{self.name}.{index * self.step}"
 
     def reader_of(self, layer: int, convs: Convs) -> str:
-        """Return the name of the layer that reads a convolution."""
         return self.layer(layer + 1) if layer + 1 < len(convs) else self.reader
 
     def by_channel(self, read: Tensor, channels: int) -> Tensor:

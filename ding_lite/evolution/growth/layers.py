@@ -81,7 +81,6 @@ class Chain:
         return 0 <= layer - self.first < len(self.hidden)
 
     def readers(self, layer: int) -> tuple[str, ...]:
-        """Return the names of the layers that read a hidden layer."""
         return (self.hidden[layer + 1],) if layer + 1 < len(self.hidden) else self.heads
 
     def is_split(self, layer: int) -> bool:
@@ -102,10 +101,8 @@ class PolicyTensors:
     def change(self, name: str, change: Change, new: Tensor | float = 0.0) -> None:
         """Change a tensor, and its moments likewise.
 
-        Args:
-            name: The tensor's name.
-            change: Called with a tensor and the value of its new parts; returns the new tensor.
-            new: The value of new parts of weights. First moments get 0, second moments their mean.
+        `change` is called with a tensor and the value of its new parts: `new` for weights, 0 for
+        first moments, and the mean for second moments.
         """
         for values in self.values:
             if name in values:
@@ -118,11 +115,7 @@ class PolicyTensors:
     def take(self, layer: str, index: Tensor, rng: np.random.Generator, *, dim: int = -2) -> None:
         """Replace the units of a layer by those at the indices; -1 is a new unit.
 
-        Args:
-            layer: The name of the layer.
-            index: The indices.
-            rng: Draws the weights of new units, as PyTorch does.
-            dim: The axis of the units in the layer's weights.
+        Weights of new units are drawn as PyTorch does. `dim` is the axis of units in the weights.
         """
         like = self.values[0][f"{layer}.weight"]
         inputs = like.shape[dim + 1 :]
@@ -148,11 +141,8 @@ class PolicyTensors:
     def merge(self, layer: str, readers: Sequence[str], merge: Merge) -> None:
         """Remove a layer, and multiply its weights into the layers that read it.
 
-        Args:
-            layer: The name of the layer.
-            readers: The names of the layers that read it.
-            merge: Called with the reader's weights, the layer's weights and the layer's bias;
-                returns the new weights of the reader, and the values to add to its bias.
+        `merge` is called with a reader's weights, and the layer's weights and bias. It returns the
+        new weights of the reader, and the values to add to its bias.
         """
         name, of_bias = f"{layer}.weight", f"{layer}.bias"
         for values in (each for each in self.values if name in each):
@@ -171,7 +161,6 @@ class PolicyTensors:
                     squares[read_by] = torch.full(shape, float(squares[read_by].mean()))
 
     def rename(self, layers: Mapping[str, str]) -> None:
-        """Rename layers, all at once."""
         for named in (*self.values, *(each for pair in self.moments for each in pair)):
             pairs = [
                 (f"{a}.{k}", f"{b}.{k}") for a, b in layers.items() for k in ("weight", "bias")
@@ -255,14 +244,9 @@ def shorten(
 
 
 def units_after(score: Tensor, count: int) -> Tensor:
-    """Return the units of a layer with `count` new ones, or without the least important ones.
+    """Return the indices of units after `count` more, -1 each, or after removal if below 0.
 
-    Args:
-        score: The importance of each unit.
-        count: The number of units to add; below 0, to remove.
-
-    Returns:
-        Their indices; -1 for a new unit.
+    The units with the lowest scores are removed.
     """
     kept = score.argsort(descending=True, stable=True)[: len(score) + min(count, 0)]
     return torch.cat((kept.sort().values, torch.full((max(count, 0),), -1)))

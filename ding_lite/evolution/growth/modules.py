@@ -91,12 +91,10 @@ def grown(module: nn.Module, seed: int, *, name: str = "") -> nn.Module | None:
 
 
 def has_own_network(policy: object) -> bool:
-    """Return whether a policy has a network from its user."""
     return isinstance(policy, OpenPolicy) and policy.has_own_network
 
 
 def growth_seeds(policy: Policy) -> tuple[int, ...]:
-    """Return the seeds of the growths of a policy's networks."""
     if isinstance(policy, TorchPolicy):
         return tuple(each.keywords["seed"] for each in policy.changes if isinstance(each, partial))
     parts = policy.parts.values() if isinstance(policy, OpenPolicy) else ()

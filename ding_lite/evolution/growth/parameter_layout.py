@@ -88,11 +88,7 @@ class ParameterLayout:
 
 
 def layout_of(policy: Policy) -> ParameterLayout:
-    """Return the parameter layout of a policy.
-
-    Raises:
-        ConfigError: The layout of its class is unknown.
-    """
+    """Return the parameter layout of a policy."""
     config: Any = policy.config
     if isinstance(policy, DQN):
         heads = ("head.value", "head.advantage") if config.dueling else ("head",)
@@ -124,7 +120,6 @@ def layout_of(policy: Policy) -> ParameterLayout:
 
 
 def _layout_of_actor_critic(policy: ActorCriticPolicy[Any]) -> ParameterLayout:
-    """Return the layout of an actor and a critic, apart or on a torso, with or without memory."""
     config, spec = policy.config, policy.spec
     encoder, torso, reader = ("encoder.", ".torso", "memory") if config.memory else ("", "", "head")
     both = ("actor", "critic")
@@ -148,7 +143,6 @@ def _layout_of_actor_critic(policy: ActorCriticPolicy[Any]) -> ParameterLayout:
 
 
 def _layout_of_box(policy: BoxPolicy[Any, Any]) -> ParameterLayout:
-    """Return the layout of an actor and critics, which share a trunk for images."""
     adams = ("critic_adam", ("critics.",)), ("actor_adam", ("actor.", "log_"))
     sees_images, config = policy.spec.is_image, policy.config
     each = [f"critics.0.critics.{k}" for k in range(policy.form.num_critics)]

@@ -29,7 +29,6 @@ class Recurrent:
     """Whether a replay holds its states, by unit."""
 
     def size(self, tensors: PolicyTensors) -> int:
-        """Return its width."""
         return int(tensors.values[0][f"{self.name}.weight_hh"].shape[-1])
 
 

@@ -10,6 +10,7 @@ B rows of each, A numbers of an action.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, Protocol
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.inputs import as_floats
-from ding_lite.rl.networks.layers import MLP, Linear, mlp_shapes
+from ding_lite.rl.networks.layers import MLP
 from ding_lite.rl.weights.flat import FlatWeights
 
 
@@ -67,12 +68,14 @@ class ActionValues(Critics):
 
     @staticmethod
     def shapes(
-        num_networks: int, num_inputs: int, num_actions: int, hidden: Sequence[int]
+        num_networks: int, sizes: Sequence[int], *, prefix: str = ""
     ) -> dict[str, tuple[int, ...]]:
-        sizes = (num_inputs + num_actions, *hidden)
-        *names, head = map(str, range(len(sizes)))
-        shapes = mlp_shapes(names, Linear.shapes(head, sizes[-1], 1), sizes)
-        return {name: (num_networks, *shape) for name, shape in shapes.items()}
+        """Return the shapes of their tensors; `sizes` are those of the inputs and hidden layers."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for layer, (num_inputs, num_outputs) in enumerate(pairwise((*sizes, 1))):
+            shapes[f"{prefix}{layer}.weight"] = (num_networks, num_outputs, num_inputs)
+            shapes[f"{prefix}{layer}.bias"] = (num_networks, num_outputs)
+        return shapes
 
     def forward_saving(self, obs: Tensor, action_1BA: Tensor) -> tuple[Tensor, list[Tensor]]:
         x_BI = torch.cat((self._see(obs), action_1BA[0]), dim=1)

@@ -7,7 +7,7 @@ SiLU are not monotonic, so that their backward needs the input. A test compares 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -63,19 +63,6 @@ def through(
     return x
 
 
-def activation_function(name: Activation) -> ActivationFunction:
-    return _FUNCTIONS[name]
-
-
-def input_of(outputs: Sequence[Tensor], layer: int, function: ActivationFunction) -> Tensor:
-    """Return the input of a layer from the tensors that `ActivationFunction.extend` appended."""
-    return outputs[function.stride * layer]
-
-
-def saved_of(outputs: Sequence[Tensor], layer: int, function: ActivationFunction) -> Tensor:
-    return outputs[function.stride * layer + 1]
-
-
 def _tanh_forward(sums: Tensor) -> Tensor:
     if not is_host(sums.device):
         return sums.tanh_()
@@ -109,7 +96,7 @@ def _backward(operation: Any, *settings: float) -> Callable[[Tensor, Tensor], Te
     return backward
 
 
-_FUNCTIONS: dict[Activation, ActivationFunction] = {
+FUNCTIONS: dict[Activation, ActivationFunction] = {
     "relu": ActivationFunction(
         recorded=torch.relu,
         forward=Tensor.relu_,

@@ -8,8 +8,7 @@ autograd. A test compares both with plain PyTorch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,14 +17,12 @@ from torch import Tensor, nn
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
 from ding_lite.rl.host_or_device import AnyArray, as_tensor
-from ding_lite.rl.networks.activations import Activation
-from ding_lite.rl.networks.conv import Conv
 from ding_lite.rl.networks.inputs import as_floats
-from ding_lite.rl.networks.layers import MLP, Linear, mlp_shapes, names_of
+from ding_lite.rl.networks.layers import MLP, names_of
 from ding_lite.rl.networks.modules import ActorCriticModule, MemoryActorCriticModule
 from ding_lite.rl.recorded.actor_critic import LOG_STD, RecordedActorCritic, RecurrentActorCritic
 from ding_lite.rl.weights.flat import FlatWeights
-from ding_lite.rl.weights.flat_module import FlatModule, seeded
+from ding_lite.rl.weights.flat_module import FlatModule
 from ding_lite.rl.weights.network import Network, Written
 
 
@@ -38,9 +35,8 @@ class ActorCriticNetwork(Network, Protocol):
     num_apart: int
     """The number of weights, at the end, for which `backward` writes no gradients."""
 
-    @property
-    def plain(self) -> nn.Module:
-        """The module for inference: observations to the actor's outputs and values."""
+    plain: nn.Module
+    """The module for inference: observations to the actor's outputs and values."""
 
     def act(self, obs: NumpyArray) -> FloatArray:
         """Compute the actor's outputs, [N, D], as an array; nothing is recorded."""
@@ -63,41 +59,20 @@ class ActorCriticNetwork(Network, Protocol):
 class MLPActorCritic(Written):
     """Two separate MLPs, for vectors; images are flattened."""
 
-    def __init__(
-        self,
-        num_inputs: int,
-        hidden: Sequence[int],
-        *,
-        num_outputs: int,
-        activation: Activation,
-        more_shapes: Mapping[str, tuple[int, ...]],
-    ) -> None:
-        sizes = (num_inputs, *hidden)
-        make_module = partial(
-            ActorCriticModule,
-            (num_inputs,),
-            (),
-            hidden,
-            num_outputs=num_outputs,
-            activation=activation,
-            more_shapes=more_shapes,
-        )
-        super().__init__(actor_critic_shapes(sizes, num_outputs) | dict(more_shapes), make_module)
-        self.num_apart = sum(map(math.prod, more_shapes.values()))
+    def __init__(self, module: ActorCriticModule) -> None:
+        super().__init__(module, last=LOG_STD)
+        self.num_apart = num_apart_of(self.weights)
+        self.plain: nn.Module = module
         self._actor, self._critic = (
             MLP(
                 self.weights,
                 self.grads,
-                names_of(name, len(hidden)),
+                names_of(name, branch.depth),
                 f"{name}.head",
-                activation=activation,
+                activation=module.activation,
             )
-            for name in ("actor", "critic")
+            for name, branch in (("actor", module.actor), ("critic", module.critic))
         )
-
-    @property
-    def plain(self) -> nn.Module:
-        return self.module
 
     def act(self, obs: NumpyArray) -> FloatArray:
         return self._actor.infer(_vectors(obs))
@@ -124,43 +99,21 @@ class MLPActorCritic(Written):
         self._critic.backward(of_critic, torch.from_numpy(value_grad_B[:, None]))
 
 
-def actor_critic_shapes(sizes: Sequence[int], num_outputs: int) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, width in (("actor", num_outputs), ("critic", 1)):
-        head = Linear.shapes(f"{name}.head", sizes[-1], width)
-        shapes |= mlp_shapes(names_of(name, len(sizes) - 1), head, sizes)
-    return shapes
+def num_apart_of(weights: FlatWeights) -> int:
+    """Return the number of standard deviations, which are no layer's."""
+    return math.prod(weights.shapes.get(LOG_STD, (0,)))
 
 
-def make_actor_critic(
-    obs_shape: Sequence[int],
-    convs: Sequence[Conv],
-    hidden: Sequence[int],
+def recorded_actor_critic(
+    module: nn.Module,
     *,
-    device: torch.device,
-    **shape: Any,  # noqa: ANN401 - what both kinds take
-) -> ActorCriticNetwork:
-    if convs or device.type != "cpu":
-        return recorded_actor_critic(obs_shape, convs, hidden, device=device, **shape)
-    return MLPActorCritic(math.prod(obs_shape), hidden, **shape)
-
-
-def recorded_actor_critic(*args: Any, device: torch.device, **shape: Any) -> RecordedActorCritic:  # noqa: ANN401
-    return with_autograd(lambda: ActorCriticModule(*args, **shape), device=device)
-
-
-def with_autograd(
-    make: Callable[[], nn.Module],
-    *,
-    device: torch.device,
+    device: str | torch.device = "cpu",
     unpack: Callable[[Tensor], Any] | None = None,
 ) -> RecordedActorCritic:
-    """Make the network of a module of this package, with all weights zero."""
-    with seeded(0, "unused"):
-        module = make()
-    flat = FlatModule(module, device=device, last=LOG_STD)
+    """Make the network of a module of this package, with autograd and with all weights zero."""
+    flat = FlatModule(module.to_empty(device=device), device=device, last=LOG_STD)
     flat.weights.flat.zero_()
-    num_apart = math.prod(flat.weights.shapes.get(LOG_STD, (0,)))
+    num_apart = num_apart_of(flat.weights)
     if isinstance(module, MemoryActorCriticModule):
         flat.run = module.recur
         return RecurrentActorCritic(flat, unpack=unpack, num_apart=num_apart)

@@ -25,7 +25,7 @@ from ding_lite.rl.formulas.state_gaussian import MAX_LOG_STD, MIN_LOG_STD
 from ding_lite.rl.host_or_device import AnyArray, as_tensor, computable, floats, namespace
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.inputs import as_floats
-from ding_lite.rl.networks.layers import MLP, Linear, MLPOutputs, mlp_shapes, names_of
+from ding_lite.rl.networks.layers import MLP, MLPOutputs, names_of
 from ding_lite.rl.packing import Tree
 from ding_lite.rl.recorded.box import check_actions
 from ding_lite.rl.spec import EnvSpec, action_bounds
@@ -69,18 +69,13 @@ class MLPBody(MembersBody):
         weights: FlatWeights,
         grads: FlatWeights,
         *,
-        sizes: Sequence[int],
+        depth: int,
         activation: Activation = "relu",
         see: Callable[[Any], Any] = as_floats,
     ) -> None:
         self._see = see
-        names = names_of("torso", len(sizes) - 1)
+        names = names_of("torso", depth)
         super().__init__(MLP(weights, grads, names, "head", activation=activation))
-
-    @staticmethod
-    def shapes(sizes: Sequence[int], num_outputs: int) -> dict[str, tuple[int, ...]]:
-        head = Linear.shapes("head", sizes[-1], num_outputs)
-        return mlp_shapes(names_of("torso", len(sizes) - 1), head, sizes)
 
     def forward_saving(self, obs: Tensor) -> tuple[Tensor, list[Tensor]]:
         raw_BO, outputs = super().forward_saving(self._see(obs))
@@ -120,11 +115,9 @@ class DeterministicActor(BoxActor):
         return np.tanh(raw, out=raw)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Compute the actions, [G, B, A]."""
         return self._body.forward(obs).tanh_()
 
     def forward_saving(self, obs: Tensor) -> tuple[Tensor, Any]:
-        """Compute the actions, [G, B, A], and the activations for `backward`."""
         raw_GBA, saved = self._body.forward_saving(obs)
         return raw_GBA.tanh_(), saved
 
@@ -238,7 +231,6 @@ class SquashedGaussianActor(BoxActor):
         return squash(self._body.forward(obs), noise_GBA)
 
     def sample_saving(self, obs: Tensor, noise_GBA: Tensor) -> tuple[Sample, Any]:
-        """Sample an action for each observation; return also the activations for `backward`."""
         raw, saved = self._body.forward_saving(obs)
         return squash(raw, noise_GBA), saved
 

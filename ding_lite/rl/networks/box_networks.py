@@ -16,9 +16,9 @@ from ding_lite.rl.formulas.box_updates import Networks
 from ding_lite.rl.networks.action_values import ActionValues, Critics
 from ding_lite.rl.networks.box_actors import ActorBody, BoxActor, GreedyActor, MLPBody, OwnActor
 from ding_lite.rl.networks.conv import Conv, torso_for
-from ding_lite.rl.networks.image_networks import ImageActor, ImageCritics
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import one_member
+from ding_lite.rl.networks.modules import ImageActor, ImageCritics
 from ding_lite.rl.networks.q_nets import draw_weights
 from ding_lite.rl.recorded.box import (
     RecordedActor,
@@ -29,7 +29,7 @@ from ding_lite.rl.recorded.box import (
 )
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat import FlatWeights, assign, check_names
-from ding_lite.rl.weights.flat_module import FlatModule, MakeModule, bind, copied, seeded
+from ding_lite.rl.weights.flat_module import FlatModule, MakeModule, bind, copied
 
 ActorT = TypeVar("ActorT", bound=BoxActor)
 Parts = dict[str, FlatModule]
@@ -93,6 +93,8 @@ class BoxNetworks(Networks[ActorT]):
                 actor, spec, seed=seed, num_outputs=per_action, device=device
             )
         _check_apart(*self._modules.values())
+        with torch.device("meta"):
+            self._plain = self._actor_module(self._sizes[:1], (), self._sizes[1:], squashes=False)
         shapes = self._shapes("critics.")
         of_actor = self._shapes("actor.")
         followed = shapes | of_actor if form.has_target_actor else shapes
@@ -123,31 +125,22 @@ class BoxNetworks(Networks[ActorT]):
         )
 
     def _shapes(self, prefix: str) -> dict[str, tuple[int, ...]]:
-        shapes: Mapping[str, Sequence[int]]
-        if prefix in self._modules:
-            named = self._modules[prefix].named_parameters()
-            shapes = {name: parameter.shape for name, parameter in named}
-        elif prefix == "critics.":
+        module = self._modules.get(prefix, self._plain if prefix == "actor." else None)
+        if module is None:
             num_inputs, *hidden = self._sizes
-            shapes = ActionValues.shapes(
-                self._form.num_critics, num_inputs, self._num_actions, hidden
-            )
-        else:
-            shapes = MLPBody.shapes(self._sizes, self._num_outputs)
-        return {prefix + name: tuple(shape) for name, shape in shapes.items()}
+            sizes = (num_inputs + self._num_actions, *hidden)
+            return ActionValues.shapes(self._form.num_critics, sizes, prefix=prefix)
+        return {prefix + name: tuple(each.shape) for name, each in module.named_parameters()}
 
     def _joined(self, obs: Any) -> Any:  # noqa: ANN401 - an array or a tensor
         return as_floats(self._spec.inputs(obs))
 
-    @property
-    def _num_outputs(self) -> int:
-        return self._form.actor_type.outputs_per_action * self._num_actions
-
     def _actor_module(
         self, shape: Sequence[int], convs: Sequence[Conv], hidden: Sequence[int], *, squashes: bool
     ) -> ImageActor:
+        num_outputs = self._form.actor_type.outputs_per_action * self._num_actions
         how: Any = {"activation": self._activation, "squashes": squashes}
-        return ImageActor(shape, convs, hidden, self._num_outputs, **how)
+        return ImageActor(shape, convs, hidden, num_outputs, **how)
 
     def _flat_modules(self, modules: Mapping[str, nn.Module], weights: FlatWeights) -> Parts:
         return {
@@ -184,7 +177,8 @@ class BoxNetworks(Networks[ActorT]):
             check_range(body.forward, self._spec, device=self._device)
             return cast(ActorT, OwnActor(body, self._spec))
         part, grads = weights.part("actor."), self.grads.part("actor.")
-        body = MLPBody(part, grads, sizes=self._sizes, activation=self._activation, see=self._see)
+        depth = len(self._sizes) - 1
+        body = MLPBody(part, grads, depth=depth, activation=self._activation, see=self._see)
         return self._form.actor_type(body)
 
     @cached_property
@@ -194,10 +188,8 @@ class BoxNetworks(Networks[ActorT]):
         if own is not None:
             squashes = self._form.actor_type.outputs_per_action > 1
             return GreedyActor(own.module, self._spec, squashes=squashes)
-        with seeded(0, "unused"):
-            module = self._actor_module(self._sizes[:1], (), self._sizes[1:], squashes=False)
-        bind(module, self.weights.part("actor."), self.grads.part("actor."))
-        return GreedyActor(module, self._spec, squashes=True)
+        bind(self._plain, self.weights.part("actor."), self.grads.part("actor."))
+        return GreedyActor(self._plain, self._spec, squashes=True)
 
     @property
     def own_modules(self) -> list[FlatModule]:

@@ -53,26 +53,20 @@ def images_of(config: Any) -> AnyTorso:  # noqa: ANN401 - a config with both set
 def torso_for(torso: AnyTorso, obs_shape: Sequence[int], *, env_id: str) -> tuple[Conv, ...]:
     """Choose the convolutions for observations; an MLP has none."""
     is_image = len(obs_shape) == 3
-    if not isinstance(torso, str):
-        if torso and not (is_image and num_features(obs_shape, torso)):
-            raise ConfigError(
-                f"`convs` are given, but the observations of {env_id} have the shape "
-                f"{tuple(obs_shape)}, which is {'too small' if is_image else 'no image'}. Leave "
-                f"`convs` out, or give smaller kernels and strides."
-            )
-        return tuple(torso)
     if torso == "auto":
-        fitting = [one for one in CONVS if is_image and num_features(obs_shape, CONVS[one])]
-        return CONVS[fitting[0]] if fitting else ()
-    if torso == "mlp":
-        return ()
-    if not is_image or not num_features(obs_shape, CONVS[torso]):
+        fitting = [convs for convs in CONVS.values() if is_image and num_features(obs_shape, convs)]
+        return fitting[0] if fitting else ()
+    convs = CONVS.get(torso, ()) if isinstance(torso, str) else tuple(torso)
+    if convs and not (is_image and num_features(obs_shape, convs)):
+        given, advice = f"`torso` is {torso!r}", 'Use "auto", which takes what fits'
+        if not isinstance(torso, str):
+            given = "`convs` are given"
+            advice = "Leave `convs` out, or give smaller kernels and strides"
         raise ConfigError(
-            f"`torso` is {torso!r}, but the observations of {env_id} have the shape "
-            f"{tuple(obs_shape)}, which is {'too small' if is_image else 'no image'}. "
-            f'Use "auto", which takes what fits.'
+            f"{given}, but the observations of {env_id} have the shape {tuple(obs_shape)}, which "
+            f"is {'too small' if is_image else 'no image'}. {advice}."
         )
-    return CONVS[torso]
+    return convs
 
 
 def num_features(obs_shape: Sequence[int], convs: Sequence[Conv]) -> int:

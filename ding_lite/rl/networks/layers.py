@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -21,20 +20,13 @@ from torch import Tensor
 
 from ding_lite.rl.batch import FloatArray
 from ding_lite.rl.host_or_device import AnyArray, is_host, placed
-from ding_lite.rl.networks.activations import (
-    Activation,
-    activation_function,
-    input_of,
-    saved_of,
-    through,
-)
+from ding_lite.rl.networks.activations import FUNCTIONS, Activation, through
 from ding_lite.rl.weights.flat import FlatWeights
 
 ONE_THREAD_PRODUCTS = 2**18
 """The largest number of multiplications of a matrix product for which numpy starts no threads."""
 MAX_NUMPY_PRODUCTS = 2**17
 """The multiplications of the largest layer that numpy computes; it starts threads at twice that."""
-Shapes = dict[str, tuple[int, ...]]
 
 
 class Members(Protocol):
@@ -93,10 +85,6 @@ class Linear:
             first_member = () if is_single else 0
             self._weight_IO_numpy: FloatArray = self._weight_numpy[first_member].T
             self._bias_O_numpy: FloatArray = bias[first_member].numpy()
-
-    @staticmethod
-    def shapes(name: str, num_inputs: int, num_outputs: int) -> Shapes:
-        return {f"{name}.weight": (num_outputs, num_inputs), f"{name}.bias": (num_outputs,)}
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute y, [..., B, O], given x, [..., B, I]."""
@@ -166,13 +154,6 @@ class DuelingHead:
         self._half = weights["head.value.weight"].shape[-1]
         self.size, self.device = self._advantage.size, self._advantage.device
 
-    @staticmethod
-    def shapes(num_features: int, num_actions: int) -> Shapes:
-        half = num_features // 2
-        return Linear.shapes("head.value", half, 1) | Linear.shapes(
-            "head.advantage", half, num_actions
-        )
-
     def forward(self, features: Tensor) -> Tensor:
         value = self._value.forward(features[..., : self._half])
         q: Tensor = dueling(value, self._advantage.forward(features[..., self._half :]))
@@ -226,7 +207,7 @@ class MLP:
         activation: Activation = "relu",
         first: int | None = None,
     ) -> None:
-        self._function = activation_function(activation)
+        self._function = FUNCTIONS[activation]
         self._hidden = [Linear(weights, grads, name=name, first=first) for name in hidden]
         self._forwards = [layer.forward for layer in self._hidden]
         self._numpy_forwards = [layer.forward_numpy for layer in self._hidden]
@@ -277,11 +258,10 @@ class MLP:
         return grad
 
     def _input(self, outputs: Sequence[Tensor], layer: int) -> Tensor:
-        return input_of(outputs, layer, self._function)
+        return outputs[self._function.stride * layer]
 
     def _through(self, grad: Tensor, outputs: Sequence[Tensor], layer: int) -> None:
-        """Backpropagate through the activation of a hidden layer, in place."""
-        self._function.backward(grad, saved_of(outputs, layer, self._function))
+        self._function.backward(grad, outputs[self._function.stride * layer + 1])
 
 
 class MLPOutputs:
@@ -311,13 +291,6 @@ class MLPOutputs:
 
     def backward(self, saved: Sequence[Tensor], grad: Tensor) -> None:
         self._layers.backward(saved, grad)
-
-
-def mlp_shapes(hidden: Sequence[str], head: Shapes, sizes: Sequence[int]) -> Shapes:
-    shapes: Shapes = {}
-    for name, (num_inputs, num_outputs) in zip(hidden, pairwise(sizes), strict=True):
-        shapes |= Linear.shapes(name, num_inputs, num_outputs)
-    return shapes | head
 
 
 def names_of(prefix: str, count: int) -> list[str]:

@@ -8,19 +8,17 @@ Their parameters have the names of the written-out networks.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from types import MappingProxyType
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.rl.host_or_device import placed
-from ding_lite.rl.networks.activations import Activation, activation_function, through
+from ding_lite.rl.networks.activations import FUNCTIONS, Activation, through
 from ding_lite.rl.networks.conv import Conv, num_features
-from ding_lite.rl.networks.inputs import RunningNorm, as_floats, normed
+from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import dueling
 
 MemoryKind: TypeAlias = Literal["lstm", "gru"]
@@ -48,7 +46,8 @@ class Torso(nn.Module):
         num_inputs = num_features(obs_shape, convs) if convs else int(np.prod(obs_shape))
         sizes = (num_inputs, *hidden)
         self.torso = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(sizes))
-        self._activation = activation_function(activation).recorded
+        self.activation: Activation = activation
+        self._activation = FUNCTIONS[activation].recorded
 
     def forward(self, obs: Any) -> Any:  # noqa: ANN401 - subclasses return several tensors
         return self.features(obs)
@@ -59,11 +58,6 @@ class Torso(nn.Module):
             obs = self.encoder(obs)
         floats: Tensor = through(self.conv, as_floats(obs), Tensor.relu_)
         return through(self.torso, floats.flatten(1), self._activation)
-
-
-def hidden_widths(hidden: Sequence[int], *, dueling: bool) -> tuple[int, ...]:
-    """Return the hidden widths; for a dueling network the last one is doubled."""
-    return (*hidden[:-1], 2 * hidden[-1]) if dueling else tuple(hidden)
 
 
 class QModule(Torso):
@@ -80,7 +74,7 @@ class QModule(Torso):
         activation: Activation = "relu",
         encoder: nn.Module | None = None,
     ) -> None:
-        widths = hidden_widths(hidden, dueling=dueling)
+        widths = (*hidden[:-1], 2 * hidden[-1]) if dueling else hidden
         super().__init__(obs_shape, convs, widths, activation=activation)
         self.head: nn.Module
         if dueling:
@@ -108,7 +102,9 @@ class Branch(nn.Module):
         for layer, pair in enumerate(pairwise(sizes)):
             self.add_module(str(layer), nn.Linear(*pair))
         self.head = nn.Linear(sizes[-1], num_outputs)
-        self._activation = activation_function(activation).recorded
+        self.depth = len(sizes) - 1
+        """The number of hidden layers."""
+        self._activation = FUNCTIONS[activation].recorded
 
     def forward(self, features_BI: Tensor) -> Tensor:
         *hidden, head = self.children()
@@ -127,7 +123,7 @@ class ActorCriticModule(Torso):
         *,
         num_outputs: int,
         activation: Activation,
-        more_shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+        num_means: int = 0,
         encoder: nn.Module | None = None,
     ) -> None:
         shares = bool(convs) or encoder is not None
@@ -136,7 +132,8 @@ class ActorCriticModule(Torso):
         sizes = (hidden[-1],) if shares else (math.prod(obs_shape), *hidden)
         self.actor = Branch(sizes, num_outputs, activation=activation)
         self.critic = Branch(sizes, 1, activation=activation)
-        add_parameters(self, more_shapes)
+        if num_means:
+            self.actor.log_std = nn.Parameter(torch.zeros(num_means))
 
     def forward(self, obs: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401 - as `features`
         """Compute the actor's outputs, [B, D], and the values, [B]."""
@@ -166,7 +163,7 @@ class MemoryBranch(nn.Module):
         self.head = nn.Linear(memory_size, num_outputs)
         self.state_size = memory_size * (2 if memory == "lstm" else 1)
         """The length of the recurrent state: h, or for an LSTM h and c side by side."""
-        self._activation = activation_function(activation).recorded
+        self._activation = FUNCTIONS[activation].recorded
 
     def encode(self, features_BI: Tensor) -> Tensor:
         return through(self.torso, features_BI, self._activation)
@@ -195,7 +192,7 @@ class MemoryActorCriticModule(nn.Module):
         activation: Activation,
         memory: MemoryKind,
         memory_size: int,
-        more_shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+        num_means: int = 0,
     ) -> None:
         super().__init__()
         self.encoder = encoder
@@ -205,7 +202,8 @@ class MemoryActorCriticModule(nn.Module):
             )
             for count in (num_outputs, 1)
         )
-        add_parameters(self, more_shapes)
+        if num_means:
+            self.actor.log_std = nn.Parameter(torch.zeros(num_means))
         self._widths = (sizes[-1], self.actor.state_size)
         self.state_size = 2 * self.actor.state_size
         """The length of the state of one environment: the actor's, then the critic's."""
@@ -229,35 +227,54 @@ class MemoryActorCriticModule(nn.Module):
         return self.recur(self.encode(obs), state)
 
 
-def add_parameters(module: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Give a module further parameters of zeros, by their full names."""
-    for name, shape in shapes.items():
-        owner, _, own_name = name.rpartition(".")
-        module.get_submodule(owner).register_parameter(own_name, nn.Parameter(torch.zeros(shape)))
-
-
-class Normalized(nn.Module):
-    """A network with normalisation of its observations."""
+class ImageActor(Torso):
+    """An actor for box actions with its own convolutions, [B, C, H, W] -> [B, O]."""
 
     def __init__(
-        self, network: nn.Module, norm: RunningNorm | None, *, size: int | None = None
+        self,
+        obs_shape: Sequence[int],
+        convs: Sequence[Conv],
+        hidden: Sequence[int],
+        num_outputs: int,
+        *,
+        activation: Activation,
+        squashes: bool,
+    ) -> None:
+        super().__init__(obs_shape, convs, hidden, activation=activation)
+        self.head = nn.Linear(hidden[-1], num_outputs)
+        self._squashes = squashes
+
+    def forward(self, obs: Tensor) -> Tensor:
+        raw_BO: Tensor = self.head(self.features(obs))
+        return raw_BO.tanh() if self._squashes else raw_BO
+
+
+class ImageCritics(nn.Module):
+    """Several critics on shared convolutions, [B, C, H, W] and [B, A] -> [B, E].
+
+    The loss of the critics does not change the features of the actor, and vice versa.
+
+    The first hidden layer is shared; its output is joined with the action.
+    """
+
+    def __init__(
+        self,
+        obs_shape: Sequence[int],
+        convs: Sequence[Conv],
+        hidden: Sequence[int],
+        *,
+        num_actions: int,
+        num_critics: int,
+        activation: Activation,
     ) -> None:
         super().__init__()
-        self.network = network
-        self.shift: Tensor
-        self.scale: Tensor
-        self.clip = None if norm is None else norm.clip
-        if norm is not None:
-            device = next(network.parameters()).device
-            for name, found in (("shift", norm.shift_I), ("scale", norm.scale_I)):
-                self.register_buffer(name, placed(found[:size], device).clone())
+        first, *rest = hidden
+        self.encoder = Torso(obs_shape, convs, (first,), activation=activation)
+        sizes = (first + num_actions, *(rest or (first,)))
+        self.critics = nn.ModuleList(
+            Branch(sizes, 1, activation=activation) for _ in range(num_critics)
+        )
 
-    def normed(self, obs: Tensor) -> Tensor:
-        """Normalise observations by the statistics at the time the module was made."""
-        found: Tensor = normed(obs, self.shift, self.scale, cast(float, self.clip))
-        return found
-
-    def forward(self, obs: Tensor, state: Tensor | None = None) -> Any:  # noqa: ANN401 - what the network returns
-        """Compute the network's outputs; a network with memory also takes its states."""
-        normed = self.normed(obs)
-        return self.network(normed) if state is None else self.network(normed, state)
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        x_BI = torch.cat((self.encoder(obs), action), dim=1)
+        return torch.cat([critic(x_BI) for critic in self.critics], dim=1)

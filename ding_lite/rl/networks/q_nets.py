@@ -7,8 +7,7 @@ compares both with plain PyTorch. Both move their inputs to their own device.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -18,17 +17,16 @@ from torch import Tensor, nn
 from ding_lite.rl.batch import FloatArray, NumpyArray
 from ding_lite.rl.formulas.q_learning import Values
 from ding_lite.rl.host_or_device import placed
-from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.conv import Conv
 from ding_lite.rl.networks.inputs import as_floats
-from ding_lite.rl.networks.layers import MLP, DuelingHead, Linear, MLPOutputs, mlp_shapes, names_of
-from ding_lite.rl.networks.modules import QModule, hidden_widths
+from ding_lite.rl.networks.layers import MLP, DuelingHead, MLPOutputs, names_of
+from ding_lite.rl.networks.modules import QModule
 from ding_lite.rl.recorded.checks import check_outputs, sample_obs
 from ding_lite.rl.recorded.q_network import RecordedQNetwork
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.flat import FlatWeights
-from ding_lite.rl.weights.flat_module import FlatModule, seeded
+from ding_lite.rl.weights.flat_module import FlatModule
 from ding_lite.rl.weights.network import Network, Written
 
 
@@ -48,36 +46,13 @@ class QNetwork(Network, Values, Protocol):
 class MLPQNetwork(Written, MLPOutputs):
     """An MLP for vectors; images are flattened."""
 
-    def __init__(
-        self,
-        num_inputs: int,
-        hidden: Sequence[int],
-        *,
-        num_actions: int,
-        dueling: bool = False,
-        activation: Activation = "relu",
-        device: str | torch.device = "cpu",
-    ) -> None:
-        sizes = (num_inputs, *hidden_widths(hidden, dueling=dueling))
-        names = names_of("torso", len(hidden))
-        of_head = (
-            DuelingHead.shapes(sizes[-1], num_actions)
-            if dueling
-            else Linear.shapes("head", sizes[-1], num_actions)
-        )
-        make_module = partial(
-            QModule,
-            (num_inputs,),
-            (),
-            hidden,
-            num_actions=num_actions,
-            dueling=dueling,
-            activation=activation,
-        )
-        Written.__init__(self, mlp_shapes(names, of_head, sizes), make_module, device=device)
+    def __init__(self, module: QModule, *, device: str | torch.device = "cpu") -> None:
+        Written.__init__(self, module, device=device)
         self._device = self.weights.flat.device
-        head = DuelingHead(self.weights, self.grads) if dueling else "head"
-        layers = MLP(self.weights, self.grads, names, head, activation=activation)
+        is_dueling = isinstance(module.head, nn.ModuleDict)
+        head = DuelingHead(self.weights, self.grads) if is_dueling else "head"
+        names = names_of("torso", len(module.torso))
+        layers = MLP(self.weights, self.grads, names, head, activation=module.activation)
         MLPOutputs.__init__(self, layers)
 
     def forward_pair(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
@@ -108,14 +83,19 @@ def make_q_network(
     hidden: Sequence[int],
     *,
     device: str | torch.device = "cpu",
-    **shape: Any,  # noqa: ANN401 - what both kinds take
+    unpack: Callable[[Tensor], Any] | None = None,
+    **shape: Any,  # noqa: ANN401 - of `QModule`
 ) -> QNetwork:
-    """Make the network for observations: with convolutions and ReLUs, or an MLP."""
-    if not convs:
-        return MLPQNetwork(math.prod(obs_shape), hidden, device=device, **shape)
-    with seeded(0, "unused"):
+    """Make the network for observations: with convolutions and ReLUs, or an MLP.
+
+    Its weights are still to be drawn. `unpack` turns packed observations into trees, for a network
+    with an `encoder` of them.
+    """
+    with torch.device("meta"):
         module = QModule(obs_shape, convs, hidden, **shape)
-    return RecordedQNetwork(FlatModule(module, device=device))
+    if not convs and unpack is None:
+        return MLPQNetwork(module, device=device)
+    return RecordedQNetwork(FlatModule(module.to_empty(device=device)), unpack=unpack)
 
 
 def recorded_q_networks(

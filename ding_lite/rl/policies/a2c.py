@@ -16,8 +16,15 @@ from ding_lite.rl.host_or_device import AnyArray, Metrics, Number
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
 from ding_lite.rl.replay.rollouts import Minibatch, merged
-from ding_lite.rl.updates.estimates import unroll_of, unseen_values, with_gae
-from ding_lite.rl.updates.requests import Descend, Forward, ForwardResult, Updates
+from ding_lite.rl.updates.rollouts import (
+    Descend,
+    Forward,
+    ForwardResult,
+    Updates,
+    unroll_of,
+    unseen_values,
+    with_gae,
+)
 from ding_lite.settings import SHARE, setting, suggests
 
 

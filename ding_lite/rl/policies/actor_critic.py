@@ -4,7 +4,7 @@ A subclass adds how it learns from rollouts. It learns where its network is: on 
 computed on arrays, on any other device on tensors there, and the host does not wait for them.
 
 The algorithms are in `a2c.py`, `ppo.py` and `impala.py`: each writes its updates as a generator,
-which yields what is to be computed (`rl/updates/requests.py`). `_answer` computes it for one
+which yields what is to be computed (`rl/updates/rollouts.py`). `_answer` computes it for one
 policy, `evolution/batched_rollouts.py` for all of a population at once.
 """
 
@@ -26,7 +26,7 @@ from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import AnyArray, Metrics, Number, computable, number
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.actor_critic import ActorCriticNetwork
-from ding_lite.rl.networks.observation_norm import make_norm
+from ding_lite.rl.networks.inputs import make_norm
 from ding_lite.rl.networks.trees.parts import encodes_images, for_inference
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig, make_network
 from ding_lite.rl.policies.base import own_config
@@ -41,7 +41,7 @@ from ding_lite.rl.replay.rollouts import Minibatch, join_rollouts, merged, on_de
 from ding_lite.rl.seeding import make_rng
 from ding_lite.rl.spec import EnvSpec, within
 from ding_lite.rl.torch_random import TorchRandom
-from ding_lite.rl.updates.requests import (
+from ding_lite.rl.updates.rollouts import (
     Estimate,
     Forward,
     ForwardResult,
@@ -126,7 +126,6 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             spec,
             config,
             {"network": network, "actor": actor, "critic": critic},
-            sees_trees=self._sees_trees,
             rng=self._rng,
             random=self._random,
             device=self.device,
@@ -173,7 +172,6 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         """
 
     def _updates(self, rollouts: Sequence[Rollout]) -> Updates[Metrics]:
-        """Do the updates of `learn`."""
         rollout = self._joined(rollouts)
         values = yield from self._learned(self._ready(rollout))
         if self._norm is not None:
@@ -350,7 +348,6 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         return cast(RecurrentActorCritic, self._net)
 
     def _joined(self, rollouts: Sequence[Rollout]) -> Rollout:
-        """Join rollouts, and check that they are of such environments and such a policy."""
         joined = join_rollouts(rollouts, self.spec, state_size=self.state_size)
         has_unused = joined.state is not None and not self.state_size
         return replace(joined, state=None) if has_unused else joined
@@ -366,7 +363,6 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     def _forward(
         self, inputs: AnyArray, unroll: Unroll | None = None, is_training: bool = True
     ) -> tuple[AnyArray, AnyArray, Any]:
-        """Compute the actor's outputs and values, and return what the backward needs."""
         saved: Any
         if unroll is None:
             outputs_BD, value_B, saved = self._net.forward(self._seen(inputs))
@@ -381,7 +377,6 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
     def _write_gradient(
         self, rows: Rows, steps: Minibatch, seen: ForwardResult | None = None
     ) -> dict[str, Number]:
-        """Write the gradient of the loss of env steps, and return metrics."""
         kept = self._forward(steps.obs, steps.unroll) if seen is None else seen.kept
         outputs_BD, value_B, saved = kept
         values_1, *grads = actor_critic_loss(
@@ -419,11 +414,7 @@ def loss_of_members(
 def step_of_member(
     policy: ActorCriticPolicy[Any], values: dict[str, float], grad_P: Tensor, weights_P: Tensor
 ) -> None:
-    """Do what `Descend` asks for, on weights elsewhere, once their gradient is written.
-
-    Raises:
-        NonFiniteError: If its loss or its gradient is not finite.
-    """
+    """Do what `Descend` asks for, on weights elsewhere, once their gradient is written."""
     policy._check_finite(values["loss"])
     if not policy._stops(values):
         values["grad_norm"] = policy._improve(values["loss"], grad_P, weights_P)

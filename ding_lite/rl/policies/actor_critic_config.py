@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium.spaces import Box
-from torch import nn
 
 from ding_lite.rl.formulas.distributions import (
     Distribution,
@@ -23,20 +22,19 @@ from ding_lite.rl.formulas.state_gaussian import StateGaussian
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.actor_critic import (
     ActorCriticNetwork,
+    MLPActorCritic,
     draw_orthogonal,
-    make_actor_critic,
-    with_autograd,
+    recorded_actor_critic,
 )
-from ding_lite.rl.networks.conv import Conv, torso_for
 from ding_lite.rl.networks.modules import (
     ActorCriticModule,
     MemoryActorCriticModule,
     MemoryKind,
     Torso,
 )
-from ding_lite.rl.networks.trees.parts import PartsEncoder, of_parts
+from ding_lite.rl.networks.trees.parts import inputs_of
 from ding_lite.rl.policies.base import PolicyConfig
-from ding_lite.rl.recorded.actor_critic import LOG_STD, log_std_name, make_own_actor_critic
+from ding_lite.rl.recorded.actor_critic import log_std_name, make_own_actor_critic
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.flat_module import MakeModule
@@ -100,7 +98,6 @@ def make_network(
     config: ActorCriticConfig,
     own: Mapping[str, MakeModule | None],
     *,
-    sees_trees: bool,
     rng: np.random.Generator,
     random: TorchRandom,
     device: torch.device,
@@ -121,7 +118,7 @@ def make_network(
         if isinstance(space, Box) and has_spread:
             return net, StateGaussian(space, device=device)
     else:
-        net = _make_described(spec, config, num_means=num_means, trees=sees_trees, device=device)
+        net = _make_described(spec, config, num_means=num_means, device=device)
         draw_orthogonal(net.weights, rng)
     if not isinstance(space, Box):
         return net, make_distribution(spec)
@@ -131,36 +128,27 @@ def make_network(
 
 
 def _make_described(
-    spec: EnvSpec, config: ActorCriticConfig, *, num_means: int, trees: bool, device: torch.device
+    spec: EnvSpec, config: ActorCriticConfig, *, num_means: int, device: torch.device
 ) -> ActorCriticNetwork:
-    hidden, obs_shape = config.hidden, spec.input_shape
-    convs: tuple[Conv, ...] = ()
-    shape: dict[str, Any] = {
-        "num_outputs": num_outputs(spec),
-        "activation": config.activation,
-        "more_shapes": {LOG_STD: (num_means,)} if num_means else {},
-    }
-    if not trees:
-        convs = torso_for(config.images, obs_shape, env_id=spec.env_id)
-
-    def with_memory() -> nn.Module:
-        encoder: nn.Module
-        if trees:
-            encoder = parts = PartsEncoder(spec, config.images)
-            sizes = (parts.num_outputs, *hidden)
+    hidden = config.hidden
+    how: dict[str, Any] = {"num_outputs": num_outputs(spec), "num_means": num_means}
+    module: ActorCriticModule | MemoryActorCriticModule
+    with torch.device("meta"):  # the weights are drawn afterwards
+        shape, convs, parts = inputs_of(spec, config.images)
+        first = config.image_activation if convs else config.activation
+        if config.memory is None:
+            module = ActorCriticModule(shape, convs, hidden, encoder=parts, activation=first, **how)
         else:
-            image_hidden = hidden if convs else ()
-            encoder = Torso(obs_shape, convs, image_hidden, activation=config.image_activation)
-            sizes = hidden[-1:] if convs else (math.prod(obs_shape), *hidden)
-        memory: Any = {"memory": config.memory, "memory_size": config.memory_size}
-        return MemoryActorCriticModule(encoder, sizes, **memory, **shape)
-
-    unpack = spec.unpack if trees else None
-    if config.memory is not None:
-        return with_autograd(with_memory, device=device, unpack=unpack)
-    if trees:
-        make = partial(of_parts, ActorCriticModule, spec, config.images, hidden, **shape)
-        return with_autograd(make, device=device, unpack=unpack)
-    if convs:
-        shape["activation"] = config.image_activation
-    return make_actor_critic(obs_shape, convs, hidden, device=device, **shape)
+            module = MemoryActorCriticModule(
+                parts or Torso(shape, convs, hidden if convs else (), activation=first),
+                hidden[-1:] if convs else (math.prod(shape), *hidden),
+                activation=config.activation,
+                memory=config.memory,
+                memory_size=config.memory_size,
+                **how,
+            )
+    is_plain = not convs and parts is None and device.type == "cpu"
+    if is_plain and isinstance(module, ActorCriticModule):
+        return MLPActorCritic(module)
+    unpack = None if parts is None else spec.unpack
+    return recorded_actor_critic(module, device=device, unpack=unpack)

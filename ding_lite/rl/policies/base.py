@@ -72,11 +72,7 @@ def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
 
 
 def own_config(config: object, kind: type[ConfigT]) -> ConfigT:
-    """Return the settings of a policy: the defaults for None, a dict's values by name.
-
-    Raises:
-        ConfigError: If they are of another kind, or a value of the dict does not fit.
-    """
+    """Return the settings of a policy: the defaults for None, a dict's values by name."""
     if config is None:
         return kind()
     if isinstance(config, Mapping):

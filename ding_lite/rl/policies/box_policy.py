@@ -5,7 +5,6 @@ The actor's optimiser also steps further tensors, such as a temperature.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.errors import ConfigError, NonFiniteError
+from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import (
     Array,
     FloatArray,
@@ -30,7 +29,7 @@ from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import AnyArray, Metrics, computable, metrics_of, on, placed
 from ding_lite.rl.networks.box_actors import BoxActor
 from ding_lite.rl.networks.box_networks import BoxForm, BoxNetworks
-from ding_lite.rl.networks.observation_norm import make_norm, read_norm, with_norm
+from ding_lite.rl.networks.inputs import make_norm, read_norm, with_norm
 from ding_lite.rl.networks.trees.parts import for_inference
 from ding_lite.rl.policies.base import (
     BoxActions,
@@ -373,15 +372,8 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         Raises:
             NonFiniteError: If it is NaN or infinite.
         """
-        if not math.isfinite(loss):
-            name, config = type(self).__name__, self.config
-            number = update or self.train_iter + 1
-            raise NonFiniteError(
-                f"The loss of the {of} in {name}'s update {number} is {loss}; a finite number "
-                f"was expected. Their weights are as they were before it. A lower "
-                f"`critic_lr` or `actor_lr` (now {config.critic_lr} and {config.actor_lr}), or "
-                f"rewards scaled down, helps when values have blown up."
-            )
+        number = self.train_iter + 1 if update is None else update
+        self._check_finite(loss, f"loss of the {of}", f"{type(self).__name__}'s update {number}")
 
     def _tensors_of(self, batch: Transitions) -> tuple[Tensor, Tensor, Tensor]:
         action_1BA = placed(self._box.to_unit(batch.action), self.device).unsqueeze(0)

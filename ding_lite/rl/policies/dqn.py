@@ -25,11 +25,9 @@ from ding_lite.rl.formulas.q_learning import evaluate, only_legal, q_gradient, t
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.formulas.schedules import linear
 from ding_lite.rl.host_or_device import AnyArray, Metrics, as_tensor, metrics_of, on, placed
-from ding_lite.rl.networks.conv import torso_for
-from ding_lite.rl.networks.modules import QModule
-from ding_lite.rl.networks.observation_norm import make_norm
+from ding_lite.rl.networks.inputs import make_norm
 from ding_lite.rl.networks.q_nets import QNetwork, draw_weights, make_q_network, recorded_q_networks
-from ding_lite.rl.networks.trees.parts import encodes_images, for_inference, of_parts
+from ding_lite.rl.networks.trees.parts import encodes_images, for_inference, inputs_of
 from ding_lite.rl.packing import ArrayT
 from ding_lite.rl.policies.base import (
     PolicyConfig,
@@ -45,7 +43,7 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.compiled import Compile, Inputs, Outputs
 from ding_lite.rl.weights.flat import FlatWeights, clip_norm
-from ding_lite.rl.weights.flat_module import FlatModule, MakeModule, acting, made_module, seeded
+from ding_lite.rl.weights.flat_module import MakeModule, acting, made_module
 from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.settings import COUNT, SHARE, STEP_SIZE, choice, positive, setting, suggests
 
@@ -172,17 +170,19 @@ class DQN(OpenPolicy):
 
     def _make_network(self) -> QNetwork:
         config, spec = self.config, self.spec
-        shape: dict[str, Any] = {
-            "num_actions": self._num_actions,
-            "dueling": config.dueling,
-            "activation": config.activation,
-        }
-        if self._sees_trees:
-            with seeded(0, "unused"):
-                module = of_parts(QModule, spec, config.images, config.hidden, **shape)
-            return RecordedQNetwork(FlatModule(module, device=self.device), unpack=spec.unpack)
-        convs = torso_for(config.images, spec.input_shape, env_id=spec.env_id)
-        return make_q_network(spec.input_shape, convs, config.hidden, device=self.device, **shape)
+        with torch.device("meta"):
+            shape, convs, encoder = inputs_of(spec, config.images)
+        return make_q_network(
+            shape,
+            convs,
+            config.hidden,
+            num_actions=self._num_actions,
+            dueling=config.dueling,
+            activation=config.activation,
+            encoder=encoder,
+            unpack=None if encoder is None else spec.unpack,
+            device=self.device,
+        )
 
     @property
     def target_module(self) -> nn.Module:
@@ -430,7 +430,6 @@ class DQN(OpenPolicy):
 
 
 def network_of(policy: DQN) -> QNetwork:
-    """Return the network of a policy."""
     return policy._q_net
 
 

@@ -24,8 +24,16 @@ from ding_lite.rl.host_or_device import AnyArray, Metrics, Number, floats
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
 from ding_lite.rl.replay.rollouts import Minibatch, merged
-from ding_lite.rl.updates.estimates import estimate, merged_steps, unroll_of, unseen_values
-from ding_lite.rl.updates.requests import Descend, Forward, ForwardResult, Updates
+from ding_lite.rl.updates.rollouts import (
+    Descend,
+    Forward,
+    ForwardResult,
+    Updates,
+    estimate,
+    merged_steps,
+    unroll_of,
+    unseen_values,
+)
 from ding_lite.settings import COUNT, at_least, check_all, positive, setting, suggests
 
 

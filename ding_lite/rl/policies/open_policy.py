@@ -18,8 +18,7 @@ from ding_lite.rl.batch import FloatArray
 from ding_lite.rl.formulas.schedules import Schedule, linear
 from ding_lite.rl.host_or_device import Metrics, Number, guard, metrics_of, usable_device
 from ding_lite.rl.memory import Memory
-from ding_lite.rl.networks.inputs import RunningNorm
-from ding_lite.rl.networks.observation_norm import read_norm, with_norm
+from ding_lite.rl.networks.inputs import RunningNorm, read_norm, with_norm
 from ding_lite.rl.policies.base import check_obs, check_state_keys, packed
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec, check_spec
@@ -141,7 +140,6 @@ class OpenPolicy(ABC):
 
     @classmethod
     def _settings_type(cls) -> type[Any]:
-        """Return the class of the settings."""
         return cls._config_type
 
     @property
@@ -328,7 +326,6 @@ class OpenPolicy(ABC):
         return twin
 
     def _freeze_as(self, other: OpenPolicy) -> None:
-        """Freeze and unfreeze parameters as the user has done with those of another policy."""
         for key, modules in other.own_modules.items():
             for name, module in modules.items():
                 own = dict(self.own_modules[key][name].named_parameters())
@@ -411,14 +408,15 @@ class OpenPolicy(ABC):
         if math.isfinite(value):
             return
         of = update or f"{type(self).__name__}'s update {self.train_iter + 1}"
+        names = ("lr", "critic_lr", "actor_lr", "max_grad_norm")
+        now = [f"`{n}` (now {getattr(self.config, n)})" for n in names if hasattr(self.config, n)]
         raise NonFiniteError(
             f"The {what} of {of} is {value}; a finite number was expected. The weights are as they "
-            f"were before it. A lower `lr` (now {self.config.lr}) or `max_grad_norm` (now "
-            f"{self.config.max_grad_norm}) helps when values have blown up."
+            f"were before it. A lower {' or '.join(now)}, or rewards scaled down, helps when "
+            f"values have blown up."
         )
 
     def _make_optimizer(self, network: Any, *, eps: float = 1e-8) -> Optimizer:  # noqa: ANN401
-        """Make the optimiser of a network's flat weights: Adam unless the user gave another."""
         return make_optimizer(
             self._parts.get("optimizer"),
             network.weights.flat,
@@ -562,11 +560,7 @@ class GradientPolicy(OpenPolicy):
 
 
 def check_no_description(config: object) -> None:
-    """Raise if settings describe a network although the user has given one.
-
-    Raises:
-        ConfigError: If such a setting differs from its default.
-    """
+    """Raise if settings describe a network although the user has given one."""
     found = {
         f"`{name}`": f"`{name}` is {getattr(config, name)!r}"
         for name, default in default_values(type(config)).items()

@@ -20,8 +20,7 @@ from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
 from ding_lite.rl.recorded.actor_critic import Unroll
 from ding_lite.rl.replay.rollouts import Minibatch
-from ding_lite.rl.updates.estimates import values_of, with_gae
-from ding_lite.rl.updates.requests import Descend, ForwardResult, Updates
+from ding_lite.rl.updates.rollouts import Descend, ForwardResult, Updates, values_of, with_gae
 from ding_lite.rl.weights.compiled import CapturedUpdate, Inputs, Outputs
 from ding_lite.settings import COUNT, SHARE, positive, setting, suggests
 

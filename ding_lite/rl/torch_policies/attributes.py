@@ -50,7 +50,6 @@ class Attributes:
         return plain | {name: _state_of(found) for name, found in self._stateful().items()}
 
     def reseed(self, seed: int) -> None:
-        """Let generators continue with the random numbers of another seed."""
         for name, generator in self._stateful().items():
             (word,) = spawn_seeds(seed, name, count=1)
             if isinstance(generator, torch.Generator):

@@ -16,7 +16,6 @@ LossMetrics: TypeAlias = Mapping[str, Tensor | float]
 
 
 def loss_and_metrics(found: Any, kind: str) -> tuple[Tensor, LossMetrics]:  # noqa: ANN401 - of a user
-    """Return the loss and the metrics from a result of `loss`."""
     match found:
         case [Tensor() as loss_B, Mapping() as metrics]:
             return loss_B, metrics

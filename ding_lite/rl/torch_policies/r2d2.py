@@ -20,9 +20,9 @@ from ding_lite.rl.formulas.schedules import linear
 from ding_lite.rl.formulas.sequence_targets import rescaled, sequence_targets, unscaled
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.activations import Activation
-from ding_lite.rl.networks.conv import Conv, TorsoName, images_of, torso_for
+from ding_lite.rl.networks.conv import Conv, TorsoName, images_of
 from ding_lite.rl.networks.modules import Torso
-from ding_lite.rl.networks.trees.parts import PartsEncoder, encodes_images
+from ding_lite.rl.networks.trees.parts import inputs_of
 from ding_lite.rl.policies.base import discrete_actions
 from ding_lite.rl.policies.open_policy import check_no_description
 from ding_lite.rl.recorded.checks import check_outputs, sample_obs
@@ -97,15 +97,7 @@ class RecurrentQ(nn.Module):
     def __init__(self, spec: EnvSpec, config: R2D2Config, *, num_actions: int) -> None:
         super().__init__()
         self._spec = spec
-        self.encoder: nn.Module | None = None
-        shape: tuple[int, ...]
-        convs: tuple[Conv, ...]
-        if encodes_images(spec, config.images):
-            self.encoder = encoder = PartsEncoder(spec, config.images)
-            shape, convs = (encoder.num_outputs,), ()
-        else:
-            shape = spec.input_shape
-            convs = torso_for(config.images, shape, env_id=spec.env_id)
+        shape, convs, self.encoder = inputs_of(spec, config.images)
         self.torso = Torso(shape, convs, config.hidden, activation=config.activation)
         self._is_lstm = config.memory == "lstm"
         layer = nn.LSTM if self._is_lstm else nn.GRU

@@ -21,7 +21,7 @@ from ding_lite.errors import ConfigError, ShapeError, kind_of
 from ding_lite.rl.batch import Array, NumpyArray, Sequences, Transitions
 from ding_lite.rl.host_or_device import Metrics, as_tensor, computable, number, placed
 from ding_lite.rl.memory import Memory
-from ding_lite.rl.networks.observation_norm import make_norm
+from ding_lite.rl.networks.inputs import make_norm
 from ding_lite.rl.policies.base import check_obs, own_config, packed
 from ding_lite.rl.policies.open_policy import GradientPolicy, step_sizes
 from ding_lite.rl.seeding import spawn_seeds
@@ -212,7 +212,6 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     @classmethod
     def _settings_type(cls) -> type[Any]:
-        """Return the class of the settings, found by the generic base or by its name."""
         return config_type(cls)
 
     @property

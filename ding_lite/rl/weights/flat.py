@@ -175,7 +175,6 @@ class FlatAdam:
         )
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Copy the state to the CPU."""
         state = {"mean": self._mean_P, "square": self._square_P, "num_updates": self._num_updates}
         return {name: tensor.to("cpu", copy=True) for name, tensor in state.items()}
 

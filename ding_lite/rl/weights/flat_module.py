@@ -52,9 +52,7 @@ class FlatModule:
     ) -> None:
         self.module = module.to(device)
         check_parameters(module, name=name)
-        parameters = dict(module.named_parameters())  # a shared parameter appears once
-        if last in parameters:
-            parameters[last] = parameters.pop(last)
+        parameters = parameters_of(module, last=last)
         if memory is None:
             weights = FlatWeights({n: p.shape for n, p in parameters.items()}, device=device)
             memory = (weights, weights.zeros_like())
@@ -120,7 +118,6 @@ class FlatModule:
         (grad_P[:-num_apart] if num_apart else grad_P).zero_()
 
     def check_bound(self) -> None:
-        """Raise if a parameter was moved out of the flat weights."""
         for parameter, address, _ in self._bound:
             if parameter.data_ptr() != address:
                 raise ConfigError(
@@ -161,11 +158,22 @@ def acting(module: nn.Module) -> nn.Module:
     return module
 
 
-def bind(module: nn.Module, weights: FlatWeights, grads: FlatWeights | None = None) -> None:
+def parameters_of(module: nn.Module, *, last: str) -> dict[str, nn.Parameter]:
+    """Return parameters by name, a shared one once, and the one named `last` as the last one."""
+    parameters = dict(module.named_parameters())
+    if last in parameters:
+        parameters[last] = parameters.pop(last)
+    return parameters
+
+
+def bind(module: nn.Module, weights: FlatWeights, grads: FlatWeights) -> None:
     """Make a module's parameters views into flat weights of the same names."""
+    if next(module.parameters()).is_meta and not weights.flat.is_meta:
+        # The `data` of these parameters cannot move to another device.
+        module.load_state_dict({name: weights[name] for name in weights.shapes}, assign=True)
     for name, parameter in module.named_parameters():
         parameter.data = weights[name]
-        if grads is not None and parameter.requires_grad:
+        if parameter.requires_grad:
             parameter.grad = grads[name]
 
 
@@ -239,11 +247,7 @@ def hooks_of(parameter: nn.Parameter) -> list[Callable[[Tensor], Tensor | None]]
 
 
 def check_held(outputs: Iterable[Tensor], module: nn.Module, *, name: str) -> None:
-    """Raise if outputs depend on a parameter that a module does not hold.
-
-    Raises:
-        ConfigError: If there is one, such as that of a layer in a plain list.
-    """
+    """Raise if outputs depend on a parameter that a module does not hold."""
     held = {id(parameter) for parameter in module.parameters()}
     nodes, seen = [output.grad_fn for output in outputs], set()
     while nodes:

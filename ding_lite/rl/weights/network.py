@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cached_property
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from ding_lite.rl.weights.flat import FlatWeights, SavedNetwork
-from ding_lite.rl.weights.flat_module import bind, seeded
+from ding_lite.rl.weights.flat_module import bind, parameters_of
 
 
 class Network(SavedNetwork, Protocol):
@@ -28,27 +28,19 @@ class Network(SavedNetwork, Protocol):
 
 
 class Written:
-    """Weights of a network with a written-out backward, without buffers.
-
-    `make_module` makes a module with parameters of the same names.
-    """
+    """The weights of a module, which may be on the device `meta`, beside a written-out backward."""
 
     def __init__(
         self,
-        shapes: Mapping[str, tuple[int, ...]],
-        make_module: Callable[[], nn.Module],
+        module: nn.Module,
         *,
-        device: Any = "cpu",  # noqa: ANN401 - as PyTorch names it
+        device: str | torch.device = "cpu",
+        last: str = "",
     ) -> None:
+        self.module = module
+        shapes = {name: each.shape for name, each in parameters_of(module, last=last).items()}
         self.weights = FlatWeights(shapes, device=device)
         self.grads = self.weights.zeros_like()
+        bind(module, self.weights, self.grads)
         self.snapshot, self.load = self.weights.snapshot, self.weights.load
         self.buffers: Mapping[str, Tensor] = {}
-        self._make_module = make_module
-
-    @cached_property
-    def module(self) -> nn.Module:
-        with seeded(0, "unused"):
-            module = self._make_module()
-        bind(module, self.weights, self.grads)
-        return module

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.errors import CheckpointError, ConfigError, kind_of
+from ding_lite.nest import map_leaves
 from ding_lite.rl.weights.flat import FlatAdam
 
 MakeOptimizer: TypeAlias = Callable[..., torch.optim.Optimizer]
@@ -144,18 +145,17 @@ class TorchOptimizer:
         """Copy the state of the optimiser to the CPU; keys are strings, as in checkpoints."""
         state = self._optimizer.state_dict()
         of_parameters = {str(index): values for index, values in state["state"].items()}
-        copied: dict[str, Any] = _copy({**state, "state": of_parameters})
+        copied: dict[str, Any] = map_leaves(_copied, {**state, "state": of_parameters})
         return copied
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state that `state_dict` returned."""
         own = self._optimizer.state_dict()["param_groups"]
         try:
             groups = [
                 {name: _like(group[name], ours[name]) for name in ours}
                 for group, ours in zip(state["param_groups"], own, strict=True)
             ]
-            loaded = {name: _tensor(value) for name, value in state.items()}
+            loaded = map_leaves(_tensor, state)
             of_parameters = {
                 int(index) if index.isdecimal() else index: values
                 for index, values in loaded["state"].items()
@@ -200,7 +200,6 @@ def make_optimizer(
     eps: float = 1e-8,
     captured: bool = False,
 ) -> Optimizer:
-    """Make the optimiser of a policy: Adam unless the user gives another."""
     if make is None:
         return FlatAdam(weights_P, lr=lr, eps=eps, captured=captured)
     if not callable(make):
@@ -225,12 +224,8 @@ def unused_settings(make: object) -> frozenset[str]:
     return frozenset(("lr", "lr_end", "lr_updates", "actor_lr", "critic_lr"))
 
 
-def _copy(value: Any) -> Any:  # noqa: ANN401 - any part of an optimiser's state
-    if isinstance(value, Mapping):
-        return {name: _copy(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_copy(each) for each in value]
-    return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
+def _copied(leaf: Any) -> Any:  # noqa: ANN401 - any part of an optimiser's state
+    return leaf.detach().to("cpu", copy=True) if isinstance(leaf, Tensor) else leaf
 
 
 def _like(value: Any, own: Any) -> Any:  # noqa: ANN401 - any setting of an optimiser
@@ -239,11 +234,7 @@ def _like(value: Any, own: Any) -> Any:  # noqa: ANN401 - any setting of an opti
     return tuple(value) if isinstance(own, tuple) else value
 
 
-def _tensor(value: Any) -> Any:  # noqa: ANN401 - any part of an optimiser's state
-    if isinstance(value, Mapping):
-        return {name: _tensor(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_tensor(each) for each in value]
-    if isinstance(value, Tensor):
-        return value.clone()
-    return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
+def _tensor(leaf: Any) -> Any:  # noqa: ANN401 - any part of an optimiser's state
+    if isinstance(leaf, Tensor):
+        return leaf.clone()
+    return torch.from_numpy(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf

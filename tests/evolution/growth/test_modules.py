@@ -22,7 +22,9 @@ from ding_lite.nest import leaves
 from ding_lite.rl import A2C, DDPG, PPO, R2D2, SAC, TD3, TorchPolicy, TorchPolicyConfig
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.spec import EnvSpec
-from tests.evolution.conftest import assert_close, computes, only, some_transitions
+from tests.evolution.conftest import assert_close, only, some_transitions
+from tests.evolution.kinds import computes
+from tests.rl.nets import Joins
 from tests.rl.rollouts import CARTPOLE, PENDULUM, lesson
 
 
@@ -311,21 +313,11 @@ def test_networks_of_a_torch_policy_that_share_or_hide_layers_stay_as_they_are()
         assert only("architecture").mutate(agent) == "none"
 
 
-class FrozenCritic(nn.Module):
-    def __init__(self, _: EnvSpec) -> None:
-        super().__init__()
-        self.net = with_frozen(4, 1)
-
-    def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        values: torch.Tensor = self.net(torch.cat((obs, action), -1))
-        return values
-
-
 @pytest.mark.parametrize(
     "make",
     [
         lambda: DQN(CARTPOLE, network=lambda _: with_frozen(4, 2)),
-        lambda: SAC(PENDULUM, actor=lambda _: with_frozen(3, 2), critic=FrozenCritic),
+        lambda: SAC(PENDULUM, actor=with_frozen(3, 2), critic=Joins(with_frozen(4, 1))),
         lambda: PPO(CARTPOLE, actor=with_frozen(4, 2), critic=with_frozen(4, 1)),
         lambda: FrozenTorso(CARTPOLE),
     ],

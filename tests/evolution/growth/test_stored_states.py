@@ -7,8 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ding_lite import Task, middleware as mw
 from ding_lite.evolution import Population
@@ -24,27 +23,19 @@ from ding_lite.rl import (
 )
 from ding_lite.rl.spec import EnvSpec
 from tests.evolution.conftest import only
+from tests.rl.nets import Leaky
 
 GROW: dict[str, Any] = {"num_nodes": (1, 3), "min_nodes": 1, "max_layers": 5}
 Learned = tuple[Agent, EpisodeBuffer]
 SMALL = R2D2Config(hidden=(6,), memory_size=5, batch_size=8, sequence_length=6, burn_in=3)
 
 
-class Leaky(nn.Module):
-    """A user's network with memory. New units come last, and are not read yet."""
-
-    def __init__(self, size: int = 5) -> None:
-        super().__init__()
-        self.state_size = size
-        self.inner, self.head = nn.Linear(4 + size, size), nn.Linear(size, 2)
-
-    def forward(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        state = 0.5 * state + torch.tanh(self.inner(torch.cat((obs, state), dim=1)))
-        return self.head(state), state
+class Growing(Leaky):
+    """A network of a user. New units come last, and are not read yet."""
 
     def grow(self, rng: np.random.Generator) -> nn.Module:
         size = self.state_size
-        new = Leaky(size + int(rng.integers(1, 4)))
+        new = Growing(size=size + int(rng.integers(1, 4)))
         new.inner.weight[:size, : 4 + size] = self.inner.weight
         new.inner.weight[:size, 4 + size :] = 0.0
         new.inner.bias[:size] = self.inner.bias
@@ -106,16 +97,6 @@ def test_growth_preserves_the_loss_of_stored_sequences(learned: Learned) -> None
     assert agent.learn(batch)["loss"] == pytest.approx(before[0], abs=1e-4)
 
 
-def test_units_that_were_added_are_removed_again(learned: Learned) -> None:
-    agent, episodes = learned
-    batch = sample(episodes)
-    before = loss_and_values(agent, batch)
-    settings = {"new_layer_prob": 0.0, "num_nodes": (2,)}
-    assert grown_until(agent, "memory", remove_prob=0.0, **settings) == "memory 5 -> 7"
-    assert grown_until(agent, "memory", remove_prob=1.0, **settings) == "memory 7 -> 5"
-    assert loss_and_values(agent, batch) == pytest.approx(before, abs=1e-5)
-
-
 def test_a_wider_state_begins_with_that_of_the_narrower_layer(learned: Learned) -> None:
     agent, _ = learned
     policy: Any = agent.policy
@@ -136,7 +117,7 @@ def test_a_wider_state_begins_with_that_of_the_narrower_layer(learned: Learned) 
 
 def test_a_network_of_a_user_grows_its_memory_and_learns_from_stored_states(spec: EnvSpec) -> None:
     config = R2D2Config(batch_size=8, sequence_length=6, burn_in=3)
-    agent = Agent(R2D2(spec, config, network=lambda _: Leaky()))
+    agent = Agent(R2D2(spec, config, network=lambda _: Growing()))
     narrow = agent.clone()
     with make_envs("CartPole-v1", 4, mode="sync") as envs, Task() as task:
         episodes = EpisodeBuffer(spec, capacity=2_000, num_envs=4, state_size=5)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ding_lite.rl.networks.activations import Activation, activation_function
+from ding_lite.rl.networks.activations import FUNCTIONS, Activation
 
 PLAIN: Any = {"relu": F.relu, "tanh": torch.tanh, "gelu": F.gelu, "elu": F.elu, "silu": F.silu}
 NAMES = pytest.mark.parametrize("name", get_args(Activation))
@@ -15,7 +15,7 @@ NAMES = pytest.mark.parametrize("name", get_args(Activation))
 
 @NAMES
 def test_forward_and_backward_are_those_of_autograd(name):
-    function = activation_function(name)
+    function = FUNCTIONS[name]
     rng = np.random.default_rng(0)
     x, grad = (torch.from_numpy(rng.normal(size=(9, 7), scale=3.0)).float() for _ in range(2))
     leaf = x.clone().requires_grad_()

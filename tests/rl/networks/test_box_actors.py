@@ -7,8 +7,9 @@ from torch.distributions import Normal
 from torch.nn import functional as F
 
 from ding_lite.rl.networks.action_values import ActionValues
-from ding_lite.rl.networks.activations import activation_function
+from ding_lite.rl.networks.activations import FUNCTIONS
 from ding_lite.rl.networks.box_actors import MLPBody, SquashedGaussianActor
+from ding_lite.rl.networks.modules import ImageActor
 from ding_lite.rl.networks.q_nets import draw_weights
 from ding_lite.rl.weights.flat import FlatWeights
 
@@ -20,7 +21,7 @@ def normal(*shape, seed=0):
 
 
 def make_critics(hidden, *, num_networks=2, first=None, activation="relu"):
-    shapes = ActionValues.shapes(num_networks, NUM_OBS, NUM_ACTIONS, hidden)
+    shapes = ActionValues.shapes(num_networks, (NUM_OBS + NUM_ACTIONS, *hidden))
     weights, grads = FlatWeights(shapes), FlatWeights(shapes)
     draw_weights(weights, np.random.default_rng(0), first_input=2)
     depth = len(hidden) + 1
@@ -57,7 +58,7 @@ def test_gradients_of_stacked_critics_are_those_of_autograd(hidden, num_networks
                 action,
                 network=network,
                 depth=len(hidden) + 1,
-                activation=activation_function(activation).recorded,
+                activation=FUNCTIONS[activation].recorded,
             )
             for network in range(num_networks)
         ]
@@ -85,11 +86,12 @@ def test_stacked_critics_are_initialised_as_layers_of_torch():
 
 
 def make_actor(actor, *, hidden=(8, 6)):
-    sizes = (NUM_OBS, *hidden)
-    shapes = MLPBody.shapes(sizes, actor.outputs_per_action * NUM_ACTIONS)
+    sizes = (NUM_OBS,), (), hidden, actor.outputs_per_action * NUM_ACTIONS
+    module = ImageActor(*sizes, activation="relu", squashes=False)
+    shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
     weights, grads = FlatWeights(shapes), FlatWeights(shapes)
     draw_weights(weights, np.random.default_rng(0))
-    return actor(MLPBody(weights, grads, sizes=sizes)), weights, grads
+    return actor(MLPBody(weights, grads, depth=len(hidden))), weights, grads
 
 
 def plain_outputs(named, obs):

@@ -9,7 +9,8 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from torch import nn
 
-from ding_lite.errors import CheckpointError, ConfigError, ShapeError
+from ding_lite.errors import ConfigError
+from tests.rl.nets import Joins
 from tests.rl.policies.test_box_policy import (
     ARM,
     EVERY_KIND,
@@ -23,13 +24,8 @@ from tests.rl.policies.test_box_policy import (
 from tests.rl.reference_box import linears, load, make_mlp
 
 
-class Critic(nn.Module):
-    def __init__(self, spec, hidden=(16, 12)):
-        super().__init__()
-        self.net = make_mlp((spec.obs_shape[0] + spec.action_space.shape[0], *hidden, 1))
-
-    def forward(self, obs, action):
-        return self.net(torch.cat((obs, action), dim=1))
+def critic_for(spec, hidden=(16, 12)):
+    return Joins(make_mlp((spec.obs_shape[0] + spec.action_space.shape[0], *hidden, 1)))
 
 
 def actor_for(kind, spec=ARM, hidden=(16, 12)):
@@ -47,13 +43,12 @@ def replace_obs(spec, length):
     return replace(spec, obs_space=Box(-1.0, 1.0, (length,)))
 
 
-class NoisyCritic(Critic):
-    def __init__(self, spec):
-        super().__init__(spec)
-        self.net = nn.Sequential(nn.BatchNorm1d(5), self.net[0], nn.Dropout(0.2), *self.net[1:])
+def noisy_critic(spec):
+    net = critic_for(spec).net
+    return Joins(nn.Sequential(nn.BatchNorm1d(5), net[0], nn.Dropout(0.2), *net[1:]))
 
 
-def make(kind, spec=ARM, *, actor=None, critic=Critic, optimizer=None, **settings):
+def make(kind, spec=ARM, *, actor=None, critic=critic_for, optimizer=None, **settings):
     described = {"hidden": (16, 12)} if critic is None else {}
     config = {**described, "batch_size": 32, **settings}
     actor = actor or (lambda spec: actor_for(kind, spec))
@@ -61,7 +56,7 @@ def make(kind, spec=ARM, *, actor=None, critic=Critic, optimizer=None, **setting
 
 
 def noisy(kind, **more):
-    return make(kind, actor=lambda spec: noisy_actor(kind), critic=NoisyCritic, **more)
+    return make(kind, actor=lambda spec: noisy_actor(kind), critic=noisy_critic, **more)
 
 
 def copy_house_weights(kind, house, own):
@@ -196,27 +191,6 @@ def test_networks_get_bytes_and_the_parts_of_an_observation(kind, num_joints):
         assert np.isfinite(half.learn(drawn)["loss"])
 
 
-@EVERY_KIND
-def test_one_part_may_be_built_in(kind):
-    of_bytes = replace(ARM, obs_space=Box(0, 255, (3,), dtype=np.uint8))
-    for spec in (ARM, of_bytes):
-        drawn = batch(0, spec=ARM)
-        obs = torch.arange(96).reshape(32, 3).to(torch.uint8) if spec is of_bytes else drawn.obs
-        drawn = replace(drawn, obs=obs, next_obs=obs)
-        house = KINDS[kind](spec, {"hidden": (16, 12)})
-        assert np.isfinite(house.learn(drawn)["loss"])
-        critic = KINDS[kind](spec, house.config, critic=Scaled)
-        assert np.isfinite(critic.learn(drawn)["loss"])
-        assert critic.weights().keys() == house.weights().keys()
-        assert critic.has_own_network
-        assert np.isfinite(critic.clone().learn(drawn)["loss"])
-
-
-class Scaled(Critic):
-    def forward(self, obs, action):
-        return super().forward(obs / 255 if obs.dtype == torch.uint8 else obs, action)
-
-
 def test_an_actor_that_leaves_its_range_later_is_refused_then():
     class Bounded(nn.Linear):
         def forward(self, obs):
@@ -236,7 +210,7 @@ def test_an_actor_that_leaves_its_range_later_is_refused_then():
 
 
 def test_shared_layers_are_refused():
-    critic = Critic(ARM)
+    critic = critic_for(ARM)
     actor = actor_for("sac")
     actor[2] = critic.net[2]  # 16 to 12 units in both
     with pytest.raises(ConfigError, match=r"`actor` and `critic` share the parameter '2\.weight'"):
@@ -246,34 +220,38 @@ def test_shared_layers_are_refused():
         make("sac", actor=first._networks._own["actor."].module)
 
 
+class OfAny(Joins):
+    """Sees numbers, bytes or parts, and the action."""
+
+    def __init__(self, spec):
+        super().__init__(critic_for(replace_obs(spec, *spec.input_shape)).net)
+
+    def forward(self, *inputs):
+        obs, action = inputs
+        parts = [*obs.values()] if isinstance(obs, dict) else [obs]
+        parts = [part / 255 if part.dtype == torch.uint8 else part for part in parts]
+        return super().forward(*parts, action)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        ARM.obs_space,
+        Box(0, 255, (3,), dtype=np.uint8),
+        Dict(at=Discrete(3), speed=Box(-1.0, 1.0, (2,))),
+    ],
+    ids=["numbers", "bytes", "parts"],
+)
 @EVERY_KIND
-def test_states_of_other_networks_are_refused_and_change_nothing(kind):
-    policy = noisy(kind)
-    before = policy.state_dict()
-    with pytest.raises(CheckpointError, match="no state of a"):
-        KINDS[kind](ARM).load_state_dict(before)
-    broken = {**before, "target": {**before["target"], "more": torch.zeros(1)}}
-    policy.learn(batch(0))
-    after = policy.state_dict()
-    with pytest.raises(ShapeError, match="no tensor 'more'"):
-        policy.load_state_dict(broken)
-    torch.testing.assert_close(policy.state_dict(), after, rtol=0, atol=0)
-
-
-@EVERY_KIND
-def test_a_built_in_actor_goes_with_a_critic_that_gets_the_parts(kind):
-    class OfBoth(nn.Module):
-        def __init__(self, spec):
-            super().__init__()
-            self.layer = nn.Linear(7, 1)
-
-        def forward(self, obs, action):
-            return self.layer(torch.cat((obs["at"], obs["speed"], action), dim=1))
-
-    spec = replace(ARM, obs_space=Dict(at=Discrete(3), speed=Box(-1.0, 1.0, (2,))))
-    policy = KINDS[kind](spec, critic=OfBoth)
-    parts = {"at": np.arange(32) % 3, "speed": np.zeros((32, 2), dtype=np.float32)}
-    obs = torch.from_numpy(spec.pack(parts))
-    assert np.isfinite(policy.learn(replace(batch(0), obs=obs, next_obs=obs))["loss"])
-    action = policy.act(parts, explore=False)
-    np.testing.assert_allclose(policy.module(spec.unpack(obs)).detach(), action, atol=1e-5)
+def test_a_built_in_actor_goes_with_a_critic_of_a_user(kind, space):
+    spec = replace(ARM, obs_space=space)
+    drawn = batch(0, spec=spec)
+    house = KINDS[kind](spec, {"hidden": (16, 12)})
+    policy = KINDS[kind](spec, house.config, critic=OfAny)
+    assert policy.weights().keys() == house.weights().keys()
+    assert policy.has_own_network
+    for each in (house, policy, policy.clone()):
+        assert np.isfinite(each.learn(drawn)["loss"])
+    action = policy.act(drawn.obs.numpy(), explore=False)
+    found = policy.module(spec.unpack(drawn.obs)).detach()
+    np.testing.assert_allclose(found, action, atol=1e-5)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from ding_lite.errors import ConfigError
 from ding_lite.rl import make_envs
 from ding_lite.rl.networks.conv import CONVS, Conv
-from ding_lite.rl.networks.image_networks import ImageActor, ImageCritics
+from ding_lite.rl.networks.modules import ImageActor, ImageCritics
 from ding_lite.testing.probes import BEST_NUMBER, AsImage
 from tests.rl.policies.test_box_policy import EVERY_KIND, PICTURES, make
 from tests.rl.rollouts import learn_from_random_actions

@@ -8,20 +8,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ding_lite.rl.networks.activations import Activation, activation_function
+from ding_lite.rl.networks.activations import FUNCTIONS, Activation
 from ding_lite.rl.networks.layers import (
     MLP,
     ONE_THREAD_PRODUCTS,
     DuelingHead,
-    Linear,
-    mlp_shapes,
     names_of,
     one_member,
 )
+from ding_lite.rl.networks.modules import QModule
 from ding_lite.rl.weights.flat import FlatWeights
 
 HIDDEN = names_of("torso", 2)
-SIZES = (5, 8, 6)
 
 
 class Members(dict[str, Tensor]):
@@ -34,11 +32,18 @@ class Members(dict[str, Tensor]):
         return cls({name: torch.from_numpy(array).float() for name, array in drawn.items()})
 
 
+def shapes_of(num_outputs: int, *, dueling: bool = False) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a network of 5 inputs, with layers of 8 and 6 units."""
+    hidden = (8, 3) if dueling else (8, 6)
+    module = QModule((5,), (), hidden, num_actions=num_outputs, dueling=dueling)
+    return {key: tuple(parameter.shape) for key, parameter in module.named_parameters()}
+
+
 def plain(name: Activation, dueling: bool, named: dict[str, Tensor], x_BI: Tensor) -> Tensor:
     """Compute one member as users write it."""
     for layer in HIDDEN:
         x_BI = F.linear(x_BI, named[f"{layer}.weight"], named[f"{layer}.bias"])
-        x_BI = activation_function(name).recorded(x_BI)
+        x_BI = FUNCTIONS[name].recorded(x_BI)
     if not dueling:
         return F.linear(x_BI, named["head.weight"], named["head.bias"])
     value, advantage = (
@@ -51,8 +56,7 @@ def plain(name: Activation, dueling: bool, named: dict[str, Tensor], x_BI: Tenso
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("name", get_args(Activation))
 def test_members_compute_and_learn_as_each_alone(name: Activation, dueling: bool) -> None:
-    head = DuelingHead.shapes(6, 4) if dueling else Linear.shapes("head", 6, 4)
-    shapes = mlp_shapes(HIDDEN, head, SIZES)
+    shapes = shapes_of(4, dueling=dueling)
     weights, grads = Members.drawn(shapes, 4), Members.drawn(shapes, 4)
     mlp = MLP(
         weights,
@@ -84,7 +88,7 @@ def test_members_compute_and_learn_as_each_alone(name: Activation, dueling: bool
 
 @pytest.mark.parametrize("rows", [7, ONE_THREAD_PRODUCTS // 40 + 1])
 def test_a_single_network_has_no_axis_of_members(rows: int) -> None:
-    shapes = mlp_shapes(HIDDEN, Linear.shapes("head", 6, 1), SIZES)
+    shapes = shapes_of(1)
     weights, grads = FlatWeights(shapes), FlatWeights(shapes)
     alone = MLP(weights, grads, HIDDEN, "head", activation="tanh")
     of_member = FlatWeights(shapes)

@@ -1,13 +1,17 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
 from ding_lite.errors import ConfigError
-from ding_lite.rl import DQNConfig
-from ding_lite.rl.networks.conv import CONVS, num_features, torso_for
+from ding_lite.rl import DQN, DQNConfig
+from ding_lite.rl.networks.conv import CONVS, Conv, num_features, torso_for
 from ding_lite.rl.networks.q_nets import MLPQNetwork, draw_weights, make_q_network
 from ding_lite.rl.recorded.q_network import RecordedQNetwork
+from ding_lite.settings import as_config
 from tests.rl import reference
+from tests.rl.rollouts import CARTPOLE, SCREEN
 
 IMAGE = (3, 12, 10)
 
@@ -152,3 +156,19 @@ def test_the_module_computes_the_same_values_on_the_same_weights(kind, dueling):
         np.testing.assert_allclose(
             module(torch.from_numpy(obs)).numpy(), net.values(obs), atol=1e-6
         )
+
+
+def test_convolutions_are_settings_that_are_checked():
+    given = {"convs": [{"channels": 4, "kernel": 3, "stride": 1, "padding": 1}]}
+    config = as_config(DQNConfig, given)
+    assert config.convs == (Conv(4, 3, 1, padding=1),)
+    assert DQN(SCREEN, config).weights()["conv.0.weight"].shape[0] == 4
+    assert as_config(DQNConfig, dataclasses.asdict(config)) == config
+    with pytest.raises(ConfigError, match="no image"):
+        DQN(CARTPOLE, config)
+    with pytest.raises(ConfigError, match="too small"):
+        DQN(SCREEN, DQNConfig(convs=CONVS["nature"]))
+    with pytest.raises(ConfigError, match="`kernel` is 0"):
+        Conv(4, 0, 1)
+    with pytest.raises(ConfigError, match="`convs` is"):
+        as_config(DQNConfig, {"convs": [{"channels": 4, "kernels": 3}]})

@@ -20,7 +20,6 @@ from ding_lite.rl import (
     Transitions,
     make_envs,
 )
-from ding_lite.rl.host_or_device import DeviceMetrics
 from ding_lite.rl.policies.base import BoxActions
 from ding_lite.rl.seeding import set_rng_state
 from ding_lite.testing.probes import BEST_NUMBER
@@ -224,25 +223,6 @@ def test_arrays_and_tensors_give_the_same_update(kind):
     assert one.learn(tensors) == other.learn(Transitions(*arrays))
     doubles = [x.astype(np.float64) if x.dtype == np.float32 else x for x in arrays]
     assert one.learn(tensors) == other.learn(Transitions(*doubles))
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_updates_on_tensors_are_those_on_arrays(variant, request):
-    kind, settings = VARIANTS[variant]
-    on_arrays = make(kind, **settings)
-    expected = [on_arrays.learn(prioritized(seed)) for seed in range(6)]
-    request.getfixturevalue("on_tensors")
-    policy = make(kind, **settings)
-    found = [policy.learn(prioritized(seed)) for seed in range(6)]
-    assert isinstance(found[0], DeviceMetrics)
-    for ours, theirs in zip(found, expected, strict=True):
-        td_error = theirs.pop("td_error")
-        np.testing.assert_allclose(ours["td_error"], td_error, rtol=1e-3, atol=1e-4)
-        numbers = {name: each for name, each in ours.items() if name != "td_error"}
-        assert numbers == pytest.approx(theirs, rel=1e-3, abs=1e-4)
-    for part in ("weights", "target"):
-        states = (policy.state_dict()[part], on_arrays.state_dict()[part])
-        torch.testing.assert_close(*states, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.gpu

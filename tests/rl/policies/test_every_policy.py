@@ -43,7 +43,9 @@ from ding_lite.rl import (
     TorchRolloutPolicy,
     Transitions,
 )
+from ding_lite.rl.host_or_device import DeviceMetrics
 from ding_lite.settings import as_config
+from tests.rl.nets import Joins, Splits
 from tests.rl.rollouts import draw_obs, draw_prioritized, lesson
 
 VECTOR = Box(-1.0, 1.0, (4,))
@@ -60,16 +62,6 @@ def layers(num_inputs: int, num_outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(num_inputs, 8), *hidden, nn.Linear(8, num_outputs), nn.Tanh())
 
 
-class ActorCritic(nn.Module):
-    def __init__(self, _spec: EnvSpec) -> None:
-        super().__init__()
-        self.layers = layers(4, 3)
-
-    def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        found = self.layers(obs)
-        return found[:, :2], found[:, 2]
-
-
 class Remembers(nn.Module):
     """With values of its own, an actor-critic; without, the values of R2D2."""
 
@@ -83,16 +75,6 @@ class Remembers(nn.Module):
         found = self.layers(torch.cat((obs, state), 1))
         outputs = (found[:, :2], found[:, 2]) if self.has_value else (found[:, :2],)
         return *outputs, 0.5 * state + found
-
-
-class Critic(nn.Module):
-    def __init__(self, _spec: EnvSpec) -> None:
-        super().__init__()
-        self.layers = layers(4 + 2, 1)
-
-    def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        values: torch.Tensor = self.layers(torch.cat((obs, action), 1))
-        return values
 
 
 class Plain(TorchPolicy[TorchPolicyConfig]):
@@ -127,6 +109,14 @@ class PlainRollout(TorchRolloutPolicy[TorchPolicyConfig]):
         return (found - batch.reward.flatten()).square().mean(), {}
 
 
+def critic(_spec: EnvSpec) -> nn.Module:
+    return Joins(layers(4 + 2, 1))
+
+
+def both(_spec: EnvSpec) -> nn.Module:
+    return Splits(layers(4, 3))
+
+
 def of(num_outputs: int) -> Any:
     return lambda spec: layers(4, num_outputs)
 
@@ -153,7 +143,7 @@ BUILT_IN: dict[str, Kind] = {
 OF_USERS: dict[str, Kind] = {
     "own dqn": (DQN, CHOICE, DQNConfig(), {"network": of(2), **RMS}),
     "own normalized dqn": (DQN, CHOICE, DQNConfig(**NORM), {"network": of(2)}),
-    "own ppo": (PPO, CHOICE, PPOConfig(epochs=2), {"network": ActorCritic, **RMS}),
+    "own ppo": (PPO, CHOICE, PPOConfig(epochs=2), {"network": both, **RMS}),
     "own a2c": (A2C, CHOICE, A2CConfig(), {"actor": of(2), "critic": of(1)}),
     "own memory": (
         IMPALA,
@@ -161,9 +151,9 @@ OF_USERS: dict[str, Kind] = {
         IMPALAConfig(),
         {"network": lambda _: Remembers(has_value=True)},
     ),
-    "own ddpg": (DDPG, ARM, DDPGConfig(), {"actor": of(2), "critic": Critic, **RMS}),
-    "own td3": (TD3, ARM, TD3Config(**NORM), {"actor": of(2), "critic": Critic}),
-    "own sac": (SAC, ARM, SACConfig(), {"actor": of(4), "critic": Critic, **RMS}),
+    "own ddpg": (DDPG, ARM, DDPGConfig(), {"actor": of(2), "critic": critic, **RMS}),
+    "own td3": (TD3, ARM, TD3Config(**NORM), {"actor": of(2), "critic": critic}),
+    "own sac": (SAC, ARM, SACConfig(), {"actor": of(4), "critic": critic, **RMS}),
     "own r2d2": (R2D2, CHOICE, R2D2Config(), {"network": lambda _: Remembers(has_value=False)}),
     "own algorithm": (Plain, CHOICE, TorchPolicyConfig(**NORM), RMS),
     "own algorithm of rollouts": (PlainRollout, CHOICE, TorchPolicyConfig(), {}),
@@ -274,6 +264,9 @@ def test_the_state_of_another_policy_is_refused_and_changes_nothing(name: str) -
         other = type(policy)(policy.spec, replace(policy.config, hidden=(8, 5)))
         with pytest.raises(ShapeError, match="same sizes"):
             policy.load_state_dict(other.state_dict())
+    key = "target" if "target" in before else policy._saved_networks[0]
+    with pytest.raises(ShapeError, match="no tensor 'more'"):
+        policy.load_state_dict({**before, key: {**before[key], "more": torch.zeros(1)}})
     check_equal(policy.state_dict(), before)
 
 
@@ -381,16 +374,6 @@ def test_layers_that_the_user_freezes_stay_frozen_in_a_copy(name: str, given: st
             assert parameter.requires_grad == (n not in frozen)
 
 
-def test_a_mode_that_the_user_has_set_does_not_last_through_an_update() -> None:
-    """The network is a part of what learns here, and may be in another mode than the whole."""
-    policy, untouched = make("own algorithm"), make("own algorithm")
-    for seed in range(2):
-        for each in (policy, untouched):
-            each.learn(lesson(each, seed))
-        policy.net.eval()
-    check_equal(policy.state_dict(), untouched.state_dict())
-
-
 def global_draws() -> Any:
     """Return the states of the global generators."""
     return torch.get_rng_state(), np.random.get_state(legacy=False)["state"]["key"]
@@ -485,6 +468,30 @@ def test_errors_without_learning_are_those_that_an_update_reports(name: str) -> 
     if not policy.config.normalize_obs:  # an update moves the means first
         found = policy.learn(drawn)["td_error"]
         np.testing.assert_allclose(found, np.abs(errors), rtol=1e-4, atol=1e-5)
+
+
+def weighted(policy: Any, seed: int) -> Any:
+    """Draw what a policy learns from, with importance weights if it is from a replay."""
+    drawn = lesson(policy, seed)
+    return draw_prioritized(seed, spec=policy.spec) if type(drawn) is Transitions else drawn
+
+
+@pytest.mark.parametrize("name", [*BUILT_IN, "own algorithm", "own algorithm of rollouts"])
+def test_updates_on_tensors_are_those_on_arrays(name: str, request: pytest.FixtureRequest) -> None:
+    def learned() -> tuple[Any, list[Any]]:
+        policy = make(name)
+        return policy, [policy.learn(weighted(policy, seed)) for seed in range(4)]
+
+    on_arrays, expected = learned()
+    request.getfixturevalue("on_tensors")
+    policy, found = learned()
+    assert isinstance(found[0], DeviceMetrics)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.keys() == theirs.keys()
+        for key, value in theirs.items():
+            np.testing.assert_allclose(ours[key], value, rtol=1e-3, atol=1e-4)
+    weights = policy.weights(), on_arrays.weights()
+    torch.testing.assert_close(*weights, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("poison", [math.nan, 3e38])

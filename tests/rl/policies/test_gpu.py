@@ -39,32 +39,19 @@ ENV_OF: dict[Any, str] = {
 EVERY_POLICY = pytest.mark.parametrize("kind", list(ENV_OF), ids=lambda kind: kind.__name__)
 
 
+@pytest.mark.parametrize(("of", "onto"), [("cuda", "cpu"), ("cpu", "cuda")])
 @EVERY_POLICY
-def test_weights_and_states_of_a_gpu_load_on_the_cpu(kind, tmp_path):
-    there, envs = learned(kind, device="cuda")
-    here = kind(envs.spec)
-    assert all(tensor.device.type == "cpu" for tensor in there.weights().values())
-    here.load_weights(there.weights())
-    assert_acts_alike(here, there, envs)
-
-    save_checkpoint(tmp_path, there.state_dict())
-    resumed = kind(envs.spec)
+def test_weights_and_states_load_on_another_device(kind, of, onto, tmp_path):
+    policy, envs = learned(kind, device=of)
+    assert all(tensor.device.type == "cpu" for tensor in policy.weights().values())
+    collector, resumed = (kind(envs.spec, device=onto) for _ in range(2))
+    collector.load_weights(policy.weights())
+    save_checkpoint(tmp_path, policy.state_dict())
     resumed.load_state_dict(load_checkpoint(tmp_path).state)
-    assert resumed.train_iter == there.train_iter > 0
-    assert_acts_alike(resumed, there, envs)
-
-
-@EVERY_POLICY
-def test_states_of_the_cpu_load_on_a_gpu(kind, tmp_path):
-    here, envs = learned(kind, device="cpu")
-    save_checkpoint(tmp_path, here.state_dict())
-    there = kind(envs.spec, device="cuda")
-    there.load_state_dict(load_checkpoint(tmp_path).state)
-    assert there.device.type == "cuda"
-    assert_acts_alike(here, there, envs)
-    twin = there.clone()
-    assert twin.device == there.device
-    assert_acts_alike(here, twin, envs)
+    assert resumed.train_iter == policy.train_iter > 0
+    for other in (collector, resumed, resumed.clone()):
+        assert other.device.type == onto
+        assert_acts_alike(other, policy, envs)
 
 
 @pytest.mark.parametrize("dueling", [False, True])

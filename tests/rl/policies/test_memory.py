@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
-from torch import nn
 
 import ding_lite.testing.probes  # noqa: F401 registers the environments
 from ding_lite import Task, middleware as mw
@@ -21,6 +20,7 @@ from ding_lite.rl import (
     make_envs,
 )
 from ding_lite.rl.weights.flat_module import copied
+from tests.rl.nets import Leaky
 from tests.rl.rollouts import CARTPOLE, PENDULUM, SCREEN, draw_obs, draw_rollout, recalled
 
 PARTS = EnvSpec(
@@ -35,25 +35,13 @@ EVERY_KIND_AND_MEMORY = pytest.mark.parametrize(
 COEF, ENTROPY, GAMMA = 0.7, 0.02, 0.9
 
 
-class Leaky(nn.Module):
-    """A memory of a user's own: its state is shared by actor and critic."""
-
-    state_size = 5
-
-    def __init__(self, spec):
-        super().__init__()
-        self.inner = nn.Linear(spec.obs_shape[0] + 5, 5)
-        self.heads = nn.Linear(5, 3)
-
-    def forward(self, obs, state):
-        state = 0.5 * state + torch.tanh(self.inner(torch.cat((obs, state), dim=1)))
-        outputs = self.heads(state)
-        return outputs[:, :2], outputs[:, 2:], state
+def leaky(spec):
+    return Leaky(spec.obs_shape[0], has_value=True)
 
 
 def make(kind, spec=CARTPOLE, *, memory="gru", **settings):
     if memory == "own":
-        return KINDS[kind](spec, settings, network=Leaky)
+        return KINDS[kind](spec, settings, network=leaky)
     return KINDS[kind](spec, {"hidden": (8,), "memory": memory, "memory_size": 6, **settings})
 
 
@@ -221,14 +209,14 @@ def envs_spec():
 
 def test_settings_and_modules_that_do_not_fit_are_refused():
     with pytest.raises(ConfigError, match="Leave `memory` out"):
-        A2C(CARTPOLE, A2CConfig(memory="gru"), network=Leaky)
+        A2C(CARTPOLE, A2CConfig(memory="gru"), network=leaky)
 
     class Forgets(Leaky):
         def forward(self, obs, state):
             return super().forward(obs, state)[:2]
 
     with pytest.raises(ShapeError, match=r"float32 \(2, 5\) was expected"):
-        A2C(CARTPOLE, network=Forgets)
+        A2C(CARTPOLE, network=lambda _: Forgets(has_value=True))
     with pytest.raises(ShapeError, match=r"`state` of a rollout has shape \(\)"):
         make("PPO").learn([draw_rollout(0, CARTPOLE)])
 

@@ -30,6 +30,7 @@ from ding_lite.rl import (
 )
 from ding_lite.rl.host_or_device import DeviceMetrics
 from ding_lite.testing import run_step
+from tests.rl.nets import Splits
 from tests.rl.rollouts import draw_obs, draw_rollout
 from tests.rl.waits import no_waits
 
@@ -52,18 +53,6 @@ EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 EVERY_FORM = pytest.mark.parametrize("form", [*SPACES, "gru", "normalized lstm"])
 
 
-class Spread(nn.Module):
-    """Means and log standard deviations of two numbers, and a value."""
-
-    def __init__(self, _spec):
-        super().__init__()
-        self.layer = nn.Linear(3, 5)
-
-    def forward(self, obs):
-        found = self.layer(obs)
-        return found[:, :4], found[:, 4]
-
-
 def spec_of(form: str) -> EnvSpec:
     space = SPACES.get(form, Discrete(3))
     obs_space = Box(0, 255, (10, 10, 3), dtype=np.uint8) if form == "image" else VECTOR
@@ -80,7 +69,7 @@ def make(kind: str, form: str, *, device: str = "cpu", **settings: Any) -> Any:
     if form != "own spread":
         return policy(spec_of(form), config, device=device)
     config = replace(config, hidden=type(config)().hidden)
-    return policy(spec_of(form), config, device=device, network=Spread)
+    return policy(spec_of(form), config, device=device, network=lambda _: Splits(nn.Linear(3, 5)))
 
 
 def rollout_for(policy: Any, seed: int, *, num_steps: int = 7) -> Rollout:

@@ -27,7 +27,6 @@ from ding_lite.rl import (
     PPO,
     SAC,
     DQNConfig,
-    EnvSpec,
     PPOConfig,
     TorchPolicy,
     TorchPolicyConfig,
@@ -36,6 +35,7 @@ from ding_lite.rl.networks import activations, layers
 from ding_lite.rl.policies import open_policy
 from ding_lite.rl.weights import compiled, flat
 from ding_lite.rl.weights.compiled import CapturedUpdate
+from tests.rl.nets import Joins, Splits
 from tests.rl.policies.test_open_policy import with_dropout
 from tests.rl.rollouts import CARTPOLE, PENDULUM, draw_batch, draw_prioritized, draw_rollout
 
@@ -231,37 +231,17 @@ class Regression(TorchPolicy[TorchPolicyConfig]):
         return (value - batch.reward) ** 2, {"value": value.mean()}
 
 
-class Both(nn.Module):
-    """Logits and values."""
-
-    def __init__(self, _spec: EnvSpec) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 3)
-
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        found = torch.tanh(self.layer(obs))
-        return found[:, :2], found[:, 2]
-
-
-class Critic(nn.Module):
-    """The value of an action of Pendulum."""
-
-    def __init__(self, _spec: EnvSpec) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 1)
-
-    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        values: Tensor = self.layer(torch.cat((obs, action), dim=-1))[:, 0]
-        return values
+def both(_: object) -> nn.Module:
+    return Splits(nn.Linear(4, 3))
 
 
 KINDS: dict[str, tuple[Callable[..., Any], Callable[[int], Any]]] = {
     "dqn": (partial(DQN, CARTPOLE, network=lambda _: nn.Linear(4, 2)), of_cartpole),
     "ppo": (
-        partial(PPO, CARTPOLE, PPOConfig(batch_size=8, epochs=1), network=Both),
+        partial(PPO, CARTPOLE, {"batch_size": 8, "epochs": 1}, network=both),
         lambda seed: [draw_rollout(seed, CARTPOLE, num_steps=4)],
     ),
-    "ddpg": (partial(DDPG, PENDULUM, critic=Critic), of_pendulum),
+    "ddpg": (partial(DDPG, PENDULUM, critic=lambda _: Joins(nn.Linear(4, 1))), of_pendulum),
     "own": (partial(Regression, CARTPOLE), of_cartpole),
 }
 

@@ -8,7 +8,6 @@ from torch import nn
 
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.rl import load_checkpoint, save_checkpoint
-from ding_lite.rl.weights.flat import FlatAdam
 from ding_lite.rl.weights.flat_module import FlatModule
 from ding_lite.rl.weights.optimizers import TorchOptimizer, make_optimizer
 
@@ -117,23 +116,6 @@ def test_the_step_size_of_the_config_goes_to_optimizers_that_take_it():
     bound.lr = 0.25
     assert bound.lr == 1e-5
     assert make(partial(torch.optim.SGD, momentum=0.9), flat, lr=0.5).lr == 0.5
-
-
-def test_frozen_parameters_are_left_alone():
-    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    module[0].requires_grad_(False)
-    flat = FlatModule(module)
-    before = flat.weights["0.weight"].clone()
-    make(lambda params: torch.optim.SGD(params, lr=0.1, weight_decay=0.5), flat).step(
-        torch.ones(12)
-    )
-    assert torch.equal(flat.weights["0.weight"], before)
-    assert flat.weights["1.weight"].any()
-
-
-def test_adam_on_flat_weights_is_made_without_a_function():
-    weights_P, grad_P = torch.zeros(3), torch.ones(3)
-    assert isinstance(make_optimizer(None, weights_P, grad_P, list, lr=0.1), FlatAdam)
 
 
 def test_parameters_frozen_later_are_left_alone_and_unfrozen_ones_are_refused():

@@ -7,15 +7,15 @@ joined at once, and the networks are those of vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from ding_lite.rl.host_or_device import placed
 from ding_lite.rl.networks.conv import AnyTorso, Conv, num_features, torso_for
-from ding_lite.rl.networks.inputs import RunningNorm, as_floats
-from ding_lite.rl.networks.modules import Normalized
+from ding_lite.rl.networks.inputs import RunningNorm, as_floats, normed
 from ding_lite.rl.packing import Leaf, Packing, Tree
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat_module import acting
@@ -54,19 +54,18 @@ class PartsEncoder(nn.Module):
         return torch.cat(features, dim=1)
 
 
-ModuleT = TypeVar("ModuleT", bound=nn.Module)
+Inputs: TypeAlias = tuple[tuple[int, ...], tuple[Conv, ...], PartsEncoder | None]
 
 
-def of_parts(
-    make: Callable[..., ModuleT],
-    spec: EnvSpec,
-    torso: AnyTorso,
-    hidden: Sequence[int],
-    **shape: Any,  # noqa: ANN401 - what `make` takes
-) -> ModuleT:
-    """Make a module for observations of several parts, behind an encoder of them."""
-    encoder = PartsEncoder(spec, torso)
-    return make((encoder.num_outputs,), (), hidden, encoder=encoder, **shape)
+def inputs_of(spec: EnvSpec, torso: AnyTorso) -> Inputs:
+    """Return the shape of a network's inputs, its convolutions, and its encoder of several parts.
+
+    Behind an encoder, which joins the parts to one vector, there are no more convolutions.
+    """
+    if encodes_images(spec, torso):
+        encoder = PartsEncoder(spec, torso)
+        return (encoder.num_outputs,), (), encoder
+    return spec.input_shape, torso_for(torso, spec.input_shape, env_id=spec.env_id), None
 
 
 def for_inference(
@@ -75,35 +74,42 @@ def for_inference(
     """Return a network with the policy's preprocessing, as a module in evaluation mode."""
     if norm is None and (sees_trees or spec.packing is None):
         return acting(network)
-    if spec.packing is None:
-        return acting(Normalized(network, norm))
-    return acting(FromTree(network, spec.packing, norm, sees_trees=sees_trees))
+    return acting(Preprocessed(network, spec.packing, norm, sees_trees=sees_trees))
 
 
-class FromTree(Normalized):
-    """A network with a tree of observations as its input, for inference."""
+class Preprocessed(nn.Module):
+    """A network that joins the parts of observations, and normalises them by its statistics."""
 
     def __init__(
         self,
         network: nn.Module,
-        packing: Packing,
+        packing: Packing | None,
         norm: RunningNorm | None,
         *,
-        sees_trees: bool = False,
+        sees_trees: bool,
     ) -> None:
-        super().__init__(network, norm, size=packing.num_inputs)
-        self._unpack = packing.unpack if sees_trees else None
-        self._leaves, self._is_one_leaf = packing.leaves, packing.is_one_leaf
+        super().__init__()
+        self.network = network
+        is_one_leaf = packing is not None and packing.is_one_leaf and norm is None
+        self._leaves = () if packing is None or is_one_leaf else packing.leaves
+        self._unpack = None if packing is None or not sees_trees else packing.unpack
+        self.clip = None if norm is None else norm.clip
+        self.shift: Tensor
+        self.scale: Tensor
+        if norm is not None:
+            device = next(network.parameters()).device
+            size = None if packing is None else packing.num_inputs
+            for name, found in (("shift", norm.shift_I), ("scale", norm.scale_I)):
+                self.register_buffer(name, placed(found[:size], device).clone())
 
-    def forward(self, tree: Tree, state: Tensor | None = None) -> Any:  # noqa: ANN401 - what the network returns
-        if self._is_one_leaf and self.clip is None:
-            return self.network(tree) if state is None else self.network(tree, state)
-        parts = [as_floats(leaf.find(tree)).flatten(1) for leaf in self._leaves]
-        joined = torch.cat(parts, dim=1)
+    def forward(self, obs: Any, *state: Tensor) -> Any:  # noqa: ANN401 - of the network
+        """Compute the network's outputs; a network with memory also takes its states."""
+        if self._leaves:
+            parts = [as_floats(leaf.find(obs)).flatten(1) for leaf in self._leaves]
+            obs = torch.cat(parts, dim=1)
         if self.clip is not None:
-            joined = self.normed(joined)
-        inputs: Any = joined if self._unpack is None else self._unpack(joined)
-        return self.network(inputs) if state is None else self.network(inputs, state)
+            obs = normed(obs, self.shift, self.scale, self.clip)
+        return self.network(obs if self._unpack is None else self._unpack(obs), *state)
 
 
 def _convolutions(in_channels: int, convs: Sequence[Conv]) -> nn.Sequential:

@@ -36,7 +36,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.networks.layers import Members
 from ding_lite.rl.recorded.box import joined
 from ding_lite.rl.spec import EnvSpec
@@ -162,11 +161,6 @@ def gradients(values: Tensor, by: Sequence[Tensor], grad: Tensor) -> tuple[Tenso
     return torch.autograd.grad(values, by, grad, allow_unused=True, materialize_grads=True)
 
 
-def members_obs(obs: Tensor | NumpyArray, count: int) -> Tensor:
-    """Return the observations of each policy as its modules get them, [G, B, ...]."""
-    return torch.as_tensor(obs).reshape(count, -1, *obs.shape[1:])
-
-
 def architecture(module: nn.Module, *, has_memory: bool = False) -> Hashable | None:
     """Return a key that is equal for modules that can be computed together; None for others.
 
@@ -192,15 +186,22 @@ def architecture(module: nn.Module, *, has_memory: bool = False) -> Hashable | N
     return tuple(parts), tuple(shapes)
 
 
-def can_stack(form: Hashable, *tries: tuple[nn.Module, Shapes]) -> bool:
-    """Return whether `vmap` computes these modules; each form is tried once.
+def stackable(
+    whole: nn.Module, *tries: tuple[Any, ...], has_memory: bool = False
+) -> Hashable | None:
+    """Return the `architecture` of a module; None if `vmap` cannot compute it.
 
     Args:
-        form: Their `architecture`.
-        *tries: The modules, each with the shape of each input without the axis of the batch, and
-            its dtype.
+        whole: The module.
+        *tries: Modules of it to try, each with the shape of each input without the axis of the
+            batch, and its dtype. Each architecture is tried once.
+        has_memory: As for `architecture`.
     """
-    return all(_passes(_Trial(form, shapes, ref(module))) for module, shapes in tries)
+    form = architecture(whole, has_memory=has_memory)
+    if form is None:
+        return None
+    trials = (_Trial(form, tuple(shapes), ref(module)) for module, *shapes in tries)
+    return form if all(map(_passes, trials)) else None
 
 
 @dataclass(frozen=True)

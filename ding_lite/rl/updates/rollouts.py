@@ -1,16 +1,81 @@
-"""The parts of an update that A2C, PPO and IMPALA share: values of a rollout, and advantages."""
+"""Updates of A2C, PPO and IMPALA as generators that yield requests, and the parts that they share.
+
+Its policy answers a request, or, for the policies of a population, one computation for all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from torch import Tensor
 
 from ding_lite.rl.batch import Rollout
 from ding_lite.rl.formulas.advantages import Advantages, gae
 from ding_lite.rl.host_or_device import AnyArray, floats, namespace
 from ding_lite.rl.recorded.actor_critic import Unroll, unseen_states
 from ding_lite.rl.replay.rollouts import Minibatch, merged, next_values, unseen_obs
-from ding_lite.rl.updates.requests import Estimate, Forward, ForwardResult, Infer, Updates
+
+FoundT = TypeVar("FoundT")
+
+
+class Infer(NamedTuple):
+    """Requests the values of observations, [M]; nothing is recorded."""
+
+    obs: AnyArray
+    state_MS: AnyArray | None = None
+    """The states before them, for a policy with memory."""
+
+
+class Forward(NamedTuple):
+    """Requests the values of observations that are learned from; the answer is `ForwardResult`."""
+
+    obs: AnyArray
+    unroll: Unroll | None = None
+    """The sequences that the observations are, for a policy with memory: merged [T, N]."""
+    action: AnyArray = None
+    """Actions of which the log-probabilities are wanted, too."""
+    is_training: bool = True
+    """Whether a `Descend` may follow; only sequences are computed without."""
+
+
+class ForwardResult(NamedTuple):
+    """The answer to `Forward`: values, and log-probabilities where actions were given."""
+
+    value_B: AnyArray
+    log_prob_B: AnyArray
+    behind_TNS: Tensor | None
+    """The states behind each step, for a policy with memory."""
+    kept: Any = None
+    """The saved values for the backward; None where they are kept elsewhere."""
+
+
+class Estimate(NamedTuple):
+    """Requests advantages and value targets of env steps; the answer is `Advantages`."""
+
+    by: Callable[..., Advantages[Any]]
+    """`gae` or `vtrace`."""
+    columns_TN: tuple[AnyArray, ...]
+    """Its arguments, one after the other."""
+    settings: Mapping[str, float]
+    """Its settings by name."""
+
+
+class Descend(NamedTuple):
+    """Requests a step down the gradient of a loss; the answer is metrics.
+
+    Those of a policy that stops before the step are without `grad_norm`.
+    """
+
+    steps: Minibatch
+    seen: ForwardResult | None = None
+    """The answer to a `Forward` of these; it is computed if None."""
+
+
+Request: TypeAlias = Infer | Forward | Estimate | Descend
+"""A computation that an update requests."""
+Updates: TypeAlias = Generator[Request, Any, FoundT]
+"""Updates that yield requests, and return what they have found."""
 
 
 def unroll_of(rollout: Rollout) -> Unroll | None:
@@ -65,7 +130,6 @@ def estimate(
 def with_gae(
     rollout: Rollout, gamma: float, gae_lambda: float, value_TN: AnyArray, unseen_M: AnyArray
 ) -> Updates[Minibatch]:
-    """Return the merged steps with their advantages and targets."""
     found = yield estimate(gae, rollout, gamma, value_TN, unseen_M, gae_lambda=gae_lambda)
     return merged_steps(rollout, merged(found.advantage_TB), merged(found.target_TB))
 

@@ -1,1 +1,0 @@
-"""Modules in batched policies: one `vmap` for all modules of one kind."""
