@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ding_lite.errors import ConfigError, EnvError
 from ding_lite.rl.batch import BoolArray, FloatArray, NumpyArray
+from ding_lite.rl.envs.actions import ActionForm
 from ding_lite.rl.envs.checks.batches import check_batch, check_masks
 from ding_lite.rl.envs.checks.faults import (
     Env as Env,
@@ -33,7 +33,7 @@ from ding_lite.rl.envs.checks.masks import refuse_late_mask
 from ding_lite.rl.envs.checks.observations import ObsCheck
 from ding_lite.rl.envs.checks.wrapper import CheckedEnv
 from ding_lite.rl.envs.forms import Form
-from ding_lite.rl.seeding import set_rng_state, state_words
+from ding_lite.rl.seeding import rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
 
 logger = logging.getLogger(__name__)
@@ -129,10 +129,7 @@ class EnvLoop:
                 histories.append({})
                 continue
             actions = np.array([step[index] for step in self._log[begun:]])
-            history = origin | {"actions": actions.astype(self._spec.action_dtype)}
-            if "rng" in origin:
-                history["rng"] = state_words(origin["rng"])
-            histories.append(history)
+            histories.append(origin | {"actions": actions.astype(self._spec.action_dtype)})
         return histories
 
     def restore(self, histories: Sequence[History], frames: NumpyArray) -> None:
@@ -183,37 +180,6 @@ class EnvLoop:
             self._log_begins = needed
 
 
-class ActionForm:
-    """Turns actions of policies into those of environments."""
-
-    def __init__(self, spec: EnvSpec) -> None:
-        space = spec.action_space
-        self._is_number = isinstance(space, Discrete)
-        self._start = space.start if isinstance(space, Discrete | MultiDiscrete) else None
-        # Actions of float32 are passed unchanged if they fit, as in a Box of float64.
-        fits = isinstance(space, Discrete) or np.can_cast(spec.action_dtype, space.dtype)
-        is_kept = fits and not isinstance(space, MultiDiscrete | MultiBinary)
-        self._dtype = None if is_kept else space.dtype
-        self._ends: list[tuple[NumpyArray, NumpyArray]] = []
-        """The bounds of a Box of float64 as float32, which may be outside of it, and its own."""
-        if isinstance(space, Box) and space.dtype == np.float64:
-            with np.errstate(over="ignore"):
-                ends = [(end.astype(np.float32), end) for end in (space.low, space.high)]
-            self._ends = ends if any((one != own).any() for one, own in ends) else []
-
-    def of_all(self, action: NumpyArray) -> NumpyArray:
-        """Return the actions of a vector environment, [N, ...], as a copy."""
-        # A copy, because an environment may write into it.
-        action = action.copy() if self._start is None else action + self._start
-        for rounded, own in self._ends:
-            action = np.where(action == rounded, own, action)
-        return action if self._dtype is None else action.astype(self._dtype)
-
-    def of_each(self, action: NumpyArray) -> list[Any]:
-        own = self.of_all(action)
-        return own.tolist() if self._is_number else list(own)
-
-
 def _generator(env: CheckedEnv) -> np.random.Generator:
     with raising_env_errors(env.name, "np_random"):
         generator: np.random.Generator = env.unwrapped.np_random
@@ -226,7 +192,7 @@ def _origin(env: CheckedEnv, seed: int | None) -> History:
         return {"seed": seed}
     generator = _generator(env)
     is_known = isinstance(getattr(generator, "bit_generator", None), np.random.PCG64)
-    return {"rng": generator.bit_generator.state} if is_known else {}
+    return {"rng": rng_state(generator)} if is_known else {}
 
 
 class SyncSource:

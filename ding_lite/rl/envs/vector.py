@@ -19,17 +19,16 @@ from functools import partial
 from typing import Any, Self, get_args
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
+from gymnasium.spaces import Box
 from gymnasium.vector import VectorEnv
-from gymnasium.vector.utils import batch_space
 
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
 from ding_lite.rl.batch import BoolArray, NumpyArray, Step
+from ding_lite.rl.envs.actions import RandomActions
 from ding_lite.rl.envs.atari import EndAtLifeLoss
 from ding_lite.rl.envs.catch import register_catch
 from ding_lite.rl.envs.checks.faults import close_all, raising_env_errors
 from ding_lite.rl.envs.checks.masks import choice_sizes
-from ding_lite.rl.envs.checks.wrapper import CheckedEnv
 from ding_lite.rl.envs.choice import choose, make_source_of
 from ding_lite.rl.envs.forms import FrameStack
 from ding_lite.rl.envs.making import (
@@ -119,8 +118,8 @@ class Envs:
         self._num_choices: NumpyArray | None = None
         if not isinstance(spec.action_space, Box):
             self._num_choices = np.full(self._actions_shape, choice_sizes(spec), np.uint64)
-        self._batched_action_space: Space[Any] = batch_space(spec.action_space, num_envs)
-        self._batched_action_space.seed(spawn_seeds(seed, "random actions", count=1)[0])
+        (own_seed,) = spawn_seeds(seed, "random actions", count=1)
+        self._random = RandomActions(spec, num_envs, seed=own_seed)
 
     @property
     def obs(self) -> NumpyArray:
@@ -221,20 +220,8 @@ class Envs:
 
         The actions have their own random generator.
         """
-        spec, space = self.spec, self.spec.action_space
-        if spec.has_action_mask and (mask_NA := spec.action_mask(self.obs)) is not None:
-            return self._random_legal(mask_NA)
-        action: NumpyArray = self._batched_action_space.sample()
-        if isinstance(space, Discrete | MultiDiscrete):
-            action = action - space.start
-        return action.astype(spec.action_dtype)
-
-    def _random_legal(self, mask_NA: BoolArray) -> NumpyArray:
-        lot_NA = self._batched_action_space.np_random.random(mask_NA.shape)
-        lot_NA[~mask_NA] = -1.0
-        ends = np.cumsum(choice_sizes(self.spec))[:-1]
-        chosen = [part.argmax(axis=1) for part in np.split(lot_NA, ends, axis=1)]
-        return np.stack(chosen, axis=1).reshape(self._actions_shape)
+        mask_NA = self.spec.action_mask(self.obs) if self.spec.has_action_mask else None
+        return self._random.draw(mask_NA)
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything that an exact resume needs.
@@ -252,7 +239,7 @@ class Envs:
             "returns": self.returns.copy(),
             "lengths": self._num_steps - self._begun,
             "finished": [(one.env_index, one.ret, one.length) for one in self.finished],
-            "rng": rng_state(self._batched_action_space.np_random),
+            "rng": rng_state(self._random.rng),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -281,7 +268,7 @@ class Envs:
             )
         if (state["mode"] == "native") != (self.mode == "native"):
             self._change_mode(state["mode"])
-        set_rng_state(self._batched_action_space.np_random, state["rng"])
+        set_rng_state(self._random.rng, state["rng"])
         self.finished = [Episode(*one) for one in state["finished"]]
         self.returns[:] = state["returns"]
         self._begun[:] = self._num_steps - np.asarray(state["lengths"])
@@ -496,7 +483,7 @@ def make_envs(  # noqa: PLR0913 - all but two by name, and few are given at a ti
         else:
             make_source = partial(make_source_of, maker, spec=spec, seeds=seeds)
         if chosen == "auto":
-            chosen = choose(maker, CheckedEnv(first, index=0, spec=spec), num_envs, make_source)
+            chosen = choose(maker, first, spec, num_envs, make_source)
     except BaseException:
         if is_vector:
             close_all([first])
