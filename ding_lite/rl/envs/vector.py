@@ -372,24 +372,26 @@ class Envs:
             )
 
     def _check_finite(self, what: str, values: NumpyArray, *, of: NumpyArray | None = None) -> None:
-        packing = self.spec.packing
-        if packing is not None and what == "observation":
-            if (found := packing.first_infinite(values)) is None:
-                return
-            row, leaf, lost = found
-            what = f"observation part `{leaf.name}`" if leaf.keys else what
-        elif values.dtype.kind != "f" or np.count_nonzero(np.isfinite(values)) == values.size:
+        packing = self.spec.packing if what == "observation" else None
+        is_float = values.dtype.kind == "f"
+        if not is_float and packing is None:
             return
-        else:
-            finite_N = np.isfinite(values).reshape(len(values), -1).all(axis=1)
-            row = int(np.flatnonzero(~finite_N)[0])
-            lost = values[row]
-        shown = str(lost.tolist()) if lost.size <= 32 else "with NaN or infinity"
-        raise NonFiniteError(
-            f"Environment {row if of is None else of[row]} of {self.spec.env_id} gave the {what} "
-            f"{shown}; finite numbers were expected, up to 3.4e38 as float32. Look at what this "
-            f"environment computes, or at the actions it was given."
-        )
+        if is_float and np.count_nonzero(np.isfinite(values)) == values.size:
+            return
+        leaves = [None] if packing is None else packing.leaves
+        parts = [values] if packing is None else packing.parts(values)
+        for leaf, part in zip(leaves, parts, strict=True):
+            finite_N = np.isfinite(part).reshape(len(part), -1).all(axis=1)
+            if finite_N.all():
+                continue
+            row = int(finite_N.argmin())
+            what += f" part `{leaf.name}`" if leaf and leaf.keys else ""
+            shown = str(part[row].tolist()) if part[row].size <= 32 else "with NaN or infinity"
+            raise NonFiniteError(
+                f"Environment {row if of is None else of[row]} of {self.spec.env_id} gave the "
+                f"{what} {shown}; finite numbers were expected, up to 3.4e38 as float32. Look at "
+                f"what this environment computes, or at the actions it was given."
+            )
 
     def _note_finished(self, done_N: BoolArray) -> None:
         done = done_N.nonzero()[0]
