@@ -203,6 +203,22 @@ class BoxUnits:
         action_ND = self.middle_D + self.unit_D * mean_ND
         return np.clip(action_ND, self.low, self.high).reshape(-1, *self.shape)
 
+    def draw_normal(
+        self, mean_ND: FloatArray, log_std_ND: FloatArray, rng: np.random.Generator
+    ) -> Drawn:
+        noise_ND = rng.standard_normal(mean_ND.shape, dtype=np.float32)
+        action_ND = self.middle_D + self.unit_D * (mean_ND + np.exp(log_std_ND) * noise_ND)
+        return action_ND.reshape(-1, *self.shape), self.log_density(noise_ND, log_std_ND)
+
+    def log_density(self, noise: AnyArray, log_std: AnyArray) -> AnyArray:
+        """Return normal log-densities, [...], of actions with this standardised noise, [..., D]."""
+        squares = namespace(noise).linalg.vecdot(noise, noise)
+        constant = noise.shape[-1] * HALF_LOG_2PI + self.log_unit
+        return -0.5 * squares - (log_std.sum(-1) + constant)
+
+    def normal_entropy(self, log_std: AnyArray) -> AnyArray:
+        return log_std.sum(-1) + log_std.shape[-1] * (0.5 + HALF_LOG_2PI) + self.log_unit
+
     def in_units(self, action: AnyArray) -> AnyArray:
         """Return actions, on the device, in these units, [B, D]."""
         found_BD = floats(action.reshape(len(action), -1)) - self._middle_there
@@ -228,21 +244,16 @@ class Gaussian(BoxUnits):
         return self.clipped(outputs_ND)
 
     def draw(self, outputs_ND: FloatArray, rng: np.random.Generator) -> Drawn:
-        log_std_1D: FloatArray = self._log_std_GD.cpu().numpy()
-        noise_ND = rng.standard_normal(outputs_ND.shape, dtype=np.float32)
-        action_ND = self.middle_D + self.unit_D * (outputs_ND + np.exp(log_std_1D) * noise_ND)
-        log_prob_N: FloatArray = self._log_density(noise_ND[None], log_std_1D)
-        return action_ND.reshape(-1, *self.shape), log_prob_N
+        return self.draw_normal(outputs_ND, self._log_std_GD.cpu().numpy(), rng)
 
     def likelihood(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
-        xp, log_std_GD = namespace(outputs_BD), computable(self._log_std_GD)
-        shape_GBD = (len(log_std_GD), -1, self.num_outputs)
-        std_G1D = xp.exp(log_std_GD)[:, None]
+        xp, log_std_G1D = namespace(outputs_BD), computable(self._log_std_GD)[:, None]
+        std_G1D = xp.exp(log_std_G1D)
+        shape_GBD = (len(std_G1D), -1, self.num_outputs)
         noise_GBD = (self.in_units(action) - outputs_BD).reshape(shape_GBD)
         noise_GBD /= std_G1D
-        entropy_G = log_std_GD.sum(-1) + self.num_outputs * (0.5 + HALF_LOG_2PI) + self.log_unit
-        entropy_GB = xp.zeros_like(noise_GBD[..., 0]) + entropy_G[:, None]
-        log_prob_B = self._log_density(noise_GBD, log_std_GD)
+        entropy_GB = xp.zeros_like(noise_GBD[..., 0]) + self.normal_entropy(log_std_G1D)
+        log_prob_B = self.log_density(noise_GBD, log_std_G1D).reshape(-1)
         return Likelihood(log_prob_B, entropy_GB.reshape(-1), (noise_GBD, std_G1D))
 
     def backward(
@@ -255,11 +266,6 @@ class Gaussian(BoxUnits):
             each_GBD += entropy_grad_B1.reshape(grad_GB1.shape)
         self._grad_GD.copy_(as_tensor(each_GBD.sum(1)))
         return (grad_GB1 * noise_GBD / std_G1D).reshape(-1, self.num_outputs)
-
-    def _log_density(self, noise_GBD: AnyArray, log_std_GD: AnyArray) -> AnyArray:
-        constant_G = log_std_GD.sum(-1) + self.num_outputs * HALF_LOG_2PI + self.log_unit
-        squares_GB = namespace(noise_GBD).einsum("gij,gij->gi", noise_GBD, noise_GBD)
-        return (-0.5 * squares_GB - constant_G[:, None]).reshape(-1)
 
 
 def make_distribution(spec: EnvSpec) -> Distribution:

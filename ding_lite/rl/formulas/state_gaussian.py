@@ -7,7 +7,7 @@ import torch
 from gymnasium.spaces import Box
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
-from ding_lite.rl.formulas.distributions import HALF_LOG_2PI, BoxUnits, Drawn, Likelihood
+from ding_lite.rl.formulas.distributions import BoxUnits, Drawn, Likelihood
 from ding_lite.rl.host_or_device import CPU, AnyArray, namespace
 
 MIN_LOG_STD, MAX_LOG_STD = -20.0, 2.0
@@ -28,21 +28,17 @@ class StateGaussian(BoxUnits):
         return self.clipped(self._parts(outputs_ND)[0])
 
     def draw(self, outputs_ND: FloatArray, rng: np.random.Generator) -> Drawn:
-        mean_NA, log_std_NA = self._parts(outputs_ND)
-        noise_NA = rng.standard_normal(mean_NA.shape, dtype=np.float32)
-        action_NA = self.middle_D + self.unit_D * (mean_NA + np.exp(log_std_NA) * noise_NA)
-        return action_NA.reshape(-1, *self.shape), self._log_density(noise_NA, log_std_NA)
+        return self.draw_normal(*self._parts(outputs_ND), rng)
 
     def likelihood(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
         mean_BA, log_std_BA = self._parts(outputs_BD)
         std_BA = namespace(outputs_BD).exp(log_std_BA)
         noise_BA = (self.in_units(action) - mean_BA) / std_BA
-        constant = mean_BA.shape[1] * (0.5 + HALF_LOG_2PI) + self.log_unit
-        entropy_B = log_std_BA.sum(axis=1) + constant
         raw_BA = outputs_BD[:, mean_BA.shape[1] :]
         is_free_BA = (raw_BA > MIN_LOG_STD) & (raw_BA < MAX_LOG_STD)
         saved = (noise_BA, std_BA, is_free_BA)
-        return Likelihood(self._log_density(noise_BA, log_std_BA), entropy_B, saved)
+        log_prob_B = self.log_density(noise_BA, log_std_BA)
+        return Likelihood(log_prob_B, self.normal_entropy(log_std_BA), saved)
 
     def backward(
         self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad_B1: AnyArray = None
@@ -58,8 +54,3 @@ class StateGaussian(BoxUnits):
     def _parts(self, outputs_ND: AnyArray) -> tuple[AnyArray, AnyArray]:
         half = len(self.unit_D)
         return outputs_ND[:, :half], outputs_ND[:, half:].clip(MIN_LOG_STD, MAX_LOG_STD)
-
-    def _log_density(self, noise_NA: AnyArray, log_std_NA: AnyArray) -> AnyArray:
-        constant = noise_NA.shape[1] * HALF_LOG_2PI + self.log_unit
-        squares_N = namespace(noise_NA).einsum("ij,ij->i", noise_NA, noise_NA)
-        return -0.5 * squares_N - log_std_NA.sum(axis=1) - constant
