@@ -89,34 +89,24 @@ class Leaf:
 
     def encode(self, raw: NumpyArray) -> NumpyArray:
         """Return observations of its space, [..., *raw_shape], as [..., *shape]."""
-        if isinstance(self.space, Discrete):
-            return np.equal(raw[..., None], self._choices)
         lead = raw.shape[: raw.ndim - len(self.raw_shape)]
-        if isinstance(self.space, MultiDiscrete):
-            flat = raw.reshape(*lead, -1)
-            return np.equal(flat[..., self._owners], self._choices)
+        if isinstance(self.space, Discrete | MultiDiscrete):
+            owner_A, choice_A = self._one_hot
+            return np.equal(raw.reshape(*lead, -1)[..., owner_A], choice_A)
         is_picture = isinstance(self.space, Box) and len(self.raw_shape) == 3
         if is_picture and has_channels_last(self.raw_shape):
             raw = np.moveaxis(raw, -1, -3)
         return raw.reshape(*lead, *self.shape)
 
     @cached_property
-    def _choices(self) -> NumpyArray:
-        """The number that each column of the one-hot vectors stands for."""
-        sizes, starts = self._sizes_and_starts()
-        return np.concatenate([np.arange(n) + k for n, k in zip(sizes, starts, strict=True)])
-
-    @cached_property
-    def _owners(self) -> NumpyArray:
-        """The index of the number that each column of the one-hot vectors belongs to."""
-        sizes, _ = self._sizes_and_starts()
-        return np.repeat(np.arange(len(sizes)), sizes)
-
-    def _sizes_and_starts(self) -> tuple[NumpyArray, NumpyArray]:
-        if isinstance(self.space, MultiDiscrete):
-            return self.space.nvec.reshape(-1), self.space.start.reshape(-1)
-        space = cast(Discrete, self.space)
-        return np.array([space.n]), np.array([space.start])
+    def _one_hot(self) -> tuple[NumpyArray, NumpyArray]:
+        """For each column: the index of the number that it belongs to, and what it stands for."""
+        space = cast(Any, self.space)
+        sizes = np.ravel(space.n if isinstance(space, Discrete) else space.nvec)
+        choices = [
+            start + np.arange(n) for n, start in zip(sizes, np.ravel(space.start), strict=True)
+        ]
+        return np.repeat(np.arange(len(sizes)), sizes), np.concatenate(choices)
 
 
 class Packing:

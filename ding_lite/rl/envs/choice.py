@@ -23,7 +23,7 @@ from ding_lite.rl.envs.actions import RandomActions
 from ding_lite.rl.envs.checks.faults import raising_env_errors
 from ding_lite.rl.envs.making import EnvMaker, EnvsMode
 from ding_lite.rl.envs.native_cartpole import OURS
-from ding_lite.rl.envs.sources import Env, EnvLoop, NativeVector, Source, SyncSource
+from ding_lite.rl.envs.sources import Env, EnvLoop, NativeVector, Source
 from ding_lite.rl.envs.workers import WorkerSource, num_cores
 from ding_lite.rl.spec import EnvSpec
 
@@ -90,7 +90,7 @@ def choose_mode(
         return ChosenMode("sync", "there is only one")
     if num_cores == 1 and native is None:
         return ChosenMode("sync", "there is one processor core")
-    one = SyncSource(EnvLoop([env], seeds=[0], spec=spec), spec=spec, num_envs=1)
+    one = EnvLoop([env], seeds=[0], spec=spec)
     step_s = seconds_of_a_step(one, spec, 1, clock=clock)
     best: Literal["native", "sync"] = "sync"
     best_s = num_envs * step_s
@@ -140,8 +140,7 @@ def make_source_of(maker: EnvMaker, mode: str, *, spec: EnvSpec, seeds: list[int
         return WorkerSource(maker, spec=spec, seeds=seeds, num_workers=workers)
     registered = maker.registered
     if mode == "sync" or registered is None:
-        loop = EnvLoop(maker.make(len(seeds)), seeds=seeds, spec=spec)
-        return SyncSource(loop, spec=spec, num_envs=len(seeds))
+        return EnvLoop(maker.make(len(seeds)), seeds=seeds, spec=spec)
 
     entry_point = registered.vector_entry_point
     if isinstance(entry_point, str) and entry_point in OURS:

@@ -1,7 +1,7 @@
 """Sources of env steps: environments one after the other, or as one array program.
 
 A source never resets by itself: `Envs` resets it where an episode has ended. The source with worker
-processes is in `workers`; it uses the `EnvLoop` of this module.
+processes is in `workers`; each has an `EnvLoop`.
 
 Gymnasium's environments cannot be saved, so their history is saved instead: the state of the random
 generator at the last reset, and the actions since then. Replaying the actions restores the state,
@@ -71,7 +71,7 @@ class Source(Protocol):
 
 
 class EnvLoop:
-    """Steps plain environments one after the other, and writes the results into given arrays.
+    """Steps plain environments one after the other.
 
     `first_index` is the number of the first environment among all workers', for messages.
     """
@@ -93,34 +93,32 @@ class EnvLoop:
         self._log: list[NumpyArray] = []
         self._log_begins = 0
 
-    def reset(self, frames: NumpyArray) -> None:
-        for index in range(len(self._envs)):
-            self._reset_one(index, frames[index])
+    def reset(self) -> NumpyArray:
+        return self.reset_where(np.ones(len(self._envs), dtype=np.bool_))
 
-    def step(
-        self,
-        action: NumpyArray,
-        frames: NumpyArray,
-        reward: FloatArray,
-        terminated: BoolArray,
-        truncated: BoolArray,
-    ) -> None:
+    def step(self, action: NumpyArray) -> RawStep:
         self._note(action)
-        actions = self._action_form.of_each(action)
-        raws = []
+        num_envs = len(self._envs)
+        reward = np.empty(num_envs, dtype=np.float32)
+        terminated, truncated = np.empty((2, num_envs), dtype=np.bool_)
+        actions, raws = self._action_form.of_each(action), []
         for index, step in enumerate(self._steps):
             raw, reward[index], terminated[index], truncated[index], _ = step(actions[index])
             raws.append(raw)
+        frames = self._form.empty(num_envs)
         self._form.write(frames, raws)
         if self._spec.has_action_mask:
             self._form.write_masks(frames, np.stack([env.action_mask for env in self._envs]))
+        return frames, reward, terminated, truncated
 
-    def reset_where(self, done: BoolArray, frames: NumpyArray) -> None:
-        """Reset the environments of the mask, and write only their rows."""
-        for index in np.flatnonzero(done).tolist():
-            self._reset_one(index, frames[index])
+    def reset_where(self, done_N: BoolArray) -> NumpyArray:
+        done = np.flatnonzero(done_N).tolist()
+        frames = self._form.empty(len(done))
+        for index, frame in zip(done, frames, strict=True):
+            self._reset_one(index, frame)
+        return frames
 
-    def save(self) -> list[History]:
+    def save(self) -> dict[str, Any]:
         """Return the history of each environment, or an empty one if it is unknown."""
         histories: list[History] = []
         for index, origin in enumerate(self._origins):
@@ -130,10 +128,11 @@ class EnvLoop:
                 continue
             actions = np.array([step[index] for step in self._log[begun:]])
             histories.append(origin | {"actions": actions.astype(self._spec.action_dtype)})
-        return histories
+        return {"histories": histories}
 
-    def restore(self, histories: Sequence[History], frames: NumpyArray) -> None:
+    def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
         """Replay histories; an empty history begins a new episode."""
+        histories, frames = state["histories"], self._form.empty(len(self._envs))
         self._log.clear()
         longest = max((len(history.get("actions", ())) for history in histories), default=0)
         empty = np.zeros((len(self._envs), *self._spec.action_shape), self._spec.action_dtype)
@@ -153,6 +152,7 @@ class EnvLoop:
                 raw, *_ = self._envs[index].step(self._action_form.of_each(action[None])[0])
                 self._write(index, frames[index], raw)
         self._log = log
+        return frames, np.array(list(map(bool, histories)))
 
     def close(self) -> None:
         close_all(self._envs)
@@ -193,44 +193,6 @@ def _origin(env: CheckedEnv, seed: int | None) -> History:
     generator = _generator(env)
     is_known = isinstance(getattr(generator, "bit_generator", None), np.random.PCG64)
     return {"rng": rng_state(generator)} if is_known else {}
-
-
-class SyncSource:
-    """An `EnvLoop` in this process."""
-
-    def __init__(self, loop: EnvLoop, *, spec: EnvSpec, num_envs: int) -> None:
-        self._loop = loop
-        self._form = Form(spec)
-        self._num_envs = num_envs
-
-    def reset(self) -> NumpyArray:
-        frames = self._form.empty(self._num_envs)
-        self._loop.reset(frames)
-        return frames
-
-    def step(self, action: NumpyArray) -> RawStep:
-        frames = self._form.empty(self._num_envs)
-        reward = np.empty(self._num_envs, dtype=np.float32)
-        terminated = np.empty(self._num_envs, dtype=np.bool_)
-        truncated = np.empty(self._num_envs, dtype=np.bool_)
-        self._loop.step(action, frames, reward, terminated, truncated)
-        return frames, reward, terminated, truncated
-
-    def reset_where(self, done_N: BoolArray) -> NumpyArray:
-        frames = self._form.empty(self._num_envs)
-        self._loop.reset_where(done_N, frames)
-        return frames[done_N]
-
-    def save(self) -> dict[str, Any]:
-        return {"histories": self._loop.save()}
-
-    def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
-        frames = self._form.empty(self._num_envs)
-        self._loop.restore(state["histories"], frames)
-        return frames, np.array([bool(history) for history in state["histories"]])
-
-    def close(self) -> None:
-        self._loop.close()
 
 
 class NativeVector:

@@ -30,7 +30,6 @@ from ding_lite.rl.envs.catch import register_catch
 from ding_lite.rl.envs.checks.faults import close_all, raising_env_errors
 from ding_lite.rl.envs.checks.masks import choice_sizes
 from ding_lite.rl.envs.choice import choose, make_source_of
-from ding_lite.rl.envs.forms import FrameStack
 from ding_lite.rl.envs.making import (
     EnvLike as EnvLike,
     EnvMaker,
@@ -102,8 +101,6 @@ class Envs:
         self._obs: NumpyArray | None = None
         self._is_halfway = False
         """Whether an error ended a step, so that only some of the environments may have stepped."""
-        stacked = spec.frame_stack > 1
-        self._stack = FrameStack(spec.frame_stack, spec, num_envs) if stacked else None
         self._reward_scale = np.float32(reward_scale)
         self._clips_rewards = clip_rewards
         self._tells_lives = end_at_life_loss
@@ -143,7 +140,7 @@ class Envs:
         self._forget_episodes(everywhere_N)
         frames = self._source.reset()
         self._check_finite("observation", frames)
-        self._obs = self._begin(everywhere_N, frames, frames)
+        self._obs = self._first_obs(frames)
         self._is_halfway = False
         return self._obs
 
@@ -175,7 +172,10 @@ class Envs:
         self._check_finite("observation", next_frames)
         self._check_finite("reward", reward)
 
-        next_obs = next_frames if self._stack is None else self._stack.push(next_frames)
+        next_obs = next_frames
+        if self.spec.frame_stack > 1:
+            newest = obs[:, self.spec.frame_shape[0] :]
+            next_obs = np.concatenate((newest, next_frames), axis=1)
         self._obs = next_obs
         self.returns += reward
         self._num_steps += 1
@@ -186,7 +186,8 @@ class Envs:
             self._note_finished(done_N & ~lost_N)
             frames = self._source.reset_where(done_N)
             self._check_finite("observation", frames, of=np.flatnonzero(done_N))
-            self._obs = self._begin(done_N, frames, next_obs)
+            self._obs = next_obs.copy()
+            self._obs[done_N] = self._first_obs(frames)
 
         if self._clips_rewards:
             reward = np.sign(reward)
@@ -288,13 +289,9 @@ class Envs:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _begin(self, done_N: BoolArray, frames: NumpyArray, obs: NumpyArray) -> NumpyArray:
-        """Return the observations after new episodes began in the environments of the mask."""
-        if self._stack is not None:
-            return self._stack.restart(done_N, frames)
-        obs = obs.copy()
-        obs[done_N] = frames
-        return obs
+    def _first_obs(self, frames: NumpyArray) -> NumpyArray:
+        """Return the observations of first frames, which are repeated to fill the stacks."""
+        return np.concatenate([frames] * self.spec.frame_stack, axis=1)
 
     def _go_back(self, obs: NumpyArray, source_state: dict[str, Any]) -> None:
         """Restore the environments to the states with these observations."""
@@ -302,12 +299,10 @@ class Envs:
         expected = obs[:, -self.spec.frame_shape[0] :]
         is_same_N = (frames == expected).reshape(self.num_envs, -1).all(axis=1)
         lost_N = ~(is_known_N & is_same_N)
-        if self._stack is not None:
-            self._stack.stacks = obs
         self._obs = obs
         if lost_N.any():
             self._forget_episodes(lost_N)
-            self._obs = self._begin(lost_N, self._source.reset_where(lost_N), obs)
+            obs[lost_N] = self._first_obs(self._source.reset_where(lost_N))
             why = (
                 "they draw random numbers from elsewhere than np_random, or keep something from "
                 "one episode to the next"

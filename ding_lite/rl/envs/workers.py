@@ -1,7 +1,7 @@
 """Environments in worker processes, for environments with slow env steps.
 
-Each process steps a part of the environments with the same `EnvLoop` that `sync` mode uses for all
-of them, so that the episodes are the same, bit for bit. Observations, rewards and flags are passed
+Each process steps a part of the environments with the `EnvLoop` that is the source of `sync` mode,
+so that the episodes are the same, bit for bit. Observations, rewards and flags are passed
 in shared memory. The pipes carry single bytes, commands and replies, and saved states.
 
 A process may die at any moment. That closes its end of the pipe, which ends every wait for it at
@@ -319,15 +319,17 @@ def _work(pipe: Connection, memory: Sequence[Any], share: _Assignment) -> None:
 def _obey(message: bytes, loop: EnvLoop, rows: _Arrays, spec: EnvSpec) -> bytes:
     match message[:1]:
         case b"s":
-            loop.step(rows.action, rows.frames, rows.reward, rows.terminated, rows.truncated)
+            frames, reward, terminated, truncated = loop.step(rows.action)
+            rows.frames[...], rows.reward[...] = frames, reward
+            rows.terminated[...], rows.truncated[...] = terminated, truncated
         case b"r":
-            loop.reset(rows.frames)
+            rows.frames[...] = loop.reset()
         case b"w":
-            loop.reset_where(rows.done, rows.frames)
+            rows.frames[rows.done] = loop.reset_where(rows.done)
         case b"v":
-            return _pack(loop.save())
+            return _pack(loop.save()["histories"])
         case b"l":
-            loop.restore(_unpack(message[1:], spec), rows.frames)
+            rows.frames[...], _ = loop.restore({"histories": _unpack(message[1:], spec)})
     return b""
 
 

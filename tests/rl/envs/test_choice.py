@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.rl import EnvSpec, make_envs
 from ding_lite.rl.envs.choice import choose_mode, seconds_of_a_step
-from ding_lite.rl.envs.sources import EnvLoop, Source, SyncSource
+from ding_lite.rl.envs.sources import EnvLoop, Source
 from ding_lite.testing import ManualClock
 from ding_lite.testing.probes import Endless, OneReward
 
@@ -35,7 +35,7 @@ SPEC = EnvSpec(env_id="x", obs_space=Endless.observation_space, action_space=End
 
 def seconds(env, clock):
     loop = EnvLoop([env], seeds=[0], spec=SPEC)
-    return seconds_of_a_step(SyncSource(loop, spec=SPEC, num_envs=1), SPEC, 1, clock=clock)
+    return seconds_of_a_step(loop, SPEC, 1, clock=clock)
 
 
 @pytest.mark.parametrize(
