@@ -12,8 +12,7 @@ from torch import Tensor
 
 from ding_lite.evolution.batched_policies import Layout, Metrics, ReplayStack, StackedTensors
 from ding_lite.rl.batch import NumpyArray, Transitions
-from ding_lite.rl.formulas.losses import LOSSES
-from ding_lite.rl.formulas.q_learning import Values, evaluate, q_gradient
+from ding_lite.rl.formulas.q_learning import LOSSES, Values, evaluate, q_gradient
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import MLP, MLPOutputs, names_of
 from ding_lite.rl.policies.dqn import DQN

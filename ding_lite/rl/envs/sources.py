@@ -21,7 +21,6 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from ding_lite.errors import ConfigError, EnvError
 from ding_lite.rl.batch import BoolArray, FloatArray, NumpyArray
 from ding_lite.rl.envs.actions import ActionForm
-from ding_lite.rl.envs.checks.batches import check_batch, check_masks
 from ding_lite.rl.envs.checks.faults import (
     Env as Env,
     close_all,
@@ -29,7 +28,7 @@ from ding_lite.rl.envs.checks.faults import (
     obs_and_info,
     raising_env_errors,
 )
-from ding_lite.rl.envs.checks.masks import refuse_late_mask
+from ding_lite.rl.envs.checks.masks import check_batch, check_masks, refuse_late_mask
 from ding_lite.rl.envs.checks.observations import ObsCheck
 from ding_lite.rl.envs.checks.wrapper import CheckedEnv
 from ding_lite.rl.envs.forms import Form

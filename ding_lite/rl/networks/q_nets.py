@@ -24,7 +24,7 @@ from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import MLP, DuelingHead, Linear, MLPOutputs, mlp_shapes, names_of
 from ding_lite.rl.networks.modules import QModule, hidden_widths
 from ding_lite.rl.recorded.checks import check_outputs, sample_obs
-from ding_lite.rl.recorded.q_network import RecordedQNetwork
+from ding_lite.rl.recorded.network import RecordedQNetwork
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.flat import FlatWeights

@@ -13,9 +13,9 @@ from ding_lite.rl.formulas.distributions import (
     Categorical,
     Gaussian,
     MultiCategorical,
+    StateGaussian,
     legal_logits,
 )
-from ding_lite.rl.formulas.state_gaussian import StateGaussian
 
 SIZES = [3, 2, 4]
 

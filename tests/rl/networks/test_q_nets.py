@@ -6,7 +6,7 @@ from ding_lite.errors import ConfigError
 from ding_lite.rl import DQNConfig
 from ding_lite.rl.networks.conv import CONVS, num_features, torso_for
 from ding_lite.rl.networks.q_nets import MLPQNetwork, draw_weights, make_q_network
-from ding_lite.rl.recorded.q_network import RecordedQNetwork
+from ding_lite.rl.recorded.network import RecordedQNetwork
 from tests.rl import reference
 
 IMAGE = (3, 12, 10)
