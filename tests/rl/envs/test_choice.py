@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.rl import EnvSpec, make_envs
 from ding_lite.rl.envs.choice import choose_mode, seconds_of_a_step
-from ding_lite.rl.envs.sources import EnvLoop, Source
+from ding_lite.rl.envs.sources import EnvLoop
 from ding_lite.testing import ManualClock
 from ding_lite.testing.probes import Endless, OneReward
 
@@ -85,7 +85,7 @@ def test_episodes_that_end_are_begun_again_while_measuring(clock):
     assert env.num_resets > 30
 
 
-class ArrayProgram(Source):
+class ArrayProgram:
     """Steps all environments at once, in a given time."""
 
     def __init__(self, clock, step_s, *, length=20):
@@ -109,15 +109,6 @@ class ArrayProgram(Source):
         self.num_resets += 1
         self.clock.advance(1.0)
         return np.zeros((len(done_N), 1))
-
-    def save(self):
-        return {}
-
-    def restore(self, state):
-        return np.zeros((8, 1)), np.zeros(0, dtype=np.bool_)
-
-    def close(self):
-        pass
 
 
 @pytest.mark.parametrize(
