@@ -188,11 +188,7 @@ class EnvSpec:
 
 
 def check_spec(spec: object) -> None:
-    """Raise an error if `spec` is not an `EnvSpec`, for example if it is the environments.
-
-    Raises:
-        ConfigError: If `spec` is not an `EnvSpec`.
-    """
+    """Raise an error if `spec` is not an `EnvSpec`, for example if it is the environments."""
     if not isinstance(spec, EnvSpec):
         has_one = isinstance(getattr(spec, "spec", None), EnvSpec)
         advice = "Give its `.spec`" if has_one else "Give `make_envs(...).spec`"
@@ -210,11 +206,6 @@ def action_bounds(space: Box) -> tuple[FloatArray, FloatArray]:
     """Return the lower and upper bounds of actions as float32, infinite where there are none.
 
     Bounds of float64 are rounded inwards, so that an action at a bound is within the space.
-
-    Example:
-        >>> low, high = action_bounds(Box(-0.1, 0.1, (1,), np.float64))
-        >>> bool(low[0] >= -0.1 and high[0] <= 0.1)
-        True
     """
     top = np.float32(np.inf)
     given_low = np.where(space.low > -_NO_BOUND, space.low, -top)

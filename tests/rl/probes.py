@@ -17,7 +17,6 @@ from ding_lite.testing.probes import Endless, Probe  # also registers those with
 
 
 def f32(values):
-    """Make an array of float32."""
     return np.array(values, dtype=np.float32)
 
 

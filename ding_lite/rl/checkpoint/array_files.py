@@ -59,10 +59,7 @@ class ArrayWriter:
 
 
 def load_rows(folder: Folder, entry: object, *, most: int) -> Array:
-    """Read an array that `ArrayWriter.save` wrote, of at most `most` bytes.
-
-    Raise CheckpointError if a file is missing or has changed, or the entry is invalid.
-    """
+    """Read an array that `ArrayWriter.save` wrote, of at most `most` bytes."""
     shape, dtype, names = _described(folder, entry)
     nbytes = math.prod(shape) * dtype.itemsize  # Python integers, which do not overflow
     sizes = {name: folder.size(name) for name in dict.fromkeys(names)}

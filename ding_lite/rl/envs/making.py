@@ -186,13 +186,7 @@ class EnvMaker:
         return replace(made, env=env, imports=tuple(map(find_again, made.imports)))
 
     def __call__(self, **args: Any) -> Any:  # noqa: ANN401 - an environment, or several as one
-        """Make an environment, or a vector environment if its function makes one.
-
-        Raises:
-            MissingExtraError: If it needs a package that is not installed.
-            ConfigError: If it does not accept the arguments.
-            EnvError: If it or a wrapper raises.
-        """
+        """Make an environment, or a vector environment if its function makes one."""
         name, args = self.name, {**self.args, **args}
         made = self._made(args)
         kind = VectorEnv if isinstance(made, VectorEnv) else gymnasium.Env
@@ -286,12 +280,7 @@ class EnvMaker:
             close_all([env])
 
     def spec_of(self, env: Env | VectorEnv[Any, Any, Any], *, frame_stack: int) -> EnvSpec:
-        """Return the spec of an environment, or of the members of a vector environment.
-
-        Raises:
-            ConfigError: If one of its spaces is not supported.
-            EnvError: If it has no spaces.
-        """
+        """Return the spec of an environment, or of the members of a vector environment."""
         env_id = self.name
         maker: EnvMaker = self
         with raising_env_errors(env_id, "observation_space or action_space"):

@@ -85,13 +85,7 @@ class _Assignment:
 
 
 class WorkerSource:
-    """Steps N environments in worker processes.
-
-    Raises:
-        ConfigError: If `make_env` cannot be sent to another process, this process may not start
-            processes, or the program is not guarded by `if __name__ == "__main__":`.
-        EnvError: If an environment cannot be made in its process.
-    """
+    """Steps N environments in worker processes."""
 
     def __init__(
         self,
