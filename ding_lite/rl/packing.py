@@ -92,7 +92,8 @@ class Leaf:
         lead = raw.shape[: raw.ndim - len(self.raw_shape)]
         if isinstance(self.space, Discrete | MultiDiscrete):
             owner_A, choice_A = self._one_hot
-            return np.equal(raw.reshape(*lead, -1)[..., owner_A], choice_A)
+            numbers = raw.reshape(*lead, -1)
+            return np.equal(numbers if numbers.shape[-1] == 1 else numbers[..., owner_A], choice_A)
         is_picture = isinstance(self.space, Box) and len(self.raw_shape) == 3
         if is_picture and has_channels_last(self.raw_shape):
             raw = np.moveaxis(raw, -1, -3)

@@ -367,15 +367,14 @@ class Envs:
             )
 
     def _check_finite(self, what: str, values: NumpyArray, *, of: NumpyArray | None = None) -> None:
+        if values.dtype.kind == "f" and np.count_nonzero(np.isfinite(values)) == values.size:
+            return
         packing = self.spec.packing if what == "observation" else None
-        is_float = values.dtype.kind == "f"
-        if not is_float and packing is None:
-            return
-        if is_float and np.count_nonzero(np.isfinite(values)) == values.size:
-            return
         leaves = [None] if packing is None else packing.leaves
         parts = [values] if packing is None else packing.parts(values)
         for leaf, part in zip(leaves, parts, strict=True):
+            if part.dtype.kind != "f":
+                continue
             finite_N = np.isfinite(part).reshape(len(part), -1).all(axis=1)
             if finite_N.all():
                 continue

@@ -41,6 +41,7 @@ from ding_lite.rl.spec import EnvSpec
 
 _STEP, _RESET, _RESET_WHERE, _SAVE, _RESTORE, _CLOSE = b"s", b"r", b"w", b"v", b"l", b"c"
 _DONE, _FAILED = b"k", b"e"
+_ALIGNMENT = 64
 _CLOSING_S = 5.0
 """Seconds that environments may take to close before their process is killed."""
 _HASTY_S = 1.0
@@ -71,6 +72,7 @@ class _Arrays(NamedTuple):
 class _Assignment:
     make_env: CloudpickleWrapper
     spec: EnvSpec
+    num_envs: int
     first: int
     seeds: tuple[int, ...]
 
@@ -113,18 +115,17 @@ class WorkerSource:
         self._clock = clock
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])
-        memory = [
-            RawArray("B", num_envs * math.prod(shape) * np.dtype(dtype).itemsize)
-            for shape, dtype in _rows(spec)
-        ]
-        self._arrays = _view(memory, spec)
+        memory = RawArray("B", sum(size for *_, size in _layout(spec, num_envs)))
+        self._arrays = _view(memory, spec, num_envs)
         self._is_lost = False
         """Whether a failure ended the environments in the middle of their episodes."""
         self._workers: list[_Worker] = []
         try:
             for indices in np.array_split(np.arange(num_envs), num_workers):
                 own_seeds = tuple(seeds[index] for index in indices)
-                share = _Assignment(CloudpickleWrapper(make_env), spec, int(indices[0]), own_seeds)
+                share = _Assignment(
+                    CloudpickleWrapper(make_env), spec, num_envs, int(indices[0]), own_seeds
+                )
                 self._workers.append(_Worker(context, share, memory, clock))
             for worker in self._workers:
                 worker.wait()
@@ -286,10 +287,11 @@ class _Worker:
         return EnvError(f"{self.share} {how}, so the others have been ended too. {advice}")
 
 
-def _work(pipe: Connection, memory: Sequence[Any], share: _Assignment) -> None:
+def _work(pipe: Connection, memory: Any, share: _Assignment) -> None:  # noqa: ANN401
     """Run commands from the pipe until it is closed; the main function of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
-    rows = _Arrays._make(array[share.rows] for array in _view(memory, share.spec))
+    view = _view(memory, share.spec, share.num_envs)
+    rows = _Arrays._make(array[share.rows] for array in view)
     try:
         envs = [share.make_env() for _ in share.seeds]
         loop = EnvLoop(envs, seeds=share.seeds, spec=share.spec, first_index=share.first)
@@ -343,19 +345,32 @@ def _unpack(packed: bytes, spec: EnvSpec) -> list[History]:
     return histories
 
 
-def _rows(spec: EnvSpec) -> list[tuple[tuple[int, ...], type[np.generic]]]:
-    """Return the shape and dtype of an environment's row of each array."""
+def _layout(
+    spec: EnvSpec, num_envs: int
+) -> list[tuple[tuple[int, ...], np.dtype[np.generic], int]]:
+    arrays: list[tuple[tuple[int, ...], np.dtype[np.generic]]] = [
+        (spec.action_shape, np.dtype(spec.action_dtype)),
+        (spec.frame_shape, np.dtype(spec.obs_dtype)),
+        ((), np.dtype(np.float32)),
+        *[((), np.dtype(np.bool_))] * 3,
+    ]
     return [
-        (spec.action_shape, spec.action_dtype),
-        (spec.frame_shape, spec.obs_dtype),
-        ((), np.float32),
-        *[((), np.bool_)] * 3,
+        (
+            (num_envs, *shape),
+            dtype,
+            -(-num_envs * math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT,
+        )
+        for shape, dtype in arrays
     ]
 
 
-def _view(memory: Sequence[Any], spec: EnvSpec) -> _Arrays:
-    parts = zip(memory, _rows(spec), strict=True)
-    return _Arrays._make(np.frombuffer(one, dtype).reshape(-1, *row) for one, (row, dtype) in parts)
+def _view(memory: Any, spec: EnvSpec, num_envs: int) -> _Arrays:  # noqa: ANN401
+    arrays: list[Any] = []
+    begin = 0
+    for shape, dtype, size in _layout(spec, num_envs):
+        arrays.append(np.ndarray(shape, dtype, memory, begin))
+        begin += size
+    return _Arrays(*arrays)
 
 
 def num_cores() -> int:
