@@ -19,8 +19,7 @@ from ding_lite.evolution.batched_policies import (
 )
 from ding_lite.evolution.stacked_modules import StackedModule, StackedOutputs, stackable
 from ding_lite.rl.batch import NumpyArray, Transitions
-from ding_lite.rl.formulas.losses import LOSSES
-from ding_lite.rl.formulas.q_learning import Values, evaluate, q_gradient
+from ding_lite.rl.formulas.q_learning import LOSSES, Values, evaluate, q_gradient
 from ding_lite.rl.networks.layers import MLP, DuelingHead, MLPOutputs, names_of
 from ding_lite.rl.networks.q_nets import MLPQNetwork
 from ding_lite.rl.policies.dqn import DQN, network_of

@@ -129,25 +129,24 @@ def play_each(
             f"`episodes` is {list(episodes)}; one or more were expected of each player."
         )
     rounds = zip_longest(*([player] * count for player, count in enumerate(episodes)))
-    waiting = [player for players in rounds for player in players if player is not None][::-1]
-    player_N = np.array([_next(waiting) for _ in range(envs.num_envs)])
-    is_busy_N = player_N >= 0
+    waiting = (player for players in rounds for player in players if player is not None)
+    idle = -1
+    player_N = np.array([next(waiting, idle) for _ in range(envs.num_envs)])
     returns: list[list[float]] = [[] for _ in episodes]
 
     env_steps = 0
     envs.reset()
     envs.take_finished()
-    while is_busy_N.any():
+    while (player_N != idle).any():
         step = envs.step(act(envs.obs, player_N.clip(0)))
         if reset is not None:
             reset(step.terminated | step.truncated)
         env_steps += envs.num_envs
         for episode in envs.take_finished():
-            index = episode.env_index
-            if is_busy_N[index]:
-                returns[player_N[index]].append(episode.ret)
-                player_N[index] = _next(waiting)
-                is_busy_N[index] = player_N[index] >= 0
+            player = player_N[episode.env_index]
+            if player != idle:
+                returns[player].append(episode.ret)
+                player_N[episode.env_index] = next(waiting, idle)
     return PlayedByEach(tuple(map(tuple, returns)), env_steps)
 
 
@@ -155,7 +154,3 @@ def is_below(goal: float, returns: Sequence[float]) -> bool:
     """Return whether the mean of returns is below a goal by more than its standard error."""
     error = stdev(returns) / math.sqrt(len(returns)) if len(returns) > 1 else 0.0
     return fmean(returns) + error < goal
-
-
-def _next(waiting: list[int]) -> int:
-    return waiting.pop() if waiting else -1

@@ -183,12 +183,7 @@ class DeviceMetrics(Mapping[str, float | NumpyArray]):
 
 
 class Unread:
-    """A number that is copied to the host when `float` is called on it.
-
-    Example:
-        >>> float(Unread(lambda: 2.0))
-        2.0
-    """
+    """A number that is copied to the host when `float` is called on it."""
 
     def __init__(self, fetch: Callable[[], Any]) -> None:
         self._fetch = fetch

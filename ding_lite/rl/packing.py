@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, TypeAlias, TypeVar, cast, overload
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
@@ -20,7 +20,8 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sp
 from torch import Tensor
 
 from ding_lite.errors import ShapeError
-from ding_lite.rl.batch import Array, FloatArray, NumpyArray, to_numpy
+from ding_lite.rl.batch import Array, NumpyArray, to_numpy
+from ding_lite.rl.host_or_device import floats, namespace
 
 LeafSpace: TypeAlias = Box | Discrete | MultiDiscrete | MultiBinary
 ObsSpace: TypeAlias = LeafSpace | Dict | Tuple[Any]
@@ -88,34 +89,25 @@ class Leaf:
 
     def encode(self, raw: NumpyArray) -> NumpyArray:
         """Return observations of its space, [..., *raw_shape], as [..., *shape]."""
-        if isinstance(self.space, Discrete):
-            return np.equal(raw[..., None], self._choices)
         lead = raw.shape[: raw.ndim - len(self.raw_shape)]
-        if isinstance(self.space, MultiDiscrete):
-            flat = raw.reshape(*lead, -1)
-            return np.equal(flat[..., self._owners], self._choices)
+        if isinstance(self.space, Discrete | MultiDiscrete):
+            owner_A, choice_A = self._one_hot
+            numbers = raw.reshape(*lead, -1)
+            return np.equal(numbers if numbers.shape[-1] == 1 else numbers[..., owner_A], choice_A)
         is_picture = isinstance(self.space, Box) and len(self.raw_shape) == 3
         if is_picture and has_channels_last(self.raw_shape):
             raw = np.moveaxis(raw, -1, -3)
         return raw.reshape(*lead, *self.shape)
 
     @cached_property
-    def _choices(self) -> NumpyArray:
-        """The number that each column of the one-hot vectors stands for."""
-        sizes, starts = self._sizes_and_starts()
-        return np.concatenate([np.arange(n) + k for n, k in zip(sizes, starts, strict=True)])
-
-    @cached_property
-    def _owners(self) -> NumpyArray:
-        """The index of the number that each column of the one-hot vectors belongs to."""
-        sizes, _ = self._sizes_and_starts()
-        return np.repeat(np.arange(len(sizes)), sizes)
-
-    def _sizes_and_starts(self) -> tuple[NumpyArray, NumpyArray]:
-        if isinstance(self.space, MultiDiscrete):
-            return self.space.nvec.reshape(-1), self.space.start.reshape(-1)
-        space = cast(Discrete, self.space)
-        return np.array([space.n]), np.array([space.start])
+    def _one_hot(self) -> tuple[NumpyArray, NumpyArray]:
+        """For each column: the index of the number that it belongs to, and what it stands for."""
+        space = cast(Any, self.space)
+        sizes = np.ravel(space.n if isinstance(space, Discrete) else space.nvec)
+        choices = [
+            start + np.arange(n) for n, start in zip(sizes, np.ravel(space.start), strict=True)
+        ]
+        return np.repeat(np.arange(len(sizes)), sizes), np.concatenate(choices)
 
 
 class Packing:
@@ -205,12 +197,9 @@ class Packing:
         """Return all parts as one vector of floats, [..., I]; bytes are scaled to 0 to 1."""
         if not self.is_bytes:
             return packed[..., : self.border]
-        lead = packed.shape[:-1]
-        if isinstance(packed, Tensor):
-            tensors = [as_floats(part).reshape(*lead, -1) for part in self.parts(packed)]
-            return torch.cat(tensors, dim=-1)
-        arrays = [as_floats(part).reshape(*lead, -1) for part in self.parts(packed)]
-        return np.concatenate(arrays, axis=-1)
+        flat = [as_floats(part).reshape(*packed.shape[:-1], -1) for part in self.parts(packed)]
+        joined: ArrayT = namespace(packed).concatenate(flat, -1)
+        return joined
 
     def action_mask(self, packed: ArrayT) -> ArrayT:
         """Return which actions are legal, [..., A] bool."""
@@ -220,22 +209,6 @@ class Packing:
     def is_normal(self) -> NumpyArray:
         """Return which numbers of `joined`, [I] bool, are not just zeros and ones."""
         return np.concatenate([np.full(leaf.size, not leaf.is_binary) for leaf in self.leaves])
-
-    def first_infinite(self, packed: NumpyArray) -> tuple[int, Leaf, NumpyArray] | None:
-        """Find a number that is NaN or infinite in packed observations, [N, D].
-
-        Return its row, its part, and the values of that part in the row; None if all are finite.
-        """
-        if not self.is_bytes and np.count_nonzero(np.isfinite(packed)) == packed.size:
-            return None
-        for leaf, part in zip(self.leaves, self.parts(packed), strict=True):
-            if leaf.is_binary or part.dtype == np.uint8:
-                continue
-            if np.count_nonzero(np.isfinite(part)) != part.size:
-                is_finite_N = np.isfinite(part).reshape(len(part), -1).all(axis=1)
-                row = int(np.flatnonzero(~is_finite_N)[0])
-                return row, leaf, part[row]
-        return None
 
     def _bytes_of(self, leaf: Leaf) -> int:
         """Return how many items of a packed array hold one number of a part."""
@@ -250,12 +223,11 @@ class Packing:
     def _read(self, items: ArrayT, leaf: Leaf) -> ArrayT:
         if not self.is_bytes or leaf.dtype is np.uint8:
             return items
-        if isinstance(items, Tensor):
-            if leaf.is_binary:
-                return items.float()
-            return items.clone(memory_format=torch.contiguous_format).view(torch.float32)
         if leaf.is_binary:
-            return items.astype(np.float32)
+            whole: ArrayT = floats(items)
+            return whole
+        if isinstance(items, Tensor):
+            return items.clone(memory_format=torch.contiguous_format).view(torch.float32)
         return np.array(items, order="C").view(np.float32)
 
     def _encoded(self, leaf: Leaf, tree: Tree) -> NumpyArray:
@@ -338,11 +310,7 @@ def are_channels_assumed(shape: tuple[int, ...]) -> bool:
     return not has_equal_sides and first >= min(middle, last) and last >= min(first, middle)
 
 
-@overload
-def as_floats(obs: Tensor) -> Tensor: ...
-@overload
-def as_floats(obs: NumpyArray) -> FloatArray: ...
-def as_floats(obs: Tensor | NumpyArray) -> Tensor | NumpyArray:
+def as_floats(obs: ArrayT) -> ArrayT:
     """Scale bytes to 0 to 1; return floats unchanged."""
     if isinstance(obs, Tensor):
         return obs.float().mul_(_PER_BYTE) if obs.dtype == torch.uint8 else obs

@@ -107,14 +107,6 @@ class TakesTurns(Policy, Protocol):
 
 
 @runtime_checkable
-class ReducesGradient(Policy, Protocol):
-    """A policy that may average its gradients with other learners."""
-
-    reduce_gradient: Callable[[Tensor], None] | None
-    """Called with each flat gradient before the step, to change it in place."""
-
-
-@runtime_checkable
 class ActorCritic(Policy, Protocol):
     """A policy that learns from rollouts of its own newest experience."""
 

@@ -53,11 +53,7 @@ class RewardNorm:
         self._sum_N[done_N] = 0.0
 
     def __call__(self, batch: BatchT) -> BatchT:
-        """Return transitions, sequences or a rollout with rewards multiplied by `scale`.
-
-        Raises:
-            ConfigError: The environments have made no env step.
-        """
+        """Return transitions, sequences or a rollout with rewards multiplied by `scale`."""
         if not self._has_measured:
             raise ConfigError(
                 "The environments of `normalize_rewards` have made no env step on this node, so "

@@ -138,22 +138,17 @@ class EnvSpec:
         return packing.pack(tree, action_mask=action_mask)
 
     def unpack(self, obs: ArrayT) -> Tree:
-        """Return observations as a tree of the observation space.
+        """Return observations, [..., *obs_shape], as a tree of the observation space.
 
-        Args:
-            obs: [..., *obs_shape], an array or a tensor.
-
-        Returns:
-            A tree of [..., *shape]: numbers are one-hot vectors of float32, bytes stay bytes, and
-            images have their channels first. Observations that are not packed are unchanged.
+        Its parts are [..., *shape]: numbers are one-hot vectors of float32, bytes stay bytes, and
+        images have their channels first. Observations that are not packed are unchanged.
         """
         return obs if self.packing is None else self.packing.unpack(obs)
 
     def action_mask(self, obs: ArrayT) -> ArrayT | None:
-        """Return which actions are legal, [..., A] bool; None if the environment has no mask.
+        """Return which actions are legal, [..., A] bool, by observations, [..., *obs_shape].
 
-        Args:
-            obs: [..., *obs_shape], an array or a tensor.
+        Return None if the environment has no mask.
         """
         if not self.has_action_mask or self.packing is None:
             return None
@@ -188,11 +183,7 @@ class EnvSpec:
 
 
 def check_spec(spec: object) -> None:
-    """Raise an error if `spec` is not an `EnvSpec`, for example if it is the environments.
-
-    Raises:
-        ConfigError: If `spec` is not an `EnvSpec`.
-    """
+    """Raise an error if `spec` is not an `EnvSpec`, for example if it is the environments."""
     if not isinstance(spec, EnvSpec):
         has_one = isinstance(getattr(spec, "spec", None), EnvSpec)
         advice = "Give its `.spec`" if has_one else "Give `make_envs(...).spec`"
@@ -210,11 +201,6 @@ def action_bounds(space: Box) -> tuple[FloatArray, FloatArray]:
     """Return the lower and upper bounds of actions as float32, infinite where there are none.
 
     Bounds of float64 are rounded inwards, so that an action at a bound is within the space.
-
-    Example:
-        >>> low, high = action_bounds(Box(-0.1, 0.1, (1,), np.float64))
-        >>> bool(low[0] >= -0.1 and high[0] <= 0.1)
-        True
     """
     top = np.float32(np.inf)
     given_low = np.where(space.low > -_NO_BOUND, space.low, -top)

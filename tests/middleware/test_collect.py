@@ -13,7 +13,7 @@ import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, NonFiniteError
 from ding_lite.rl.batch import NumpyArray, Transitions
-from ding_lite.rl.envs.sources import SyncSource
+from ding_lite.rl.envs.sources import EnvLoop
 from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.formulas.schedules import constant, linear
 from ding_lite.rl.memory import Memory
@@ -111,8 +111,8 @@ def test_an_observation_that_is_not_finite_names_the_env(policy: DQN) -> None:
         if ctx.total_step == 2:
             envs.obs[:] = 0.0
             source = envs._source
-            assert isinstance(source, SyncSource)
-            source._loop._envs[3].unwrapped.state = np.full(4, np.nan)  # type: ignore[attr-defined]
+            assert isinstance(source, EnvLoop)
+            source._envs[3].unwrapped.state = np.full(4, np.nan)  # type: ignore[attr-defined]
 
     with Task() as task:
         task.use(poison)

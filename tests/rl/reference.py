@@ -33,7 +33,6 @@ def n_step(steps, *, n, gamma):
 
 
 def bootstrapped_targets(reward_B, terminated_B, num_steps_B, next_value_B, *, gamma):
-    """Add the discounted value of the next observation, unless nothing follows."""
     targets = []
     for reward, terminated, num_steps, next_value in zip(
         reward_B, terminated_B, num_steps_B, next_value_B, strict=True
@@ -46,7 +45,6 @@ def bootstrapped_targets(reward_B, terminated_B, num_steps_B, next_value_B, *, g
 
 
 def mlp(named, x_BI, *, num_hidden):
-    """Run an MLP as torch users write it; autograd can follow."""
     for layer in range(num_hidden):
         x_BI = F.relu(F.linear(x_BI, named[f"torso.{layer}.weight"], named[f"torso.{layer}.bias"]))
     return F.linear(x_BI, named["head.weight"], named["head.bias"])
@@ -56,7 +54,6 @@ class PlainDQN:
     """DQN updates as a tutorial would write them."""
 
     def __init__(self, weights, *, config, convs=()):
-        """Start with the weights of another DQN."""
         self.config = config
         self.named = {name: t.clone().requires_grad_() for name, t in weights.items()}
         self.target = {name: t.clone() for name, t in weights.items()}
@@ -65,7 +62,6 @@ class PlainDQN:
         self.convs = convs
 
     def learn(self, batch):
-        """Do one update and return the loss."""
         with torch.no_grad():
             next_target = self.q_values(self.target, batch.next_obs)
             if self.config.double:
@@ -96,7 +92,6 @@ class PlainDQN:
         return loss.item()
 
     def step_size(self):
-        """Return the step size of the next update."""
         config = self.config
         if config.lr_end is None:
             return config.lr
@@ -105,7 +100,6 @@ class PlainDQN:
         return config.lr + self.num_updates * (config.lr_end - config.lr) / config.lr_updates
 
     def q_values(self, named, obs):
-        """Compute the values of observations with the tensors of one network."""
         x = obs.float() / 255.0 if obs.dtype == torch.uint8 else obs
         num_convs = sum(name.startswith("conv") for name in named) // 2
         for layer in range(num_convs):
@@ -138,11 +132,9 @@ class PlainTree:
     """Values in a list, summed up one after the other."""
 
     def __init__(self, capacity):
-        """Start with nothing."""
         self.values = [0.0] * capacity
 
     def draw(self, uniforms):
-        """Walk along the running sum to each part of the total."""
         slots = []
         for part, uniform in enumerate(uniforms):
             rest = (uniform + part) * (sum(self.values) / len(uniforms))
@@ -159,13 +151,11 @@ class PlainPrioritized:
     """Transitions in a list, each with its number and its priority to the power of alpha."""
 
     def __init__(self, capacity, alpha, offset):
-        """Start empty."""
         self.capacity, self.alpha, self.offset = capacity, alpha, offset
         self.count = 0
         self.held = {}
 
     def add(self, rows):
-        """Append one transition after the other, each with the highest priority."""
         highest = max((value for _, value in self.held.values()), default=1.0)
         for row in rows:
             self.held[self.count] = (row, highest)
@@ -174,7 +164,6 @@ class PlainPrioritized:
             del self.held[serial]
 
     def update(self, serials, priorities):
-        """Update the transitions that are still held; return their number."""
         found = 0
         for serial, priority in zip(serials, priorities, strict=True):
             if serial in self.held:

@@ -17,14 +17,12 @@ class PlainActorCritic:
     """Updates with gradients from autograd."""
 
     def __init__(self, weights, *, spec, config, convs=()):
-        """Start with the weights of another policy."""
         self.spec, self.config, self.convs = spec, config, convs
         self.named = {name: tensor.clone().requires_grad_() for name, tensor in weights.items()}
         self.adam = torch.optim.Adam(self.named.values(), lr=config.lr, eps=1e-5)
         self.num_updates = 0
 
     def outputs_and_values(self, obs):
-        """Run the networks on a flat batch of observations."""
         x = obs.float() / 255.0 if obs.dtype == torch.uint8 else obs
         if not self.convs:
             x = x.flatten(1)
@@ -38,18 +36,15 @@ class PlainActorCritic:
         return self.layer("actor.head", x), self.layer("critic.head", x).squeeze(1)
 
     def run(self, name, x):
-        """Run one of two MLPs."""
         activation = {"tanh": torch.tanh, "relu": torch.relu}[self.config.activation]
         for layer in range(len(self.config.hidden)):
             x = activation(self.layer(f"{name}.{layer}", x))
         return self.layer(f"{name}.head", x)
 
     def layer(self, name, x):
-        """Run one layer."""
         return F.linear(x, self.named[f"{name}.weight"], self.named[f"{name}.bias"])
 
     def distribution(self, outputs):
-        """Make torch's distribution of actions."""
         space = self.spec.action_space
         if self.spec.num_actions is not None:
             return distributions.Categorical(logits=outputs)
@@ -97,7 +92,6 @@ class PlainActorCritic:
         return columns
 
     def gae(self, rollout, value, next_value):
-        """Return advantages and targets, [T, N]."""
         columns = self.estimates(
             reference.gae, rollout, value, next_value, gae_lambda=self.config.gae_lambda
         )
@@ -105,7 +99,6 @@ class PlainActorCritic:
         return advantage, advantage + torch.from_numpy(value)
 
     def vtrace(self, rollout, log_rho, value, next_value):
-        """Return advantages and targets, [T, N]."""
         columns = self.estimates(
             *(reference.vtrace, rollout, value, next_value),
             log_rho=log_rho,
@@ -116,13 +109,11 @@ class PlainActorCritic:
         return torch.tensor(advantages), torch.tensor(targets)
 
     def normalized(self, advantage):
-        """Normalise to mean 0 and standard deviation 1."""
         if not self.config.normalize_advantage:
             return advantage
         return (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
 
     def step(self, policy_loss, value, target, entropy):
-        """Add up the losses, and step along their gradient; return the loss."""
         config = self.config
         loss = policy_loss + config.value_coef * F.mse_loss(value, target)
         loss = loss - config.entropy_coef * entropy.mean()
@@ -142,7 +133,6 @@ class PlainA2C(PlainActorCritic):
     """Mnih et al. 2016, algorithm S3, with the advantages of Schulman et al. 2016."""
 
     def learn(self, rollout):
-        """Do one update; return the loss."""
         log_prob, entropy, value, next_value = self.judge(rollout)
         advantage, target = self.gae(rollout, value.detach().numpy(), next_value)
         policy_loss = -(log_prob * self.normalized(advantage)).mean()
@@ -202,7 +192,6 @@ class PlainIMPALA(PlainActorCritic):
         return loss
 
     def cut(self, log_rho):
-        """Return ratios, cut."""
         return np.exp(np.minimum(log_rho, np.log(self.config.rho_clip)))
 
     def clipped(self, advantage, ratio):

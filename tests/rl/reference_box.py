@@ -81,7 +81,6 @@ class PlainBoxPolicy(ABC):
         """Step the actor along the critics' values."""
 
     def learn(self, batch):
-        """Do one update."""
         if self.config.normalize_obs:
             batch = self.normalized(batch)
         with torch.no_grad():
@@ -96,7 +95,6 @@ class PlainBoxPolicy(ABC):
         return loss.item()
 
     def normalized(self, batch):
-        """Subtract the mean of all observations learned from, and divide by their deviation."""
         self.all_obs.append(batch.obs.double())
         seen = torch.cat(self.all_obs)
         mean, std = seen.mean(0), seen.std(0, correction=0)
@@ -106,7 +104,6 @@ class PlainBoxPolicy(ABC):
         return replace(batch, obs=obs, next_obs=next_obs)
 
     def targets(self, batch, next_value):
-        """Add the discounted value of the next observation, unless nothing follows."""
         rows = batch.reward, batch.terminated, batch.num_steps, next_value
         return torch.tensor(bootstrapped_targets(*rows, gamma=self.config.gamma))
 
@@ -227,7 +224,6 @@ class PlainSAC(PlainBoxPolicy):
 
 
 def make_mlp(sizes):
-    """Put linear layers one after the other, a ReLU between each two."""
     layers = []
     for num_inputs, num_outputs in pairwise(sizes):
         layers += [nn.Linear(num_inputs, num_outputs), nn.ReLU()]
@@ -235,19 +231,16 @@ def make_mlp(sizes):
 
 
 def linears(mlp):
-    """Return the layers that have weights."""
     return [layer for layer in mlp if isinstance(layer, nn.Linear)]
 
 
 def load(linear, weight, bias):
-    """Overwrite a layer."""
     with torch.no_grad():
         linear.weight.copy_(weight)
         linear.bias.copy_(bias)
 
 
 def step(adam, loss):
-    """Follow the gradient of a loss once."""
     adam.zero_grad()
     loss.backward()
     adam.step()

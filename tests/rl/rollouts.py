@@ -31,7 +31,6 @@ SCREEN = EnvSpec(
 
 
 def draw_batch(seed, *, spec, size=32):
-    """Draw transitions as a replay samples them."""
     rng = np.random.default_rng(seed)
     obs, next_obs = (draw_obs(rng, spec, (size,)) for _ in range(2))
     terminated, truncated = rng.random((2, size)) < 0.3
@@ -47,7 +46,6 @@ def draw_batch(seed, *, spec, size=32):
 
 
 def draw_prioritized(seed, *, spec, size=32):
-    """Draw transitions as a prioritized replay samples them."""
     plain = draw_batch(seed, spec=spec, size=size)
     weight = torch.from_numpy(np.random.default_rng(seed).random(size).astype(np.float32))
     columns = {name: getattr(plain, name) for name in Transitions.__slots__}
@@ -116,7 +114,6 @@ def draw_rollout(seed, spec, *, num_steps=5, num_envs=3, ends=0.2, version=0):
 
 
 def draw_obs(rng, spec, shape):
-    """Draw observations of an environment's kind."""
     if isinstance(spec.obs_space, Dict):
         spec.obs_space.seed(int(rng.integers(2**20)))
         samples = [spec.obs_space.sample() for _ in range(int(np.prod(shape)))]

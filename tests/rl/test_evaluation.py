@@ -152,8 +152,10 @@ def test_steps_of_environments_without_an_episode_are_counted():
         seen.append(player_N.tolist())
         return np.zeros(4, dtype=np.int64)
 
-    played = play_each(act, envs, episodes=[2, 3])
+    ends = []
+    played = play_each(act, envs, episodes=[2, 3], reset=lambda done_N: ends.append(done_N.all()))
     assert played.mean_returns == (6.0, 6.0)
+    assert ends == [False, False, True] * 2
     # The fifth episode is played by the first environment, while three have nothing left to do.
     assert seen == [[0, 1, 0, 1]] * 3 + [[1, 0, 0, 0]] * 3
     assert played.env_steps == 4 * 6
@@ -163,14 +165,3 @@ def test_steps_of_environments_without_an_episode_are_counted():
 def test_a_player_without_episodes_is_refused(episodes):
     with pytest.raises(ConfigError, match="one or more were expected of each player"):
         play_each(lambda obs, player_N: player_N, make_envs("CartPole-v0", 2), episodes=episodes)
-
-
-def test_players_hear_where_an_episode_has_ended():
-    ends = []
-    play_each(
-        lambda obs, player_N: np.zeros(len(obs), dtype=np.int64),
-        make_envs("probe/Counter-v0", 2),
-        episodes=[2, 2],
-        reset=lambda done_N: ends.append(done_N.tolist()),
-    )
-    assert ends == 2 * [[False, False], [False, False], [True, True]]

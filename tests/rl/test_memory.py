@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from ding_lite.errors import ConfigError
-from ding_lite.rl import DQN, make_envs
-from ding_lite.rl.memory import Memory, memory_of
+from ding_lite.rl.memory import Memory
 
 
 def test_only_the_states_of_ended_episodes_are_reset():
@@ -27,18 +26,3 @@ def test_a_saved_state_is_a_copy():
 def test_sizes_below_one_are_refused():
     with pytest.raises(ConfigError, match=r"`num_envs` is 0.*`size` is 0"):
         Memory(0, 0)
-
-
-class Counts(DQN):
-    """Counts the env steps of each episode in its memory."""
-
-    def make_memory(self, num_envs):
-        return Memory(num_envs, 1)
-
-
-def test_a_policy_says_whether_it_has_memory():
-    spec = make_envs("CartPole-v1", 1).spec
-    assert memory_of(DQN(spec), 4) is None
-    made = memory_of(Counts(spec), 4)
-    assert made is not None
-    assert made.state.shape == (4, 1)

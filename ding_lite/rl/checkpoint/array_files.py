@@ -27,7 +27,6 @@ LARGE_BYTES = 1 << 20
 PART_BYTES = 4 << 20
 """The approximate size of a file. With smaller files a save writes less unchanged data."""
 _PREFIX, _SUFFIX = "rows-", ".bin"
-_DIGEST_BYTES = 20
 _MAX_NDIM = 32
 
 
@@ -50,22 +49,17 @@ class ArrayWriter:
         names = []
         for start in range(0, len(array), step):
             content = array[start : start + step].data.cast("B")
-            names.append(f"{_PREFIX}{_hash(content)}{_SUFFIX}")
-            self._save_part(self._directory / names[-1], content)
+            names.append(_name_of(content))
+            path = self._directory / names[-1]
+            self.used.add(path)
+            if path not in self._there and path not in self.written:
+                self._write(path, content)
+                self.written.add(path)
         return {"dtype": array.dtype.str, "shape": list(array.shape), "files": names}
-
-    def _save_part(self, path: Path, content: memoryview) -> None:
-        self.used.add(path)
-        if path not in self._there and path not in self.written:
-            self._write(path, content)
-            self.written.add(path)
 
 
 def load_rows(folder: Folder, entry: object, *, most: int) -> Array:
-    """Read an array that `ArrayWriter.save` wrote, of at most `most` bytes.
-
-    Raise CheckpointError if a file is missing or has changed, or the entry is invalid.
-    """
+    """Read an array that `ArrayWriter.save` wrote, of at most `most` bytes."""
     shape, dtype, names = _described(folder, entry)
     nbytes = math.prod(shape) * dtype.itemsize  # Python integers, which do not overflow
     sizes = {name: folder.size(name) for name in dict.fromkeys(names)}
@@ -80,7 +74,7 @@ def load_rows(folder: Folder, entry: object, *, most: int) -> Array:
     start = 0
     for name in names:
         size = folder.read_into(name, flat[start:].data)
-        if f"{_PREFIX}{_hash(flat[start : start + size].data)}{_SUFFIX}" != name:
+        if _name_of(flat[start : start + size].data) != name:
             raise folder.damaged(f"{name} has changed")
         start += size
     if start != nbytes:
@@ -112,5 +106,5 @@ def files_in(directory: Path) -> set[Path]:
     return set(directory.glob(f"{_PREFIX}*{_SUFFIX}"))
 
 
-def _hash(content: memoryview | bytes) -> str:
-    return blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
+def _name_of(content: memoryview) -> str:
+    return f"{_PREFIX}{blake2b(content, digest_size=20).hexdigest()}{_SUFFIX}"

@@ -54,16 +54,11 @@ class Folder:
         _close(self._fd)
 
     def manifest(self) -> bytes:
-        """Read the manifest; raise CheckpointError if it is missing or cannot be read."""
         with self._explained(MANIFEST):
             return read_file(MANIFEST, most=MANIFEST_BYTES, folder=self._fd)
 
     def read(self, name: object, *, most: int) -> bytes:
-        """Read a file that the manifest names.
-
-        Raises:
-            CheckpointError: If it is missing or too large, or its name is not a checkpoint file's.
-        """
+        """Read a file that the manifest names."""
         with self._explained(name):
             return read_file(_checked(name), most=most, folder=self._fd, follow=False)
 

@@ -84,7 +84,8 @@ def save_checkpoint(
         plain_state = tree.plain(state, "state")
         plain_meta = tree.plain(dict(meta or {}), "meta")
         payload = save(tree.tensors)
-        tensors_file = _next_name(old_tensors)
+        newest = max((int(path.stem.rpartition("-")[2]) for path in old_tensors), default=0)
+        tensors_file = f"tensors-{newest + 1:08d}.safetensors"
         body = msgspec.json.encode(
             ManifestBody(plain_state, plain_meta, tensors_file, zlib.crc32(payload))
         )
@@ -179,8 +180,8 @@ class _Tree:
         if isinstance(value, complex | np.complexfloating):
             parts = float(value.real), float(value.imag)
             return {"$complex": [_plain_value(part, name) for part in parts]}
-        if isinstance(value, Tensor | np.ndarray) and _is_complex(value):
-            return {"$complex": self.plain(_as_real(value), name, depth + 1)}
+        if (real := _as_real(value)) is not None:
+            return {"$complex": self.plain(real, name, depth + 1)}
         if isinstance(value, np.ndarray) and value.nbytes >= LARGE_BYTES and value.ndim:
             _check_numbers(value, name)
             return {"$rows": None if self.rows is None else self.rows.save(value)}
@@ -228,34 +229,27 @@ def _plain_value(value: bool | float | str | None, name: str) -> Tree:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        _check_text(value, name)
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise CheckpointError(
+                f"`{name!r}` is a text that UTF-8 cannot hold ({error}). Save it as bytes in an "
+                f"array of uint8."
+            ) from error
         return str(value)
     if isinstance(value, int):
         return int(value) if abs(value) <= _MOST_INT else {"$int": hex(value)}
     return float(value) if math.isfinite(value) else {"$float": str(float(value))}
 
 
-def _is_complex(value: Tensor | np.ndarray[Any, Any]) -> bool:
-    if isinstance(value, Tensor):  # safetensors supports complex numbers of 64 bits
-        is_dense = value.layout == torch.strided and not value.is_meta
-        return value.is_complex() and value.dtype != torch.complex64 and is_dense
-    return bool(value.dtype.kind == "c")
-
-
-def _as_real(value: Tensor | np.ndarray[Any, Any]) -> Tensor | np.ndarray[Any, Any]:
-    if isinstance(value, Tensor):
-        return torch.view_as_real(value.detach().resolve_conj())
-    return np.stack([value.real, value.imag], axis=-1)
-
-
-def _check_text(text: str, name: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise CheckpointError(
-            f"`{name!r}` is a text that UTF-8 cannot hold ({error}). Save it as bytes in an array "
-            f"of uint8."
-        ) from error
+def _as_real(value: object) -> Tensor | np.ndarray[Any, Any] | None:
+    """Return complex numbers as pairs, [..., 2]; None if safetensors takes the numbers as is."""
+    if isinstance(value, np.ndarray) and value.dtype.kind == "c":
+        return np.stack([value.real, value.imag], axis=-1)
+    if not isinstance(value, Tensor) or not value.is_complex() or value.dtype == torch.complex64:
+        return None
+    is_dense = value.layout == torch.strided and not value.is_meta
+    return torch.view_as_real(value.detach().resolve_conj()) if is_dense else None
 
 
 def _check_numbers(array: np.ndarray[Any, Any], name: str) -> None:
@@ -279,11 +273,6 @@ def _tensor(value: Tensor | np.ndarray[Any, Any] | np.generic, name: str) -> Ten
             f"dense one of numbers or booleans."
         )
     return value.detach().cpu().clone(memory_format=torch.contiguous_format)
-
-
-def _next_name(old_files: set[Path]) -> str:
-    numbers = [int(p.stem.rpartition("-")[2]) for p in old_files]
-    return f"tensors-{max(numbers, default=0) + 1:08d}.safetensors"
 
 
 def _write_atomically(path: Path, content: bytes | memoryview) -> None:

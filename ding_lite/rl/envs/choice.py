@@ -16,16 +16,14 @@ from statistics import median
 from typing import Any, Literal
 
 import gymnasium
-import numpy as np
-from gymnasium.spaces import MultiDiscrete
 from gymnasium.vector import VectorEnv
-from gymnasium.vector.utils import batch_space
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.rl.envs.actions import RandomActions
 from ding_lite.rl.envs.checks.faults import raising_env_errors
 from ding_lite.rl.envs.making import EnvMaker, EnvsMode
 from ding_lite.rl.envs.native_cartpole import OURS
-from ding_lite.rl.envs.sources import Env, EnvLoop, NativeVector, Source, SyncSource
+from ding_lite.rl.envs.sources import Env, EnvLoop, NativeVector, Source
 from ding_lite.rl.envs.workers import WorkerSource, num_cores
 from ding_lite.rl.spec import EnvSpec
 
@@ -45,7 +43,8 @@ _ENOUGH_S = 0.03
 
 def choose(
     maker: EnvMaker,
-    env: gymnasium.Env[Any, Any],
+    env: Env,
+    spec: EnvSpec,
     num_envs: int,
     make_source: Callable[[str], Source],
 ) -> EnvsMode:
@@ -56,8 +55,7 @@ def choose(
     else:
         cores = 1 if multiprocessing.current_process().daemon else num_cores()
         native = make_source("native") if kind == "ours" else None
-        with raising_env_errors(f"Environment 0 of {maker.name}", "action_space"):
-            choice = choose_mode(env, num_envs, num_cores=cores, native=native)
+        choice = choose_mode(env, spec, num_envs, num_cores=cores, native=native)
         if native is not None:
             native.close()
     logger.info(
@@ -80,18 +78,20 @@ class ChosenMode:
 
 def choose_mode(
     env: Env,
+    spec: EnvSpec,
     num_envs: int,
     *,
     num_cores: int,
     native: Source | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> ChosenMode:
-    """Measure environments and choose the fastest mode; discard `env` and `native` afterwards."""
+    """Measure one environment and an array program; discard `env` and `native` afterwards."""
     if num_envs == 1:
         return ChosenMode("sync", "there is only one")
     if num_cores == 1 and native is None:
         return ChosenMode("sync", "there is one processor core")
-    step_s = seconds_of_a_step(env, clock=clock)
+    one = EnvLoop([env], seeds=[0], spec=spec)
+    step_s = seconds_of_a_step(one, spec, 1, clock=clock)
     best: Literal["native", "sync"] = "sync"
     best_s = num_envs * step_s
     why = (
@@ -99,7 +99,7 @@ def choose_mode(
         f"{best_s * 1e6:.0f} us one after the other"
     )
     if native is not None:
-        native_s = _seconds_of_an_array_step(native, env, num_envs, clock=clock)
+        native_s = seconds_of_a_step(native, spec, num_envs, clock=clock)
         why += f", {native_s * 1e6:.0f} us as one array program"
         if native_s < best_s:
             best, best_s = "native", native_s
@@ -112,72 +112,25 @@ def choose_mode(
     return ChosenMode("async" if pays else best, why)
 
 
-def seconds_of_a_step(env: Env, *, clock: Clock) -> float:
-    """Return the median seconds of an env step with random legal actions."""
+def seconds_of_a_step(source: Source, spec: EnvSpec, num_envs: int, *, clock: Clock) -> float:
+    """Return the median seconds of a step with random legal actions, without resets.
 
-    def act() -> Callable[[], bool]:
-        action = _random_action(env.action_space, getattr(env, "action_mask", ()))
-
-        def step() -> bool:
-            _, _, terminated, truncated, _ = env.step(action)
-            return bool(terminated or truncated)
-
-        return step
-
-    env.action_space.seed(0)
-    env.reset(seed=0)
-    return _median_seconds(act, env.reset, clock=clock)
-
-
-def _random_action(space: Any, legal: Any) -> Any:  # noqa: ANN401 - of any kind
-    """Draw an action, among the legal ones if there are flags, [A]."""
-    if not len(legal):
-        return space.sample()
-    flags = np.asarray(legal, dtype=np.int8)
-    if isinstance(space, MultiDiscrete):
-        return space.sample(mask=tuple(np.split(flags, np.cumsum(space.nvec)[:-1])))
-    return space.sample(mask=flags)
-
-
-def _seconds_of_an_array_step(native: Source, env: Env, num_envs: int, *, clock: Clock) -> float:
-    actions = batch_space(env.action_space, num_envs)
-    actions.seed(0)
-    ended_N = np.ones(num_envs, dtype=np.bool_)
-
-    def act() -> Callable[[], bool]:
-        action = actions.sample()
-
-        def step() -> bool:
-            _, _, terminated, truncated = native.step(action)
-            np.logical_or(terminated, truncated, out=ended_N)
-            return bool(ended_N.any())
-
-        return step
-
-    native.reset()
-    return _median_seconds(act, lambda: native.reset_where(ended_N), clock=clock)
-
-
-def _median_seconds(
-    act: Callable[[], Callable[[], bool]], begin_again: Callable[[], object], *, clock: Clock
-) -> float:
-    """Take steps, and return their median seconds.
-
-    On a busy machine other processes interrupt some steps, which hardly changes the median. `act`
-    chooses an action, and returns a function that does the step and returns whether an episode
-    ended.
+    On a busy machine other processes interrupt some steps, which hardly changes the median.
     """
-    if act()():  # the first step may include preparations
-        begin_again()
+    actions = RandomActions(spec, num_envs, seed=0)
+    frames = source.reset()
     measured: list[float] = []
-    while len(measured) < _MIN_STEPS or (len(measured) < _MAX_STEPS and sum(measured) < _ENOUGH_S):
-        step = act()
+    while len(measured) <= _MIN_STEPS or (
+        len(measured) <= _MAX_STEPS and sum(measured[1:]) < _ENOUGH_S
+    ):
+        action = actions.draw(spec.action_mask(frames))
         begun = clock.now()
-        has_ended = step()
+        frames, _, terminated, truncated = source.step(action)
         measured.append(clock.now() - begun)
-        if has_ended:
-            begin_again()
-    return median(measured)
+        ended_N = terminated | truncated
+        if ended_N.any():
+            frames[ended_N] = source.reset_where(ended_N)
+    return median(measured[1:])  # the first step may include preparations
 
 
 def make_source_of(maker: EnvMaker, mode: str, *, spec: EnvSpec, seeds: list[int]) -> Source:
@@ -187,8 +140,7 @@ def make_source_of(maker: EnvMaker, mode: str, *, spec: EnvSpec, seeds: list[int
         return WorkerSource(maker, spec=spec, seeds=seeds, num_workers=workers)
     registered = maker.registered
     if mode == "sync" or registered is None:
-        loop = EnvLoop(maker.make(len(seeds)), seeds=seeds, spec=spec)
-        return SyncSource(loop, spec=spec, num_envs=len(seeds))
+        return EnvLoop(maker.make(len(seeds)), seeds=seeds, spec=spec)
 
     entry_point = registered.vector_entry_point
     if isinstance(entry_point, str) and entry_point in OURS:

@@ -1,8 +1,7 @@
 """Conversion of observations into batches, one form for each kind of space.
 
 A `Form` writes an observation into a row of a batch: a vector unchanged, a Discrete number as a
-one-hot vector, an image with its channels first, several parts packed. `FrameStack` then stacks
-frames.
+one-hot vector, an image with its channels first, several parts packed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
 from ding_lite.errors import ConfigError
-from ding_lite.rl.batch import BoolArray, NumpyArray
+from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.packing import Leaf, ObsSpace, has_channels_last, leaf_spaces
 from ding_lite.rl.spec import EnvSpec
 
@@ -85,31 +84,6 @@ class Form:
         if start is not None:
             return write_one_hot
         return write_channels_first if self._is_channels_last else write
-
-
-class FrameStack:
-    """Stacks the newest observations of each environment, the oldest first.
-
-    At the beginning of an episode the first observation is repeated.
-    """
-
-    def __init__(self, num_frames: int, spec: EnvSpec, num_envs: int) -> None:
-        self._num_frames = num_frames
-        self._size = spec.frame_shape[0]
-        self.stacks = np.zeros((num_envs, *spec.obs_shape), dtype=spec.obs_dtype)
-        """The stacks that were returned last; the caller shares their memory."""
-
-    def push(self, frames: NumpyArray) -> NumpyArray:
-        """Add the next frame of each environment; return the new stacks, newly allocated."""
-        self.stacks = np.concatenate((self.stacks[:, self._size :], frames), axis=1)
-        return self.stacks
-
-    def restart(self, done_N: BoolArray, frames: NumpyArray) -> NumpyArray:
-        """Restart the stacks of the mask with first frames; return newly allocated stacks."""
-        self.stacks = self.stacks.copy()
-        repeats = (1, self._num_frames) + (1,) * (frames.ndim - 2)
-        self.stacks[done_N] = np.tile(frames, repeats)
-        return self.stacks
 
 
 def supported_obs_space(env_id: str, space: Space[Any]) -> ObsSpace:

@@ -88,7 +88,8 @@ class EnvMaker:
     ) -> EnvMaker:
         """Return the maker of an environment; arguments given with a maker are added to its own."""
         _check_list("wrappers", wrappers, callable, "functions around each environment")
-        _check_list("imports", imports, _is_text, "names of modules and files")
+        names = "names of modules and files"
+        _check_list("imports", imports, lambda one: isinstance(one, str), names)
         args = {} if args is None else args
         if not isinstance(args, Mapping):
             raise ConfigError(
@@ -96,28 +97,29 @@ class EnvMaker:
                 f'was expected: env_args={{"length": 12}}.'
             )
         if isinstance(env, EnvMaker):
-            return cls(
-                env.env, {**env.args, **args}, (*env.wrappers, *wrappers), (*env.imports, *imports)
-            )
-        if isinstance(env, str):
-            return cls(full_name(env), dict(args), tuple(wrappers), tuple(map(_full, imports)))
-        if isinstance(env, VectorEnv):
+            args, wrappers = {**env.args, **args}, (*env.wrappers, *wrappers)
+            imports = (*env.imports, *imports)
+            env = env.env
+        elif isinstance(env, str):
+            env = full_name(env)
+        elif isinstance(env, VectorEnv):
             if args:
                 raise ConfigError(
                     f"`env_args` is {dict(args)}, but the environment is {kind_of(env)}, "
                     f"which has been made already. Leave `env_args` out, or give a function that "
                     f"makes it: lambda num_envs: gymnasium.make_vec(..., num_envs=num_envs)."
                 )
-            return cls(_once(env), dict(args), tuple(wrappers))
-        if isinstance(env, gymnasium.Env) or not callable(env):
+            env = _once(env)
+        elif isinstance(env, gymnasium.Env) or not callable(env):
             raise ConfigError(
                 f"The environment is {kind_of(env)}; expected is its name (CartPole-v1, "
                 f"module:Env-v0, path/to/file.py:MyEnv), or the class or function that makes it: "
                 f"each of those that are stepped together is made anew."
             )
-        if isinstance(env, partial) and _is_plain(env):
+        elif isinstance(env, partial) and _is_plain(env):
             args, env = {**env.keywords, **args}, env.func
-        return cls(env, dict(args), tuple(wrappers), tuple(map(_full, imports)))
+        files = [os.path.abspath(place) if is_file(place) else place for place in imports]
+        return cls(env, dict(args), tuple(wrappers), tuple(files))
 
     @cached_property
     def name(self) -> str:
@@ -184,13 +186,7 @@ class EnvMaker:
         return replace(made, env=env, imports=tuple(map(find_again, made.imports)))
 
     def __call__(self, **args: Any) -> Any:  # noqa: ANN401 - an environment, or several as one
-        """Make an environment, or a vector environment if its function makes one.
-
-        Raises:
-            MissingExtraError: If it needs a package that is not installed.
-            ConfigError: If it does not accept the arguments.
-            EnvError: If it or a wrapper raises.
-        """
+        """Make an environment, or a vector environment if its function makes one."""
         name, args = self.name, {**self.args, **args}
         made = self._made(args)
         kind = VectorEnv if isinstance(made, VectorEnv) else gymnasium.Env
@@ -284,12 +280,7 @@ class EnvMaker:
             close_all([env])
 
     def spec_of(self, env: Env | VectorEnv[Any, Any, Any], *, frame_stack: int) -> EnvSpec:
-        """Return the spec of an environment, or of the members of a vector environment.
-
-        Raises:
-            ConfigError: If one of its spaces is not supported.
-            EnvError: If it has no spaces.
-        """
+        """Return the spec of an environment, or of the members of a vector environment."""
         env_id = self.name
         maker: EnvMaker = self
         with raising_env_errors(env_id, "observation_space or action_space"):
@@ -397,22 +388,19 @@ def maker_again(vector: VectorEnv[Any, Any, Any]) -> EnvMaker | None:
 
     Return None if the vector has no id of the registry, or has its own wrappers.
     """
-    spec = _registered_spec(vector)
-    if spec is None or spec.id not in gymnasium.registry or spec.kwargs.get("wrappers"):
+    spec: object = vector.spec  # some packages have another object there
+    if not isinstance(spec, Registration) or spec.id not in gymnasium.registry:
+        return None
+    if spec.kwargs.get("wrappers"):
         return None
     args = {key: value for key, value in spec.kwargs.items() if key not in _OF_VECTORS}
     return EnvMaker(spec.id, args)
 
 
-def _registered_spec(vector: VectorEnv[Any, Any, Any]) -> Registration | None:
-    spec = vector.spec
-    return spec if isinstance(spec, Registration) else None
-
-
 def _once(vector: VectorEnv[Any, Any, Any]) -> Make:
     left = [vector]
-    spec = _registered_spec(vector)
-    name = type(vector.unwrapped).__name__ if spec is None else spec.id
+    spec: object = vector.spec
+    name = spec.id if isinstance(spec, Registration) else type(vector.unwrapped).__name__
 
     def hand_over() -> VectorEnv[Any, Any, Any]:
         if not left:
@@ -435,10 +423,6 @@ def _check_list(
 ) -> None:
     if isinstance(given, str) or not isinstance(given, Sequence) or not all(map(fits, given)):
         raise ConfigError(f"`{name}` is {given!r}; a list of {what} was expected: {name}=[...].")
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
 
 
 def _is_plain(made: partial[Any]) -> bool:
@@ -467,10 +451,6 @@ def _broken_import(error: BaseException | None) -> ImportError | None:
             return error
         error = error.__cause__
     return None
-
-
-def _full(place: str) -> str:
-    return os.path.abspath(place) if is_file(place) else place
 
 
 def ids_of_native() -> list[str]:

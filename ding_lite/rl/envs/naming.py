@@ -96,12 +96,7 @@ def _register_package(env_id: str) -> None:
 
 
 def short_name(env: str | Make) -> str:
-    """Return the name of an environment for messages and directories.
-
-    Example:
-        >>> short_name("tasks/corridor.py:Corridor"), short_name("CartPole-v1"), short_name(dict)
-        ('Corridor', 'CartPole-v1', 'dict')
-    """
+    """Return the name of an environment for messages and directories."""
     if isinstance(env, str):
         return env.rpartition(":")[2]
     if isinstance(env, partial):
@@ -111,12 +106,7 @@ def short_name(env: str | Make) -> str:
 
 
 def name_of(made: object) -> str | None:
-    """Return the name by which other processes find a class or function; None if it has none.
-
-    Example:
-        >>> name_of(gymnasium.wrappers.TimeLimit), name_of(lambda env: env)
-        ('gymnasium.wrappers.common:TimeLimit', None)
-    """
+    """Return the name by which other processes find a class or function; None if it has none."""
     module, name = getattr(made, "__module__", None), getattr(made, "__qualname__", "")
     if module is None or not name.isidentifier():
         return None

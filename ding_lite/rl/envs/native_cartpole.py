@@ -1,12 +1,10 @@
 """CartPole as one array program for all environments of a vector.
 
-Gymnasium has such a program too, but it resets an episode one step late, and that step is no
-transition of an episode. It also repeats checks and counts of `Envs`. This module has only its
-formulas, in the same order, so that the episodes are those of the plain CartPole, bit for bit.
+Gymnasium's resets an episode one step late, and repeats checks and counts of `Envs`. This one has
+its formulas, in the same order, so that the episodes are those of the plain CartPole, bit for bit.
 
-With few environments the calls of numpy, not the arithmetic, take most of the time of a step.
-Therefore arrays are allocated once and written in place, and positions and velocities are one array
-each, cart before pole.
+With few environments the calls of numpy take most of the time of a step. So arrays are allocated
+once and written in place, and positions and velocities are one array each, cart before pole.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sources of env steps: environments one after the other, or as one array program.
 
 A source never resets by itself: `Envs` resets it where an episode has ended. The source with worker
-processes is in `workers`; it uses the `EnvLoop` of this module.
+processes is in `workers`; each has an `EnvLoop`.
 
 Gymnasium's environments cannot be saved, so their history is saved instead: the state of the random
 generator at the last reset, and the actions since then. Replaying the actions restores the state,
@@ -16,12 +16,11 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ding_lite.errors import ConfigError, EnvError
 from ding_lite.rl.batch import BoolArray, FloatArray, NumpyArray
-from ding_lite.rl.envs.checks.batches import check_batch, check_masks
+from ding_lite.rl.envs.actions import ActionForm
 from ding_lite.rl.envs.checks.faults import (
     Env as Env,
     close_all,
@@ -29,11 +28,11 @@ from ding_lite.rl.envs.checks.faults import (
     obs_and_info,
     raising_env_errors,
 )
-from ding_lite.rl.envs.checks.masks import refuse_late_mask
+from ding_lite.rl.envs.checks.masks import check_batch, check_masks, refuse_late_mask
 from ding_lite.rl.envs.checks.observations import ObsCheck
 from ding_lite.rl.envs.checks.wrapper import CheckedEnv
 from ding_lite.rl.envs.forms import Form
-from ding_lite.rl.seeding import set_rng_state, state_words
+from ding_lite.rl.seeding import rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
 
 logger = logging.getLogger(__name__)
@@ -71,7 +70,7 @@ class Source(Protocol):
 
 
 class EnvLoop:
-    """Steps plain environments one after the other, and writes the results into given arrays.
+    """Steps plain environments one after the other.
 
     `first_index` is the number of the first environment among all workers', for messages.
     """
@@ -93,34 +92,32 @@ class EnvLoop:
         self._log: list[NumpyArray] = []
         self._log_begins = 0
 
-    def reset(self, frames: NumpyArray) -> None:
-        for index in range(len(self._envs)):
-            self._reset_one(index, frames[index])
+    def reset(self) -> NumpyArray:
+        return self.reset_where(np.ones(len(self._envs), dtype=np.bool_))
 
-    def step(
-        self,
-        action: NumpyArray,
-        frames: NumpyArray,
-        reward: FloatArray,
-        terminated: BoolArray,
-        truncated: BoolArray,
-    ) -> None:
+    def step(self, action: NumpyArray) -> RawStep:
         self._note(action)
-        actions = self._action_form.of_each(action)
-        raws = []
+        num_envs = len(self._envs)
+        reward = np.empty(num_envs, dtype=np.float32)
+        terminated, truncated = np.empty((2, num_envs), dtype=np.bool_)
+        actions, raws = self._action_form.of_each(action), []
         for index, step in enumerate(self._steps):
             raw, reward[index], terminated[index], truncated[index], _ = step(actions[index])
             raws.append(raw)
+        frames = self._form.empty(num_envs)
         self._form.write(frames, raws)
         if self._spec.has_action_mask:
             self._form.write_masks(frames, np.stack([env.action_mask for env in self._envs]))
+        return frames, reward, terminated, truncated
 
-    def reset_where(self, done: BoolArray, frames: NumpyArray) -> None:
-        """Reset the environments of the mask, and write only their rows."""
-        for index in np.flatnonzero(done).tolist():
-            self._reset_one(index, frames[index])
+    def reset_where(self, done_N: BoolArray) -> NumpyArray:
+        done = np.flatnonzero(done_N).tolist()
+        frames = self._form.empty(len(done))
+        for index, frame in zip(done, frames, strict=True):
+            self._reset_one(index, frame)
+        return frames
 
-    def save(self) -> list[History]:
+    def save(self) -> dict[str, Any]:
         """Return the history of each environment, or an empty one if it is unknown."""
         histories: list[History] = []
         for index, origin in enumerate(self._origins):
@@ -129,14 +126,12 @@ class EnvLoop:
                 histories.append({})
                 continue
             actions = np.array([step[index] for step in self._log[begun:]])
-            history = origin | {"actions": actions.astype(self._spec.action_dtype)}
-            if "rng" in origin:
-                history["rng"] = state_words(origin["rng"])
-            histories.append(history)
-        return histories
+            histories.append(origin | {"actions": actions.astype(self._spec.action_dtype)})
+        return {"histories": histories}
 
-    def restore(self, histories: Sequence[History], frames: NumpyArray) -> None:
+    def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
         """Replay histories; an empty history begins a new episode."""
+        histories, frames = state["histories"], self._form.empty(len(self._envs))
         self._log.clear()
         longest = max((len(history.get("actions", ())) for history in histories), default=0)
         empty = np.zeros((len(self._envs), *self._spec.action_shape), self._spec.action_dtype)
@@ -156,6 +151,7 @@ class EnvLoop:
                 raw, *_ = self._envs[index].step(self._action_form.of_each(action[None])[0])
                 self._write(index, frames[index], raw)
         self._log = log
+        return frames, np.array(list(map(bool, histories)))
 
     def close(self) -> None:
         close_all(self._envs)
@@ -183,37 +179,6 @@ class EnvLoop:
             self._log_begins = needed
 
 
-class ActionForm:
-    """Turns actions of policies into those of environments."""
-
-    def __init__(self, spec: EnvSpec) -> None:
-        space = spec.action_space
-        self._is_number = isinstance(space, Discrete)
-        self._start = space.start if isinstance(space, Discrete | MultiDiscrete) else None
-        # Actions of float32 are passed unchanged if they fit, as in a Box of float64.
-        fits = isinstance(space, Discrete) or np.can_cast(spec.action_dtype, space.dtype)
-        is_kept = fits and not isinstance(space, MultiDiscrete | MultiBinary)
-        self._dtype = None if is_kept else space.dtype
-        self._ends: list[tuple[NumpyArray, NumpyArray]] = []
-        """The bounds of a Box of float64 as float32, which may be outside of it, and its own."""
-        if isinstance(space, Box) and space.dtype == np.float64:
-            with np.errstate(over="ignore"):
-                ends = [(end.astype(np.float32), end) for end in (space.low, space.high)]
-            self._ends = ends if any((one != own).any() for one, own in ends) else []
-
-    def of_all(self, action: NumpyArray) -> NumpyArray:
-        """Return the actions of a vector environment, [N, ...], as a copy."""
-        # A copy, because an environment may write into it.
-        action = action.copy() if self._start is None else action + self._start
-        for rounded, own in self._ends:
-            action = np.where(action == rounded, own, action)
-        return action if self._dtype is None else action.astype(self._dtype)
-
-    def of_each(self, action: NumpyArray) -> list[Any]:
-        own = self.of_all(action)
-        return own.tolist() if self._is_number else list(own)
-
-
 def _generator(env: CheckedEnv) -> np.random.Generator:
     with raising_env_errors(env.name, "np_random"):
         generator: np.random.Generator = env.unwrapped.np_random
@@ -226,45 +191,7 @@ def _origin(env: CheckedEnv, seed: int | None) -> History:
         return {"seed": seed}
     generator = _generator(env)
     is_known = isinstance(getattr(generator, "bit_generator", None), np.random.PCG64)
-    return {"rng": generator.bit_generator.state} if is_known else {}
-
-
-class SyncSource:
-    """An `EnvLoop` in this process."""
-
-    def __init__(self, loop: EnvLoop, *, spec: EnvSpec, num_envs: int) -> None:
-        self._loop = loop
-        self._form = Form(spec)
-        self._num_envs = num_envs
-
-    def reset(self) -> NumpyArray:
-        frames = self._form.empty(self._num_envs)
-        self._loop.reset(frames)
-        return frames
-
-    def step(self, action: NumpyArray) -> RawStep:
-        frames = self._form.empty(self._num_envs)
-        reward = np.empty(self._num_envs, dtype=np.float32)
-        terminated = np.empty(self._num_envs, dtype=np.bool_)
-        truncated = np.empty(self._num_envs, dtype=np.bool_)
-        self._loop.step(action, frames, reward, terminated, truncated)
-        return frames, reward, terminated, truncated
-
-    def reset_where(self, done_N: BoolArray) -> NumpyArray:
-        frames = self._form.empty(self._num_envs)
-        self._loop.reset_where(done_N, frames)
-        return frames[done_N]
-
-    def save(self) -> dict[str, Any]:
-        return {"histories": self._loop.save()}
-
-    def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
-        frames = self._form.empty(self._num_envs)
-        self._loop.restore(state["histories"], frames)
-        return frames, np.array([bool(history) for history in state["histories"]])
-
-    def close(self) -> None:
-        self._loop.close()
+    return {"rng": rng_state(generator)} if is_known else {}
 
 
 class NativeVector:

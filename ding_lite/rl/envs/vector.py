@@ -19,19 +19,17 @@ from functools import partial
 from typing import Any, Self, get_args
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
+from gymnasium.spaces import Box
 from gymnasium.vector import VectorEnv
-from gymnasium.vector.utils import batch_space
 
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
 from ding_lite.rl.batch import BoolArray, NumpyArray, Step
+from ding_lite.rl.envs.actions import RandomActions
 from ding_lite.rl.envs.atari import EndAtLifeLoss
 from ding_lite.rl.envs.catch import register_catch
 from ding_lite.rl.envs.checks.faults import close_all, raising_env_errors
 from ding_lite.rl.envs.checks.masks import choice_sizes
-from ding_lite.rl.envs.checks.wrapper import CheckedEnv
 from ding_lite.rl.envs.choice import choose, make_source_of
-from ding_lite.rl.envs.forms import FrameStack
 from ding_lite.rl.envs.making import (
     EnvLike as EnvLike,
     EnvMaker,
@@ -101,10 +99,7 @@ class Envs:
         self._may_change = may_change
         self._source = make_source(mode)
         self._obs: NumpyArray | None = None
-        self._is_halfway = False
-        """Whether an error ended a step, so that only some of the environments may have stepped."""
-        stacked = spec.frame_stack > 1
-        self._stack = FrameStack(spec.frame_stack, spec, num_envs) if stacked else None
+        """None before the episodes begin, and after an error in a step."""
         self._reward_scale = np.float32(reward_scale)
         self._clips_rewards = clip_rewards
         self._tells_lives = end_at_life_loss
@@ -119,8 +114,8 @@ class Envs:
         self._num_choices: NumpyArray | None = None
         if not isinstance(spec.action_space, Box):
             self._num_choices = np.full(self._actions_shape, choice_sizes(spec), np.uint64)
-        self._batched_action_space: Space[Any] = batch_space(spec.action_space, num_envs)
-        self._batched_action_space.seed(spawn_seeds(seed, "random actions", count=1)[0])
+        (own_seed,) = spawn_seeds(seed, "random actions", count=1)
+        self._random = RandomActions(spec, num_envs, seed=own_seed)
 
     @property
     def obs(self) -> NumpyArray:
@@ -128,9 +123,11 @@ class Envs:
 
         The first access starts the episodes, as does the first one after `step` has raised.
         """
-        if self._is_halfway:
+        if self._obs is not None:
+            return self._obs
+        if (self._begun < self._num_steps).any():
             logger.warning("the episodes of %s begin anew: a step has failed", self.spec.env_id)
-        return self.reset() if self._obs is None or self._is_halfway else self._obs
+        return self.reset()
 
     def reset(self) -> NumpyArray:
         """Start new episodes in all environments and drop the unfinished ones.
@@ -144,8 +141,7 @@ class Envs:
         self._forget_episodes(everywhere_N)
         frames = self._source.reset()
         self._check_finite("observation", frames)
-        self._obs = self._begin(everywhere_N, frames, frames)
-        self._is_halfway = False
+        self._obs = self._first_obs(frames)
         return self._obs
 
     def step(self, action: NumpyArray) -> Step:
@@ -171,23 +167,27 @@ class Envs:
                 f"{self._actions_shape} was expected."
             ) from error
         self._check_action(action)
-        self._is_halfway = True
+        self._obs = None  # if the step fails, only some of the environments may have stepped
         next_frames, reward, terminated, truncated = self._source.step(action)
         self._check_finite("observation", next_frames)
         self._check_finite("reward", reward)
 
-        next_obs = next_frames if self._stack is None else self._stack.push(next_frames)
-        self._obs = next_obs
+        next_obs = next_frames
+        if self.spec.frame_stack > 1:
+            newest = obs[:, self.spec.frame_shape[0] :]
+            next_obs = np.concatenate((newest, next_frames), axis=1)
         self.returns += reward
         self._num_steps += 1
         done_N = terminated | truncated
+        now_obs = next_obs
         if np.count_nonzero(done_N):
             lost_N = terminated & truncated if self._tells_lives else np.False_
             truncated = truncated & ~lost_N
             self._note_finished(done_N & ~lost_N)
             frames = self._source.reset_where(done_N)
             self._check_finite("observation", frames, of=np.flatnonzero(done_N))
-            self._obs = self._begin(done_N, frames, next_obs)
+            now_obs = next_obs.copy()
+            now_obs[done_N] = self._first_obs(frames)
 
         if self._clips_rewards:
             reward = np.sign(reward)
@@ -195,17 +195,15 @@ class Envs:
             reward = reward * self._reward_scale
         if self.reward_norm is not None:
             self.reward_norm.update(reward, done_N)
-        self._is_halfway = False
+        self._obs = now_obs
         return Step(obs, action, reward, next_obs, terminated, truncated)
 
     def measure_rewards(self, *, gamma: float) -> RewardNorm:
         """Measure the rewards of each env step from now on, to normalise them.
 
-        `mw.train(..., normalize_rewards=envs)` calls it. `step` still returns unnormalised rewards.
-        The statistics are part of the state. A second call returns the same object.
-
-        Args:
-            gamma: The discount of one env step.
+        `mw.train(..., normalize_rewards=envs)` calls it, with the discount of one env step. `step`
+        still returns unnormalised rewards. The statistics are part of the state. A second call
+        returns the same object.
         """
         if self.reward_norm is None:
             self.reward_norm = RewardNorm(self.num_envs, gamma=gamma)
@@ -221,20 +219,8 @@ class Envs:
 
         The actions have their own random generator.
         """
-        spec, space = self.spec, self.spec.action_space
-        if spec.has_action_mask and (mask_NA := spec.action_mask(self.obs)) is not None:
-            return self._random_legal(mask_NA)
-        action: NumpyArray = self._batched_action_space.sample()
-        if isinstance(space, Discrete | MultiDiscrete):
-            action = action - space.start
-        return action.astype(spec.action_dtype)
-
-    def _random_legal(self, mask_NA: BoolArray) -> NumpyArray:
-        lot_NA = self._batched_action_space.np_random.random(mask_NA.shape)
-        lot_NA[~mask_NA] = -1.0
-        ends = np.cumsum(choice_sizes(self.spec))[:-1]
-        chosen = [part.argmax(axis=1) for part in np.split(lot_NA, ends, axis=1)]
-        return np.stack(chosen, axis=1).reshape(self._actions_shape)
+        mask_NA = self.spec.action_mask(self.obs) if self.spec.has_action_mask else None
+        return self._random.draw(mask_NA)
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything that an exact resume needs.
@@ -252,7 +238,7 @@ class Envs:
             "returns": self.returns.copy(),
             "lengths": self._num_steps - self._begun,
             "finished": [(one.env_index, one.ret, one.length) for one in self.finished],
-            "rng": rng_state(self._batched_action_space.np_random),
+            "rng": rng_state(self._random.rng),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -281,13 +267,13 @@ class Envs:
             )
         if (state["mode"] == "native") != (self.mode == "native"):
             self._change_mode(state["mode"])
-        set_rng_state(self._batched_action_space.np_random, state["rng"])
+        set_rng_state(self._random.rng, state["rng"])
         self.finished = [Episode(*one) for one in state["finished"]]
         self.returns[:] = state["returns"]
         self._begun[:] = self._num_steps - np.asarray(state["lengths"])
         if self.reward_norm is not None:
             self.reward_norm.load_state_dict(state[_MEASURED])
-        self._obs, self._is_halfway = None, False
+        self._obs = None
         if state["obs"] is not None:
             self._go_back(np.array(state["obs"]), state["source"])
 
@@ -301,13 +287,9 @@ class Envs:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _begin(self, done_N: BoolArray, frames: NumpyArray, obs: NumpyArray) -> NumpyArray:
-        """Return the observations after new episodes began in the environments of the mask."""
-        if self._stack is not None:
-            return self._stack.restart(done_N, frames)
-        obs = obs.copy()
-        obs[done_N] = frames
-        return obs
+    def _first_obs(self, frames: NumpyArray) -> NumpyArray:
+        """Return the observations of first frames, which are repeated to fill the stacks."""
+        return np.concatenate([frames] * self.spec.frame_stack, axis=1)
 
     def _go_back(self, obs: NumpyArray, source_state: dict[str, Any]) -> None:
         """Restore the environments to the states with these observations."""
@@ -315,12 +297,10 @@ class Envs:
         expected = obs[:, -self.spec.frame_shape[0] :]
         is_same_N = (frames == expected).reshape(self.num_envs, -1).all(axis=1)
         lost_N = ~(is_known_N & is_same_N)
-        if self._stack is not None:
-            self._stack.stacks = obs
         self._obs = obs
         if lost_N.any():
             self._forget_episodes(lost_N)
-            self._obs = self._begin(lost_N, self._source.reset_where(lost_N), obs)
+            obs[lost_N] = self._first_obs(self._source.reset_where(lost_N))
             why = (
                 "they draw random numbers from elsewhere than np_random, or keep something from "
                 "one episode to the next"
@@ -385,24 +365,25 @@ class Envs:
             )
 
     def _check_finite(self, what: str, values: NumpyArray, *, of: NumpyArray | None = None) -> None:
-        packing = self.spec.packing
-        if packing is not None and what == "observation":
-            if (found := packing.first_infinite(values)) is None:
-                return
-            row, leaf, lost = found
-            what = f"observation part `{leaf.name}`" if leaf.keys else what
-        elif values.dtype.kind != "f" or np.count_nonzero(np.isfinite(values)) == values.size:
+        if values.dtype.kind == "f" and np.count_nonzero(np.isfinite(values)) == values.size:
             return
-        else:
-            finite_N = np.isfinite(values).reshape(len(values), -1).all(axis=1)
-            row = int(np.flatnonzero(~finite_N)[0])
-            lost = values[row]
-        shown = str(lost.tolist()) if lost.size <= 32 else "with NaN or infinity"
-        raise NonFiniteError(
-            f"Environment {row if of is None else of[row]} of {self.spec.env_id} gave the {what} "
-            f"{shown}; finite numbers were expected, up to 3.4e38 as float32. Look at what this "
-            f"environment computes, or at the actions it was given."
-        )
+        packing = self.spec.packing if what == "observation" else None
+        leaves = [None] if packing is None else packing.leaves
+        parts = [values] if packing is None else packing.parts(values)
+        for leaf, part in zip(leaves, parts, strict=True):
+            if part.dtype.kind != "f":
+                continue
+            finite_N = np.isfinite(part).reshape(len(part), -1).all(axis=1)
+            if finite_N.all():
+                continue
+            row = int(finite_N.argmin())
+            what += f" part `{leaf.name}`" if leaf and leaf.keys else ""
+            shown = str(part[row].tolist()) if part[row].size <= 32 else "with NaN or infinity"
+            raise NonFiniteError(
+                f"Environment {row if of is None else of[row]} of {self.spec.env_id} gave the "
+                f"{what} {shown}; finite numbers were expected, up to 3.4e38 as float32. Look at "
+                f"what this environment computes, or at the actions it was given."
+            )
 
     def _note_finished(self, done_N: BoolArray) -> None:
         done = done_N.nonzero()[0]
@@ -496,7 +477,7 @@ def make_envs(  # noqa: PLR0913 - all but two by name, and few are given at a ti
         else:
             make_source = partial(make_source_of, maker, spec=spec, seeds=seeds)
         if chosen == "auto":
-            chosen = choose(maker, CheckedEnv(first, index=0, spec=spec), num_envs, make_source)
+            chosen = choose(maker, first, spec, num_envs, make_source)
     except BaseException:
         if is_vector:
             close_all([first])

@@ -1,7 +1,7 @@
 """Environments in worker processes, for environments with slow env steps.
 
-Each process steps a part of the environments with the same `EnvLoop` that `sync` mode uses for all
-of them, so that the episodes are the same, bit for bit. Observations, rewards and flags are passed
+Each process steps a part of the environments with the `EnvLoop` that is the source of `sync` mode,
+so that the episodes are the same, bit for bit. Observations, rewards and flags are passed
 in shared memory. The pipes carry single bytes, commands and replies, and saved states.
 
 A process may die at any moment. That closes its end of the pipe, which ends every wait for it at
@@ -67,9 +67,6 @@ class _Arrays(NamedTuple):
     truncated: BoolArray
     done: BoolArray
 
-    def rows(self, share: slice) -> _Arrays:
-        return _Arrays._make(array[share] for array in self)
-
 
 @dataclass(frozen=True)
 class _Assignment:
@@ -90,13 +87,7 @@ class _Assignment:
 
 
 class WorkerSource:
-    """Steps N environments in worker processes.
-
-    Raises:
-        ConfigError: If `make_env` cannot be sent to another process, this process may not start
-            processes, or the program is not guarded by `if __name__ == "__main__":`.
-        EnvError: If an environment cannot be made in its process.
-    """
+    """Steps N environments in worker processes."""
 
     def __init__(
         self,
@@ -299,7 +290,8 @@ class _Worker:
 def _work(pipe: Connection, memory: Any, share: _Assignment) -> None:  # noqa: ANN401
     """Run commands from the pipe until it is closed; the main function of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
-    rows = _view(memory, share.spec, share.num_envs).rows(share.rows)
+    view = _view(memory, share.spec, share.num_envs)
+    rows = _Arrays._make(array[share.rows] for array in view)
     try:
         envs = [share.make_env() for _ in share.seeds]
         loop = EnvLoop(envs, seeds=share.seeds, spec=share.spec, first_index=share.first)
@@ -323,15 +315,17 @@ def _work(pipe: Connection, memory: Any, share: _Assignment) -> None:  # noqa: A
 def _obey(message: bytes, loop: EnvLoop, rows: _Arrays, spec: EnvSpec) -> bytes:
     match message[:1]:
         case b"s":
-            loop.step(rows.action, rows.frames, rows.reward, rows.terminated, rows.truncated)
+            frames, reward, terminated, truncated = loop.step(rows.action)
+            rows.frames[...], rows.reward[...] = frames, reward
+            rows.terminated[...], rows.truncated[...] = terminated, truncated
         case b"r":
-            loop.reset(rows.frames)
+            rows.frames[...] = loop.reset()
         case b"w":
-            loop.reset_where(rows.done, rows.frames)
+            rows.frames[rows.done] = loop.reset_where(rows.done)
         case b"v":
-            return _pack(loop.save())
+            return _pack(loop.save()["histories"])
         case b"l":
-            loop.restore(_unpack(message[1:], spec), rows.frames)
+            rows.frames[...], _ = loop.restore({"histories": _unpack(message[1:], spec)})
     return b""
 
 

@@ -23,6 +23,8 @@ from ding_lite.rl.spec import EnvSpec, action_bounds
 
 _IMPOSSIBLE = -1e9
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+MIN_LOG_STD, MAX_LOG_STD = -20.0, 2.0
+"""The limits of the logarithms of standard deviations; beyond them their gradient is 0."""
 Drawn: TypeAlias = tuple[NumpyArray, FloatArray]
 """Actions and their log-probabilities."""
 
@@ -203,6 +205,22 @@ class BoxUnits:
         action_ND = self.middle_D + self.unit_D * mean_ND
         return np.clip(action_ND, self.low, self.high).reshape(-1, *self.shape)
 
+    def draw_normal(
+        self, mean_ND: FloatArray, log_std_ND: FloatArray, rng: np.random.Generator
+    ) -> Drawn:
+        noise_ND = rng.standard_normal(mean_ND.shape, dtype=np.float32)
+        action_ND = self.middle_D + self.unit_D * (mean_ND + np.exp(log_std_ND) * noise_ND)
+        return action_ND.reshape(-1, *self.shape), self.log_density(noise_ND, log_std_ND)
+
+    def log_density(self, noise: AnyArray, log_std: AnyArray) -> AnyArray:
+        """Return normal log-densities, [...], of actions with this standardised noise, [..., D]."""
+        squares = namespace(noise).linalg.vecdot(noise, noise)
+        constant = noise.shape[-1] * HALF_LOG_2PI + self.log_unit
+        return -0.5 * squares - (log_std.sum(-1) + constant)
+
+    def normal_entropy(self, log_std: AnyArray) -> AnyArray:
+        return log_std.sum(-1) + log_std.shape[-1] * (0.5 + HALF_LOG_2PI) + self.log_unit
+
     def in_units(self, action: AnyArray) -> AnyArray:
         """Return actions, on the device, in these units, [B, D]."""
         found_BD = floats(action.reshape(len(action), -1)) - self._middle_there
@@ -228,21 +246,16 @@ class Gaussian(BoxUnits):
         return self.clipped(outputs_ND)
 
     def draw(self, outputs_ND: FloatArray, rng: np.random.Generator) -> Drawn:
-        log_std_1D: FloatArray = self._log_std_GD.cpu().numpy()
-        noise_ND = rng.standard_normal(outputs_ND.shape, dtype=np.float32)
-        action_ND = self.middle_D + self.unit_D * (outputs_ND + np.exp(log_std_1D) * noise_ND)
-        log_prob_N: FloatArray = self._log_density(noise_ND[None], log_std_1D)
-        return action_ND.reshape(-1, *self.shape), log_prob_N
+        return self.draw_normal(outputs_ND, self._log_std_GD.cpu().numpy(), rng)
 
     def likelihood(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
-        xp, log_std_GD = namespace(outputs_BD), computable(self._log_std_GD)
-        shape_GBD = (len(log_std_GD), -1, self.num_outputs)
-        std_G1D = xp.exp(log_std_GD)[:, None]
+        xp, log_std_G1D = namespace(outputs_BD), computable(self._log_std_GD)[:, None]
+        std_G1D = xp.exp(log_std_G1D)
+        shape_GBD = (len(std_G1D), -1, self.num_outputs)
         noise_GBD = (self.in_units(action) - outputs_BD).reshape(shape_GBD)
         noise_GBD /= std_G1D
-        entropy_G = log_std_GD.sum(-1) + self.num_outputs * (0.5 + HALF_LOG_2PI) + self.log_unit
-        entropy_GB = xp.zeros_like(noise_GBD[..., 0]) + entropy_G[:, None]
-        log_prob_B = self._log_density(noise_GBD, log_std_GD)
+        entropy_GB = xp.zeros_like(noise_GBD[..., 0]) + self.normal_entropy(log_std_G1D)
+        log_prob_B = self.log_density(noise_GBD, log_std_G1D).reshape(-1)
         return Likelihood(log_prob_B, entropy_GB.reshape(-1), (noise_GBD, std_G1D))
 
     def backward(
@@ -256,10 +269,47 @@ class Gaussian(BoxUnits):
         self._grad_GD.copy_(as_tensor(each_GBD.sum(1)))
         return (grad_GB1 * noise_GBD / std_G1D).reshape(-1, self.num_outputs)
 
-    def _log_density(self, noise_GBD: AnyArray, log_std_GD: AnyArray) -> AnyArray:
-        constant_G = log_std_GD.sum(-1) + self.num_outputs * HALF_LOG_2PI + self.log_unit
-        squares_GB = namespace(noise_GBD).einsum("gij,gij->gi", noise_GBD, noise_GBD)
-        return (-0.5 * squares_GB - constant_G[:, None]).reshape(-1)
+
+class StateGaussian(BoxUnits):
+    """The diagonal normal distribution with means and log standard deviations from a network.
+
+    The outputs are the D means, then the D logarithms, in the units of the action space.
+    """
+
+    def __init__(self, space: Box, *, device: torch.device = CPU) -> None:
+        super().__init__(space, device=device)
+        self.num_outputs = 2 * len(self.unit_D)
+
+    def best(self, outputs_ND: FloatArray) -> NumpyArray:
+        return self.clipped(self._parts(outputs_ND)[0])
+
+    def draw(self, outputs_ND: FloatArray, rng: np.random.Generator) -> Drawn:
+        return self.draw_normal(*self._parts(outputs_ND), rng)
+
+    def likelihood(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
+        mean_BA, log_std_BA = self._parts(outputs_BD)
+        std_BA = namespace(outputs_BD).exp(log_std_BA)
+        noise_BA = (self.in_units(action) - mean_BA) / std_BA
+        raw_BA = outputs_BD[:, mean_BA.shape[1] :]
+        is_free_BA = (raw_BA > MIN_LOG_STD) & (raw_BA < MAX_LOG_STD)
+        saved = (noise_BA, std_BA, is_free_BA)
+        log_prob_B = self.log_density(noise_BA, log_std_BA)
+        return Likelihood(log_prob_B, self.normal_entropy(log_std_BA), saved)
+
+    def backward(
+        self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad_B1: AnyArray = None
+    ) -> AnyArray:
+        noise_BA, std_BA, is_free_BA = of.saved
+        grad_B1 = log_prob_grad_B[:, None]
+        of_spread_BA = grad_B1 * (noise_BA * noise_BA - 1.0)
+        if entropy_grad_B1 is not None:
+            of_spread_BA += entropy_grad_B1
+        of_spread_BA *= is_free_BA
+        return namespace(noise_BA).concatenate((grad_B1 * noise_BA / std_BA, of_spread_BA), axis=1)
+
+    def _parts(self, outputs_ND: AnyArray) -> tuple[AnyArray, AnyArray]:
+        half = len(self.unit_D)
+        return outputs_ND[:, :half], outputs_ND[:, half:].clip(MIN_LOG_STD, MAX_LOG_STD)
 
 
 def make_distribution(spec: EnvSpec) -> Distribution:

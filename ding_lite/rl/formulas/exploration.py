@@ -90,12 +90,6 @@ def add_noise(
 
     `noise` is the standard deviation, one for all actions or one for each of the N. One number is
     drawn from `rng` for each number of an action, for any `noise`.
-
-    Example:
-        >>> rng = np.random.default_rng(0)
-        >>> best_NA = np.zeros((2, 1), dtype=np.float32)
-        >>> add_noise(best_NA, np.array([0.0, 9.0], dtype=np.float32), rng=rng).tolist()
-        [[0.0], [-1.0]]
     """
     noise_NA = rng.standard_normal(best_NA.shape, dtype=np.float32)
     noise_NA *= np.reshape(np.asarray(noise, dtype=np.float32), (-1, 1))

@@ -5,6 +5,7 @@ Each formula has a slow, simple reference in `tests/rl/reference.py`.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -132,15 +133,16 @@ class NStep:
 
     def state_dict(self) -> dict[str, Any]:
         """Copy the env steps that are still pending."""
-        obs_nN, action_nN = self._rings if self._rings is not None else (None, None)
-        return {
-            "pending": self._pending_N.copy(),
+        obs_nN, action_nN = self._rings or (None, None)
+        pending = {
+            "pending": self._pending_N,
             "newest": self._newest,
-            "reward": self._reward_nN.copy(),
-            "obs": None if obs_nN is None else obs_nN.copy(),
-            "action": None if action_nN is None else action_nN.copy(),
-            "next_obs": None if self._next_obs is None else self._next_obs.copy(),
+            "reward": self._reward_nN,
+            "obs": obs_nN,
+            "action": action_nN,
+            "next_obs": self._next_obs,
         }
+        return copy.deepcopy(pending)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that `state_dict` returned.

@@ -20,8 +20,7 @@ from gymnasium.spaces import Box
 from torch import Tensor, nn
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
-from ding_lite.rl.formulas.distributions import HALF_LOG_2PI
-from ding_lite.rl.formulas.state_gaussian import MAX_LOG_STD, MIN_LOG_STD
+from ding_lite.rl.formulas.distributions import HALF_LOG_2PI, MAX_LOG_STD, MIN_LOG_STD
 from ding_lite.rl.host_or_device import AnyArray, as_tensor, computable, floats, namespace
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.inputs import as_floats

@@ -22,7 +22,7 @@ from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import MLP, DuelingHead, MLPOutputs, names_of
 from ding_lite.rl.networks.modules import QModule
 from ding_lite.rl.recorded.checks import check_outputs, sample_obs
-from ding_lite.rl.recorded.q_network import RecordedQNetwork
+from ding_lite.rl.recorded.network import RecordedQNetwork
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.flat import FlatWeights

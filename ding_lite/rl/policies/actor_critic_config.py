@@ -15,10 +15,10 @@ from gymnasium.spaces import Box
 from ding_lite.rl.formulas.distributions import (
     Distribution,
     Gaussian,
+    StateGaussian,
     make_distribution,
     num_outputs,
 )
-from ding_lite.rl.formulas.state_gaussian import StateGaussian
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.actor_critic import (
     ActorCriticNetwork,

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from ding_lite.rl.batch import Array, FloatArray, NumpyArray, Transitions, to_numpy
 from ding_lite.rl.formulas.exploration import epsilon_greedy
-from ding_lite.rl.formulas.losses import LOSSES
-from ding_lite.rl.formulas.q_learning import evaluate, only_legal, q_gradient, td_error
+from ding_lite.rl.formulas.q_learning import LOSSES, evaluate, only_legal, q_gradient, td_error
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.formulas.schedules import linear
 from ding_lite.rl.host_or_device import AnyArray, Metrics, as_tensor, metrics_of, on, placed
@@ -37,7 +36,7 @@ from ding_lite.rl.policies.base import (
     packed,
 )
 from ding_lite.rl.policies.open_policy import OpenPolicy, check_no_description, step_sizes
-from ding_lite.rl.recorded.q_network import RecordedQNetwork
+from ding_lite.rl.recorded.network import RecordedQNetwork
 from ding_lite.rl.seeding import make_rng
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom

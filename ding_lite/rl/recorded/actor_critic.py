@@ -207,9 +207,8 @@ def make_own_actor_critic(
             made["network"], inputs, expected, spec=spec, num_states=len(inputs) - 1
         )
     else:
-        outputs = check_outputs(made["actor"], [obs], [params], spec=spec, name="actor")
+        (outputs,) = check_outputs(made["actor"], [obs], [params], spec=spec, name="actor")
         check_outputs(made["critic"], [obs], [values], spec=spec, name="critic")
-        outputs = outputs[0] if isinstance(outputs, tuple | list) else outputs
     has_spread = bool(num_means) and outputs.shape[1] == 2 * num_means
     num_apart = 0
     if num_means and not has_spread:

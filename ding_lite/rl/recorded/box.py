@@ -10,7 +10,7 @@ Shape letters: E critics, B rows, O outputs of an actor, A numbers of an action.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
@@ -23,7 +23,14 @@ from torch import Tensor, nn
 from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import FloatArray, NumpyArray
 from ding_lite.rl.packing import Tree, leaf_spaces
-from ding_lite.rl.recorded.checks import check_learning, run_once, sample_obs, wrong_outputs
+from ding_lite.rl.recorded.checks import (
+    are_floats,
+    check_learning,
+    listed,
+    run_once,
+    sample_obs,
+    wrong_outputs,
+)
 from ding_lite.rl.recorded.network import Recorded
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
@@ -120,9 +127,9 @@ def made_actor(
     module = made_module(make, spec, seed=seed, name="actor").to(device)
     size = int(np.prod(spec.action_shape))
     inputs = [spec.unpack(sample_obs(spec, device=device))]
-    outputs = _listed(run_once(module, inputs, spec=spec, name="actor"))
+    outputs = run_once(module, inputs, spec=spec, name="actor")
     whole, halves = (2, num_outputs * size), [(2, size)] * num_outputs
-    if not _floats_of(outputs, [whole]) and not _floats_of(outputs, halves):
+    if not are_floats(outputs, [whole]) and not are_floats(outputs, halves):
         expectation = f"float32 {whole}" + num_outputs // 2 * (
             f", the means and then the logarithms of the standard deviations, or a tuple of "
             f"both, float32 {halves[0]} each,"
@@ -185,12 +192,13 @@ def _num_values(module: nn.Module, spec: EnvSpec, num_critics: int, *, device: t
     """Return how many critics a module computes: one, or all."""
     action_BA = torch.zeros((2, int(np.prod(spec.action_shape))), device=device)
     inputs = [spec.unpack(sample_obs(spec, device=device)), action_BA]
-    outputs = _listed(run_once(module, inputs, spec=spec, name="critic"))
+    outputs = run_once(module, inputs, spec=spec, name="critic")
     alone = ([(2,)], [(2, 1)])
     joint = ([(2, num_critics)], num_critics * [(2,)], num_critics * [(2, 1)])
-    if any(_floats_of(outputs, shapes) for shapes in (*alone, *joint)):
-        check_learning(module, inputs, outputs, spec=spec, name="critic")
-        return 1 if any(_floats_of(outputs, shapes) for shapes in alone) else num_critics
+    for count, forms in ((1, alone), (num_critics, joint)):
+        if any(are_floats(outputs, shapes) for shapes in forms):
+            check_learning(module, inputs, outputs, spec=spec, name="critic")
+            return count
     expectation = "float32 (2,) or (2, 1), a value for each,"
     if num_critics > 1:
         expectation += f" or float32 {joint[0][0]}, those of {num_critics} critics,"
@@ -198,22 +206,11 @@ def _num_values(module: nn.Module, spec: EnvSpec, num_critics: int, *, device: t
 
 
 def _columns(found: Any) -> Iterator[Tensor]:  # noqa: ANN401 - a tensor, or several
-    for values in _listed(found):
+    for values in listed(found):
         if values.dim() == 1:
             yield values
         else:
             yield from values.unbind(1)
-
-
-def _listed(found: Any) -> Sequence[Any]:  # noqa: ANN401 - what a module returns
-    return found if isinstance(found, tuple | list) else [found]
-
-
-def _floats_of(outputs: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> bool:
-    return len(outputs) == len(shapes) and all(
-        isinstance(output, Tensor) and output.dtype == torch.float32 and output.shape == shape
-        for output, shape in zip(outputs, shapes, strict=True)
-    )
 
 
 def _initialised(module: nn.Module, *, seed: int) -> nn.Module:

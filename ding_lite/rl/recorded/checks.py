@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -28,34 +29,38 @@ def check_outputs(
     spec: EnvSpec,
     name: str = "network",
     num_states: int = 0,
-) -> Any:  # noqa: ANN401 - what the module returns
+) -> Sequence[Tensor]:
     """Run a module once, and raise unless its outputs have the shapes that a policy needs.
 
     `expected` has the shape of each output without the axis of the batch, or a list of the shapes
     that are allowed. A module may return a single output as a tensor, several as a tuple. The last
-    `num_states` outputs are states, which need no gradient. Return the module's outputs.
+    `num_states` outputs are states, which need no gradient.
     """
-    found = run_once(module, inputs, spec=spec, name=name)
-    outputs = found if isinstance(found, tuple | list) else (found,)
+    outputs = run_once(module, inputs, spec=spec, name=name)
     shapes = [
         [(_NUM_SAMPLES, *shape) for shape in (some if isinstance(some, list) else [some])]
         for some in expected
     ]
-    fits = len(outputs) == len(shapes) and all(
-        isinstance(output, Tensor) and tuple(output.shape) in some and output.dtype == torch.float32
-        for output, some in zip(outputs, shapes, strict=True)
-    )
-    if not fits:
+    if not any(are_floats(outputs, each) for each in product(*shapes)):
         each = [" or ".join(f"float32 {shape}" for shape in some) for some in shapes]
         expectation = " and ".join(each)
         raise wrong_outputs(module, outputs, expectation, spec=spec, name=name)
     check_learning(
         module, inputs, outputs, spec=spec, name=name, num_learned=len(outputs) - num_states
     )
-    return found
+    return outputs
 
 
-def run_once(module: nn.Module, inputs: Sequence[Any], *, spec: EnvSpec, name: str) -> Any:  # noqa: ANN401 - what the module returns
+def are_floats(outputs: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> bool:
+    return len(outputs) == len(shapes) and all(
+        isinstance(output, Tensor) and output.dtype == torch.float32 and output.shape == shape
+        for output, shape in zip(outputs, shapes, strict=True)
+    )
+
+
+def run_once(
+    module: nn.Module, inputs: Sequence[Any], *, spec: EnvSpec, name: str
+) -> Sequence[Any]:
     """Run a module once without training; its state and PyTorch's generator stay the same."""
     if torch.is_inference_mode_enabled():
         raise ConfigError(
@@ -85,7 +90,6 @@ def check_learning(
     copy = copied(module).train()
     with torch.enable_grad(), warnings.catch_warnings(action="ignore"):
         found = _run(copy, inputs, spec=spec, name=name)
-    found = found if isinstance(found, tuple | list) else (found,)
     if list(map(_describe, found)) != list(map(_describe, outputs)):
         expectation = f"{', '.join(map(_describe, outputs))}, as without training,"
         raise wrong_outputs(copy, found, expectation, spec=spec, name=name, when="in training mode")
@@ -109,7 +113,7 @@ def check_learning(
     copied(copy)  # some modules cannot be copied after a forward in training mode
 
 
-def _run(module: nn.Module, inputs: Sequence[Any], *, spec: EnvSpec, name: str) -> Any:  # noqa: ANN401 - what the module returns
+def _run(module: nn.Module, inputs: Sequence[Any], *, spec: EnvSpec, name: str) -> Sequence[Any]:
     """Run a module, and raise if it does not accept its inputs or changes them."""
     tensors = [leaf for _, leaf in leaves(list(inputs))]
     versions = [tensor._version for tensor in tensors]
@@ -134,7 +138,11 @@ def _run(module: nn.Module, inputs: Sequence[Any], *, spec: EnvSpec, name: str) 
             f"a replay holds. Write `obs = obs * 2` for `obs *= 2`, and leave `inplace=True` out "
             f"of its first layer."
         )
-    return found
+    return listed(found)
+
+
+def listed(found: Any) -> Sequence[Any]:  # noqa: ANN401 - what a module returns
+    return found if isinstance(found, tuple | list) else [found]
 
 
 def wrong_outputs(

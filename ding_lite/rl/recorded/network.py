@@ -1,15 +1,15 @@
-"""A module on flat weights with gradients by autograd: the base of networks that are modules."""
+"""Modules on flat weights with gradients by autograd."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from ding_lite.rl.batch import Array
+from ding_lite.rl.batch import Array, FloatArray, NumpyArray
 from ding_lite.rl.host_or_device import placed
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.flat_module import FlatModule
@@ -85,3 +85,34 @@ class Recorded:
         """Write `grads`, given recorded outputs and their gradients."""
         self.flat.zero_grad(self.num_apart)
         torch.autograd.backward(outputs, grads)
+
+
+class RecordedQNetwork(Recorded):
+    """A module that maps observations to a value per action, as a `QNetwork`.
+
+    For vectors on a CPU this package has a written-out network with the same protocol, which takes
+    less time for small layers. Bytes are not scaled.
+    """
+
+    def forward(self, obs: Tensor) -> Tensor:
+        q_BA: Tensor = self._estimate(obs)
+        return q_BA
+
+    def forward_pair(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        next_q_BA = self.forward(next_obs)
+        q_BA, saved = self.forward_saving(obs)
+        return q_BA, saved, next_q_BA
+
+    def forward_saving(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        q_BA: Tensor = self._record(obs)
+        return q_BA.detach(), q_BA
+
+    def backward(self, saved: Tensor, grad_BA: Tensor) -> None:
+        self._backward([saved], [grad_BA.to(self._device)])
+
+    def values(self, obs: NumpyArray) -> FloatArray:
+        values_NA: FloatArray = self._infer(obs).cpu().numpy()
+        return values_NA
+
+    def copy_buffers(self, leader: Self) -> None:
+        self.flat.copy_buffers(leader.flat)

@@ -144,14 +144,14 @@ class EpisodeBuffer:
                 another kind of numbers.
         """
         self._num_calls += 1
-        if isinstance(step, Transitions):
-            for part, more in self._steps_of(step, {} if state is None else {"state": state}, own):
-                self._add(part, **more)
-        else:
-            self._add(step, state, **own)
+        if state is not None:
+            own["state"] = state
+        steps = self._steps_of(step, own) if isinstance(step, Transitions) else [(step, own)]
+        for part, own_N in steps:
+            self._add(part, own_N)
 
-    def _add(self, step: Step, state: Array | None = None, **own: Array) -> None:
-        values = self._checked(step, state, own)
+    def _add(self, step: Step, own: dict[str, Array]) -> None:
+        values = self._checked(step, own.pop("state", None), own)
         if self._last_obs is not None:
             self._check_continues(step.obs, self._last_obs)
         self._last_obs = step.next_obs
@@ -190,8 +190,8 @@ class EpisodeBuffer:
         )
 
     def _steps_of(
-        self, transitions: Transitions, state: Mapping[str, Array], own: Mapping[str, Array]
-    ) -> Iterator[tuple[Step, dict[str, Any]]]:
+        self, transitions: Transitions, own: Mapping[str, Array]
+    ) -> Iterator[tuple[Step, dict[str, Array]]]:
         count, rest = divmod(len(transitions), self.num_envs)
         if rest or (to_numpy(transitions.num_steps) != 1).any():
             raise ShapeError(
@@ -202,7 +202,7 @@ class EpisodeBuffer:
             )
         names = [field.name for field in fields_of(Step)]
         columns = {name: to_numpy(getattr(transitions, name)) for name in names}
-        more = {**transitions.extra, **state, **own}
+        more = {**transitions.extra, **own}
         for first in range(0, count * self.num_envs, self.num_envs):
             part = slice(first, first + self.num_envs)
             step = Step(**{name: columns[name][part] for name in names})

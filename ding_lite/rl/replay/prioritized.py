@@ -171,11 +171,7 @@ class PrioritizedReplay(ReplayBuffer):
             )
 
     def draw(self, count: int) -> Drawn:
-        """Draw transitions, with the sums that sampling from several replays needs.
-
-        Args:
-            count: The number of transitions; 0 from an empty replay.
-        """
+        """Draw transitions, none of an empty replay, to sample from several replays."""
         with self._lock:
             tree = self._tree
             count = count if len(self) else 0

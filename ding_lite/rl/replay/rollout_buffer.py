@@ -89,8 +89,8 @@ class RolloutBuffer:
         self._arrays = zeros(layout, num_steps, num_envs)
         self._time = 0
         self._is_finished = False
-        # Of truncated episodes: the time, the environments and their last observations.
-        self._cut: list[tuple[int, NumpyArray, NumpyArray]] = []
+        # The last observations of truncated episodes, by time and then by environment.
+        self._cut_obs: list[NumpyArray] = []
         self._last_obs: NumpyArray = np.zeros(0)
         self._outputs = Outputs()
 
@@ -128,9 +128,9 @@ class RolloutBuffer:
             check_shape(name, array, self._arrays[name].shape[1:], holder)
         for name, array in given.items():
             self._arrays[name][self._time] = array
-        cut_off = np.flatnonzero(step.truncated & ~step.terminated)
-        if len(cut_off):
-            self._cut.append((self._time, cut_off, step.next_obs[cut_off]))
+        is_cut_N = step.truncated & ~step.terminated
+        if is_cut_N.any():
+            self._cut_obs.append(step.next_obs[is_cut_N])
         self._last_obs = step.next_obs
         self._time += 1
 
@@ -152,7 +152,7 @@ class RolloutBuffer:
             np.float32(self.gamma) * ~steps["terminated"],
             steps["reward"],
             steps["value"],
-            self._next_values(steps["value"], value_of),
+            self._next_values(steps, value_of),
             steps["truncated"],
             gae_lambda=self.gae_lambda,
         )
@@ -160,8 +160,8 @@ class RolloutBuffer:
         steps["target"][:] = advantages.target_TB
         self._is_finished = True
 
-    def _next_values(self, value_TN: NumpyArray, value_of: ValueOf) -> NumpyArray:
-        unseen = np.concatenate([self._last_obs, *(obs for _, _, obs in self._cut)])
+    def _next_values(self, steps: dict[str, NumpyArray], value_of: ValueOf) -> NumpyArray:
+        unseen = np.concatenate([self._last_obs, *self._cut_obs])
         found = np.asarray(to_numpy(value_of(unseen)))
         if found.size != len(unseen):
             raise ShapeError(
@@ -169,11 +169,8 @@ class RolloutBuffer:
                 f"observations; {(len(unseen),)} was expected."
             )
         found = found.reshape(-1)
-        next_value_TN = np.concatenate((value_TN[1:], found[None, : self.num_envs]))
-        start = self.num_envs
-        for time, envs, _ in self._cut:
-            next_value_TN[time, envs] = found[start : start + len(envs)]
-            start += len(envs)
+        next_value_TN = np.concatenate((steps["value"][1:], found[None, : self.num_envs]))
+        next_value_TN[steps["truncated"] & ~steps["terminated"]] = found[self.num_envs :]
         return next_value_TN
 
     def minibatches(self, batch_size: int, *, epochs: int = 1) -> Iterator[RolloutBatch]:
@@ -206,7 +203,7 @@ class RolloutBuffer:
         """Begin a new round."""
         self._time = 0
         self._is_finished = False
-        self._cut.clear()
+        self._cut_obs.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that an exact resume needs; the arrays are the buffer's own memory."""
@@ -215,7 +212,7 @@ class RolloutBuffer:
             "is_finished": self._is_finished,
             "rng": rng_state(self._rng),
             "arrays": {name: array[: self._time] for name, array in self._arrays.items()},
-            "cut": list(self._cut),
+            "cut": list(self._cut_obs),
             "last_obs": self._last_obs,
         }
 
@@ -228,6 +225,7 @@ class RolloutBuffer:
         check_keys(state, self.state_dict(), "a RolloutBuffer")
         load_rows(self._arrays, state["arrays"], state["time"])
         self._time, self._is_finished = int(state["time"]), bool(state["is_finished"])
-        self._cut = [(int(time), envs, obs) for time, envs, obs in state["cut"]]
+        # Older checkpoints have the time and the environments before the observations.
+        self._cut_obs = [one[-1] if isinstance(one, tuple) else one for one in state["cut"]]
         self._last_obs = state["last_obs"]
         set_rng_state(self._rng, state["rng"])

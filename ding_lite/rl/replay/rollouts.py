@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from ding_lite.errors import ConfigError, ShapeError
-from ding_lite.rl.batch import NumpyArray, Rollout
+from ding_lite.rl.batch import Rollout
 from ding_lite.rl.formulas.policy_losses import Steps
 from ding_lite.rl.host_or_device import AnyArray, namespace, on
 from ding_lite.rl.recorded.actor_critic import Unroll
 from ding_lite.rl.spec import EnvSpec
+
+_OF_STEPS = ("obs", "action", "reward", "terminated", "truncated", "log_prob")
 
 
 def join_rollouts(rollouts: Sequence[Rollout], spec: EnvSpec, *, state_size: int = 0) -> Rollout:
@@ -39,27 +41,15 @@ def join_rollouts(rollouts: Sequence[Rollout], spec: EnvSpec, *, state_size: int
         )
     first_env = np.cumsum([0, *(rollout.num_envs for rollout in rollouts)])
     cut_env = [rollout.cut_env + start for rollout, start in zip(rollouts, first_env, strict=False)]
-
-    def beside(name: str) -> NumpyArray:
-        return np.concatenate([getattr(rollout, name) for rollout in rollouts], axis=1)
-
-    def behind(name: str) -> NumpyArray:
-        return np.concatenate([getattr(rollout, name) for rollout in rollouts])
-
-    return Rollout(
-        obs=beside("obs"),
-        action=beside("action"),
-        reward=beside("reward"),
-        terminated=beside("terminated"),
-        truncated=beside("truncated"),
-        log_prob=beside("log_prob"),
-        last_obs=behind("last_obs"),
-        cut_time=behind("cut_time"),
-        cut_env=np.concatenate(cut_env),
-        cut_obs=behind("cut_obs"),
-        version=min(rollout.version for rollout in rollouts),
-        state=None if rollouts[0].state is None else behind("state"),
-    )
+    behind = ["last_obs", "cut_time", "cut_obs"]
+    behind += [] if rollouts[0].state is None else ["state"]
+    joined = {
+        name: np.concatenate([getattr(rollout, name) for rollout in rollouts], axis)
+        for names, axis in ((_OF_STEPS, 1), (behind, 0))
+        for name in names
+    }
+    version = min(rollout.version for rollout in rollouts)
+    return Rollout(**joined, cut_env=np.concatenate(cut_env), version=version)
 
 
 def on_device(rollout: Rollout, device: torch.device) -> Rollout:
@@ -117,25 +107,21 @@ class Minibatch(Steps):
 
         Sequences stay whole: a minibatch has as many as make up `size` env steps, at least one.
         """
+        # All are about equally large: a smaller one would weigh as much as each of the others.
         if len(self) <= size:
             yield self
-        elif self.unroll is None:
-            # All about equally large: a smaller one would weigh as much as each of the others.
+            return
+        if self.unroll is None:
             for index_B in self._drawn(len(self), round(len(self) / size), rng):
                 yield self.take(index_B)
-        else:
-            yield from self._split_envs(self.unroll, size, rng)
-
-    def _split_envs(
-        self, unroll: Unroll, size: int, rng: np.random.Generator
-    ) -> Iterator[Minibatch]:
-        num_steps, num_envs = unroll.ended_TN.shape
+            return
+        num_steps, num_envs = self.unroll.ended_TN.shape
         count = max(size // num_steps, 1)
         steps_T = namespace(self.target_B).arange(num_steps, device=self.target_B.device)
         first_T1 = steps_T[:, None] * num_envs
         for envs_M in self._drawn(num_envs, max(round(num_envs / count), 1), rng):
             part = self.take((first_T1 + envs_M).reshape(-1))
-            yield replace(part, unroll=unroll.take(envs_M))
+            yield replace(part, unroll=self.unroll.take(envs_M))
 
     def _drawn(self, total: int, parts: int, rng: np.random.Generator) -> Sequence[AnyArray]:
         """Return the numbers below `total` in random order, in parts, on the rows' device."""
@@ -151,12 +137,9 @@ def _check(rollout: Rollout, spec: EnvSpec, state_size: int) -> None:
             f"at least one of each, was expected."
         )
     each, num_envs, num_cut = rollout.reward.shape, rollout.num_envs, len(rollout.cut_time)
-    expected = {
+    expected = dict.fromkeys(_OF_STEPS, each) | {
         "obs": (*each, *spec.obs_shape),
         "action": (*each, *spec.action_shape),
-        "terminated": each,
-        "truncated": each,
-        "log_prob": each,
         "last_obs": (num_envs, *spec.obs_shape),
         "cut_time": (num_cut,),
         "cut_env": (num_cut,),
@@ -183,12 +166,9 @@ def _check(rollout: Rollout, spec: EnvSpec, state_size: int) -> None:
                 f"The `{name}` of a rollout has the type {getattr(rollout, name).dtype}; "
                 f"observations of {spec.env_id} are {np.dtype(spec.obs_dtype)}."
             )
-    cut_TN = np.zeros(each, dtype=np.bool_)
-    inside = (rollout.cut_time >= 0) & (rollout.cut_time < each[0])
-    inside &= (rollout.cut_env >= 0) & (rollout.cut_env < num_envs)
-    if inside.all():
-        cut_TN[rollout.cut_time, rollout.cut_env] = True
-    if not inside.all() or (cut_TN != (rollout.truncated & ~rollout.terminated)).any():
+    found = np.sort(rollout.cut_time * num_envs + rollout.cut_env)
+    is_named = np.array_equal(found, np.flatnonzero(rollout.truncated & ~rollout.terminated))
+    if not is_named or (rollout.cut_env // num_envs).any():  # not of 0 to N - 1
         raise ShapeError(
             f"A rollout has the last observations of {num_cut} episodes that were cut off, and "
             f"`truncated` says something else. `cut_time` and `cut_env` name the steps that were "

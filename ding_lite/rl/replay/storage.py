@@ -45,31 +45,30 @@ class Storage:
     def __init__(self, layout: Layout, *, capacity: int, stack: int) -> None:
         self.layout = layout
         self._capacity = capacity
-        parts = _Parts(layout)
-        self._records = np.zeros(capacity, dtype=parts.record_type)
+        record_type, wide, has_frames = _parts(layout)
+        self._records = np.zeros(capacity, dtype=record_type)
         # Raw bytes are copied faster than numbers one by one; so are whole rows of a field.
-        self._bytes = self._records.view(_bytes_type(parts.record_type.itemsize))
+        self._bytes = self._records.view(_bytes_type(record_type.itemsize))
         self._columns = [
             (name, *layout[name], _bytes_type(row.itemsize) if row.shape else row, offset)
-            for name, (row, offset, *_) in (parts.record_type.fields or {}).items()
+            for name, (row, offset, *_) in (record_type.fields or {}).items()
         ]
-        self._wide = zeros({name: layout[name] for name in parts.wide}, capacity)
+        self._wide = zeros({name: layout[name] for name in wide}, capacity)
         self._frames: Frames | None = None
-        if parts.has_frames:
+        if has_frames:
             self._frames = Frames(*layout["obs"], stack=stack, capacity=capacity)
-        self._arrays = {name: self._records[name] for name in parts.small} | self._wide
+        self._arrays = {name: self._records[name] for name in record_type.names or ()} | self._wide
         names = tuple(layout)
         self._targets = tuple((names.index(name), array) for name, array in self._arrays.items())
         self._outputs = Outputs()
 
     @staticmethod
     def bytes_for(layout: Layout, *, capacity: int, stack: int) -> int:
-        parts = _Parts(layout)
-        row_bytes = parts.record_type.itemsize + bytes_of({n: layout[n] for n in parts.wide})
-        frames = 0
-        if parts.has_frames:
-            frames = Frames.bytes_for(*layout["obs"], stack=stack, capacity=capacity)
-        return capacity * row_bytes + frames
+        record_type, wide, has_frames = _parts(layout)
+        needed = capacity * (record_type.itemsize + bytes_of({n: layout[n] for n in wide}))
+        if has_frames:
+            needed += Frames.bytes_for(*layout["obs"], stack=stack, capacity=capacity)
+        return needed
 
     def write(self, serial: int, values: tuple[NumpyArray, ...], count: int) -> int:
         """Store transitions in the slots of their numbers, from `serial` on.
@@ -167,18 +166,16 @@ class DeviceStorage:
             self._tensors[name][: len(array)] = placed(np.asarray(array), self._device)
 
 
-class _Parts:
-    def __init__(self, layout: Layout) -> None:
-        self.has_frames = len(layout["obs"][0]) > 1  # only images are large enough
-        names = [n for n in layout if not (self.has_frames and n in _OBSERVATIONS)]
-        self.wide = [name for name in names if bytes_of({name: layout[name]}) > SMALL_BYTES]
-        # The widest numbers come first, so that alignment leaves no gaps between them.
-        self.small = sorted(
-            (name for name in names if name not in self.wide),
-            key=lambda name: -layout[name][1].itemsize,
-        )
-        formats = [(name, layout[name][1], layout[name][0]) for name in self.small]
-        self.record_type = np.dtype(formats, align=True)
+def _parts(layout: Layout) -> tuple[np.dtype[Any], list[str], bool]:
+    """Return the type of records, the names of wide fields, and whether there are frames."""
+    has_frames = len(layout["obs"][0]) > 1  # only images are large enough
+    names = [n for n in layout if not (has_frames and n in _OBSERVATIONS)]
+    wide = [name for name in names if bytes_of({name: layout[name]}) > SMALL_BYTES]
+    # The widest numbers come first, so that alignment leaves no gaps between them.
+    small = [name for name in names if name not in wide]
+    small.sort(key=lambda name: -layout[name][1].itemsize)
+    formats = [(name, layout[name][1], layout[name][0]) for name in small]
+    return np.dtype(formats, align=True), wide, has_frames
 
 
 def check_replay_fits(spec: EnvSpec, *, capacity: int) -> None:

@@ -27,17 +27,7 @@ from ding_lite.settings import check_all, whole
 
 
 class SumTree:
-    """Values by slot, and fast sums of them; all values are 0 at first.
-
-    Example:
-        >>> tree = SumTree(4)
-        >>> tree.write(0, 4, np.array([1.0, 0.0, 3.0, 4.0]))
-        >>> tree.total, tree.highest
-        (8.0, 4.0)
-        >>> slots, values = tree.draw(np.full(4, 0.5))
-        >>> slots.tolist(), values.tolist()
-        ([2, 2, 3, 3], [3.0, 3.0, 4.0, 4.0])
-    """
+    """Values by slot, and fast sums of them; all values are 0 at first."""
 
     def __init__(self, capacity: int, *, fast: bool | None = None) -> None:
         check_all(whole(1, capacity=capacity))

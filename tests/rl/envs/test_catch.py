@@ -78,16 +78,6 @@ def test_a_picture_shows_the_ball_and_the_paddle():
     assert paddle_of(picture) == 14
 
 
-def test_the_paddle_follows_the_action():
-    game = Catch(size=16)
-    picture, _ = game.reset(seed=0)
-    at = [paddle_of(picture)]
-    for action in (0, 0, 1, 2, 2, 2):
-        picture, *_ = game.step(action)
-        at.append(paddle_of(picture))
-    assert at == [8, 7, 6, 6, 7, 8, 9]
-
-
 def test_rendering_is_in_colours_and_enlarged():
     game = gymnasium.make(CATCH_ID, size=16, render_mode="rgb_array")
     game.reset(seed=0)

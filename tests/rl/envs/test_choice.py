@@ -8,9 +8,9 @@ import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 import tests.rl.probes  # noqa: F401 registers the environments
-from ding_lite.rl import make_envs
+from ding_lite.rl import EnvSpec, make_envs
 from ding_lite.rl.envs.choice import choose_mode, seconds_of_a_step
-from ding_lite.rl.envs.sources import Source
+from ding_lite.rl.envs.sources import EnvLoop
 from ding_lite.testing import ManualClock
 from ding_lite.testing.probes import Endless, OneReward
 
@@ -30,6 +30,14 @@ class Slow(Endless):
         return super().play(action)
 
 
+SPEC = EnvSpec(env_id="x", obs_space=Endless.observation_space, action_space=Endless.action_space)
+
+
+def seconds(env, clock):
+    loop = EnvLoop([env], seeds=[0], spec=SPEC)
+    return seconds_of_a_step(loop, SPEC, 1, clock=clock)
+
+
 @pytest.mark.parametrize(
     ("step_s", "num_envs", "num_cores", "mode"),
     [
@@ -45,7 +53,7 @@ class Slow(Endless):
 )
 def test_processes_are_chosen_if_they_are_clearly_faster(clock, step_s, num_envs, num_cores, mode):
     env = Slow(clock, [step_s])
-    choice = choose_mode(env, num_envs, num_cores=num_cores, clock=clock)
+    choice = choose_mode(env, SPEC, num_envs, num_cores=num_cores, clock=clock)
     assert choice.mode == mode
     if num_envs > 1 and num_cores > 1:
         assert f"an env step takes {step_s * 1e6:.0f} us" in choice.why
@@ -55,12 +63,12 @@ def test_processes_are_chosen_if_they_are_clearly_faster(clock, step_s, num_envs
 
 def test_a_disturbed_measurement_is_still_right(clock):
     env = Slow(clock, [20e-6, 20e-6, 5e-3, 20e-6, 20e-6])
-    assert seconds_of_a_step(env, clock=clock) == pytest.approx(20e-6)
+    assert seconds(env, clock) == pytest.approx(20e-6)
 
 
 def test_a_measurement_is_short(clock):
     for step_s, most in [(10e-6, 1e-3), (5e-3, 0.05), (2.0, 10.0)]:
-        seconds_of_a_step(Slow(clock := ManualClock(), [step_s]), clock=clock)
+        seconds(Slow(clock := ManualClock(), [step_s]), clock)
         assert clock.now() <= most
 
 
@@ -73,11 +81,11 @@ def test_episodes_that_end_are_begun_again_while_measuring(clock):
             return super().reset(seed=seed)
 
     env = CountsResets()
-    seconds_of_a_step(env, clock=clock)
+    seconds(env, clock)
     assert env.num_resets > 30
 
 
-class ArrayProgram(Source):
+class ArrayProgram:
     """Steps all environments at once, in a given time."""
 
     def __init__(self, clock, step_s, *, length=20):
@@ -88,7 +96,7 @@ class ArrayProgram(Source):
         self.num_resets = 0
 
     def reset(self):
-        return np.zeros((0, 1))
+        return np.zeros((8, 1))
 
     def step(self, action):
         self.clock.advance(self.step_s)
@@ -101,15 +109,6 @@ class ArrayProgram(Source):
         self.num_resets += 1
         self.clock.advance(1.0)
         return np.zeros((len(done_N), 1))
-
-    def save(self):
-        return {}
-
-    def restore(self, state):
-        return np.zeros((0, 1)), np.zeros(0, dtype=np.bool_)
-
-    def close(self):
-        pass
 
 
 @pytest.mark.parametrize(
@@ -128,7 +127,7 @@ def test_an_array_program_is_chosen_where_it_is_faster(
     clock, step_s, native_s, num_envs, num_cores, mode
 ):
     env, native = Slow(clock, [step_s]), ArrayProgram(clock, native_s)
-    choice = choose_mode(env, num_envs, num_cores=num_cores, native=native, clock=clock)
+    choice = choose_mode(env, SPEC, num_envs, num_cores=num_cores, native=native, clock=clock)
     assert choice.mode == mode
     if num_envs > 1:
         assert f"{native_s * 1e6:.0f} us as one array program" in choice.why
@@ -136,7 +135,7 @@ def test_an_array_program_is_chosen_where_it_is_faster(
 
 def test_resets_of_an_array_program_are_not_measured(clock):
     native = ArrayProgram(clock, 30e-6)
-    choice = choose_mode(Slow(clock, [10e-6]), 8, num_cores=2, native=native, clock=clock)
+    choice = choose_mode(Slow(clock, [10e-6]), SPEC, 8, num_cores=2, native=native, clock=clock)
     assert native.num_resets >= 3
     assert "30 us as one array program" in choice.why
 

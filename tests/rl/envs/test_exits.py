@@ -1,6 +1,7 @@
 """Environments that exit, or are interrupted, during a run."""
 
 import os
+import re
 import signal
 import threading
 
@@ -14,13 +15,6 @@ from ding_lite.rl import make_envs
 from ding_lite.runtime.task import Task
 from tests.rl.probes import EXITS
 
-DID = {
-    "sys.exit(0)": r"called sys.exit\(0\) in `step`",
-    "sys.exit(None)": r"called sys.exit\(None\) in `step`",
-    "sys.exit(3)": r"called sys.exit\(3\) in `step`",
-    "KeyboardInterrupt": "raised KeyboardInterrupt in `step`",
-}
-
 
 def run(envs, actions):
     """Step the envs once in a task, where Ctrl-C is the task's."""
@@ -32,7 +26,8 @@ def run(envs, actions):
 @pytest.mark.parametrize("how", EXITS)
 def test_an_exit_in_a_step_is_an_error_that_names_the_environment(how):
     envs = make_envs("probe/Weak-v0", 4, mode="sync", env_args={"how": how})
-    with pytest.raises(EnvError, match=f"Environment 2 of probe/Weak-v0 {DID[how]}"):
+    told = rf"Environment 2 of probe/Weak-v0 (called|raised) {re.escape(how)} in `step`"
+    with pytest.raises(EnvError, match=told):
         run(envs, [0, 0, 1, 0])
 
 

@@ -1,4 +1,3 @@
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
@@ -112,17 +111,6 @@ def test_frames_are_stacked_oldest_first_and_begin_with_the_first_one_repeated()
     assert steps[2].terminated.all()
     assert shown(steps[3].obs) == [[1, 0], [1, 0], [1, 0]]
     assert shown(steps[3].next_obs) == [[1, 0], [1, 0], [1, 1]]
-
-
-def test_stacks_of_pictures_hold_the_frames_that_gymnasium_stacks():
-    stacked = gymnasium.wrappers.FrameStackObservation(gymnasium.make("probe/Picture-v0"), 4)
-    envs = make_envs("probe/Picture-v0", 1, frame_stack=4)
-    assert envs.spec.obs_shape == (12, 6, 5)
-    expected, _ = stacked.reset()
-    for _ in range(2):
-        np.testing.assert_array_equal(envs.obs[0], np.concatenate(expected.transpose(0, 3, 1, 2)))
-        envs.step(zeros(1))
-        expected, *_ = stacked.step(0)
 
 
 def test_probes_can_be_shown_as_images():

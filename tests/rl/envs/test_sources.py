@@ -9,7 +9,7 @@ import tests.rl.partly
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.errors import CheckpointError
 from ding_lite.rl import load_checkpoint, make_envs, save_checkpoint
-from ding_lite.rl.envs.sources import SyncSource
+from ding_lite.rl.envs.sources import EnvLoop
 
 CASES = [
     ("CartPole-v1", "native", {}),
@@ -67,8 +67,8 @@ def test_a_loaded_environment_can_be_saved_again():
 def test_the_history_has_only_the_current_episodes():
     envs = make_envs("probe/Wanders-v0", 2, seed=0, mode="sync")
     play(envs, 3_000)
-    assert isinstance(envs._source, SyncSource)
-    assert len(envs._source._loop._log) < 2_100
+    assert isinstance(envs._source, EnvLoop)
+    assert len(envs._source._log) < 2_100
     loaded = make_envs("probe/Wanders-v0", 2, seed=0, mode="sync")
     loaded.load_state_dict(envs.state_dict())
     assert_same(play(loaded, 50), play(envs, 50))

@@ -2,6 +2,7 @@ import math
 import re
 import sys
 from dataclasses import astuple
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.error import DependencyNotInstalled
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.wrappers import FlattenObservation, TransformAction
 
 from ding_lite.errors import ConfigError, EnvError, MissingExtraError, NonFiniteError, ShapeError
@@ -101,16 +102,6 @@ def test_returns_and_lengths_are_those_counted_by_hand(mode):
     assert len(expected) > 20
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_the_same_seed_gives_the_same_episodes(mode):
-    def record(seed):
-        envs = make_envs("CartPole-v1", 3, seed=seed, mode=mode)
-        return np.stack([step.next_obs for step in play(envs, random_actions(4, 3), steps=150)])
-
-    np.testing.assert_array_equal(record(7), record(7))
-    assert (record(7) != record(8)).any()
-
-
 @pytest.mark.parametrize(
     "settings", [{}, {"sutton_barto_reward": True, "max_episode_steps": 15}], ids=str
 )
@@ -184,15 +175,15 @@ def test_random_actions_follow_the_seed():
 
 
 @pytest.mark.parametrize(
-    ("kind", "steps", "what"),
+    ("where", "steps", "what"),
     [
-        ("TurnsNaN", 2, r"observation \[0.0, nan\]"),
-        ("StartsNaN", 2, r"observation \[1.0, nan\]"),
-        ("RewardNaN", 1, "reward nan"),
+        ("step", 2, r"observation \[0.0, nan\]"),
+        ("reset", 2, r"observation \[1.0, nan\]"),
+        ("reward", 1, "reward nan"),
     ],
 )
-def test_nan_names_the_environment(kind, steps, what):
-    envs = make_envs(f"probe/{kind}-v0", 3)
+def test_nan_names_the_environment(where, steps, what):
+    envs = make_envs("probe/TurnsNaN-v0", 3, env_args={"where": where})
     play(envs, zeros, steps=steps)
     with pytest.raises(NonFiniteError, match=f"Environment 0 .* {what}"):
         play(envs, zeros, steps=1)
@@ -201,22 +192,23 @@ def test_nan_names_the_environment(kind, steps, what):
 def test_a_mistyped_environment_gets_a_suggestion():
     with pytest.raises(ConfigError, match=r"'CartPol-v1' .* Did you mean \"CartPole-v1\"\?"):
         make_envs("CartPol-v1", 2)
-    for nowhere in (None, 5):
-        with pytest.raises(ConfigError, match=r"The environment is (a|None)"):
-            make_envs(nowhere, 2)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"The environment is None"):
+        make_envs(None, 2)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("env_id", "space", "advice"),
+    ("kind", "space", "advice"),
     [
-        ("SeesFilm-v0", r"\(2, 8, 8, 3\)", "ReshapeObservation"),
-        ("ActsDict-v0", "Dict", "ActionWrapper"),
-        ("ActsWhole-v0", r"Box\(0, 5, \(2,\), int64\)", "MultiDiscrete"),
+        ("observation", Box(0, 255, (2, 8, 8, 3), np.uint8), "ReshapeObservation"),
+        ("action", Dict(x=Discrete(2)), "ActionWrapper"),
+        ("action", Box(0, 5, (2,), np.int64), "MultiDiscrete"),
     ],
 )
-def test_an_unsupported_space_is_named(env_id, space, advice):
-    with pytest.raises(ConfigError, match=rf"probe/{env_id} has the .* space .*{space}.*{advice}"):
-        make_envs(f"probe/{env_id}", 2)
+def test_an_unsupported_space_is_named(kind, space, advice):
+    odd = type("Odd", (probes.Probe,), {f"{kind}_space": space})
+    told = rf"Odd has the {kind} space {re.escape(str(space))}.*{advice}"
+    with pytest.raises(ConfigError, match=told):
+        make_envs(odd, 2)
 
 
 def test_a_missing_package_is_named(monkeypatch):
@@ -279,7 +271,9 @@ def test_an_episode_that_ends_for_good_shows_its_last_observation(kind, mode):
     assert envs.take_finished() == [Episode(index, 6.0, 3) for index in (0, 1, 0, 1)]
 
 
-@pytest.mark.parametrize(("env", "wrong"), [(probes.Weak, 1), (probes.RewardNaN, 0)])
+@pytest.mark.parametrize(
+    ("env", "wrong"), [(probes.Weak, 1), (partial(probes.TurnsNaN, "reward"), 0)]
+)
 def test_episodes_begin_anew_after_a_failed_step(env, wrong):
     with make_envs(env, 2, mode="sync") as envs:
         envs.step(np.array([0, 0]))

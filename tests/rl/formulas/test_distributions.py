@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box
 from torch import distributions
 
 from ding_lite.rl.formulas.distributions import (
@@ -13,9 +13,9 @@ from ding_lite.rl.formulas.distributions import (
     Categorical,
     Gaussian,
     MultiCategorical,
+    StateGaussian,
     legal_logits,
 )
-from ding_lite.rl.formulas.state_gaussian import StateGaussian
 
 SIZES = [3, 2, 4]
 
@@ -154,8 +154,3 @@ def test_a_normal_distribution_begins_within_any_bounds(low, high, middle):
     far = normal.best(np.full((2, 2), 100.0, np.float32) * np.array([[1], [-1]], np.float32))
     assert space.contains(far[0])
     assert space.contains(far[1])
-
-
-def test_the_spaces_of_several_choices_fit_their_products():
-    assert MultiCategorical(MultiDiscrete([2, 5]).nvec.tolist()).num_outputs == 7
-    assert Bernoullis(MultiBinary(3).shape[0]).num_outputs == 3

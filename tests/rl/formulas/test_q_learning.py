@@ -8,8 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from ding_lite.rl.batch import Transitions
-from ding_lite.rl.formulas.losses import LOSSES
-from ding_lite.rl.formulas.q_learning import best_values, q_gradient
+from ding_lite.rl.formulas.q_learning import LOSSES, best_values, q_gradient
 from ding_lite.rl.formulas.rows import Rows
 
 SIZES, GAMMAS, NUM_ACTIONS = (6, 4), (0.9, 0.5), 3

@@ -55,42 +55,65 @@ def newest(finished, capacity):
     return kept
 
 
+def with_state(step):
+    """Return recurrent states that belong to the observations of a step, and an own field."""
+    state = np.concatenate((step.obs[:, :2], step.obs[:, :1] * 100 + step.obs[:, 1:2]), axis=1)
+    return {"state": state, "log_prob": -step.obs[:, 1]}
+
+
+def keeping(num_envs, capacity, **settings):
+    fields = {"log_prob": ((), np.float32)}
+    return EpisodeBuffer(
+        SPEC, capacity=capacity, num_envs=num_envs, state_size=3, fields=fields, **settings
+    )
+
+
 @given(
     st.integers(1, 4),
     st.sampled_from([2, 5, 20, 100]),
     st.integers(0, 60),
     st.integers(1, 9),
+    st.integers(0, 5),
     st.integers(0, 2**32),
 )
-def test_sequences_are_of_one_episode_and_in_order(num_envs, capacity, steps, length, seed):
-    episodes = EpisodeBuffer(SPEC, capacity=capacity, num_envs=num_envs)
-    envs = Episodes(num_envs, seed)
+def test_sequences_are_of_one_episode_and_in_order(
+    num_envs, capacity, steps, length, burn_in, seed
+):
+    """A stored state belongs to the first step of the burn-in."""
+    episodes, envs = keeping(num_envs, capacity), Episodes(num_envs, seed)
     for _ in range(steps):
-        episodes.add(envs.step())
-    kept = dict(newest(envs.finished, capacity))
-    lengths = dict(envs.finished)
+        step = envs.step()
+        episodes.add(step, **with_state(step))
+    lengths, kept = dict(envs.finished), dict(newest(envs.finished, capacity))
     assert episodes.num_episodes == len(kept)
     assert len(episodes) == sum(kept.values())
     if not kept:
         return
 
-    batch = episodes.sample(12, length=length)
-    obs, mask = to_numpy(batch.obs), to_numpy(batch.mask)
-    for row in range(len(batch)):
-        episode, start = obs[row, 0, :2].astype(int)
-        left = min(length, lengths[episode] - start)
-        assert lengths[episode] - kept[episode] <= start < lengths[episode]
-        assert mask[row].tolist() == [True] * left + [False] * (length - left)
-        ages = np.minimum(start + np.arange(length + 1), lengths[episode])
-        assert obs[row].tolist() == [[episode, age, episode, age] for age in ages.tolist()]
-        times = np.arange(start, start + left)
-        rest = [0] * (length - left)
-        assert to_numpy(batch.action)[row].tolist() == ((episode + times) % 2).tolist() + rest
-        assert to_numpy(batch.reward)[row].tolist() == (episode + times / 64).tolist() + rest
-        ended = (to_numpy(batch.terminated) | to_numpy(batch.truncated))[row]
-        assert ended.tolist() == [
-            start + time + 1 == lengths[episode] and time < left for time in range(length)
-        ]
+    batch = episodes.sample(12, length=length, burn_in=burn_in)
+    assert batch.burn_in == burn_in
+    assert batch.obs.shape == (12, burn_in + length + 1, 4)
+    obs, state = to_numpy(batch.obs), to_numpy(batch.state)
+    ended = to_numpy(batch.terminated) | to_numpy(batch.truncated)
+    for row in range(12):
+        episode, age = obs[row, burn_in, :2].astype(int)  # of the first step to learn from
+        oldest = lengths[episode] - kept[episode]
+        assert oldest <= age < lengths[episode]
+        first = max(oldest, age - burn_in)
+        assert state[row].tolist() == [episode, first, episode * 100 + first]
+        for time in range(burn_in + length + 1):
+            now = age - burn_in + time
+            seen = min(max(now, oldest), lengths[episode])
+            assert obs[row, time].tolist() == [episode, seen, episode, seen]
+            if time == burn_in + length:
+                continue
+            exists = oldest <= now < lengths[episode]
+            assert batch.mask[row, time] == exists
+            assert batch.action[row, time] == ((episode + now) % 2 if exists else 0)
+            reward = episode + now / 64 if exists else 0.0
+            assert batch.reward[row, time] == np.float32(reward)
+            assert batch.extra["log_prob"][row, time] == (-now if exists else 0)
+            assert ended[row, time] == (exists and now + 1 == lengths[episode])
 
 
 def test_each_env_step_is_equally_likely_to_be_the_first():
@@ -189,56 +212,6 @@ def test_the_state_of_another_buffer_is_refused():
         EpisodeBuffer(SPEC, capacity=50, num_envs=3).load_state_dict(episodes.state_dict())
     with pytest.raises(CheckpointError, match=r"The saved buffer keeps .* 'log_prob', .*expected"):
         EpisodeBuffer(SPEC, capacity=30, num_envs=3).load_state_dict(keeping(3, 30).state_dict())
-
-
-def with_state(step):
-    """Return recurrent states that belong to the observations of a step, and an own field."""
-    state = np.concatenate((step.obs[:, :2], step.obs[:, :1] * 100 + step.obs[:, 1:2]), axis=1)
-    return {"state": state, "log_prob": -step.obs[:, 1]}
-
-
-def keeping(num_envs, capacity, **settings):
-    fields = {"log_prob": ((), np.float32)}
-    return EpisodeBuffer(
-        SPEC, capacity=capacity, num_envs=num_envs, state_size=3, fields=fields, **settings
-    )
-
-
-@given(
-    st.integers(1, 3),
-    st.sampled_from([5, 20, 100]),
-    st.integers(1, 6),
-    st.integers(0, 5),
-    st.integers(0, 2**32),
-)
-def test_burn_in_leads_from_a_stored_state_to_the_first_step(
-    num_envs, capacity, length, burn_in, seed
-):
-    episodes, envs = keeping(num_envs, capacity), Episodes(num_envs, seed)
-    while not episodes.num_episodes:
-        for _ in range(20):
-            step = envs.step()
-            episodes.add(step, **with_state(step))
-    lengths, kept = dict(envs.finished), dict(newest(envs.finished, capacity))
-    batch = episodes.sample(12, length=length, burn_in=burn_in)
-    assert batch.burn_in == burn_in
-    assert batch.obs.shape == (12, burn_in + length + 1, 4)
-    obs, mask, state = (to_numpy(x) for x in (batch.obs, batch.mask, batch.state))
-    for row in range(12):
-        episode, age = obs[row, burn_in, :2].astype(int)  # of the first step to learn from
-        oldest = lengths[episode] - kept[episode]
-        first = max(oldest, age - burn_in)
-        assert mask[row, burn_in]
-        assert state[row].tolist() == [episode, first, episode * 100 + first]
-        for time in range(burn_in + length):
-            now = age - burn_in + time
-            exists = oldest <= now < lengths[episode]
-            assert mask[row, time] == exists
-            seen = min(max(now, oldest), lengths[episode])
-            assert obs[row, time].tolist() == [episode, seen, episode, seen]
-            reward = episode + now / 64 if exists else 0.0
-            assert batch.reward[row, time] == np.float32(reward)
-            assert batch.extra["log_prob"][row, time] == (-now if exists else 0)
 
 
 def test_without_states_a_sequence_has_none():

@@ -94,19 +94,6 @@ def test_transitions_are_sampled_in_proportion_to_their_priorities(fast):
     assert found == pytest.approx(10_500 * np.arange(8) / 28, abs=4 * np.sqrt(2_625))
 
 
-def test_weighted_means_of_samples_are_those_of_all_transitions():
-    replay, means = filled(128), []
-    priority = np.where(np.arange(128) % 16 == 15, 36.0, 1 + np.arange(128) % 16)
-    replay.update_priorities(batch_of(replay, range(128)), priority)
-    for _ in range(1_000):
-        batch = replay.sample(128, beta=1.0)
-        weight, value = to_numpy(batch.weight), to_numpy(batch.obs)[:, 0] % 16
-        means.append((weight * value).sum() / weight.sum())
-        assert 0.0 < weight.min() < weight.max() == 1.0
-        assert weight.dtype == np.float32
-    assert np.mean(means) == pytest.approx(7.5, rel=0.02)
-
-
 def test_a_transition_with_zero_error_does_not_dominate_the_weights():
     replay = filled(8, beta=1.0)
     replay.update_priorities(batch_of(replay, range(8)), np.array([0.0] + 7 * [1.0]))

@@ -72,11 +72,14 @@ def apply(changes, tree, plain):
 
 
 @fast_or_not
-@given(trees(), st.lists(shares, min_size=1, max_size=9))
-def test_slots_are_those_of_a_search_in_the_running_sum(fast, changed, uniforms):
+@given(trees(), st.lists(shares, min_size=1, max_size=9), st.integers(0, 6))
+def test_slots_are_those_of_a_search_in_the_running_sum(fast, changed, uniforms, ask_after):
     capacity, changes = changed
     tree, plain = SumTree(capacity, fast=fast), reference.PlainTree(capacity)
-    apply(changes, tree, plain)
+    for number, change in enumerate(changes):
+        apply([change], tree, plain)
+        if number >= ask_after:  # what was asked for before is kept up to date from then on
+            assert tree.highest == max(plain.values)
 
     assert tree.values.tolist() == plain.values
     assert tree.total == sum(plain.values)
@@ -84,17 +87,6 @@ def test_slots_are_those_of_a_search_in_the_running_sum(fast, changed, uniforms)
         slots, values = tree.draw(np.array(uniforms))
         assert slots.tolist() == plain.draw(uniforms)
         assert values.tolist() == [plain.values[slot] for slot in slots]
-
-
-@fast_or_not
-@given(trees(), st.integers(0, 6))
-def test_the_highest_value_is_known_after_every_change(fast, changed, ask_after):
-    capacity, changes = changed
-    tree, plain = SumTree(capacity, fast=fast), reference.PlainTree(capacity)
-    for number, change in enumerate(changes):
-        apply([change], tree, plain)
-        if number >= ask_after:  # what was asked for before is kept up to date from then on
-            assert tree.highest == max(plain.values)
 
 
 @fast_or_not

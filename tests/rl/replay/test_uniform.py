@@ -10,7 +10,6 @@ from hypothesis import given, strategies as st
 
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError
 from ding_lite.rl import (
-    EnvSpec,
     PrioritizedReplay,
     Replay,
     ReplayBuffer,
@@ -121,14 +120,12 @@ def test_transitions_that_do_not_fit_change_nothing():
 
 
 def test_transitions_of_another_environment_are_refused():
-    replay = ReplayBuffer(SPEC, capacity=100)
-    pendulum = make_envs("Pendulum-v1", 1).spec
-    assert isinstance(pendulum, EnvSpec)
+    replay = ReplayBuffer(make_envs("Pendulum-v1", 1).spec, capacity=100)
+    assert isinstance(replay, Replay)
     with pytest.raises(ShapeError, match=r"`transitions.obs` has shape \(5, 4\).*\(5, 3\)"):
-        ReplayBuffer(pendulum, capacity=100).add(transitions(range(5)))
+        replay.add(transitions(range(5)))
     with pytest.raises(ConfigError, match=r"`capacity` is 0"):
         ReplayBuffer(SPEC, capacity=0)
-    assert isinstance(replay, Replay)
 
 
 def test_without_a_spec_the_first_transitions_set_the_shapes():
