@@ -19,7 +19,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -88,11 +88,11 @@ class _PendingGradient:
     """The incarnation of the server from which the agent pulled its weights."""
     version: int
     answer: Future[Receipt | None]
-    is_alone: bool = False
 
-    def goes_with(self, other: _PendingGradient) -> bool:
-        alike = self.incarnation == other.incarnation and self.grad_P.shape == other.grad_P.shape
-        return alike and not (self.is_alone or other.is_alone)
+    @property
+    def kind(self) -> tuple[int, ...]:
+        """The same for gradients that may be averaged."""
+        return self.incarnation, *self.grad_P.shape
 
 
 class GradientServer:
@@ -152,6 +152,7 @@ class GradientServer:
         self._changed = threading.Condition()
         self._stalenesses: list[int] = []
         self._waiting: list[_PendingGradient] = []
+        self._alone: list[_PendingGradient] = []  # to forward alone, as one of them is too stale
         self._is_under_way = False
         self._own: Improvable | None = None
         if server.is_owner:
@@ -331,16 +332,19 @@ class GradientServer:
 
     def _hand_on(self) -> None:
         with self._changed:
-            if self._is_under_way or not self._waiting:
+            if self._is_under_way or not (self._alone or self._waiting):
                 return
-            first = self._waiting[0]
-            batch = [each for each in self._waiting if each is first or each.goes_with(first)]
-            self._waiting = [each for each in self._waiting if each not in batch]
+            if self._alone:
+                batch = [self._alone.pop(0)]
+            else:
+                kind = self._waiting[0].kind
+                batch = [each for each in self._waiting if each.kind == kind]
+                self._waiting = [each for each in self._waiting if each.kind != kind]
             self._is_under_way = True
         mean_P = np.mean([each.grad_P for each in batch], axis=0, dtype=np.float32)
         versions = [each.version for each in batch]
         self._server.ask(
-            self._server.owner, "apply", first.incarnation, versions, mean_P
+            self._server.owner, "apply", batch[0].incarnation, versions, mean_P
         ).add_done_callback(lambda done: self._pass_back(batch, done))
 
     def _pass_back(self, batch: list[_PendingGradient], done: Future[Any]) -> None:
@@ -352,8 +356,7 @@ class GradientServer:
         with self._changed:
             self._is_under_way = False
             if not receipts and error is None:
-                alone = [replace(each, is_alone=True) for each in batch]
-                self._waiting = alone + self._waiting
+                self._alone += batch
         if receipts:
             for each, receipt in zip(batch, receipts, strict=True):
                 each.answer.set_result(receipt)
