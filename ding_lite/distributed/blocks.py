@@ -68,7 +68,7 @@ class Block:
         self._replay_id = replay_id
         expected: defaultdict[int, float] = defaultdict(float)
         for asked, _ in parts:
-            expected[asked.rank] += asked.expected
+            expected[asked.shard.rank] += asked.expected
         parts = [part for part in parts if len(part[1].drawn.serial)]
         sizes = [len(share.drawn.serial) for _, share in parts]
         self.num_batches = sum(sizes) // batch_size
@@ -91,15 +91,16 @@ class Block:
         }
         self._own = own
         self._chance = join(
-            [expected[asked.rank] / share.drawn.total * share.drawn.value for asked, share in parts]
+            [
+                expected[asked.shard.rank] / share.drawn.total * share.drawn.value
+                for asked, share in parts
+            ]
         )
         self._serial = join([share.drawn.serial for _, share in parts])
-        self._shard = np.repeat(np.array([asked.rank for asked, _ in parts], np.int64), sizes)[
-            order
-        ]
-        self._incarnation = np.repeat(
-            np.array([share.incarnation for _, share in parts], np.int64), sizes
-        )[order]
+        ranks = [asked.shard.rank for asked, _ in parts]
+        self._shard = np.repeat(np.array(ranks, np.int64), sizes)[order]
+        incarnations = [share.incarnation for _, share in parts]
+        self._incarnation = np.repeat(np.array(incarnations, np.int64), sizes)[order]
 
     def __len__(self) -> int:
         return self.num_batches - self._num_taken
