@@ -11,7 +11,7 @@ from typing import Any, Self, overload
 
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.population import Population
-from ding_lite.middleware.checkpoints.description import describe_alone
+from ding_lite.middleware.checkpoints.description import POLICY, describe
 from ding_lite.middleware.checkpoints.finite import check_finite, not_finite
 from ding_lite.middleware.checks import check_has
 from ding_lite.nest import Path as TreePath
@@ -149,6 +149,6 @@ def save_evaluated(
         "env_step": ctx.get("env_step", 0),
         "train_iter": train_iter,
         "eval_value": float(ctx.eval_value),
-        **describe_alone(policy),
+        POLICY: describe(policy),
     }
     save_checkpoint(directory, state, meta=meta)

@@ -99,11 +99,6 @@ def named_code(about: Mapping[str, Any]) -> dict[str, Any]:
     return named
 
 
-def describe_alone(policy: object) -> dict[str, Any]:
-    """Describe the only part of a checkpoint, a policy, for `described_policy`."""
-    return {POLICY: describe(policy)}
-
-
 def described_policy(meta: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
     """Return the name and the description of the policy in a checkpoint's `meta`.
 
