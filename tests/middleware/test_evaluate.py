@@ -16,6 +16,7 @@ from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 from ding_lite.testing import run_step
+from tests.middleware.running import run_steps
 
 
 class Balancer(DQN):
@@ -47,10 +48,7 @@ def test_evaluations_come_every_so_many_steps_and_not_before_anything_is_learned
             evaluated.append(ctx.total_step)
             assert ctx.metrics["eval_return"] == ctx.eval_value > 0
 
-    with Task() as task:
-        task.use(mw.evaluate(policy, eval_envs, every=4))
-        task.use(note)
-        task.run(max_step=12)
+    run_steps(mw.evaluate(policy, eval_envs, every=4), note, steps=12)
     assert evaluated == [3, 7, 11]
 
 
@@ -58,18 +56,17 @@ def test_evaluations_come_every_so_many_steps_and_not_before_anything_is_learned
 def test_envs_that_a_collector_uses_too_are_warned_of_once(
     policy, envs, eval_envs, caplog, shared
 ) -> None:
-    with Task() as task:
-        task.use(mw.collect(policy, envs, steps=4))
-        task.use(mw.evaluate(policy, envs if shared else eval_envs, every=2))
-        task.run(max_step=8)
+    run_steps(
+        mw.collect(policy, envs, steps=4),
+        mw.evaluate(policy, envs if shared else eval_envs, every=2),
+        steps=8,
+    )
     warnings = [r for r in caplog.records if "make envs for evaluations only" in r.getMessage()]
     assert len(warnings) == shared
 
 
 def test_a_good_policy_ends_the_run(balancer: Balancer, eval_envs: Envs) -> None:
-    with Task() as task:
-        task.use(mw.evaluate(balancer, eval_envs, every=2, stop_at=475.0))
-        task.run(max_step=100)
+    task = run_steps(mw.evaluate(balancer, eval_envs, every=2, stop_at=475.0), steps=100)
     assert task.ctx.total_step == 1
     assert task.ctx.eval_value == 500.0
 
@@ -77,10 +74,11 @@ def test_a_good_policy_ends_the_run(balancer: Balancer, eval_envs: Envs) -> None
 def test_a_lucky_evaluation_is_not_believed(balancer: Balancer, eval_envs: Envs) -> None:
     balancer.good_for = 1
     finished: list[bool] = []
-    with Task() as task:
-        task.use(mw.evaluate(balancer, eval_envs, every=1, stop_at=475.0))
-        task.use(lambda ctx: finished.append(ctx.finish))
-        task.run(max_step=1)
+    task = run_steps(
+        mw.evaluate(balancer, eval_envs, every=1, stop_at=475.0),
+        lambda ctx: finished.append(ctx.finish),
+        steps=1,
+    )
     assert finished == [False]
     assert task.ctx.eval_value < 100.0  # what is reported is the mean of the fresh episodes
 
@@ -91,10 +89,11 @@ def test_what_is_only_good_is_confirmed_too_and_does_not_end_the_run(
 ) -> None:
     balancer.good_for = good_for
     finished: list[bool] = []
-    with Task() as task:
-        task.use(mw.evaluate(balancer, eval_envs, every=1, stop_at=501.0, confirm_at=475.0))
-        task.use(lambda ctx: finished.append(ctx.finish))
-        task.run(max_step=1)
+    task = run_steps(
+        mw.evaluate(balancer, eval_envs, every=1, stop_at=501.0, confirm_at=475.0),
+        lambda ctx: finished.append(ctx.finish),
+        steps=1,
+    )
     assert finished == [False]
     assert task.ctx.eval_value == pytest.approx(value, abs=1.0)
 
@@ -240,12 +239,14 @@ def test_within_a_share_a_try_that_fails_is_ended_and_paid_for_by_later_ones(pol
             about = ctx.metrics["eval_episodes"], ctx.metrics["eval_env_steps"]
             tried.append((ctx.env_step, *about))
 
-    with make_envs("CartPole-v1", 1, seed=1) as eval_envs, Task() as task:
-        task.use(collecting(eval_envs, 450.0))
-        task.use(lambda ctx: ctx.metrics.update(episode_return=480.0))
-        task.use(mw.evaluate(policy, eval_envs, every=1, stop_at=475.0, episodes=5, share=0.001))
-        task.use(note)
-        task.run(max_step=400)
+    with make_envs("CartPole-v1", 1, seed=1) as eval_envs:
+        run_steps(
+            collecting(eval_envs, 450.0),
+            lambda ctx: ctx.metrics.update(episode_return=480.0),
+            mw.evaluate(policy, eval_envs, every=1, stop_at=475.0, episodes=5, share=0.001),
+            note,
+            steps=400,
+        )
     assert len(tried) > 1
     assert {episodes for _, episodes, _ in tried} == {1}
     for (_, _, before), (env_step, _, _) in pairwise(tried):

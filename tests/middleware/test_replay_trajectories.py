@@ -5,6 +5,7 @@ from __future__ import annotations
 from ding_lite import Task, middleware as mw
 from ding_lite.rl import IMPALA, IMPALAConfig, load_checkpoint, make_envs, save_checkpoint
 from ding_lite.runtime.context import Context
+from tests.middleware.running import run_steps
 
 
 def test_the_newest_earlier_trajectories_follow_the_new_ones() -> None:
@@ -14,11 +15,9 @@ def test_the_newest_earlier_trajectories_follow_the_new_ones() -> None:
     def collect(ctx: Context) -> None:
         ctx.trajectories = given[ctx.total_step]
 
-    with Task() as task:
-        task.use(collect).use(mw.replay_trajectories(2)).use(
-            lambda ctx: seen.append(ctx.trajectories)
-        )
-        task.run(max_step=5)
+    run_steps(
+        collect, mw.replay_trajectories(2), lambda ctx: seen.append(ctx.trajectories), steps=5
+    )
     assert seen == [["a"], ["b", "c", "a"], [], ["d", "b", "c"], ["e", "d", "b"]]
 
 

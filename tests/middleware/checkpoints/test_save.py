@@ -25,6 +25,7 @@ from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
 from ding_lite.settings import as_config
 from ding_lite.testing import run_step
+from tests.middleware.running import run_steps
 
 
 def saved_step(directory: Path) -> int:
@@ -39,10 +40,7 @@ def test_it_saves_every_so_many_steps_and_at_the_end(policy: DQN, tmp_path: Path
         exists = (tmp_path / "manifest.json").exists()
         steps.append(saved_step(tmp_path) if exists else None)
 
-    with Task() as task:
-        task.use(mw.checkpoint(policy, tmp_path, every=3))
-        task.use(note)
-        task.run(max_step=8)
+    run_steps(mw.checkpoint(policy, tmp_path, every=3), note, steps=8)
 
     assert steps == [None, None, None, 2, 2, 2, 5, 5]  # it saves behind the step
     assert saved_step(tmp_path) == 7
@@ -55,12 +53,13 @@ def test_ctrl_c_ends_the_step_and_then_saves(policy: DQN, tmp_path: Path) -> Non
         if ctx.total_step == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    with Task() as task:
-        task.use(interrupt)
-        task.use(mw.checkpoint(policy, tmp_path, every=1_000))
-        task.use(lambda ctx: ended.append(ctx.total_step))
-        with pytest.raises(KeyboardInterrupt):
-            task.run(max_step=1_000_000)
+    with pytest.raises(KeyboardInterrupt):
+        run_steps(
+            interrupt,
+            mw.checkpoint(policy, tmp_path, every=1_000),
+            lambda ctx: ended.append(ctx.total_step),
+            steps=1_000_000,
+        )
 
     assert saved_step(tmp_path) == ended[-1] >= 2
 
@@ -71,11 +70,8 @@ def test_what_ends_a_step_in_its_middle_leaves_the_last_good_one_alone(policy, t
         if ctx.total_step == 4:
             raise error
 
-    with Task() as task:
-        task.use(mw.checkpoint(policy, tmp_path, every=3))
-        task.use(fail)
-        with pytest.raises(error):
-            task.run(max_step=10)
+    with pytest.raises(error):
+        run_steps(mw.checkpoint(policy, tmp_path, every=3), fail, steps=10)
     assert saved_step(tmp_path) == 2
 
 
@@ -267,11 +263,12 @@ class Plain:
 
 def learn_plainly(envs: Envs, directory: Path, policy: Plain, *, steps: int) -> None:
     own: Any = policy
-    with Task() as task:
-        task.use(mw.collect(own, envs, steps=4))
-        task.use(mw.train(own))
-        task.use(mw.checkpoint(own, directory, every=1_000))
-        task.run(max_step=steps)
+    run_steps(
+        mw.collect(own, envs, steps=4),
+        mw.train(own),
+        mw.checkpoint(own, directory, every=1_000),
+        steps=steps,
+    )
 
 
 def test_a_policy_in_plain_pytorch_is_saved_with_its_optimiser(envs: Envs, tmp_path: Path) -> None:
@@ -335,11 +332,10 @@ def test_a_part_that_is_no_policy_is_checked_before_the_run_and_behind_its_first
         steps.append(ctx.total_step)
         part.value = saved_step
 
-    with Task() as task:
-        task.use(mw.checkpoint({"policy": policy, "mine": part}, tmp_path, every=50))
-        task.use(change)
-        with pytest.raises(CheckpointError, match=fault):
-            task.run(max_step=100)
+    with pytest.raises(CheckpointError, match=fault):
+        run_steps(
+            mw.checkpoint({"policy": policy, "mine": part}, tmp_path, every=50), change, steps=100
+        )
     assert steps == [0]
     with pytest.raises(CheckpointError, match=r"^`state\.value` is a function, .* of them\.$"):
         save_checkpoint(tmp_path, {"value": saved_step})

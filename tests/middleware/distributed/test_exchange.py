@@ -18,6 +18,7 @@ from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster, run_step
+from tests.middleware.running import run_steps
 
 
 def make(number: Callable[[Context], Any]) -> Callable[[Context], None]:
@@ -211,17 +212,16 @@ def test_the_same_file_runs_in_one_process_and_waits_for_enough_over_several_ste
 
 def test_in_one_process_the_learner_may_come_before_the_collector() -> None:
     received = []
-    with Task() as task:
-        task.use(mw.receive("work", timeout=0.0))
-        task.use(lambda ctx: received.append(ctx.work))
-        task.use(lambda ctx: ctx.update(work=ctx.total_step))
-        task.use(mw.send("work", to="node.0", timeout=0.0))
-        task.run(max_step=3)
+    run_steps(
+        mw.receive("work", timeout=0.0),
+        lambda ctx: received.append(ctx.work),
+        lambda ctx: ctx.update(work=ctx.total_step),
+        mw.send("work", to="node.0", timeout=0.0),
+        steps=3,
+    )
     assert received == [[], [0], [1]]
-    with Task() as task:
-        task.use(mw.receive("nothing", timeout=0.0))
-        with pytest.raises(DeadlineExceeded, match="No item of stream `nothing` came"):
-            task.run(max_step=2)
+    with pytest.raises(DeadlineExceeded, match="No item of stream `nothing` came"):
+        run_steps(mw.receive("nothing", timeout=0.0), steps=2)
 
 
 def test_a_learner_that_sends_to_itself_does_not_wait_beside_an_evaluator() -> None:
@@ -238,11 +238,12 @@ def test_a_learner_that_sends_to_itself_does_not_wait_beside_an_evaluator() -> N
 
 def test_one_process_may_send_itself_more_than_are_in_flight_at_a_time() -> None:
     def main() -> Any:
-        with Task() as task:
-            task.use(make(lambda _: [*range(9)]))
-            task.use(mw.send("trajectories", to="learner", in_flight=2))
-            task.use(mw.receive("trajectories", at_most=9))
-            task.run(max_step=3)
+        task = run_steps(
+            make(lambda _: [*range(9)]),
+            mw.send("trajectories", to="learner", in_flight=2),
+            mw.receive("trajectories", at_most=9),
+            steps=3,
+        )
         return task.ctx.trajectories
 
     with Cluster(1, roles=["learner"]) as cluster:

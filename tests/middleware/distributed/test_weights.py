@@ -22,6 +22,7 @@ from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import current_router, use_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster, run_step
+from tests.middleware.running import run_steps
 
 CONFIG = DQNConfig(hidden=(4,), n_step=1, batch_size=8)
 SPEC = make_envs("CartPole-v1", 1).spec
@@ -90,11 +91,12 @@ def test_collectors_begin_with_the_learners_weights_and_end_with_its_newest() ->
 def test_every_nth_step_is_a_version_and_only_what_has_learned_is_new() -> None:
     published: list[int] = []
     policy = make_dqn()
-    with Task() as task:
-        task.use(lambda ctx: ctx.total_step % 2 or train(policy)(ctx))
-        task.use(mw.publish_weights(policy, every=2))
-        task.use(lambda ctx: published.append(ctx.weights_version))
-        task.run(max_step=6)
+    run_steps(
+        lambda ctx: ctx.total_step % 2 or train(policy)(ctx),
+        mw.publish_weights(policy, every=2),
+        lambda ctx: published.append(ctx.weights_version),
+        steps=6,
+    )
     assert published == [0, 1, 1, 2, 2, 3]
     ctx, _ = run_step(mw.publish_weights(policy, every=1))
     assert ctx.weights_version == 1
@@ -294,10 +296,12 @@ def test_a_node_that_is_alone_waits_for_no_version() -> None:
 
 def test_the_node_that_publishes_does_not_wait_for_its_own_versions() -> None:
     learner, _ = LocalRouter.group(2)
-    with use_router(learner), Task() as task:
-        task.use(mw.publish_weights(make_dqn()))
-        task.use(mw.fetch_weights(make_dqn(), wait_for_new=True, timeout=0.0))
-        task.run(max_step=2)
+    with use_router(learner):
+        run_steps(
+            mw.publish_weights(make_dqn()),
+            mw.fetch_weights(make_dqn(), wait_for_new=True, timeout=0.0),
+            steps=2,
+        )
 
 
 def test_a_step_between_two_looks_is_taken_with_the_weights_at_hand() -> None:

@@ -35,6 +35,7 @@ from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 from ding_lite.testing import run_step
+from tests.middleware.running import run_steps
 
 SMALL: dict[str, Any] = {"hidden": (8,), "n_step": 1}
 SEARCH = Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, 32))
@@ -58,9 +59,7 @@ def learning(envs: Envs, replay: ReplayBuffer, **more: Any) -> Callable[[Agent],
 
 def test_every_agent_collects_and_learns_and_all_are_counted(population, envs, replay) -> None:
     before = [agent.weights()["head.weight"] for agent in population]
-    with Task() as task:
-        task.use(mw.for_each(population, learning(envs, replay, updates=2)))
-        task.run(max_step=5)
+    task = run_steps(mw.for_each(population, learning(envs, replay, updates=2)), steps=5)
 
     assert task.ctx.env_step == 5 * 3 * 16
     assert task.ctx.train_iter == sum(agent.policy.train_iter for agent in population)
@@ -78,9 +77,7 @@ def test_episodes_are_counted_of_all_agents_also_of_those_that_ended_none_just_n
     def look(ctx: Context) -> None:
         seen.append(ctx.metrics.get("episodes", seen[-1] if seen else 0))
 
-    with Task() as task:
-        task.use(mw.for_each(population, learning(envs, replay))).use(look)
-        task.run(max_step=60)
+    run_steps(mw.for_each(population, learning(envs, replay)), look, steps=60)
     assert seen == sorted(seen)
     assert 60 * 3 * 16 / 500 <= seen[-1] <= 60 * 3 * 16 / 8
     assert seen[-1] > 60  # as random play lasts some twenty env steps
@@ -89,10 +86,11 @@ def test_episodes_are_counted_of_all_agents_also_of_those_that_ended_none_just_n
 def test_an_agent_that_is_away_rests_here(population, envs, eval_envs, replay) -> None:
     population[1].is_away = True
     before = population[1].weights()["head.weight"]
-    with Task() as task:
-        task.use(mw.for_each(population, learning(envs, replay, updates=2)))
-        task.use(mw.evaluate(population, eval_envs, every=4))
-        task.run(max_step=4)
+    task = run_steps(
+        mw.for_each(population, learning(envs, replay, updates=2)),
+        mw.evaluate(population, eval_envs, every=4),
+        steps=4,
+    )
 
     assert task.ctx.env_step == 4 * 2 * 16
     assert torch.equal(population[1].weights()["head.weight"], before)
@@ -124,11 +122,12 @@ def test_what_one_agent_puts_on_its_ctx_no_other_sees(population: Population) ->
 
         return [write, lambda ctx: seen.append((ctx.mine, ctx.turns, ctx.reported))]
 
-    with Task() as task:
-        task.use(lambda ctx: ctx.update(reported="all"))
-        task.use(mw.for_each(population, learn))
-        task.use(lambda ctx: seen.append("turns" in ctx or "mine" in ctx))
-        task.run(max_step=2)
+    run_steps(
+        lambda ctx: ctx.update(reported="all"),
+        mw.for_each(population, learn),
+        lambda ctx: seen.append("turns" in ctx or "mine" in ctx),
+        steps=2,
+    )
     assert seen == [
         *((place, 1, "all") for place in range(3)), False,
         *((place, 2, "all") for place in range(3)), False,
@@ -164,10 +163,7 @@ def test_a_generator_is_resumed_on_the_way_out(population: Population) -> None:
 
         return [around]
 
-    with Task() as task:
-        task.use(mw.for_each(population, learn))
-        task.use(lambda ctx: order.append("rest"))
-        task.run(max_step=1)
+    run_steps(mw.for_each(population, learn), lambda ctx: order.append("rest"), steps=1)
     assert order == ["in 0", "in 1", "in 2", "rest", "out 2", "out 1", "out 0"]
 
 
@@ -263,9 +259,7 @@ def test_agents_of_several_shapes_and_replays_with_priorities_learn_too(envs: En
         PrioritizedReplay(envs.spec, capacity=1_000),
     ):
         before = [agent.policy.train_iter for agent in population]  # type: ignore[attr-defined]
-        with Task() as task:
-            task.use(mw.for_each(population, learning(envs, replay)))
-            task.run(max_step=10)
+        run_steps(mw.for_each(population, learning(envs, replay)), steps=10)
         after = [agent.policy.train_iter for agent in population]  # type: ignore[attr-defined]
         assert [b - a for a, b in zip(before, after, strict=True)] >= [9] * 4
 
@@ -281,9 +275,7 @@ def test_learn_every_says_how_often_an_agent_learns(envs: Envs, replay: ReplayBu
     for agent, every in zip(population, (1, 5, 16), strict=True):
         agent.learn_every = every
     run_step(mw.random_warmup(envs, replay, steps=100))
-    with Task() as task:
-        task.use(mw.for_each(population, learning(envs, replay, updates=99)))
-        task.run(max_step=10)
+    run_steps(mw.for_each(population, learning(envs, replay, updates=99)), steps=10)
     assert [agent.policy.train_iter for agent in population] == [160, 32, 10]  # type: ignore[attr-defined]
 
 
@@ -501,14 +493,13 @@ def test_generations_come_when_they_are_due_and_leave_a_lineage(
 ) -> None:
     file = tmp_path / "runs" / "lineage.jsonl"
     reported: list[tuple[int, Sequence[float]]] = []
-    with Task() as task:
-        task.use(mw.for_each(population, learning(envs, replay)))
-        task.use(mw.evaluate(population, eval_envs, every=5))
-        task.use(
-            mw.evolve(population, Tournament(), Mutation(SEARCH, none=0.0), every=5, lineage=file)
-        )
-        task.use(lambda ctx: reported.append((ctx.generation, ctx.get("fitness", ()))))
-        task.run(max_step=16)
+    run_steps(
+        mw.for_each(population, learning(envs, replay)),
+        mw.evaluate(population, eval_envs, every=5),
+        mw.evolve(population, Tournament(), Mutation(SEARCH, none=0.0), every=5, lineage=file),
+        lambda ctx: reported.append((ctx.generation, ctx.get("fitness", ()))),
+        steps=16,
+    )
 
     assert [generation for generation, _ in reported] == [0] * 4 + [1] * 5 + [2] * 5 + [3] * 2
     assert reported[3][1] == ()
@@ -534,11 +525,12 @@ def test_a_lineage_has_null_for_a_number_that_json_does_not_have(envs, tmp_path)
 
 def test_the_best_is_what_it_was_when_it_was_measured(population, envs, eval_envs, replay) -> None:
     """In the step that ends the run nothing is bred."""
-    with Task() as task:
-        task.use(mw.for_each(population, learning(envs, replay)))
-        task.use(mw.evaluate(population, eval_envs, every=5, stop_at=5.0))
-        task.use(mw.evolve(population, Tournament(), Mutation(none=0.0), every=5))
-        task.run(max_step=50)
+    task = run_steps(
+        mw.for_each(population, learning(envs, replay)),
+        mw.evaluate(population, eval_envs, every=5, stop_at=5.0),
+        mw.evolve(population, Tournament(), Mutation(none=0.0), every=5),
+        steps=50,
+    )
     assert task.ctx.total_step == 4
     assert population.generation == 0
     assert task.ctx.fitness == [agent.fitness for agent in population]

@@ -22,6 +22,7 @@ from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 from ding_lite.testing import ManualClock, run_step
+from tests.middleware.running import run_steps
 
 
 def play(*rows: dict[str, Any], clock: ManualClock | None = None) -> Middleware:
@@ -139,11 +140,8 @@ def test_the_last_row_is_written_when_the_run_fails(tmp_path: Path) -> None:
         if ctx.total_step == 1:
             raise ValueError("a bug")
 
-    with Task() as task:
-        task.use(fail)
-        task.use(mw.jsonl(file, every=10))
-        with pytest.raises(ValueError, match="a bug"):
-            task.run()
+    with pytest.raises(ValueError, match="a bug"):
+        run_steps(fail, mw.jsonl(file, every=10))
     assert [row["step"] for row in read(file)] == [1]
 
 
@@ -339,10 +337,7 @@ def test_the_time_left_follows_from_the_rate_of_late(clock, capsys) -> None:
         clock.advance(60.0 * (ctx.total_step > 0))
         ctx.env_step = (0, 6_000, 6_600)[ctx.total_step]
 
-    with Task() as task:
-        task.use(slow_down)
-        task.use(mw.progress(max_env_steps=12_600, clock=clock))
-        task.run(max_step=3)
+    run_steps(slow_down, mw.progress(max_env_steps=12_600, clock=clock), steps=3)
     first, second, _ = capsys.readouterr().err.splitlines()
     assert first.endswith("100 steps/s  1:00, at most 1:06 left")
     assert second.endswith("10 steps/s  2:00, at most 10:00 left")

@@ -13,6 +13,7 @@ from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
+from tests.middleware.running import run_steps
 
 Call = tuple[int, dict[str, float]]
 
@@ -69,18 +70,17 @@ def test_a_logger_that_fails_while_a_run_fails_does_not_hide_the_error_of_the_ru
         f"`{name}` failed, too, while the run ended" for name in ("curve", "report")
     ]
     assert "the dashboard is down" in reported[1]
-    with Task() as task:
-        task.use(mw.report(Dashboard(), every=50))
-        with pytest.raises(RuntimeError, match="the dashboard is down"):
-            task.run(max_step=2)
+    with pytest.raises(RuntimeError, match="the dashboard is down"):
+        run_steps(mw.report(Dashboard(), every=50), steps=2)
 
 
 def test_without_env_steps_the_steps_of_the_pipeline_are_counted() -> None:
     calls: list[Call] = []
-    with Task() as task:
-        task.use(lambda ctx: ctx.metrics.update(loss=math.nan))
-        task.use(mw.report(lambda metrics, step: calls.append((step, metrics)), every=2))
-        task.run(max_step=2)
+    run_steps(
+        lambda ctx: ctx.metrics.update(loss=math.nan),
+        mw.report(lambda metrics, step: calls.append((step, metrics)), every=2),
+        steps=2,
+    )
     [(step, metrics)] = calls
     assert step == 2
     assert math.isnan(metrics["loss"])
