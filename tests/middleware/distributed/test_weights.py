@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from queue import Queue
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from ding_lite.runtime.messaging.router import current_router, use_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster, run_step
 from tests.middleware.running import run_steps
+from tests.parallel.tcp import together
 
 CONFIG = DQNConfig(hidden=(4,), n_step=1, batch_size=8)
 SPEC = make_envs("CartPole-v1", 1).spec
@@ -123,6 +124,21 @@ def publish(router: Any, version: list[int], *, weights: Any = None, to: Any = N
     router.publish_ctx({"weights_version": version[1]}, to=to)
 
 
+def fetching(
+    announce: Callable[[LocalRouter], None],
+    *,
+    steps: int = 1,
+    policy: DQN | None = None,
+    **settings: Any,
+) -> tuple[Context, DQN]:
+    """Fetch on a node after another one has published by hand; return the last ctx."""
+    learner, collector = LocalRouter.group(2)
+    announce(learner)
+    policy = policy or make_dqn(0.0)
+    with use_router(collector):
+        return run_steps(mw.fetch_weights(policy, **settings), steps=steps).ctx, policy
+
+
 def test_unchanged_weights_are_not_loaded_again() -> None:
     loads: list[int] = []
 
@@ -131,55 +147,9 @@ def test_unchanged_weights_are_not_loaded_again() -> None:
             loads.append(1)
             super().load_weights(weights)
 
-    with Cluster(2) as cluster:
-        learner = cluster.routers[0]
-        policy = Counting(SPEC, CONFIG)
-
-        def main() -> None:
-            if current_router() is learner:
-                publish(learner, [7, 1], weights=policy.weights())
-                return
-            with Task() as task:
-                task.use(lambda ctx: ctx.total_step == 0 and task.wait_parallel_ctx(timeout=10.0))
-                task.use(mw.fetch_weights(policy))
-                task.run(max_step=10)
-            assert task.ctx.weights_version == 1
-
-        cluster.run(main)
-    assert loads == [1]
-
-
-def fetching(
-    announce: Callable[[Any], None], *, steps: int = 1, **settings: Any
-) -> tuple[Context, DQN]:
-    """Fetch on a node after another one has published by hand; return the last ctx."""
-    policy = make_dqn(0.0)
-    has_come = threading.Event()
-
-    def main() -> Context | None:
-        router = current_router()
-        if router.node_id == 0:
-            announce(router)
-            router.publish_ctx({"the_end": 1})
-            has_come.wait(10.0)
-            return None
-        with Task() as task:
-            task.use(
-                lambda ctx: (
-                    ctx.total_step
-                    or task.wait_parallel_ctx(newer_than={"the_end": 0}, timeout=10.0)
-                )
-            )
-            task.use(mw.fetch_weights(policy, **settings))
-            try:
-                task.run(max_step=steps)
-            finally:
-                has_come.set()
-        return task.ctx
-
-    with Cluster(2) as cluster:
-        _, ctx = cluster.run(main, timeout=15.0)
-    return ctx, policy
+    policy = Counting(SPEC, CONFIG)
+    ctx, _ = fetching(lambda to: publish(to, [7, 1], weights=ones()), steps=10, policy=policy)
+    assert (loads, ctx.weights_version) == ([1], 1)
 
 
 def ones() -> dict[str, Tensor]:
@@ -204,63 +174,40 @@ def test_weights_beyond_the_limit_are_waited_for_and_an_error_in_time_says_so() 
         fetching(announce, max_staleness=4, timeout=0.05)
 
 
+def waiting_for(
+    meanwhile: Callable[[LocalRouter, Context], None], **settings: Any
+) -> tuple[Context, DQN]:
+    """Fetch what was only announced; `meanwhile` gets the learner and the ctx of that step."""
+    (learner, collector), policy = LocalRouter.group(2), make_dqn(0.0)
+    publish(learner, [7, 3])
+    waiting: Queue[Context] = Queue()
+
+    def fetch() -> Context:
+        with use_router(collector):
+            fetch = mw.fetch_weights(policy, max_staleness=0, **settings)
+            return run_steps(waiting.put, fetch, steps=1).ctx
+
+    ctx, _ = together(fetch, lambda: meanwhile(learner, waiting.get(timeout=10.0)))
+    return ctx, policy
+
+
 def test_weights_that_were_announced_are_waited_for_until_they_come() -> None:
-    policy, is_waiting = make_dqn(0.0), threading.Event()
-
-    def main() -> Any:
-        router = current_router()
-        if router.node_id == 0:
-            publish(router, [7, 3])
-            assert is_waiting.wait(10.0)
-            publish(router, [7, 3], weights=ones())
-            return None
-        with Task() as task:
-            task.use(lambda ctx: task.wait_parallel_ctx(timeout=10.0))
-            task.use(lambda ctx: is_waiting.set())
-            task.use(mw.fetch_weights(policy, max_staleness=0))
-            task.run(max_step=1)
-        return task.ctx.weights_version, value_of(policy)
-
-    with Cluster(2) as cluster:
-        assert cluster.run(main, timeout=15.0)[1] == (3, 1.0)
-
-
-def test_the_version_is_0_until_announced_weights_arrive() -> None:
-    policy = make_dqn(0.0)
-
-    def main() -> Any:
-        router = current_router()
-        if router.node_id == 0:
-            publish(router, [7, 3])
-            return None
-        with Task() as task:
-            task.use(lambda ctx: task.wait_parallel_ctx(timeout=10.0))
-            task.use(mw.fetch_weights(policy))
-            task.run(max_step=1)
-        return task.ctx.weights_version, "weights_behind" in task.ctx.metrics
-
-    with Cluster(2) as cluster:
-        assert cluster.run(main, timeout=15.0)[1] == (0, False)
+    ctx, policy = waiting_for(lambda learner, ctx: publish(learner, [7, 3], weights=ones()))
+    assert (ctx.weights_version, value_of(policy)) == (3, 1.0)
 
 
 def test_a_wait_for_weights_ends_with_the_job() -> None:
-    policy, is_waiting = make_dqn(0.0), threading.Event()
+    def end(learner: LocalRouter, ctx: Context) -> None:
+        with use_router(learner):
+            run_steps(lambda ctx: setattr(ctx, "finish", True))
 
-    def main() -> None:
-        router = current_router()
-        with Task() as task:
-            if router.node_id == 0:
-                publish(router, [7, 3])
-                task.use(lambda ctx: is_waiting.wait(10.0) and setattr(ctx, "finish", True))
-            else:
-                task.use(lambda ctx: task.wait_parallel_ctx(timeout=10.0))
-                task.use(lambda ctx: is_waiting.set())
-                task.use(mw.fetch_weights(policy, max_staleness=0, timeout=None))
-            task.run()
-
-    with Cluster(2) as cluster:
-        cluster.run(main, timeout=15.0)
+    _, policy = waiting_for(end, timeout=None)
     assert value_of(policy) == 0.0
+
+
+def test_the_version_is_0_until_announced_weights_arrive() -> None:
+    ctx, _ = fetching(lambda router: publish(router, [7, 3]))
+    assert (ctx.weights_version, "weights_behind" in ctx.metrics) == (0, False)
 
 
 def test_an_evaluator_may_wait_for_a_new_version_in_each_step() -> None:
