@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ from ding_lite.errors import (
 from ding_lite.parallel.router.group import Group
 from ding_lite.records import register
 from ding_lite.rl.batch import NumpyArray
+from ding_lite.rl.protocols import Policy
 from ding_lite.rl.replay.storage import check_keys
 from ding_lite.settings import check_all, positive, whole
 
@@ -51,20 +52,10 @@ class Loads(Protocol):
     def load_weights(self, weights: Mapping[str, Any]) -> None: ...
 
 
-class Improvable(Loads, Protocol):
+class Improvable(Policy, Protocol):
     """A policy that applies gradients computed elsewhere."""
 
     def apply_gradient(self, grad_P: Tensor, /) -> float: ...
-
-    def weights(self) -> dict[str, Tensor]:
-        """Copy the weights, for acting and for computing gradients."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-
-    def clone(self) -> Self: ...
 
 
 @register(name="ding_lite.Receipt")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from ding_lite.distributed.population_server import COUNTERS, PopulationServer
 from ding_lite.errors import ConfigError, NonFiniteError
 from ding_lite.evolution.population import Population
-from ding_lite.middleware.checks import Period, check_fits, check_has
+from ding_lite.middleware.checks import Period, check_fits, check_has, for_all_envs
 from ding_lite.middleware.population.evaluate import set_aside_broken
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.evaluation import play
@@ -171,7 +170,7 @@ def confirm_best(
     check_has(server, "gather", "server")
     check_all(at_least(1, episodes=episodes))
     period = Period(every)
-    of_each_env = math.ceil(episodes / envs.num_envs)
+    episodes = for_all_envs(episodes, envs)
 
     def _confirm_best(ctx: Context) -> None:
         if not period.is_due(ctx):
@@ -181,7 +180,7 @@ def confirm_best(
         if best.mean_fitness(1) < stop_at:
             return
         try:
-            played = play(best, envs, episodes=of_each_env * envs.num_envs)
+            played = play(best, envs, episodes=episodes)
         except NonFiniteError as error:
             set_aside_broken([best], envs, error)
             ctx.eval_value = ctx.metrics["eval_return"] = server.population.best.mean_fitness(1)
