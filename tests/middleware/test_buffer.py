@@ -17,19 +17,15 @@ from ding_lite.testing import run_step
 from tests.middleware.running import run_steps
 
 
-def test_what_was_collected_ends_up_in_the_replay(policy, envs, replay) -> None:
-    task = run_steps(mw.collect(policy, envs, steps=8), mw.add_to(replay), steps=5)
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_was_collected_or_sent_by_several_nodes_ends_up_in_the_replay(
+    policy, envs, replay, times
+) -> None:
+    def receive(ctx: Context) -> None:
+        ctx.transitions = ctx.transitions if times == 1 else [ctx.transitions] * times
 
-    assert len(replay) == 40
-    assert task.ctx.metrics["replay_size"] == 40
-
-
-def test_what_other_nodes_have_sent_ends_up_in_the_replay(policy, envs, replay) -> None:
-    def receive_twice(ctx: Context) -> None:
-        ctx.transitions = [ctx.transitions, ctx.transitions]
-
-    run_steps(mw.collect(policy, envs, steps=8), receive_twice, mw.add_to(replay), steps=2)
-    assert len(replay) == 32
+    task = run_steps(mw.collect(policy, envs, steps=8), receive, mw.add_to(replay), steps=5)
+    assert len(replay) == task.ctx.metrics["replay_size"] == 40 * times
 
 
 def test_adding_before_collecting_names_the_missing_key(replay: ReplayBuffer) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ding_lite import middleware as mw
 from ding_lite.errors import DeadlineExceeded, LabelError
-from ding_lite.records import register
 from ding_lite.rl import IMPALA, IMPALAConfig, make_envs
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter
@@ -237,17 +236,10 @@ def test_a_learner_that_sends_to_itself_does_not_wait_beside_an_evaluator() -> N
 
 
 def test_one_process_may_send_itself_more_than_are_in_flight_at_a_time() -> None:
-    def main() -> Any:
-        task = run_steps(
-            make(lambda _: [*range(9)]),
-            mw.send("trajectories", to="learner", in_flight=2),
-            mw.receive("trajectories", at_most=9),
-            steps=3,
-        )
-        return task.ctx.trajectories
-
-    with Cluster(1, roles=["learner"]) as cluster:
-        assert cluster.run(main) == [[*range(9)]]
+    send = mw.send("trajectories", to="node.0", in_flight=2)
+    receive = mw.receive("trajectories", at_most=9)
+    task = run_steps(make(lambda _: [*range(9)]), send, receive, steps=3)
+    assert task.ctx.trajectories == [*range(9)]
 
 
 def test_a_node_that_collects_too_does_not_keep_others_waiting() -> None:
@@ -268,23 +260,12 @@ def test_a_node_that_collects_too_does_not_keep_others_waiting() -> None:
     assert all(len(step) >= 2 for step in both)  # it waits once it has heard the other one
 
 
-@register(name="a piece of experience of these tests")
-@dataclass(frozen=True)
-class Versioned:
-    version: int
-
-
 def test_the_staleness_of_received_items_is_reported() -> None:
-    def main() -> Any:
-        with Task(ctx={"weights_version": 9}) as task:
-            task.use(make(lambda _: [Versioned(9), Versioned(5), Versioned(12)]))
-            task.use(mw.send("trajectories", to="learner"))
-            task.use(mw.receive("trajectories"))
-            task.run(max_step=1)
-        return dict(task.ctx.metrics)
-
-    with Cluster(1, roles=["learner"]) as cluster:
-        (metrics,) = cluster.run(main)
+    items = [SimpleNamespace(version=version) for version in (9, 5, 12)]
+    send, receive = mw.send("trajectories", to="node.0"), mw.receive("trajectories")
+    metrics = run_steps(
+        make(lambda _: items), send, receive, steps=1, weights_version=9
+    ).ctx.metrics
     assert metrics["staleness"] == 4 / 3  # one from a former life of the learner is not stale
     assert metrics["received"] == 3
     assert metrics["send_wait_s"] >= 0.0
