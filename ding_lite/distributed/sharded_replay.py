@@ -5,10 +5,6 @@ samples from all of them, from each shard in proportion to its sum of priorities
 known from previous answers, and are requested again when they are old. Each answer holds the
 shard's current sum, and importance weights use the actual probabilities.
 
-A learner requests several batches at a time, and requests the next ones while it still learns
-from the current ones. New priorities are sent with the next request. So a batch is a few updates
-old when the learner uses it: at most one and a half times `prefetch`.
-
 A lock is held only while a shard draws and copies, so collectors continue while a learner learns,
 and sampled transitions may be overwritten before their new priorities arrive. Each transition has
 a serial that is never reused, and each process of a shard has its own incarnation number. So the
