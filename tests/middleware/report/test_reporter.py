@@ -28,13 +28,8 @@ def train(calls: list[Call], *, steps: int, state: dict[str, Any] | None = None)
         ctx.metrics["loss"] = 1.0 / (1 + ctx.total_step)
         ctx.metrics.update(rare.get(ctx.total_step, {}))
 
-    with Task() as task:
-        task.use(learn)
-        task.use(mw.report(lambda metrics, env_step: calls.append((env_step, metrics)), every=4))
-        if state is not None:
-            task.load_state_dict(state)
-        task.run(max_step=steps)
-        return task.state_dict()
+    report = mw.report(lambda metrics, env_step: calls.append((env_step, metrics)), every=4)
+    return run_steps(learn, report, steps=steps, state=state).state_dict()
 
 
 def test_the_newest_of_every_metric_is_reported_however_rare() -> None:
@@ -88,14 +83,10 @@ def test_without_env_steps_the_steps_of_the_pipeline_are_counted() -> None:
 
 def test_loggers_may_come_and_go_from_a_run_to_its_resume(tmp_path: Path) -> None:
     def run(*loggers: Middleware, state: dict[str, Any] | None = None) -> dict[str, Any]:
-        with Task() as task:
-            task.use(lambda ctx: ctx.metrics.update(loss=1.0))
-            for logger in loggers:
-                task.use(logger)
-            if state is not None:
-                task.load_state_dict(state)
-            task.run(max_step=2)
-            return task.state_dict()
+        def learn(ctx: Context) -> None:
+            ctx.metrics["loss"] = 1.0
+
+        return run_steps(learn, *loggers, steps=2, state=state).state_dict()
 
     first, own = tmp_path / "first.jsonl", tmp_path / "own.jsonl"
     state = run(mw.jsonl(first, every=1), mw.curve(tmp_path / "a.png"))
