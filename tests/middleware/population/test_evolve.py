@@ -191,29 +191,23 @@ def test_metrics_are_means_and_episodes_are_added_up(population: Population) -> 
     assert seen == [{**means, "episodes": 0 + 1 + 2}, {**means, "episodes": 0 + 1 + 3}]
 
 
+async def later(ctx: Context) -> None:
+    """Do nothing."""
+
+
 @pytest.mark.parametrize(
-    ("learn", "text"),
+    ("learn", "fault"),
     [
         (lambda agent: [], "a list of middleware was expected"),
         (lambda agent: None, "`learn` returned None"),
-        (lambda agent: [lambda ctx: None] * (1 + agent.place), "pipelines of [1, 2, 3]"),
+        (lambda agent: [lambda ctx: None] * (1 + agent.place), r"pipelines of \[1, 2, 3\]"),
+        (lambda agent: [later], "`later` is asynchronous"),
+        (lambda agent: [None], "A middleware is a callable .*, not None"),
     ],
 )
-def test_a_learn_that_makes_no_pipelines_is_refused(population, learn, text) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_a_learn_that_makes_no_pipelines_is_refused(population, learn, fault) -> None:
+    with pytest.raises((ConfigError, MiddlewareError), match=fault):
         mw.for_each(population, learn)
-    assert text in str(caught.value)
-
-
-def test_what_is_no_middleware_or_asynchronous_is_refused(population: Population) -> None:
-    async def later(ctx: Context) -> None:
-        """Do nothing."""
-
-    with pytest.raises(ConfigError, match="`later` is asynchronous"):
-        mw.for_each(population, lambda agent: [later])
-    no_middleware: Any = [None]
-    with pytest.raises(MiddlewareError, match="not None"):
-        mw.for_each(population, lambda agent: no_middleware)
 
 
 def test_agents_that_learn_together_learn_what_each_has_drawn(population, envs, replay) -> None:
@@ -251,7 +245,7 @@ def test_agents_of_several_shapes_and_replays_with_priorities_learn_too(envs: En
         before = [agent.policy.train_iter for agent in population]  # type: ignore[attr-defined]
         run_steps(mw.for_each(population, learning(envs, replay)), steps=10)
         after = [agent.policy.train_iter for agent in population]  # type: ignore[attr-defined]
-        assert [b - a for a, b in zip(before, after, strict=True)] >= [9] * 4
+        assert min(b - a for a, b in zip(before, after, strict=True)) >= 9
 
 
 def test_learn_every_says_how_often_an_agent_learns(envs: Envs, replay: ReplayBuffer) -> None:
@@ -533,11 +527,6 @@ def test_the_best_is_never_a_child_that_has_inherited_its_fitness(population, ev
         assert population.best is population[best]
         population.evolve(Tournament(size=3), Mutation(none=0.0))
         assert population.best is population[best]
-
-
-def test_evolution_without_evaluation_is_an_error_with_advice(population: Population) -> None:
-    with pytest.raises(ConfigError, match="Put `evaluate` before `evolve`"):
-        run_step(mw.evolve(population, Tournament(), Mutation(), every=1))
 
 
 def test_agents_with_memory_resume_exactly_where_others_have_acted_in_their_envs() -> None:
