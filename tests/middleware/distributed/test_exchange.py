@@ -16,9 +16,8 @@ from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import current_router, use_router
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.runtime.task import Task
-from ding_lite.testing import Cluster, run_step
-from tests.middleware.running import run_steps
+from ding_lite.testing import run_step
+from tests.middleware.running import run_job, run_steps
 
 
 def make(number: Callable[[Context], Any]) -> Callable[[Context], None]:
@@ -37,18 +36,7 @@ def star(
     roles: Sequence[Any] = ("learner", "collector"),
     steps: int | None = None,
 ) -> list[Context]:
-    """Run middleware that each node makes for its role; return the last ctx of each."""
-
-    def main() -> Context:
-        with Task() as task:
-            for role, make_all in (("collector", collector), ("learner", learner)):
-                for fn in make_all() if task.match_labels(role) else ():
-                    task.use(fn)
-            task.run(max_step=steps)
-        return task.ctx
-
-    with Cluster(len(roles), "star", roles=roles) as cluster:
-        return cluster.run(main, timeout=15.0)
+    return run_job(roles, steps, collector=collector, learner=learner)
 
 
 def sending(number: Callable[[Context], Any], **settings: Any) -> list[Middleware]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ding_lite import middleware as mw
+from ding_lite.clock import Deadline
 from ding_lite.distributed.model_server import topics_of
 from ding_lite.errors import DeadlineExceeded, ShapeError
 from ding_lite.middleware.distributed.weights import SERVER
@@ -20,9 +21,10 @@ from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import current_router, use_router
+from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
-from ding_lite.testing import Cluster, run_step
-from tests.middleware.running import run_steps
+from ding_lite.testing import run_step
+from tests.middleware.running import run_job, run_steps
 from tests.parallel.tcp import together
 
 CONFIG = DQNConfig(hidden=(4,), n_step=1, batch_size=8)
@@ -57,33 +59,34 @@ def train(policy: DQN) -> Callable[[Context], None]:
     return _train
 
 
-def star(main: Callable[[], Any], *, collectors: int = 1) -> list[Any]:
-    with Cluster(1 + collectors, "star", roles=["learner"] + collectors * ["collector"]) as cluster:
-        return cluster.run(main, timeout=15.0)
+def wait_for_the_end(ctx: Context) -> None:
+    current_router().subscribe().wait(lambda _: False, Deadline.after(10.0), lambda: ctx.finish)
 
 
 def test_collectors_begin_with_the_learners_weights_and_end_with_its_newest() -> None:
-    def main() -> list[tuple[float, int]]:
-        is_learner = "learner" in current_router().labels
-        policy = make_dqn(0.5 if is_learner else None)
-        seen: list[tuple[float, int]] = []
+    seen: list[tuple[float, int]] = []
+
+    def learner() -> list[Middleware]:
+        policy = make_dqn(0.5)
+
+        def wait(ctx: Context) -> None:
+            if ctx.total_step >= 20:
+                wait_for_the_end(ctx)
+
+        return [wait, train(policy), mw.publish_weights(policy)]
+
+    def collector() -> list[Middleware]:
+        policy = make_dqn()
 
         def look(ctx: Context) -> None:
-            if (
-                ctx.weights_version > (seen[-1][1] if seen else -1)
-                and "weights_behind" in ctx.metrics
-            ):
-                seen.append((value_of(policy), ctx.weights_version))
+            version, last = ctx.weights_version, seen[-1][1] if seen else -1
+            if version > last and "weights_behind" in ctx.metrics:
+                seen.append((value_of(policy), version))
             ctx.finish = bool(seen) and seen[-1][0] == 20.0
 
-        with Task() as task:
-            task.use(mw.fetch_weights(policy), "collector").use(look, "collector")
-            task.use(lambda ctx: ctx.total_step >= 20 and task.wait_for("nothing"), "learner")
-            task.use(train(policy), "learner").use(mw.publish_weights(policy), "learner")
-            task.run()
-        return seen
+        return [mw.fetch_weights(policy), look]
 
-    _, seen = star(main)
+    run_job(["learner", "collector"], learner=learner, collector=collector)
     assert seen[-1] == (20.0, 20)
     assert all(value == (version or 0.5) for value, version in seen)
     assert [version for _, version in seen] == sorted({version for _, version in seen})
@@ -211,17 +214,17 @@ def test_the_version_is_0_until_announced_weights_arrive() -> None:
 
 
 def test_an_evaluator_may_wait_for_a_new_version_in_each_step() -> None:
-    def main() -> list[int]:
-        policy, seen = make_dqn(), []
-        with Task() as task:
-            task.use(train(policy), "learner").use(mw.publish_weights(policy), "learner")
-            task.use(mw.fetch_weights(policy, wait_for_new=True), "collector")
-            task.use(lambda ctx: seen.append(ctx.weights_version), "collector")
-            task.use(lambda ctx: setattr(ctx, "finish", len(seen) == 5), "collector")
-            task.run()
-        return seen
+    policy, seen = make_dqn(), list[int]()
 
-    _, seen = star(main)
+    def look(ctx: Context) -> None:
+        seen.append(ctx.weights_version)
+        ctx.finish = len(seen) == 5
+
+    run_job(
+        ["learner", "evaluator"],
+        learner=lambda: [train(policy), mw.publish_weights(policy)],
+        evaluator=lambda: [mw.fetch_weights(make_dqn(), wait_for_new=True), look],
+    )
     assert len(seen) == 5
     assert seen == sorted(set(seen))
 
@@ -259,28 +262,23 @@ def test_a_step_between_two_looks_is_taken_with_the_weights_at_hand() -> None:
 
 def test_half_the_bytes_may_travel_but_not_of_sums_of_squares() -> None:
     config = DQNConfig(hidden=(4,), batch_size=8, normalize_obs=True)
+    sent, got = make_dqn(config=config), make_dqn(config=config)
+    weights = sent.weights()
+    for name, tensor in weights.items():
+        tensor.fill_(1e6 if name.startswith("norm") else 1.0 / 3.0)
+    sent.load_weights(weights)
 
-    def main() -> Any:
-        policy = make_dqn(config=config)
-        weights = {
-            name: w.fill_(1.0 / 3.0 if not name.startswith("norm") else 1e6)
-            for name, w in policy.weights().items()
-        }
-        with Task() as task:
-            if current_router().node_id == 0:
-                policy.load_weights(weights)
-                task.use(mw.publish_weights(policy, half=True))
-                task.use(lambda ctx: task.wait_for("nothing"))
-            else:
-                task.use(mw.fetch_weights(policy))
-                task.use(lambda ctx: setattr(ctx, "finish", "weights_behind" in ctx.metrics))
-            task.run()
-        return {name: np.unique(w.numpy()) for name, w in policy.weights().items()}
+    def look(ctx: Context) -> None:
+        ctx.finish = "weights_behind" in ctx.metrics
 
-    with Cluster(2) as cluster:
-        _, got = cluster.run(main, timeout=15.0)
-    assert got["norm.squares"] == [1e6]
-    of_network = {float(values[0]) for name, values in got.items() if not name.startswith("norm")}
+    run_job(
+        ["learner", "collector"],
+        learner=lambda: [mw.publish_weights(sent, half=True), wait_for_the_end],
+        collector=lambda: [mw.fetch_weights(got), look],
+    )
+    values = {name: np.unique(w.numpy()) for name, w in got.weights().items()}
+    assert values["norm.squares"] == [1e6]
+    of_network = {float(v[0]) for name, v in values.items() if not name.startswith("norm")}
     assert of_network == {float(np.float16(1.0 / 3.0))}
 
 
@@ -291,16 +289,14 @@ def test_weights_of_another_network_are_refused() -> None:
 
 
 def test_in_one_process_the_policy_is_the_learners_own() -> None:
-    policy = make_dqn()
-
-    def main() -> list[int]:
-        seen = []
-        with Task() as task:
-            task.use(mw.fetch_weights(policy, max_staleness=0), "collector")
-            task.use(lambda ctx: seen.append(ctx.weights_version), "collector")
-            task.use(train(policy), "learner").use(mw.publish_weights(policy), "learner")
-            task.run(max_step=3)
-        return seen
-
-    with Cluster(1, roles=[{"learner", "collector"}]) as cluster:
-        assert cluster.run(main) == [[0, 1, 2]]
+    policy, seen = make_dqn(), list[int]()
+    run_job(
+        [{"learner", "collector"}],
+        steps=3,
+        collector=lambda: [
+            mw.fetch_weights(policy, max_staleness=0),
+            lambda ctx: seen.append(ctx.weights_version),
+        ],
+        learner=lambda: [train(policy), mw.publish_weights(policy)],
+    )
+    assert seen == [0, 1, 2]
