@@ -9,12 +9,12 @@ disk.
 from __future__ import annotations
 
 import importlib
+import itertools
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from hashlib import blake2b
-from operator import attrgetter
 from typing import Any, Protocol
 
 import msgspec
@@ -37,7 +37,7 @@ from ding_lite.parallel.network.address import LOOPBACK
 from ding_lite.parallel.network.interfaces import interface_beyond
 from ding_lite.parallel.router.group import COLLECTIVE_TIMEOUT_S, leave_groups_at_exit
 from ding_lite.parallel.wire.codec import Encoded, decode, encode
-from ding_lite.rl.batch import Array, Transitions
+from ding_lite.rl.batch import Array, NumpyArray, Transitions
 from ding_lite.rl.protocols import Prioritized, Replay
 from ding_lite.rl.replay.storage import FIELDS
 from ding_lite.rl.seeding import spawn_seeds
@@ -48,7 +48,6 @@ MAX_BROADCAST_BYTES = 1 << 30
 """The most bytes of a broadcast; a larger size in a header is refused."""
 _INLINE = 12
 """Numbers that are sent with the hash itself."""
-_get_fields = attrgetter(*FIELDS)
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(list[memoryview])
 
@@ -128,10 +127,9 @@ class Processes:
         mine = np.asarray(values, dtype=np.float64)
         if self.size == 1:
             return mine[None]
-        inline = mine if len(mine) <= _INLINE else mine[:0]
-        rows = self._meet(name, len(mine), inline)
         if len(mine) <= _INLINE:
-            return rows[:, : len(mine)]
+            return self._meet(name, len(mine), mine)[:, : len(mine)]
+        self._meet(name, len(mine))
         return self._all_gather(torch.from_numpy(mine)).numpy()
 
     def mean(self, name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -158,8 +156,7 @@ class Processes:
         if self.size == 1:
             return tree
         packed = _pack(encode(tree, name=name)) if self.is_main else torch.empty(0)
-        sizes = self._meet(name, 0, np.array([packed.nbytes], dtype=np.float64))
-        nbytes = int(sizes[0, 0])
+        nbytes = int(self._meet(name, 0, [packed.nbytes])[0, 0])
         if not 0 <= nbytes <= MAX_BROADCAST_BYTES:
             raise CodecError(
                 f"The main process announces {nbytes:,} bytes; the limit is "
@@ -192,14 +189,13 @@ class Processes:
         self._group = None
 
     def _meet(
-        self, name: str, size: int, inline: np.ndarray[Any, np.dtype[np.float64]] | None = None
+        self, name: str, size: int, inline: Sequence[float] | NumpyArray = ()
     ) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Check that all processes are in the same operation; return the numbers sent with it."""
         self._num_operations += 1
         word = np.zeros(3 + _INLINE)
         word[:3] = zlib.crc32(name.encode()), self._num_operations, size
-        if inline is not None:
-            word[3 : 3 + len(inline)] = inline
+        word[3 : 3 + len(inline)] = inline
         rows = self._all_gather(torch.from_numpy(word)).numpy()
         others = [rank for rank, row in enumerate(rows) if (row[:3] != word[:3]).any()]
         if others:
@@ -288,8 +284,7 @@ class PreparedReplay:
         self.loader = self._prepared(accelerator)
         """The prepared `DataLoader`, which never ends."""
         self._blocks: Iterator[dict[str, Tensor]] | None = None
-        self._block: tuple[Tensor, ...] = ()
-        self._extra: dict[str, Tensor] = {}
+        self._block: dict[str, Tensor] = {}
         self._first = self._last = 0
         self._block_batches = block_batches
         self._rows = 0
@@ -316,10 +311,9 @@ class PreparedReplay:
             self._turn(batch_size)
         first = self._first
         self._first = last = first + batch_size
-        batch = Transitions(*[field[first:last] for field in self._block])
-        if not self._extra:
-            return batch
-        return batch.with_extra(**{name: own[first:last] for name, own in self._extra.items()})
+        own = {name: column[first:last] for name, column in self._block.items()}
+        batch = Transitions(*[own.pop(name) for name in FIELDS])
+        return batch.with_extra(**own) if own else batch
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the replay.
@@ -335,8 +329,7 @@ class PreparedReplay:
         self._drop_drawn()
 
     def _drop_drawn(self) -> None:
-        self._first = self._last = 0
-        self._rows = 0
+        self._first = self._last = self._rows = 0
         self._blocks = None
 
     def _turn(self, batch_size: int) -> None:
@@ -350,16 +343,13 @@ class PreparedReplay:
         while self._last < batch_size:  # a block that was drawn before may be too small
             if self._blocks is None:
                 self._blocks = iter(self.loader)
-            block = next(self._blocks)
-            self._block = tuple(block.pop(name) for name in FIELDS)
-            self._extra = block
-            self._first, self._last = 0, len(self._block[0])
+            self._block = next(self._blocks)
+            self._first, self._last = 0, len(self._block["reward"])
 
     def _draw(self, _: object) -> dict[str, Tensor]:
         rows = self.replay.sample(min(self._rows, len(self.replay)))
-        values: tuple[Tensor, ...] = _get_fields(rows)
-        own = {name: torch.as_tensor(value) for name, value in rows.extra.items()}
-        return dict(zip(FIELDS, values, strict=True)) | own
+        columns = {name: getattr(rows, name) for name in FIELDS} | dict(rows.extra)
+        return {name: torch.as_tensor(column) for name, column in columns.items()}
 
     def _prepared(self, accelerator: Any) -> Any:  # noqa: ANN401 - Accelerate comes without types
         # The dataset yields only counters, as Accelerate reads the items of all processes in each
@@ -379,10 +369,7 @@ class _Turns(IterableDataset[int]):
     """An endless dataset."""
 
     def __iter__(self) -> Iterator[int]:
-        turn = 0
-        while True:
-            yield turn
-            turn += 1
+        return itertools.count()
 
 
 def digest_of(tree: Any) -> bytes:  # noqa: ANN401 - any tree of values
@@ -417,7 +404,6 @@ def _is_averaged(leaf: object) -> bool:
 
 
 def _pack(encoded: Encoded) -> Tensor:
-    """Pack the parts of a message into one tensor of bytes."""
     packed = bytearray()
     _ENCODER.encode_into([encoded.meta, *(buffer.cast("B") for buffer in encoded.buffers)], packed)
     return torch.frombuffer(packed, dtype=torch.uint8)
@@ -434,10 +420,6 @@ def _unpack(packed: Tensor) -> Any:  # noqa: ANN401 - any tree of values
 
 def _check_is_as_started(size: int, environ: Mapping[str, str]) -> None:
     """Raise if several processes were started and this one is alone."""
-    how = (
-        "Start two with `torchrun --nproc-per-node 2 program.py`, or with `accelerate launch "
-        "--multi_gpu --num_processes 2 program.py`, which needs no GPU in spite of its name."
-    )
     if size > 1:
         return
     if int(environ.get("WORLD_SIZE", "1")) > 1:
@@ -448,8 +430,10 @@ def _check_is_as_started(size: int, environ: Mapping[str, str]) -> None:
         )
     if "ACCELERATE_MIXED_PRECISION" in environ and "MASTER_PORT" in environ:
         raise ConfigError(
-            f"`accelerate launch` was told to start several processes and has started one, as it "
-            f"does for a job without GPUs. {how}"
+            "`accelerate launch` was told to start several processes and has started one, as it "
+            "does for a job without GPUs. Start two with `torchrun --nproc-per-node 2 program.py`, "
+            "or with `accelerate launch --multi_gpu --num_processes 2 program.py`, which needs no "
+            "GPU in spite of its name."
         )
 
 

@@ -12,6 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ import torch
 from ding_lite.distributed.shards import Asked, ShardAnswer, Update
 from ding_lite.errors import ConfigError
 from ding_lite.records import register
-from ding_lite.rl.batch import NumpyArray, PrioritizedTransitions
+from ding_lite.rl.batch import Array, NumpyArray, PrioritizedTransitions
 from ding_lite.rl.replay.prioritized import importance_weights
 from ding_lite.rl.replay.storage import FIELDS
 
@@ -68,7 +69,7 @@ class Block:
         self._replay_id = replay_id
         expected: defaultdict[int, float] = defaultdict(float)
         for asked, _ in parts:
-            expected[asked.rank] += asked.expected
+            expected[asked.shard.rank] += asked.expected
         parts = [part for part in parts if len(part[1].drawn.serial)]
         sizes = [len(share.drawn.serial) for _, share in parts]
         self.num_batches = sum(sizes) // batch_size
@@ -85,21 +86,23 @@ class Block:
                     f"of transitions, this node {sorted(own)}. Make the replay with the same "
                     f"`fields` on all nodes."
                 )
-        self._columns = {
-            name: torch.from_numpy(join([share.drawn.fields[name] for _, share in parts]))
-            for name in (*FIELDS, *own)
-        }
         self._own = own
         self._chance = join(
-            [expected[asked.rank] / share.drawn.total * share.drawn.value for asked, share in parts]
+            [
+                expected[asked.shard.rank] / share.drawn.total * share.drawn.value
+                for asked, share in parts
+            ]
         )
-        self._serial = join([share.drawn.serial for _, share in parts])
-        self._shard = np.repeat(np.array([asked.rank for asked, _ in parts], np.int64), sizes)[
-            order
-        ]
-        self._incarnation = np.repeat(
-            np.array([share.incarnation for _, share in parts], np.int64), sizes
-        )[order]
+        ranks = [asked.shard.rank for asked, _ in parts]
+        incarnations = [share.incarnation for _, share in parts]
+        self._columns: dict[str, Array] = {
+            "serial": join([share.drawn.serial for _, share in parts]),
+            "shard": np.repeat(np.array(ranks, np.int64), sizes)[order],
+            "incarnation": np.repeat(np.array(incarnations, np.int64), sizes)[order],
+        }
+        for name in (*FIELDS, *own):
+            column = join([share.drawn.fields[name] for _, share in parts])
+            self._columns[name] = torch.from_numpy(column)
 
     def __len__(self) -> int:
         return self.num_batches - self._num_taken
@@ -108,14 +111,11 @@ class Block:
         first = self._num_taken * self.batch_size
         rows = slice(first, first + self.batch_size)
         self._num_taken += 1
-        columns = {name: column[rows] for name, column in self._columns.items()}
+        columns: dict[str, Any] = {name: column[rows] for name, column in self._columns.items()}
         return ShardedTransitions(
             extra={name: columns.pop(name) for name in self._own},
             **columns,
             weight=torch.from_numpy(importance_weights(self._chance[rows], beta)),
-            serial=self._serial[rows],
-            shard=self._shard[rows],
-            incarnation=self._incarnation[rows],
             replay_id=self._replay_id,
         )
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ from ding_lite.errors import (
 from ding_lite.parallel.router.group import Group
 from ding_lite.records import register
 from ding_lite.rl.batch import NumpyArray
+from ding_lite.rl.protocols import Policy
 from ding_lite.rl.replay.storage import check_keys
 from ding_lite.settings import check_all, positive, whole
 
@@ -51,20 +52,10 @@ class Loads(Protocol):
     def load_weights(self, weights: Mapping[str, Any]) -> None: ...
 
 
-class Improvable(Loads, Protocol):
+class Improvable(Policy, Protocol):
     """A policy that applies gradients computed elsewhere."""
 
     def apply_gradient(self, grad_P: Tensor, /) -> float: ...
-
-    def weights(self) -> dict[str, Tensor]:
-        """Copy the weights, for acting and for computing gradients."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-
-    def clone(self) -> Self: ...
 
 
 @register(name="ding_lite.Receipt")
@@ -88,11 +79,11 @@ class _PendingGradient:
     """The incarnation of the server from which the agent pulled its weights."""
     version: int
     answer: Future[Receipt | None]
-    is_alone: bool = False
 
-    def goes_with(self, other: _PendingGradient) -> bool:
-        alike = self.incarnation == other.incarnation and self.grad_P.shape == other.grad_P.shape
-        return alike and not (self.is_alone or other.is_alone)
+    @property
+    def kind(self) -> tuple[int, ...]:
+        """The same for gradients that may be averaged."""
+        return self.incarnation, *self.grad_P.shape
 
 
 class GradientServer:
@@ -152,6 +143,7 @@ class GradientServer:
         self._changed = threading.Condition()
         self._stalenesses: list[int] = []
         self._waiting: list[_PendingGradient] = []
+        self._alone: list[_PendingGradient] = []  # to forward alone, as one of them is too stale
         self._is_under_way = False
         self._own: Improvable | None = None
         if server.is_owner:
@@ -331,16 +323,19 @@ class GradientServer:
 
     def _hand_on(self) -> None:
         with self._changed:
-            if self._is_under_way or not self._waiting:
+            if self._is_under_way or not (self._alone or self._waiting):
                 return
-            first = self._waiting[0]
-            batch = [each for each in self._waiting if each is first or each.goes_with(first)]
-            self._waiting = [each for each in self._waiting if each not in batch]
+            if self._alone:
+                batch = [self._alone.pop(0)]
+            else:
+                kind = self._waiting[0].kind
+                batch = [each for each in self._waiting if each.kind == kind]
+                self._waiting = [each for each in self._waiting if each.kind != kind]
             self._is_under_way = True
         mean_P = np.mean([each.grad_P for each in batch], axis=0, dtype=np.float32)
         versions = [each.version for each in batch]
         self._server.ask(
-            self._server.owner, "apply", first.incarnation, versions, mean_P
+            self._server.owner, "apply", batch[0].incarnation, versions, mean_P
         ).add_done_callback(lambda done: self._pass_back(batch, done))
 
     def _pass_back(self, batch: list[_PendingGradient], done: Future[Any]) -> None:
@@ -352,8 +347,7 @@ class GradientServer:
         with self._changed:
             self._is_under_way = False
             if not receipts and error is None:
-                alone = [replace(each, is_alone=True) for each in batch]
-                self._waiting = alone + self._waiting
+                self._alone += batch
         if receipts:
             for each, receipt in zip(batch, receipts, strict=True):
                 each.answer.set_result(receipt)

@@ -25,22 +25,18 @@ COUNTERS = ("env_step", "train_iter", "eval_steps")
 """Counters of learners that the server adds up."""
 
 
-class Member(Protocol):
-    """A member of a population."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-
-
-class Members(Member, Protocol):
+class Members(Protocol):
     """The population of a `PopulationServer`."""
 
     generation: int
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, place: int, /) -> Member: ...
+    def __getitem__(self, place: int, /) -> Any: ...  # noqa: ANN401 - a member, with a state
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
     def clone(self) -> Self: ...
 

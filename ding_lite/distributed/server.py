@@ -21,13 +21,9 @@ def new_incarnation() -> int:
     return int.from_bytes(os.urandom(6), "little") + 1
 
 
-def incarnation_of_process() -> int:
-    """Return the incarnation of this process, which differs after a restart or a fork."""
-    return _incarnation_of(os.getpid())
-
-
 @cache
-def _incarnation_of(pid: int) -> int:
+def incarnation_of(pid: int) -> int:
+    """Return the incarnation of this process: with its pid, another one after a fork."""
     return new_incarnation()
 
 

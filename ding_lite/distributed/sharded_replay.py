@@ -5,10 +5,6 @@ samples from all of them, from each shard in proportion to its sum of priorities
 known from previous answers, and are requested again when they are old. Each answer holds the
 shard's current sum, and importance weights use the actual probabilities.
 
-A learner requests several batches at a time, and requests the next ones while it still learns
-from the current ones. New priorities are sent with the next request. So a batch is a few updates
-old when the learner uses it: at most one and a half times `prefetch`.
-
 A lock is held only while a shard draws and copies, so collectors continue while a learner learns,
 and sampled transitions may be overwritten before their new priorities arrive. Each transition has
 a serial that is never reused, and each process of a shard has its own incarnation number. So the
@@ -149,7 +145,7 @@ class ShardedReplay:
     @property
     def capacity(self) -> int:
         """Transitions of all shards together."""
-        return self._shard_capacity * len(self._shards)
+        return self._shard_capacity * len(self._shards.all)
 
     # -- on a collector ------------------------------------------------------------------------
 
@@ -170,14 +166,14 @@ class ShardedReplay:
         if self._own is None:
             raise ConfigError(
                 f"Node {self._router.node_id} has no shard of this replay, so it cannot add to "
-                f"it: the shards are on the nodes {[*self._nodes()]}. Let `mw.add_to` run there "
-                f"only: `task.at('collector').use(...)`."
+                f"it: the shards are on the nodes {[shard.node for shard in self._shards.all]}. "
+                f"Let `mw.add_to` run there only: `task.at('collector').use(...)`."
             )
         self._own.add(transitions, priority=priority, **own)
 
     def __len__(self) -> int:
         if self._own is not None:
-            return len(self._own) + sum(s.size for _, s in self._shards.at_hand if not s.is_own)
+            return len(self._own) + sum(s.size for s in self._shards.all if not s.is_own)
         with self._lock:
             self._shards.update_states()
             return self._shards.num_held
@@ -290,22 +286,21 @@ class ShardedReplay:
         coming, self._coming = self._coming, None
         if coming is None or coming[0] != batch_size:
             self._check_batch_size(batch_size)
-        count = self._num_at_a_time(batch_size) * batch_size
-        if coming is None or coming[0] != batch_size:
-            coming = batch_size, self._ask_for(count)
-        parts = self._shards.collect(coming[1])
+            coming = batch_size, self._ask_for(self._num_rows(batch_size))
+        count, parts = self._num_rows(batch_size), self._shards.collect(coming[1])
         while (missing := count - sum(len(share.drawn.serial) for _, share in parts)) > 0:
             # A shard was lost or cleared meanwhile: the others draw its part.
             parts += self._shards.collect(self._ask_for(missing))
         return Block(parts, batch_size, self._rng, self._own_names, self._id)
 
     def _look_ahead(self, batch_size: int) -> None:
-        if any(shard.total > 0.0 for _, shard in self._shards.at_hand):
-            count = self._num_at_a_time(batch_size) * batch_size
-            self._coming = batch_size, self._ask_for(count)
+        if any(shard.total > 0.0 for shard in self._shards.all):
+            self._coming = batch_size, self._ask_for(self._num_rows(batch_size))
 
-    def _num_at_a_time(self, batch_size: int) -> int:
-        return max(1, min(self._prefetch, BLOCK_BYTES // (batch_size * self._row_bytes)))
+    def _num_rows(self, batch_size: int) -> int:
+        """Return how many transitions are requested at a time: whole batches."""
+        batch_bytes = batch_size * self._row_bytes
+        return batch_size * max(1, min(self._prefetch, BLOCK_BYTES // batch_bytes))
 
     def _ask_for(self, count: int) -> list[Asked]:
         """Request draws; new priorities of the outbox are sent along."""
@@ -348,7 +343,7 @@ class ShardedReplay:
             self.num_skipped += count - self._update_own([update])
         else:
             self._outbox.put(batch, priority_B)
-            gone = [rank for rank, shard in self._shards.all if not shard.is_here]
+            gone = [shard.rank for shard in self._shards.all if not shard.is_here]
             count = len(batch) - int(np.isin(batch.shard, gone).sum()) if gone else len(batch)
             if len(self._outbox) > MOST_WAITING:
                 self._pass_on()
@@ -358,7 +353,7 @@ class ShardedReplay:
     def _pass_on(self) -> None:
         """Send the new priorities of the outbox without a request for draws."""
         for rank, updates in self._outbox.take().items():
-            shard = self._shards[rank]
+            shard = self._shards.all[rank]
             if shard.is_own:
                 self.num_skipped += count_of(updates) - self._update_own(updates)
             elif shard.is_here:
@@ -367,16 +362,13 @@ class ShardedReplay:
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _nodes(self) -> tuple[int, ...]:
-        return tuple(self._shards[rank].node for rank in range(len(self._shards)))
-
     def _check_batch_size(self, batch_size: int) -> None:
         check_all(whole(1, batch_size=batch_size))
         self._shards.update_states(wait=True)
         if batch_size > self._shards.num_held:  # as known up to FRESH_S seconds ago
             self._shards.refresh()
         held = self._shards.num_held
-        if not 0 < batch_size <= held and (held or not self._shards.lost):
+        if batch_size > held and (held or not self._shards.lost):
             raise ConfigError(
                 f"`batch_size` is {batch_size}, but the shards hold {held} transitions. Collect "
                 f"more of them before training, or take smaller batches."

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, TimeoutError as FutureTimeout
+from concurrent.futures import Future, TimeoutError as FutureTimeout, wait as wait_for_all
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -49,6 +49,7 @@ class ShardAnswer:
 class Shard:
     """The last known state of one shard."""
 
+    rank: int
     node: int
     is_own: bool
     is_here: bool = False
@@ -63,9 +64,9 @@ class Shard:
 class Asked:
     """A request to a shard under way."""
 
-    rank: int
+    shard: Shard
     expected: float
-    """The mean number of draws of this shard, in proportion to the known sums of all."""
+    """The mean number of draws of the shard, in proportion to the known sums of all."""
     num_updates: int
     """How many new priorities the request holds."""
     answer: Future[Any]
@@ -81,52 +82,37 @@ class Shards:
         self._router = group.router
         self._name = name
         self._draw_own = draw_own
-        self._shards = [Shard(node, is_own=node == self._router.node_id) for node in group.members]
+        own = self._router.node_id
+        self.all = [Shard(rank, node, node == own) for rank, node in enumerate(group.members)]
+        """The shards by rank."""
         self._known_at = -np.inf
-
-    def __len__(self) -> int:
-        return len(self._shards)
-
-    def __getitem__(self, rank: int) -> Shard:
-        return self._shards[rank]
-
-    @property
-    def all(self) -> list[tuple[int, Shard]]:
-        return [*enumerate(self._shards)]
-
-    @property
-    def at_hand(self) -> list[tuple[int, Shard]]:
-        return [(rank, shard) for rank, shard in enumerate(self._shards) if shard.is_here]
 
     @property
     def lost(self) -> tuple[int, ...]:
-        return tuple(s.node for s in self._shards if not (s.is_here or s.is_own))
+        return tuple(s.node for s in self.all if not (s.is_here or s.is_own))
 
     @property
     def num_held(self) -> int:
         """The transitions in the shards that can be reached, as last known."""
-        return sum(shard.size for shard in self._shards)
+        return sum(shard.size for shard in self.all)
 
     def update_states(self, *, wait: bool = False) -> None:
         """Greet new, restarted and joined shards, which get the next ranks; update known states."""
         self._greet()
         if wait:
-            deadline = Deadline.after(ANSWER_S, SYSTEM_CLOCK)
-            for shard in self._shards:
-                if shard.greeting is not None and not shard.is_here:
-                    _settle(shard.greeting, deadline)
-        for rank, shard in enumerate(self._shards):
+            wait_for_all([s.greeting for s in self.all if s.greeting and not s.is_here], ANSWER_S)
+        for shard in self.all:
             if shard.greeting is None or not shard.greeting.done():
                 continue
             greeting, shard.greeting = shard.greeting, None
             if greeting.exception() is None:
-                self._note(rank, greeting.result())
+                _note(shard, greeting.result())
                 logger.info("took up the shard of node %d", shard.node)
             elif not isinstance(greeting.exception(), PeerLost | RemoteError):
                 greeting.result()
             # Else it is gone again, or its `main` has not made the shard yet.
         if self._known_at + FRESH_S < SYSTEM_CLOCK.now():
-            self.collect(self.ask(np.zeros(len(self), np.int64)))
+            self.collect(self._ask(np.zeros(len(self.all), np.int64), {}))
 
     def refresh(self) -> None:
         """Update the known states, even if they are fresh."""
@@ -134,10 +120,7 @@ class Shards:
         self.update_states()
 
     def divide(
-        self,
-        count: int,
-        rng: np.random.Generator,
-        updates: Mapping[int, Sequence[Update]] | None = None,
+        self, count: int, rng: np.random.Generator, updates: Mapping[int, Sequence[Update]]
     ) -> list[Asked]:
         """Request draws from the shards, in proportion to their sums.
 
@@ -145,40 +128,39 @@ class Shards:
         in each part. The shard in which the point lies gets the draw.
         """
         self.update_states()
-        total_K = np.array([shard.total for shard in self._shards])
+        total_K = np.array([shard.total for shard in self.all])
         ends_K = total_K.cumsum()
         if not ends_K[-1] > 0.0:
             raise PeerLost(
                 f"No shard of this replay that holds anything can be reached. The shards are on "
-                f"the nodes {[shard.node for shard in self._shards]}; out of reach are those of "
+                f"the nodes {[shard.node for shard in self.all]}; out of reach are those of "
                 f"{[*self.lost]}. With `mw.wait_for` a learner waits for them to come back."
             )
         place_B = (np.arange(count) + rng.random(count)) * (ends_K[-1] / count)
         last = np.flatnonzero(total_K)[-1]
         rank_B = np.minimum(ends_K.searchsorted(place_B, side="right"), last)
         count_K = np.bincount(rank_B, minlength=len(total_K))
-        return self.ask(count_K, share_K=total_K / ends_K[-1], updates=updates)
+        return self._ask(count_K, updates, expected_K=total_K / ends_K[-1] * count)
 
-    def ask(
+    def _ask(
         self,
         count_K: npt.NDArray[np.int64],
-        *,
-        share_K: npt.NDArray[np.float64] | None = None,
-        updates: Mapping[int, Sequence[Update]] | None = None,
+        updates: Mapping[int, Sequence[Update]],
+        expected_K: npt.NDArray[np.float64] | None = None,
     ) -> list[Asked]:
         """Request draws from each shard that can be reached, and this node's own."""
         asked = []
-        for rank, shard in enumerate(self._shards):
-            count, answer = int(count_K[rank]), None
-            news = () if updates is None else updates.get(rank, ())
+        for rank, shard in enumerate(self.all):
+            count, news = int(count_K[rank]), [*updates.get(rank, ())]
             if shard.is_own:
                 answer = Future[Any]()
                 answer.set_result(self._draw_own(count, news))
             elif shard.is_here:
-                answer = self._router.ask(shard.node, self._name, count, [*news])
-            if answer is not None:
-                expected = 0.0 if share_K is None else float(share_K[rank] * count_K.sum())
-                asked.append(Asked(rank, expected, count_of(news), answer))
+                answer = self._router.ask(shard.node, self._name, count, news)
+            else:
+                continue
+            expected = 0.0 if expected_K is None else float(expected_K[rank])
+            asked.append(Asked(shard, expected, count_of(news), answer))
         return asked
 
     def collect(self, asked: Sequence[Asked]) -> list[tuple[Asked, ShardAnswer]]:
@@ -186,53 +168,44 @@ class Shards:
         deadline = Deadline.after(ANSWER_S, SYSTEM_CLOCK)
         shares = []
         for question in asked:
-            shard = self._shards[question.rank]
+            shard = question.shard
             try:
                 share = deadline.result_of(question.answer)
             except PeerLost as error:
-                self._lose(shard, str(error), None)
+                _lose(shard, str(error))
             except RemoteError as error:
                 if not error.is_not_registered:
                     raise
-                self._lose(shard, "its process is a new one, which has not made it yet", None)
+                _lose(shard, "its process is a new one, which has not made it yet")
             except FutureTimeout:
-                late = f"it has not answered within {ANSWER_S:g} s"
-                self._lose(shard, late, question.answer)
+                _lose(shard, f"it has not answered within {ANSWER_S:g} s", question.answer)
             else:
-                self._note(question.rank, share)
+                _note(shard, share)
                 shares.append((question, share))
         self._known_at = SYSTEM_CLOCK.now()
         return shares
 
     def _greet(self) -> None:
         if self._router.grows:
-            known = {shard.node for shard in self._shards}
+            known = {shard.node for shard in self.all}
             joined = [node for node in self._group.members_now if node not in known]
-            self._shards += [Shard(node, is_own=False) for node in joined]
+            self.all += [Shard(rank, node, False) for rank, node in enumerate(joined, len(known))]
         peers = self._router.peers if self.lost else ()
-        for shard in self._shards:
+        for shard in self.all:
             if shard.node in peers and not shard.is_here and shard.greeting is None:
                 shard.greeting = self._router.ask(shard.node, self._name, 0, [])
 
-    def _note(self, rank: int, share: ShardAnswer) -> None:
-        shard, drawn = self._shards[rank], share.drawn
-        shard.is_here = True
-        shard.size, shard.total = drawn.size, drawn.total
 
-    @staticmethod
-    def _lose(shard: Shard, why: str, late: Future[Any] | None) -> None:
-        if shard.is_here:
-            shard.is_here, shard.size, shard.total = False, 0, 0.0
-            shard.greeting = late  # its late answer will show that the shard is back
-            logger.warning("left out the shard of node %d until it is back: %s", shard.node, why)
+def _note(shard: Shard, share: ShardAnswer) -> None:
+    shard.is_here, shard.size, shard.total = True, share.drawn.size, share.drawn.total
+
+
+def _lose(shard: Shard, why: str, late: Future[Any] | None = None) -> None:
+    if shard.is_here:
+        shard.is_here, shard.size, shard.total = False, 0, 0.0
+        shard.greeting = late  # its late answer will show that the shard is back
+        logger.warning("left out the shard of node %d until it is back: %s", shard.node, why)
 
 
 def count_of(updates: Sequence[Update]) -> int:
     return sum(len(priority_B) for _, _, priority_B in updates)
-
-
-def _settle(answer: Future[Any], deadline: Deadline) -> None:
-    try:
-        answer.exception(deadline.remaining)
-    except FutureTimeout:
-        return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, SupportsFloat
 
@@ -50,6 +51,11 @@ def check_has(thing: object, method: str, role: str) -> None:
             f"`{role}` is {kind_of(thing)}, which has no `{method}` method. "
             f"Check the order of the arguments."
         )
+
+
+def for_all_envs(episodes: int, envs: Envs) -> int:
+    """Round a number of episodes up to the same number for each env."""
+    return math.ceil(episodes / envs.num_envs) * envs.num_envs
 
 
 def check_schedule(schedule: object, name: str) -> None:

@@ -13,13 +13,13 @@ import numpy as np
 from ding_lite.errors import ConfigError
 from ding_lite.middleware.checks import check_fits, check_has, check_schedule
 from ding_lite.middleware.episodes import RecentEpisodes
-from ding_lite.middleware.rollout import CollectRollout, differs
+from ding_lite.middleware.rollout import CollectRollout, EnvMemory
 from ding_lite.rl.batch import NumpyArray, Transitions
 from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.formulas.returns import NStep
 from ding_lite.rl.formulas.schedules import Schedule
-from ding_lite.rl.memory import fitted, memory_of
+from ding_lite.rl.memory import memory_of
 from ding_lite.rl.protocols import ActorCritic, Policy, Replay, TakesTurns
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
@@ -126,20 +126,15 @@ class _Collect:
         self._epsilon = epsilon
         self._join_rewards = NStep(policy.n_step, policy.gamma, num_envs=envs.num_envs)
         self._episodes = RecentEpisodes()
-        self._memory = memory_of(policy, envs.num_envs)
+        self._memory = EnvMemory(policy, envs)
         self._last_obs: NumpyArray | None = None
 
     def __call__(self, ctx: Context) -> None:
-        envs, epsilon = self._envs, self._epsilon
-        memory = self._memory = fitted(self._memory, self._policy, envs.num_envs)
+        envs, epsilon, memory = self._envs, self._epsilon, self._memory.begin()
         collected = []
-        # Environments may have begun new episodes since, in a resumed run or in an evaluation, or
-        # another collector has stepped them.
-        if envs.obs is not self._last_obs:
-            if (rest := self._join_rewards.flush(envs.obs)) is not None:
-                collected.append(rest)
-            if memory is not None and self._last_obs is not None:
-                memory.reset(differs(envs.obs, self._last_obs))
+        has_changed = envs.obs is not self._last_obs  # they may have begun new episodes since
+        if has_changed and (rest := self._join_rewards.flush(envs.obs)) is not None:
+            collected.append(rest)
         act: Callable[..., NumpyArray] = self._policy.act
         if memory is not None:
             if self._leaves_envs:  # other agents have acted since
@@ -165,29 +160,23 @@ class _Collect:
             collected.append(rest)
 
         self._last_obs = envs.obs
+        self._memory.end()
         ctx.transitions = collected[0] if len(collected) == 1 else _concatenate(collected)
         ctx.env_step = env_step
         ctx.keep("env_step")
         self._episodes.report(ctx, envs)
 
     def state_dict(self) -> dict[str, Any]:
-        state = {
+        return {
             "join_rewards": self._join_rewards.state_dict(),
             **self._episodes.state_dict(),
+            **self._memory.state_dict(),
         }
-        memory = fitted(self._memory, self._policy, self._envs.num_envs)
-        if memory is not None:
-            last_obs = None if self._last_obs is None else self._last_obs.copy()
-            state["memory"] = {**memory.state_dict(), "obs": last_obs}
-        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._join_rewards.load_state_dict(state["join_rewards"])
-        self._memory = fitted(self._memory, self._policy, self._envs.num_envs)
-        if self._memory is not None:
-            self._memory.load_state_dict(state["memory"])
-            self._last_obs = state["memory"]["obs"]
         self._episodes.load_state_dict(state)
+        self._memory.load_state_dict(state)
 
 
 def random_warmup(envs: Envs, replay: Replay, *, steps: int, hold: int = 1) -> Middleware:

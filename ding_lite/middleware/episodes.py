@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from ding_lite.distributed.server import incarnation_of_process
+from ding_lite.distributed.server import incarnation_of
 from ding_lite.distributed.topics import COLLECTED
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.runtime.context import Context
@@ -36,7 +37,7 @@ class RecentEpisodes:
             ctx.metrics["episode_return"] = sum(episode.ret for episode in ended) / len(ended)
         self._env_step = ctx.env_step
         if self._router.has_audience:
-            counts = {"incarnation": incarnation_of_process(), "env_step": ctx.env_step}
+            counts = {"incarnation": incarnation_of(os.getpid()), "env_step": ctx.env_step}
             self._router.publish(COLLECTED, {**counts, **self._metrics(), **self._resumed})
 
     def _metrics(self) -> dict[str, Any]:

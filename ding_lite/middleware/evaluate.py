@@ -12,7 +12,7 @@ from typing import Any, overload
 from ding_lite.distributed.accelerate import Processes
 from ding_lite.errors import ConfigError, kind_of
 from ding_lite.evolution.population import Population
-from ding_lite.middleware.checks import Period, check_fits, check_has
+from ding_lite.middleware.checks import Period, check_fits, check_has, for_all_envs
 from ding_lite.middleware.population.accelerate import evaluate_together
 from ding_lite.middleware.population.evaluate import EvaluatePopulation
 from ding_lite.rl.batch import NumpyArray
@@ -152,6 +152,7 @@ eval_episodes, eval_return, eval_steps, fitness_mean)
     _refuse({**of_agents, "processes": processes}, what)
     check_fits(what, envs)
     confirm_at = goal if confirm_at is None else min(goal, confirm_at)
+    episodes, confirm = for_all_envs(episodes, envs), for_all_envs(confirm, envs)
     return Evaluate(what, envs, period, goal, episodes, confirm, confirm_at, share)
 
 
@@ -238,13 +239,12 @@ class Evaluate:
         length = self._of_training or self._envs.spec.max_episode_steps
         if length is None:
             return False  # the length of episodes is not known before one has ended
-        return left >= self._rounded(self._episodes) * max(length, self._newest)
+        return left >= self._episodes * max(length, self._newest)
 
     def _play_within(self, left: float, ctx: Context) -> tuple[float, int, bool]:
         """Return the mean return, the number of completed episodes, and whether the run ends."""
         num_envs, self._is_near = self._envs.num_envs, False
-        enough = self._rounded(self._episodes)
-        most = max(enough, self._rounded(self._confirm))
+        enough, most = self._episodes, max(self._episodes, self._confirm)
         values: list[float] = []
         spent, longest, is_good = 0, _SHORT, True
         while len(values) * num_envs < most:
@@ -276,15 +276,10 @@ class Evaluate:
             self._final = ctx.get("env_step", 0), value, spent, count
         return value, count, is_final
 
-    def _play(self, at_least_episodes: int) -> tuple[float, int]:
-        episodes = self._rounded(at_least_episodes)
+    def _play(self, episodes: int) -> tuple[float, int]:
         played = play(self._policy, self._envs, episodes=episodes)
         self._env_steps += played.env_steps
         return played.mean_return, episodes
-
-    def _rounded(self, episodes: int) -> int:
-        num_envs = self._envs.num_envs
-        return math.ceil(episodes / num_envs) * num_envs
 
     def state_dict(self) -> dict[str, Any]:
         of_training = self._of_training

@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self, overload
 
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.population import Population
-from ding_lite.middleware.checkpoints.description import describe_alone
+from ding_lite.middleware.checkpoints.description import POLICY, describe
 from ding_lite.middleware.checkpoints.finite import check_finite, not_finite
 from ding_lite.middleware.checks import check_has
-from ding_lite.nest import Path as TreePath
 from ding_lite.rl.checkpoint.save_load import check_saveable, save_checkpoint
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
@@ -91,7 +90,24 @@ class _KeepBest:
             )
 
     def _take(self, ctx: Context) -> None:
-        save_evaluated(self._policy, self._directory, ctx, known=self._known)
+        self._save(self._policy, ctx)
+
+    def _save(self, policy: Policy, ctx: Context) -> None:
+        """Save a policy alone, with the return of its evaluation in this step."""
+        state, directory, train_iter = (
+            policy.state_dict(),
+            self._directory,
+            ctx.get("train_iter", 0),
+        )
+        check_finite(state, POLICY, known=self._known, train_iter=train_iter, directory=directory)
+        meta = {
+            "total_step": ctx.total_step,
+            "env_step": ctx.get("env_step", 0),
+            "train_iter": train_iter,
+            "eval_value": float(ctx.eval_value),
+            POLICY: describe(policy),
+        }
+        save_checkpoint(directory, state, meta=meta)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best return so far; None before the first evaluation."""
@@ -119,7 +135,7 @@ class KeepBestAgent(_KeepBest):
 
     def _take(self, ctx: Context) -> None:
         best = self.population.best
-        save_evaluated(best.policy, self._directory, ctx, known=self._known)
+        self._save(best.policy, ctx)
         self._agent = best.clone()
 
     def state_dict(self) -> dict[str, Any]:
@@ -133,22 +149,3 @@ class KeepBestAgent(_KeepBest):
         if state["agent"] is not None:
             self._agent = self.population[0].clone()
             self._agent.load_state_dict(state["agent"])
-
-
-def save_evaluated(
-    policy: Policy, directory: Path, ctx: Context, *, known: Collection[TreePath]
-) -> None:
-    """Save a policy alone, with the return of its evaluation in this step.
-
-    `known` is the result of `not_finite` before the first update.
-    """
-    state, train_iter = policy.state_dict(), ctx.get("train_iter", 0)
-    check_finite(state, "policy", known=known, train_iter=train_iter, directory=directory)
-    meta = {
-        "total_step": ctx.total_step,
-        "env_step": ctx.get("env_step", 0),
-        "train_iter": train_iter,
-        "eval_value": float(ctx.eval_value),
-        **describe_alone(policy),
-    }
-    save_checkpoint(directory, state, meta=meta)

@@ -8,12 +8,44 @@ from typing import Any
 import numpy as np
 
 from ding_lite.middleware.episodes import RecentEpisodes
-from ding_lite.rl.batch import BoolArray, NumpyArray, Rollout
+from ding_lite.rl.batch import NumpyArray, Rollout
 from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.memory import fitted, memory_of
+from ding_lite.rl.memory import Memory, fitted, memory_of
 from ding_lite.rl.protocols import ActorCritic
 from ding_lite.rl.spec import within
 from ding_lite.runtime.context import Context
+
+
+class EnvMemory:
+    """The memory of a policy between steps of a collector, if the policy has one."""
+
+    def __init__(self, policy: object, envs: Envs) -> None:
+        self._policy, self._envs = policy, envs
+        self._memory = memory_of(policy, envs.num_envs)
+        self._seen_obs: NumpyArray | None = None
+
+    def begin(self) -> Memory | None:
+        """Return the memory, without the states of envs that have changed since `end`.
+
+        They change in an evaluation, in a resumed run, or if another collector has stepped them.
+        """
+        memory = self._memory = fitted(self._memory, self._policy, self._envs.num_envs)
+        if memory is not None and self._seen_obs is not None:
+            memory.reset((self._envs.obs != self._seen_obs).reshape(len(memory), -1).any(axis=1))
+        return memory
+
+    def end(self) -> None:
+        self._seen_obs = None if self._memory is None else self._envs.obs.copy()
+
+    def state_dict(self) -> dict[str, Any]:
+        memory = fitted(self._memory, self._policy, self._envs.num_envs)
+        return {} if memory is None else {"memory": {**memory.state_dict(), "obs": self._seen_obs}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._memory = fitted(self._memory, self._policy, self._envs.num_envs)
+        if self._memory is not None:
+            self._memory.load_state_dict(state["memory"])
+            self._seen_obs = state["memory"].get("obs")
 
 
 class CollectRollout:
@@ -25,9 +57,8 @@ class CollectRollout:
         self._envs = envs
         self._num_steps = num_steps
         self._episodes = RecentEpisodes()
-        self._memory = memory_of(policy, envs.num_envs)
+        self._memory = EnvMemory(policy, envs)
         self._policy: Any = policy
-        self._seen_obs: NumpyArray | None = None
 
     def __call__(self, ctx: Context) -> None:
         ctx.trajectories = [self._collect(version=ctx.get("weights_version", 0))]
@@ -36,26 +67,15 @@ class CollectRollout:
         self._episodes.report(ctx, self._envs)
 
     def state_dict(self) -> dict[str, Any]:
-        state = self._episodes.state_dict()
-        memory = fitted(self._memory, self._policy, self._envs.num_envs)
-        if memory is None:
-            return state
-        seen = self._envs.obs if self._seen_obs is None else self._seen_obs
-        return {**state, "memory": {**memory.state_dict(), "obs": seen.copy()}}
+        return {**self._episodes.state_dict(), **self._memory.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._episodes.load_state_dict(state)
-        self._memory = fitted(self._memory, self._policy, self._envs.num_envs)
-        if self._memory is not None:
-            self._memory.load_state_dict(state["memory"])
-            self._seen_obs = state["memory"].get("obs")
+        self._memory.load_state_dict(state)
 
     def _collect(self, *, version: int) -> Rollout:
-        policy, envs = self._policy, self._envs
-        memory = self._memory = fitted(self._memory, policy, envs.num_envs)
+        policy, envs, memory = self._policy, self._envs, self._memory.begin()
         more = {} if memory is None else {"memory": memory}
-        if memory is not None and self._seen_obs is not None:
-            memory.reset(differs(envs.obs, self._seen_obs))  # another agent has acted since
         state = None if memory is None else memory.state.copy()
         spec = envs.spec
         shape_TN = (self._num_steps, envs.num_envs)
@@ -79,7 +99,7 @@ class CollectRollout:
             if step.truncated.any():
                 cut_obs.append(step.next_obs[step.truncated & ~step.terminated])
 
-        self._seen_obs = None if memory is None else envs.obs.copy()
+        self._memory.end()
         cut_time, cut_env = np.nonzero(truncated & ~terminated)
         return Rollout(
             obs=obs,
@@ -95,9 +115,3 @@ class CollectRollout:
             version=version,
             state=state,
         )
-
-
-def differs(obs: NumpyArray, before: NumpyArray) -> BoolArray:
-    """Return the environments with another observation than before, [N]."""
-    differs_N: BoolArray = (obs != before).reshape(len(obs), -1).any(axis=1)
-    return differs_N

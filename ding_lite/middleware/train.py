@@ -328,16 +328,13 @@ def _batch_size(policy: Policy, replay: Replay | None, batch_size: int | None) -
         return 1
 
     check_has(replay, "sample", "replay")
-    size = _own_batch_size(policy) if batch_size is None else batch_size
-    check_all(at_least(1, batch_size=size))
-    check_batch(size, capacity=replay.capacity)
-    return size
-
-
-def _own_batch_size(policy: Policy) -> int:
-    if not isinstance(policy.config, BatchConfig):
-        raise ConfigError(
-            f"{type(policy).__name__} says nothing of how many transitions an update learns from. "
-            f"Give `train` a `batch_size`."
-        )
-    return policy.config.batch_size
+    if batch_size is None:
+        if not isinstance(policy.config, BatchConfig):
+            raise ConfigError(
+                f"{type(policy).__name__} says nothing of how many transitions an update learns "
+                f"from. Give `train` a `batch_size`."
+            )
+        batch_size = policy.config.batch_size
+    check_all(at_least(1, batch_size=batch_size))
+    check_batch(batch_size, capacity=replay.capacity)
+    return batch_size

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from ding_lite.distributed import ModelServer, World
 from ding_lite.distributed.model_server import Model
@@ -21,29 +22,36 @@ def pair(name: str = "model") -> tuple[ModelServer, ModelServer, LocalRouter]:
     return ModelServer(World(first), name=name), ModelServer(World(second), name=name), second
 
 
+def fetched(reader: ModelServer, *, newer_than: int | None = None) -> Model:
+    model = reader.fetch(newer_than=newer_than)
+    assert model is not None
+    return model
+
+
+def tensor(model: Model, name: str = "w") -> Tensor:
+    return torch.as_tensor(model.weights[name])
+
+
 def test_published_weights_are_fetched_with_their_version() -> None:
     publisher, reader, _ = pair()
     assert reader.fetch() is None
     weights = {"w": torch.ones(3), "steps": torch.tensor([4])}
     assert publisher.publish(weights) == 1
     weights["w"].zero_()
-    model = reader.fetch()
-    assert model is not None
+    model = fetched(reader)
     assert model.version == 1
-    assert torch.equal(torch.as_tensor(model.weights["w"]), torch.ones(3))
-    assert torch.equal(torch.as_tensor(model.weights["steps"]), torch.tensor([4]))
+    assert torch.equal(tensor(model), torch.ones(3))
+    assert torch.equal(tensor(model, "steps"), torch.tensor([4]))
 
 
 def test_fetch_returns_the_newest_version_unless_it_is_known() -> None:
     publisher, reader, _ = pair()
     publisher.publish({"w": torch.ones(3)})
-    assert reader.fetch() is not None
+    assert fetched(reader).version == 1
     assert reader.fetch(newer_than=1) is None
     publisher.publish({"w": torch.ones(3)})
     assert publisher.publish({"w": 3 * torch.ones(3)}) == 3
-    model = reader.fetch(newer_than=1)
-    assert model is not None
-    assert model.version == 3
+    assert fetched(reader, newer_than=1).version == 3
     assert publisher.fetch(newer_than=3) is None
 
 
@@ -69,9 +77,7 @@ def test_two_servers_of_a_node_that_publish_under_one_name_are_refused() -> None
 def test_half_precision_halves_the_bytes_of_long_tensors() -> None:
     publisher, reader, _ = pair()
     publisher.publish({"w": torch.full((3,), 1 / 3), "n": torch.tensor([2**40])}, half=True)
-    model = reader.fetch()
-    assert model is not None
-    w, n = (torch.as_tensor(model.weights[name]) for name in ("w", "n"))
+    w, n = (tensor(fetched(reader), name) for name in ("w", "n"))
     assert (w.dtype, n.dtype) == (torch.float16, torch.int64)
     assert torch.allclose(w.float(), torch.full((3,), 1 / 3), atol=1e-3)
     assert n.item() == 2**40
@@ -81,10 +87,8 @@ def test_numbers_too_large_for_half_precision_arrive_as_they_are() -> None:
     publisher, reader, _ = pair()
     sent = {"running_var": torch.tensor([1e5, -1.0]), "w": torch.ones(2), "none": torch.ones(0)}
     publisher.publish(sent, half=True)
-    model = reader.fetch()
-    assert model is not None
-    assert torch.equal(torch.as_tensor(model.weights["running_var"]), sent["running_var"])
-    assert torch.as_tensor(model.weights["w"]).dtype is torch.float16
+    assert torch.equal(tensor(fetched(reader), "running_var"), sent["running_var"])
+    assert tensor(fetched(reader)).dtype is torch.float16
 
 
 def test_a_fetched_half_precision_version_does_not_change_with_later_ones() -> None:
@@ -100,7 +104,7 @@ def test_a_fetched_half_precision_version_does_not_change_with_later_ones() -> N
         for _ in sizes:
             kept.append(server.wait(newer_than=len(kept)))
             World.current().group("node.*").barrier()
-        return [float(torch.as_tensor(model.weights["w"]).max()) for model in kept if model]
+        return [float(tensor(model).max()) for model in kept if model]
 
     with Cluster(2) as cluster:
         assert cluster.run(main)[1] == [0.0, 1.0, 2.0]
@@ -111,9 +115,7 @@ def test_a_fetched_half_precision_version_does_not_change_with_later_ones() -> N
 def test_weights_may_be_on_a_gpu(half: bool) -> None:
     publisher, reader, _ = pair()
     publisher.publish({"w": torch.full((3,), 0.5, device="cuda")}, half=half)
-    model = reader.fetch()
-    assert model is not None
-    assert torch.as_tensor(model.weights["w"]).float().tolist() == [0.5] * 3
+    assert tensor(fetched(reader)).float().tolist() == [0.5] * 3
 
 
 def test_models_of_different_names_are_independent() -> None:
@@ -131,8 +133,7 @@ def test_a_publisher_fetches_its_own_weights_as_published() -> None:
             server.publish(weights)
             for tensor in weights.values():
                 tensor.zero_()
-            model = server.fetch()
-            assert model is not None
+            model = fetched(server)
             assert (model.version, server.fetch(newer_than=1)) == (1, None)
             assert [tensor.sum() for tensor in model.weights.values()] == [3.0, 2e5]
 
@@ -144,13 +145,9 @@ def test_a_publisher_fetches_its_own_weights_as_published() -> None:
 def test_a_publisher_that_was_restarted_is_followed() -> None:
     first, second = LocalRouter.group(2)
     reader = ModelServer(World(second))
-    publisher = ModelServer(World(first))
-    publisher.publish({"w": torch.ones(3)})
-    assert reader.fetch() is not None
-    ModelServer(World(first)).publish({"w": torch.zeros(3)})
-    model = reader.fetch(newer_than=1)
-    assert model is not None
-    assert not torch.as_tensor(model.weights["w"]).any()
+    for value in (1.0, 0.0):
+        ModelServer(World(first)).publish({"w": torch.full((3,), value)})
+        assert tensor(fetched(reader, newer_than=1)).tolist() == [value] * 3
 
 
 def test_wait_returns_the_next_version_or_times_out() -> None:
@@ -171,8 +168,3 @@ def test_wait_returns_the_next_version_or_times_out() -> None:
 
     with Cluster(2) as cluster:
         assert cluster.run(main, timeout=15.0) == [1, 1]
-
-
-def test_a_name_is_needed() -> None:
-    with pytest.raises(ConfigError, match="`name` is ''"):
-        ModelServer(name="")

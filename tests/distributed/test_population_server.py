@@ -58,6 +58,12 @@ def job() -> Iterator[Job]:
     job.cluster.close()
 
 
+def taken(server: PopulationServer) -> TakenMembers:
+    share = server.take()
+    assert share is not None
+    return share
+
+
 def train(server: PopulationServer, value: float = 1.0) -> None:
     """Give back the members, each with an evaluation and a weight of its learner."""
     assert server.held is not None
@@ -74,8 +80,7 @@ def train(server: PopulationServer, value: float = 1.0) -> None:
 
 def test_members_are_handed_out_given_back_and_evolved(job: Job) -> None:
     first, second = job.learners
-    shares = [learner.take() for learner in (first, second)]
-    assert [[*share.states] for share in shares if share] == [[0, 2, 4], [1, 3]]
+    assert [[*taken(learner).states] for learner in (first, second)] == [[0, 2, 4], [1, 3]]
     train(first)
     train(second, 100.0)
     assert job.owner.gather()
@@ -86,8 +91,7 @@ def test_members_are_handed_out_given_back_and_evolved(job: Job) -> None:
 
     population.evolve(Tournament(), Mutation(SEARCH))
     job.owner.hand_out()
-    share = second.take()
-    assert share is not None
+    share = taken(second)
     assert share.generation == 1
     born = population[3].weights()["head.bias"]
     assert torch.equal(torch.as_tensor(share.states[3]["policy"]["q_net"]["head.bias"]), born)
@@ -105,8 +109,7 @@ def test_a_learner_that_has_joined_takes_its_share_of_the_next_generation() -> N
         train(first)
         assert owner.gather()
         owner.hand_out()
-        shares = [learner.take() for learner in (first, joined)]
-    assert [[*share.states] for share in shares if share] == [[0, 2, 4], [1, 3]]
+        assert [[*taken(learner).states] for learner in (first, joined)] == [[0, 2, 4], [1, 3]]
 
 
 def test_a_learner_waits_for_the_next_generation_and_leaves_with_the_job(job: Job) -> None:
@@ -128,15 +131,14 @@ def test_a_learner_waits_for_the_next_generation_and_leaves_with_the_job(job: Jo
 def test_members_of_a_lost_node_begin_their_generation_again_elsewhere(job: Job) -> None:
     first, second = job.learners
     first.take()
-    taken = second.take()
-    assert taken is not None
+    before = taken(second)
     train(first)
 
     job.cluster.network.remove(2)
     job.cluster.routers[2].close(good_bye=False)
 
-    def take_over() -> TakenMembers | None:
-        share = first.take()
+    def take_over() -> TakenMembers:
+        share = taken(first)
         train(first, 50.0)
         return share
 
@@ -144,11 +146,10 @@ def test_members_of_a_lost_node_begin_their_generation_again_elsewhere(job: Job)
         taking_over = pool.submit(take_over)
         assert job.owner.gather()
         share = taking_over.result()
-    assert share is not None
     assert [*share.states] == [1, 3]
     for place, state in share.states.items():  # as they were when the generation began
         for name, weight in state["policy"]["q_net"].items():
-            np.testing.assert_array_equal(weight, taken.states[place]["policy"]["q_net"][name])
+            np.testing.assert_array_equal(weight, before.states[place]["policy"]["q_net"][name])
     assert [agent.fitness for agent in job.owner.population] == [1.0, 51.0, 3.0, 53.0, 5.0]
     assert job.owner.num_restored == 2
 
@@ -174,13 +175,10 @@ def test_members_that_another_learner_has_taken_over_are_not_accepted_of_the_fir
 def test_a_restarted_node_gets_its_members_again(job: Job) -> None:
     first, second = job.learners
     first.take()
-    taken = second.take()
+    before = taken(second)
     train(first)
     job.restart(2)
-    again = job.learners[1].take()
-    assert taken is not None
-    assert again is not None
-    assert [*again.states] == [*taken.states]
+    assert [*taken(job.learners[1]).states] == [*before.states]
     train(job.learners[1])
     assert job.owner.gather()
     assert job.owner.num_restored == 2
@@ -198,11 +196,11 @@ def test_a_learner_waits_for_a_server_that_a_new_process_has_not_made_yet(
     states = {place: make_population()[place].state_dict() for place in (0, 2, 4)}
     assert not first.give(states, COUNTED)
     with ThreadPoolExecutor() as pool:
-        taken = pool.submit(second.take)
+        taking = pool.submit(second.take)
         with pytest.raises(FutureTimeout):
-            taken.result(1.0)  # longer than a call is held
+            taking.result(1.0)  # longer than a call is held
         job.make(0)
-        assert taken.result(10.0) is not None
+        assert taking.result(10.0) is not None
 
 
 def test_a_node_without_a_server_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,8 +215,7 @@ def test_a_node_without_a_server_is_an_error_in_time(monkeypatch: pytest.MonkeyP
 
 def test_members_given_back_twice_or_too_late_are_not_accepted(job: Job) -> None:
     first, second = job.learners
-    share = first.take()
-    assert share is not None
+    share = taken(first)
     second.take()
     train(first)
     train(second)
@@ -254,9 +251,7 @@ def test_lost_members_wait_for_a_learner_that_is_busy_for_longer_than_the_timeou
         with pytest.raises(FutureTimeout):
             gathering.result(timeout=0.6)
         train(first)
-        share = first.take()
-        assert share is not None
-        assert [*share.states] == [1]
+        assert [*taken(first).states] == [1]
         train(first)
         assert gathering.result(timeout=10.0)
 
@@ -273,9 +268,7 @@ def test_a_loaded_server_goes_on_from_its_last_complete_generation(job: Job) -> 
     with later.cluster:
         later.owner.load_state_dict(saved)
         assert later.owner.counts == job.owner.counts
-        shares = [learner.take() for learner in later.learners]
-        for share in shares:
-            assert share is not None
+        for share in map(taken, later.learners):
             assert share.generation == 1
             for place, state in share.states.items():
                 np.testing.assert_array_equal(
@@ -288,8 +281,7 @@ def test_one_node_may_be_owner_and_learner() -> None:
         alone = World(router).group([0])
         server = PopulationServer(alone, alone, make_population(2))
         for generation in range(3):
-            share = server.take()
-            assert share is not None
+            share = taken(server)
             assert (share.generation, [*share.states]) == (generation, [0, 1])
             train(server)
             assert server.gather()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from ding_lite import middleware as mw
 from ding_lite.distributed import (
     GradientServer,
     Group,
@@ -19,7 +20,7 @@ from ding_lite.distributed import (
 )
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.evolution import Population, Search
-from ding_lite.rl import A2C, DQN, NStep, make_envs
+from ding_lite.rl import A2C, DQN, A2CConfig, NStep, make_envs
 from ding_lite.runtime.messaging.local_router import LocalRouter
 
 ENVS = make_envs("CartPole-v1", 1)
@@ -32,6 +33,32 @@ TENSORS = r"tensors by name were expected, such as `policy\.weights\(\)`"
 REFUSED: dict[str, tuple[Callable[[Any], object], object, str]] = {
     "labels as a group": (lambda x: GradientServer(x, A2C(SPEC)), "server", A_GROUP),
     "a world as a group": (lambda x: GradientServer(x, A2C(SPEC)), WORLD, A_GROUP),
+    "a policy of another kind": (
+        lambda x: GradientServer(GROUP, x),
+        DQN(SPEC),
+        "a DQN, which has no `apply_gradient`",
+    ),
+    "a policy that normalises": (
+        lambda x: GradientServer(GROUP, x),
+        A2C(SPEC, A2CConfig(normalize_obs=True)),
+        "`normalize_obs` is on",
+    ),
+    "a policy without gradients": (
+        lambda x: mw.push_gradients(x, gradients()),
+        DQN(SPEC),
+        "it has no `gradients`",
+    ),
+    "a negative staleness": (
+        lambda x: GradientServer(GROUP, A2C(SPEC), max_staleness=x),
+        -1,
+        "max_staleness",
+    ),
+    "weights of another node": (
+        lambda x: GradientServer(Group(LocalRouter.group(2)[1], (0,)), A2C(SPEC)).copy_to(x),
+        A2C(SPEC),
+        "Node 1 does not own the weights",
+    ),
+    "a name that is empty": (lambda x: ModelServer(name=x), "", "`name` is ''"),
     "labels of a replay": (lambda x: ShardedReplay(x, SPEC, shard_capacity=9), "learner", A_GROUP),
     "envs as a spec": (
         lambda x: ShardedReplay(GROUP, x, shard_capacity=9),

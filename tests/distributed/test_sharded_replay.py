@@ -32,7 +32,6 @@ from ding_lite.rl import (
     epsilon_ladder,
     make_envs,
 )
-from ding_lite.rl.protocols import FilledByOthers, Prioritized
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.task import Task
@@ -104,13 +103,6 @@ def settle(learner: ShardedReplay) -> None:
 
 def values_of(priority_of: np.ndarray) -> np.ndarray:
     return (priority_of.astype(np.float32) + np.float32(1e-6)) ** np.float32(ALPHA)
-
-
-def test_it_implements_the_protocols_of_the_middleware() -> None:
-    replay = Job().learner
-    assert isinstance(replay, Prioritized)
-    assert isinstance(replay, FilledByOthers)
-    assert replay.capacity == 200
 
 
 def test_importance_weights_are_those_of_one_central_replay() -> None:
@@ -341,6 +333,18 @@ def test_an_update_of_what_a_shard_holds_no_more_is_skipped(lose: Callable[[Job]
     assert update_all(job, batch) == is_held.sum()
 
 
+def test_more_than_there_is_and_more_than_is_allowed_is_refused() -> None:
+    job = Job()
+    job.fill(3, 4)
+    assert job.learner.capacity == 200
+    with pytest.raises(ConfigError, match="`batch_size` is 8, but the shards hold 7 transitions"):
+        job.learner.sample(8)
+    with pytest.raises(ConfigError, match="cannot be drawn at a time"):
+        job.collectors[0]._draw_from_own(1 << 40)
+    with pytest.raises(ConfigError, match=r"Node 0 has no shard .* on the nodes \[1, 2\]"):
+        job.learner.add(numbered([1]))
+
+
 def test_invalid_priorities_change_nothing() -> None:
     job = Job()
     job.fill(10, 10)
@@ -365,11 +369,6 @@ def test_adding_sends_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(LocalRouter, name, None)
     job.fill(3, 4)
     assert [len(collector) for collector in job.collectors] == [3, 4]
-
-
-def test_a_learner_has_no_shard_to_add_to() -> None:
-    with pytest.raises(ConfigError, match=r"Node 0 has no shard .* on the nodes \[1, 2\]"):
-        Job().learner.add(numbered([1]))
 
 
 def test_collectors_add_with_priorities_and_fields_of_their_own() -> None:
@@ -399,13 +398,6 @@ def test_shards_with_other_own_fields_are_refused() -> None:
         learner.sample(2)
 
 
-def test_more_than_the_shards_hold_cannot_be_sampled() -> None:
-    job = Job()
-    job.fill(3, 4)
-    with pytest.raises(ConfigError, match="`batch_size` is 8, but the shards hold 7 transitions"):
-        job.learner.sample(8)
-
-
 @pytest.mark.parametrize("num_shards", [1, 2])
 def test_a_node_that_collects_and_learns_samples_what_it_has_just_added(num_shards: int) -> None:
     replay = Job(num_shards).collectors[0]
@@ -414,12 +406,6 @@ def test_a_node_that_collects_and_learns_samples_what_it_has_just_added(num_shar
     for first in (0, 8):  # each time more than was known a moment before
         replay.add(numbered(np.arange(first, first + 8)))
         assert len(replay.sample(first + 8)) == len(replay) == first + 8
-
-
-def test_the_draws_of_a_request_are_bounded() -> None:
-    job = Job()
-    with pytest.raises(ConfigError, match="cannot be drawn at a time"):
-        job.collectors[0]._draw_from_own(1 << 40)
 
 
 def test_priorities_of_a_batch_of_another_replay_are_refused() -> None:

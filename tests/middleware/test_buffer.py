@@ -13,30 +13,19 @@ from ding_lite.rl.policies.dqn import DQN
 from ding_lite.rl.replay.prioritized import PrioritizedReplay
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.task import Task
 from ding_lite.testing import run_step
+from tests.middleware.running import run_steps
 
 
-def test_what_was_collected_ends_up_in_the_replay(policy, envs, replay) -> None:
-    with Task() as task:
-        task.use(mw.collect(policy, envs, steps=8))
-        task.use(mw.add_to(replay))
-        task.run(max_step=5)
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_was_collected_or_sent_by_several_nodes_ends_up_in_the_replay(
+    policy, envs, replay, times
+) -> None:
+    def receive(ctx: Context) -> None:
+        ctx.transitions = ctx.transitions if times == 1 else [ctx.transitions] * times
 
-    assert len(replay) == 40
-    assert task.ctx.metrics["replay_size"] == 40
-
-
-def test_what_other_nodes_have_sent_ends_up_in_the_replay(policy, envs, replay) -> None:
-    def receive_twice(ctx: Context) -> None:
-        ctx.transitions = [ctx.transitions, ctx.transitions]
-
-    with Task() as task:
-        task.use(mw.collect(policy, envs, steps=8))
-        task.use(receive_twice)
-        task.use(mw.add_to(replay))
-        task.run(max_step=2)
-    assert len(replay) == 32
+    task = run_steps(mw.collect(policy, envs, steps=8), receive, mw.add_to(replay), steps=5)
+    assert len(replay) == task.ctx.metrics["replay_size"] == 40 * times
 
 
 def test_adding_before_collecting_names_the_missing_key(replay: ReplayBuffer) -> None:
@@ -47,23 +36,23 @@ def test_adding_before_collecting_names_the_missing_key(replay: ReplayBuffer) ->
 
 def test_training_waits_until_the_replay_holds_enough(policy, envs, replay) -> None:
     updates: list[int] = []
-    with Task() as task:
-        task.use(mw.collect(policy, envs, steps=4))
-        task.use(mw.add_to(replay))
-        task.use(mw.wait_for(replay, size=40))
-        task.use(mw.train(policy, replay, batch_size=8))
-        task.use(lambda ctx: updates.append(ctx.train_iter))
-        task.run(max_step=12)
+    run_steps(
+        mw.collect(policy, envs, steps=4),
+        mw.add_to(replay),
+        mw.wait_for(replay, size=40),
+        mw.train(policy, replay, batch_size=8),
+        lambda ctx: updates.append(ctx.train_iter),
+        steps=12,
+    )
 
     assert updates == [0] * 9 + [1, 2, 3]
 
 
 def test_collectors_of_apex_add_with_the_errors_of_their_policy(policy: DQN, envs: Envs) -> None:
     replay = PrioritizedReplay(envs.spec, capacity=100, alpha=1.0, offset=1e-9)
-    with Task() as task:
-        task.use(mw.collect(policy, envs, steps=32))
-        task.use(mw.add_to(replay, priority=policy.td_errors))
-        task.run(max_step=2)
+    run_steps(
+        mw.collect(policy, envs, steps=32), mw.add_to(replay, priority=policy.td_errors), steps=2
+    )
 
     drawn = replay.draw(400)
     fields = dict(drawn.fields.items())

@@ -16,7 +16,7 @@ from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.policies.dqn import DQN
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.runtime.task import Task
+from tests.middleware.running import run_steps
 
 Make = Callable[..., Middleware]
 
@@ -81,12 +81,7 @@ def run(
         ctx.keep("env_step")
 
     for part in steps:
-        with Task() as task:
-            task.use(note).use(count).use(make(**period))
-            if state is not None:
-                task.load_state_dict(state)
-            task.run(max_step=part)
-            state = task.state_dict()
+        state = run_steps(note, count, make(**period), steps=part, state=state).state_dict()
     return due
 
 

@@ -22,16 +22,15 @@ from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.replay.episodes import EpisodeBuffer
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.task import Task
 from ding_lite.testing import run_step
+from tests.middleware.running import run_steps
 
 
 def test_collecting_goes_on_where_the_step_before_left_the_envs(policy: DQN, envs: Envs) -> None:
     seen: list[Transitions] = []
-    with Task() as task:
-        task.use(mw.collect(policy, envs, steps=4))
-        task.use(lambda ctx: seen.append(ctx.transitions))
-        task.run(max_step=30)
+    task = run_steps(
+        mw.collect(policy, envs, steps=4), lambda ctx: seen.append(ctx.transitions), steps=30
+    )
 
     assert task.ctx.env_step == 120
     ongoing = 0
@@ -89,10 +88,12 @@ def test_epsilon_decides_how_much_is_random(policy: DQN, envs: Envs) -> None:
 
 def test_the_return_is_the_mean_of_the_last_twenty_episodes(policy: DQN) -> None:
     rows: list[dict[str, float]] = []
-    with make_envs("CartPole-v1", 1, seed=3) as envs, Task() as task:
-        task.use(mw.collect(policy, envs, steps=1, epsilon=constant(1.0)))
-        task.use(lambda ctx: rows.append(dict(ctx.metrics)))
-        task.run(max_step=1500)
+    with make_envs("CartPole-v1", 1, seed=3) as envs:
+        run_steps(
+            mw.collect(policy, envs, steps=1, epsilon=constant(1.0)),
+            lambda ctx: rows.append(dict(ctx.metrics)),
+            steps=1500,
+        )
 
     reported = [row for row in rows if "return" in row]
     ended = [row["episode_return"] for row in reported]
@@ -114,11 +115,8 @@ def test_an_observation_that_is_not_finite_names_the_env(policy: DQN) -> None:
             assert isinstance(source, EnvLoop)
             source._envs[3].unwrapped.state = np.full(4, np.nan)  # type: ignore[attr-defined]
 
-    with Task() as task:
-        task.use(poison)
-        task.use(mw.collect(policy, envs, steps=4))
-        with pytest.raises(NonFiniteError, match="Environment 3 of CartPole-v1") as caught:
-            task.run(max_step=5)
+    with pytest.raises(NonFiniteError, match="Environment 3 of CartPole-v1") as caught:
+        run_steps(poison, mw.collect(policy, envs, steps=4), steps=5)
     assert "in middleware `collect`" in "".join(caught.value.__notes__)
 
 
@@ -127,10 +125,9 @@ def test_an_observation_that_is_not_finite_names_the_env(policy: DQN) -> None:
 
 def test_a_warmup_fills_the_replay_once(envs: Envs, replay: ReplayBuffer) -> None:
     sizes: list[int] = []
-    with Task() as task:
-        task.use(mw.random_warmup(envs, replay, steps=100))
-        task.use(lambda ctx: sizes.append(len(replay)))
-        task.run(max_step=3)
+    task = run_steps(
+        mw.random_warmup(envs, replay, steps=100), lambda ctx: sizes.append(len(replay)), steps=3
+    )
 
     assert sizes == [100, 100, 100]
     assert task.ctx.env_step == 100

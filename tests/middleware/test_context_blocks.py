@@ -49,6 +49,13 @@ def block_of(factory: Callable[..., Any]) -> StepRecord:
     return record
 
 
+def records(middleware: Any, *steps: dict[str, Any]) -> list[StepRecord]:
+    return [run_step(middleware, **values)[1] for values in steps]
+
+
+COUNTED = {"env_step": 5, "train_iter": 5, "eval_value": 5.0}
+
+
 def measured() -> list[StepRecord]:
     """Measure at the beginning and a second later."""
     clock = ManualClock()
@@ -59,20 +66,16 @@ def measured() -> list[StepRecord]:
         clock.advance(1.0)
         measured_here(ctx)
 
-    return [run_step(twice, env_step=5)[1], run_step(mw.throughput(every=9))[1]]
+    return [*records(twice, {"env_step": 5}), *records(mw.throughput(every=9), {})]
 
 
-def sent() -> list[StepRecord]:
-    with use_router(LocalRouter()):
-        return [run_step(mw.send("trajectories", to="node.0"), trajectories=[1])[1]]
-
-
-def received() -> list[StepRecord]:
-    """Receive what says which weights have collected it."""
+def exchanged() -> dict[str, list[StepRecord]]:
+    """Send, and receive what says which weights have collected it."""
     with use_router(LocalRouter()) as router:
-        receive = mw.receive("trajectories")
+        send, receive = mw.send("trajectories", to="node.0"), mw.receive("trajectories")
         router.send("trajectories", SimpleNamespace(version=1), to="node.0")
-        return [run_step(receive, weights_version=3)[1]]
+        received = records(receive, {"weights_version": 3})
+        return {"send": records(send, {"trajectories": [1]}), "receive": received}
 
 
 def fetched(policy: DQN) -> list[StepRecord]:
@@ -80,31 +83,31 @@ def fetched(policy: DQN) -> list[StepRecord]:
     learner, collector = LocalRouter.group(2)
     with use_router(collector):
         fetch = mw.fetch_weights(policy)
-        before = run_step(fetch)[1]
+        before = records(fetch, {})
         with use_router(learner):
             ModelServer(name=SERVER).publish(policy.weights())
-        return [before, run_step(fetch)[1]]
+        return before + records(fetch, {})
 
 
-def tallied() -> list[StepRecord]:
+def counted() -> list[StepRecord]:
     learner, collector = LocalRouter.group(2, roles=["learner", "collector"])
+    message = {"env_step": 5, "return": 1.0, "episode_length": 1.0, "episodes": 1}
     with use_router(learner):
         count = mw.count_collected("collector")
-        message = {"env_step": 5, "return": 1.0, "episode_length": 1.0, "episodes": 1}
         collector.publish(COLLECTED, message)
-        return [run_step(count)[1]]
+        return records(count, {})
 
 
-def paced() -> list[StepRecord]:
+def limited() -> list[StepRecord]:
     """Wait for an update that comes while it waits."""
     learner, collector = LocalRouter.group(2)
     with use_router(collector):
-        pace = mw.rate_limit(env_steps_per_update=1, ahead=0)
+        limit = mw.rate_limit(env_steps_per_update=1, ahead=0)
         learner.publish_ctx({"train_iter": 1})
-        run_step(pace, env_step=1)
+        run_step(limit, env_step=1)
         update = threading.Timer(0.05, learner.publish_ctx, [{"train_iter": 2}])
         update.start()
-        record = run_step(pace, env_step=2)[1]
+        [record] = records(limit, {"env_step": 2})
         update.join()
     record.reads.discard("finish")  # which the task writes
     return [record]
@@ -116,24 +119,16 @@ def pushed(envs: Envs) -> dict[str, list[StepRecord]]:
         policy = A2C(envs.spec, A2CConfig(hidden=(4,)))
         server = GradientServer(Group(router, (0,)), policy)
         trajectories = run_step(mw.collect(policy, envs, unroll=4))[0].trajectories
-        steps: dict[str, list[tuple[Any, dict[str, Any]]]] = {
-            "pull_weights": [(mw.pull_weights(policy, server), {})],
-            "push_gradients": [
-                (mw.push_gradients(policy, server), {}),
-                (mw.push_gradients(policy, server), {"trajectories": trajectories}),
-            ],
-            "serve_gradients": [(mw.serve_gradients(policy, server), {})],
+        pull, push = mw.pull_weights(policy, server), mw.push_gradients(policy, server)
+        found = {
+            "pull_weights": records(pull, {}),
+            "push_gradients": records(push, {}, {"trajectories": trajectories}),
+            "serve_gradients": records(mw.serve_gradients(policy, server), {}),
         }
-        records = {
-            name: [run_step(middleware, **values)[1] for middleware, values in of_one]
-            for name, of_one in steps.items()
-        }
-    for record in records["pull_weights"] + records["push_gradients"]:
+    for record in found["pull_weights"] + found["push_gradients"]:
         record.reads.discard("finish")  # read only where there was something to wait for
-    of_policy = set(policy.gradients(trajectories)[1])
-    for record in records["push_gradients"]:
-        record.metrics -= of_policy
-    return records
+        record.metrics -= set(policy.gradients(trajectories)[1])
+    return found
 
 
 def evolved(envs: Envs, eval_envs: Envs, folder: Path) -> dict[str, list[StepRecord]]:
@@ -143,18 +138,19 @@ def evolved(envs: Envs, eval_envs: Envs, folder: Path) -> dict[str, list[StepRec
     def report(ctx: Context) -> None:
         ctx.metrics["what the agents report"] = 1.0
 
+    def evolve(**period: Any) -> Any:
+        return mw.evolve(population, Tournament(), Mutation(none=1.0), **period)
+
     evaluate = mw.evaluate(population, eval_envs, every=2, stop_at=1.0, max_env_steps=1_000_000)
-    both: list[Any] = [({"every": 2}, {"total_step": 1}), ({"every_env_steps": 2}, {"env_step": 1})]
     spent = {"env_step": 1_000, "eval_steps": 1_000}
-    counted = {"env_step": 5, "train_iter": 5, "eval_value": 5.0}
     return {
-        "for_each": [run_step(mw.for_each(population, lambda agent: [report]))[1]],
-        "evaluate (agents)": [run_step(evaluate, total_step=1)[1]],
-        "keep_best (agents)": [run_step(mw.keep_best(population, folder), **counted)[1]],
-        "env_step_budget": [run_step(mw.env_step_budget(1_000, every=2), **spent)[1]],
+        "for_each": records(mw.for_each(population, lambda agent: [report]), {}),
+        "evaluate (agents)": records(evaluate, {"total_step": 1}),
+        "keep_best (agents)": records(mw.keep_best(population, folder), COUNTED),
+        "env_step_budget": records(mw.env_step_budget(1_000, every=2), spent),
         "evolve": [
-            run_step(mw.evolve(population, Tournament(), Mutation(none=1.0), **period), **now)[1]
-            for period, now in both
+            *records(evolve(every=2), {"total_step": 1}),
+            *records(evolve(every_env_steps=2), {"env_step": 1}),
         ],
     }
 
@@ -164,32 +160,30 @@ def bred_for_others(envs: Envs, eval_envs: Envs) -> dict[str, list[StepRecord]]:
     population = Population.of(DQN, envs.spec, size=2, config={"hidden": (4,)})
     with use_router(LocalRouter()) as router:
         server = PopulationServer(Group(router, (0,)), Group(router, (0,)), population)
-        records = {"take_members": [run_step(mw.take_members(population, server))[1]]}
+        found = {"take_members": records(mw.take_members(population, server), {})}
         run_step(mw.evaluate(population, eval_envs, every=1))
-        last = {"total_step": 1}
         for name, middleware in {
             "return_members": mw.return_members(population, server, every=2),
             "gather_members": mw.gather_members(server, every=2),
             "confirm_best": mw.confirm_best(server, eval_envs, every=2, stop_at=1.0),
         }.items():
-            records[name] = [run_step(middleware, **last)[1]]
-    return records
+            found[name] = records(middleware, {"total_step": 1})
+    return found
 
 
 def trained_together(envs: Envs, eval_envs: Envs, folder: Path) -> dict[str, list[StepRecord]]:
     """Average, judge and share a population of two among one process."""
     population = Population.of(DQN, envs.spec, size=2, config={"hidden": (4,)})
     processes = Processes()
-    average = mw.average_agents(population, processes)
     judge = mw.evaluate(population, eval_envs, processes, every=2, stop_at=1.0)
     share = mw.share_generation(population, processes, every=2)
     save = mw.checkpoint({"population": population}, folder, processes, every=1)
-    counted = {"env_step": 5, "train_iter": 5, "eval_value": 5.0}
+    average = mw.average_agents(population, processes)
     return {
-        "average_agents": [run_step(average)[1], run_step(average, finish=True)[1]],
-        "evaluate (processes)": [run_step(judge, total_step=1)[1]],
-        "checkpoint (processes)": [run_step(save, **counted)[1]],
-        "share_generation": [run_step(share, total_step=1)[1]],
+        "average_agents": records(average, {}, {"finish": True}),
+        "evaluate (processes)": records(judge, {"total_step": 1}),
+        "checkpoint (processes)": records(save, COUNTED),
+        "share_generation": records(share, {"total_step": 1}),
     }
 
 
@@ -198,10 +192,6 @@ def observed(
     policy: DQN, envs: Envs, eval_envs: Envs, replay: ReplayBuffer, tmp_path: Path
 ) -> dict[str, list[StepRecord]]:
     """Run each middleware through the steps that show all it does."""
-
-    def records(middleware: Any, *steps: dict[str, Any]) -> list[StepRecord]:
-        return [run_step(middleware, **values)[1] for values in steps]
-
     collected, _ = run_step(mw.collect(policy, envs, steps=4))
     transitions = collected.transitions
     collect = mw.collect(policy, envs, steps=400, epsilon=lambda _: 1.0)
@@ -212,7 +202,6 @@ def observed(
     run_step(mw.random_warmup(envs, prioritized, steps=20))
     weighted, _ = run_step(mw.train(policy, prioritized))
     learned = {"train_data": weighted.train_data, "train_output": weighted.train_output}
-    counted = {"env_step": 5, "train_iter": 5, "eval_value": 5.0}
     seen = {"metrics": {"return": 1.0}}
     return {
         "collect": [
@@ -234,21 +223,20 @@ def observed(
             {"total_step": 1, "env_step": 10_000},
         ),
         "stop_at": records(
-            mw.stop_at(eval_value=9.0, env_step=9, train_iter=5), counted, {"eval_value": 9.5}
+            mw.stop_at(eval_value=9.0, env_step=9, train_iter=5), COUNTED, {"eval_value": 9.5}
         ),
-        "checkpoint": records(mw.checkpoint(policy, tmp_path / "checkpoint", every=1), counted),
-        "keep_best": records(mw.keep_best(policy, tmp_path / "best"), {}, counted),
+        "checkpoint": records(mw.checkpoint(policy, tmp_path / "checkpoint", every=1), COUNTED),
+        "keep_best": records(mw.keep_best(policy, tmp_path / "best"), {}, COUNTED),
         "throughput": measured(),
-        "send": sent(),
-        "receive": received(),
+        **exchanged(),
         "replay_trajectories": records(
             mw.replay_trajectories(1), {"trajectories": rolled_out.trajectories}
         ),
-        "publish_weights": records(mw.publish_weights(policy, every=1), counted),
+        "publish_weights": records(mw.publish_weights(policy, every=1), COUNTED),
         "fetch_weights": fetched(policy),
-        "rate_limit": paced(),
+        "rate_limit": limited(),
         **pushed(envs),
-        "count_collected": tallied(),
+        "count_collected": counted(),
         **evolved(envs, eval_envs, tmp_path / "champion"),
         **bred_for_others(envs, eval_envs),
         **trained_together(envs, eval_envs, tmp_path / "together"),

@@ -8,6 +8,7 @@ from ding_lite import middleware as mw
 from ding_lite.middleware.env_step_budget import EnvStepBudget
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.task import Task
+from tests.middleware.running import run_steps
 
 
 def run(budget: EnvStepBudget, evaluations: list[int]) -> Task:
@@ -20,11 +21,7 @@ def run(budget: EnvStepBudget, evaluations: list[int]) -> Task:
             ctx.eval_steps += evaluations[ctx.total_step // 2]
         ctx.keep("env_step", "eval_steps")
 
-    with Task() as task:
-        task.use(spend)
-        task.use(budget)
-        task.run(max_step=2 * len(evaluations))
-    return task
+    return run_steps(spend, budget, steps=2 * len(evaluations))
 
 
 def spent(task: Task) -> int:

@@ -16,6 +16,7 @@ from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 from ding_lite.testing import run_step
+from tests.middleware.running import run_steps
 
 
 class Balancer(DQN):
@@ -47,10 +48,7 @@ def test_evaluations_come_every_so_many_steps_and_not_before_anything_is_learned
             evaluated.append(ctx.total_step)
             assert ctx.metrics["eval_return"] == ctx.eval_value > 0
 
-    with Task() as task:
-        task.use(mw.evaluate(policy, eval_envs, every=4))
-        task.use(note)
-        task.run(max_step=12)
+    run_steps(mw.evaluate(policy, eval_envs, every=4), note, steps=12)
     assert evaluated == [3, 7, 11]
 
 
@@ -58,45 +56,34 @@ def test_evaluations_come_every_so_many_steps_and_not_before_anything_is_learned
 def test_envs_that_a_collector_uses_too_are_warned_of_once(
     policy, envs, eval_envs, caplog, shared
 ) -> None:
-    with Task() as task:
-        task.use(mw.collect(policy, envs, steps=4))
-        task.use(mw.evaluate(policy, envs if shared else eval_envs, every=2))
-        task.run(max_step=8)
+    run_steps(
+        mw.collect(policy, envs, steps=4),
+        mw.evaluate(policy, envs if shared else eval_envs, every=2),
+        steps=8,
+    )
     warnings = [r for r in caplog.records if "make envs for evaluations only" in r.getMessage()]
     assert len(warnings) == shared
 
 
 def test_a_good_policy_ends_the_run(balancer: Balancer, eval_envs: Envs) -> None:
-    with Task() as task:
-        task.use(mw.evaluate(balancer, eval_envs, every=2, stop_at=475.0))
-        task.run(max_step=100)
+    task = run_steps(mw.evaluate(balancer, eval_envs, every=2, stop_at=475.0), steps=100)
     assert task.ctx.total_step == 1
     assert task.ctx.eval_value == 500.0
 
 
-def test_a_lucky_evaluation_is_not_believed(balancer: Balancer, eval_envs: Envs) -> None:
-    balancer.good_for = 1
-    finished: list[bool] = []
-    with Task() as task:
-        task.use(mw.evaluate(balancer, eval_envs, every=1, stop_at=475.0))
-        task.use(lambda ctx: finished.append(ctx.finish))
-        task.run(max_step=1)
-    assert finished == [False]
-    assert task.ctx.eval_value < 100.0  # what is reported is the mean of the fresh episodes
-
-
-@pytest.mark.parametrize(("good_for", "value"), [(1, 9.5), (10**9, 500.0)])
-def test_what_is_only_good_is_confirmed_too_and_does_not_end_the_run(
-    good_for: int, value: float, balancer: Balancer, eval_envs: Envs
+@pytest.mark.parametrize(
+    ("good_for", "stop_at", "confirm_at", "value"),
+    [(1, 475.0, None, 9.5), (1, 501.0, 475.0, 9.5), (10**9, 501.0, 475.0, 500.0)],
+    ids=["lucky", "lucky and not good enough", "good and not good enough"],
+)
+def test_what_fresh_episodes_do_not_confirm_does_not_end_the_run(
+    good_for: int, stop_at: float, confirm_at: float, value: float, balancer, eval_envs
 ) -> None:
     balancer.good_for = good_for
-    finished: list[bool] = []
-    with Task() as task:
-        task.use(mw.evaluate(balancer, eval_envs, every=1, stop_at=501.0, confirm_at=475.0))
-        task.use(lambda ctx: finished.append(ctx.finish))
-        task.run(max_step=1)
-    assert finished == [False]
-    assert task.ctx.eval_value == pytest.approx(value, abs=1.0)
+    evaluate = mw.evaluate(balancer, eval_envs, every=1, stop_at=stop_at, confirm_at=confirm_at)
+    ctx, record = run_step(evaluate)
+    assert "finish" not in record.writes
+    assert ctx.eval_value == pytest.approx(value, abs=1.0)  # the mean of the fresh episodes
 
 
 def test_confirmation_plays_twenty_fresh_episodes(balancer: Balancer) -> None:
@@ -134,7 +121,10 @@ def test_evaluating_neither_explores_nor_disturbs_the_policy(policy: DQN, eval_e
     [
         ({"env_step": 100}, {"env_step": 96}, False),
         ({"env_step": 100}, {"env_step": 104}, True),
+        ({"env_step": 100}, {"env_step": 60, "eval_steps": 39}, False),
+        ({"env_step": 100}, {"env_step": 60, "eval_steps": 40}, True),
         ({"train_iter": 10}, {"train_iter": 10}, True),
+        ({"train_iter": 100}, {"train_iter": 60, "eval_steps": 90}, False),
         ({"eval_value": 475.0}, {}, False),
         ({"eval_value": 475.0}, {"eval_value": 474.9}, False),
         ({"eval_value": -100.0}, {"eval_value": -99.0}, True),
@@ -142,24 +132,10 @@ def test_evaluating_neither_explores_nor_disturbs_the_policy(policy: DQN, eval_e
     ],
 )
 def test_the_run_ends_when_a_number_is_reached(limits, values, ends) -> None:
-    finished: list[bool] = []
-    with Task(ctx=values) as task:
-        task.use(mw.stop_at(**limits))
-        task.use(lambda ctx: finished.append(ctx.finish))
-        task.run(max_step=1)
-    assert finished == [ends]
+    assert ("finish" in run_step(mw.stop_at(**limits), **values)[1].writes) == ends
 
 
-def test_env_steps_of_evaluations_count_towards_the_end() -> None:
-    stop_at = mw.stop_at(env_step=100)
-    assert "finish" not in run_step(stop_at, env_step=60, eval_steps=39)[1].writes
-    assert "finish" in run_step(stop_at, env_step=60, eval_steps=40)[1].writes
-    assert (
-        "finish" not in run_step(mw.stop_at(train_iter=100), train_iter=60, eval_steps=90)[1].writes
-    )
-
-
-def collecting(envs: Envs, length: float | None) -> Middleware:
+def collecting(length: float | None) -> Middleware:
     """Make what counts 100 env steps a step, of episodes of some length."""
 
     def collect(ctx: Context) -> None:
@@ -179,7 +155,7 @@ def test_within_a_share_evaluations_wait_until_they_are_paid_for(policy, eval_en
             evaluated.append((ctx.env_step, ctx.metrics["eval_env_steps"]))
 
     with Task() as task:
-        task.use(collecting(eval_envs, 10.0))
+        task.use(collecting(10.0))
         task.use(mw.evaluate(policy, eval_envs, every=1, share=0.1))
         task.use(note)
         task.run(max_step=200)
@@ -195,7 +171,7 @@ def test_within_a_share_nothing_is_played_before_the_length_of_an_episode_is_pai
     policy: DQN, eval_envs: Envs
 ) -> None:
     with Task() as task:
-        task.use(collecting(eval_envs, None))  # no episode has ended: they may take 500 env steps
+        task.use(collecting(None))  # no episode has ended: they may take 500 env steps
         task.use(mw.evaluate(policy, eval_envs, every=1, share=0.1))
         task.run(max_step=90)
     assert "eval_value" not in task.ctx
@@ -209,7 +185,7 @@ def test_within_a_share_a_good_policy_is_confirmed_beyond_it_and_a_lucky_one_is_
     for good_for, is_good in ((10**9, True), (1, False)):
         balancer.good_for, balancer.asked = good_for, 0
         with Task() as task:
-            task.use(collecting(eval_envs, 10.0))
+            task.use(collecting(10.0))
             task.use(mw.evaluate(balancer, eval_envs, every=1, stop_at=475.0, share=0.1))
             task.use(lambda ctx: setattr(ctx, "finish", "eval_value" in ctx))
             task.run(max_step=1000)
@@ -220,7 +196,7 @@ def test_within_a_share_a_good_policy_is_confirmed_beyond_it_and_a_lucky_one_is_
 
 def test_within_a_share_an_episode_that_reached_the_target_is_tried_at_once(balancer) -> None:
     with make_envs("CartPole-v1", 1, seed=1) as eval_envs, Task() as task:
-        task.use(collecting(eval_envs, 450.0))  # five of them are paid for after 22,500 env steps
+        task.use(collecting(450.0))  # five of them are paid for after 22,500 env steps
         task.use(lambda ctx: ctx.metrics.update(episode_return=480.0 if ctx.total_step == 9 else 9))
         evaluate = mw.evaluate(balancer, eval_envs, every=2, stop_at=475.0, episodes=5, share=0.1)
         task.use(evaluate)
@@ -240,12 +216,14 @@ def test_within_a_share_a_try_that_fails_is_ended_and_paid_for_by_later_ones(pol
             about = ctx.metrics["eval_episodes"], ctx.metrics["eval_env_steps"]
             tried.append((ctx.env_step, *about))
 
-    with make_envs("CartPole-v1", 1, seed=1) as eval_envs, Task() as task:
-        task.use(collecting(eval_envs, 450.0))
-        task.use(lambda ctx: ctx.metrics.update(episode_return=480.0))
-        task.use(mw.evaluate(policy, eval_envs, every=1, stop_at=475.0, episodes=5, share=0.001))
-        task.use(note)
-        task.run(max_step=400)
+    with make_envs("CartPole-v1", 1, seed=1) as eval_envs:
+        run_steps(
+            collecting(450.0),
+            lambda ctx: ctx.metrics.update(episode_return=480.0),
+            mw.evaluate(policy, eval_envs, every=1, stop_at=475.0, episodes=5, share=0.001),
+            note,
+            steps=400,
+        )
     assert len(tried) > 1
     assert {episodes for _, episodes, _ in tried} == {1}
     for (_, _, before), (env_step, _, _) in pairwise(tried):
@@ -258,7 +236,7 @@ def test_within_a_share_an_episode_without_an_end_is_cut() -> None:
         Task() as task,
     ):
         balancer = Balancer(eval_envs.spec)
-        task.use(collecting(eval_envs, 10.0))
+        task.use(collecting(10.0))
         task.use(mw.evaluate(balancer, eval_envs, every=1, episodes=5, share=0.1))
         task.run(max_step=200)
         assert "eval_value" not in task.ctx

@@ -17,6 +17,7 @@ from ding_lite.rl.policies.dqn import DQN
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
+from tests.middleware.running import run_steps
 
 
 def learn(policy: DQN, values: Sequence[float | None], *, begun: int = 0) -> Middleware:
@@ -63,20 +64,19 @@ def test_the_policy_of_the_best_evaluation_is_kept(policy: DQN, tmp_path: Path) 
 def test_without_an_evaluation_nothing_is_kept(policy: DQN, tmp_path: Path) -> None:
     state = run(policy, tmp_path / "best", [None, None])
     assert not (tmp_path / "best").exists()
-    with Task() as task:
-        task.use(learn(policy, [-3.0], begun=2))
-        task.use(mw.keep_best(policy, tmp_path / "best"))
-        task.load_state_dict(state)
-        task.run(max_step=1)
+    run_steps(
+        learn(policy, [-3.0], begun=2),
+        mw.keep_best(policy, tmp_path / "best"),
+        steps=1,
+        state=state,
+    )
     assert kept(policy, tmp_path / "best") == 2.0
 
 
 @pytest.mark.parametrize("values", [[5.0, 9.0], [None, None]])
 def test_it_says_when_it_has_seen_no_evaluation(policy, tmp_path, caplog, values) -> None:
-    with caplog.at_level("INFO", logger="ding_lite"), Task() as task:
-        task.use(mw.keep_best(policy, tmp_path / "best"))
-        task.use(learn(policy, values))
-        task.run(max_step=2)
+    with caplog.at_level("INFO", logger="ding_lite"):
+        run_steps(mw.keep_best(policy, tmp_path / "best"), learn(policy, values), steps=2)
     [record] = [r for r in caplog.records if "keep_best" in r.getMessage()]
     assert "place it after `evaluate`" in record.getMessage()
     assert record.levelname == ("INFO" if values[0] is None else "WARNING")
@@ -102,10 +102,8 @@ def test_a_broken_policy_is_not_kept(policy: DQN, tmp_path: Path) -> None:
                 {k: torch.full_like(v, torch.nan) for k, v in policy.weights().items()}
             )
 
-    with Task() as task:
-        task.use(learn(policy, [5.0, 9.0]))
-        task.use(break_it)
-        task.use(mw.keep_best(policy, tmp_path / "best"))
-        with pytest.raises(NonFiniteError, match=r"no longer finite after update 2, so the policy"):
-            task.run(max_step=2)
+    with pytest.raises(NonFiniteError, match=r"no longer finite after update 2, so the policy"):
+        run_steps(
+            learn(policy, [5.0, 9.0]), break_it, mw.keep_best(policy, tmp_path / "best"), steps=2
+        )
     assert kept(policy, tmp_path / "best") == 0.0

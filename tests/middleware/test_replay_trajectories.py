@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from ding_lite import Task, middleware as mw
+from typing import Any
+
+from ding_lite import middleware as mw
 from ding_lite.rl import IMPALA, IMPALAConfig, load_checkpoint, make_envs, save_checkpoint
 from ding_lite.runtime.context import Context
+from tests.middleware.running import run_steps
 
 
 def test_the_newest_earlier_trajectories_follow_the_new_ones() -> None:
@@ -14,38 +17,25 @@ def test_the_newest_earlier_trajectories_follow_the_new_ones() -> None:
     def collect(ctx: Context) -> None:
         ctx.trajectories = given[ctx.total_step]
 
-    with Task() as task:
-        task.use(collect).use(mw.replay_trajectories(2)).use(
-            lambda ctx: seen.append(ctx.trajectories)
-        )
-        task.run(max_step=5)
+    run_steps(
+        collect, mw.replay_trajectories(2), lambda ctx: seen.append(ctx.trajectories), steps=5
+    )
     assert seen == [["a"], ["b", "c", "a"], [], ["d", "b", "c"], ["e", "d", "b"]]
 
 
 def test_a_policy_learns_from_both_and_a_saved_run_goes_on_with_the_same(tmp_path) -> None:
-    def train(policy, envs, task):
-        replayed = mw.replay_trajectories(1)
-        task.use(mw.collect(policy, envs, unroll=4)).use(replayed).use(mw.train(policy))
-        return replayed
-
-    def make():
+    def train(steps: int, *, resume: bool = False) -> IMPALA:
         envs = make_envs("CartPole-v1", 2, seed=1)
-        return IMPALA(envs.spec, IMPALAConfig(hidden=(8,), epochs=2)), envs
-
-    policy, envs = make()
-    with Task() as task:
-        parts = {"policy": policy, "envs": envs, "replayed": train(policy, envs, task)}
-        task.run(max_step=3)
+        policy = IMPALA(envs.spec, IMPALAConfig(hidden=(8,), epochs=2))
+        replayed: Any = mw.replay_trajectories(1)
+        parts: dict[str, Any] = {"policy": policy, "envs": envs, "replayed": replayed}
+        for name, state in load_checkpoint(tmp_path).state.items() if resume else ():
+            parts[name].load_state_dict(state)
+        run_steps(mw.collect(policy, envs, unroll=4), replayed, mw.train(policy), steps=steps)
         save_checkpoint(tmp_path, {name: part.state_dict() for name, part in parts.items()})
-        task.run(max_step=3)
+        return policy
 
-    resumed, envs = make()
-    with Task() as task:
-        parts = {"policy": resumed, "envs": envs, "replayed": train(resumed, envs, task)}
-        state = load_checkpoint(tmp_path).state
-        for name, part in parts.items():
-            part.load_state_dict(state[name])
-        task.run(max_step=3)
-    assert resumed.train_iter == policy.train_iter == 12
-    for name, tensor in policy.weights().items():
+    whole, _, resumed = train(6), train(3), train(3, resume=True)
+    assert resumed.train_iter == whole.train_iter == 12
+    for name, tensor in whole.weights().items():
         assert tensor.equal(resumed.weights()[name]), name

@@ -15,8 +15,8 @@ from ding_lite.errors import ConfigError
 from ding_lite.rl import A2C, PPO, A2CConfig, PPOConfig, ReplayBuffer, Rollout, make_envs
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.policies.dqn import DQN
-from ding_lite.runtime.task import Task
 from ding_lite.testing import run_step
+from tests.middleware.running import run_steps
 
 
 @pytest.fixture
@@ -51,10 +51,9 @@ def test_a_rollout_has_the_steps_in_order(a2c: A2C, envs: Envs) -> None:
 
 def test_the_next_rollout_goes_on_where_the_one_before_ended(a2c: A2C, envs: Envs) -> None:
     seen: list[Rollout] = []
-    with Task() as task:
-        task.use(mw.collect(a2c, envs, unroll=2))
-        task.use(lambda ctx: seen.extend(ctx.trajectories))
-        task.run(max_step=40)
+    task = run_steps(
+        mw.collect(a2c, envs, unroll=2), lambda ctx: seen.extend(ctx.trajectories), steps=40
+    )
     ongoing = 0
     for before, after in pairwise(seen):
         goes_on = ~(before.terminated | before.truncated)[-1]
@@ -93,10 +92,12 @@ def test_a_rollout_says_which_weights_acted(a2c: A2C, envs: Envs) -> None:
 def test_episodes_are_reported_as_with_transitions(a2c: A2C) -> None:
     def rows_of(policy: Any, **how: Any) -> list[dict[str, float]]:
         rows: list[dict[str, float]] = []
-        with make_envs("CartPole-v1", 4, seed=0) as envs, Task() as task:
-            task.use(mw.collect(policy, envs, **how))
-            task.use(lambda ctx: rows.append(dict(ctx.metrics)))
-            task.run(max_step=30)
+        with make_envs("CartPole-v1", 4, seed=0) as envs:
+            run_steps(
+                mw.collect(policy, envs, **how),
+                lambda ctx: rows.append(dict(ctx.metrics)),
+                steps=30,
+            )
         return rows
 
     rows = rows_of(a2c.clone(), unroll=10)
@@ -109,10 +110,7 @@ def test_episodes_are_reported_as_with_transitions(a2c: A2C) -> None:
 
 def test_every_update_of_a_rollout_is_counted(envs: Envs) -> None:
     policy = PPO(envs.spec, PPOConfig(hidden=(16,), epochs=3, batch_size=10))
-    with Task() as task:
-        task.use(mw.collect(policy, envs, unroll=10))
-        task.use(mw.train(policy))
-        task.run(max_step=2)
+    task = run_steps(mw.collect(policy, envs, unroll=10), mw.train(policy), steps=2)
     assert task.ctx.train_iter == policy.train_iter == 2 * 3 * 4
     assert task.ctx.train_data is task.ctx.trajectories
     assert task.ctx.metrics["loss"] == task.ctx.train_output["loss"]

@@ -24,6 +24,7 @@ from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 from ding_lite.testing import run_step
+from tests.middleware.running import run_steps
 
 
 def flat(policy: DQN) -> torch.Tensor:
@@ -38,9 +39,7 @@ def filled(envs: Envs, replay: ReplayBuffer) -> ReplayBuffer:
 
 def test_a_step_makes_as_many_updates_as_asked(policy: DQN, filled: ReplayBuffer) -> None:
     before = flat(policy)
-    with Task() as task:
-        task.use(mw.train(policy, filled, updates=3))
-        task.run(max_step=4)
+    task = run_steps(mw.train(policy, filled, updates=3), steps=4)
 
     assert task.ctx.train_iter == policy.train_iter == 12
     assert task.ctx.metrics["loss"] == task.ctx.train_output["loss"]
@@ -85,10 +84,7 @@ def test_a_replay_that_stays_empty_is_told_once(
 
 
 def test_without_a_replay_it_learns_from_the_steps_transitions(policy: DQN, envs: Envs) -> None:
-    with Task() as task:
-        task.use(mw.collect(policy, envs, steps=16))
-        task.use(mw.train(policy))
-        task.run(max_step=3)
+    task = run_steps(mw.collect(policy, envs, steps=16), mw.train(policy), steps=3)
     assert task.ctx.train_iter == policy.train_iter == 3
     assert task.ctx.train_data is task.ctx.transitions
 
@@ -104,11 +100,8 @@ def test_without_a_replay_an_empty_step_teaches_nothing(envs: Envs) -> None:
 
 def test_a_policy_that_learns_from_rollouts_refuses_transitions(envs: Envs) -> None:
     policy = A2C(envs.spec)
-    with Task() as task:
-        task.use(mw.collect(policy, envs, steps=8))
-        task.use(mw.train(policy))
-        with pytest.raises(ConfigError, match=r"A2C learns from rollouts.*unroll=\.\.\."):
-            task.run(max_step=1)
+    with pytest.raises(ConfigError, match=r"A2C learns from rollouts.*unroll=\.\.\."):
+        run_steps(mw.collect(policy, envs, steps=8), mw.train(policy), steps=1)
 
 
 def test_counting_goes_on_from_the_ctx(policy: DQN, filled: ReplayBuffer) -> None:
@@ -121,12 +114,13 @@ def test_a_loss_that_is_not_finite_keeps_the_last_good_checkpoint(policy, filled
         if ctx.total_step == 3:
             policy.load_weights({k: v * torch.nan for k, v in policy.weights().items()})
 
-    with Task() as task:
-        task.use(poison)
-        task.use(mw.train(policy, filled, updates=2))
-        task.use(mw.checkpoint(policy, tmp_path, every=2))
-        with pytest.raises(NonFiniteError, match=r"update 7\b") as caught:
-            task.run(max_step=10)
+    with pytest.raises(NonFiniteError, match=r"update 7\b") as caught:
+        run_steps(
+            poison,
+            mw.train(policy, filled, updates=2),
+            mw.checkpoint(policy, tmp_path, every=2),
+            steps=10,
+        )
 
     assert "in middleware `train` (2nd of 3), step 3" in "".join(caught.value.__notes__)
     saved = load_checkpoint(tmp_path)
@@ -147,10 +141,9 @@ def values_of(replay: PrioritizedReplay) -> list[float]:
 
 
 def test_errors_of_the_last_batch_become_priorities(policy, prioritized) -> None:
-    with Task() as task:
-        task.use(mw.train(policy, prioritized, batch_size=32))
-        task.use(mw.update_priorities(prioritized))
-        task.run(max_step=1)
+    task = run_steps(
+        mw.train(policy, prioritized, batch_size=32), mw.update_priorities(prioritized), steps=1
+    )
 
     errors = task.ctx.train_output["td_error"]
     values = values_of(prioritized)
@@ -194,11 +187,8 @@ def test_without_beta_the_replays_own_counts(policy: DQN, envs: Envs) -> None:
 
 
 def test_training_from_one_replay_and_updating_another_is_noticed(policy, filled, prioritized):
-    with Task() as task:
-        task.use(mw.train(policy, filled))
-        task.use(mw.update_priorities(prioritized))
-        with pytest.raises(ConfigError, match="is a Transitions, which says nothing of prior"):
-            task.run(max_step=1)
+    with pytest.raises(ConfigError, match="is a Transitions, which says nothing of prior"):
+        run_steps(mw.train(policy, filled), mw.update_priorities(prioritized), steps=1)
 
 
 def test_priorities_of_one_replay_are_not_written_to_another(policy, prioritized) -> None:
@@ -223,11 +213,8 @@ def test_priorities_of_one_replay_are_not_written_to_another(policy, prioritized
 
 def test_a_policy_that_does_not_say_its_errors_is_noticed(policy, prioritized) -> None:
     silent = Silent(policy.spec, policy.config)
-    with Task() as task:
-        task.use(mw.train(silent, prioritized))
-        task.use(mw.update_priorities(prioritized))
-        with pytest.raises(ConfigError, match=r"has \['loss'\] and no `td_error`"):
-            task.run(max_step=1)
+    with pytest.raises(ConfigError, match=r"has \['loss'\] and no `td_error`"):
+        run_steps(mw.train(silent, prioritized), mw.update_priorities(prioritized), steps=1)
 
 
 class Silent(DQN):

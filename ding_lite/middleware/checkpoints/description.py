@@ -99,11 +99,6 @@ def named_code(about: Mapping[str, Any]) -> dict[str, Any]:
     return named
 
 
-def describe_alone(policy: object) -> dict[str, Any]:
-    """Describe the only part of a checkpoint, a policy, for `described_policy`."""
-    return {POLICY: describe(policy)}
-
-
 def described_policy(meta: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
     """Return the name and the description of the policy in a checkpoint's `meta`.
 
@@ -147,19 +142,12 @@ def _plain(value: object) -> object:
     return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
 
 
-def usual_settings(part: object) -> dict[str, Any]:
-    config = getattr(part, "config", None)
-    values = default_values(type(config)) if dataclasses.is_dataclass(config) else {}
-    return {name: _plain(value) for name, value in values.items()}
-
-
-def check_fits(
-    saved: Mapping[str, Any] | None, wanted: Mapping[str, Any], usual: Mapping[str, Any]
-) -> None:
-    """Refuse to resume with other parts, environments or settings than the saved ones.
+def check_resumable(meta: Mapping[str, Any], parts: Mapping[str, object]) -> None:
+    """Refuse to resume with other parts, environments or settings than those in a `meta`.
 
     A setting that an earlier version did not have counts as its default.
     """
+    saved, wanted = described_parts(meta), {name: describe(part) for name, part in parts.items()}
     kinds = {
         name: _FORMER_KINDS.get(about["kind"], about["kind"])
         for name, about in (saved or {}).items()
@@ -170,13 +158,13 @@ def check_fits(
             f"with the program, and the choice of policy, that saved it."
         )
     for name, about in wanted.items():
-        for what in ("env", "config"):
-            then, now = saved[name].get(what, {}), about.get(what, {})
-            if what == "env":  # the files of a run may have moved
-                then, now = without_folders(then), without_folders(now)
-            if what == "config":
-                default = usual.get(name, {})
-                then = {**{key: default[key] for key in now if key in default}, **then}
+        # The files of a run may have moved.
+        envs = [without_folders(one.get("env", {})) for one in (saved[name], about)]
+        part: Any = parts[name]
+        usual = default_values(type(part.config)) if "config" in about else {}
+        default = {key: _plain(value) for key, value in usual.items()}
+        configs = [default | one.get("config", {}) for one in (saved[name], about)]
+        for then, now in (envs, configs):
             different = [key for key in {**then, **now} if then.get(key) != now.get(key)]
             if different:
                 facts = [f"`{key}` is {now.get(key)!r}, was {then.get(key)!r}" for key in different]

@@ -10,18 +10,11 @@ from typing import Any, overload
 
 from ding_lite.distributed.accelerate import Processes
 from ding_lite.errors import CheckpointError, DingLiteError, ShapeError
-from ding_lite.middleware.checkpoints.description import (
-    check_fits,
-    describe,
-    described_parts,
-    usual_settings,
-)
+from ding_lite.middleware.checkpoints.description import check_resumable
 from ding_lite.middleware.checkpoints.save import place_of, stateful
 from ding_lite.rl.checkpoint.save_load import MANIFEST, load_checkpoint
 
-_MISFITS = (
-    *(KeyError, IndexError, AttributeError, TypeError, ValueError, OverflowError, RuntimeError),
-)
+_MISFITS = (LookupError, AttributeError, TypeError, ValueError, OverflowError, RuntimeError)
 """Errors that parts raise if a state has the wrong form."""
 _COUNTERS = ("total_step", "env_step", "train_iter", "eval_value")
 
@@ -60,11 +53,7 @@ def resume(
         place = _newest_of_all(Path(directory), processes)
         return None if place is None else resume(parts, place)
     saved = load_checkpoint(directory)
-    check_fits(
-        described_parts(saved.meta),
-        {name: describe(part) for name, part in parts.items()},
-        {name: usual_settings(part) for name, part in parts.items()},
-    )
+    check_resumable(saved.meta, parts)
     if not isinstance(saved.state, dict):
         raise CheckpointError(f"The checkpoint in {directory} is damaged: its state is no dict.")
     for name, part in parts.items():

@@ -15,14 +15,10 @@ from typing import Any, Self
 
 from ding_lite.distributed.accelerate import Processes
 from ding_lite.errors import CheckpointError, ConfigError, SaveError, kind_of
-from ding_lite.middleware.checkpoints.description import (
-    PARTS,
-    POLICY,
-    describe,
-    describe_alone,
-)
+from ding_lite.middleware.checkpoints.description import PARTS, POLICY, describe
 from ding_lite.middleware.checkpoints.finite import check_finite, not_finite
 from ding_lite.middleware.checks import Period, check_has
+from ding_lite.nest import Path as TreePath
 from ding_lite.rl.checkpoint.save_load import check_saveable, save_checkpoint
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
@@ -79,35 +75,22 @@ def checkpoint(
         >>> parts = {"policy": DQN(envs.spec), "envs": envs, "task": task}
         >>> _ = task.use(checkpoint(parts, "runs/x/checkpoint", every=1_000))
     """
-    if not isinstance(parts, Mapping):
+    is_alone = not isinstance(parts, Mapping)
+    if is_alone:
         check_has(parts, "state_dict", "policy")
-    else:
-        for name, part in parts.items():
-            stateful(part, name)
+    named = parts if isinstance(parts, Mapping) else {POLICY: parts}
+    for name, part in named.items():
+        stateful(part, name)
     period = Period(every, every_env_steps)
     path = Path(directory)
     if path.exists() and not path.is_dir():
         raise ConfigError(
             f"The checkpoint directory {path} is a file. Name a directory, or move the file away."
         )
-    for name, policy in _policies_of(parts).items():
-        check_saveable(policy.state_dict(), name)
     if processes is None:
-        return _Checkpoint(parts, path, period)
+        return _Checkpoint(named, path, period, is_alone=is_alone)
     check_has(processes, "gather", "processes")
-    return _CheckpointTogether(parts, path, period, processes)
-
-
-def _named(parts: Policy | Mapping[str, object]) -> dict[str, Stateful]:
-    if not isinstance(parts, Mapping):
-        return {POLICY: parts}
-    return {name: stateful(part, name) for name, part in parts.items()}
-
-
-def _policies_of(parts: Policy | Mapping[str, object]) -> dict[str, Stateful]:
-    if not isinstance(parts, Mapping):
-        return {POLICY: parts}
-    return {name: part for name, part in _named(parts).items() if hasattr(part, "act")}
+    return _CheckpointTogether(named, path, period, processes, is_alone=is_alone)
 
 
 def stateful(part: object, name: str) -> Stateful:
@@ -126,16 +109,23 @@ class _Checkpoint:
     __name__ = "checkpoint"
 
     def __init__(
-        self, parts: Policy | Mapping[str, object], directory: Path, period: Period
+        self, parts: Mapping[str, object], directory: Path, period: Period, *, is_alone: bool
     ) -> None:
         self._parts = parts
+        self._is_alone = is_alone
         self._directory = directory
         self._period = period
         self._counters: dict[str, Any] = {}
         self._eval_value: float | None = None
         self._saved = True
         self._checked_at: int | None = None
-        self._known = {name: not_finite(p.state_dict()) for name, p in _policies_of(parts).items()}
+        self._known: dict[str, list[TreePath]] = {}
+        """The policies, and their arrays that are not finite before the first update."""
+        for name, part in parts.items():
+            if is_alone or hasattr(part, "act"):
+                state = stateful(part, name).state_dict()
+                check_saveable(state, name)
+                self._known[name] = not_finite(state)
 
     def __enter__(self) -> Self:
         try:
@@ -145,9 +135,7 @@ class _Checkpoint:
                 f"The checkpoint directory {self._directory} cannot be made: {error}. "
                 f"Choose one that you may write to."
             ) from error
-        for name, part in self._checkable():
-            if not isinstance(part, Task):  # its other middleware may not be entered yet
-                check_saveable(part.state_dict(), name)
+        self._check(but=Task)  # of which other middleware may not be entered yet
         return self
 
     def __call__(self, ctx: Context) -> Iterator[None]:
@@ -163,19 +151,15 @@ class _Checkpoint:
         if self._period.is_due(ctx):
             self._save()
         elif not self._checked_at and self._checked_at != self._counters["train_iter"]:
+            # Optimisers have a state after their first step.
+            self._checked_at = self._counters["train_iter"]
             self._check()
 
-    def _check(self) -> None:
-        """Check that all parts can be saved; optimisers have a state after their first step."""
-        self._checked_at = self._counters["train_iter"]
-        for name, part in self._checkable():
-            check_saveable(part.state_dict(), name)
-
-    def _checkable(self) -> Iterator[tuple[str, Stateful]]:
-        """Yield the parts that are not changed by `state_dict`."""
-        for name, part in _named(self._parts).items():
-            if not getattr(part, "is_changed_by_saving", False):
-                yield name, part
+    def _check(self, *, but: type | tuple[()] = ()) -> None:
+        """Check that the parts which are not changed by `state_dict` can be saved."""
+        for name, part in self._parts.items():
+            if not (isinstance(part, but) or getattr(part, "is_changed_by_saving", False)):
+                check_saveable(stateful(part, name).state_dict(), name)
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         if not self._saved and (error is None or _came_between_steps(error)):
@@ -189,24 +173,19 @@ class _Checkpoint:
         self._period.load_state_dict(state)
 
     def _save(self) -> None:
-        parts, meta = self._parts, dict(self._counters)
+        parts, meta, directory = self._parts, dict(self._counters), self._directory
         if self._eval_value is not None:
             meta["eval_value"] = self._eval_value
-        if isinstance(parts, Mapping):
-            state = {name: stateful(part, name).state_dict() for name, part in parts.items()}
-            meta[PARTS] = {name: describe(part) for name, part in parts.items()}
-            policies = {name: state[name] for name in parts if hasattr(parts[name], "act")}
-        else:
-            state = parts.state_dict()
-            meta |= describe_alone(parts)
-            policies = {"policy": state}
-        updates = self._counters["train_iter"]
-        for name, policy in policies.items():
+        states = {name: stateful(part, name).state_dict() for name, part in parts.items()}
+        for name, known in self._known.items():
             check_finite(
-                *(policy, name), known=self._known[name], train_iter=updates,
-                directory=self._directory,
-            )  # fmt: skip
-        save_checkpoint(self._directory, state, meta=meta)
+                states[name], name, known=known, train_iter=meta["train_iter"], directory=directory
+            )
+        if self._is_alone:
+            meta[POLICY] = describe(parts[POLICY])
+        else:
+            meta[PARTS] = {name: describe(part) for name, part in parts.items()}
+        save_checkpoint(directory, states[POLICY] if self._is_alone else states, meta=meta)
         self._saved = True
 
 
@@ -217,12 +196,14 @@ class _CheckpointTogether(_Checkpoint):
 
     def __init__(
         self,
-        parts: Policy | Mapping[str, object],
+        parts: Mapping[str, object],
         directory: Path,
         period: Period,
         processes: Processes,
+        *,
+        is_alone: bool,
     ) -> None:
-        super().__init__(parts, place_of(directory, processes.rank, 0), period)
+        super().__init__(parts, place_of(directory, processes.rank, 0), period, is_alone=is_alone)
         self._base = directory
         self._processes = processes
         self._turn = 0

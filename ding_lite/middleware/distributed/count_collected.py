@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,8 @@ from ding_lite.runtime.messaging.labels import check_patterns, matches
 from ding_lite.runtime.messaging.router import Router, current_router
 from ding_lite.runtime.middleware import Middleware
 
-_MEANS = ("return", "episode_length")
+_MEANS, _COUNTS = ("return", "episode_length"), ("env_step", "episodes")
+_NOTHING = {"incarnation": 0, "env_step": 0, "episodes": 0}
 
 
 def count_collected(collectors: str | Iterable[str] = "collector") -> Middleware:
@@ -45,97 +47,61 @@ class _CountCollected:
         self._router = router
         self._collectors = collectors
         self._topics = router.subscribe(COLLECTED, ENV_STEP)
-        self._ledgers: dict[int, _Totals] = {}
-        self._before = _Totals()
+        self._current: dict[int, dict[str, int]] = {}
+        """The counts of each collector's current incarnation, by node."""
+        self._before = Counter[str]()
+        """The counts of all former incarnations."""
+        self._means: dict[int, dict[str, float]] = {}
         self._written = 0
 
     def __call__(self, ctx: Context) -> None:
         world, has_collectors = self._router.world, False
         for node, values in self._topics.of_nodes.items():
-            if node in self._ledgers or matches(world[node], self._collectors):
-                self._ledgers.setdefault(node, _Totals()).note(values)
+            if node in self._current or matches(world[node], self._collectors):
+                self._note(node, {"env_step": values.get(ENV_STEP, 0), **values.get(COLLECTED, {})})
                 has_collectors = True
         if not has_collectors:
             return
         self._note_own(ctx, world)
 
-        ledgers = [*self._ledgers.values()]
-        ctx.env_step = sum(ledger.env_step for ledger in [*ledgers, self._before])
+        ctx.env_step = self._written = self._total("env_step")
         ctx.keep("env_step")
-        self._written = ctx.env_step
-        played = [ledger for ledger in ledgers if ledger.means]
-        if played:
-            ctx.metrics["episodes"] = sum(each.episodes for each in [*ledgers, self._before])
+        if played := [means for means in self._means.values() if means]:
+            ctx.metrics["episodes"] = self._total("episodes")
             for name in _MEANS:
-                ctx.metrics[name] = sum(ledger.means[name] for ledger in played) / len(played)
+                ctx.metrics[name] = sum(means[name] for means in played) / len(played)
 
     def _note_own(self, ctx: Context, world: Sequence[frozenset[str]]) -> None:
         """Count what `collect` on this node has added to the sum of all env steps."""
         node = self._router.node_id
         made = ctx.get("env_step", 0) - self._written
         if made and matches(world[node], self._collectors):
-            ledger = self._ledgers.setdefault(node, _Totals())
-            own = {"env_step": ledger.num_done + made, "incarnation": 0}
-            ledger.note({COLLECTED: (self._router.published(COLLECTED) or {}) | own})
+            env_step = self._current.get(node, _NOTHING)["env_step"] + made
+            published = self._router.published(COLLECTED) or {}
+            self._note(node, {**published, "env_step": env_step, "incarnation": 0})
+
+    def _note(self, node: int, collected: Mapping[str, Any]) -> None:
+        last = self._current.get(node, _NOTHING)
+        newest = {name: collected.get(name, 0) for name in _NOTHING}
+        is_new = 0 != last["incarnation"] != newest["incarnation"]
+        for name in _COUNTS:
+            if is_new or newest[name] < last[name]:  # the collector was restarted
+                self._before[name] += last[name] - collected.get("resumed", {}).get(name, 0)
+        self._current[node] = newest
+        self._means[node] = {name: collected[name] for name in _MEANS if name in collected}
+
+    def _total(self, name: str) -> int:
+        return self._before[name] + sum(counts[name] for counts in self._current.values())
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums so far, and the counts of collectors, which may outlive this node."""
-        ledgers = [*self._ledgers.values(), self._before]
-        return {
-            "env_step": sum(ledger.env_step for ledger in ledgers),
-            "episodes": sum(ledger.episodes for ledger in ledgers),
-            "collectors": {str(node): each.counted() for node, each in self._ledgers.items()},
-        }
+        counts = {str(node): dict(counts) for node, counts in self._current.items()}
+        return {**{name: self._total(name) for name in _COUNTS}, "collectors": counts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        counted = {int(node): own for node, own in state.get("collectors", {}).items()}
-        self._written = state["env_step"]
-        self._ledgers = {node: _Totals(counted=own) for node, own in counted.items()}
-        self._before = _Totals(
-            {
-                name: state[name] - sum(own[name] for own in counted.values())
-                for name in ("env_step", "episodes")
-            }
-        )
-
-
-class _Totals:
-    """The env steps and episodes of one collector, in all its incarnations."""
-
-    def __init__(
-        self, before: Mapping[str, int] | None = None, *, counted: Mapping[str, int] | None = None
-    ) -> None:
-        nothing = {"env_step": 0, "episodes": 0}
-        self.means: dict[str, float] = {}
-        self._before = nothing | dict(before or {})
-        self._done = nothing | dict(counted or {})
-        self._incarnation = self._done.pop("incarnation", 0)
-
-    @property
-    def num_done(self) -> int:
-        """The env steps of the current incarnation."""
-        return self._done["env_step"]
-
-    @property
-    def env_step(self) -> int:
-        return self._before["env_step"] + self._done["env_step"]
-
-    @property
-    def episodes(self) -> int:
-        return self._before["episodes"] + self._done["episodes"]
-
-    def counted(self) -> dict[str, int]:
-        """Return the counts of the current incarnation."""
-        return {"incarnation": self._incarnation, **self._done}
-
-    def note(self, values: Mapping[str, Any]) -> None:
-        collected = {"env_step": values.get(ENV_STEP, 0), "episodes": 0} | values.get(COLLECTED, {})
-        self.means = {name: collected[name] for name in _MEANS if name in collected}
-        incarnation, resumed = collected.get("incarnation", 0), collected.get("resumed", {})
-        is_new = 0 != self._incarnation != incarnation
-        for name in self._done:
-            number = collected[name]
-            if is_new or number < self._done[name]:  # the collector was restarted
-                self._before[name] += self._done[name] - resumed.get(name, 0)
-            self._done[name] = number
-        self._incarnation = incarnation
+        counts = state.get("collectors", {})
+        self._current = {int(node): {**_NOTHING, **own} for node, own in counts.items()}
+        self._before = Counter({name: state[name] for name in _COUNTS})
+        for own in counts.values():
+            self._before.subtract({name: own[name] for name in _COUNTS})
+        self._means, self._written = {}, state["env_step"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 
 from ding_lite.clock import Deadline
 from ding_lite.distributed.topics import TRAIN_ITER
 from ding_lite.errors import DeadlineExceeded
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.router import Router, current_router, is_alone
+from ding_lite.runtime.messaging.router import current_router, is_alone
+from ding_lite.runtime.messaging.subscription import Subscription
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all, positive
 
@@ -56,31 +58,28 @@ def rate_limit(
         [] if at_first is None else positive(at_first=at_first),
         [] if timeout is None else at_least(0.0, timeout=timeout),
     )
-    return _RateLimit(current_router(), env_steps_per_update, ahead, at_first, timeout)
+    router = current_router()
+    if at_first is None or is_alone(router):
+        at_first = math.inf
+    learner = router.subscribe(TRAIN_ITER)
+    return _RateLimit(learner, env_steps_per_update, ahead, at_first, timeout)
 
 
+@dataclass(eq=False)
 class _RateLimit:
     __name__ = "rate_limit"
 
-    def __init__(
-        self,
-        router: Router,
-        env_steps_per_update: float,
-        ahead: float,
-        at_first: float | None,
-        timeout: float | None,
-    ) -> None:
-        self._learner = router.subscribe(TRAIN_ITER)
-        self._per_update = env_steps_per_update
-        self._ahead = ahead
-        self._at_first = math.inf if at_first is None or is_alone(router) else at_first
-        self._timeout = timeout
-        self._begun: tuple[int, int] | None = None
-        """The learner's updates and this node's env steps when counting began."""
-        self._waits_since: int | None = None
-        """This node's env steps when the wait for the learner's first update began."""
-        self._seen: dict[int, int] = {}
-        """The updates of each learner, as last seen."""
+    _learner: Subscription
+    _per_update: float
+    _ahead: float
+    _at_first: float
+    _timeout: float | None
+    _begun: tuple[int, int] | None = None
+    """The learner's updates and this node's env steps when counting began."""
+    _waits_since: int | None = None
+    """This node's env steps when the wait for the learner's first update began."""
+    _seen: dict[int, int] = field(default_factory=dict)
+    """The updates of each learner, as last seen."""
 
     def __call__(self, ctx: Context) -> None:
         env_step = ctx.get("env_step", 0)

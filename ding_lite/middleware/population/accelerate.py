@@ -14,7 +14,7 @@ from typing import Any, Self
 from ding_lite.distributed.accelerate import Processes, mean_of_states
 from ding_lite.errors import NonFiniteError
 from ding_lite.evolution.population import Population
-from ding_lite.middleware.checks import Period, check_has
+from ding_lite.middleware.checks import Period, check_has, for_all_envs
 from ding_lite.middleware.population.evaluate import EvaluatePopulation
 from ding_lite.rl.evaluation import play
 from ding_lite.rl.seeding import make_rng, rng_state, spawn_seeds
@@ -107,7 +107,7 @@ def evaluate_together(
     """Average the returns of `here`, which has no goal of its own, over all processes."""
     check_has(processes, "gather", "processes")
     population, envs, confirm = here.population, here.envs, here.confirm
-    of_each_env = math.ceil(confirm / (processes.size * envs.num_envs))
+    own_episodes = for_all_envs(math.ceil(confirm / processes.size), envs)
 
     def _evaluate_together(ctx: Context) -> None:
         before = ctx.setdefault("eval_steps", 0)
@@ -122,7 +122,7 @@ def evaluate_together(
         eval_steps, best = before + int(rows[:, 0].sum()), population.best
         value = -math.inf if best.fitness is None else best.fitness
         if value >= goal and confirm:
-            played = play(best, envs, episodes=of_each_env * envs.num_envs)
+            played = play(best, envs, episodes=own_episodes)
             rows = processes.gather("confirm", [played.env_steps, played.mean_return])
             eval_steps += int(rows[:, 0].sum())
             value = float(rows[:, 1].mean())

@@ -2,126 +2,99 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.batched import Stack, UpdateResult, make_stack, stack_key
 from ding_lite.middleware.train import TrainFromReplay, TrainFromRollouts
-from ding_lite.rl.batch import Rollout
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 
 
-def together(
-    trains: Sequence[Middleware],
-) -> Callable[[Sequence[Context], dict[str, int]], set[int]] | None:
-    """Return a function that makes the updates of one step for agents that can be batched.
-
-    Its arguments are the context of each agent and the counters, of which it increases
-    `train_iter`. It returns the indices of the agents that are done; the others learn one by one.
-    The result is None unless `train` has made all middleware.
-    """
-    kinds = ((TrainFromReplay, TrainTogether), (TrainFromRollouts, RolloutsTogether))
-    for kind, made in kinds:
-        own: list[Any] = [
-            fn for fn in trains if isinstance(fn, kind) and isinstance(fn.policy, Agent)
-        ]
-        if len(own) == len(trains):
-            return made(own)
+def together(trains: Sequence[Middleware]) -> TrainTogether | None:
+    """Make what trains agents in batches; None unless `train` has made all middleware."""
+    kinds = (
+        (TrainFromReplay, _replay_key, _learn_from_replay),
+        (TrainFromRollouts, _rollouts_key, _learn_from_rollouts),
+    )
+    for kind, key_of, learn in kinds:
+        if all(isinstance(fn, kind) and isinstance(fn.policy, Agent) for fn in trains):
+            return TrainTogether(trains, key_of, learn)
     return None
 
 
-class RolloutsTogether:
-    """Trains agents from their own rollouts, in batches of agents with the same shapes."""
+@dataclass
+class TrainTogether:
+    """Trains agents in batches of agents with the same shapes."""
 
-    def __init__(self, trains: Sequence[TrainFromRollouts]) -> None:
-        self._trains = trains
-        self._stacks: dict[Hashable, Stack[Any]] = {}
+    trains: Sequence[Any]
+    """The `train` middleware of each agent."""
+    key_of: Callable[[Any, Context], Hashable | None]
+    """Returns what agents of one batch have in common; None for an agent that learns alone."""
+    learn: Callable[..., Sequence[UpdateResult]]
+    """Makes the updates of a batch; returns none if there is too little experience for it."""
+    stacks: dict[Hashable, Stack[Any]] = field(default_factory=dict)
 
     def __call__(self, contexts: Sequence[Context], counters: dict[str, int]) -> set[int]:
-        groups: dict[Hashable, list[tuple[int, Agent, Sequence[Rollout]]]] = {}
-        for index, (train, ctx) in enumerate(zip(self._trains, contexts, strict=True)):
-            agent, rollouts = train.policy, train.rollouts(ctx)
-            key = stack_key(agent.policy) if rollouts and not agent.rests else None
+        """Make the updates of a step, and count them in `counters`.
+
+        Returns:
+            The indices of the agents that are done; the others learn one by one.
+        """
+        groups: defaultdict[Hashable, list[int]] = defaultdict(list)
+        for index, (train, ctx) in enumerate(zip(self.trains, contexts, strict=True)):
+            key = None if train.policy.rests else self.key_of(train, ctx)
             if key is not None:
-                groups.setdefault(key, []).append((index, agent, rollouts))
+                groups[key].append(index)
         stacks: dict[Hashable, Stack[Any]] = {}
         done: set[int] = set()
         for key, members in groups.items():
             if len(members) == 1:
                 continue
-            policies, form = [agent.policy for _, agent, _ in members], (key, len(members))
-            stack = self._stacks.get(form) or make_stack(policies[0], len(members))
-            stacks[form] = stack
-            outcomes = stack.learn(policies, [rollouts for *_, rollouts in members])
-            for (index, agent, _), outcome in zip(members, outcomes, strict=True):
-                _note(agent, contexts[index], outcome, counters)
-                done.add(index)
-        self._stacks = stacks
+            trains, form = [self.trains[index] for index in members], (key, len(members))
+            policies: list[Policy] = [train.policy.policy for train in trains]
+            stacks[form] = self.stacks.get(form) or make_stack(policies[0], len(members))
+            own = [contexts[index] for index in members]
+            if outcomes := self.learn(stacks[form], policies, trains, own):
+                for train, ctx, outcome in zip(trains, own, outcomes, strict=True):
+                    _note(train.policy, ctx, outcome, counters)
+                done.update(members)
+        self.stacks = stacks
         return done
 
 
-class TrainTogether:
-    """Trains agents from one replay, in batches of agents with the same shapes."""
+def _replay_key(train: TrainFromReplay, ctx: Context) -> Hashable | None:
+    policy: Any = train.policy
+    key = stack_key(policy.policy) if train.shares and not ctx.get("warming_up") else None
+    return None if key is None else (key, id(train.replay))
 
-    def __init__(self, trains: Sequence[TrainFromReplay]) -> None:
-        self._trains = trains
-        self._stacks: dict[Hashable, Stack[Any]] = {}
 
-    def __call__(self, contexts: Sequence[Context], counters: dict[str, int]) -> set[int]:
-        """Make the updates of a step; return the indices of the agents that are done."""
-        done: set[int] = set()
-        stacks = {}
-        for key, members in self._groups(contexts).items():
-            stack = self._stacks.get(key)
-            if stack is None:
-                stack = make_stack(members[0][1], len(members))
-            stacks[key] = stack
-            self._learn(stack, members, contexts, counters)
-            done.update(index for index, _ in members)
-        self._stacks = stacks
-        return done
+def _learn_from_replay(
+    stack: Stack[Any], policies: Sequence[Policy], trains: Sequence[TrainFromReplay], _: object
+) -> Sequence[UpdateResult]:
+    sizes, replay = [train.size() for train in trains], trains[0].replay
+    if replay is None or len(replay) < len(trains) * max(sizes):
+        return ()
+    updates = [train.num_updates() for train in trains]
+    return stack.learn(policies, sizes, updates, trains[0].sample)
 
-    def _groups(self, contexts: Sequence[Context]) -> dict[Hashable, list[tuple[int, Policy]]]:
-        """Group agents by shape and replay, if the replay has enough transitions for the group."""
-        groups: dict[Hashable, list[tuple[int, Policy]]] = {}
-        for index, (train, ctx) in enumerate(zip(self._trains, contexts, strict=True)):
-            agent: Agent = train.policy
-            policy = agent.policy
-            if agent.rests or not train.shares or ctx.get("warming_up"):
-                continue
-            key = stack_key(policy)
-            if key is not None:
-                groups.setdefault((key, id(train.replay)), []).append((index, policy))
-        return {
-            (key, len(members)): members
-            for key, members in groups.items()
-            if len(members) > 1 and self._has_enough(members)
-        }
 
-    def _has_enough(self, members: Sequence[tuple[int, Policy]]) -> bool:
-        trains = [self._trains[index] for index, _ in members]
-        replay: Any = trains[0].replay
-        return len(replay) >= len(trains) * max(train.size() for train in trains)
+def _rollouts_key(train: TrainFromRollouts, ctx: Context) -> Hashable | None:
+    return stack_key(train.policy.policy) if train.rollouts(ctx) else None
 
-    def _learn(
-        self,
-        stack: Stack[Any],
-        members: Sequence[tuple[int, Policy]],
-        contexts: Sequence[Context],
-        counters: dict[str, int],
-    ) -> None:
-        trains = [self._trains[index] for index, _ in members]
-        outcomes = stack.learn(
-            [policy for _, policy in members],
-            [train.size() for train in trains],
-            [train.num_updates() for train in trains],
-            trains[0].sample,
-        )
-        for (index, _), train, outcome in zip(members, trains, outcomes, strict=True):
-            _note(train.policy, contexts[index], outcome, counters)
+
+def _learn_from_rollouts(
+    stack: Stack[Any],
+    policies: Sequence[Policy],
+    trains: Sequence[TrainFromRollouts],
+    contexts: Sequence[Context],
+) -> Sequence[UpdateResult]:
+    pairs = zip(trains, contexts, strict=True)
+    return stack.learn(policies, [train.rollouts(ctx) for train, ctx in pairs])
 
 
 def _note(agent: Agent, ctx: Context, outcome: UpdateResult, counters: dict[str, int]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -14,7 +13,7 @@ from ding_lite.errors import NonFiniteError
 from ding_lite.evolution.acting import ActTogether
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.population import Population
-from ding_lite.middleware.checks import Period
+from ding_lite.middleware.checks import Period, for_all_envs
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.evaluation import PlayedByEach, is_below, play_each
 from ding_lite.rl.memory import memory_of
@@ -92,7 +91,7 @@ class EvaluatePopulation:
 
     def _fresh_returns(self, ctx: Context, agent: Agent) -> list[float]:
         envs, returns = self.sure_envs, list[float]()
-        at_once = envs.num_envs * math.ceil(_AT_ONCE / envs.num_envs)
+        at_once = for_all_envs(_AT_ONCE, envs)
         most = longest_evaluation(envs, at_once)
         while len(returns) < self.confirm and _has_left(ctx, self.max_env_steps, most):
             count = min(at_once, self.confirm - len(returns))
@@ -125,7 +124,7 @@ def set_aside_broken(agents: Sequence[Agent], envs: Envs, error: NonFiniteError)
 def longest_evaluation(envs: Envs, episodes: int) -> int | None:
     """Return the env steps of `episodes` of maximum length; None without a time limit."""
     limit = envs.spec.max_episode_steps
-    return None if limit is None else math.ceil(episodes / envs.num_envs) * envs.num_envs * limit
+    return None if limit is None else for_all_envs(episodes, envs) * limit
 
 
 def _has_left(ctx: Context, max_env_steps: int | None, most: int | None) -> bool:

@@ -32,8 +32,6 @@ from ding_lite.runtime.middleware import (
 from ding_lite.runtime.pipeline import Onion
 
 _COUNTERS = ("env_step", "train_iter")
-_SUMS = {"episodes"}
-_NEWEST = {"replay_size"}
 
 
 def for_each(population: Population, learn: Callable[[Agent], Sequence[Middleware]]) -> Middleware:
@@ -80,83 +78,65 @@ class _ForEach:
                 f"`learn` made pipelines of {sorted(lengths)} middleware; as many for each agent "
                 f"were expected, as all agents finish one before the next begins."
             )
-        self._stages = [_Stage(stage) for stage in zip(*pipelines, strict=True)]
+        # Each stage: the middleware of all agents, and what trains several as a batch.
+        self._stages = [(stage, together(stage)) for stage in zip(*pipelines, strict=True)]
         self._kept: list[dict[str, Any]] = [{} for _ in population]
-        self._sums: list[dict[str, int]] = [{} for _ in population]
+        self._num_episodes = [0] * len(population)
         composed_of(self, [fn for pipeline in pipelines for fn in pipeline])
 
     def __call__(self, ctx: Context) -> Iterator[None] | None:
-        own = [
-            _Own(agent, Context(_visible(ctx) | kept))
-            for agent, kept in zip(self._population, self._kept, strict=True)
-        ]
+        contexts = [Context(_visible(ctx) | kept) for kept in self._kept]
         counters = {name: ctx.get(name, 0) for name in _COUNTERS}
         onion = Onion()
         try:
-            for stage in self._stages:
-                stage.run(own, counters, onion)
+            for stage, train_together in self._stages:
+                done = train_together(contexts, counters) if train_together is not None else ()
+                own = zip(stage, self._population, contexts, strict=True)
+                for index, (fn, agent, one) in enumerate(own):
+                    if index not in done and not agent.rests:
+                        _run_one(fn, agent, one, counters, onion)
         except BaseException as error:  # noqa: BLE001 - raised again unless handled
             onion.unwind(error)
 
         for name, value in counters.items():
             ctx[name] = value
             ctx.keep(name)
-        for turn, kept in zip(own, self._kept, strict=True):
-            names = set(turn.ctx.kept).difference(_COUNTERS)
-            kept |= {name: turn.ctx[name] for name in names if name in turn.ctx}
-            if turn.ctx.finish:
+        for one, kept in zip(contexts, self._kept, strict=True):
+            names = set(one.kept).difference(_COUNTERS)
+            kept |= {name: one[name] for name in names if name in one}
+            if one.finish:
                 ctx.finish = True
+        metrics = [one.metrics for one in contexts]
         # An agent reports its number of episodes only in steps in which an episode ends.
-        for name in _SUMS:
-            for turn, sums in zip(own, self._sums, strict=True):
-                sums[name] = turn.ctx.metrics.get(name, sums.get(name, 0))
-        ctx.metrics.update(_joined([turn.ctx.metrics for turn in own], self._sums))
+        self._num_episodes = [
+            of_agent.get("episodes", before)
+            for of_agent, before in zip(metrics, self._num_episodes, strict=True)
+        ]
+        ctx.metrics.update(_joined(metrics, sum(self._num_episodes)))
         return _way_out(onion) if onion.opened else None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"kept": [dict(kept) for kept in self._kept], "sums": [*map(dict, self._sums)]}
+        sums = [{"episodes": count} for count in self._num_episodes]
+        return {"kept": [dict(kept) for kept in self._kept], "sums": sums}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._kept = [dict(kept) for kept in state["kept"]]
-        self._sums = [dict(sums) for sums in state["sums"]]
+        self._num_episodes = [sums.get("episodes", 0) for sums in state["sums"]]
 
 
-@dataclasses.dataclass
-class _Own:
-    """An agent and its ctx of this step."""
-
-    agent: Agent
-    ctx: Context
-
-
-class _Stage:
-    """One stage of the pipeline: the corresponding middleware of all agents."""
-
-    def __init__(self, middleware: Sequence[Middleware]) -> None:
-        self._middleware = middleware
-        self._together = together(middleware)
-
-    def run(self, own: Sequence[_Own], counters: dict[str, int], onion: Onion) -> None:
-        """Run it for one agent after the other, or for several agents as a batch if possible."""
-        done: set[int] = set()
-        if self._together is not None:
-            done = self._together([turn.ctx for turn in own], counters)
-        for index, (fn, turn) in enumerate(zip(self._middleware, own, strict=True)):
-            if index not in done and not turn.agent.rests:
-                self._run_one(fn, turn, counters, onion)
-
-    def _run_one(self, fn: Middleware, turn: _Own, counters: dict[str, int], onion: Onion) -> None:
-        ctx = turn.ctx
-        ctx.update(counters)
-        try:
-            out = fn(ctx)
-            if out is not None:
-                for _ in out:
-                    onion.opened.append(out)
-                    break
-        except NonFiniteError as error:
-            turn.agent.set_aside(error)
-        counters.update({name: ctx[name] for name in counters})
+def _run_one(
+    fn: Middleware, agent: Agent, ctx: Context, counters: dict[str, int], onion: Onion
+) -> None:
+    ctx.update(counters)
+    try:
+        out = fn(ctx)
+        if out is not None:
+            for _ in out:
+                onion.opened.append(out)
+                break
+    except NonFiniteError as error:
+        agent.set_aside(error)
+    counters.update({name: ctx[name] for name in counters})
 
 
 def evolve(
@@ -291,20 +271,16 @@ def _visible(ctx: Context) -> dict[str, Any]:
     return {key: value for key, value in dict.items(ctx) if key != "metrics"}
 
 
-def _joined(
-    metrics: Sequence[Mapping[str, Any]], sums: Sequence[Mapping[str, int]]
-) -> dict[str, Any]:
-    """Join the metrics of several agents: means, the newest value, or sums of counts so far."""
-    joined: dict[str, Any] = {}
-    for name in {name: None for own in metrics for name in own}:
-        values = [own[name] for own in metrics if name in own]
-        if name in _NEWEST:
-            joined[name] = values[-1]
-        elif name in _SUMS:
-            joined[name] = sum(counted[name] for counted in sums)
-        else:
-            joined[name] = _mean(values)
-    return joined
+def _joined(metrics: Sequence[Mapping[str, Any]], num_episodes: int) -> dict[str, Any]:
+    """Join the metrics of several agents: their means, except for counts of shared things."""
+    newest = {name: value for own in metrics for name, value in own.items()}
+    counts = {"episodes": num_episodes, "replay_size": newest.get("replay_size")}
+    return {
+        name: counts[name]
+        if name in counts
+        else _mean([own[name] for own in metrics if name in own])
+        for name in newest
+    }
 
 
 def _mean(values: Sequence[Any]) -> Any:  # noqa: ANN401 - a number, or a lazy one on a device

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from ding_lite.distributed.population_server import COUNTERS, PopulationServer
 from ding_lite.errors import ConfigError, NonFiniteError
 from ding_lite.evolution.population import Population
-from ding_lite.middleware.checks import Period, check_fits, check_has
+from ding_lite.middleware.checks import Period, check_fits, check_has, for_all_envs
 from ding_lite.middleware.population.evaluate import set_aside_broken
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.evaluation import play
@@ -115,36 +114,29 @@ fitness_mean, restored)
         DeadlineExceeded: In a step: members were lost, and no node is left to train them.
     """
     check_has(server, "gather", "server")
-    return _GatherMembers(server, Period(every))
+    period = Period(every)
 
-
-class _GatherMembers:
-    __name__ = "gather_members"
-
-    def __init__(self, server: PopulationServer, period: Period) -> None:
-        self._server = server
-        self._period = period
-
-    def __call__(self, ctx: Context) -> Iterator[None]:
-        is_complete = self._period.is_due(ctx) and self._server.gather(until=lambda: ctx.finish)
+    def _gather_members(ctx: Context) -> Iterator[None]:
+        is_complete = period.is_due(ctx) and server.gather(until=lambda: ctx.finish)
         if is_complete:
-            self._report(ctx)
+            _report(ctx, server)
         yield
         if is_complete and not ctx.finish:
-            self._server.hand_out()
+            server.hand_out()
 
-    def _report(self, ctx: Context) -> None:
-        server = self._server
-        for name, count in server.counts.items():
-            ctx[name] = count
-            ctx.keep(name)
-        ctx.eval_value = server.population.best.mean_fitness(1)
-        ctx.metrics["eval_return"] = ctx.eval_value
-        ctx.metrics["eval_steps"] = ctx.eval_steps
-        ctx.metrics["restored"] = server.num_restored
-        judged = [agent.fitness for agent in server.population if not agent.rests]
-        if judged:
-            ctx.metrics["fitness_mean"] = sum(judged) / len(judged)
+    return _gather_members
+
+
+def _report(ctx: Context, server: PopulationServer) -> None:
+    for name, count in server.counts.items():
+        ctx[name] = count
+        ctx.keep(name)
+    ctx.eval_value = ctx.metrics["eval_return"] = server.population.best.mean_fitness(1)
+    ctx.metrics["eval_steps"] = ctx.eval_steps
+    ctx.metrics["restored"] = server.num_restored
+    judged = [agent.fitness for agent in server.population if not agent.rests]
+    if judged:
+        ctx.metrics["fitness_mean"] = sum(judged) / len(judged)
 
 
 def confirm_best(
@@ -178,7 +170,7 @@ def confirm_best(
     check_has(server, "gather", "server")
     check_all(at_least(1, episodes=episodes))
     period = Period(every)
-    of_each_env = math.ceil(episodes / envs.num_envs)
+    episodes = for_all_envs(episodes, envs)
 
     def _confirm_best(ctx: Context) -> None:
         if not period.is_due(ctx):
@@ -188,7 +180,7 @@ def confirm_best(
         if best.mean_fitness(1) < stop_at:
             return
         try:
-            played = play(best, envs, episodes=of_each_env * envs.num_envs)
+            played = play(best, envs, episodes=episodes)
         except NonFiniteError as error:
             set_aside_broken([best], envs, error)
             ctx.eval_value = ctx.metrics["eval_return"] = server.population.best.mean_fitness(1)
@@ -196,8 +188,7 @@ def confirm_best(
         server.counts["eval_steps"] += played.env_steps
         ctx.eval_steps = server.counts["eval_steps"]
         ctx.keep("eval_steps")
-        ctx.eval_value = played.mean_return
-        ctx.metrics["eval_return"] = played.mean_return
+        ctx.eval_value = ctx.metrics["eval_return"] = played.mean_return
         ctx.metrics["eval_steps"] = ctx.eval_steps
         if played.mean_return >= stop_at:
             ctx.finish = True

@@ -39,7 +39,7 @@ FloatArray = npt.NDArray[np.float64]
 
 _RETURNS = ("episode_return", "return", "eval_return")
 _BELOW = {"loss": "loss", "steps_per_s": "env steps a second", "memory_mb": "memory, MB"}
-_STAGES_SHOWN, _EVALUATE = 4, ("evaluate", "verdict")
+_STAGES_SHOWN, _OF_EVALUATIONS = 4, ("evaluate", "verdict")
 _FEW = 200
 """Maximum number of points of a small curve; more points are averaged."""
 
@@ -228,12 +228,8 @@ def _sum_up(series: Mapping[str, _Series], target: float | None) -> str:
 def _format_stages(seconds: Mapping[str, float]) -> str:
     total = sum(seconds.values())
     largest = sorted(seconds, key=lambda name: -seconds[name])
-    shown = {*largest[:_STAGES_SHOWN], *(n for n in largest if _is_of_evaluations(n))}
+    shown = {*largest[:_STAGES_SHOWN], *(n for n in largest if n.startswith(_OF_EVALUATIONS))}
     shares = {n: round(100 * seconds[n] / total) for n in largest if n in shown} if total else {}
     return ", ".join(
-        f"{n} {share} %" for n, share in shares.items() if share or _is_of_evaluations(n)
+        f"{n} {share} %" for n, share in shares.items() if share or n.startswith(_OF_EVALUATIONS)
     )
-
-
-def _is_of_evaluations(stage: str) -> bool:
-    return stage.startswith("evaluate") or stage == "verdict"

@@ -21,8 +21,16 @@ if TYPE_CHECKING:
 _REFRESH_SECONDS = 0.1
 _PLAIN_SECONDS = 60.0
 _RATE_SECONDS = 5.0
-_SHOWN_LIVE = ("episodes", "return", "eval_return", "epsilon", "loss", "memory_mb")
-_DISPENSABLE = ("title", "epsilon", "memory", "episodes", "loss", "rate", "return", "time")
+_SHOWN = {
+    "episodes": ("episodes ", as_text, ""),
+    "return": ("return ", "{:,.1f}".format, "bold cyan"),
+    "eval_return": ("eval ", "{:,.1f}".format, "bold yellow"),
+    "loss": ("loss ", "{:.3g}".format, ""),
+    "epsilon": ("epsilon ", "{:.2f}".format, ""),
+    "memory_mb": ("", "{:,.0f} MB".format, ""),
+}
+"""The label, the format and the style of each metric on the line."""
+_DISPENSABLE = ("title", "epsilon", "memory_mb", "episodes", "loss", "rate", "return", "time")
 """The parts that are omitted from a line that is too short, in this order."""
 
 
@@ -157,38 +165,21 @@ class _Progress:
     def _parts(self) -> dict[str, Text]:
         from rich.text import Text
 
-        def part(label: str, value: str, style: str = "bold", after: str = "") -> Text:
-            return Text.assemble((label, "dim"), (value, style), (after, "dim"))
-
-        elapsed = self._clock.now() - self._started
-        values = {k: number(k, self._latest[k]) for k in _SHOWN_LIVE if k in self._latest}
-        parts: dict[str, Text] = {}
-        if self._title:
-            parts["title"] = Text(self._title)
-        if self._max is None:
-            parts["env_step"] = part("", f"{self._env_step:,}", after=" env steps")
-        else:
-            parts["env_step"] = part("", f"{self._env_step:,}", after=f"/{self._max:,} env steps")
-        parts["rate"] = part("", _format_rate(self._steps_per_second), "")
-        if "episodes" in values:
-            parts["episodes"] = part("episodes ", as_text(values["episodes"]), "")
-        if "return" in values:
-            parts["return"] = part("return ", f"{values['return']:,.1f}", "bold cyan")
-        if "eval_return" in values:
-            value, reached = values["eval_return"], ""
-            if self._target is not None:
-                reached = f"/{as_text(self._target)}"
-            passed = self._target is not None and value >= self._target
-            parts["eval"] = part(
-                "eval ", f"{value:,.1f}", "bold green" if passed else "bold yellow", reached
-            )
-        if "loss" in values:
-            parts["loss"] = part("loss ", f"{values['loss']:.3g}", "")
-        if "epsilon" in values:
-            parts["epsilon"] = part("epsilon ", f"{values['epsilon']:.2f}", "")
-        if "memory_mb" in values:
-            parts["memory"] = part("", f"{values['memory_mb']:,.0f} MB", "")
-        parts["time"] = part("", _format_seconds(elapsed), "")
+        parts = {"title": Text(self._title)} if self._title else {}
+        most = "" if self._max is None else f"/{self._max:,}"
+        parts["env_step"] = Text.assemble(
+            (f"{self._env_step:,}", "bold"), (f"{most} env steps", "dim")
+        )
+        parts["rate"] = Text(_format_rate(self._steps_per_second))
+        for name, (label, text, style) in _SHOWN.items():
+            if name not in self._latest:
+                continue
+            value, after = number(name, self._latest[name]), ""
+            if name == "eval_return" and self._target is not None:
+                after = f"/{as_text(self._target)}"
+                style = "bold green" if value >= self._target else style
+            parts[name] = Text.assemble((label, "dim"), (text(value), style), (after, "dim"))
+        parts["time"] = Text(_format_seconds(self._clock.now() - self._started))
         if self._max is not None and self._steps_per_second > 0 and not self._ended:
             left = max(0, self._max - self._env_step) / self._steps_per_second
             parts["time"].append(f", at most {_format_seconds(left)} left", "dim")

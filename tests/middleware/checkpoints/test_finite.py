@@ -13,7 +13,7 @@ from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.task import Task
+from tests.middleware.running import run_steps
 
 
 def test_arrays_and_tensors_of_any_float_are_looked_at_and_single_numbers_are_not() -> None:
@@ -44,12 +44,13 @@ def test_an_infinite_buffer_is_saved_and_a_weight_that_becomes_so_is_not(envs, t
         if ctx.total_step == 4:
             policy.load_weights({k: v + torch.inf for k, v in policy.weights().items()})
 
-    with Task() as task:
-        task.use(poison)
-        task.use(mw.checkpoint(policy, tmp_path / "all", every=2))
-        task.use(mw.keep_best(policy, tmp_path / "best"))
-        with pytest.raises(NonFiniteError, match=r"'last.* no longer finite"):
-            task.run(max_step=10)
+    with pytest.raises(NonFiniteError, match=r"'last.* no longer finite"):
+        run_steps(
+            poison,
+            mw.checkpoint(policy, tmp_path / "all", every=2),
+            mw.keep_best(policy, tmp_path / "best"),
+            steps=10,
+        )
     assert [load_checkpoint(tmp_path / name).meta["total_step"] for name in ("all", "best")] == [
         3,
         3,

@@ -21,10 +21,10 @@ from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
 from ding_lite.settings import as_config
 from ding_lite.testing import run_step
+from tests.middleware.running import run_steps
 
 
 def saved_step(directory: Path) -> int:
@@ -39,10 +39,7 @@ def test_it_saves_every_so_many_steps_and_at_the_end(policy: DQN, tmp_path: Path
         exists = (tmp_path / "manifest.json").exists()
         steps.append(saved_step(tmp_path) if exists else None)
 
-    with Task() as task:
-        task.use(mw.checkpoint(policy, tmp_path, every=3))
-        task.use(note)
-        task.run(max_step=8)
+    run_steps(mw.checkpoint(policy, tmp_path, every=3), note, steps=8)
 
     assert steps == [None, None, None, 2, 2, 2, 5, 5]  # it saves behind the step
     assert saved_step(tmp_path) == 7
@@ -55,12 +52,13 @@ def test_ctrl_c_ends_the_step_and_then_saves(policy: DQN, tmp_path: Path) -> Non
         if ctx.total_step == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    with Task() as task:
-        task.use(interrupt)
-        task.use(mw.checkpoint(policy, tmp_path, every=1_000))
-        task.use(lambda ctx: ended.append(ctx.total_step))
-        with pytest.raises(KeyboardInterrupt):
-            task.run(max_step=1_000_000)
+    with pytest.raises(KeyboardInterrupt):
+        run_steps(
+            interrupt,
+            mw.checkpoint(policy, tmp_path, every=1_000),
+            lambda ctx: ended.append(ctx.total_step),
+            steps=1_000_000,
+        )
 
     assert saved_step(tmp_path) == ended[-1] >= 2
 
@@ -71,11 +69,8 @@ def test_what_ends_a_step_in_its_middle_leaves_the_last_good_one_alone(policy, t
         if ctx.total_step == 4:
             raise error
 
-    with Task() as task:
-        task.use(mw.checkpoint(policy, tmp_path, every=3))
-        task.use(fail)
-        with pytest.raises(error):
-            task.run(max_step=10)
+    with pytest.raises(error):
+        run_steps(mw.checkpoint(policy, tmp_path, every=3), fail, steps=10)
     assert saved_step(tmp_path) == 2
 
 
@@ -90,26 +85,19 @@ def test_a_directory_that_cannot_be_made_is_known_before_the_first_step(policy, 
 
 def parts_of_a_run(
     folder: Path, *, env: str = "CartPole-v1", hidden: tuple[int, ...] = (16,), lr: float = 2e-3
-) -> dict[str, Stateful]:
+) -> dict[str, Any]:
     """Make a small run that checkpoints all its parts."""
     envs = make_envs(env, 2, seed=0)
     policy = DQN(envs.spec, DQNConfig(hidden=hidden, lr=lr, n_step=1, batch_size=8))
-    parts: dict[str, Stateful] = {"policy": policy, "task": Task()}
-    task = parts["task"]
-    assert isinstance(task, Task)
+    task = Task()
+    parts = {"policy": policy, "task": task}
     task.use(mw.collect(policy, envs, steps=2))
     task.use(mw.checkpoint(parts, folder, every=5))
     return parts
 
 
-def run_for(parts: dict[str, Stateful], steps: int) -> None:
-    task = parts["task"]
-    assert isinstance(task, Task)
-    task.run(max_step=steps)
-
-
 def test_resume_returns_the_counters(tmp_path: Path) -> None:
-    run_for(parts_of_a_run(tmp_path), 7)
+    parts_of_a_run(tmp_path)["task"].run(max_step=7)
     counters = mw.resume(parts_of_a_run(tmp_path), tmp_path)
     assert counters == {"total_step": 6, "env_step": 14, "train_iter": 0}
 
@@ -121,7 +109,7 @@ def test_the_newest_evaluation_is_kept_until_there_is_a_newer_one(tmp_path: Path
                 ctx.eval_value = values[ctx.total_step]
 
         task = Task()
-        parts: dict[str, Stateful] = {"task": task}
+        parts = {"task": task}
         task.use(mw.checkpoint(parts, tmp_path, every=100))
         task.use(evaluate)
         if resume:
@@ -136,7 +124,7 @@ def test_the_newest_evaluation_is_kept_until_there_is_a_newer_one(tmp_path: Path
 
 
 def test_a_checkpoint_describes_its_parts(tmp_path: Path) -> None:
-    run_for(parts_of_a_run(tmp_path), 1)
+    parts_of_a_run(tmp_path)["task"].run(max_step=1)
     meta = load_checkpoint(tmp_path).meta
     assert meta["parts"]["task"] == {"kind": "Task"}
     name, about = described_policy(meta)
@@ -170,13 +158,13 @@ def test_a_checkpoint_without_a_policy_is_an_error(tmp_path: Path) -> None:
 def test_what_is_not_as_it_was_is_named(
     tmp_path: Path, changes: dict[str, Any], fault: str
 ) -> None:
-    run_for(parts_of_a_run(tmp_path), 1)
+    parts_of_a_run(tmp_path)["task"].run(max_step=1)
     with pytest.raises(CheckpointError, match=fault):
         mw.resume(parts_of_a_run(tmp_path, **changes), tmp_path)
 
 
 def test_other_parts_are_named(tmp_path: Path) -> None:
-    run_for(parts_of_a_run(tmp_path), 1)
+    parts_of_a_run(tmp_path)["task"].run(max_step=1)
     parts = parts_of_a_run(tmp_path)
     with make_envs("CartPole-v1", 1) as envs:
         for others in ({**parts, "replay": ReplayBuffer(envs.spec, capacity=9)}, {"policy": envs}):
@@ -185,19 +173,16 @@ def test_other_parts_are_named(tmp_path: Path) -> None:
 
 
 def test_other_middleware_is_named(tmp_path: Path) -> None:
-    run_for(parts_of_a_run(tmp_path), 1)
+    parts_of_a_run(tmp_path)["task"].run(max_step=1)
     parts = parts_of_a_run(tmp_path)
-    task, policy = parts["task"], parts["policy"]
-    assert isinstance(task, Task)
-    assert isinstance(policy, DQN)
-    task.use(mw.keep_best(policy, tmp_path / "best"))
+    parts["task"].use(mw.keep_best(parts["policy"], tmp_path / "best"))
     fault = r"The `task` in .* Only saved: none. Only in this program: 'keep.*version of ding_lite"
     with pytest.raises(CheckpointError, match=fault):
         mw.resume(parts, tmp_path)
 
 
 def test_a_setting_that_was_not_saved_had_its_default(tmp_path: Path) -> None:
-    run_for(parts_of_a_run(tmp_path), 1)
+    parts_of_a_run(tmp_path)["task"].run(max_step=1)
     saved = load_checkpoint(tmp_path)
     del saved.meta["parts"]["policy"]["config"]["lr"]
     save_checkpoint(tmp_path, saved.state, meta=saved.meta)
@@ -267,11 +252,12 @@ class Plain:
 
 def learn_plainly(envs: Envs, directory: Path, policy: Plain, *, steps: int) -> None:
     own: Any = policy
-    with Task() as task:
-        task.use(mw.collect(own, envs, steps=4))
-        task.use(mw.train(own))
-        task.use(mw.checkpoint(own, directory, every=1_000))
-        task.run(max_step=steps)
+    run_steps(
+        mw.collect(own, envs, steps=4),
+        mw.train(own),
+        mw.checkpoint(own, directory, every=1_000),
+        steps=steps,
+    )
 
 
 def test_a_policy_in_plain_pytorch_is_saved_with_its_optimiser(envs: Envs, tmp_path: Path) -> None:
@@ -293,24 +279,20 @@ def test_what_cannot_be_saved_is_refused_before_the_run_or_behind_the_first_upda
         with pytest.raises(CheckpointError, match=r"`policy\.first_loss` is a builtin_function"):
             refuse(own, tmp_path, **more)
 
-    steps: list[int] = []
     with pytest.raises(CheckpointError, match=r"`policy\.first_loss` is a builtin_function"):
         learn_plainly(envs, tmp_path, Plain(envs.spec, remark=print), steps=100)
-    with Task() as task:
-        parts = {"task": task}
-        task.use(mw.checkpoint(parts, tmp_path / "other", every=1_000))
-        task.use(HasOddState(steps))
-        with pytest.raises(CheckpointError, match=r"odd.* is a builtin_function") as caught:
-            task.run(max_step=100)
-    assert "in middleware `checkpoint`" in caught.value.__notes__[0]
-    assert steps == [0]
 
 
-class Late:
-    """A part that is no policy, with a state that cannot be saved from some step on."""
+class Part:
+    """A part of a run that is no policy, or a middleware, with a state that it is given."""
 
-    def __init__(self, value: object) -> None:
+    __name__ = "odd"
+
+    def __init__(self, value: object = None) -> None:
         self.value = value
+
+    def __call__(self, ctx: Context) -> None:
+        ctx.train_iter = 1
 
     def state_dict(self) -> dict[str, Any]:
         return {"value": self.value}
@@ -322,43 +304,29 @@ class Late:
 def test_a_part_that_is_no_policy_is_checked_before_the_run_and_behind_its_first_step(
     policy: DQN, tmp_path: Path
 ) -> None:
-    fault = r"^`mine\.value` is a function, which .* of them\.(\nin|$)"
-    part, steps = Late(None), []
-    with Task() as task:
-        task.use(mw.checkpoint({"policy": policy, "mine": Late(saved_step)}, tmp_path, every=50))
-        task.use(lambda ctx: steps.append(ctx.total_step))
-        with pytest.raises(CheckpointError, match=fault):
-            task.run(max_step=100)
-    assert steps == []
+    fault = r"^`mine\.value` is a function, which .* of them\.(\n|$)"
+    part, steps = Part(), list[int]()
 
     def change(ctx: Context) -> None:
         steps.append(ctx.total_step)
         part.value = saved_step
 
-    with Task() as task:
-        task.use(mw.checkpoint({"policy": policy, "mine": part}, tmp_path, every=50))
-        task.use(change)
-        with pytest.raises(CheckpointError, match=fault):
-            task.run(max_step=100)
+    wrong = mw.checkpoint({"policy": policy, "mine": Part(saved_step)}, tmp_path, every=50)
+    with pytest.raises(CheckpointError, match=fault):
+        run_steps(wrong, change, steps=100)
+    assert steps == []
+    later = mw.checkpoint({"policy": policy, "mine": part}, tmp_path, every=50)
+    with pytest.raises(CheckpointError, match=fault):
+        run_steps(later, change, steps=100)
     assert steps == [0]
     with pytest.raises(CheckpointError, match=r"^`state\.value` is a function, .* of them\.$"):
         save_checkpoint(tmp_path, {"value": saved_step})
 
 
-class HasOddState:
-    """A middleware with a state that cannot be saved."""
-
-    __name__ = "odd"
-
-    def __init__(self, steps: list[int]) -> None:
-        self.steps = steps
-
-    def __call__(self, ctx: Context) -> None:
-        ctx.train_iter = 1
-        self.steps.append(ctx.total_step)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"odd": print}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        raise NotImplementedError
+def test_the_state_of_other_middleware_is_checked_behind_the_first_step(tmp_path: Path) -> None:
+    with Task() as task:
+        task.use(mw.checkpoint({"task": task}, tmp_path, every=1_000)).use(Part(print))
+        with pytest.raises(CheckpointError, match=r"odd.* is a builtin_function") as caught:
+            task.run(max_step=100)
+    assert "in middleware `checkpoint`" in caught.value.__notes__[0]
+    assert task.ctx.total_step == 0

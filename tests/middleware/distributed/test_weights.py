@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from queue import Queue
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ding_lite import middleware as mw
+from ding_lite.clock import Deadline
 from ding_lite.distributed.model_server import topics_of
 from ding_lite.errors import DeadlineExceeded, ShapeError
 from ding_lite.middleware.distributed.weights import SERVER
@@ -20,8 +21,11 @@ from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import current_router, use_router
+from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
-from ding_lite.testing import Cluster, run_step
+from ding_lite.testing import run_step
+from tests.middleware.running import run_job, run_steps
+from tests.parallel.tcp import together
 
 CONFIG = DQNConfig(hidden=(4,), n_step=1, batch_size=8)
 SPEC = make_envs("CartPole-v1", 1).spec
@@ -55,33 +59,34 @@ def train(policy: DQN) -> Callable[[Context], None]:
     return _train
 
 
-def star(main: Callable[[], Any], *, collectors: int = 1) -> list[Any]:
-    with Cluster(1 + collectors, "star", roles=["learner"] + collectors * ["collector"]) as cluster:
-        return cluster.run(main, timeout=15.0)
+def wait_for_the_end(ctx: Context) -> None:
+    current_router().subscribe().wait(lambda _: False, Deadline.after(10.0), lambda: ctx.finish)
 
 
 def test_collectors_begin_with_the_learners_weights_and_end_with_its_newest() -> None:
-    def main() -> list[tuple[float, int]]:
-        is_learner = "learner" in current_router().labels
-        policy = make_dqn(0.5 if is_learner else None)
-        seen: list[tuple[float, int]] = []
+    seen: list[tuple[float, int]] = []
+
+    def learner() -> list[Middleware]:
+        policy = make_dqn(0.5)
+
+        def wait(ctx: Context) -> None:
+            if ctx.total_step >= 20:
+                wait_for_the_end(ctx)
+
+        return [wait, train(policy), mw.publish_weights(policy)]
+
+    def collector() -> list[Middleware]:
+        policy = make_dqn()
 
         def look(ctx: Context) -> None:
-            if (
-                ctx.weights_version > (seen[-1][1] if seen else -1)
-                and "weights_behind" in ctx.metrics
-            ):
-                seen.append((value_of(policy), ctx.weights_version))
+            version, last = ctx.weights_version, seen[-1][1] if seen else -1
+            if version > last and "weights_behind" in ctx.metrics:
+                seen.append((value_of(policy), version))
             ctx.finish = bool(seen) and seen[-1][0] == 20.0
 
-        with Task() as task:
-            task.use(mw.fetch_weights(policy), "collector").use(look, "collector")
-            task.use(lambda ctx: ctx.total_step >= 20 and task.wait_for("nothing"), "learner")
-            task.use(train(policy), "learner").use(mw.publish_weights(policy), "learner")
-            task.run()
-        return seen
+        return [mw.fetch_weights(policy), look]
 
-    _, seen = star(main)
+    run_job(["learner", "collector"], learner=learner, collector=collector)
     assert seen[-1] == (20.0, 20)
     assert all(value == (version or 0.5) for value, version in seen)
     assert [version for _, version in seen] == sorted({version for _, version in seen})
@@ -90,11 +95,12 @@ def test_collectors_begin_with_the_learners_weights_and_end_with_its_newest() ->
 def test_every_nth_step_is_a_version_and_only_what_has_learned_is_new() -> None:
     published: list[int] = []
     policy = make_dqn()
-    with Task() as task:
-        task.use(lambda ctx: ctx.total_step % 2 or train(policy)(ctx))
-        task.use(mw.publish_weights(policy, every=2))
-        task.use(lambda ctx: published.append(ctx.weights_version))
-        task.run(max_step=6)
+    run_steps(
+        lambda ctx: ctx.total_step % 2 or train(policy)(ctx),
+        mw.publish_weights(policy, every=2),
+        lambda ctx: published.append(ctx.weights_version),
+        steps=6,
+    )
     assert published == [0, 1, 1, 2, 2, 3]
     ctx, _ = run_step(mw.publish_weights(policy, every=1))
     assert ctx.weights_version == 1
@@ -121,6 +127,21 @@ def publish(router: Any, version: list[int], *, weights: Any = None, to: Any = N
     router.publish_ctx({"weights_version": version[1]}, to=to)
 
 
+def fetching(
+    announce: Callable[[LocalRouter], None],
+    *,
+    steps: int = 1,
+    policy: DQN | None = None,
+    **settings: Any,
+) -> tuple[Context, DQN]:
+    """Fetch on a node after another one has published by hand; return the last ctx."""
+    learner, collector = LocalRouter.group(2)
+    announce(learner)
+    policy = policy or make_dqn(0.0)
+    with use_router(collector):
+        return run_steps(mw.fetch_weights(policy, **settings), steps=steps).ctx, policy
+
+
 def test_unchanged_weights_are_not_loaded_again() -> None:
     loads: list[int] = []
 
@@ -129,55 +150,9 @@ def test_unchanged_weights_are_not_loaded_again() -> None:
             loads.append(1)
             super().load_weights(weights)
 
-    with Cluster(2) as cluster:
-        learner = cluster.routers[0]
-        policy = Counting(SPEC, CONFIG)
-
-        def main() -> None:
-            if current_router() is learner:
-                publish(learner, [7, 1], weights=policy.weights())
-                return
-            with Task() as task:
-                task.use(lambda ctx: ctx.total_step == 0 and task.wait_parallel_ctx(timeout=10.0))
-                task.use(mw.fetch_weights(policy))
-                task.run(max_step=10)
-            assert task.ctx.weights_version == 1
-
-        cluster.run(main)
-    assert loads == [1]
-
-
-def fetching(
-    announce: Callable[[Any], None], *, steps: int = 1, **settings: Any
-) -> tuple[Context, DQN]:
-    """Fetch on a node after another one has published by hand; return the last ctx."""
-    policy = make_dqn(0.0)
-    has_come = threading.Event()
-
-    def main() -> Context | None:
-        router = current_router()
-        if router.node_id == 0:
-            announce(router)
-            router.publish_ctx({"the_end": 1})
-            has_come.wait(10.0)
-            return None
-        with Task() as task:
-            task.use(
-                lambda ctx: (
-                    ctx.total_step
-                    or task.wait_parallel_ctx(newer_than={"the_end": 0}, timeout=10.0)
-                )
-            )
-            task.use(mw.fetch_weights(policy, **settings))
-            try:
-                task.run(max_step=steps)
-            finally:
-                has_come.set()
-        return task.ctx
-
-    with Cluster(2) as cluster:
-        _, ctx = cluster.run(main, timeout=15.0)
-    return ctx, policy
+    policy = Counting(SPEC, CONFIG)
+    ctx, _ = fetching(lambda to: publish(to, [7, 1], weights=ones()), steps=10, policy=policy)
+    assert (loads, ctx.weights_version) == ([1], 1)
 
 
 def ones() -> dict[str, Tensor]:
@@ -202,77 +177,54 @@ def test_weights_beyond_the_limit_are_waited_for_and_an_error_in_time_says_so() 
         fetching(announce, max_staleness=4, timeout=0.05)
 
 
+def waiting_for(
+    meanwhile: Callable[[LocalRouter, Context], None], **settings: Any
+) -> tuple[Context, DQN]:
+    """Fetch what was only announced; `meanwhile` gets the learner and the ctx of that step."""
+    (learner, collector), policy = LocalRouter.group(2), make_dqn(0.0)
+    publish(learner, [7, 3])
+    waiting: Queue[Context] = Queue()
+
+    def fetch() -> Context:
+        with use_router(collector):
+            fetch = mw.fetch_weights(policy, max_staleness=0, **settings)
+            return run_steps(waiting.put, fetch, steps=1).ctx
+
+    ctx, _ = together(fetch, lambda: meanwhile(learner, waiting.get(timeout=10.0)))
+    return ctx, policy
+
+
 def test_weights_that_were_announced_are_waited_for_until_they_come() -> None:
-    policy, is_waiting = make_dqn(0.0), threading.Event()
-
-    def main() -> Any:
-        router = current_router()
-        if router.node_id == 0:
-            publish(router, [7, 3])
-            assert is_waiting.wait(10.0)
-            publish(router, [7, 3], weights=ones())
-            return None
-        with Task() as task:
-            task.use(lambda ctx: task.wait_parallel_ctx(timeout=10.0))
-            task.use(lambda ctx: is_waiting.set())
-            task.use(mw.fetch_weights(policy, max_staleness=0))
-            task.run(max_step=1)
-        return task.ctx.weights_version, value_of(policy)
-
-    with Cluster(2) as cluster:
-        assert cluster.run(main, timeout=15.0)[1] == (3, 1.0)
-
-
-def test_the_version_is_0_until_announced_weights_arrive() -> None:
-    policy = make_dqn(0.0)
-
-    def main() -> Any:
-        router = current_router()
-        if router.node_id == 0:
-            publish(router, [7, 3])
-            return None
-        with Task() as task:
-            task.use(lambda ctx: task.wait_parallel_ctx(timeout=10.0))
-            task.use(mw.fetch_weights(policy))
-            task.run(max_step=1)
-        return task.ctx.weights_version, "weights_behind" in task.ctx.metrics
-
-    with Cluster(2) as cluster:
-        assert cluster.run(main, timeout=15.0)[1] == (0, False)
+    ctx, policy = waiting_for(lambda learner, ctx: publish(learner, [7, 3], weights=ones()))
+    assert (ctx.weights_version, value_of(policy)) == (3, 1.0)
 
 
 def test_a_wait_for_weights_ends_with_the_job() -> None:
-    policy, is_waiting = make_dqn(0.0), threading.Event()
+    def end(learner: LocalRouter, ctx: Context) -> None:
+        with use_router(learner):
+            run_steps(lambda ctx: setattr(ctx, "finish", True))
 
-    def main() -> None:
-        router = current_router()
-        with Task() as task:
-            if router.node_id == 0:
-                publish(router, [7, 3])
-                task.use(lambda ctx: is_waiting.wait(10.0) and setattr(ctx, "finish", True))
-            else:
-                task.use(lambda ctx: task.wait_parallel_ctx(timeout=10.0))
-                task.use(lambda ctx: is_waiting.set())
-                task.use(mw.fetch_weights(policy, max_staleness=0, timeout=None))
-            task.run()
-
-    with Cluster(2) as cluster:
-        cluster.run(main, timeout=15.0)
+    _, policy = waiting_for(end, timeout=None)
     assert value_of(policy) == 0.0
 
 
-def test_an_evaluator_may_wait_for_a_new_version_in_each_step() -> None:
-    def main() -> list[int]:
-        policy, seen = make_dqn(), []
-        with Task() as task:
-            task.use(train(policy), "learner").use(mw.publish_weights(policy), "learner")
-            task.use(mw.fetch_weights(policy, wait_for_new=True), "collector")
-            task.use(lambda ctx: seen.append(ctx.weights_version), "collector")
-            task.use(lambda ctx: setattr(ctx, "finish", len(seen) == 5), "collector")
-            task.run()
-        return seen
+def test_the_version_is_0_until_announced_weights_arrive() -> None:
+    ctx, _ = fetching(lambda router: publish(router, [7, 3]))
+    assert (ctx.weights_version, "weights_behind" in ctx.metrics) == (0, False)
 
-    _, seen = star(main)
+
+def test_an_evaluator_may_wait_for_a_new_version_in_each_step() -> None:
+    policy, seen = make_dqn(), list[int]()
+
+    def look(ctx: Context) -> None:
+        seen.append(ctx.weights_version)
+        ctx.finish = len(seen) == 5
+
+    run_job(
+        ["learner", "evaluator"],
+        learner=lambda: [train(policy), mw.publish_weights(policy)],
+        evaluator=lambda: [mw.fetch_weights(make_dqn(), wait_for_new=True), look],
+    )
     assert len(seen) == 5
     assert seen == sorted(set(seen))
 
@@ -294,10 +246,12 @@ def test_a_node_that_is_alone_waits_for_no_version() -> None:
 
 def test_the_node_that_publishes_does_not_wait_for_its_own_versions() -> None:
     learner, _ = LocalRouter.group(2)
-    with use_router(learner), Task() as task:
-        task.use(mw.publish_weights(make_dqn()))
-        task.use(mw.fetch_weights(make_dqn(), wait_for_new=True, timeout=0.0))
-        task.run(max_step=2)
+    with use_router(learner):
+        run_steps(
+            mw.publish_weights(make_dqn()),
+            mw.fetch_weights(make_dqn(), wait_for_new=True, timeout=0.0),
+            steps=2,
+        )
 
 
 def test_a_step_between_two_looks_is_taken_with_the_weights_at_hand() -> None:
@@ -308,28 +262,23 @@ def test_a_step_between_two_looks_is_taken_with_the_weights_at_hand() -> None:
 
 def test_half_the_bytes_may_travel_but_not_of_sums_of_squares() -> None:
     config = DQNConfig(hidden=(4,), batch_size=8, normalize_obs=True)
+    sent, got = make_dqn(config=config), make_dqn(config=config)
+    weights = sent.weights()
+    for name, tensor in weights.items():
+        tensor.fill_(1e6 if name.startswith("norm") else 1.0 / 3.0)
+    sent.load_weights(weights)
 
-    def main() -> Any:
-        policy = make_dqn(config=config)
-        weights = {
-            name: w.fill_(1.0 / 3.0 if not name.startswith("norm") else 1e6)
-            for name, w in policy.weights().items()
-        }
-        with Task() as task:
-            if current_router().node_id == 0:
-                policy.load_weights(weights)
-                task.use(mw.publish_weights(policy, half=True))
-                task.use(lambda ctx: task.wait_for("nothing"))
-            else:
-                task.use(mw.fetch_weights(policy))
-                task.use(lambda ctx: setattr(ctx, "finish", "weights_behind" in ctx.metrics))
-            task.run()
-        return {name: np.unique(w.numpy()) for name, w in policy.weights().items()}
+    def look(ctx: Context) -> None:
+        ctx.finish = "weights_behind" in ctx.metrics
 
-    with Cluster(2) as cluster:
-        _, got = cluster.run(main, timeout=15.0)
-    assert got["norm.squares"] == [1e6]
-    of_network = {float(values[0]) for name, values in got.items() if not name.startswith("norm")}
+    run_job(
+        ["learner", "collector"],
+        learner=lambda: [mw.publish_weights(sent, half=True), wait_for_the_end],
+        collector=lambda: [mw.fetch_weights(got), look],
+    )
+    values = {name: np.unique(w.numpy()) for name, w in got.weights().items()}
+    assert values["norm.squares"] == [1e6]
+    of_network = {float(v[0]) for name, v in values.items() if not name.startswith("norm")}
     assert of_network == {float(np.float16(1.0 / 3.0))}
 
 
@@ -340,16 +289,14 @@ def test_weights_of_another_network_are_refused() -> None:
 
 
 def test_in_one_process_the_policy_is_the_learners_own() -> None:
-    policy = make_dqn()
-
-    def main() -> list[int]:
-        seen = []
-        with Task() as task:
-            task.use(mw.fetch_weights(policy, max_staleness=0), "collector")
-            task.use(lambda ctx: seen.append(ctx.weights_version), "collector")
-            task.use(train(policy), "learner").use(mw.publish_weights(policy), "learner")
-            task.run(max_step=3)
-        return seen
-
-    with Cluster(1, roles=[{"learner", "collector"}]) as cluster:
-        assert cluster.run(main) == [[0, 1, 2]]
+    policy, seen = make_dqn(), list[int]()
+    run_job(
+        [{"learner", "collector"}],
+        steps=3,
+        collector=lambda: [
+            mw.fetch_weights(policy, max_staleness=0),
+            lambda ctx: seen.append(ctx.weights_version),
+        ],
+        learner=lambda: [train(policy), mw.publish_weights(policy)],
+    )
+    assert seen == [0, 1, 2]

@@ -15,6 +15,7 @@ from ding_lite.middleware.report import curve as report_curve
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.task import Task
 from ding_lite.testing import ManualClock
+from tests.middleware.running import run_steps
 
 
 def learn(ctx: Context) -> None:
@@ -26,10 +27,7 @@ def learn(ctx: Context) -> None:
 
 
 def draw(path: Path, *, target: float | None = None, steps: int = 50) -> None:
-    with Task() as task:
-        task.use(learn)
-        task.use(mw.curve(path, target=target, title="DQN on CartPole-v1"))
-        task.run(max_step=steps)
+    run_steps(learn, mw.curve(path, target=target, title="DQN on CartPole-v1"), steps=steps)
 
 
 def texts(path: Path) -> list[str]:
@@ -66,10 +64,12 @@ def test_titles_fit_into_the_picture_and_the_legend_into_the_axes(env, tmp_path,
     figures: list[Figure] = []
     monkeypatch.setattr(report_curve, "save_picture", lambda figure, path: figures.append(figure))
     stages = {f"seconds/{name}_of_a_long_name": 1.0 for name in ("collect", "train", "play", "log")}
-    with Task() as task:
-        task.use(learn).use(lambda ctx: ctx.metrics.update(stages))
-        task.use(mw.curve(tmp_path / "curve.png", title=f"PPO on {env}"))
-        task.run(max_step=50)
+    run_steps(
+        learn,
+        lambda ctx: ctx.metrics.update(stages),
+        mw.curve(tmp_path / "curve.png", title=f"PPO on {env}"),
+        steps=50,
+    )
     [figure] = figures
     figure.draw_without_rendering()
     boxes = [text.get_window_extent() for text in figure.texts]
@@ -86,10 +86,7 @@ def test_loss_speed_and_memory_are_small_curves_below(tmp_path: Path) -> None:
         if ctx.total_step % 2:
             ctx.metrics |= {"steps_per_s": 900.0, "memory_mb": 412.0 + ctx.total_step}
 
-    with Task() as task:
-        task.use(learn).use(report)
-        task.use(mw.curve(tmp_path / "curve.svg"))
-        task.run(max_step=1_000)
+    run_steps(learn, report, mw.curve(tmp_path / "curve.svg"), steps=1_000)
     words = texts(tmp_path / "curve.svg")
     for expected in ("return of an episode", "loss", "env steps a second", "memory, MB"):
         assert expected in words
@@ -123,8 +120,7 @@ def test_a_loss_on_a_device_is_not_waited_for_in_every_step(tmp_path: Path) -> N
         if ctx.total_step % 10 == 9:
             ctx.metrics["memory_mb"] = 412.0
 
-    with Task() as task:
-        task.use(report).use(mw.curve(tmp_path / "curve.svg")).run(max_step=100)
+    run_steps(report, mw.curve(tmp_path / "curve.svg"), steps=100)
     assert loss.asked == 10
 
 
@@ -144,11 +140,7 @@ def test_it_is_redrawn_on_the_way_but_not_often(clock: ManualClock, tmp_path: Pa
         path.unlink(missing_ok=True)
         clock.advance(4.0)
 
-    with Task() as task:
-        task.use(learn)
-        task.use(mw.curve(path, redraw=10.0, clock=clock))
-        task.use(watch)
-        task.run(max_step=10)
+    run_steps(learn, mw.curve(path, redraw=10.0, clock=clock), watch, steps=10)
     assert [step for step, was_drawn in enumerate(drawn) if was_drawn] == [3, 6, 9]
 
 
@@ -157,19 +149,13 @@ def test_a_run_that_fails_leaves_its_curve(tmp_path: Path) -> None:
         if ctx.total_step == 5:
             raise ValueError("a bug")
 
-    with Task() as task:
-        task.use(learn)
-        task.use(mw.curve(tmp_path / "curve.png"))
-        task.use(fail)
-        with pytest.raises(ValueError, match="a bug"):
-            task.run()
+    with pytest.raises(ValueError, match="a bug"):
+        run_steps(learn, mw.curve(tmp_path / "curve.png"), fail)
     assert (tmp_path / "curve.png").exists()
 
 
 def test_a_run_without_an_episode_has_no_curve(tmp_path: Path) -> None:
-    with Task() as task:
-        task.use(mw.curve(tmp_path / "curve.png"))
-        task.run(max_step=3)
+    run_steps(mw.curve(tmp_path / "curve.png"), steps=3)
     assert not (tmp_path / "curve.png").exists()
 
 

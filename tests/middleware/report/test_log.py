@@ -22,6 +22,7 @@ from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 from ding_lite.testing import ManualClock, run_step
+from tests.middleware.running import run_steps
 
 
 def play(*rows: dict[str, Any], clock: ManualClock | None = None) -> Middleware:
@@ -40,11 +41,27 @@ def play(*rows: dict[str, Any], clock: ManualClock | None = None) -> Middleware:
     return _play
 
 
-def run(middleware: Middleware, *rows: dict[str, Any], clock: ManualClock | None = None) -> None:
+def run(
+    middleware: Middleware,
+    *rows: dict[str, Any],
+    clock: ManualClock | None = None,
+    state: dict[str, Any] | None = None,
+    saved_after: int | None = None,
+) -> dict[str, Any]:
+    """Run over rows, from a state; return the state at the end, or behind so many steps."""
+    states: list[dict[str, Any]] = []
+
+    def save(ctx: Context) -> Iterator[None]:
+        yield
+        if ctx.total_step + 1 == saved_after:
+            states.append(task.state_dict())
+
     with Task() as task:
-        task.use(play(*rows, clock=clock))
-        task.use(middleware)
+        task.use(save).use(play(*rows, clock=clock)).use(middleware)
+        if state is not None:
+            task.load_state_dict(state)
         task.run(max_step=len(rows))
+    return states[0] if states else task.state_dict()
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -74,26 +91,14 @@ def test_a_node_that_counts_neither_env_steps_nor_updates_has_no_columns_of_them
 
 def test_a_row_has_the_newest_value_of_each_metric(clock: ManualClock, tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
-    rows = [{"loss": 0.5, "eval_return": 80.0}, {"loss": 0.25}, {"loss": 0.125}]
+    rows = [{"env_step": 8, "loss": 0.5, "eval_return": 80.0}, {"loss": 0.25}, {"loss": 0.125}]
     run(mw.jsonl(file, every=2, clock=clock), *rows, clock=clock)
 
     first, last = read(file)
     assert (first["step"], first["loss"], first["eval_return"]) == (2, 0.25, 80.0)
     assert (last["step"], last["loss"], last["eval_return"]) == (3, 0.125, 80.0)
     assert (first["wall_s"], last["wall_s"]) == (2.0, 3.0)
-
-
-def test_the_file_marks_the_rows_of_evaluations(tmp_path, capsys) -> None:
-    file = tmp_path / "metrics.jsonl"
-    rows: list[dict[str, Any]] = [
-        {"env_step": 8, "eval_return": 80.0},
-        {"env_step": 16},
-        {"env_step": 24},
-    ]
-    run(mw.log(every=2, path=file), *rows)
-    assert [row["eval_env_step"] for row in read(file)] == [8, 8]
-    heading = capsys.readouterr().err.splitlines()[1]
-    assert heading.split() == ["step", "step", "return", "steps/s"]
+    assert (first["eval_env_step"], last["eval_env_step"]) == (8, 8)
 
 
 def test_each_evaluation_has_a_row_of_the_file(tmp_path: Path, capsys) -> None:
@@ -135,11 +140,8 @@ def test_the_last_row_is_written_when_the_run_fails(tmp_path: Path) -> None:
         if ctx.total_step == 1:
             raise ValueError("a bug")
 
-    with Task() as task:
-        task.use(fail)
-        task.use(mw.jsonl(file, every=10))
-        with pytest.raises(ValueError, match="a bug"):
-            task.run()
+    with pytest.raises(ValueError, match="a bug"):
+        run_steps(fail, mw.jsonl(file, every=10))
     assert [row["step"] for row in read(file)] == [1]
 
 
@@ -165,51 +167,6 @@ def test_numbers_have_as_many_digits_as_one_reads(value: float, text: str) -> No
     assert report.as_text(value) == text
 
 
-def killed_after(
-    steps: int, make: Callable[[], Middleware], *rows: dict[str, Any], clock: ManualClock
-) -> dict[str, Any]:
-    """Return the state of a task behind so many steps, all of which a kill has ended later."""
-    states: list[dict[str, Any]] = []
-
-    def keep(ctx: Context) -> Iterator[None]:
-        yield
-        if ctx.total_step + 1 == steps:
-            states.append(task.state_dict())
-
-    with Task() as task:
-        task.use(keep)
-        task.use(play(*rows, clock=clock))
-        task.use(make())
-        task.run(max_step=len(rows))
-    return states[0]
-
-
-def go_on(
-    state: dict[str, Any],
-    make: Callable[[], Middleware],
-    *rows: dict[str, Any],
-    clock: ManualClock,
-    steps: int | None = None,
-) -> None:
-    """Make another task of the same middleware, and let it go on from a state."""
-    with Task() as task:
-        task.use(play(*rows, clock=clock))
-        task.use(make())
-        task.load_state_dict(state)
-        task.run(max_step=len(rows) if steps is None else steps)
-
-
-def ended_after(
-    make: Callable[[], Middleware], *rows: dict[str, Any], clock: ManualClock
-) -> dict[str, Any]:
-    """Return the state after the end of a run, as a checkpoint saves it after Ctrl-C."""
-    with Task() as task:
-        task.use(play(*rows, clock=clock))
-        task.use(make())
-        task.run(max_step=len(rows))
-    return task.state_dict()
-
-
 ROWS_OF_A_RUN: list[dict[str, Any]] = [
     {"env_step": 800 * k, "loss": 1.0 / k, **({"eval_return": 10.0 * k} if k % 3 == 1 else {})}
     for k in range(1, 11)
@@ -218,75 +175,59 @@ ROWS_OF_A_RUN: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("steps", [1, 4, 5, 9])
 def test_a_log_goes_on_with_the_rows_that_the_checkpoint_knows(tmp_path: Path, steps: int) -> None:
-    def log(name: str) -> Callable[[], Middleware]:
-        return lambda: mw.jsonl(tmp_path / name, every=4, clock=clock)
-
+    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
     clock = ManualClock()
-    run(log("whole.jsonl")(), *ROWS_OF_A_RUN, clock=clock)
+    run(mw.jsonl(whole, every=4, clock=clock), *ROWS_OF_A_RUN, clock=clock)
     clock = ManualClock()
-    state = killed_after(steps, log("cut.jsonl"), *ROWS_OF_A_RUN[:9], clock=clock)
-    with (tmp_path / "cut.jsonl").open("a") as file:
+    log = mw.jsonl(cut, every=4, clock=clock)
+    state = run(log, *ROWS_OF_A_RUN[:9], clock=clock, saved_after=steps)
+    with cut.open("a") as file:
         file.write('{"step": 11, "env_st')
-    go_on(state, log("cut.jsonl"), *ROWS_OF_A_RUN[steps:], clock=clock)
+    log = mw.jsonl(cut, every=4, clock=clock)
+    run(log, *ROWS_OF_A_RUN[steps:], clock=clock, state=state)
 
-    assert (tmp_path / "cut.jsonl").read_text() == (tmp_path / "whole.jsonl").read_text()
-    assert [row["wall_s"] for row in read(tmp_path / "cut.jsonl")] == [4.0, 4.0, 8.0, 10.0]
+    assert cut.read_text() == whole.read_text()
+    assert [row["wall_s"] for row in read(cut)] == [4.0, 4.0, 8.0, 10.0]
 
 
 @pytest.mark.parametrize("steps", [3, 4, 9, 10])
 def test_an_interrupted_run_has_the_rows_and_points_of_a_whole_one(tmp_path, steps) -> None:
-    def log(name: str) -> Callable[[], Middleware]:
-        def make() -> Middleware:
-            events = mw.tensorboard(tmp_path / f"{name} events", every=4)
-            return Task().serial(mw.jsonl(tmp_path / name, every=4, clock=clock), events)
-
-        return make
+    def log(name: str) -> Middleware:
+        events = mw.tensorboard(tmp_path / f"{name} events", every=4)
+        return Task().serial(mw.jsonl(tmp_path / name, every=4, clock=clock), events)
 
     clock = ManualClock()
-    run(log("whole")(), *ROWS_OF_A_RUN, clock=clock)
+    run(log("whole"), *ROWS_OF_A_RUN, clock=clock)
     clock = ManualClock()
-    state = ended_after(log("cut"), *ROWS_OF_A_RUN[:steps], clock=clock)
-    [file] = (tmp_path / "cut events").iterdir()  # as a file of an earlier second
-    file.rename(file.with_name(file.name.replace("tfevents.1", "tfevents.0")))
-    go_on(state, log("cut"), *ROWS_OF_A_RUN[steps:], clock=clock)
+    state = run(log("cut"), *ROWS_OF_A_RUN[:steps], clock=clock)
+    make_older(tmp_path / "cut events")
+    run(log("cut"), *ROWS_OF_A_RUN[steps:], clock=clock, state=state)
     assert (tmp_path / "cut").read_text() == (tmp_path / "whole").read_text()
     assert scalars(tmp_path / "cut events") == scalars(tmp_path / "whole events")
 
 
-def test_a_log_that_has_lost_rows_warns_and_goes_on(tmp_path, caplog) -> None:
-    file, clock = tmp_path / "metrics.jsonl", ManualClock()
-
-    def log() -> Middleware:
-        return mw.jsonl(file, every=1, clock=clock)
-
-    state = killed_after(3, log, *ROWS_OF_A_RUN[:3], clock=clock)
+def test_a_log_that_has_lost_rows_warns_and_goes_on(tmp_path, clock, caplog) -> None:
+    file = tmp_path / "metrics.jsonl"
+    state = run(mw.jsonl(file, every=1, clock=clock), *ROWS_OF_A_RUN[:3], clock=clock)
     file.write_bytes(file.read_bytes()[:-20])  # as after a power cut
-    go_on(state, log, *ROWS_OF_A_RUN[3:], clock=clock)
+    run(mw.jsonl(file, every=1, clock=clock), *ROWS_OF_A_RUN[3:], clock=clock, state=state)
     assert [row["step"] for row in read(file)] == [1, 2, 4, 5, 6, 7, 8, 9, 10]
     assert "the rows that are missing cannot be made again" in caplog.text
 
 
-def test_a_run_that_had_ended_gets_no_second_last_row(tmp_path: Path) -> None:
-    file, clock = tmp_path / "metrics.jsonl", ManualClock()
-
-    def log() -> Middleware:
-        return mw.jsonl(file, every=2, clock=clock)
-
-    state = killed_after(4, log, *ROWS_OF_A_RUN[:4], clock=clock)
+def test_a_run_that_had_ended_gets_no_second_last_row(tmp_path: Path, clock) -> None:
+    file = tmp_path / "metrics.jsonl"
+    state = run(mw.jsonl(file, every=2, clock=clock), *ROWS_OF_A_RUN[:4], clock=clock)
     before = file.read_text()
-    go_on(state, log, clock=clock, steps=0)
+    run(mw.jsonl(file, every=2, clock=clock), clock=clock, state=state)
     assert file.read_text() == before
 
 
 def test_what_is_of_one_process_alone_is_in_no_checkpoint(tmp_path: Path) -> None:
-    file, clock = tmp_path / "metrics.jsonl", ManualClock()
+    file = tmp_path / "metrics.jsonl"
     row = {"env_step": 8, "loss": 0.5, "steps_per_s": 100.0, "memory_mb": 412.0}
-
-    def log() -> Middleware:
-        return mw.jsonl(file, every=1, clock=clock)
-
-    state = killed_after(1, log, row, clock=clock)
-    go_on(state, log, {"env_step": 16}, clock=clock)
+    state = run(mw.jsonl(file, every=1), row)
+    run(mw.jsonl(file, every=1), {"env_step": 16}, state=state)
     first, second = read(file)
     assert (first["steps_per_s"], first["memory_mb"]) == (100.0, 412.0)
     assert second["loss"] == 0.5
@@ -396,10 +337,7 @@ def test_the_time_left_follows_from_the_rate_of_late(clock, capsys) -> None:
         clock.advance(60.0 * (ctx.total_step > 0))
         ctx.env_step = (0, 6_000, 6_600)[ctx.total_step]
 
-    with Task() as task:
-        task.use(slow_down)
-        task.use(mw.progress(max_env_steps=12_600, clock=clock))
-        task.run(max_step=3)
+    run_steps(slow_down, mw.progress(max_env_steps=12_600, clock=clock), steps=3)
     first, second, _ = capsys.readouterr().err.splitlines()
     assert first.endswith("100 steps/s  1:00, at most 1:06 left")
     assert second.endswith("10 steps/s  2:00, at most 10:00 left")
@@ -421,6 +359,12 @@ def scalars(directory: Path) -> dict[str, list[tuple[int, float]]]:
     }
 
 
+def make_older(directory: Path) -> None:
+    """Let the names of event files, which begin with the second, be those of an earlier one."""
+    [file] = directory.iterdir()
+    file.rename(file.with_name(file.name.replace("tfevents.1", "tfevents.0")))
+
+
 def test_tensorboard_gets_each_metric_over_env_steps(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [
         {"env_step": 8, "loss": 0.5, "eval_return": 20.0},
@@ -439,19 +383,12 @@ def test_tensorboard_gets_each_metric_over_env_steps(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("steps", [1, 3, 4])
 def test_tensorboard_forgets_the_points_that_come_again(tmp_path: Path, steps: int) -> None:
-    def events(name: str) -> Callable[[], Middleware]:
-        return lambda: mw.tensorboard(tmp_path / name, every=3)
-
-    clock = ManualClock()
-    run(events("whole")(), *ROWS_OF_A_RUN)
+    run(mw.tensorboard(tmp_path / "whole", every=3), *ROWS_OF_A_RUN)
     lies = [{**row, "loss": 7.0} for row in ROWS_OF_A_RUN[steps:8]]
-    state = killed_after(
-        steps, events("cut"), *ROWS_OF_A_RUN[:steps], *lies, {"env_step": 7200}, clock=clock
-    )
-    # The names of event files begin with the second; a resumed run is never that quick.
-    [file] = (tmp_path / "cut").iterdir()
-    file.rename(file.with_name(file.name.replace("tfevents.1", "tfevents.0")))
-    go_on(state, events("cut"), *ROWS_OF_A_RUN[steps:], clock=clock)
+    rows = [*ROWS_OF_A_RUN[:steps], *lies, {"env_step": 7200}]
+    state = run(mw.tensorboard(tmp_path / "cut", every=3), *rows, saved_after=steps)
+    make_older(tmp_path / "cut")
+    run(mw.tensorboard(tmp_path / "cut", every=3), *ROWS_OF_A_RUN[steps:], state=state)
     assert scalars(tmp_path / "cut") == scalars(tmp_path / "whole")
 
 
@@ -478,15 +415,6 @@ def test_reports_of_a_run_without_metrics_say_at_least_the_step(tmp_path, capsys
     assert lines[1].split() == ["step"]  # the numbers of env steps and updates are not known
     assert lines[2].split() == ["1"]
     assert lines[3].startswith("0 env steps")
-
-
-def test_rows_are_written_within_a_chain_too(tmp_path, capsys) -> None:
-    steps = play(*[{"env_step": 8 * k} for k in range(1, 4)])
-    with Task() as task:
-        log = mw.log(every=1, path=tmp_path / "metrics.jsonl")
-        task.use(task.serial(steps, log, mw.progress()))
-        task.run(max_step=3)
-    assert [row["env_step"] for row in read(tmp_path / "metrics.jsonl")] == [8, 16, 24]
 
 
 def test_tensorboard_that_was_not_entered_is_an_error(tmp_path: Path) -> None:

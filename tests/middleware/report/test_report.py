@@ -11,6 +11,7 @@ from ding_lite import Task, middleware as mw
 from ding_lite.recipes import Options, Run
 from ding_lite.recipes.runs.results import read_result
 from ding_lite.runtime.context import Context
+from tests.middleware.running import run_steps
 
 FILES = {"metrics.jsonl", "curve.png", "events"}
 
@@ -29,9 +30,8 @@ def test_a_run_gets_rows_events_a_curve_and_a_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = Options(env="CartPole-v1", target=9.0, max_env_steps=40, out=tmp_path)
-    with Run("mine", options) as run, Task() as task:
-        task.use(learn).use(mw.report(run, every=5))
-        task.run(max_step=10)
+    with Run("mine", options) as run:
+        run_steps(learn, mw.report(run, every=5), steps=10)
     assert names_in(tmp_path) == FILES | {"config.json"}
     rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
     assert [row["env_step"] for row in rows] == [20, 40]
@@ -53,10 +53,7 @@ def test_a_directory_is_enough_and_goes_on_from_reports_that_were_used_one_by_on
         saved = task.state_dict()
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write("{}\n")  # of steps that no checkpoint knows
-    with Task() as task:
-        task.use(learn).use(mw.report(tmp_path, every=5, target=2.0))
-        task.load_state_dict(saved)
-        task.run(max_step=5)
+    run_steps(learn, mw.report(tmp_path, every=5, target=2.0), steps=5, state=saved)
     assert names_in(tmp_path) == FILES | {"report.json"}
     assert read_result(tmp_path).target == 2.0  # as `ding-lite plot` draws it
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -65,11 +62,9 @@ def test_a_directory_is_enough_and_goes_on_from_reports_that_were_used_one_by_on
 
 def test_a_report_without_a_target_removes_the_target_of_an_earlier_one(tmp_path: Path) -> None:
     for target, has_file in ((2.0, True), (None, False)):
-        with Task() as task:
-            task.use(learn).use(mw.report(tmp_path, every=5, target=target)).run(max_step=5)
+        run_steps(learn, mw.report(tmp_path, every=5, target=target), steps=5)
         assert (tmp_path / "report.json").exists() is has_file
     assert read_result(tmp_path).target is None
     (tmp_path / "report.json").write_text("[]")  # a user's own
-    with Task() as task:
-        task.use(mw.report(tmp_path, every=5)).run(max_step=5)
+    run_steps(mw.report(tmp_path, every=5), steps=5)
     assert (tmp_path / "report.json").read_text() == "[]"

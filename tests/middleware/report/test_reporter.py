@@ -13,6 +13,7 @@ from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
+from tests.middleware.running import run_steps
 
 Call = tuple[int, dict[str, float]]
 
@@ -27,13 +28,8 @@ def train(calls: list[Call], *, steps: int, state: dict[str, Any] | None = None)
         ctx.metrics["loss"] = 1.0 / (1 + ctx.total_step)
         ctx.metrics.update(rare.get(ctx.total_step, {}))
 
-    with Task() as task:
-        task.use(learn)
-        task.use(mw.report(lambda metrics, env_step: calls.append((env_step, metrics)), every=4))
-        if state is not None:
-            task.load_state_dict(state)
-        task.run(max_step=steps)
-        return task.state_dict()
+    report = mw.report(lambda metrics, env_step: calls.append((env_step, metrics)), every=4)
+    return run_steps(learn, report, steps=steps, state=state).state_dict()
 
 
 def test_the_newest_of_every_metric_is_reported_however_rare() -> None:
@@ -69,18 +65,17 @@ def test_a_logger_that_fails_while_a_run_fails_does_not_hide_the_error_of_the_ru
         f"`{name}` failed, too, while the run ended" for name in ("curve", "report")
     ]
     assert "the dashboard is down" in reported[1]
-    with Task() as task:
-        task.use(mw.report(Dashboard(), every=50))
-        with pytest.raises(RuntimeError, match="the dashboard is down"):
-            task.run(max_step=2)
+    with pytest.raises(RuntimeError, match="the dashboard is down"):
+        run_steps(mw.report(Dashboard(), every=50), steps=2)
 
 
 def test_without_env_steps_the_steps_of_the_pipeline_are_counted() -> None:
     calls: list[Call] = []
-    with Task() as task:
-        task.use(lambda ctx: ctx.metrics.update(loss=math.nan))
-        task.use(mw.report(lambda metrics, step: calls.append((step, metrics)), every=2))
-        task.run(max_step=2)
+    run_steps(
+        lambda ctx: ctx.metrics.update(loss=math.nan),
+        mw.report(lambda metrics, step: calls.append((step, metrics)), every=2),
+        steps=2,
+    )
     [(step, metrics)] = calls
     assert step == 2
     assert math.isnan(metrics["loss"])
@@ -88,14 +83,10 @@ def test_without_env_steps_the_steps_of_the_pipeline_are_counted() -> None:
 
 def test_loggers_may_come_and_go_from_a_run_to_its_resume(tmp_path: Path) -> None:
     def run(*loggers: Middleware, state: dict[str, Any] | None = None) -> dict[str, Any]:
-        with Task() as task:
-            task.use(lambda ctx: ctx.metrics.update(loss=1.0))
-            for logger in loggers:
-                task.use(logger)
-            if state is not None:
-                task.load_state_dict(state)
-            task.run(max_step=2)
-            return task.state_dict()
+        def learn(ctx: Context) -> None:
+            ctx.metrics["loss"] = 1.0
+
+        return run_steps(learn, *loggers, steps=2, state=state).state_dict()
 
     first, own = tmp_path / "first.jsonl", tmp_path / "own.jsonl"
     state = run(mw.jsonl(first, every=1), mw.curve(tmp_path / "a.png"))

@@ -8,6 +8,7 @@ from ding_lite import middleware as mw
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.task import Task
 from ding_lite.testing import ManualClock
+from tests.middleware.running import run_steps
 
 
 def test_the_rate_is_that_since_the_last_measurement(clock: ManualClock) -> None:
@@ -44,9 +45,7 @@ def test_memory_is_reported_also_without_env_steps() -> None:
         assert "steps_per_s" not in ctx.metrics
         reported.append(ctx.metrics["memory_mb"])
 
-    with Task() as task:
-        task.use(mw.throughput(every=1)).use(note).use(take)
-        task.run(max_step=2)
+    run_steps(mw.throughput(every=1), note, take, steps=2)
     assert 60.0 < reported[1] - reported[0] < 70.0  # 64 MB
 
 
@@ -56,6 +55,5 @@ def test_the_step_that_ends_the_run_is_measured_too(clock: ManualClock) -> None:
         ctx.finish = ctx.total_step == 2
         clock.advance(0.5)
 
-    with Task() as task:
-        task.use(step).use(mw.throughput(every=1_000, clock=clock)).run()
+    task = run_steps(step, mw.throughput(every=1_000, clock=clock))
     assert task.ctx.metrics["steps_per_s"] == 16.0

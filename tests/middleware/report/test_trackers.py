@@ -12,7 +12,7 @@ from ding_lite import middleware as mw
 from ding_lite.errors import MissingExtraError
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.runtime.task import Task
+from tests.middleware.running import run_steps
 
 
 def train(
@@ -29,13 +29,7 @@ def train(
             ctx.metrics["eval_return"] = 20.0
             ctx.metrics["share(left)"] = 0.5
 
-    with Task() as task:
-        task.use(learn)
-        task.use(make())
-        if state is not None:
-            task.load_state_dict(state)
-        task.run(max_step=steps)
-        return task.state_dict()
+    return run_steps(learn, make(), steps=steps, state=state).state_dict()
 
 
 @pytest.mark.optional
