@@ -26,9 +26,7 @@ from ding_lite.recipes.evolve_config import (
     SMOKE_GENERATION,
     EvolutionConfig,
     ReplayEvolutionConfig,
-    RolloutEvolutionConfig,
     default_search,
-    learns_by_ratio,
     recipe_of_made,
     recipe_of_several,
 )
@@ -41,7 +39,6 @@ from ding_lite.rl.envs.making import EnvLike, EnvMaker, EnvWrapper
 from ding_lite.rl.envs.sizes import check_envs_fit
 from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.protocols import Policy
-from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.rl.weights.optimizers import MakeOptimizer, unused_settings
 from ding_lite.runtime.middleware import Middleware
@@ -304,15 +301,7 @@ def _run(
         }
         if confirm_envs is not None:
             parts["confirm_envs"] = confirm_envs
-        learn = _learn_from_rollouts(envs, config)
-        if isinstance(config, ReplayEvolutionConfig):
-            replay = ReplayBuffer(envs.spec, capacity=config.capacity, seed=options.seed)
-            parts["replay"] = replay
-            if config.warmup:
-                warmup = min(config.warmup, options.max_env_steps // 4)
-                task.use(mw.random_warmup(envs, replay, steps=max(1, warmup)))
-            learn = _learn_from_replay(envs, replay, config, by_ratio=learns_by_ratio(search))
-        task.use(mw.for_each(population, learn))
+        parts |= config.learn(task, population, envs, search, options)
         task.use(
             mw.evaluate(
                 population,
@@ -349,31 +338,3 @@ def _run(
         "eval_env_steps": int(task.ctx.get("eval_steps", 0)),
         "exceeded": budget.overrun(task.ctx),
     }
-
-
-def _learn_from_replay(
-    envs: Envs, replay: ReplayBuffer, config: ReplayEvolutionConfig, *, by_ratio: bool
-) -> Callable[[Agent], Sequence[Middleware]]:
-    steps = config.turn_steps(envs.num_envs)
-    updates = max(1, round(steps * config.update_ratio)) if by_ratio else 1
-    measured = envs if config.normalize_rewards else None
-
-    def learn(agent: Agent) -> list[Middleware]:
-        collect = mw.collect(agent, envs, steps=steps)
-        train = mw.train(agent, replay, updates=updates, normalize_rewards=measured)
-        return [collect, mw.add_to(replay), train]
-
-    return learn
-
-
-def _learn_from_rollouts(
-    envs: Envs, config: EvolutionConfig
-) -> Callable[[Agent], Sequence[Middleware]]:
-    measured = envs if config.normalize_rewards else None
-
-    def learn(agent: Agent) -> list[Middleware]:
-        unroll = config.unroll if isinstance(config, RolloutEvolutionConfig) else 1
-        collect = mw.collect(agent, envs, unroll=unroll)
-        return [collect, mw.train(agent, normalize_rewards=measured)]
-
-    return learn

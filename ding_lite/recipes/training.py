@@ -11,7 +11,7 @@ from typing import Any, cast
 from ding_lite import middleware as mw
 from ding_lite.cli.options.run import documented
 from ding_lite.recipes.plan import Choices, RunPlan, checked_settings, make_plan
-from ding_lite.recipes.recipe import RecipeParts, SingleConfig
+from ding_lite.recipes.recipe import SingleConfig
 from ding_lite.recipes.runs.directory import has_best
 from ding_lite.recipes.runs.reporting import run_of, save_and_report
 from ding_lite.recipes.runs.run import Run
@@ -153,8 +153,7 @@ def _run(
             "eval_envs": eval_envs,
             "task": task,
         }
-        given = RecipeParts(policy=policy, envs=envs, config=config, seed=options.seed)
-        parts |= plan.recipe.learn(task, given)
+        parts |= config.learn(task, policy, envs, seed=options.seed)
         evaluate = mw.evaluate(
             policy,
             eval_envs,
