@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from ding_lite import middleware as mw
 from ding_lite.cli.options.run import documented
@@ -199,18 +199,19 @@ def plan_evolution(
 def run_evolution(plan: EvolvePlan) -> EvolveResult:
     plan.check_env()
     options, config = plan.options, plan.config
-    with _envs_of(plan) as everywhere:
+    with ExitStack() as ends:
+        everywhere = _make_envs(plan, ends)
         elsewhere = {} if options.device == "cpu" else {"device": options.device}
         population = Population.of(
             partial(plan.recipe.policy, **elsewhere),
-            everywhere.train.spec,
+            everywhere[0].spec,
             plan.search,
             size=config.population,
             seed=options.seed,
             config=plan.policy_config,
             **plan.parts,
         )
-        config.check_sizes(everywhere.train, population[0].policy)
+        config.check_sizes(everywhere[0], population[0].policy)
         with run_of(plan, f"evolve-{plan.name}") as run:
             best_agent = mw.keep_best(population, run.best)
             taken = _run(plan, run, best_agent, everywhere)
@@ -232,51 +233,29 @@ def run_evolution(plan: EvolvePlan) -> EvolveResult:
     )
 
 
-class _Everywhere(NamedTuple):
-    """The environments of a run."""
-
-    train: Envs
-    evaluate: Envs
-    confirm: Envs | None
-    """Environments for whole episodes; None if evaluations do not cut episodes."""
-
-
-@contextmanager
-def _envs_of(plan: EvolvePlan) -> Iterator[_Everywhere]:
+def _make_envs(plan: EvolvePlan, ends: ExitStack) -> tuple[Envs, Envs, Envs | None]:
+    """Make the environments of training, of evaluations, and of whole episodes if those are cut."""
     options, config, count = plan.options, plan.config, plan.config.eval_episodes
-    with ExitStack() as ends:
 
-        def make(
-            num_envs: int,
-            seed: int,
-            *,
-            env: EnvLike = options.env,
-            **how: Any,  # noqa: ANN401 - of `make_envs`
-        ) -> Envs:
-            made = make_envs(env, num_envs, seed=seed, frame_stack=config.frame_stack, **how)
-            return ends.enter_context(made)
+    def make(env: EnvLike, num_envs: int, seed: int, **how: Any) -> Envs:  # noqa: ANN401 - of `make_envs`
+        made = make_envs(env, num_envs, seed=seed, frame_stack=config.frame_stack, **how)
+        return ends.enter_context(made)
 
-        train = make(
-            options.num_envs,
-            options.seed,
-            env=options.env if plan.vector is None else plan.vector,
-            **config.learning_from,
-        )
-        check_envs_fit(train.spec, count, mode="native", eval_episodes=count)
-        most = config.evaluation_limit(EnvMaker.of(options.env).spec().max_episode_steps)
-        limit = {} if most is None else {"max_episode_steps": most}
-        yield _Everywhere(
-            train=train,
-            evaluate=make(count, options.seed_for("evaluation"), env_args=limit),
-            confirm=make(count, options.seed_for("confirmation")) if limit else None,
-        )
+    from_env = options.env if plan.vector is None else plan.vector
+    train = make(from_env, options.num_envs, options.seed, **config.learning_from)
+    check_envs_fit(train.spec, count, mode="native", eval_episodes=count)
+    most = config.evaluation_limit(EnvMaker.of(options.env).spec().max_episode_steps)
+    limit = {} if most is None else {"max_episode_steps": most}
+    evaluate = make(options.env, count, options.seed_for("evaluation"), env_args=limit)
+    seed = options.seed_for("confirmation")
+    return train, evaluate, make(options.env, count, seed) if limit else None
 
 
 def _run(
     plan: EvolvePlan,
     run: Run,
     best_agent: KeepBestAgent,
-    everywhere: _Everywhere,
+    everywhere: tuple[Envs, Envs, Envs | None],
 ) -> dict[str, Any]:
     """Run the evolution; return the env steps of evaluations and any excess over the budget."""
     search, population = plan.search, best_agent.population
