@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from ding_lite.errors import ContextError
 from ding_lite.runtime.context import Context
 from ding_lite.testing import StepRecord, run_step
 
@@ -39,13 +38,6 @@ def test_every_way_of_reading_counts(read: object) -> None:
         read(ctx)  # type: ignore[operator]
 
     assert run_step(reader, loss=0.5)[1] == StepRecord(reads={"loss"})
-
-
-def test_asking_for_a_key_that_is_not_there_is_reading_too() -> None:
-    def reader(ctx: Context) -> None:
-        assert ctx.get("loss") is None
-
-    assert run_step(reader)[1].reads == {"loss"}
 
 
 def test_what_was_written_in_the_step_is_not_read_from_outside() -> None:
@@ -97,37 +89,6 @@ def test_coroutines_and_asynchronous_generators_are_middleware_too() -> None:
     assert run_step(coroutine, given=1)[1] == StepRecord(reads={"given"}, writes={"done"})
     record = run_step(generator, given=1)[1]
     assert record == StepRecord(reads={"given"}, writes={"before", "after"})
-
-
-def test_the_tasks_own_doings_are_not_recorded() -> None:
-    assert run_step(lambda ctx: None)[1] == StepRecord()
-
-
-def test_an_exception_comes_out_as_it_would_of_a_run() -> None:
-    with pytest.raises(ContextError, match="missing"):
-        run_step(lambda ctx: ctx.missing)
-
-
-def test_an_object_with_a_lifetime_is_entered_and_left() -> None:
-    class Resource:
-        log: list[str]
-
-        def __init__(self) -> None:
-            self.log = []
-
-        def __enter__(self) -> Resource:
-            self.log.append("entered")
-            return self
-
-        def __call__(self, ctx: Context) -> None:
-            self.log.append("called")
-
-        def __exit__(self, *error: object) -> None:
-            self.log.append("left")
-
-    resource = Resource()
-    run_step(resource)
-    assert resource.log == ["entered", "called", "left"]
 
 
 def test_records_of_two_steps_join() -> None:
