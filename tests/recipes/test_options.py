@@ -110,9 +110,7 @@ def test_what_a_program_has_several_of_can_be_chosen() -> None:
 
     assert parse() == [2, 4, 16]
     assert parse("--nodes=1", "--population=6", "--num-envs=8") == [1, 6, 8]
-    wrong = (
-        r"`nodes` is 0; it must be a whole number from 1 on.*`population` is 0.*`num_envs` is"
-    )
+    wrong = r"`nodes` is 0; it must be a whole number from 1 on.*`population` is 0.*`num_envs` is"
     with pytest.raises(ConfigError, match=wrong):
         parse("--nodes=0", "--population=0", "--num-envs=-1")
 

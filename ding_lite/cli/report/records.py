@@ -22,6 +22,7 @@ from ding_lite.errors import ConfigError
 from ding_lite.io.reading import parse_json, read_file, read_json_object
 from ding_lite.recipes.evolve import LINEAGE
 from ding_lite.recipes.runs.directory import CONFIG, METRICS, NODES, PIPELINE, RESULT, is_locked
+from ding_lite.recipes.runs.metrics import reaches
 from ding_lite.recipes.runs.results import Result
 from ding_lite.recipes.runs.stages import seconds_by_stage
 from ding_lite.recipes.table import RECIPES
@@ -84,10 +85,10 @@ class Record(Result):
             return "going"
         if not (self.directory / CONFIG).exists():
             return "unknown"
-        target, most = self.target, self._options.get("max_env_steps")
+        most = self._options.get("max_env_steps")
         is_at_end = most is not None and (self.env_steps or 0) >= most
-        is_solved = target is not None and (self.last.get("eval_return") or -np.inf) >= target
-        return "done" if self.verdict or is_at_end or is_solved else "interrupted"
+        has_ended = self.verdict or is_at_end or reaches(self.last, self.target)
+        return "done" if has_ended else "interrupted"
 
     @property
     def changed(self) -> float:

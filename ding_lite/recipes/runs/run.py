@@ -26,7 +26,7 @@ from ding_lite.parallel.launch.environment.detect import node_of_process
 from ding_lite.recipes.options import Options
 from ding_lite.recipes.runs import directory as files
 from ding_lite.recipes.runs.criterion import EPISODES_PER_COLLECTOR
-from ding_lite.recipes.runs.metrics import last_row
+from ding_lite.recipes.runs.metrics import last_row, reaches
 from ding_lite.recipes.runs.stages import Recorder, StageSeconds, seconds_by_stage
 from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.vector import make_envs
@@ -319,7 +319,7 @@ class Run:
         lines = [
             f"\n{_verdict(result['solved'], str(self.options.env))}: a mean return of "
             f"{result['eval_return']:.1f} in {result['eval_episodes']} greedy "
-            f"episode{'s' * (result['eval_episodes'] > 1)}{self._goal()} after "
+            f"episode{'s' * (result['eval_episodes'] != 1)}{self._goal()} after "
             f"{result['env_steps'] or 0:,} env steps{_of_these(result)}, {result['wall_s']:.1f} s."
         ]
         if "seconds" in result:
@@ -352,8 +352,7 @@ class Run:
 
     def _room(self, last: Mapping[str, Any], share: float | None) -> tuple[int, int | None]:
         """Return the limits of a verdict in episodes and in env steps; None for no limit."""
-        goal = self.goal
-        if share is None or (goal is not None and (last.get("eval_return") or -math.inf) >= goal):
+        if share is None or reaches(last, self.goal):
             return JUDGED_EPISODES, None
         left = int(share * last.get("env_step", 0) - (last.get("eval_env_steps") or 0))
         limit = EnvMaker.of(self.options.env).spec().max_episode_steps

@@ -172,6 +172,10 @@ def test_the_state_of_a_run_is_told(runs: Path) -> None:
     lines = Path("r/metrics.jsonl").read_text().splitlines(keepends=True)
     Path("r/metrics.jsonl").write_text("".join(lines[:1]))
     assert state() == "interrupted"
+    config = Path("r/config.json")
+    config.write_text(config.read_text().replace("475.0", "0.0"))
+    Path("r/metrics.jsonl").write_text('{"env_step": 1, "wall_s": 1, "eval_return": 0.0}\n')
+    assert state() == "done"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from ding_lite.errors import ConfigError, NodeFailed
 from ding_lite.middleware.report import curve as report_curve
 from ding_lite.recipes import Options, Run
 from ding_lite.rl.batch import NumpyArray
+from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.runtime.context import Context
@@ -355,6 +356,25 @@ def test_the_running_time_counts_from_the_first_beginning(tmp_path: Path) -> Non
     with Run("mine", options(out=tmp_path)) as run:
         run.metrics.write_text('{"step": 1, "wall_s": 90.0}\n')
         assert run.judge(make_policy())["wall_s"] == 90.0
+
+
+def test_a_verdict_is_whole_where_the_last_evaluation_has_reached_a_target_of_zero(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    env = EnvMaker.of("MountainCar-v0", args={"max_episode_steps": 501})
+    with make_envs(env, 1) as envs:
+        policy = DQN(envs.spec, DQNConfig(hidden=(8,)))
+    with Run("mine", options(env=env, target=0.0)) as run:
+        for value, episodes in ((-1.0, 1), (0.0, 20)):
+            row = {"env_step": 40, "eval_return": value, "wall_s": 1.0}
+            run.metrics.write_text(json.dumps(row) + "\n")
+            line = run.judge(policy, eval_share=0.1)
+            assert (line["solved"], line["eval_episodes"]) == (False, episodes)
+            run.explain(line)
+            plural = "episodes" if episodes > 1 else "episode"
+            assert f" in {episodes} greedy {plural} (target 0) after" in capsys.readouterr().err
+        run.explain({**line, "eval_episodes": 0})
+        assert " in 0 greedy episodes (target 0) after" in capsys.readouterr().err
 
 
 def test_the_running_time_of_a_resumed_run_contains_that_of_all_its_stages(
