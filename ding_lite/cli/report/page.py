@@ -71,9 +71,8 @@ def page(results: Sequence[Result], videos: Videos, *, refresh: int | None = Non
         of = f" of {group.label}" if len(groups) > 1 else ""
         sections += [_nodes(group.best, of), _population(group.best, of)]
     sections += [_others(groups), _evaluations(groups), _settings(groups), _commands(groups)]
-    count = "1 run" if len(results) == 1 else f"{len(results)} runs"
     now = time.strftime("%Y-%m-%d %H:%M:%S")
-    below = f"{count}, as of {now}, by ding-lite {__version__}"
+    below = f"{_counted(len(results), 'run')}, as of {now}, by ding-lite {__version__}"
     if refresh is not None:
         below += f"; live, renewed every {refresh} s"
     return document(title, below, filter(None, sections), refresh=refresh)
@@ -133,10 +132,6 @@ def _legend(labels: Iterable[str]) -> Element:
     return tag("ul", *items, class_="legend")
 
 
-def _names(groups: Sequence[Group]) -> list[str]:
-    return [group.name for group in groups]
-
-
 def _runs(groups: Sequence[Group]) -> list[Record]:
     return [run for group in groups for run in group.runs]
 
@@ -163,7 +158,7 @@ def _verdict(verdict: Mapping[str, Any]) -> str:
         return "none yet"
     solved = verdict.get("solved")
     shown = "" if solved is None else "solved, " if solved else "not solved, "
-    return f"{shown}{as_text(value)} in {_formatted(episodes)} episodes"
+    return f"{shown}{as_text(value)} in {_counted(episodes, 'episode')}"
 
 
 def _curves(groups: Sequence[Group]) -> Element:
@@ -171,7 +166,7 @@ def _curves(groups: Sequence[Group]) -> Element:
     target = targets.pop() if len(targets) == 1 else None
     charts = _cards(_charts(groups, _RETURNS, target))
     note = "" if all(len(group.runs) == 1 for group in groups) else _SEVERAL_SEEDS
-    return _section("Curves", _legend(_names(groups)), charts, _remark(note))
+    return _section("Curves", _legend(group.name for group in groups), charts, _remark(note))
 
 
 def _charts(
@@ -197,8 +192,9 @@ def _others(groups: Sequence[Group]) -> Element | None:
         if name not in _COUNTED and name not in _RETURNS and not name.startswith(STAGE_SECONDS)
     }
     charts = _charts(groups, names)
-    title = f"{len(charts)} other metrics"
-    return _folded(title, _legend(_names(groups)), _cards(charts)) if charts else None
+    legend = _legend(group.name for group in groups)
+    title = _counted(len(charts), "other metric")
+    return _folded(title, legend, _cards(charts)) if charts else None
 
 
 def _evaluations(groups: Sequence[Group]) -> Element | None:
@@ -212,7 +208,7 @@ def _evaluations(groups: Sequence[Group]) -> Element | None:
     if not rows:
         return None
     table = _table("The return of each evaluation", ("run", "env steps", "return"), rows)
-    return _folded(f"{len(rows)} evaluations", table)
+    return _folded(_counted(len(rows), "evaluation"), table)
 
 
 def _videos(groups: Sequence[Group], videos: Videos) -> Element | None:
@@ -353,6 +349,10 @@ def _formatted(value: object) -> str:
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _counted(number: object, noun: str) -> str:
+    return f"{_formatted(number)} {noun}{'s' * (number != 1)}"
 
 
 def _commands(groups: Sequence[Group]) -> Element:
