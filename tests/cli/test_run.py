@@ -224,3 +224,4 @@ def test_a_summary_is_one_short_line_whatever_was_returned() -> None:
     assert "\n" not in line
     assert len(line) < 500
     assert line.endswith("3 on node 7, and more on 16 other nodes")
+    assert summary(results[:9], seconds=1.0).endswith(", and more on 1 other node")
