@@ -305,7 +305,7 @@ def _run(
         save_and_report(task, plan, run, parts, every)
         if not run.quiet:
             task.use(show_generations(population))
-        run.resume(parts)
+        run.resume(parts, stop_at=goal)
         if budget.had_ended(task.ctx):
             task.finish = True
         try:

@@ -61,9 +61,15 @@ class Options(RunOptions):
         [own] = spawn_seeds(self.seed, use, count=1)
         return own
 
-    def has_ended(self, counters: Mapping[str, Any]) -> bool:
-        """Return whether a run had reached its end, by the counters that `resume` has returned."""
-        is_solved = counters.get("eval_value", -math.inf) >= self.target
+    def has_ended(self, counters: Mapping[str, Any], *, stop_at: float | None = None) -> bool:
+        """Return whether a run had reached its end, by the counters that `resume` has returned.
+
+        Args:
+            counters: The counters.
+            stop_at: The mean return of an evaluation that ends the run; the target by default.
+        """
+        goal = self.target if stop_at is None else stop_at
+        is_solved = counters.get("eval_value", -math.inf) >= goal
         is_solved &= self.criterion == "greedy"
         return bool(is_solved or counters["env_step"] >= self.max_env_steps)
 

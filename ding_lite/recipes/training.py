@@ -142,6 +142,7 @@ def _run(
     options = run.options
     config = cast(SingleConfig, plan.config).within(options.max_env_steps, envs.num_envs)
     steps = config.steps_per_update(envs.num_envs)
+    goal = options.target + config.target_margin
 
     def every(env_steps: int) -> int:
         return max(1, env_steps // steps)
@@ -158,7 +159,7 @@ def _run(
             policy,
             eval_envs,
             every=every(config.eval_every),
-            stop_at=options.target + config.target_margin,
+            stop_at=goal,
             episodes=config.num_eval_episodes,
             confirm=config.confirm_episodes,
             confirm_at=options.target,
@@ -168,6 +169,6 @@ def _run(
         task.use(mw.keep_best(policy, run.best))
         task.use(mw.stop_at(env_step=options.max_env_steps))
         save_and_report(task, plan, run, parts, every)
-        run.resume(parts)
+        run.resume(parts, stop_at=goal)
         task.run()
         return evaluate.final(task.ctx.get("env_step", 0))

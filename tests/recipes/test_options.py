@@ -100,7 +100,7 @@ def test_each_use_has_a_seed_of_its_own_that_follows_from_the_seed() -> None:
 
 
 def test_what_a_program_has_several_of_can_be_chosen() -> None:
-    several = {"nodes": 2, "population": 4, "num_envs": 16}
+    several: dict[str, Any] = {"nodes": 2, "population": 4, "num_envs": 16}
 
     def parse(*arguments: str) -> list[int]:
         options = parse_options(

@@ -207,9 +207,11 @@ def test_a_slip_in_an_option_is_explained(slip: dict[str, Any], message: str) ->
 
 
 def test_it_goes_on_where_the_target_is_not_exceeded_by_the_margin() -> None:
-    result = train(target=1.0, target_margin=500.0, eval_every=40)
-    assert result.solved is True
-    assert result.numbers["env_steps"] == 160
+    few: dict[str, Any] = {"target": 1.0, "target_margin": 500.0, "eval_every": 40, "out": "here"}
+    for max_env_steps in (80, 160):
+        result = train(**few, resume=True, max_env_steps=max_env_steps)
+        assert result.solved is True
+        assert result.numbers["env_steps"] == max_env_steps
     with pytest.raises(ConfigError, match=r"`target_margin` is -1\.0; it must be at least 0\.0"):
         train(target_margin=-1.0)
 

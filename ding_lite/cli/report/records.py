@@ -87,7 +87,11 @@ class Record(Result):
             return "unknown"
         most = self._options.get("max_env_steps")
         is_at_end = most is not None and (self.env_steps or 0) >= most
-        has_ended = self.verdict or is_at_end or reaches(self.last, self.target)
+        config: dict[str, Any] = self.description.get("config") or {}
+        goal, margin = self.target, config.get("target_margin", 0.0)
+        if goal is not None and is_number(margin):
+            goal += margin
+        has_ended = self.verdict or is_at_end or reaches(self.last, goal)
         return "done" if has_ended else "interrupted"
 
     @property

@@ -157,7 +157,7 @@ class Run:
         """The maximum of env steps."""
         return self.options.max_env_steps
 
-    def resume(self, parts: Mapping[str, object]) -> None:
+    def resume(self, parts: Mapping[str, object], *, stop_at: float | None = None) -> None:
         """Restore all parts from the run's checkpoint, if there is one.
 
         A restarted node also calls it, to continue from the checkpoint of its earlier incarnation.
@@ -165,6 +165,8 @@ class Run:
 
         Args:
             parts: The parts that `middleware.checkpoint` saves in `checkpoint`, by the same names.
+            stop_at: The mean return that ends the run, as in `middleware.evaluate`; the target by
+                default.
 
         Raises:
             CheckpointError: The checkpoint does not fit.
@@ -173,7 +175,7 @@ class Run:
             return
         counters = resume(parts, self.checkpoint)
         (self.directory / files.RESULT).unlink(missing_ok=True)
-        has_ended = self.options.has_ended(counters)
+        has_ended = self.options.has_ended(counters, stop_at=stop_at)
         where = "had reached its end" if has_ended else "goes on"
         tasks = [part for part in parts.values() if isinstance(part, Task)]
         env_steps = max([counters["env_step"], *(spent(task.ctx) for task in tasks)])

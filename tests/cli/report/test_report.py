@@ -183,6 +183,8 @@ def test_the_state_of_a_run_is_told(runs: Path) -> None:
     config.write_text(config.read_text().replace("475.0", "0.0"))
     Path("r/metrics.jsonl").write_text('{"env_step": 1, "wall_s": 1, "eval_return": 0.0}\n')
     assert state() == "done"
+    config.write_text(config.read_text().replace('"target_margin": 0.0', '"target_margin": 1.0'))
+    assert state() == "interrupted"
 
 
 @pytest.mark.parametrize(
