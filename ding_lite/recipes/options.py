@@ -127,6 +127,8 @@ def parse_options(  # noqa: PLR0913 - all by name, and few at a time
         begun_with = (saved_description(Path(chosen["out"])) or {}).get("options") or {}
         names = chosen.keys() & begun_with.keys() - {"smoke"}  # saved as `max_env_steps`
         known = {name: begun_with[name] for name in names if begun_with[name] is not None}
+        if "target" in begun_with:
+            known.setdefault("target", math.inf)
         parser.set_defaults(**known)
         chosen = vars(parser.parse_args(arguments))
     chosen["env"], out = as_chosen(chosen["env"]), chosen["out"]

@@ -141,6 +141,14 @@ def test_a_run_that_goes_on_has_the_options_it_was_begun_with(tmp_path: Path) ->
     assert (longer.seed, longer.env, longer.max_env_steps) == (3, "Acrobot-v1", 9_000)
 
 
+def test_a_run_without_a_target_goes_on_without_one(tmp_path: Path) -> None:
+    out = ("--out", str(tmp_path))
+    with Run("mine", parse(*out, "--target", "inf")):
+        pass
+    assert parse(*out, "--resume").goal is None
+    assert parse(*out, "--resume", "--target", "100").goal == 100.0
+
+
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
