@@ -19,25 +19,17 @@ def leaves(tree: Any) -> Iterator[tuple[Path, Any]]:
         >>> list(leaves({"a": [1, 2], "b": {}}))
         [(('a', 0), 1), (('a', 1), 2), (('b',), {})]
     """
-    yield from _leaves(tree, ())
-
-
-def _leaves(tree: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    children = _children(tree)
-    if children is None:
-        yield path, tree
-        return
-
-    for key, child in children:
-        yield from _leaves(child, (*path, key))
-
-
-def _children(tree: Any) -> Iterable[tuple[str | int, Any]] | None:
+    children: Iterable[tuple[str | int, Any]]
     if isinstance(tree, dict) and tree:
-        return tree.items()
-    if isinstance(tree, list | tuple) and tree:
-        return enumerate(tree)
-    return None
+        children = tree.items()
+    elif isinstance(tree, list | tuple) and tree:
+        children = enumerate(tree)
+    else:
+        yield (), tree
+        return
+    for key, child in children:
+        for path, leaf in leaves(child):
+            yield (key, *path), leaf
 
 
 def map_leaves(fn: Callable[[Any], Any], tree: Any) -> Any:

@@ -102,7 +102,7 @@ def main(options: Options, config: A2CConfig, run: Run) -> dict[str, Tensor]:
         owner.use(run.time(task, every=5))
         owner.use(mw.report(run, every=5, title=f"A3C on {options.env}"))
         if task.match_labels("server"):
-            run.resume(parts)
+            run.resume(parts, stop_at=goal)
         task.run()
     return policy.weights()
 

@@ -112,7 +112,7 @@ def main(options: Options, config: DDPGConfig, run: Run) -> dict[str, Tensor]:
         learner.use(run.time(task, every=50))
         learner.use(mw.report(run, every=50, title=f"Ape-X on {options.env}"))
         if task.match_labels("learner"):
-            run.resume(parts)
+            run.resume(parts, stop_at=goal)
         task.run()
     return policy.weights()
 

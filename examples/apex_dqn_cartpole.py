@@ -94,7 +94,7 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
         lead.use(run.time(task, every=100))
         lead.use(mw.report(run, every=100, title=f"Ape-X on {options.env}"))
         if task.match_labels("learner.0"):
-            run.resume(parts)
+            run.resume(parts, stop_at=criterion.eval_target)
         if learners.is_member:
             policy.data_parallel(learners)  # all learners continue with the weights of the first
         task.run()

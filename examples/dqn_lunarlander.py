@@ -66,7 +66,7 @@ def main() -> None:
             task.use(mw.checkpoint(parts, run.checkpoint, every=2_500))
             task.use(run.time(task))
             task.use(mw.report(run, every=25, title=f"DQN on {options.env}"))
-            run.resume(parts)
+            run.resume(parts, stop_at=good_enough)
             task.run()
         # The last policy may be worse than an earlier one: evaluate that of the best evaluation.
         run.conclude(load_policy(run.directory), try_next=TRY_NEXT)

@@ -102,7 +102,7 @@ def main() -> None:
             task.use(mw.checkpoint(parts, run.checkpoint, every=generation))
             task.use(run.time(task, every=5))
             task.use(mw.report(run, every=5, title=f"DQNs on {options.env}"))
-            run.resume(parts)
+            run.resume(parts, stop_at=stop_at)
             if budget.had_ended(task.ctx):
                 task.finish = True
             task.run()

@@ -110,7 +110,7 @@ def main(options: Options, config: IMPALAConfig, run: Run) -> dict[str, Tensor]:
         learner.use(run.time(task, every=4))
         learner.use(mw.report(run, every=4, title=f"IMPALA on {options.env}"))
         if task.match_labels("learner"):
-            run.resume(parts)
+            run.resume(parts, stop_at=goal)
         task.run()
     return policy.weights()
 

@@ -33,7 +33,7 @@ def main() -> None:
             task.use(mw.checkpoint(parts, run.checkpoint, every=250))
             task.use(run.time(task))
             task.use(mw.report(run, every=25, title=f"SAC on {options.env}"))
-            run.resume(parts)
+            run.resume(parts, stop_at=goal)
             task.run()
         run.conclude(policy, try_next=TRY_NEXT)
 

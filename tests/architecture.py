@@ -351,7 +351,7 @@ def no_import_circles(house: House) -> Iterator[Fault]:
     of: dict[str, set[str]] = {module.name: set() for module in house}
     for module, item in _ours(house):
         of[module.name].add(house.target(item))
-    for circle in _circles(of):
+    for circle in circles(of):
         path = house.modules[circle[0]].path
         yield Fault(path, 1, f"an import circle: {' -> '.join([*circle, circle[0]])}")
 
@@ -416,7 +416,7 @@ def _room(name: str) -> str:
     return name.split(".")[2] if name.count(".") >= 2 else ""
 
 
-def _circles(of: dict[str, set[str]]) -> list[list[str]]:
+def circles(of: dict[str, set[str]]) -> list[list[str]]:
     """Return the groups of modules that import each other, by Tarjan's algorithm."""
     number: dict[str, int] = {}
     low: dict[str, int] = {}

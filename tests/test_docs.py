@@ -75,8 +75,26 @@ undefined(x)
 """
 
 
-def test_a_good_page_passes(process: Warm, tmp_path: Path) -> None:
-    assert faults(process, tmp_path, GOOD) == []
+ALONE = """
+```python
+x = 1
+```
+
+```python alone
+print("x" in globals())
+# prints: False
+```
+
+```python
+print(x)
+# prints: 1
+```
+"""
+
+
+@pytest.mark.parametrize("page", [GOOD, ALONE])
+def test_a_good_page_passes(process: Warm, tmp_path: Path, page: str) -> None:
+    assert faults(process, tmp_path, page) == []
 
 
 @pytest.mark.parametrize(
@@ -96,20 +114,25 @@ def test_a_good_page_passes(process: Warm, tmp_path: Path) -> None:
         ("other.md#its", "gone.md#its", "`gone.md#its-title` does not exist"),
         ("#second-part", "#third-part", "no heading for `#third-part`"),
         ("# A page", "![curve](curve.png)", "`curve.png` does not exist"),
+        ("print(x)", "print(1 / 0)", "line 8, in <module>"),
+        # of a block by itself, or behind it
+        ("prints: False", "prints: True", "page.md:7: says it prints\n  True\nbut prints\n  False"),
+        (
+            "```python\nprint(x)",
+            "```python\nprint(2 * x)",
+            "page.md:12: says it prints\n  1\nbut prints\n  2",
+        ),
+        ('print("x"', '1 / 0; print("x"', "line 7, in <module>"),
     ],
 )
 def test_a_wrong_page_fails(
     process: Warm, tmp_path: Path, was: str, becomes: str, complaint: str
 ) -> None:
-    assert was in GOOD
+    page = GOOD if was in GOOD else ALONE
+    assert was in page
     seconds = 5.0 if "time.sleep" in becomes else 60.0
-    (fault,) = faults(process, tmp_path, GOOD.replace(was, becomes), seconds=seconds)
+    (fault,) = faults(process, tmp_path, page.replace(was, becomes), seconds=seconds)
     assert complaint in fault
-
-
-def test_a_traceback_points_into_the_page(process: Warm, tmp_path: Path) -> None:
-    (fault,) = faults(process, tmp_path, GOOD.replace("print(x)", "print(1 / 0)"))
-    assert "line 8, in <module>" in fault
 
 
 def test_pages_run_in_their_own_folder_and_without_settings(
@@ -120,42 +143,6 @@ def test_pages_run_in_their_own_folder_and_without_settings(
     text += "# prints: ['program.py'] False\n```\n"
     assert faults(process, tmp_path, text) == []
     assert "DING_LITE_LABELS" in os.environ
-
-
-ALONE = """
-```python
-x = 1
-```
-
-```python alone
-print("x" in globals())
-# prints: False
-```
-
-```python
-print(x)
-# prints: 1
-```
-"""
-
-
-def test_a_block_may_be_a_program_by_itself(process: Warm, tmp_path: Path) -> None:
-    assert faults(process, tmp_path, ALONE) == []
-
-
-@pytest.mark.parametrize(
-    ("was", "becomes", "complaint"),
-    [
-        ("prints: False", "prints: True", "page.md:7: says it prints\n  True\nbut prints\n  False"),
-        ("print(x)", "print(2 * x)", "page.md:12: says it prints\n  1\nbut prints\n  2"),
-        ('print("x"', '1 / 0; print("x"', "line 7, in <module>"),
-    ],
-)
-def test_a_wrong_block_by_itself_is_found(
-    process: Warm, tmp_path: Path, was: str, becomes: str, complaint: str
-) -> None:
-    (fault,) = faults(process, tmp_path, ALONE.replace(was, becomes))
-    assert complaint in fault
 
 
 def test_a_page_may_start_nodes_which_import_it(process: Warm, tmp_path: Path) -> None:

@@ -104,10 +104,9 @@ def _choose_metric(results: Sequence[Result], wanted: str | None) -> str:
 
 
 def _draw_group(axes: Axes, group: RunGroup, metric: str, color: str) -> None:
-    count = len(group.runs)
-    label = group.label if count == 1 else f"{group.label} ({count} seeds)"
-    spread = spread_of(group.runs, metric)
-    if count > 1:
+    label = group.name
+    if len(group.runs) > 1:
+        spread = spread_of(group.runs, metric)
         axes.fill_between(spread.x, spread.low, spread.high, color=color, alpha=0.14, linewidth=0)
         for run in group.runs:
             axes.plot(*run.points(metric), color=color, linewidth=0.8, alpha=0.45)

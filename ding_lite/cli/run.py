@@ -91,8 +91,8 @@ def summary(
         f"{' '.join(short.repr(result).split())} on node {node_id}"
         for node_id, result in enumerate(results[:MOST_SHOWN], first)
     ]
-    if len(results) > MOST_SHOWN:
-        shown.append(f"and more on {len(results) - MOST_SHOWN} other nodes")
+    if others := len(results[MOST_SHOWN:]):
+        shown.append(f"and more on {others} other node{'s' * (others > 1)}")
     return f"{start} {', '.join(shown)}"
 
 

@@ -23,7 +23,7 @@ from ding_lite.parallel.observe.metrics import NodeMetrics
 from ding_lite.runtime.messaging.labels import roles_of
 
 if TYPE_CHECKING:
-    from rich.table import Table as RichTable
+    from rich.table import Table
 
 NOBODY = "No job of yours runs on this machine."
 _PLAIN_WIDTH = 1000
@@ -110,27 +110,23 @@ def plain_table(nodes: Sequence[Node], *, width: int) -> list[str]:
     return plain_lines(_drawn(nodes, width), width + _GAP)
 
 
-def _drawn(nodes: Sequence[Node], width: int) -> RichTable:
-    from rich.table import Table as RichTable
+def _drawn(nodes: Sequence[Node], width: int) -> Table:
+    from rich.table import Table
     from rich.text import Text
 
-    drawn = RichTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
-    table = Table.of(nodes, width)
-    for column in table.columns:
+    drawn = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+    cells = cells_of(nodes, width)
+    for column in cells:
         drawn.add_column(
             column.heading,
             justify="left" if column.is_text else "right",
             no_wrap=True,
             overflow="ellipsis",
         )
-    for node, row in zip(nodes, table.rows, strict=True):
+    for node, row in zip(nodes, zip(*cells.values(), strict=True), strict=True):
         style = _STYLES.get(node.state, _ALARM)
-        drawn.add_row(
-            *(
-                Text(cell, style if column.heading == "state" else "")
-                for cell, column in zip(row, table.columns, strict=True)
-            )
-        )
+        texts = zip(row, cells, strict=True)
+        drawn.add_row(*(Text(cell, style * (c.heading == "state")) for cell, c in texts))
     return drawn
 
 
@@ -186,39 +182,26 @@ def _keys() -> Iterator[Callable[[str, float], bool]]:
 # -- the table -----------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """The cells of a table, with the columns that fit into its width."""
+def cells_of(nodes: Sequence[Node], width: int) -> dict[Column, list[str]]:
+    """Return the cells of the columns that fit into `width` characters; at least one column."""
+    cells = {
+        column: [column.cell(node) or "-" for node in nodes]
+        for column in COLUMNS
+        if column.may_be_empty or any(map(column.cell, nodes))
+    }
+    sizes = {c: max(map(len, (c.heading, *rows))) for c, rows in cells.items()}
+    wanted = sizes[WHERE]
+    sizes[WHERE] = min(wanted, _SHORTEST_WHERE)
 
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-    @classmethod
-    def of(cls, nodes: Sequence[Node], width: int) -> Table:
-        """Make a table of nodes that is at most `width` characters wide, if possible."""
-        cells = {
-            column: [column.cell(node) or "-" for node in nodes]
-            for column in COLUMNS
-            if column.may_be_empty or any(map(column.cell, nodes))
-        }
-        sizes = {c: max(map(len, (c.heading, *rows))) for c, rows in cells.items()}
-        wanted = sizes[WHERE]
-        sizes[WHERE] = min(wanted, _SHORTEST_WHERE)
-
-        chosen: list[Column] = []
-        room = width + _GAP
-        for column in sorted(cells, key=lambda column: column.rank):
-            if sizes[column] + _GAP <= room or not chosen:
-                chosen.append(column)
-                room -= sizes[column] + _GAP
-        sizes[WHERE] = min(wanted, sizes[WHERE] + max(0, room))
-        cells[WHERE] = [_cut(cell, sizes[WHERE]) for cell in cells[WHERE]]
-
-        columns = tuple(column for column in cells if column in chosen)
-        return cls(
-            columns,
-            tuple(tuple(cells[column][k] for column in columns) for k in range(len(nodes))),
-        )
+    chosen: list[Column] = []
+    room = width + _GAP
+    for column in sorted(cells, key=lambda column: column.rank):
+        if sizes[column] + _GAP <= room or not chosen:
+            chosen.append(column)
+            room -= sizes[column] + _GAP
+    sizes[WHERE] = min(wanted, sizes[WHERE] + max(0, room))
+    cells[WHERE] = [_cut(cell, sizes[WHERE]) for cell in cells[WHERE]]
+    return {column: rows for column, rows in cells.items() if column in chosen}
 
 
 def _of_metrics(cell: Callable[[NodeMetrics], str]) -> Callable[[Node], str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from ding_lite import middleware as mw
 from ding_lite.cli.options.run import documented
@@ -26,9 +26,7 @@ from ding_lite.recipes.evolve_config import (
     SMOKE_GENERATION,
     EvolutionConfig,
     ReplayEvolutionConfig,
-    RolloutEvolutionConfig,
     default_search,
-    learns_by_ratio,
     recipe_of_made,
     recipe_of_several,
 )
@@ -41,7 +39,6 @@ from ding_lite.rl.envs.making import EnvLike, EnvMaker, EnvWrapper
 from ding_lite.rl.envs.sizes import check_envs_fit
 from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.protocols import Policy
-from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.rl.weights.optimizers import MakeOptimizer, unused_settings
 from ding_lite.runtime.middleware import Middleware
@@ -202,18 +199,19 @@ def plan_evolution(
 def run_evolution(plan: EvolvePlan) -> EvolveResult:
     plan.check_env()
     options, config = plan.options, plan.config
-    with _envs_of(plan) as everywhere:
+    with ExitStack() as ends:
+        everywhere = _make_envs(plan, ends)
         elsewhere = {} if options.device == "cpu" else {"device": options.device}
         population = Population.of(
             partial(plan.recipe.policy, **elsewhere),
-            everywhere.train.spec,
+            everywhere[0].spec,
             plan.search,
             size=config.population,
             seed=options.seed,
             config=plan.policy_config,
             **plan.parts,
         )
-        config.check_sizes(everywhere.train, population[0].policy)
+        config.check_sizes(everywhere[0], population[0].policy)
         with run_of(plan, f"evolve-{plan.name}") as run:
             best_agent = mw.keep_best(population, run.best)
             taken = _run(plan, run, best_agent, everywhere)
@@ -235,51 +233,29 @@ def run_evolution(plan: EvolvePlan) -> EvolveResult:
     )
 
 
-class _Everywhere(NamedTuple):
-    """The environments of a run."""
-
-    train: Envs
-    evaluate: Envs
-    confirm: Envs | None
-    """Environments for whole episodes; None if evaluations do not cut episodes."""
-
-
-@contextmanager
-def _envs_of(plan: EvolvePlan) -> Iterator[_Everywhere]:
+def _make_envs(plan: EvolvePlan, ends: ExitStack) -> tuple[Envs, Envs, Envs | None]:
+    """Make the environments of training, of evaluations, and of whole episodes if those are cut."""
     options, config, count = plan.options, plan.config, plan.config.eval_episodes
-    with ExitStack() as ends:
 
-        def make(
-            num_envs: int,
-            seed: int,
-            *,
-            env: EnvLike = options.env,
-            **how: Any,  # noqa: ANN401 - of `make_envs`
-        ) -> Envs:
-            made = make_envs(env, num_envs, seed=seed, frame_stack=config.frame_stack, **how)
-            return ends.enter_context(made)
+    def make(env: EnvLike, num_envs: int, seed: int, **how: Any) -> Envs:  # noqa: ANN401 - of `make_envs`
+        made = make_envs(env, num_envs, seed=seed, frame_stack=config.frame_stack, **how)
+        return ends.enter_context(made)
 
-        train = make(
-            options.num_envs,
-            options.seed,
-            env=options.env if plan.vector is None else plan.vector,
-            **config.learning_from,
-        )
-        check_envs_fit(train.spec, count, mode="native", eval_episodes=count)
-        most = config.evaluation_limit(EnvMaker.of(options.env).spec().max_episode_steps)
-        limit = {} if most is None else {"max_episode_steps": most}
-        yield _Everywhere(
-            train=train,
-            evaluate=make(count, options.seed_for("evaluation"), env_args=limit),
-            confirm=make(count, options.seed_for("confirmation")) if limit else None,
-        )
+    from_env = options.env if plan.vector is None else plan.vector
+    train = make(from_env, options.num_envs, options.seed, **config.learning_from)
+    check_envs_fit(train.spec, count, mode="native", eval_episodes=count)
+    most = config.evaluation_limit(EnvMaker.of(options.env).spec().max_episode_steps)
+    limit = {} if most is None else {"max_episode_steps": most}
+    evaluate = make(options.env, count, options.seed_for("evaluation"), env_args=limit)
+    seed = options.seed_for("confirmation")
+    return train, evaluate, make(options.env, count, seed) if limit else None
 
 
 def _run(
     plan: EvolvePlan,
     run: Run,
     best_agent: KeepBestAgent,
-    everywhere: _Everywhere,
+    everywhere: tuple[Envs, Envs, Envs | None],
 ) -> dict[str, Any]:
     """Run the evolution; return the env steps of evaluations and any excess over the budget."""
     search, population = plan.search, best_agent.population
@@ -304,15 +280,7 @@ def _run(
         }
         if confirm_envs is not None:
             parts["confirm_envs"] = confirm_envs
-        learn = _learn_from_rollouts(envs, config)
-        if isinstance(config, ReplayEvolutionConfig):
-            replay = ReplayBuffer(envs.spec, capacity=config.capacity, seed=options.seed)
-            parts["replay"] = replay
-            if config.warmup:
-                warmup = min(config.warmup, options.max_env_steps // 4)
-                task.use(mw.random_warmup(envs, replay, steps=max(1, warmup)))
-            learn = _learn_from_replay(envs, replay, config, by_ratio=learns_by_ratio(search))
-        task.use(mw.for_each(population, learn))
+        parts |= config.learn(task, population, envs, search, options)
         task.use(
             mw.evaluate(
                 population,
@@ -337,7 +305,7 @@ def _run(
         save_and_report(task, plan, run, parts, every)
         if not run.quiet:
             task.use(show_generations(population))
-        run.resume(parts)
+        run.resume(parts, stop_at=goal)
         if budget.had_ended(task.ctx):
             task.finish = True
         try:
@@ -349,31 +317,3 @@ def _run(
         "eval_env_steps": int(task.ctx.get("eval_steps", 0)),
         "exceeded": budget.overrun(task.ctx),
     }
-
-
-def _learn_from_replay(
-    envs: Envs, replay: ReplayBuffer, config: ReplayEvolutionConfig, *, by_ratio: bool
-) -> Callable[[Agent], Sequence[Middleware]]:
-    steps = config.turn_steps(envs.num_envs)
-    updates = max(1, round(steps * config.update_ratio)) if by_ratio else 1
-    measured = envs if config.normalize_rewards else None
-
-    def learn(agent: Agent) -> list[Middleware]:
-        collect = mw.collect(agent, envs, steps=steps)
-        train = mw.train(agent, replay, updates=updates, normalize_rewards=measured)
-        return [collect, mw.add_to(replay), train]
-
-    return learn
-
-
-def _learn_from_rollouts(
-    envs: Envs, config: EvolutionConfig
-) -> Callable[[Agent], Sequence[Middleware]]:
-    measured = envs if config.normalize_rewards else None
-
-    def learn(agent: Agent) -> list[Middleware]:
-        unroll = config.unroll if isinstance(config, RolloutEvolutionConfig) else 1
-        collect = mw.collect(agent, envs, unroll=unroll)
-        return [collect, mw.train(agent, normalize_rewards=measured)]
-
-    return learn

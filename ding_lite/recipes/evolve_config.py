@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
+from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, kind_of
-from ding_lite.evolution.agent import made_like
+from ding_lite.evolution.agent import Agent, made_like
 from ding_lite.evolution.mutation import Mutation
+from ding_lite.evolution.population import Population
 from ding_lite.evolution.search import LEARN_EVERY, Parameter, Search, integer, log_uniform
 from ding_lite.evolution.tournament import Tournament
 from ding_lite.recipes.off_policy import (
@@ -18,6 +21,7 @@ from ding_lite.recipes.off_policy import (
     SequenceConfig,
     check_replay_sizes,
 )
+from ding_lite.recipes.options import Options
 from ding_lite.recipes.presets import DQN_EVOLUTION_PRESETS
 from ding_lite.recipes.recipe import Recipe, TrainConfig
 from ding_lite.rl.envs.making import EnvMaker
@@ -25,8 +29,12 @@ from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.policies.dqn import DQNConfig
 from ding_lite.rl.protocols import Policy
+from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.runtime.middleware import Middleware
+from ding_lite.runtime.saving import Stateful
+from ding_lite.runtime.task import Task
 from ding_lite.settings import COUNT, NATURAL, NOT_NEGATIVE, SHARE, check_all, setting, suggests
 
 MAX_ENV_STEPS = 200_000
@@ -39,7 +47,7 @@ _STEP_SIZES = ("lr", "actor_lr", "critic_lr")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvolutionConfig(TrainConfig):
+class EvolutionConfig(TrainConfig, ABC):
     """The settings of evolution, in addition to those of the policy."""
 
     population: int = setting(6, COUNT)
@@ -131,6 +139,12 @@ class EvolutionConfig(TrainConfig):
     def steps_per_update(self, num_envs: int) -> int:
         return self.population * self.turn_steps(num_envs)
 
+    @abstractmethod
+    def learn(
+        self, task: Task, population: Population, envs: Envs, search: Search, options: Options
+    ) -> dict[str, Stateful]:
+        """Add the middleware by which agents take turns to learn; return further parts to save."""
+
 
 @suggests
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +170,25 @@ class ReplayEvolutionConfig(EvolutionConfig):
         check_replay_sizes(envs, policy, capacity=self.capacity)
         check_steps_fit(envs.spec, self.turn, turn=self.turn)
 
+    def learn(
+        self, task: Task, population: Population, envs: Envs, search: Search, options: Options
+    ) -> dict[str, Stateful]:
+        replay = ReplayBuffer(envs.spec, capacity=self.capacity, seed=options.seed)
+        steps, measured = self.turn_steps(envs.num_envs), self.normalizer(envs)
+        is_fixed = LEARN_EVERY not in search.parameters
+        updates = max(1, round(steps * self.update_ratio)) if is_fixed else 1
+
+        def turn(agent: Agent) -> list[Middleware]:
+            collect = mw.collect(agent, envs, steps=steps)
+            train = mw.train(agent, replay, updates=updates, normalize_rewards=measured)
+            return [collect, mw.add_to(replay), train]
+
+        if self.warmup:
+            warmup = min(self.warmup, options.max_env_steps // 4)
+            task.use(mw.random_warmup(envs, replay, steps=max(1, warmup)))
+        task.use(mw.for_each(population, turn))
+        return {"replay": replay}
+
 
 @suggests
 @dataclass(frozen=True, kw_only=True)
@@ -171,8 +204,20 @@ class RolloutEvolutionConfig(EvolutionConfig):
     def check_sizes(self, envs: Envs, policy: Policy) -> None:
         check_steps_fit(envs.spec, self.unroll * envs.num_envs, unroll=self.unroll)
 
+    def learn(
+        self, task: Task, population: Population, envs: Envs, search: Search, options: Options
+    ) -> dict[str, Stateful]:
+        measured = self.normalizer(envs)
 
-def recipe_of_several(recipe: Recipe[Any]) -> Recipe[Any]:
+        def turn(agent: Agent) -> list[Middleware]:
+            collect = mw.collect(agent, envs, unroll=self.unroll)
+            return [collect, mw.train(agent, normalize_rewards=measured)]
+
+        task.use(mw.for_each(population, turn))
+        return {}
+
+
+def recipe_of_several(recipe: Recipe) -> Recipe:
     """Turn the recipe of a policy into that of a population."""
     if issubclass(recipe.config, SequenceConfig):
         raise ConfigError(
@@ -201,7 +246,7 @@ def recipe_of_several(recipe: Recipe[Any]) -> Recipe[Any]:
     return dataclasses.replace(recipe, config=config, presets=presets, max_env_steps=MAX_ENV_STEPS)
 
 
-def recipe_of_made(recipe: Recipe[Any], env: EnvMaker) -> Recipe[Any]:
+def recipe_of_made(recipe: Recipe, env: EnvMaker) -> Recipe:
     """Make the recipe of a population from a function that makes a policy.
 
     Each agent has a policy like the one that the function makes, with settings of its own.
@@ -241,10 +286,6 @@ def default_search(config: object) -> Search:
         elif field.name == "batch_size" and value is not None:
             parameters[field.name] = integer(max(1, value // 4), value * 2)
     return Search(**parameters)
-
-
-def learns_by_ratio(search: Search) -> bool:
-    return LEARN_EVERY not in search.parameters
 
 
 def _fields(cls: type[Any]) -> tuple[dataclasses.Field[Any], ...]:

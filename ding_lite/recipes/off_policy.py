@@ -8,7 +8,7 @@ from functools import partial
 
 from ding_lite import middleware as mw
 from ding_lite.middleware.checks import check_batch
-from ding_lite.recipes.recipe import RecipeParts, SingleConfig
+from ding_lite.recipes.recipe import SingleConfig
 from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.formulas.schedules import linear
@@ -62,6 +62,26 @@ class OffPolicyConfig(SingleConfig):
     def check_sizes(self, envs: Envs, policy: Policy) -> None:
         check_replay_sizes(envs, policy, capacity=self.capacity)
 
+    def learn(self, task: Task, policy: Policy, envs: Envs, *, seed: int) -> dict[str, Stateful]:
+        steps = self.steps_per_update(envs.num_envs)
+        updates = max(1, round(steps * self.update_ratio))
+        alpha, beta = self.priority_alpha, self.priority_beta
+        replay = ReplayBuffer(envs.spec, capacity=self.capacity, seed=seed)
+        if self.prioritized:
+            replay = PrioritizedReplay(
+                envs.spec, capacity=self.capacity, alpha=alpha, beta=beta, seed=seed
+            )
+        if self.warmup:
+            task.use(mw.random_warmup(envs, replay, steps=self.warmup, hold=self.warmup_hold))
+        task.use(mw.collect(policy, envs, steps=steps))
+        task.use(mw.add_to(replay))
+        rising = linear(beta, 1.0, steps=self.priority_beta_steps) if self.prioritized else None
+        measured = self.normalizer(envs)
+        task.use(mw.train(policy, replay, updates=updates, beta=rising, normalize_rewards=measured))
+        if isinstance(replay, PrioritizedReplay):
+            task.use(mw.update_priorities(replay))
+        return {"replay": replay}
+
 
 @suggests
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +97,22 @@ class SequenceConfig(SingleConfig):
     def steps_per_update(self, num_envs: int) -> int:
         return _steps_per_update(self.update_ratio, num_envs)
 
+    def learn(self, task: Task, policy: Policy, envs: Envs, *, seed: int) -> dict[str, Stateful]:
+        steps = self.steps_per_update(envs.num_envs)
+        updates = max(1, round(steps * self.update_ratio))
+        episodes = EpisodeBuffer(
+            envs.spec,
+            capacity=self.capacity,
+            num_envs=envs.num_envs,
+            state_size=getattr(policy, "state_size", 0) or None,
+            seed=seed,
+        )
+        task.use(mw.collect(policy, envs, steps=steps))
+        task.use(mw.add_to(episodes))
+        measured = self.normalizer(envs)
+        task.use(mw.train(policy, episodes, updates=updates, normalize_rewards=measured))
+        return {"replay": episodes}
+
 
 def check_replay_sizes(envs: Envs, policy: Policy, *, capacity: int) -> None:
     """Refuse a replay that is too large for the machine, or too small for the policy."""
@@ -86,59 +122,5 @@ def check_replay_sizes(envs: Envs, policy: Policy, *, capacity: int) -> None:
         check_batch(policy.config.batch_size, capacity=capacity)
 
 
-def learn_from_replay(task: Task, given: RecipeParts[OffPolicyConfig]) -> dict[str, Stateful]:
-    """Add the middleware that collect and learn; return parts to save in addition to the policy."""
-    config, envs, policy = given.config, given.envs, given.policy
-    steps = config.steps_per_update(envs.num_envs)
-    updates = max(1, round(steps * config.update_ratio))
-    replay = _make_replay(given)
-
-    if config.warmup:
-        hold = config.warmup_hold
-        task.use(mw.random_warmup(envs, replay, steps=config.warmup, hold=hold))
-    task.use(mw.collect(policy, envs, steps=steps))
-    task.use(mw.add_to(replay))
-    if isinstance(replay, PrioritizedReplay):
-        beta = linear(config.priority_beta, 1.0, steps=config.priority_beta_steps)
-        task.use(
-            mw.train(policy, replay, updates=updates, beta=beta, normalize_rewards=given.measured)
-        )
-        task.use(mw.update_priorities(replay))
-    else:
-        task.use(mw.train(policy, replay, updates=updates, normalize_rewards=given.measured))
-    return {"replay": replay}
-
-
-def learn_from_sequences(task: Task, given: RecipeParts[SequenceConfig]) -> dict[str, Stateful]:
-    """Add the middleware that collect episodes with their states, and learn from sequences."""
-    config, envs, policy = given.config, given.envs, given.policy
-    steps = config.steps_per_update(envs.num_envs)
-    episodes = EpisodeBuffer(
-        envs.spec,
-        capacity=config.capacity,
-        num_envs=envs.num_envs,
-        state_size=getattr(policy, "state_size", 0) or None,
-        seed=given.seed,
-    )
-    task.use(mw.collect(policy, envs, steps=steps))
-    task.use(mw.add_to(episodes))
-    updates = max(1, round(steps * config.update_ratio))
-    task.use(mw.train(policy, episodes, updates=updates, normalize_rewards=given.measured))
-    return {"replay": episodes}
-
-
 def _steps_per_update(update_ratio: float, num_envs: int) -> int:
     return num_envs * math.ceil(1.0 / (update_ratio * num_envs) - 1e-9)
-
-
-def _make_replay(given: RecipeParts[OffPolicyConfig]) -> ReplayBuffer:
-    config, spec = given.config, given.envs.spec
-    if not config.prioritized:
-        return ReplayBuffer(spec, capacity=config.capacity, seed=given.seed)
-    return PrioritizedReplay(
-        spec,
-        capacity=config.capacity,
-        alpha=config.priority_alpha,
-        beta=config.priority_beta,
-        seed=given.seed,
-    )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError
-from ding_lite.recipes.recipe import RecipeParts, SingleConfig
+from ding_lite.recipes.recipe import SingleConfig
 from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.protocols import ActorCritic, Policy
@@ -31,6 +31,16 @@ class OnPolicyConfig(SingleConfig):
     def check_sizes(self, envs: Envs, policy: Policy) -> None:
         check_steps_fit(envs.spec, self.unroll * envs.num_envs, unroll=self.unroll)
 
+    def learn(self, task: Task, policy: Policy, envs: Envs, *, seed: int) -> dict[str, Stateful]:
+        if not isinstance(policy, ActorCritic):
+            raise ConfigError(
+                f"{type(policy).__name__} cannot learn from rollouts: it has no `explore` method. "
+                f"Train it from a replay."
+            )
+        task.use(mw.collect(policy, envs, unroll=self.unroll))
+        task.use(mw.train(policy, normalize_rewards=self.normalizer(envs)))
+        return {}
+
 
 @suggests
 @dataclass(frozen=True, kw_only=True)
@@ -40,16 +50,3 @@ class ShortRolloutConfig(OnPolicyConfig):
     unroll: int = 8
     """Env steps of each environment in a rollout, after which the policy learns from it. More uses
     longer sums of rewards before it bootstraps, and learns less often; 5 to 32 are usual."""
-
-
-def learn_from_rollouts(task: Task, given: RecipeParts[OnPolicyConfig]) -> dict[str, Stateful]:
-    """Add the middleware that collect and learn; there are no further parts to save."""
-    policy = given.policy
-    if not isinstance(policy, ActorCritic):
-        raise ConfigError(
-            f"{type(policy).__name__} cannot learn from rollouts: it has no `explore` method. "
-            f"Train it from a replay."
-        )
-    task.use(mw.collect(policy, given.envs, unroll=given.config.unroll))
-    task.use(mw.train(policy, normalize_rewards=given.measured))
-    return {}

@@ -61,9 +61,15 @@ class Options(RunOptions):
         [own] = spawn_seeds(self.seed, use, count=1)
         return own
 
-    def has_ended(self, counters: Mapping[str, Any]) -> bool:
-        """Return whether a run had reached its end, by the counters that `resume` has returned."""
-        is_solved = counters.get("eval_value", -math.inf) >= self.target
+    def has_ended(self, counters: Mapping[str, Any], *, stop_at: float | None = None) -> bool:
+        """Return whether a run had reached its end, by the counters that `resume` has returned.
+
+        Args:
+            counters: The counters.
+            stop_at: The mean return of an evaluation that ends the run; the target by default.
+        """
+        goal = self.target if stop_at is None else stop_at
+        is_solved = counters.get("eval_value", -math.inf) >= goal
         is_solved &= self.criterion == "greedy"
         return bool(is_solved or counters["env_step"] >= self.max_env_steps)
 
@@ -121,6 +127,8 @@ def parse_options(  # noqa: PLR0913 - all by name, and few at a time
         begun_with = (saved_description(Path(chosen["out"])) or {}).get("options") or {}
         names = chosen.keys() & begun_with.keys() - {"smoke"}  # saved as `max_env_steps`
         known = {name: begun_with[name] for name in names if begun_with[name] is not None}
+        if "target" in begun_with:
+            known.setdefault("target", math.inf)
         parser.set_defaults(**known)
         chosen = vars(parser.parse_args(arguments))
     chosen["env"], out = as_chosen(chosen["env"]), chosen["out"]

@@ -115,7 +115,7 @@ class RunPlan:
     """The plan of a run: its recipe, its options and all its settings."""
 
     name: str
-    recipe: Recipe[Any]
+    recipe: Recipe
     options: Options
     vector: VectorEnv[Any, Any, Any] | None = None
     policy_config: Any
@@ -221,7 +221,7 @@ def make_plan(
     settings: Mapping[str, Any],
     choices: Choices,
     *,
-    recipe: Recipe[Any] | None = None,
+    recipe: Recipe | None = None,
 ) -> RunPlan:
     """Make the plan of a run.
 
@@ -352,7 +352,7 @@ def maker_of(env: EnvLike, choices: Choices) -> EnvMaker:
     return maker
 
 
-def _known_settings(recipe: Recipe[Any]) -> list[str]:
+def _known_settings(recipe: Recipe) -> list[str]:
     names = [
         field.name
         for config in (recipe.policy_config, recipe.config)

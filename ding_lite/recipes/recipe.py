@@ -1,12 +1,13 @@
-"""Recipes: how `ding_lite.train` trains each kind of policy, as entries of a table."""
+"""The settings of training, and recipes: entries of the table of policies."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self
 
 from ding_lite.recipes.runs.run import verdict_is_short
 from ding_lite.rl.envs.vector import Envs
@@ -107,9 +108,13 @@ class TrainConfig:
     def check_sizes(self, envs: Envs, policy: Policy) -> None:
         """Refuse settings that need more memory than the machine has."""
 
+    def normalizer(self, envs: Envs) -> Envs | None:
+        """Return the environments that measure rewards; None without `normalize_rewards`."""
+        return envs if self.normalize_rewards else None
+
 
 @dataclass(frozen=True, kw_only=True)
-class SingleConfig(TrainConfig):
+class SingleConfig(TrainConfig, ABC):
     """The settings of training a single policy."""
 
     eval_share: float | None = setting(0.1, positive, optional=True)
@@ -142,37 +147,21 @@ class SingleConfig(TrainConfig):
         has_own = verdict_is_short(max_episode_steps)
         return self.eval_share and self.eval_share / (1 if has_own else 2)
 
-
-ConfigT = TypeVar("ConfigT", bound=TrainConfig)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecipeParts(Generic[ConfigT]):
-    """The objects from which a recipe makes a pipeline."""
-
-    policy: Policy
-    envs: Envs
-    config: ConfigT
-    seed: int
-
-    @property
-    def measured(self) -> Envs | None:
-        """The environments that measure rewards; None without `normalize_rewards`."""
-        return self.envs if self.config.normalize_rewards else None
+    @abstractmethod
+    def learn(self, task: Task, policy: Policy, envs: Envs, *, seed: int) -> dict[str, Stateful]:
+        """Add the middleware that collect and learn; return further parts to save, by name."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recipe(Generic[ConfigT]):
-    """The classes, functions and presets that train one kind of policy."""
+@dataclass(frozen=True)
+class Recipe:
+    """The classes and presets that train one kind of policy."""
 
     policy: Callable[[EnvSpec, Any], Policy]
     """The policy's class, or a function that makes it from the spec and its settings."""
     policy_config: type[Any]
     """The class of the policy's settings; it has a field `seed`."""
-    config: type[ConfigT]
+    config: type[TrainConfig]
     """The class of the settings of training."""
-    learn: Callable[[Task, RecipeParts[ConfigT]], dict[str, Stateful]]
-    """Adds the middleware that collect and learn; returns further parts to save, by name."""
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Settings and options for an environment, by its id."""
     sizes: Callable[[EnvSpec], Mapping[str, Any]] | None = None

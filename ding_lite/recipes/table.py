@@ -10,13 +10,8 @@ from typing import Any
 
 from ding_lite.errors import ConfigError, did_you_mean, kind_of
 from ding_lite.io.importing import find_member
-from ding_lite.recipes.off_policy import (
-    OffPolicyConfig,
-    SequenceConfig,
-    learn_from_replay,
-    learn_from_sequences,
-)
-from ding_lite.recipes.on_policy import OnPolicyConfig, ShortRolloutConfig, learn_from_rollouts
+from ding_lite.recipes.off_policy import OffPolicyConfig, SequenceConfig
+from ding_lite.recipes.on_policy import OnPolicyConfig, ShortRolloutConfig
 from ding_lite.recipes.presets import (
     A2C_PRESETS,
     DDPG_PRESETS,
@@ -46,36 +41,19 @@ from ding_lite.rl.torch_policies.rollout_policy import TorchRolloutPolicy
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
 from ding_lite.rl.torch_random import TorchRandom
 
-_LEARN: dict[type[Any], Any] = {
-    OffPolicyConfig: learn_from_replay,
-    SequenceConfig: learn_from_sequences,
-    OnPolicyConfig: learn_from_rollouts,
-    ShortRolloutConfig: learn_from_rollouts,
-}
-_ROWS: dict[str, tuple[Any, ...]] = {
-    "dqn": (DQN, DQNConfig, OffPolicyConfig, DQN_PRESETS, sizes_for_images),
-    "ddpg": (DDPG, DDPGConfig, OffPolicyConfig, DDPG_PRESETS, sizes_for_boxes),
-    "td3": (TD3, TD3Config, OffPolicyConfig, TD3_PRESETS, sizes_for_boxes),
-    "sac": (SAC, SACConfig, OffPolicyConfig, SAC_PRESETS, sizes_for_boxes),
-    "a2c": (A2C, A2CConfig, ShortRolloutConfig, A2C_PRESETS, sizes_for_images),
-    "ppo": (PPO, PPOConfig, OnPolicyConfig, PPO_PRESETS, sizes_for_images),
-    "impala": (IMPALA, IMPALAConfig, OnPolicyConfig, IMPALA_PRESETS, sizes_for_images),
-    "r2d2": (R2D2, R2D2Config, SequenceConfig, R2D2_PRESETS, sizes_for_images),
-}
-RECIPES: dict[str, Recipe[Any]] = {
-    name: Recipe(
-        policy=policy,
-        policy_config=policy_config,
-        config=config,
-        learn=_LEARN[config],
-        presets=presets,
-        sizes=sizes,
-    )
-    for name, (policy, policy_config, config, presets, sizes) in _ROWS.items()
+RECIPES: dict[str, Recipe] = {
+    "dqn": Recipe(DQN, DQNConfig, OffPolicyConfig, DQN_PRESETS, sizes_for_images),
+    "ddpg": Recipe(DDPG, DDPGConfig, OffPolicyConfig, DDPG_PRESETS, sizes_for_boxes),
+    "td3": Recipe(TD3, TD3Config, OffPolicyConfig, TD3_PRESETS, sizes_for_boxes),
+    "sac": Recipe(SAC, SACConfig, OffPolicyConfig, SAC_PRESETS, sizes_for_boxes),
+    "a2c": Recipe(A2C, A2CConfig, ShortRolloutConfig, A2C_PRESETS, sizes_for_images),
+    "ppo": Recipe(PPO, PPOConfig, OnPolicyConfig, PPO_PRESETS, sizes_for_images),
+    "impala": Recipe(IMPALA, IMPALAConfig, OnPolicyConfig, IMPALA_PRESETS, sizes_for_images),
+    "r2d2": Recipe(R2D2, R2D2Config, SequenceConfig, R2D2_PRESETS, sizes_for_images),
 }
 
 
-def find_recipe(policy: object, spec: Callable[[], EnvSpec]) -> Recipe[Any]:
+def find_recipe(policy: object, spec: Callable[[], EnvSpec]) -> Recipe:
     """Find or make the recipe of a policy.
 
     The policy is one of these: a name, such as `dqn`; `path/to/file.py:MyPolicy` or
@@ -106,7 +84,7 @@ def find_recipe(policy: object, spec: Callable[[], EnvSpec]) -> Recipe[Any]:
             config = OnPolicyConfig
         elif hasattr(policy, "sequence_length"):
             config = SequenceConfig
-        return _recipe_of(policy, config_type(policy), config)
+        return Recipe(policy, config_type(policy), config)
     if not callable(policy):
         raise ConfigError(
             f"`policy` is {kind_of(policy)}; a name was expected, such as "
@@ -135,7 +113,7 @@ class FunctionConfig:
     """The seed of the run."""
 
 
-def _recipe_of_function(make: Callable[..., Any], spec: Callable[[], EnvSpec]) -> Recipe[Any]:
+def _recipe_of_function(make: Callable[..., Any], spec: Callable[[], EnvSpec]) -> Recipe:
     made = made_by(make, spec())
 
     def build(spec: EnvSpec, config: FunctionConfig | None, **parts: object) -> Policy:
@@ -147,7 +125,7 @@ def _recipe_of_function(make: Callable[..., Any], spec: Callable[[], EnvSpec]) -
         config = OnPolicyConfig
     elif isinstance(made, LearnsFromSequences):
         config = SequenceConfig
-    return _recipe_of(build, FunctionConfig, config)
+    return Recipe(build, FunctionConfig, config)
 
 
 def made_by(make: Callable[..., Any], spec: EnvSpec, seed: int = 0, **parts: object) -> Policy:
@@ -188,9 +166,3 @@ def _takes(make: Callable[..., Any], *args: object, **named: object) -> bool:
     except (TypeError, ValueError):  # ValueError: some functions in C have no signature
         return False
     return True
-
-
-def _recipe_of(
-    policy: Callable[..., Policy], policy_config: type[Any], config: type[SingleConfig]
-) -> Recipe[Any]:
-    return Recipe(policy=policy, policy_config=policy_config, config=config, learn=_LEARN[config])

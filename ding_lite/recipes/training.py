@@ -11,7 +11,7 @@ from typing import Any, cast
 from ding_lite import middleware as mw
 from ding_lite.cli.options.run import documented
 from ding_lite.recipes.plan import Choices, RunPlan, checked_settings, make_plan
-from ding_lite.recipes.recipe import RecipeParts, SingleConfig
+from ding_lite.recipes.recipe import SingleConfig
 from ding_lite.recipes.runs.directory import has_best
 from ding_lite.recipes.runs.reporting import run_of, save_and_report
 from ding_lite.recipes.runs.run import Run
@@ -142,6 +142,7 @@ def _run(
     options = run.options
     config = cast(SingleConfig, plan.config).within(options.max_env_steps, envs.num_envs)
     steps = config.steps_per_update(envs.num_envs)
+    goal = options.target + config.target_margin
 
     def every(env_steps: int) -> int:
         return max(1, env_steps // steps)
@@ -153,13 +154,12 @@ def _run(
             "eval_envs": eval_envs,
             "task": task,
         }
-        given = RecipeParts(policy=policy, envs=envs, config=config, seed=options.seed)
-        parts |= plan.recipe.learn(task, given)
+        parts |= config.learn(task, policy, envs, seed=options.seed)
         evaluate = mw.evaluate(
             policy,
             eval_envs,
             every=every(config.eval_every),
-            stop_at=options.target + config.target_margin,
+            stop_at=goal,
             episodes=config.num_eval_episodes,
             confirm=config.confirm_episodes,
             confirm_at=options.target,
@@ -169,6 +169,6 @@ def _run(
         task.use(mw.keep_best(policy, run.best))
         task.use(mw.stop_at(env_step=options.max_env_steps))
         save_and_report(task, plan, run, parts, every)
-        run.resume(parts)
+        run.resume(parts, stop_at=goal)
         task.run()
         return evaluate.final(task.ctx.get("env_step", 0))

@@ -226,18 +226,17 @@ def _live(
     kwargs: dict[str, Any],
 ) -> None:
     """Run the program on a node, leave the job, and store the result or the error."""
-    outcome: Future[Any] = Future()
+    result, failure = None, None
     try:
         with use_router(router):
-            outcome.set_result(main(*args, **kwargs))
+            result = main(*args, **kwargs)
     except BaseException as error:  # noqa: BLE001 - raised where the test waits for it
-        outcome.set_exception(error)
+        failure = error
         router.emit(FINISH)
     try:
         router.close()
     finally:
-        failure = outcome.exception()
         if failure is None:
-            done.set_result(outcome.result())
+            done.set_result(result)
         else:
             done.set_exception(failure)

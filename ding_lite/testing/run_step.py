@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware, around
@@ -144,8 +144,15 @@ class _RecordingContext(Context):
         return super().get(key, default)
 
     def setdefault(self, key: str, default: Any = None) -> Any:
-        self._note_read(key)
+        if key not in self:
+            self._note_write(key)
         return super().setdefault(key, default)
+
+    def pop(self, key: str, *default: Any) -> Any:
+        if super().__contains__(key):
+            self._note_read(key)
+            self._note_write(key)
+        return super().pop(key, *default)
 
     def keep(self, *keys: str) -> None:
         if self._listening:
@@ -168,6 +175,24 @@ class _RecordingMetrics(dict[str, Any]):
         for name, value in dict(*values, **named).items():
             self[name] = value
 
+    def __delitem__(self, name: str) -> None:
+        self._note(name)
+        super().__delitem__(name)
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        if name not in self:
+            self[name] = default
+        return self[name]
+
+    def pop(self, name: str, *default: Any) -> Any:
+        if name in self:
+            self._note(name)
+        return super().pop(name, *default)
+
+    def __ior__(self, values: Any) -> Self:  # type: ignore[override, misc]
+        self.update(values)
+        return self
+
     def __getitem__(self, name: str) -> Any:
         self._note(None)
         return super().__getitem__(name)
@@ -183,6 +208,10 @@ class _RecordingMetrics(dict[str, Any]):
     def get(self, name: str, default: Any = None) -> Any:
         self._note(None)
         return super().get(name, default)
+
+    def keys(self) -> Any:
+        self._note(None)
+        return super().keys()
 
     def items(self) -> Any:
         self._note(None)

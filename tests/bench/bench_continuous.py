@@ -14,9 +14,10 @@ import numpy as np
 
 from ding_lite.recipes.plan import Choices, make_plan
 from ding_lite.rl import Policy, make_envs
-from tests.bench.continuous_peers import TUTORIALS, OwnActor, OwnCritic, random_batch
+from tests.bench.continuous_peers import TUTORIALS, OwnActor, OwnCritic
 from tests.bench.harness import Row, compare
 from tests.bench.solving import Goal, solved_rows
+from tests.rl.rollouts import PENDULUM, draw_batch
 
 ENV_ID = "Pendulum-v1"
 SIZES = ((128, 64), (64, 64), (256, 256))
@@ -53,8 +54,8 @@ def run() -> list[Row]:
 def updates(name: str, batch_size: int, width: int) -> list[Row]:
     """Hold updates and actions against plain torch."""
     plan = make_plan(name, ENV_ID, {"hidden": (width, width)}, Choices())
-    spec, batch = make_envs(ENV_ID, 1).spec, random_batch(batch_size)
-    policy = plan.recipe.policy(spec, plan.policy_config)
+    batch = draw_batch(0, spec=PENDULUM, size=batch_size)
+    policy = plan.recipe.policy(PENDULUM, plan.policy_config)
     plain = TUTORIALS[name](policy.clone(), np.random.default_rng(0))
     named = f"{name.upper()} update, batch {batch_size}, hidden {width}x{width}"
     number = 8 if width > 64 else 40
@@ -88,11 +89,11 @@ def update_of_own(name: str) -> Row:
     """Hold updates of a user's modules against plain torch with modules of the same layers."""
     num_outputs = 2 if name == "sac" else 1
     plan = make_plan(name, ENV_ID, {"hidden": (OWN_WIDTH, OWN_WIDTH)}, Choices())
-    spec, batch = make_envs(ENV_ID, 1).spec, random_batch(OWN_BATCH)
-    built_in = plan.recipe.policy(spec, plan.policy_config)
+    batch = draw_batch(0, spec=PENDULUM, size=OWN_BATCH)
+    built_in = plan.recipe.policy(PENDULUM, plan.policy_config)
     make: Callable[..., Policy] = type(built_in)
     own = make(
-        spec,
+        PENDULUM,
         plan.policy_config,
         actor=lambda _: OwnActor(num_outputs, has_tanh=name != "sac"),
         critic=OwnCritic,

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import copy
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from ding_lite.rl import DQN, DQNConfig, Transitions, make_envs
+from ding_lite.rl import DQN, DQNConfig
 from ding_lite.rl.batch import NumpyArray
 from tests.bench.harness import Row, compare
+from tests.rl.reference_box import make_mlp
+from tests.rl.rollouts import CARTPOLE, draw_batch
 
 SIZES = ((64, 64), (128, 64), (128, 128))
 """Batches and widths; actions are measured once for each width."""
@@ -31,26 +34,25 @@ def run() -> list[Row]:
     rows = []
     for batch_size, width in SIZES:
         config = DQNConfig(hidden=(width, width), batch_size=batch_size)
-        policy = DQN(make_envs("CartPole-v1", 1).spec, config)
-        plain, tensors = PlainDQN(width, config), random_batch(batch_size)
-        batch, obs = Transitions(**tensors), tensors["obs"][:NUM_ENVS].numpy()
+        policy = DQN(CARTPOLE, config)
+        plain, batch = PlainDQN(width, config), draw_batch(0, spec=CARTPOLE, size=batch_size)
         rows.append(
             compare(
                 f"DQN update, batch {batch_size}, hidden {width}x{width}, double",
                 partial(policy.learn, batch),
-                partial(plain.learn, tensors),
+                partial(plain.learn, batch),
                 baseline_name="plain torch, default Adam",
                 number=100,
                 target=MAX_UPDATE_RATIO,
                 tracked=width == 64,
             )
         )
-        own = DQN(policy.spec, DQNConfig(), network=copy.deepcopy(plain.net))
+        own = DQN(CARTPOLE, DQNConfig(), network=copy.deepcopy(plain.net))
         rows.append(
             compare(
                 f"DQN update of a user's nn.Module, batch {batch_size}, hidden {width}x{width}",
                 partial(own.learn, batch),
-                partial(plain.learn, tensors),
+                partial(plain.learn, batch),
                 baseline_name="plain torch, default Adam",
                 number=100,
                 target=MAX_OWN_RATIO,
@@ -59,6 +61,7 @@ def run() -> list[Row]:
         )
         if batch_size < 128:
             continue
+        obs = np.asarray(batch.obs[:NUM_ENVS])
         rows.append(
             compare(
                 f"greedy action, {NUM_ENVS} envs, hidden {width}x{width}",
@@ -79,20 +82,18 @@ class PlainDQN:
     def __init__(self, width: int, config: DQNConfig) -> None:
         """Make both networks and the optimiser."""
         self.config = config
-        self.net = nn.Sequential(
-            nn.Linear(4, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 2)
-        )
+        self.net = make_mlp((4, width, width, 2))
         self.target = copy.deepcopy(self.net)
         self.adam = torch.optim.Adam(self.net.parameters(), lr=config.lr)
 
-    def learn(self, batch: dict[str, Tensor]) -> dict[str, float]:
-        """Do one update."""
+    def learn(self, batch: Any) -> dict[str, float]:
+        """Do one update, from transitions of tensors."""
         with torch.no_grad():
-            best = self.net(batch["next_obs"]).argmax(dim=1, keepdim=True)
-            next_value = self.target(batch["next_obs"]).gather(1, best).squeeze(1)
-            discount = self.config.gamma ** batch["num_steps"] * (1.0 - batch["terminated"].float())
-            target = batch["reward"] + discount * next_value
-        value = self.net(batch["obs"]).gather(1, batch["action"].unsqueeze(1)).squeeze(1)
+            best = self.net(batch.next_obs).argmax(dim=1, keepdim=True)
+            next_value = self.target(batch.next_obs).gather(1, best).squeeze(1)
+            discount = self.config.gamma**batch.num_steps * (1.0 - batch.terminated.float())
+            target = batch.reward + discount * next_value
+        value = self.net(batch.obs).gather(1, batch.action.unsqueeze(1)).squeeze(1)
         loss = F.smooth_l1_loss(value, target)
         self.adam.zero_grad()
         loss.backward()
@@ -107,17 +108,3 @@ class PlainDQN:
         """Choose the best actions."""
         q: Tensor = self.net(torch.from_numpy(obs))
         return q.argmax(dim=1).numpy()
-
-
-def random_batch(size: int) -> dict[str, Tensor]:
-    """Draw the fields of a batch as a replay would give it."""
-    rng = np.random.default_rng(0)
-    return {
-        "obs": torch.from_numpy(rng.normal(size=(size, 4)).astype(np.float32)),
-        "action": torch.from_numpy(rng.integers(0, 2, size=size)),
-        "reward": torch.from_numpy(rng.random(size).astype(np.float32)),
-        "next_obs": torch.from_numpy(rng.normal(size=(size, 4)).astype(np.float32)),
-        "terminated": torch.from_numpy(rng.random(size) < 0.1),
-        "truncated": torch.zeros(size, dtype=torch.bool),
-        "num_steps": torch.full((size,), 3, dtype=torch.int32),
-    }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -40,16 +40,16 @@ from ding_lite.rl import (
     DQNConfig,
     ReplayBuffer,
     SACConfig,
-    Transitions,
     make_envs,
 )
 from ding_lite.rl.networks.modules import MemoryKind
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.testing import run_step
-from tests.bench.bench_dqn_update import PlainDQN, random_batch
+from tests.bench.bench_dqn_update import PlainDQN
 from tests.bench.harness import Row, compare, measure, row_from_samples, sample_pairs
-from tests.rl.rollouts import draw_rollout
+from tests.rl.reference_box import make_mlp
+from tests.rl.rollouts import CARTPOLE, PENDULUM, draw_batch, draw_rollout
 
 SIZE = 6
 BATCH_SIZE = 128
@@ -66,34 +66,30 @@ AGILERL_ENV_STEP_US = 2_747.0
 
 def run() -> list[Row]:
     """Measure all."""
-    spec = make_envs("CartPole-v1", 1).spec
-    rows = [*updates(spec), *(actors_and_critics(kind) for kind in (DDPG, TD3, SAC))]
-    rows += [modules(spec), own_actors_and_critics(), *generations(spec)]
-    rows += [from_rollouts(kind, spec, own=own) for kind in (A2C, PPO) for own in (False, True)]
-    rows += [from_rollouts(A2C, spec, memory=kind) for kind in MEMORIES]
+    rows = [*updates(), *(actors_and_critics(kind) for kind in (DDPG, TD3, SAC))]
+    rows += [modules(), own_actors_and_critics(), *generations()]
+    rows += [from_rollouts(kind, own=own) for kind in (A2C, PPO) for own in (False, True)]
+    rows += [from_rollouts(A2C, memory=kind) for kind in MEMORIES]
     if find_spec("Box2D") is not None:
         rows.append(seeds_job())
     return rows
 
 
-def updates(spec: EnvSpec) -> list[Row]:
+def updates() -> list[Row]:
     """Compare an update an agent: with a batch at hand, and drawn from a replay of its own."""
-    population = Population.of(DQN, spec, size=SIZE, config=CONFIG)
+    population = Population.of(DQN, CARTPOLE, size=SIZE, config=CONFIG)
     policies = [agent.policy for agent in population if isinstance(agent.policy, DQN)]
-    stack, plain, one = DQNStack(policies[0], SIZE), PlainDQN(32, CONFIG), random_batch(BATCH_SIZE)
-    batch = Transitions(**{name: torch.cat([tensor] * SIZE) for name, tensor in one.items()})
+    stack, plain = DQNStack(policies[0], SIZE), PlainDQN(32, CONFIG)
+    one = draw_batch(0, spec=CARTPOLE, size=BATCH_SIZE)
+    batch = draw_batch(0, spec=CARTPOLE, size=BATCH_SIZE * SIZE)
 
     def together(each: int) -> None:
         stack.learn(policies, [BATCH_SIZE] * SIZE, [each] * SIZE, lambda count: batch)
 
-    replay = ReplayBuffer(spec, capacity=10_000)
+    replay = ReplayBuffer(CARTPOLE, capacity=10_000)
     for _ in range(70):
-        replay.add(Transitions(**one))
+        replay.add(one)
     step = mw.for_each(population, lambda agent: [mw.train(agent, replay, updates=16)])
-
-    def from_replay() -> None:
-        drawn = replay.sample(BATCH_SIZE)
-        plain.learn({name: getattr(drawn, name) for name in one})
 
     at_hand = "plain torch, one agent"
     return [
@@ -105,7 +101,7 @@ def updates(spec: EnvSpec) -> list[Row]:
             "16 updates a step of for_each, sampling included",
             lambda: run_step(step),
             16,
-            from_replay,
+            lambda: plain.learn(replay.sample(BATCH_SIZE)),
             "plain torch, one agent, the same replay",
         ),
     ]
@@ -113,16 +109,13 @@ def updates(spec: EnvSpec) -> list[Row]:
 
 def actors_and_critics(kind: Callable[..., DDPG | SAC]) -> Row:
     """Compare an update an agent of those with an actor with one of an agent alone."""
-    spec = make_envs("Pendulum-v1", 1).spec
-    config = replace(kind(spec).config, hidden=(32, 32), batch_size=BATCH_SIZE)
-    policies = [kind(spec, replace(config, seed=seed)) for seed in range(SIZE)]
-    name = f"{type(policies[0]).__name__}s, hidden 32x32"
-    return against_one_after_the_other(name, policies, box_batch(spec))
+    config = replace(kind(PENDULUM).config, hidden=(32, 32), batch_size=BATCH_SIZE)
+    policies = [kind(PENDULUM, replace(config, seed=seed)) for seed in range(SIZE)]
+    return against_one_after_the_other(f"{type(policies[0]).__name__}s, hidden 32x32", policies)
 
 
 def own_actors_and_critics() -> Row:
     """Compare an update an agent of SAC with users' modules with one of an agent alone."""
-    spec = make_envs("Pendulum-v1", 1).spec
 
     class Critic(nn.Module):
         def __init__(self, _: EnvSpec) -> None:
@@ -135,45 +128,26 @@ def own_actors_and_critics() -> Row:
 
     config = SACConfig(batch_size=BATCH_SIZE)
     policies = [
-        SAC(spec, replace(config, seed=seed), actor=lambda _: mlp(3, 2), critic=Critic)
+        SAC(PENDULUM, replace(config, seed=seed), actor=lambda _: mlp(3, 2), critic=Critic)
         for seed in range(SIZE)
     ]
     name = "SACs with modules of a user, 64x64"
-    return against_one_after_the_other(name, policies, box_batch(spec), MAX_MODULE_RATIO)
+    return against_one_after_the_other(name, policies, MAX_MODULE_RATIO)
 
 
-def box_batch(spec: EnvSpec) -> Transitions:
-    """Draw the transitions of an update of all agents."""
-    rng, num_rows = np.random.default_rng(0), SIZE * BATCH_SIZE
-    return Transitions(
-        obs=rng.normal(size=(num_rows, *spec.obs_shape)).astype(np.float32),
-        action=rng.uniform(-2.0, 2.0, size=(num_rows, *spec.action_shape)).astype(np.float32),
-        reward=rng.normal(size=num_rows).astype(np.float32),
-        next_obs=rng.normal(size=(num_rows, *spec.obs_shape)).astype(np.float32),
-        terminated=rng.random(num_rows) < 0.01,
-        truncated=np.zeros(num_rows, dtype=np.bool_),
-        num_steps=np.ones(num_rows, dtype=np.int32),
-    )
-
-
-def modules(spec: EnvSpec) -> Row:
+def modules() -> Row:
     """Compare an update an agent of DQN with users' modules with one of an agent alone."""
     config = DQNConfig(batch_size=BATCH_SIZE, lr=1e-3, target_tau=1e-3, n_step=1)
     policies = [
-        DQN(spec, replace(config, seed=seed), network=lambda _: mlp(4, 2)) for seed in range(SIZE)
+        DQN(CARTPOLE, replace(config, seed=seed), network=lambda _: mlp(4, 2))
+        for seed in range(SIZE)
     ]
-    one = Transitions(**random_batch(BATCH_SIZE))
-    batch = Transitions(*(torch.cat([getattr(one, field.name)] * SIZE) for field in fields(one)))
     name = "DQNs with modules of a user, 64x64"
-    return against_one_after_the_other(name, policies, batch, MAX_MODULE_RATIO)
+    return against_one_after_the_other(name, policies, MAX_MODULE_RATIO)
 
 
 def from_rollouts(
-    kind: Callable[..., A2C | PPO],
-    spec: EnvSpec,
-    *,
-    own: bool = False,
-    memory: MemoryKind | None = None,
+    kind: Callable[..., A2C | PPO], *, own: bool = False, memory: MemoryKind | None = None
 ) -> Row:
     """Compare what a rollout of 256 env steps costs an agent with what it costs one by one."""
 
@@ -186,10 +160,10 @@ def from_rollouts(
             return self.actor(obs), self.critic(obs)
 
     parts = {"network": Network} if own else {}
-    config = replace(kind(spec).config, memory=memory)
-    policies = [kind(spec, replace(config, seed=seed), **parts) for seed in range(SIZE)]
+    config = replace(kind(CARTPOLE).config, memory=memory)
+    policies = [kind(CARTPOLE, replace(config, seed=seed), **parts) for seed in range(SIZE)]
     stack, state_size = make_stack(policies[0], SIZE), policies[0].state_size
-    drawn = [draw_rollout(seed, spec, num_steps=32, num_envs=8) for seed in range(SIZE)]
+    drawn = [draw_rollout(seed, CARTPOLE, num_steps=32, num_envs=8) for seed in range(SIZE)]
     state = np.zeros((8, state_size), np.float32) if state_size else None
     rollouts = [[replace(rollout, state=state)] for rollout in drawn]
 
@@ -213,18 +187,18 @@ def from_rollouts(
 
 def mlp(num_inputs: int, num_outputs: int) -> nn.Module:
     """Make a module as a user does."""
-    return nn.Sequential(
-        nn.Linear(num_inputs, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(),
-        nn.Linear(64, num_outputs),
-    )  # fmt: skip
+    layers: nn.Module = make_mlp((num_inputs, 64, 64, num_outputs))
+    return layers
 
 
 def against_one_after_the_other(
-    name: str, policies: Sequence[Any], batch: Transitions, target: float | None = None
+    name: str, policies: Sequence[Any], target: float | None = None
 ) -> Row:
     """Compare batched updates with those of the same agents, one after the other."""
     stack = make_stack(policies[0], SIZE)
-    one = Transitions(*(getattr(batch, field.name)[:BATCH_SIZE] for field in fields(batch)))
+    one, batch = (
+        draw_batch(0, spec=policies[0].spec, size=size) for size in (BATCH_SIZE, BATCH_SIZE * SIZE)
+    )
 
     def together() -> None:
         stack.learn(policies, [BATCH_SIZE] * SIZE, [16] * SIZE, lambda count: batch)
@@ -261,9 +235,9 @@ def per_agent(
     )
 
 
-def generations(spec: EnvSpec) -> list[Row]:
+def generations() -> list[Row]:
     """Measure a generation of six, and a copy of an agent."""
-    population = Population.of(DQN, spec, SEARCH, size=SIZE, config=CONFIG)
+    population = Population.of(DQN, CARTPOLE, SEARCH, size=SIZE, config=CONFIG)
     tournament, mutation = Tournament(), Mutation(SEARCH)
 
     def evolve() -> None:

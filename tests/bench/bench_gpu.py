@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -36,14 +36,12 @@ from ding_lite.rl import (
     TD3Config,
     Transitions,
     gae,
-    make_envs,
     vtrace,
 )
-from tests.bench import continuous_peers
-from tests.bench.bench_dqn_update import PlainDQN, random_batch
-from tests.bench.bench_on_policy import random_rollout
+from tests.bench.bench_dqn_update import PlainDQN
 from tests.bench.harness import Row, compare
 from tests.bench.on_policy_peers import TutorialPPO
+from tests.rl.rollouts import CARTPOLE, PENDULUM, draw_batch, draw_rollout
 
 SIZES = ((256, 64), (4_096, 1_024))
 """Batches and widths: where a GPU waits for its calls, and where it has something to do."""
@@ -170,7 +168,6 @@ def loop_vtrace(
 
 def beside_plain_torch(kind: str, batch_size: int, width: int, how: str) -> Row:
     """Hold an update against that of a tutorial, both on the GPU; each gets its batch there."""
-    spec = make_envs("CartPole-v1", 1).spec
     parts: dict[str, Any] = {"compile": "graph" if "captured" in how else None}
     if kind == "DQN":
         config = DQNConfig(hidden=(width, width))
@@ -179,8 +176,8 @@ def beside_plain_torch(kind: str, batch_size: int, width: int, how: str) -> Row:
             config, parts["network"] = DQNConfig(), copy.deepcopy(plain.net)
         for net in (plain.net, plain.target):
             net.cuda()
-        rows = {name: column.cuda() for name, column in random_batch(batch_size).items()}
-        learn = partial(DQN(spec, config, device="cuda", **parts).learn, Transitions(**rows))
+        rows: Any = batch_on_gpu(batch_size)
+        learn = partial(DQN(CARTPOLE, config, device="cuda", **parts).learn, rows)
         per = 1
     else:
         plain, per = TutorialPPO(width), PPOConfig().epochs
@@ -190,17 +187,13 @@ def beside_plain_torch(kind: str, batch_size: int, width: int, how: str) -> Row:
         else:
             settings = PPOConfig(batch_size=batch_size, hidden=(width, width))
         learn = partial(
-            PPO(spec, settings, device="cuda", **parts).learn, [square_rollout(batch_size)]
+            PPO(CARTPOLE, settings, device="cuda", **parts).learn, [square_rollout(batch_size)]
         )
         plain.actor.cuda(), plain.critic.cuda()
-        rollout, rng = (
-            random_rollout(np.random.default_rng(0), batch_size),
-            np.random.default_rng(0),
-        )
-        normal = torch.from_numpy(rng.normal(size=(3, batch_size)).astype(np.float32)).cuda()
+        batch, normal = batch_on_gpu(batch_size), torch.randn(3, batch_size).cuda()
         rows = {
-            "obs": torch.from_numpy(rollout.obs[:, 0]).cuda(),
-            "action": torch.from_numpy(rollout.action[:, 0]).cuda(),
+            "obs": batch.obs,
+            "action": batch.action,
             **dict(zip(("log_prob", "advantage", "target"), normal, strict=True)),
         }
 
@@ -226,15 +219,12 @@ def of_images(batch_size: int, how: str) -> Row:
     plain: Any = PlainDQN(64, config)
     plain.net, plain.target = (Nature().cuda() for _ in range(2))
     plain.adam = torch.optim.Adam(plain.net.parameters(), lr=config.lr)
-    rows = {name: column.cuda() for name, column in random_batch(batch_size).items()}
-    draw = torch.Generator().manual_seed(0)
-    for name in ("obs", "next_obs"):
-        drawn = torch.randint(256, (batch_size, 4, 84, 84), generator=draw, dtype=torch.uint8)
-        rows[name] = drawn.cuda()
+    images = torch.randint(256, (2, batch_size, 4, 84, 84), dtype=torch.uint8).cuda()
+    batch = replace(batch_on_gpu(batch_size), obs=images[0], next_obs=images[1])
     policy = DQN(spec, config, device="cuda", compile="graph" if how else None)
     return against(
-        partial(plain.learn, rows),
-        partial(policy.learn, Transitions(**rows)),
+        partial(plain.learn, batch),
+        partial(policy.learn, batch),
         f"DQN update of images {how}".rstrip() + f" on the GPU, batch {batch_size}, 84x84x4",
         how,
     )
@@ -294,24 +284,24 @@ def learns(kind: str, batch_size: int, width: int, *, device: str) -> Callable[[
     make, config = KINDS[kind]
     hidden: dict[str, Any] = {"hidden": (width, width)}
     if kind in FROM_TRANSITIONS_OF_BOXES:
-        policy = make(make_envs("Pendulum-v1", 1).spec, config(**hidden), device=device)
-        return partial(policy.learn, continuous_peers.random_batch(batch_size))
-    spec = make_envs("CartPole-v1", 1).spec
-    if kind == "DQN":
-        policy = make(spec, config(**hidden), device=device)
-        return partial(policy.learn, Transitions(**random_batch(batch_size)))
+        policy = make(PENDULUM, config(**hidden), device=device)
+        return partial(policy.learn, draw_batch(0, spec=PENDULUM, size=batch_size))
     if kind == "PPO":
         hidden["batch_size"] = batch_size
-    policy = make(spec, config(**hidden), device=device)
+    policy = make(CARTPOLE, config(**hidden), device=device)
+    if kind == "DQN":
+        return partial(policy.learn, draw_batch(0, spec=CARTPOLE, size=batch_size))
     return partial(policy.learn, [square_rollout(batch_size)])
+
+
+def batch_on_gpu(batch_size: int) -> Transitions:
+    """Draw transitions of CartPole, on the GPU."""
+    batch = draw_batch(0, spec=CARTPOLE, size=batch_size)
+    return Transitions(*(getattr(batch, field.name).cuda() for field in fields(batch)))
 
 
 def square_rollout(batch_size: int) -> Rollout:
     """Draw a rollout of as many envs as steps."""
-    rollout = random_rollout(np.random.default_rng(0), batch_size)
     side = math.isqrt(batch_size)
-    given = {
-        name: getattr(rollout, name).reshape(side, side, *getattr(rollout, name).shape[2:])
-        for name in ("obs", "action", "reward", "terminated", "truncated", "log_prob")
-    }
-    return replace(rollout, **given, last_obs=np.zeros((side, 4), dtype=np.float32))
+    rollout: Rollout = draw_rollout(0, CARTPOLE, num_steps=side, num_envs=side, ends=0.0)
+    return rollout

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ding_lite.rl import PPO, PPOConfig, Rollout, gae, make_envs, vtrace
+from ding_lite.rl import PPO, PPOConfig, gae, vtrace
 from tests.bench.harness import Row, compare
 from tests.bench.on_policy_peers import TutorialPPO, plain_gae, plain_vtrace
 from tests.bench.solving import Goal, solved_rows
+from tests.rl.rollouts import CARTPOLE, draw_rollout
 
 GOALS = {
     name: Goal(
@@ -54,13 +55,12 @@ def update(width: int, batch_size: int, *, is_own: bool = False) -> Row:
         batch_size: Env steps of the update.
         is_own: Give PPO the very modules of plain torch, in place of its own network.
     """
-    spec, rng = make_envs("CartPole-v1", 1).spec, np.random.default_rng(0)
     config = PPOConfig(hidden=(width, width), epochs=20, batch_size=batch_size)
     plain = TutorialPPO(width)
     parts: Any = {"actor": plain.actor, "critic": plain.critic} if is_own else {}
-    policy = PPO(spec, config, **copy.deepcopy(parts))
-    rollout = random_rollout(rng, batch_size)
-    normal = rng.normal(size=(3, batch_size)).astype(np.float32)
+    policy = PPO(CARTPOLE, config, **copy.deepcopy(parts))
+    rollout = draw_rollout(0, CARTPOLE, num_steps=batch_size, num_envs=1, ends=0.0)
+    normal = np.random.default_rng(0).normal(size=(3, batch_size)).astype(np.float32)
     rows = {
         "obs": torch.from_numpy(rollout.obs[:, 0]),
         "action": torch.from_numpy(rollout.action[:, 0]),
@@ -81,23 +81,6 @@ def update(width: int, batch_size: int, *, is_own: bool = False) -> Row:
         per=config.epochs,
         target=MAX_OWN_RATIO if is_own else MAX_UPDATE_RATIO,
         tracked=batch_size == 64,
-    )
-
-
-def random_rollout(rng: np.random.Generator, num_steps: int) -> Rollout:
-    """Draw a rollout of a single environment, without an end."""
-    flags, none = np.zeros((num_steps, 1), dtype=np.bool_), np.zeros(0, dtype=np.int64)
-    return Rollout(
-        obs=rng.normal(size=(num_steps, 1, 4)).astype(np.float32),
-        action=rng.integers(0, 2, (num_steps, 1)),
-        reward=np.ones((num_steps, 1), dtype=np.float32),
-        terminated=flags,
-        truncated=flags,
-        log_prob=np.full((num_steps, 1), -0.7, dtype=np.float32),
-        last_obs=np.zeros((1, 4), dtype=np.float32),
-        cut_time=none,
-        cut_env=none,
-        cut_obs=np.zeros((0, 4), dtype=np.float32),
     )
 
 

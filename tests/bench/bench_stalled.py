@@ -17,10 +17,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
-from pathlib import Path
 from statistics import fmean
 from time import monotonic
 
+from ding_lite.io.memory import process_bytes
 from ding_lite.parallel.router.node_router import NodeRouter
 from tests.bench.bench_state import MEGABYTE, Readers, job, state_of
 from tests.bench.harness import ROOT, Row, row_from_samples
@@ -93,10 +93,10 @@ def print_growth(protocol: str) -> None:
     with job(num_readers=1, protocol=protocol) as (router, readers):
         publisher = Publisher(router, readers)
         publisher.steps(STEPS, keeps_up=True)
-        before = resident_bytes()
+        before = process_bytes()
         with publisher.stopped_reader():
             publisher.steps(STEPS)
-            grown = resident_bytes() - before
+            grown = process_bytes() - before
     print(grown / MEGABYTE)
 
 
@@ -150,13 +150,3 @@ def work() -> float:
     for number in range(WORK):
         total += number * 0.5
     return total
-
-
-def resident_bytes() -> int:
-    """Return the memory of this process, with what it shares."""
-    line = next(
-        line
-        for line in Path("/proc/self/status").read_text().splitlines()
-        if line.startswith("VmRSS:")
-    )
-    return 1024 * int(line.split()[1])

@@ -22,9 +22,9 @@ import numpy as np
 
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.parallel.network.security import make_key
-from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
 from ding_lite.parallel.router.node_router import NodeRouter
 from tests.bench.harness import ROOT, Row, row_from_samples
+from tests.parallel.tcp import hub_spec, leaf_spec
 
 NUM_ARRAYS = 20
 REPEATS = {10: 101, 100: 21}
@@ -185,22 +185,10 @@ class Loader:
             self._router.emit("loaded", values["number"], monotonic())
 
 
-def spec_of(address: str, key_file: str, node_id: int, num_nodes: int) -> NodeSpec:
-    """Describe a node of a star; its hub publishes."""
-    return NodeSpec(
-        node_id=node_id,
-        num_nodes=num_nodes,
-        labels=frozenset({f"node.{node_id}"}),
-        listen=address if node_id == 0 else None,
-        dials={} if node_id == 0 else {0: address},
-        peers=neighbours(edges("star", num_nodes), node_id),
-        key_file=key_file,
-    )
-
-
 def be_a_reader(address: str, key_file: str, node_id: int, num_nodes: int) -> None:
     """Run as one of the other processes."""
-    with closing(NodeRouter(spec_of(address, key_file, node_id, num_nodes))) as router:
+    spec = leaf_spec(node_id, address, num_nodes, key_file=key_file)
+    with closing(NodeRouter(spec)) as router:
         Loader(router).has_ended.wait()
 
 
@@ -214,7 +202,8 @@ def job(*, num_readers: int, protocol: str = "ipc") -> Iterator[tuple[NodeRouter
         directory = stack.enter_context(tempfile.TemporaryDirectory())
         key_file = str(make_key(Path(directory) / "key"))
         listen = f"ipc://{directory}/hub" if protocol == "ipc" else "tcp://127.0.0.1:0"
-        router = stack.enter_context(closing(NodeRouter(spec_of(listen, key_file, 0, num_nodes))))
+        spec = hub_spec(num_nodes, listen=listen, key_file=key_file)
+        router = stack.enter_context(closing(NodeRouter(spec)))
         children = []
         for node in range(1, num_nodes):
             command = [sys.executable, "-c", code, str(router.address), key_file]

@@ -27,11 +27,11 @@ import zmq
 from zmq.utils import z85
 
 from ding_lite.parallel.network.security import load_key, make_key
-from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.task import Task
 from tests.bench.harness import ROOT, Row, row_from_samples
+from tests.parallel.tcp import hub_spec, leaf_spec
 
 CHUNK = 2**20
 NUM_ARRAYS = 20
@@ -182,19 +182,6 @@ class Replier:
             self._router.emit("have", values["number"], monotonic())
 
 
-def spec_of(node_id: int, address: str, key_file: str) -> NodeSpec:
-    """Describe one of two nodes."""
-    return NodeSpec(
-        node_id=node_id,
-        num_nodes=2,
-        labels=frozenset({f"node.{node_id}"}),
-        listen=address if node_id == 0 else None,
-        dials={} if node_id == 0 else {0: address},
-        peers=frozenset({1 - node_id}),
-        key_file=key_file,
-    )
-
-
 class Bare:
     """One end of a bare connection, encrypted where the nodes' one is."""
 
@@ -249,7 +236,8 @@ def be_the_other(address: str, bare_address: str, key_file: str, *cores: str) ->
     is_tcp = address.startswith("tcp")
     bare = Bare(zmq.DEALER, key_file if is_tcp else None)
     has_ended = threading.Event()
-    with closing(bare), closing(NodeRouter(spec_of(1, address, key_file))) as router:
+    spec = leaf_spec(1, address, 2, key_file=key_file)
+    with closing(bare), closing(NodeRouter(spec)) as router:
         bare.socket.connect(bare_address)
         bare.send(b"here")
         answering = threading.Thread(target=answer, args=(bare, has_ended))
@@ -300,7 +288,8 @@ def pair(
         if cores:  # before there are threads, which inherit those of the thread that starts them
             stack.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
             os.sched_setaffinity(0, {cores[0]})
-        router = stack.enter_context(closing(NodeRouter(spec_of(0, listen, key_file))))
+        spec = hub_spec(2, listen=listen, key_file=key_file)
+        router = stack.enter_context(closing(NodeRouter(spec)))
         bare = stack.enter_context(closing(Bare(zmq.ROUTER, key_file if is_tcp else None)))
         addresses = [str(router.address), bare.bind(directory, tcp=is_tcp)]
         others = [key_file, *map(str, cores[1:])]

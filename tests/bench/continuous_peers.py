@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
@@ -96,17 +95,3 @@ class TutorialSAC(PlainSAC):
 
 
 TUTORIALS: dict[str, Any] = {"ddpg": TutorialDDPG, "td3": TutorialTD3, "sac": TutorialSAC}
-
-
-def random_batch(size: int) -> Transitions:
-    """Draw transitions as Pendulum's would be."""
-    rng = np.random.default_rng(0)
-    return Transitions(
-        obs=torch.from_numpy(rng.normal(size=(size, 3)).astype(np.float32)),
-        action=torch.from_numpy(rng.uniform(-2.0, 2.0, size=(size, 1)).astype(np.float32)),
-        reward=torch.from_numpy(-rng.random(size).astype(np.float32)),
-        next_obs=torch.from_numpy(rng.normal(size=(size, 3)).astype(np.float32)),
-        terminated=torch.zeros(size, dtype=torch.bool),
-        truncated=torch.zeros(size, dtype=torch.bool),
-        num_steps=torch.ones(size, dtype=torch.int32),
-    )

@@ -189,17 +189,18 @@ def _cells(rows: dict[str, Row]) -> Iterator[tuple[str, ...]]:
             row.name
             + (f" (baseline: {row.baseline_name})" * bool(row.baseline_name))
             + " *" * row.tracked,
-            f"{_short(row.median)} {row.unit}",
-            _short(row.spread),
+            f"{short(row.median)} {row.unit}",
+            short(row.spread),
             str(row.n),
-            "" if row.baseline is None else _short(row.baseline),
+            "" if row.baseline is None else short(row.baseline),
             "" if row.ratio is None else f"{row.ratio:.2f}x",
             target,
             {None: "", True: "yes", False: "no"}[row.met],
         )
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
+    """Return a number of three digits, or a large one with all of them."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 

@@ -13,11 +13,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, cast
 
 from ding_lite import Task
 from ding_lite.recipes.plan import Choices, make_plan
-from ding_lite.recipes.recipe import RecipeParts
+from ding_lite.recipes.recipe import SingleConfig
 from ding_lite.rl import make_envs, mean_return
 from ding_lite.rl.envs.vector import EnvsMode
 from tests.bench.harness import Row, row_from_samples
@@ -58,7 +58,7 @@ def solve(goal: Goal, seed: int) -> Solved:
     """Train until solved."""
     choices = Choices(seed=seed, max_env_steps=goal.max_env_steps, target=goal.target)
     plan = make_plan(goal.policy, goal.env_id, goal.settings, choices)
-    config, options, seconds = plan.config, plan.options, 0.0
+    config, options, seconds = cast(SingleConfig, plan.config), plan.options, 0.0
     with (
         make_envs(
             goal.env_id, options.num_envs, seed=seed, mode=goal.mode, **config.learning_from
@@ -69,7 +69,7 @@ def solve(goal: Goal, seed: int) -> Solved:
         Task() as task,
     ):
         policy = plan.make_policy(envs.spec)
-        plan.recipe.learn(task, RecipeParts(policy=policy, envs=envs, config=config, seed=seed))
+        config.learn(task, policy, envs, seed=seed)
         steps = math.ceil(goal.eval_every / config.steps_per_update(envs.num_envs))
         while task.ctx.get("env_step", 0) < options.max_env_steps:
             started = time.process_time()

@@ -93,15 +93,6 @@ def test_a_reader_that_has_left_is_no_error(process: Warm, folder: Path, line: s
     assert (printed.code, printed.err) == (1, "")
 
 
-def test_head_shows_one_line_and_nothing_else(folder: Path) -> None:
-    line = f"{sys.executable} -m ding_lite env | head -1; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(
-        ["bash", "-c", line], cwd=folder, env=environment(), capture_output=True, text=True
-    )
-    assert done.returncode in (0, 1)  # a short text may be in the pipe before `head` leaves
-    assert (len(done.stdout.splitlines()), done.stderr) == (1, "")
-
-
 @pytest.mark.parametrize(
     ("variables", "lines"),
     [
@@ -119,16 +110,3 @@ def test_any_encoding_and_width_will_do(process, folder, variables, lines) -> No
         assert printed.code == 0, printed.err
         assert "Traceback" not in printed.err
         assert printed.out
-
-
-def test_a_locale_without_signs_will_do(folder: Path) -> None:
-    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    done = subprocess.run(
-        [sys.executable, *MODULE, "plot", "r"],
-        cwd=folder,
-        env=environment(**locale),
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert r" \xb1 " in done.stdout

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ding_lite.cli.top import COLUMNS, NOBODY, Table, plain_table, title
+from ding_lite.cli.top import COLUMNS, NOBODY, cells_of, plain_table, title
 from ding_lite.parallel.observe.job_discovery import Node, RunningJob
 from ding_lite.parallel.observe.metrics import Counts, NodeMetrics, PeerMetrics
 
@@ -76,8 +76,8 @@ def test_the_place_in_the_program_is_cut_before_it_is_left_out() -> None:
 
 def test_env_steps_have_a_column_only_where_a_node_counts_them() -> None:
     bare = node(replace(LEARNER, per_second=Counts(total_step=1.0)))
-    assert "env/s" not in [column.heading for column in Table.of([bare, FAR], 200).columns]
-    assert "env/s" in [column.heading for column in Table.of([bare, node()], 200).columns]
+    assert "env/s" not in [column.heading for column in cells_of([bare, FAR], 200)]
+    assert "env/s" in [column.heading for column in cells_of([bare, node()], 200)]
 
 
 def test_the_title_tells_how_many_nodes_are_here() -> None:

@@ -9,7 +9,6 @@ import pytest
 from ding_lite import middleware as mw
 from ding_lite.cli.main import main
 from ding_lite.recipes.runs import video
-from ding_lite.recipes.table import RECIPES
 from ding_lite.rl.envs.catch import CATCH_ID
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
@@ -27,19 +26,6 @@ def _no_display(monkeypatch: pytest.MonkeyPatch) -> None:
 def save(env: str, directory: str = "here/checkpoint") -> None:
     with make_envs(env, 1) as envs:
         run_step(mw.checkpoint(DQN(envs.spec, DQNConfig(hidden=(8,))), directory, every=1))
-
-
-@pytest.mark.parametrize("name", ["sac"])
-def test_policies_for_box_actions_are_watched_too(name, capsys) -> None:
-    recipe = RECIPES[name]
-    with make_envs("Pendulum-v1", 1) as envs:
-        policy = recipe.policy(envs.spec, recipe.policy_config(hidden=(8,)))
-        run_step(mw.checkpoint(policy, "here/checkpoint", every=1))
-    assert main(["watch", "here", "--episodes", "1"]) == 0
-    first, _, line, mean = capsys.readouterr().out.splitlines()
-    assert first == f"{name.upper()} on Pendulum-v1, from here/checkpoint"
-    assert line.split()[4:] == ["length", "200"]
-    assert mean.startswith("mean of 1: -")
 
 
 def test_without_a_display_there_are_returns(capsys: pytest.CaptureFixture[str]) -> None:

@@ -161,13 +161,3 @@ def test_being_woken_for_something_else_does_not_end_a_wait(clock: ManualClock) 
     thread.join()
     assert outcome == [True]
     assert clock.now() == 0.0
-
-
-def test_a_wait_raises_the_error_of_its_condition(clock: ManualClock) -> None:
-    condition = threading.Condition()
-
-    def ready() -> bool:
-        raise LookupError("gone")
-
-    with condition, pytest.raises(LookupError, match="gone"):
-        Deadline.after(1.0, clock).wait(condition, ready)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ding_lite import rl
 from ding_lite.deprecation import renamed
 
 
@@ -11,6 +12,8 @@ def test_a_former_name_returns_the_present_object_and_warns() -> None:
     find = renamed("math", tau_half="pi")
     with pytest.warns(DeprecationWarning, match=r"`math\.tau_half` is now `math\.pi`"):
         assert find("tau_half") == pytest.approx(3.14159, abs=1e-5)
+    with pytest.warns(DeprecationWarning, match="is now `ding_lite.rl.Rollout`"):
+        assert rl.Unroll is rl.Rollout
 
 
 def test_an_unknown_name_raises_attribute_error_without_a_warning() -> None:

@@ -83,14 +83,6 @@ def test_an_array_is_a_leaf() -> None:
     assert map_leaves(np.shape, {"w": array}) == {"w": (2, 3)}
 
 
-def test_leaves_are_looked_up_only_as_far_as_they_are_asked_for() -> None:
-    tree = [1, 2, 3]
-    walk = leaves(tree)
-    assert next(walk) == ((0,), 1)
-    tree[1] = 20
-    assert next(walk) == ((1,), 20)
-
-
 # -- map_leaves ------------------------------------------------------------------------------
 
 
@@ -107,26 +99,3 @@ def test_mapping_changes_each_leaf_once_in_order_and_nothing_else(tree: Any) -> 
     assert spelled(list(leaves(mapped))) == spelled(expected)
     assert [repr(leaf) for leaf in seen] == [repr(leaf) for _, leaf in leaves(tree)]
     assert spelled(tree) == spelled(before) == spelled(map_leaves(lambda leaf: leaf, tree))
-
-
-def test_a_named_tuple_stays_one() -> None:
-    mapped = map_leaves(lambda x: x + 1, {"pair": Pair(1, Pair(2, 3))})
-    assert mapped == {"pair": Pair(2, Pair(3, 4))}
-    assert isinstance(mapped["pair"].second, Pair)
-
-
-def test_an_error_of_the_function_is_handed_on() -> None:
-    with pytest.raises(ZeroDivisionError):
-        map_leaves(lambda x: 1 // x, {"a": [1, 0]})
-
-
-# -- path_name -------------------------------------------------------------------------------
-
-
-def test_the_empty_path_is_called_like_the_root() -> None:
-    assert path_name(()) == ""
-    assert path_name((), root="ctx") == "ctx"
-
-
-def test_a_path_name_shows_quotes_and_letters_of_any_script() -> None:
-    assert path_name(("it's", "λ", 3)) == """["it's"]['λ'][3]"""

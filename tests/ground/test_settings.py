@@ -41,14 +41,6 @@ NAN, INF = float("nan"), float("inf")
 # -- the environment -----------------------------------------------------------------------
 
 
-def test_an_empty_environment_gives_the_defaults() -> None:
-    settings = Settings.from_environ({})
-    assert settings == Settings()
-    assert settings.torch_threads == 1
-    assert settings.node_id is None
-    assert settings.labels == ()
-
-
 WORDS = st.text("abcXYZ019._:/+-λ", min_size=1, max_size=8)
 COUNTS = st.integers(1, 2**70)
 
@@ -229,6 +221,9 @@ class Schedule:
     """A value of a class that is not built in."""
 
 
+SCHEDULE = Schedule()
+
+
 @dataclass(frozen=True)
 class Config:
     lr: float = 1e-3
@@ -320,6 +315,7 @@ def test_an_easydict_in_a_list_becomes_a_plain_dict_too() -> None:
         ("number", 1, 1),
         ("number", 1.0, 1.0),
         ("number", np.int64(3), 3),
+        ("anything", SCHEDULE, SCHEDULE),
     ],
 )
 def test_values_are_converted_to_the_types_of_their_fields(key, value, expected) -> None:
@@ -350,11 +346,6 @@ def test_a_field_that_is_missing_is_named_beside_the_other_faults() -> None:
     assert "`need` is missing; `int` was expected." in message
     assert "`name` is missing; `str` was expected." in message
     assert "`depth` is 'x'" in message
-
-
-def test_an_object_of_the_fields_own_class_is_handed_on() -> None:
-    schedule = Schedule()
-    assert as_config(Config, {"schedule": schedule}).schedule is schedule
 
 
 @pytest.mark.parametrize(

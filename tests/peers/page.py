@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, TypeAlias
 
 from tests.bench.harness import ROOT
-from tests.bench.history import FOLDER as BENCHMARKS, commit_here
+from tests.bench.history import FOLDER as BENCHMARKS, commit_here, short
 from tests.peers.workloads import OURS, WORKLOADS
 
 Records: TypeAlias = dict[str, dict[str, Any]]
@@ -87,7 +87,7 @@ def text(name: str, result: dict[str, Any]) -> str:
     """Lay a result out for a terminal."""
     lines = [WORKLOADS[name].title + sizes_text(result["size"])]
     for side, version, numbers in rows_of(name, result):
-        values = "  ".join(f"{_short(number):>9}" for number in numbers)
+        values = "  ".join(f"{short(number):>9}" for number in numbers)
         lines.append(f"  {NAMES[side]:20} {values}  {version}")
     return "\n".join(lines)
 
@@ -129,7 +129,7 @@ def markdown(records: Records) -> str:
                 numbers = {each[0]: each[2] for each in rows_of(name, result)}
                 value, ours = numbers[side][index], numbers[OURS][index]
                 factor = "" if side == OURS else f" ({advantage(name, ours, value):.1f}x)"
-                cells.append(f"{_short(value)}{factor}")
+                cells.append(f"{short(value)}{factor}")
             note = results[0]["sides"][side][0].get("note", "")
             about = f"{version}; {note}" if note else version
             lines.append(f"| {NAMES[side]} | {' | '.join(cells)} | {about} |")
@@ -149,7 +149,7 @@ def summary(records: Records) -> str:
                 f"{NAMES[side]} {advantage(name, own, values[index]):.1f}x"
                 for side, _, values in others
             )
-            lines.append(f"| {what} | **{_short(own)}** {unit} | {peers} |")
+            lines.append(f"| {what} | **{short(own)}** {unit} | {peers} |")
     return "\n".join(lines) + "\n"
 
 
@@ -170,9 +170,3 @@ def _circumstances(name: str, record: dict[str, Any]) -> str:
 def _head(size: dict[str, Any], number: str, workload: Any) -> str:
     named = sizes_text(size).removeprefix(", ")
     return number if not named else named if len(workload.numbers) == 1 else f"{named}: {number}"
-
-
-def _short(value: float) -> str:
-    if value >= 1_000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"

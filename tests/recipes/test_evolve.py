@@ -125,6 +125,12 @@ def test_the_target_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
+def test_a_run_goes_on_that_has_reached_its_target_without_the_margin() -> None:
+    for most in (600, 1_200):
+        result = small(target=5.0, target_margin=500.0, max_env_steps=most, out="on", resume=True)
+        assert result.numbers["env_steps"] > most - 240
+
+
 def test_a_run_that_goes_on_is_the_same_as_one_that_never_stopped(result: EvolveResult) -> None:
     """The first part ends early; what it had begun with decides everything that follows."""
     whole = result

@@ -48,10 +48,3 @@ def test_a_policy_that_learns_once_has_shorter_rollouts() -> None:
     assert ShortRolloutConfig().steps_per_update(4) < OnPolicyConfig().steps_per_update(4) == 64
     with pytest.raises(ConfigError, match="`unroll`"):
         OnPolicyConfig(unroll=0)
-
-
-def test_what_learns_from_replay_has_no_rollout() -> None:
-    with pytest.raises(ConfigError, match='Unknown setting "unroll"'):
-        ding_lite.train("dqn", "CartPole-v1", unroll=5, quiet=True)
-    with pytest.raises(ConfigError, match='Unknown setting "capacity"'):
-        ding_lite.train("ppo", "CartPole-v1", capacity=5, quiet=True)

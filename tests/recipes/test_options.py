@@ -45,16 +45,31 @@ def test_a_call_and_its_command_have_the_options_of_the_one_dataclass(
     }
 
 
-def test_without_options_the_programs_own_values_hold() -> None:
-    assert parse() == Options(
-        env="CartPole-v1",
-        seed=0,
-        max_env_steps=50_000,
-        target=475.0,
-        smoke=False,
-        out=None,
-        nodes=1,
-    )
+OWN = Options(
+    env="CartPole-v1", seed=0, max_env_steps=50_000, target=475.0, smoke=False, out=None, nodes=1
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("", OWN),
+        (
+            "--env Acrobot-v1 --seed 3 --max-env-steps 900 --target -100 --out runs/mine",
+            Options(
+                env="Acrobot-v1", seed=3, max_env_steps=900, target=-100.0, out=Path("runs/mine")
+            ),
+        ),
+        ("--smoke", replace(OWN, smoke=True, max_env_steps=2_000)),
+        ("--smoke --max-env-steps 500", replace(OWN, smoke=True, max_env_steps=500)),
+        # where nothing was begun
+        ("--out nowhere --resume", replace(OWN, out=Path("nowhere"), resume=True)),
+    ],
+)
+def test_every_value_can_be_chosen_and_else_the_programs_own_hold(
+    words: str, options: Options
+) -> None:
+    assert parse(*words.split()) == options
 
 
 def test_a_path_may_begin_with_the_home_folder(
@@ -64,23 +79,6 @@ def test_a_path_may_begin_with_the_home_folder(
     chosen = parse("--out=~/mine").out, Choices(out="~/mine").given["out"]
     assert chosen == (tmp_path / "mine", tmp_path / "mine")
     assert find_policy("~/mine").parent == tmp_path / "mine"
-
-
-def test_every_value_can_be_chosen() -> None:
-    chosen = "--env Acrobot-v1 --seed 3 --max-env-steps 900 --target -100 --out runs/mine"
-    assert parse(*chosen.split()) == Options(
-        env="Acrobot-v1",
-        seed=3,
-        max_env_steps=900,
-        target=-100.0,
-        smoke=False,
-        out=Path("runs/mine"),
-    )
-
-
-def test_a_smoke_run_is_short() -> None:
-    assert parse("--smoke").max_env_steps == 2_000
-    assert parse("--smoke", "--max-env-steps", "500").max_env_steps == 500
 
 
 def test_help_explains_each_option(capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,17 +92,6 @@ def test_help_explains_each_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert "default: 50000" in text
 
 
-def test_a_program_of_several_nodes_lets_their_number_be_chosen() -> None:
-    def parse(*arguments: str) -> int:
-        return parse_options(
-            "Train.", env="E", max_env_steps=1, target=1.0, nodes=2, arguments=arguments
-        ).nodes
-
-    assert (parse(), parse("--nodes", "1"), parse("--nodes", "3")) == (2, 1, 3)
-    with pytest.raises(ConfigError, match="`nodes` is 0; it must be a whole number from 1 on"):
-        parse("--nodes", "0")
-
-
 def test_each_use_has_a_seed_of_its_own_that_follows_from_the_seed() -> None:
     first, again, other = parse(), parse(), parse("--seed", "1")
     assert first.seed_for("evaluation") == again.seed_for("evaluation")
@@ -112,23 +99,20 @@ def test_each_use_has_a_seed_of_its_own_that_follows_from_the_seed() -> None:
     assert len(seeds | {first.seed, other.seed}) == 6
 
 
-def test_a_program_with_a_population_lets_its_size_be_chosen() -> None:
-    def parse(*arguments: str) -> tuple[int, int]:
-        options = parse_options(
-            "Evolve.",
-            env="E",
-            max_env_steps=1,
-            target=1.0,
-            population=4,
-            num_envs=16,
-            arguments=arguments,
-        )
-        return options.population, options.num_envs
+def test_what_a_program_has_several_of_can_be_chosen() -> None:
+    several: dict[str, Any] = {"nodes": 2, "population": 4, "num_envs": 16}
 
-    assert parse() == (4, 16)
-    assert parse("--population", "6", "--num-envs", "8") == (6, 8)
-    with pytest.raises(ConfigError, match=r"`population` is 0.*`num_envs` is -1"):
-        parse("--population", "0", "--num-envs", "-1")
+    def parse(*arguments: str) -> list[int]:
+        options = parse_options(
+            "Evolve.", env="E", max_env_steps=1, target=1.0, **several, arguments=arguments
+        )
+        return [getattr(options, name) for name in several]
+
+    assert parse() == [2, 4, 16]
+    assert parse("--nodes=1", "--population=6", "--num-envs=8") == [1, 6, 8]
+    wrong = r"`nodes` is 0; it must be a whole number from 1 on.*`population` is 0.*`num_envs` is"
+    with pytest.raises(ConfigError, match=wrong):
+        parse("--nodes=0", "--population=0", "--num-envs=-1")
 
 
 @pytest.mark.parametrize("words", [("--sead", "1"), ("--nodes", "2")])
@@ -157,9 +141,12 @@ def test_a_run_that_goes_on_has_the_options_it_was_begun_with(tmp_path: Path) ->
     assert (longer.seed, longer.env, longer.max_env_steps) == (3, "Acrobot-v1", 9_000)
 
 
-def test_where_nothing_was_begun_options_are_the_usual_ones(tmp_path: Path) -> None:
-    out = ("--out", str(tmp_path / "nowhere"))
-    assert parse(*out, "--resume") == replace(parse(*out), resume=True)
+def test_a_run_without_a_target_goes_on_without_one(tmp_path: Path) -> None:
+    out = ("--out", str(tmp_path))
+    with Run("mine", parse(*out, "--target", "inf")):
+        pass
+    assert parse(*out, "--resume").goal is None
+    assert parse(*out, "--resume", "--target", "100").goal == 100.0
 
 
 @pytest.mark.parametrize(

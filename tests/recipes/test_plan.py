@@ -180,12 +180,6 @@ def test_no_setting_of_a_policy_has_the_name_of_one_of_training(name: str) -> No
     assert not of_policy & recipe.config.__dataclass_fields__
 
 
-def test_the_seed_of_the_run_is_that_of_the_policy() -> None:
-    found = plan(seed=7)
-    assert (found.options.seed, found.policy_config.seed) == (7, 7)
-    assert "seed" not in found.settings
-
-
 def test_only_a_user_lifts_the_share_of_evaluations(tmp_path: Path) -> None:
     (file := tmp_path / "slow.toml").write_text("eval_every = 700\n")
     for given, config, share in (
@@ -197,12 +191,6 @@ def test_only_a_user_lifts_the_share_of_evaluations(tmp_path: Path) -> None:
     ):
         made = make_plan("dqn", "CartPole-v1", given, Choices(config=config))
         assert made.settings["eval_share"] == share, given
-
-
-def test_options_win_over_a_preset() -> None:
-    options = plan(max_env_steps=9, target=1.5, num_envs=2).options
-    assert (options.max_env_steps, options.target) == (9, 1.5)
-    assert plan(num_envs=2).options.num_envs == 2
 
 
 def test_an_environment_without_a_threshold_has_no_target() -> None:

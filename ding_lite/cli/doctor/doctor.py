@@ -21,6 +21,7 @@ from packaging.requirements import Requirement
 
 from ding_lite.cli.exit_codes import DONE, FAILED
 from ding_lite.errors import ConfigError, pip_line
+from ding_lite.parallel.network.address import LOOPBACK, Address
 from ding_lite.settings import PREFIX, Settings, process_environ
 
 Level: TypeAlias = Literal["ok", "warn", "fail"]
@@ -279,15 +280,17 @@ def _ports() -> Iterator[Finding]:
         settings = Settings.from_environ()
     except ConfigError:  # already reported by `_environment`
         return
-    address = settings.address or "127.0.0.1"
+    address = settings.address or LOOPBACK
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     taken = []
     for port in settings.ports or (0,):
-        with socket.socket() as listener:
+        with socket.socket(family) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 listener.bind((address, port))
             except OSError as error:
-                taken.append(f"{address}:{port} ({error.strerror})")
+                place = str(Address("tcp", address, port)).removeprefix("tcp://")
+                taken.append(f"{place} ({error.strerror})")
     if taken:
         advice = "Choose others with DING_LITE_ADDRESS and DING_LITE_PORTS."
         yield Finding("fail", "ports", f"cannot listen on {', '.join(taken)}", advice)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import cycle
 from statistics import fmean
 from typing import Any
@@ -15,7 +16,7 @@ from ding_lite.cli.report.figures import NUM_COLORS, Line, chart, family, figure
 from ding_lite.cli.report.records import Record, Stage, is_number, rates
 from ding_lite.middleware.report.log import as_text
 from ding_lite.middleware.report.throughput import STAGE_SECONDS
-from ding_lite.recipes.runs.results import Result, group_results, spread_of, title_of
+from ding_lite.recipes.runs.results import Result, RunGroup, group_results, spread_of, title_of
 from ding_lite.version import __version__
 
 POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'"
@@ -38,36 +39,26 @@ Videos = Mapping[str, Element | str]
 """The video of a run, or the reason why there is none, by the run's directory."""
 
 
-class Group:
+@dataclass(frozen=True)
+class Group(RunGroup):
     """Runs that differ only in their seeds, with their colour on the page."""
 
-    def __init__(self, label: str, runs: Sequence[Record], color: int) -> None:
-        self.label = label
-        self.runs = runs
-        self.color = color
-
-    @property
-    def name(self) -> str:
-        return self.label if len(self.runs) == 1 else f"{self.label} ({len(self.runs)} seeds)"
+    runs: Sequence[Record]
+    color: int
 
     @property
     def best(self) -> Record:
-        return max(self.runs, key=_best)
+        return max(self.runs, key=Record.best)
 
     def line(self, metric: str) -> Line | None:
         """Return the curve of a metric; None if no run has it."""
-        results = [run.result for run in self.runs if run.result.has(metric)]
-        if not results:
+        runs = [run for run in self.runs if run.has(metric)]
+        if not runs:
             return None
-        if len(results) == 1:
-            return Line(self.name, *results[0].points(metric), color=self.color)
-        spread = spread_of(results, metric)
+        if len(runs) == 1:
+            return Line(self.name, *runs[0].points(metric), color=self.color)
+        spread = spread_of(runs, metric)
         return Line(self.name, spread.x, spread.median, spread.low, spread.high, self.color)
-
-
-def _best(run: Record) -> float:
-    _, y = run.result.points(run.metric)
-    return float(y.max()) if len(y) else -np.inf
 
 
 def page(results: Sequence[Result], videos: Videos, *, refresh: int | None = None) -> bytes:
@@ -80,9 +71,8 @@ def page(results: Sequence[Result], videos: Videos, *, refresh: int | None = Non
         of = f" of {group.label}" if len(groups) > 1 else ""
         sections += [_nodes(group.best, of), _population(group.best, of)]
     sections += [_others(groups), _evaluations(groups), _settings(groups), _commands(groups)]
-    count = "1 run" if len(results) == 1 else f"{len(results)} runs"
     now = time.strftime("%Y-%m-%d %H:%M:%S")
-    below = f"{count}, as of {now}, by ding-lite {__version__}"
+    below = f"{_counted(len(results), 'run')}, as of {now}, by ding-lite {__version__}"
     if refresh is not None:
         below += f"; live, renewed every {refresh} s"
     return document(title, below, filter(None, sections), refresh=refresh)
@@ -142,10 +132,6 @@ def _legend(labels: Iterable[str]) -> Element:
     return tag("ul", *items, class_="legend")
 
 
-def _names(groups: Sequence[Group]) -> list[str]:
-    return [group.name for group in groups]
-
-
 def _runs(groups: Sequence[Group]) -> list[Record]:
     return [run for group in groups for run in group.runs]
 
@@ -157,10 +143,10 @@ def _remark(text: str) -> Element:
 def _summary(groups: Sequence[Group]) -> Element:
     rows = []
     for run in _runs(groups):
-        _, y = run.result.points(run.metric)
-        last, best = (as_text(float(y[-1])), as_text(float(y.max()))) if len(y) else ("", "")
-        env_steps, wall_s = as_text(run.result.env_steps or 0), f"{run.last['wall_s']:,.1f} s"
-        about = (str(run.directory), _formatted(run.result.seed), run.state)
+        _, y = run.points(run.metric)
+        last, best = (as_text(float(y[-1])), as_text(run.best())) if len(y) else ("", "")
+        env_steps, wall_s = as_text(run.env_steps or 0), f"{run.last['wall_s']:,.1f} s"
+        about = (str(run.directory), _formatted(run.seed), run.state)
         rows.append((*about, env_steps, last, best, _verdict(run.verdict), wall_s))
     headings = ("run", "seed", "state", "env steps", "last", "best", "verdict", "time")
     return _section("Results", _table("What each run has reached", headings, rows))
@@ -172,15 +158,15 @@ def _verdict(verdict: Mapping[str, Any]) -> str:
         return "none yet"
     solved = verdict.get("solved")
     shown = "" if solved is None else "solved, " if solved else "not solved, "
-    return f"{shown}{as_text(value)} in {_formatted(episodes)} episodes"
+    return f"{shown}{as_text(value)} in {_counted(episodes, 'episode')}"
 
 
 def _curves(groups: Sequence[Group]) -> Element:
-    targets = {run.result.target for run in _runs(groups)}
+    targets = {run.target for run in _runs(groups)}
     target = targets.pop() if len(targets) == 1 else None
     charts = _cards(_charts(groups, _RETURNS, target))
     note = "" if all(len(group.runs) == 1 for group in groups) else _SEVERAL_SEEDS
-    return _section("Curves", _legend(_names(groups)), charts, _remark(note))
+    return _section("Curves", _legend(group.name for group in groups), charts, _remark(note))
 
 
 def _charts(
@@ -206,22 +192,23 @@ def _others(groups: Sequence[Group]) -> Element | None:
         if name not in _COUNTED and name not in _RETURNS and not name.startswith(STAGE_SECONDS)
     }
     charts = _charts(groups, names)
-    title = f"{len(charts)} other metrics"
-    return _folded(title, _legend(_names(groups)), _cards(charts)) if charts else None
+    legend = _legend(group.name for group in groups)
+    title = _counted(len(charts), "other metric")
+    return _folded(title, legend, _cards(charts)) if charts else None
 
 
 def _evaluations(groups: Sequence[Group]) -> Element | None:
     rows = [
         (str(run.directory), as_text(float(env_step)), as_text(float(value)))
         for run in _runs(groups)
-        for env_step, value in list(zip(*run.result.points("eval_return"), strict=True))[
+        for env_step, value in list(zip(*run.points("eval_return"), strict=True))[
             -_MOST_EVALUATIONS:
         ]
     ]
     if not rows:
         return None
     table = _table("The return of each evaluation", ("run", "env steps", "return"), rows)
-    return _folded(f"{len(rows)} evaluations", table)
+    return _folded(_counted(len(rows), "evaluation"), table)
 
 
 def _videos(groups: Sequence[Group], videos: Videos) -> Element | None:
@@ -350,7 +337,7 @@ def _settings(groups: Sequence[Group]) -> Element:
 def _settings_of(run: Record) -> dict[str, str]:
     shown: dict[str, str] = {}
     for section in ("options", "config", "versions"):
-        named = run.result.description.get(section) or {}
+        named = run.description.get(section) or {}
         version = " version" if section == "versions" else ""
         shown |= {f"{name}{version}": _formatted(value) for name, value in named.items()}
     return shown
@@ -362,6 +349,10 @@ def _formatted(value: object) -> str:
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _counted(number: object, noun: str) -> str:
+    return f"{_formatted(number)} {noun}{'s' * (number != 1)}"
 
 
 def _commands(groups: Sequence[Group]) -> Element:

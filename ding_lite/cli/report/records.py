@@ -10,7 +10,6 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +22,7 @@ from ding_lite.errors import ConfigError
 from ding_lite.io.reading import parse_json, read_file, read_json_object
 from ding_lite.recipes.evolve import LINEAGE
 from ding_lite.recipes.runs.directory import CONFIG, METRICS, NODES, PIPELINE, RESULT, is_locked
+from ding_lite.recipes.runs.metrics import reaches
 from ding_lite.recipes.runs.results import Result
 from ding_lite.recipes.runs.stages import seconds_by_stage
 from ding_lite.recipes.table import RECIPES
@@ -46,22 +46,16 @@ class Stage(NamedTuple):
     """Remarks, such as `locked`."""
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(Result):
     """One run and its records."""
 
-    result: Result
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.result.description.get("example"), str):
+    def __init__(self, result: Result) -> None:
+        super().__init__(result.directory, result.description, result.rows)
+        if not isinstance(self.description.get("example"), str):
             raise ConfigError(
                 f"{self.directory / CONFIG} names no program (`example`), so that it is of no run. "
                 f"Name other directories."
             )
-
-    @property
-    def directory(self) -> Path:
-        return self.result.directory
 
     @cached_property
     def verdict(self) -> dict[str, Any]:
@@ -72,12 +66,17 @@ class Record:
 
     @property
     def last(self) -> dict[str, Any]:
-        return self.result.rows[-1] if self.result.rows else {}
+        return self.rows[-1] if self.rows else {}
 
     @property
     def metric(self) -> str:
         """The metric by which it is judged: that of evaluations, or of training without them."""
-        return "eval_return" if self.result.has("eval_return") else "return"
+        return "eval_return" if self.has("eval_return") else "return"
+
+    def best(self) -> float:
+        """Return the best value of its metric; minus infinity if no row has it."""
+        _, y = self.points(self.metric)
+        return float(y.max()) if len(y) else -np.inf
 
     @cached_property
     def state(self) -> State:
@@ -86,11 +85,14 @@ class Record:
             return "going"
         if not (self.directory / CONFIG).exists():
             return "unknown"
-        options = self.result.description.get("options") or {}
-        target, most = self.result.target, options.get("max_env_steps")
-        is_at_end = most is not None and (self.result.env_steps or 0) >= most
-        is_solved = target is not None and (self.last.get("eval_return") or -np.inf) >= target
-        return "done" if self.verdict or is_at_end or is_solved else "interrupted"
+        most = self._options.get("max_env_steps")
+        is_at_end = most is not None and (self.env_steps or 0) >= most
+        config: dict[str, Any] = self.description.get("config") or {}
+        goal, margin = self.target, config.get("target_margin", 0.0)
+        if goal is not None and is_number(margin):
+            goal += margin
+        has_ended = self.verdict or is_at_end or reaches(self.last, goal)
+        return "done" if has_ended else "interrupted"
 
     @property
     def changed(self) -> float:
@@ -142,17 +144,17 @@ class Record:
     @property
     def command(self) -> str:
         """The command that repeats the run; empty if it is not known."""
-        command = self.result.description.get("command")
+        command = self.description.get("command")
         words = (
             [word for word in command if isinstance(word, str)] if isinstance(command, list) else []
         )
         if words == command and words[:1] in (["ding-lite"], ["python"]):
             return shlex.join(_without(words, "--out", "--resume"))
-        program = str(self.result.facts["program"])
+        program = str(self.facts["program"])
         if program.removeprefix(_EVOLVE) not in RECIPES:
             return ""
         verb = "evolve" if program.startswith(_EVOLVE) else "train"
-        env = str(self.result.facts.get("env"))
+        env = str(self.facts.get("env"))
         config = str(self.directory / CONFIG)
         return shlex.join(
             ["ding-lite", verb, program.removeprefix(_EVOLVE), env, "--config", config]

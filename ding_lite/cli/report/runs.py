@@ -40,16 +40,16 @@ def list_runs(options: argparse.Namespace) -> int:
 
 
 def _row(run: Record) -> dict[str, Any]:
-    _, y = run.result.points(run.metric)
-    facts = run.result.facts
+    _, y = run.points(run.metric)
+    facts = run.facts
     values = (
         str(run.directory),
         facts["program"],
         None if facts.get("env") is None else short_name(str(facts["env"])),
-        run.result.seed,
-        run.result.env_steps,
+        run.seed,
+        run.env_steps,
         float(y[-1]) if len(y) else None,
-        float(y.max()) if len(y) else None,
+        run.best() if len(y) else None,
         run.last.get("wall_s"),
         run.state,
         time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.changed)),

@@ -155,7 +155,7 @@ def _parts(about: Mapping[str, Any], given: Mapping[str, object], path: Path) ->
     return parts
 
 
-def _recipe(about: Mapping[str, Any], policy: object, spec: EnvSpec, path: Path) -> Recipe[Any]:
+def _recipe(about: Mapping[str, Any], policy: object, spec: EnvSpec, path: Path) -> Recipe:
     if policy is not None:
         return find_recipe(policy, lambda: spec)
     for recipe in RECIPES.values():

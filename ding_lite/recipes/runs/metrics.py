@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,12 @@ def _is_told(value: object) -> bool:
     if isinstance(value, int):
         return value.bit_length() < 64
     return value is None or (isinstance(value, float) and math.isfinite(value))
+
+
+def reaches(row: Mapping[str, Any], target: float | None) -> bool:
+    """Return whether the evaluation of a row has reached a target."""
+    value = row.get("eval_return")
+    return value is not None and target is not None and value >= target
 
 
 def last_row(file: Path) -> dict[str, Any]:

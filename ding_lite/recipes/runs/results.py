@@ -88,7 +88,11 @@ class RunGroup:
     """Runs that differ only in their seeds."""
 
     label: str
-    runs: list[Result]
+    runs: Sequence[Result]
+
+    @property
+    def name(self) -> str:
+        return self.label if len(self.runs) == 1 else f"{self.label} ({len(self.runs)} seeds)"
 
 
 class Spread(NamedTuple):

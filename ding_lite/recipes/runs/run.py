@@ -26,7 +26,7 @@ from ding_lite.parallel.launch.environment.detect import node_of_process
 from ding_lite.recipes.options import Options
 from ding_lite.recipes.runs import directory as files
 from ding_lite.recipes.runs.criterion import EPISODES_PER_COLLECTOR
-from ding_lite.recipes.runs.metrics import last_row
+from ding_lite.recipes.runs.metrics import last_row, reaches
 from ding_lite.recipes.runs.stages import Recorder, StageSeconds, seconds_by_stage
 from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.vector import make_envs
@@ -157,7 +157,7 @@ class Run:
         """The maximum of env steps."""
         return self.options.max_env_steps
 
-    def resume(self, parts: Mapping[str, object]) -> None:
+    def resume(self, parts: Mapping[str, object], *, stop_at: float | None = None) -> None:
         """Restore all parts from the run's checkpoint, if there is one.
 
         A restarted node also calls it, to continue from the checkpoint of its earlier incarnation.
@@ -165,6 +165,8 @@ class Run:
 
         Args:
             parts: The parts that `middleware.checkpoint` saves in `checkpoint`, by the same names.
+            stop_at: The mean return that ends the run, as in `middleware.evaluate`; the target by
+                default.
 
         Raises:
             CheckpointError: The checkpoint does not fit.
@@ -173,7 +175,7 @@ class Run:
             return
         counters = resume(parts, self.checkpoint)
         (self.directory / files.RESULT).unlink(missing_ok=True)
-        has_ended = self.options.has_ended(counters)
+        has_ended = self.options.has_ended(counters, stop_at=stop_at)
         where = "had reached its end" if has_ended else "goes on"
         tasks = [part for part in parts.values() if isinstance(part, Task)]
         env_steps = max([counters["env_step"], *(spent(task.ctx) for task in tasks)])
@@ -319,7 +321,7 @@ class Run:
         lines = [
             f"\n{_verdict(result['solved'], str(self.options.env))}: a mean return of "
             f"{result['eval_return']:.1f} in {result['eval_episodes']} greedy "
-            f"episode{'s' * (result['eval_episodes'] > 1)}{self._goal()} after "
+            f"episode{'s' * (result['eval_episodes'] != 1)}{self._goal()} after "
             f"{result['env_steps'] or 0:,} env steps{_of_these(result)}, {result['wall_s']:.1f} s."
         ]
         if "seconds" in result:
@@ -352,8 +354,7 @@ class Run:
 
     def _room(self, last: Mapping[str, Any], share: float | None) -> tuple[int, int | None]:
         """Return the limits of a verdict in episodes and in env steps; None for no limit."""
-        goal = self.goal
-        if share is None or (goal is not None and (last.get("eval_return") or -math.inf) >= goal):
+        if share is None or reaches(last, self.goal):
             return JUDGED_EPISODES, None
         left = int(share * last.get("env_step", 0) - (last.get("eval_env_steps") or 0))
         limit = EnvMaker.of(self.options.env).spec().max_episode_steps

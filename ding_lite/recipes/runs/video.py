@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -170,19 +170,6 @@ def check_render_mode(spec: EnvSpec, mode: str) -> None:
         )
 
 
-class VideoWriter(Protocol):
-    """A video to which frames are added."""
-
-    def add(self, picture: NumpyArray) -> None:
-        """Add the next frame, [height, width, 3] bytes."""
-
-    def finish(self) -> None:
-        """Write the file of the whole video."""
-
-    def drop(self) -> None:
-        """Discard the video."""
-
-
 class EpisodeRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Records each episode of an environment; an episode that does not end has no video.
 
@@ -330,6 +317,9 @@ class GifWriter:
 
     def drop(self) -> None:
         self._kept.clear()
+
+
+VideoWriter: TypeAlias = Mp4Writer | GifWriter
 
 
 def _pillow() -> Any:  # noqa: ANN401 - a module

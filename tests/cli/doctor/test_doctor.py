@@ -119,15 +119,25 @@ def test_every_extra_of_users_is_looked_at() -> None:
     assert offered - FOR_DEVELOPERS == doctor._EXTRAS.keys()
 
 
-def test_a_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+@pytest.mark.parametrize(
+    ("address", "shown", "family"),
+    [("127.0.0.1", "127.0.0.1", socket.AF_INET), ("::1", "[::1]", socket.AF_INET6)],
+)
+def test_a_port_that_is_taken_is_named(
+    address: str, shown: str, family: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DING_LITE_ADDRESS", address)
+    try:
+        taken = socket.create_server((address, 0), family=family)
+    except OSError as error:
+        pytest.skip(f"no {address} here: {error}")
+    assert [finding.level for finding in look("_ports")] == ["ok"]
+    with taken:
         port = taken.getsockname()[1]
         monkeypatch.setenv("DING_LITE_PORTS", str(port))
         [finding] = look("_ports")
     assert finding.level == "fail"
-    assert finding.found == f"cannot listen on 127.0.0.1:{port} (Address already in use)"
+    assert finding.found == f"cannot listen on {shown}:{port} (Address already in use)"
 
 
 def test_a_directory_that_cannot_be_written_to_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

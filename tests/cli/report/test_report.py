@@ -156,6 +156,13 @@ def test_a_run_without_evaluations_or_with_half_a_line_has_a_page(runs: Path) ->
     assert "none yet" in page.texts
 
 
+def test_one_evaluation_and_a_verdict_of_one_episode_are_no_plurals() -> None:
+    leave("r", rows=3)
+    Path("r/result.json").write_text('{"eval_return": 3.0, "eval_episodes": 1}')
+    page = written("r", "--no-video")
+    assert {"1 evaluation", "3 in 1 episode"} <= set(page.texts)
+
+
 def test_the_state_of_a_run_is_told(runs: Path) -> None:
     shutil.copytree(runs / "runs/dqn/CartPole-v1/1", "r")
 
@@ -171,6 +178,12 @@ def test_the_state_of_a_run_is_told(runs: Path) -> None:
     assert state() == "done"  # as an earlier version has left it: all its env steps are made
     lines = Path("r/metrics.jsonl").read_text().splitlines(keepends=True)
     Path("r/metrics.jsonl").write_text("".join(lines[:1]))
+    assert state() == "interrupted"
+    config = Path("r/config.json")
+    config.write_text(config.read_text().replace("475.0", "0.0"))
+    Path("r/metrics.jsonl").write_text('{"env_step": 1, "wall_s": 1, "eval_return": 0.0}\n')
+    assert state() == "done"
+    config.write_text(config.read_text().replace('"target_margin": 0.0', '"target_margin": 1.0'))
     assert state() == "interrupted"
 
 

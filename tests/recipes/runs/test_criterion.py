@@ -137,21 +137,6 @@ def test_the_seeds_criterion_has_an_env_and_a_target_of_its_own(tmp_path: Path) 
     assert (resumed.criterion, resumed.env, resumed.seed) == ("seed", "CartPole-v0", 3)
 
 
-def test_a_program_without_a_goal_of_the_seed_has_no_such_option(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(SystemExit):
-        parse_options(
-            "Train.",
-            env="E",
-            max_env_steps=1,
-            target=1.0,
-            nodes=2,
-            arguments=["--criterion", "seed"],
-        )
-    assert "unrecognized arguments: --criterion" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(("target", "solved"), [("30", True), ("199", False)])
 def test_the_last_line_says_how_many_episodes_it_took(
     target: str, solved: bool, capsys: pytest.CaptureFixture[str]

@@ -18,6 +18,7 @@ from ding_lite.errors import ConfigError, NodeFailed
 from ding_lite.middleware.report import curve as report_curve
 from ding_lite.recipes import Options, Run
 from ding_lite.rl.batch import NumpyArray
+from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.runtime.context import Context
@@ -55,12 +56,6 @@ def options(**changes: Any) -> Options:
 def make_policy(kind: type[DQN] = DQN) -> DQN:
     with make_envs("CartPole-v1", 1) as envs:
         return kind(envs.spec, DQNConfig(hidden=(8,), n_step=1))
-
-
-def test_a_directory_of_ones_own_is_used_as_it_is(tmp_path: Path) -> None:
-    with Run("mine", options(out=tmp_path / "here")) as run:
-        assert run.directory == tmp_path / "here"
-        assert run.checkpoint == tmp_path / "here" / "checkpoint"
 
 
 def test_the_settings_of_the_run_are_written_down() -> None:
@@ -137,26 +132,24 @@ def test_a_person_is_told_what_there_is_and_what_to_try(capsys: pytest.CaptureFi
     ]
 
 
-def test_ctrl_c_says_where_the_checkpoint_is(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_ctrl_c_says_where_the_checkpoint_is(
+    is_saved: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupted() -> None:
         with Run("mine", options()) as run:
-            run.checkpoint.mkdir()
-            (run.checkpoint / "manifest.json").touch()
+            if is_saved:
+                run.checkpoint.mkdir()
+                (run.checkpoint / "manifest.json").touch()
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    message = capsys.readouterr().err
-    assert message == (
-        "\nInterrupted; the checkpoint is in runs/mine/1/checkpoint. To go on with it, add the "
-        "options --resume --out runs/mine/1\n"
-    )
-
-
-def test_ctrl_c_before_the_first_save_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(KeyboardInterrupt), Run("mine", options()):
-        raise KeyboardInterrupt
-    assert "nothing was saved yet" in capsys.readouterr().err
+    where = "nothing was saved yet."
+    if is_saved:
+        where = "the checkpoint is in runs/mine/1/checkpoint. To go on with it, add the "
+        where += "options --resume --out runs/mine/1"
+    assert capsys.readouterr().err == f"\nInterrupted; {where}\n"
 
 
 @pytest.mark.parametrize("is_saved", [True, False])
@@ -188,11 +181,6 @@ def test_the_run_of_nodes_that_a_launcher_has_started_is_that_of_node_0(
     with pytest.raises(ConfigError, match=r"process is node 1 of a job .*: `--out DIR`"):
         Run("made_up", options(out=None, nodes=2))
     assert Run("made_up", options(out=None)).directory.exists()
-
-
-def test_other_exceptions_come_out_as_they_are() -> None:
-    with pytest.raises(ValueError, match="a bug"), Run("mine", options()):
-        raise ValueError("a bug")
 
 
 def test_a_run_without_a_target_is_neither_solved_nor_not(
@@ -368,6 +356,25 @@ def test_the_running_time_counts_from_the_first_beginning(tmp_path: Path) -> Non
     with Run("mine", options(out=tmp_path)) as run:
         run.metrics.write_text('{"step": 1, "wall_s": 90.0}\n')
         assert run.judge(make_policy())["wall_s"] == 90.0
+
+
+def test_a_verdict_is_whole_where_the_last_evaluation_has_reached_a_target_of_zero(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    env = EnvMaker.of("MountainCar-v0", args={"max_episode_steps": 501})
+    with make_envs(env, 1) as envs:
+        policy = DQN(envs.spec, DQNConfig(hidden=(8,)))
+    with Run("mine", options(env=env, target=0.0)) as run:
+        for value, episodes in ((-1.0, 1), (0.0, 20)):
+            row = {"env_step": 40, "eval_return": value, "wall_s": 1.0}
+            run.metrics.write_text(json.dumps(row) + "\n")
+            line = run.judge(policy, eval_share=0.1)
+            assert (line["solved"], line["eval_episodes"]) == (False, episodes)
+            run.explain(line)
+            plural = "episodes" if episodes > 1 else "episode"
+            assert f" in {episodes} greedy {plural} (target 0) after" in capsys.readouterr().err
+        run.explain({**line, "eval_episodes": 0})
+        assert " in 0 greedy episodes (target 0) after" in capsys.readouterr().err
 
 
 def test_the_running_time_of_a_resumed_run_contains_that_of_all_its_stages(
