@@ -21,7 +21,7 @@ import pytest
 from ding_lite.errors import TransportError
 from ding_lite.parallel.transport.base import CLOSE_TIMEOUT_S, Frame, Lane, Link, Transport
 from ding_lite.parallel.transport.chunks import CHUNK_ABOVE
-from tests.parallel.tcp import together
+from tests.threads import together
 
 CONTROL, BULK = Lane.CONTROL, Lane.BULK
 FOREVER_S = 1_000.0

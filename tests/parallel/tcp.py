@@ -1,4 +1,4 @@
-"""Nodes in this process that are connected by sockets, and threads that a test starts."""
+"""Nodes in this process that are connected by sockets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +19,6 @@ from ding_lite.runtime.messaging.inbox import FINISH
 from tests.parallel.proxy import Proxy
 
 LOOPBACK = "tcp://127.0.0.1:0"
-
-
-def together(*functions: Callable[[], Any]) -> list[Any]:
-    """Call functions at the same time, on a thread each; return their results."""
-    with ThreadPoolExecutor(len(functions)) as pool:
-        return [called.result() for called in [pool.submit(fn) for fn in functions]]
 
 
 def wait_until(ready: Callable[[], bool], what: str = "", seconds: float = 10.0) -> None:

@@ -14,6 +14,7 @@ from ding_lite.runtime.context import Context
 from ding_lite.runtime.interrupt import REPEAT_S, DeferredSigint, interruptible, postponed
 from ding_lite.runtime.task import Task
 from ding_lite.testing.clock import ManualClock
+from tests.threads import together
 
 
 class Saver:
@@ -174,9 +175,7 @@ def test_a_task_on_another_thread_sets_no_handler() -> None:
             task.use(lambda ctx: None).run(max_step=2)
         results.append(task.ctx.total_step)
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
+    together(run)
     assert results == [1]
 
 
@@ -216,9 +215,7 @@ def test_elsewhere_than_on_the_main_thread_nothing_is_postponed() -> None:
         with postponed():
             seen.append(signal.getsignal(signal.SIGINT))
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
+    together(work)
     assert seen == [handler]
 
 
@@ -273,7 +270,5 @@ def test_deferred_sigint_is_not_for_other_threads() -> None:
         with deferred.installed():
             installed.append(deferred.thread is not None)
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
+    together(run)
     assert installed == [False]

@@ -18,7 +18,8 @@ from ding_lite.parallel.launch.rendezvous import ANNOUNCE, AddressBook, Rendezvo
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from ding_lite.parallel.network.topology import NodeSpec, listeners, neighbours
 from ding_lite.parallel.router.node_router import NodeRouter
-from tests.parallel.tcp import Recorder, hub_spec, leaf_spec, together
+from tests.parallel.tcp import Recorder, hub_spec, leaf_spec
+from tests.threads import together
 
 A, B = "tcp://10.0.0.7:50515", "tcp://10.0.0.8:50516"
 
