@@ -22,7 +22,7 @@ from ding_lite.parallel.memory.segments import DIRECTORY, Segment, SegmentReader
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.network.security import load_key, make_key
 from ding_lite.parallel.observe.job_discovery import running_jobs
-from ding_lite.parallel.observe.metrics import PREFIX, read_metrics, write_metrics
+from ding_lite.parallel.observe.metrics import PREFIX, MetricsFile, read_metrics
 from ding_lite.parallel.wire.codec import decode, encode
 from ding_lite.recipes import load_policy
 from ding_lite.recipes.options import parse_options
@@ -266,12 +266,15 @@ def node_records(folder: Path) -> Iterator[Attempt]:
     with ExitStack() as stack:
         job = PrivateDirectory(folder)
         stack.callback(job.remove)
-        write_metrics(job.path, RECORD)
+        file = MetricsFile(job.path, 1)
+        file.write(RECORD)
+        file.close()
         path = job.path / f"{PREFIX}1"
-        record = json.loads(path.read_bytes())
+        record = json.loads(path.read_bytes()[8:])
 
         def attempt(rng: random.Random) -> object:
-            path.write_bytes(broken_json(rng, record))
+            body = broken_json(rng, record)
+            path.write_bytes(struct.pack("<II", len(body), zlib.crc32(body)) + body)
             if read_metrics(path) is None:
                 raise UnreadError
             jobs = running_jobs([folder])

@@ -22,13 +22,7 @@ from ding_lite.clock import Clock
 from ding_lite.log import Throttle
 from ding_lite.parallel.link.links import Links
 from ding_lite.parallel.network.topology import FIRST_TIMESTAMP_INCARNATION, NodeSpec
-from ding_lite.parallel.observe.metrics import (
-    Counts,
-    NodeMetrics,
-    PeerMetrics,
-    State,
-    write_metrics,
-)
+from ding_lite.parallel.observe.metrics import Counts, MetricsFile, NodeMetrics, PeerMetrics, State
 from ding_lite.parallel.transport.zeromq import reactor
 from ding_lite.runtime.messaging.inbox import Inbox, Progress, Reports
 
@@ -63,7 +57,14 @@ class Reporter:
         self._before: tuple[float, Counts] | None = None
         self._last_step: int | None = None
         self._last_env_step: int | float | None = None
-        self._due = float("inf") if spec.directory is None else self._began
+        self._file: MetricsFile | None = None
+        self._due = float("inf")
+        if spec.directory is not None:
+            try:
+                self._file = MetricsFile(Path(spec.directory), spec.node_id)
+                self._due = self._began
+            except OSError as error:
+                self._warn_once(error)
 
     def turn(self) -> None:
         """Write a record, unless the last one is less than a second old."""
@@ -74,8 +75,10 @@ class Reporter:
 
     def close(self, state: State) -> None:
         """Write the last record; only after the last tick."""
-        if self._spec.directory is not None:
+        if self._file is not None:
             self._write(self.sample(self._clock.now(), state))
+            self._file.close()
+            self._file = None
 
     def sample(self, now: float, state: State | None = None) -> NodeMetrics:
         with self._links.lock:
@@ -162,15 +165,18 @@ class Reporter:
 
     def _write(self, metrics: NodeMetrics) -> None:
         try:
-            write_metrics(Path(str(self._spec.directory)), metrics)
+            if self._file is not None:
+                self._file.write(metrics)
         except OSError as error:  # a full disk must not stop the node
-            self._throttle.once(
-                logging.WARNING,
-                "metrics",
-                "`ding-lite top` will not see this node as it is: its metrics cannot be written "
-                "(%s)",
-                error,
-            )
+            self._warn_once(error)
+
+    def _warn_once(self, error: OSError) -> None:
+        self._throttle.once(
+            logging.WARNING,
+            "metrics",
+            "`ding-lite top` will not see this node as it is: its metrics cannot be written (%s)",
+            error,
+        )
 
 
 def where_is(thread: int) -> tuple[str, bool]:

@@ -11,18 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.observe.metrics import (
     Counts,
+    MetricsFile,
     NodeMetrics,
     PeerMetrics,
     own_directory,
     read_metrics,
-    write_metrics,
 )
 from ding_lite.parallel.observe.metrics_reporter import Reporter, where_is
 from ding_lite.parallel.router.node_router import NodeRouter
@@ -56,30 +55,75 @@ RECORD = NodeMetrics(
 # -- the record on disk --------------------------------------------------------------------
 
 
-def test_a_record_replaces_the_one_before_as_a_whole(tmp_path: Path) -> None:
-    write_metrics(tmp_path, RECORD)
+def test_a_record_is_read_as_it_was_written_and_by_its_owner_only(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path, 1)
+    file.write(RECORD)
+    file.close()
     assert read_metrics(tmp_path / "metrics-1") == RECORD
-    with (tmp_path / "metrics-1").open("rb") as read_meanwhile:
-        shorter = replace(RECORD, peers=(), where="")
-        write_metrics(tmp_path, shorter)
-        assert msgspec.json.decode(read_meanwhile.read(), type=NodeMetrics) == RECORD
-    assert read_metrics(tmp_path / "metrics-1") == shorter
-    assert [path.name for path in tmp_path.iterdir()] == ["metrics-1"]
+    assert stat.S_IMODE((tmp_path / "metrics-1").stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("found", ["nothing", "cut", "other", "missing", "link", "fifo"])
-def test_what_is_no_record_is_ignored(tmp_path: Path, found: str) -> None:
+def test_a_shorter_record_replaces_a_longer_one(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path, 1)
+    file.write(RECORD)
+    file.write(replace(RECORD, peers=(), where=""))
+    file.close()
+    assert read_metrics(tmp_path / "metrics-1") == replace(RECORD, peers=(), where="")
+
+
+@pytest.mark.parametrize(
+    "damage", ["nothing", "cut", "changed", "other", "missing", "link", "fifo"]
+)
+def test_incomplete_records_are_ignored(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "metrics-1"
-    write_metrics(tmp_path, RECORD)
-    if found in ("nothing", "cut", "other"):
-        path.write_bytes({"nothing": b"", "cut": path.read_bytes()[:-1], "other": b"{}"}[found])
+    file = MetricsFile(tmp_path, 1)
+    file.write(RECORD)
+    file.close()
+    data = path.read_bytes()
+    if damage == "nothing":
+        path.write_bytes(b"")
+    elif damage == "cut":
+        path.write_bytes(data[:-1])
+    elif damage == "changed":
+        path.write_bytes(data.replace(b"train.py", b"evil..py", 1))
+    elif damage == "other":
+        path.write_bytes(b"\x02\x00\x00\x00\x43\xbf\xa6\xa3{}")  # an empty object, with its CRC
+    elif damage == "missing":
+        path.unlink()
+    elif damage == "fifo":
+        path.unlink()
+        os.mkfifo(path)
     else:
         path.rename(tmp_path / "elsewhere")
-        if found == "fifo":
-            os.mkfifo(path)
-        elif found == "link":
-            path.symlink_to(tmp_path / "elsewhere")
+        path.symlink_to(tmp_path / "elsewhere")
     assert read_metrics(path) is None
+
+
+def test_no_reader_sees_half_of_a_record(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path, 1)
+    file.write(replace(RECORD, inbox=0, where=""))
+    is_over = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not is_over.is_set():
+            number += 1
+            file.write(replace(RECORD, inbox=number, where=f"{number} " * (number % 200)))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen: set[int] = set()
+    try:
+        while len(seen) < 30:
+            record = read_metrics(tmp_path / "metrics-1")
+            if record is None:  # five times in a row in the middle of a write
+                continue
+            assert record.where == f"{record.inbox} " * (record.inbox % 200)
+            seen.add(record.inbox)
+    finally:
+        is_over.set()
+        writer.join()
+        file.close()
 
 
 def test_a_rate_is_over_the_time_between_two_looks_and_never_below_nothing() -> None:
@@ -293,11 +337,12 @@ def record_at(directory: Path) -> float:
     return record.at
 
 
-def test_a_full_disk_does_not_stop_the_node(
-    pair: Pair, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "metrics-0").unlink()
-    (tmp_path / "metrics-0").symlink_to("/dev/full")
+def test_a_full_disk_does_not_stop_the_node(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    file = pair[0]._reporter._file
+    assert file is not None
+    full = os.open("/dev/full", os.O_RDWR)
+    os.dup2(full, file._fd)
+    os.close(full)
     for _ in range(3):
         pair[0]._reporter._due = 0.0
         pair[0]._reporter.turn()
