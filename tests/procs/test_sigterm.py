@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from tests.procs.conftest import Fork, RunForked
 from tests.procs.programs import Program
@@ -66,8 +65,7 @@ def test_without_auto_recover_sigterm_ends_the_job_with_an_error_that_names_node
 def test_sigterm_to_a_node_of_a_shell_ends_it_and_the_line_typed_again_brings_it_back(
     fork_learner_line: Type, victim: int
 ) -> None:
-    [port] = free_ports(LOOPBACK, 1)
-    nodes = [fork_learner_line(line, port, program="counting") for line in (NODE_0, NODE_1)]
+    nodes = [fork_learner_line(line, program="counting") for line in (NODE_0, NODE_1)]
     for node in nodes:
         up(node, 1)
     leaving, staying = nodes[victim], nodes[1 - victim]
@@ -77,7 +75,7 @@ def test_sigterm_to_a_node_of_a_shell_ends_it_and_the_line_typed_again_brings_it
     assert "main has ended" not in output
     assert saved_by(victim, leaving.folder) > 5
     assert staying.line("fate ")[1:] == [str(1 - victim), "lost", str(victim)]
-    again = fork_learner_line((NODE_0, NODE_1)[victim], port, program="counting")
+    again = fork_learner_line((NODE_0, NODE_1)[victim], program="counting")
     assert staying.line("fate ")[1:] == [str(1 - victim), "joined", str(victim)]
     up(again, 1)
     for node in (staying, again):

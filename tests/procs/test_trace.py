@@ -9,7 +9,6 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from tests.procs.conftest import RunForked
 from tests.procs.shells import Type
 from tests.procs.test_environment import NODE_0, NODE_1
@@ -115,9 +114,8 @@ def test_the_trace_of_a_killed_job_lacks_only_the_closing_bracket(fork, folder) 
 
 
 def test_nodes_that_are_started_by_hand_write_one_trace(fork_line: Type, folder: Path) -> None:
-    [port] = free_ports(LOOPBACK, 1)
     trace = str(folder / "trace.json")
-    nodes = [fork_line(line, port, program="traced", TRACE=trace) for line in (NODE_0, NODE_1)]
+    nodes = [fork_line(line, program="traced", TRACE=trace) for line in (NODE_0, NODE_1)]
     assert [node.end() for node in nodes] == [(0, "")] * 2
     found = arrows(read(folder))
     assert len(found["call"]) == len(found["item"]) == 3
