@@ -12,7 +12,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import zmq
+from zmq.utils import z85
+
 from ding_lite.parallel.network.address import Address
+from ding_lite.parallel.network.security import load_key
 from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.messaging.inbox import FINISH
@@ -68,6 +72,19 @@ def leaf_spec(node_id: int, hub: str | None, num_nodes: int = 3, **more: Any) ->
         peers=frozenset({0}),
         **more,
     )
+
+
+def bare_socket(context: zmq.Context[Any], route: bytes, key_file: str | None) -> Any:
+    """Make a socket that node 0 lets in as node 2, if they share a key."""
+    bare = context.socket(zmq.DEALER)
+    bare.linger = 0
+    bare.setsockopt(zmq.ROUTING_ID, route)
+    if key_file is not None:
+        key = load_key(key_file)
+        own = z85.encode(key.of_dialler(2))
+        bare.curve_secretkey, bare.curve_publickey = own, zmq.curve_public(own)
+        bare.curve_serverkey = zmq.curve_public(z85.encode(key.of_listener(0)))
+    return bare
 
 
 class Recorder:
