@@ -62,18 +62,25 @@ def test_sigterm_ends_the_run_in_order_with_the_shell_s_exit_code() -> None:
     assert log[-1] == "saved at Terminated"
 
 
-def test_the_second_ctrl_c_raises_at_once(clock: ManualClock) -> None:
+@pytest.mark.parametrize(
+    ("second", "after_s", "error"),
+    [(signal.SIGINT, REPEAT_S, KeyboardInterrupt), (signal.SIGTERM, 0.0, SystemExit)],
+)
+def test_the_second_signal_raises_at_once_and_another_one_at_any_time(
+    clock: ManualClock, second: signal.Signals, after_s: float, error: type[BaseException]
+) -> None:
     log: list[str] = []
 
     def interrupt(ctx: Context) -> None:
         signal.raise_signal(signal.SIGINT)
         log.append("went on after the first")
-        clock.advance(REPEAT_S)
-        signal.raise_signal(signal.SIGINT)
+        clock.advance(after_s)
+        signal.raise_signal(second)
         log.append("never here")
 
-    with Task(clock=clock) as task, pytest.raises(KeyboardInterrupt):
+    with Task(clock=clock) as task, pytest.raises(error) as caught:
         task.use(interrupt).run()
+    assert getattr(caught.value, "code", 143) == 143
     assert log == ["went on after the first"]
 
 
@@ -89,20 +96,6 @@ def test_a_signal_that_comes_twice_is_one(clock: ManualClock) -> None:
     with Task(clock=clock) as task, pytest.raises(SystemExit):
         task.use(Saver(log)).use(terminate).run()
     assert log == ["saver called", "the step ended", "saved at Terminated"]
-
-
-def test_another_signal_is_a_second_one_at_any_time(clock: ManualClock) -> None:
-    log: list[str] = []
-
-    def interrupt(ctx: Context) -> None:
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGTERM)
-        log.append("never here")
-
-    with Task(clock=clock) as task, pytest.raises(SystemExit) as caught:
-        task.use(interrupt).run()
-    assert caught.value.code == 143
-    assert log == []
 
 
 def test_the_second_ctrl_c_also_ends_the_wait_at_the_barrier(clock: ManualClock) -> None:
@@ -165,18 +158,6 @@ def test_a_program_s_own_handler_is_left_alone() -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert received == [signal.SIGINT]
-
-
-def test_a_task_on_another_thread_sets_no_handler() -> None:
-    results: list[int] = []
-
-    def run() -> None:
-        with Task() as task:
-            task.use(lambda ctx: None).run(max_step=2)
-        results.append(task.ctx.total_step)
-
-    together(run)
-    assert results == [1]
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])

@@ -35,26 +35,6 @@ def test_a_request_is_answered_when_the_node_announces_itself() -> None:
     assert book.announce(2, "", {1: ""}).result(0) == {1: A}
 
 
-def test_a_known_address_is_not_sent_again() -> None:
-    book = AddressBook(3)
-    book.announce(1, A, {})
-    asked = book.announce(2, "", {1: A})
-    book.announce(1, A, {})
-    assert not asked.done()
-    book.announce(1, B, {})
-    assert asked.result(0) == {1: B}
-
-
-def test_the_address_of_a_disconnected_node_is_forgotten() -> None:
-    book = AddressBook(4)
-    book.announce(1, A, {})
-    book.note(1, is_there=False)
-    asked = book.announce(2, "", {1: ""})
-    assert not asked.done()
-    book.announce(1, B, {})
-    assert asked.result(0) == {1: B}
-
-
 def test_a_second_request_of_a_node_replaces_the_first() -> None:
     book = AddressBook(3)
     first, second = (book.announce(2, "", {1: ""}) for _ in range(2))

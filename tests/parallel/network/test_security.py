@@ -342,14 +342,6 @@ class Foreign(ZeroMQTransport):
         return [bytes(head), *frames[1:]]
 
 
-def test_a_node_of_another_version(job: Job) -> None:
-    newer = Foreign(2, peers=[0], key_file=job.key_file)
-    reported = refused(leaf_spec(2, job.hub.address, key_file=job.key_file), newer)
-    # As the newer one sees it.
-    assert f"it speaks version {VERSION + 1} of the protocol" in reported
-    assert job.hub.links.dropped.count == 1
-
-
 def test_nodes_of_different_versions_refuse_each_other(tmp_path: Path) -> None:
     key = str(make_key(tmp_path / "key"))
     newer = Foreign(0, peers=[1, 2], key_file=key)

@@ -18,7 +18,7 @@ from ding_lite.errors import (
 )
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter, labels_of_environment
-from ding_lite.runtime.messaging.router import Router, current_router, use_router
+from ding_lite.runtime.messaging.router import current_router, use_router
 from ding_lite.runtime.messaging.streams import Item, ItemId
 from ding_lite.runtime.task import Task
 from tests.threads import together
@@ -246,20 +246,6 @@ def test_a_router_is_the_current_one_within_its_block_and_no_longer() -> None:
             raise LookupError
         assert current_router() is outer
     assert current_router() is before
-
-
-def test_each_thread_has_a_current_router_of_its_own() -> None:
-    routers = LocalRouter.group(4)
-    entered = threading.Barrier(4)
-    found: dict[int, Router] = {}
-
-    def node(router: LocalRouter) -> None:
-        with use_router(router):
-            entered.wait()
-            found[router.node_id] = Task().router
-
-    together(*(lambda router=router: node(router) for router in routers))
-    assert [found[node_id] for node_id in range(4)] == list(routers)
 
 
 # -- tasks on the nodes of a group ----------------------------------------------------------
