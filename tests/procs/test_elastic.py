@@ -36,8 +36,7 @@ def start(fork_line: Type) -> list[Program]:
 
 def test_a_collector_joins_a_star_works_and_leaves_and_the_job_goes_on(fork_line: Type) -> None:
     learner, collector = start(fork_line)
-    code, printed = fork_line(f"{LATER} leave", program="elastic_work").end()
-    assert code == 0, printed
+    printed = fork_line(f"{LATER} leave", program="elastic_work").result()
     assert printed.splitlines()[:2] == [
         "begins 2 collector collector.1 distributed node.2",
         "attached True",
@@ -99,19 +98,16 @@ def test_a_job_that_is_not_elastic_says_how_to_let_a_further_node_in(fork_line: 
     lines = [line.replace("DING_LITE_ELASTIC=1 ", "") for line in (LEARNER, COLLECTOR)]
     shells = [fork_line(line, program="elastic_work") for line in lines]
     shells[0].line("got 1")
-    code, printed = fork_line(LATER, program="elastic_work").end()
-    assert code == 1
+    printed = fork_line(LATER, program="elastic_work").refusal()
     assert "It takes further nodes if it was started with `elastic=True`" in printed
     shells[0].line("got 1")
 
 
 def test_a_number_that_is_taken_is_refused_with_a_way_out(fork_line: Type) -> None:
     learner, _ = start(fork_line)
-    code, printed = fork_line(f"DING_LITE_NODE_ID=1 {LATER}", program="elastic_work").end()
-    assert code == 1
+    printed = fork_line(f"DING_LITE_NODE_ID=1 {LATER}", program="elastic_work").refusal()
     assert "There is a node 1 already. Without a number, a free one is given." in printed
-    code, printed = fork_line(f"DING_LITE_NODE_ID=7 {LATER} leave", program="elastic_work").end()
-    assert code == 0
+    printed = fork_line(f"DING_LITE_NODE_ID=7 {LATER} leave", program="elastic_work").result()
     assert printed.splitlines()[-1] == "[(7, [0, 1])]"
     assert learner.line("node_joined")[1] == "7"
 
@@ -131,8 +127,7 @@ def test_a_second_runner_joins_the_job_of_a_first_one(fork_line: Type, kind: str
     assert "begins 2 collector collector.1 distributed node.2" in printed[1]
     first.line("node_left 2")
     assert fork_line(f"{attach} finish 1 2", program="elastic_work").end()[0] == 0
-    code, output = first.end()
-    assert code == 0
+    output = first.result()
     assert output.splitlines()[-1] == "[(0, [0, 1]), (1, [0, 1])]"
 
 

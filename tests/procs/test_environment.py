@@ -58,29 +58,25 @@ def test_the_tutorial_does_what_it_says(type_line: Type) -> None:
 
 def test_a_node_with_another_key_is_refused_and_the_right_one_let_in(fork_line: Type) -> None:
     node_0 = fork_line(f"{NODE_0} 15", program="met")
-    code, output = fork_line(f"{NODE_1} 2", user="another", program="met").end()
-    assert code == 1
+    output = fork_line(f"{NODE_1} 2", user="another", program="met").refusal()
     assert "AuthenticationError: Node 0 has refused node 1: it has another key" in output
     assert fork_line(f"{NODE_1} 15", program="met").end() == (0, "[1]\n")
     assert node_0.end() == (0, "[0]\n")
 
 
 def test_a_node_that_was_not_started_is_named(fork_line: Type, port: int) -> None:
-    code, output = fork_line(f"{NODE_1} 0.2", program="met").end()
-    assert code == 1
+    output = fork_line(f"{NODE_1} 0.2", program="met").refusal()
     assert (
         f"DeadlineExceeded: Node 1 has waited 0.2 s for node 0 (tcp://127.0.0.1:{port})" in output
     )
-    code, output = fork_line(f"{NODE_0} 0.2", program="met").end()
-    assert code == 1
+    output = fork_line(f"{NODE_0} 0.2", program="met").refusal()
     assert "DeadlineExceeded: Node 0 has waited 0.2 s for node 1 of 2. Were all nodes" in output
 
 
 def test_a_port_that_is_taken_is_named(fork_line: Type) -> None:
     with socket.create_server((LOOPBACK, 0)) as taken:
         port = taken.getsockname()[1]
-        code, output = fork_line(f"{NODE_0} 15", port, program="met").end()
-    assert code == 1
+        output = fork_line(f"{NODE_0} 15", port, program="met").refusal()
     assert f"TransportError: This node cannot listen on tcp://127.0.0.1:{port}" in output
     assert "Address already in use. Is another job using it?" in output
 
@@ -88,23 +84,20 @@ def test_a_port_that_is_taken_is_named(fork_line: Type) -> None:
 def test_an_address_of_another_machine_is_named(fork_line: Type, folder: Path) -> None:
     make_key(folder / "key")
     elsewhere = f"DING_LITE_KEY_FILE={folder / 'key'} DING_LITE_ADDRESS=192.0.2.1 {NODE_0} 15"
-    code, output = fork_line(elsewhere, 50515, program="met").end()
-    assert code == 1
+    output = fork_line(elsewhere, 50515, program="met").refusal()
     assert "TransportError: This node cannot listen on tcp://192.0.2.1:50515: Cannot" in output
     assert "No interface of this machine has it: is it that of another one?" in output
 
 
 def test_an_invalid_host_name_is_told_from_one_of_another_machine(fork_line: Type) -> None:
     unknown = NODE_1.replace("127.0.0.1", "x" * 64)
-    code, output = fork_line(f"{unknown} 15", 50515, program="met").end()
-    assert code == 1
+    output = fork_line(f"{unknown} 15", 50515, program="met").refusal()
     assert f"tcp://{'x' * 64}:50515 is on another machine, or its name cannot be looked" in output
 
 
 def test_a_node_that_dials_the_wrong_node_is_refused(fork_line: Type, port: int) -> None:
     node_1 = f"DING_LITE_PORTS={port} {NODE_1}".replace("NUM_NODES=2", "NUM_NODES=3")
-    code, output = fork_line(f"{node_1} 15", program="met").end()  # itself, for node 0
-    assert code == 1
+    output = fork_line(f"{node_1} 15", program="met").refusal()  # itself, for node 0
     assert "it has another key, or what listens at tcp://127.0.0.1:" in output
     assert "is another node or none." in output
 
@@ -136,15 +129,13 @@ def test_attach_to_joins_a_running_job_and_starts_from_its_newest_ctx(
     shells = [fork_line(place(node), program="paused") for node in (0, 1, 2)]
     shells[0].line("waits")
     address = f"tcp://127.0.0.1:{port}"
-    code, output = fork_line(f"python train.py joins {address}", program="paused").end()
-    assert code == 1
+    output = fork_line(f"python train.py joins {address}", program="paused").refusal()
     assert "there is a node 2 already." in output
 
     shells[2].line("plays")
     shells[2].kill()
     shells[0].line("lost 2")
-    code, output = fork_line(f"python train.py joins {address}", program="paused").end()
-    assert code == 0
+    output = fork_line(f"python train.py joins {address}", program="paused").result()
     assert output.splitlines()[0] == "attached 49"
     assert output.splitlines()[-1] == "[(2, ['distributed', 'late', 'node.2'])]"
     assert shells[0].end()[0] == shells[1].end()[0] == 0
@@ -152,8 +143,7 @@ def test_attach_to_joins_a_running_job_and_starts_from_its_newest_ctx(
 
 def test_a_node_that_raises_is_lost_to_the_others(fork_line: Type) -> None:
     node_0 = fork_line(place(0, 2), program="paused")
-    code, output = fork_line(f"{place(1, 2)} fails", program="paused").end()
-    assert code == 1
+    output = fork_line(f"{place(1, 2)} fails", program="paused").refusal()
     assert "ZeroDivisionError\nin middleware `play`" in output
     node_0.line("lost 1")
 
@@ -164,6 +154,5 @@ def test_ctrl_c_in_one_shell_ends_the_job_in_all(fork_line: Type) -> None:
     shells[0].line("waits")
     os.kill(pid, signal.SIGINT)
     assert "\nKeyboardInterrupt\n" in shells[1].end()[1]
-    code, output = shells[0].end()
-    assert code == 0
+    output = shells[0].result()
     assert "lost" not in output

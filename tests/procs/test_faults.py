@@ -45,8 +45,7 @@ def pairs(victim: int) -> list[tuple[int, int]]:
 
 def ends_right(program: Program) -> None:
     (program.folder / "go").touch()
-    code, output = program.end()
-    assert code == 0, output
+    output = program.result()
     received = literal_eval(output.splitlines()[-1])
     assert received == [{1: True, 2: True}, {0: True}, {0: True}]
 
@@ -98,8 +97,7 @@ def test_a_full_disk_of_a_node_ends_the_job_with_its_last_checkpoint_whole(
 
 def test_the_node_that_fails_before_a_barrier_is_named_and_not_those_that_wait_there(fork):
     with fork("faulty", recover=False) as program:
-        code, output = program.end()
-        assert code == 1
+        output = program.refusal()
         program.leaves_nothing()
     assert "NodeFailed: Node 2 failed while running `main`: ZeroDivisionError: on the way" in output
 

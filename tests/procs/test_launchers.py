@@ -42,8 +42,7 @@ def test_the_guide_does_what_it_says(type_line: Type) -> None:
     [program] = [block for block in page if block.language == "python"]
     first = next(block for block in page if block.language == "sh")
     printed = next(block.code for block in page if block.language == "text")
-    code, output = type_line(first.code, source=program.code).end()
-    assert code == 0, output
+    output = type_line(first.code, source=program.code).result()
     # torchrun's processes write a line and its end one after the other, into one pipe.
     assert sorted(re.findall(r"node \d: .*?node\.\d", output)) == program.prints
     assert printed.splitlines() == program.prints
@@ -54,8 +53,7 @@ def test_the_guide_does_what_it_says(type_line: Type) -> None:
 )
 def test_nodes_that_torchrun_restarts_connect_again(type_line, folder, how) -> None:
     line = f"{TORCHRUN} --max-restarts 1 train.py {how}"
-    code, printed = type_line(line, program="again", TMPDIR=str(folder)).end()
-    assert code == 0, printed
+    printed = type_line(line, program="again", TMPDIR=str(folder)).result()
     again = [line for line in lines_of_nodes(printed) if "after restarts: 1" in line]
     assert again == [f"{node} after restarts: 1" for node in range(3)], printed
     assert [path.name for path in folder.glob("ding_lite-*")] == []
@@ -142,8 +140,7 @@ def test_a_derived_port_that_is_taken_is_named_with_what_to_do(fork_line: Type) 
     place = detect(torchrun(0, job))
     assert place is not None
     with socket.create_server((LOOPBACK, place.port)):
-        code, printed = fork_line("python train.py 15 3", program="met", **torchrun(0, job)).end()
-    assert code == 1
+        printed = fork_line("python train.py 15 3", program="met", **torchrun(0, job)).refusal()
     assert f"TransportError: This node cannot listen on tcp://127.0.0.1:{place.port}" in printed
     assert "torchrun has started this process as node 0 of 3" in printed
     assert "DING_LITE_PORTS chooses another first port" in printed
@@ -153,8 +150,7 @@ def test_nodes_that_a_launcher_has_not_started_are_named_with_a_remedy(fork_line
     port, *others = free_ports(LOOPBACK, 3)
     environ = {"DING_LITE_PORTS": "50515", **slurm(1, "4711")}
     line = f"DING_LITE_PORTS={port},{','.join(map(str, others))} python train.py 0.2 3"
-    code, printed = fork_line(line, port, program="met", **environ).end()
-    assert code == 1
+    printed = fork_line(line, port, program="met", **environ).refusal()
     assert (
         f"DeadlineExceeded: Node 1 has waited 0.2 s for node 0 (tcp://127.0.0.1:{port})" in printed
     )
@@ -165,7 +161,6 @@ def test_nodes_that_a_launcher_has_not_started_are_named_with_a_remedy(fork_line
 
 def test_nodes_of_several_machines_without_a_key_end_at_once(fork_line: Type) -> None:
     environ = {**torchrun(1, "4711"), "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "gpu08"}
-    code, printed = fork_line("python train.py 15 3", program="met", **environ).end()
-    assert code == 1
+    printed = fork_line("python train.py 15 3", program="met", **environ).refusal()
     assert "torchrun has started 3 nodes on several machines, and there is no key" in printed
     assert "`ding-lite keygen FILE`" in printed

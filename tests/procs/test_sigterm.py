@@ -35,8 +35,7 @@ def test_sigterm_with_auto_recover_saves_and_restarts_the_node_under_its_number(
         pid_then, begun_then = up(program, 1)[victim]
         saved = saved_by(victim, folder)
         (folder / "enough").touch()
-        code, output = program.end()
-        assert code == 0, output
+        output = program.result()
         assert (pid_then, begun) != (pid, begun_then)
         assert begun_then == saved > begun == 0
         assert f"fate {1 - victim} lost {victim}" in output
@@ -52,8 +51,7 @@ def test_without_auto_recover_sigterm_ends_the_job_with_an_error_that_names_node
     with fork_learner("counting", recover=False) as program:
         pids = up(program, 2)
         os.kill(pids[victim][0], signal.SIGTERM)
-        code, output = program.end()
-        assert code == 1, output
+        output = program.refusal()
         assert f"NodeFailed: Node {victim} was ended by SIGTERM while running `main`." in output
         assert "In the same second" not in output
         assert saved_by(victim, folder) > 5
@@ -87,8 +85,7 @@ def test_a_node_that_is_in_no_step_ends_at_once_and_is_named_as_well(fork: Fork)
     with fork("ended_by_sigterm", main="in_no_step", recover=False) as program:
         pids = program.pids(2)
         os.kill(pids[1], signal.SIGTERM)
-        code, output = program.end()
-        assert code == 1
+        output = program.refusal()
         assert f"NodeFailed: Node 1 (process {pids[1]}) was killed by SIGTERM" in output
 
 

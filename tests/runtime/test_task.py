@@ -523,6 +523,7 @@ class TestSeveralNodes:
         first, second = LocalRouter.group(2)
         with use_router(second), Task() as task:
             first.publish_ctx({"train_iter": 3})
+            assert task.parallel_ctx.train_iter == 3
             with pytest.raises(ConfigError, match=r"compares `train_iter` with .*has sent 3;"):
                 task.wait_parallel_ctx(newer_than={"train_iter": known})
 
