@@ -22,7 +22,7 @@ from tests.warm import NODES, PROGRAMS, Warm, warm
 
 RunJob = Callable[..., list[Any]]
 Fork = Callable[..., Forked]
-RunForked = Callable[..., tuple[int, str]]
+RunForked = Callable[..., str]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -91,19 +91,19 @@ def _fork(
 
 @pytest.fixture
 def run_forked(fork: Fork) -> RunForked:
-    """Return what does as `fork`, and waits for the end."""
+    """Return what does as `fork`, and gives the output of a program that ends well."""
     return partial(_run, fork)
 
 
 @pytest.fixture
 def run_learner(fork_learner: Fork) -> RunForked:
-    """Return what does as `fork_learner`, and waits for the end."""
+    """Return what does the same for programs that import torch."""
     return partial(_run, fork_learner)
 
 
-def _run(fork: Fork, name: str, **given: Any) -> tuple[int, str]:
+def _run(fork: Fork, name: str, **given: Any) -> str:
     with fork(name, **given) as program:
-        return program.end()
+        return program.result()
 
 
 @pytest.fixture

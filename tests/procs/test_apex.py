@@ -25,8 +25,7 @@ def test_two_learners_improve_one_policy_from_the_shards_of_two_collectors(
     run_learner: RunForked, policy: str, batch_size: int
 ) -> None:
     given = {"policy": policy, "batch_size": batch_size, "ends_at": 60, "runner": {}}
-    code, output = run_learner("apex", **given)
-    assert code == 0, output
+    output = run_learner("apex", **given)
     first, second, *collectors = literal_eval(output.splitlines()[-1])
     # The other learner may have begun an update more, which it gives up as the first one has left.
     assert first[0] == 60 <= second[0] + 1

@@ -49,7 +49,7 @@ def test_two_nodes_write_one_time_line_with_all_their_messages(
     run_forked: RunForked, folder: Path
 ) -> None:
     for _ in range(2):  # the second job replaces the trace of the first one
-        assert run_forked("traced", tells=False) == (0, "")
+        assert run_forked("traced", tells=False) == ""
     records = read(folder)
     learner, collector = "node 0 learner", "node 1 collector"
     names = {r["args"]["name"] for r in records if r["name"] == "process_name"}
