@@ -331,7 +331,6 @@ def set_total_step(ctx: Context, total_step: int) -> None:
 
 
 def _restore(items: dict[str, Any], kept: Iterable[str], finish: bool) -> Context:
-    """Rebuild a copied or unpickled context: same items, and its own shared state."""
     ctx = Context(items)
     ctx.keep(*kept)
     if finish:
@@ -411,7 +410,6 @@ class ParallelContext(Context):
         return None
 
     def _arrived(self) -> str:
-        """Describe the values received from each node."""
         with self._changed:
             parts = [
                 f"{node} sent {', '.join(f'`{k}`={v!r:.40}' for k, v in values.items())}."

@@ -319,7 +319,6 @@ def _push(onion: Onion, opened: OpenGenerator | None) -> None:
 
 
 def _rest(onion: Onion) -> Iterator[None]:
-    """Yield while generators are open, then leave them as the step ends."""
     if not onion.opened:
         return
     try:

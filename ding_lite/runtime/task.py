@@ -485,7 +485,6 @@ class Task:
             self._latch.end_run()
 
     def _open(self) -> None:
-        """Run on this thread, subscribe to the other nodes, and enter the resources of a run."""
         self._messages.owner = threading.get_ident()
         self._messages.subscribe()
         self._router._inbox.begin_run()
@@ -501,7 +500,6 @@ class Task:
         self._stepped = True
 
     def _close_run(self, error: BaseException | None) -> None:
-        """Leave the resources of a run; close the task if there is no `with` block."""
         try:
             self._resources.leave(error)
         finally:

@@ -21,7 +21,7 @@ import pytest
 from ding_lite.errors import TransportError
 from ding_lite.parallel.transport.base import CLOSE_TIMEOUT_S, Frame, Lane, Link, Transport
 from ding_lite.parallel.transport.chunks import CHUNK_ABOVE
-from tests.parallel.tcp import together
+from tests.threads import together
 
 CONTROL, BULK = Lane.CONTROL, Lane.BULK
 FOREVER_S = 1_000.0
@@ -198,14 +198,21 @@ class TransportContract:
     # -- messages ------------------------------------------------------------------------
 
     @pytest.mark.parametrize("lane", [CONTROL, BULK])
-    def test_messages_arrive_complete_in_both_directions(self, bench: Bench, lane: Lane) -> None:
+    def test_messages_of_every_form_arrive_in_both_directions(
+        self, bench: Bench, lane: Lane
+    ) -> None:
         hub, leaf, to_leaf, to_hub = bench.both()
-        sent: list[list[Frame]] = [[b"head", b"", bytes(100_000)], [b""], [b"a", memoryview(b"bc")]]
+        sizes = (0, 1, 65_535, CHUNK_ABOVE - 1, CHUNK_ABOVE, CHUNK_ABOVE + 1, 2 * CHUNK_ABOVE + 7)
+        sent: list[list[Frame]] = [
+            *([b"head", b"", bytes(100_000)], [b""], [b"a", memoryview(b"bc")]),
+            *([np.full(size, size % 251, np.uint8).data] for size in sizes),
+            *([b"%d" % number for number in range(1_000)], [bytes(20_000)] * 1_000),
+        ]
         for frames in sent:
             assert leaf.send(to_hub, lane, *frames)
             assert hub.send(to_leaf, lane, *frames)
         for end, link in ((hub, to_leaf), (leaf, to_hub)):
-            assert end.hear(3) == [[bytes(frame) for frame in frames] for frames in sent]
+            assert end.hear(len(sent)) == [[bytes(frame) for frame in frames] for frames in sent]
             assert {each for each, _ in end.messages} == {link}
 
     def test_a_lane_keeps_its_order_through_thousands_of_small_messages(self, bench: Bench) -> None:
@@ -238,23 +245,6 @@ class TransportContract:
         np.testing.assert_array_equal(found, weights)
         assert found.flags.aligned
         assert found.flags.writeable
-
-    @pytest.mark.parametrize("lane", [CONTROL, BULK])
-    def test_messages_of_every_size_arrive(self, bench: Bench, lane: Lane) -> None:
-        hub, leaf, _, to_hub = bench.both()
-        sizes = (0, 1, 65_535, CHUNK_ABOVE - 1, CHUNK_ABOVE, CHUNK_ABOVE + 1, 2 * CHUNK_ABOVE + 7)
-        for size in sizes:
-            assert leaf.send(to_hub, lane, np.full(size, size % 251, np.uint8).data)
-        for [frame], size in zip(hub.hear(len(sizes)), sizes, strict=True):
-            assert frame == bytes([size % 251]) * size
-
-    def test_a_message_of_very_many_frames_arrives(self, bench: Bench) -> None:
-        hub, leaf, _, to_hub = bench.both()
-        frames = [b"%d" % number for number in range(1_000)]
-        large = [bytes(20_000)] * 1_000
-        assert leaf.send(to_hub, BULK, *frames)
-        assert leaf.send(to_hub, BULK, *large)
-        assert hub.hear(2) == [frames, large]
 
     def test_received_buffers_belong_to_the_receiver(self, bench: Bench) -> None:
         hub, leaf, _, to_hub = bench.both()

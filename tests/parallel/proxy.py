@@ -61,12 +61,17 @@ class Proxy:
     """An address to dial instead of a node's own.
 
     Args:
-        target: Where the node listens.
+        target: Where the node listens; "" if it does not listen yet, as behind `ssh -L`.
+        turns_away: What becomes of connections without a target: it "closes" or "resets" each,
+            "stays silent", or "hears, then closes".
     """
 
-    def __init__(self, target: str) -> None:
-        place = Address.parse(target)
-        self._target = place.place, place.port
+    def __init__(self, target: str, *, turns_away: str = "closes") -> None:
+        self._target = ("", 0)
+        if target:
+            self.lead_to(target)
+        self._turns_away = turns_away
+        self._turned_away: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self._listener.setblocking(False)
         self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -89,6 +94,15 @@ class Proxy:
         self._thread.start()
 
     # -- what a test may do to the wire --------------------------------------------------
+
+    def lead_to(self, target: str) -> None:
+        """Forward the connections from now on."""
+        place = Address.parse(target)
+        self._target = place.place, place.port
+
+    @property
+    def num_turned_away(self) -> int:
+        return len(self._turned_away)
 
     def blackhole(self, *ways: str) -> None:
         """Block the bytes of all current and new connections, in both directions by default."""
@@ -140,7 +154,8 @@ class Proxy:
         with self._changing():
             self._is_over = True
         self._thread.join()
-        self._listener.close()
+        for one in (self._listener, *self._turned_away):
+            one.close()
         for fd in (self._wake_r, self._wake_w):
             os.close(fd)
 
@@ -190,6 +205,9 @@ class Proxy:
 
     def _accept(self) -> None:
         near, _ = self._listener.accept()
+        if not self._target[0]:
+            self._turn_away(near)
+            return
         try:
             far = socket.create_connection(self._target)
         except OSError:
@@ -201,6 +219,16 @@ class Proxy:
         self._ways[near] = _Way(UP, near, far)
         self._ways[far] = _Way(DOWN, far, near)
         self.num_connections += 1
+        self._changed.notify_all()
+
+    def _turn_away(self, connection: socket.socket) -> None:
+        if self._turns_away == "hears, then closes":
+            connection.recv(64)
+        if self._turns_away == "resets":
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        if self._turns_away != "stays silent":
+            connection.close()
+        self._turned_away.append(connection)
         self._changed.notify_all()
 
     def _read(self, way: _Way) -> None:

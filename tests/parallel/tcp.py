@@ -1,4 +1,4 @@
-"""Nodes in this process that are connected by sockets, and threads that a test starts."""
+"""Nodes in this process that are connected by sockets."""
 
 from __future__ import annotations
 
@@ -6,26 +6,23 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import zmq
+from zmq.utils import z85
+
 from ding_lite.parallel.network.address import Address
+from ding_lite.parallel.network.security import load_key
 from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.messaging.inbox import FINISH
 from tests.parallel.proxy import Proxy
 
 LOOPBACK = "tcp://127.0.0.1:0"
-
-
-def together(*functions: Callable[[], Any]) -> list[Any]:
-    """Call functions at the same time, on a thread each; return their results."""
-    with ThreadPoolExecutor(len(functions)) as pool:
-        return [called.result() for called in [pool.submit(fn) for fn in functions]]
 
 
 def wait_until(ready: Callable[[], bool], what: str = "", seconds: float = 10.0) -> None:
@@ -75,6 +72,19 @@ def leaf_spec(node_id: int, hub: str | None, num_nodes: int = 3, **more: Any) ->
         peers=frozenset({0}),
         **more,
     )
+
+
+def bare_socket(context: zmq.Context[Any], route: bytes, key_file: str | None) -> Any:
+    """Make a socket that node 0 lets in as node 2, if they share a key."""
+    bare = context.socket(zmq.DEALER)
+    bare.linger = 0
+    bare.setsockopt(zmq.ROUTING_ID, route)
+    if key_file is not None:
+        key = load_key(key_file)
+        own = z85.encode(key.of_dialler(2))
+        bare.curve_secretkey, bare.curve_publickey = own, zmq.curve_public(own)
+        bare.curve_serverkey = zmq.curve_public(z85.encode(key.of_listener(0)))
+    return bare
 
 
 class Recorder:

@@ -235,7 +235,9 @@ def test_every_result_and_error_of_a_handler_is_answered(start: Start) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError(), SystemExit(1), asyncio.CancelledError()])
-def test_an_error_of_a_listener_affects_only_its_call(start: Start, error: BaseException) -> None:
+def test_an_error_of_a_listener_affects_only_its_call(
+    start: Start, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
     routers = start(2)
 
     def fail(*_: object) -> None:
@@ -246,6 +248,7 @@ def test_an_error_of_a_listener_affects_only_its_call(start: Start, error: BaseE
     for number in range(10):
         routers[0].emit("message", number)
     recorder.wait(lambda: len(recorder.events) == 10)
+    assert "in fail" in caplog.text
     routers[1].register("double", lambda number: 2 * number)
     assert routers[0].call(1, "double", 4, timeout=10.0) == 8
 

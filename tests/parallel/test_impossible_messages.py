@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -79,20 +78,6 @@ def test_an_acknowledgement_of_unsent_events_is_refused() -> None:
     [*here.outgoing(0.0)]
     here.take(replace(ping, ack=1), 0.0)
     assert here.events.num_unacknowledged == 0
-
-
-def test_a_handshake_with_an_impossible_number_affects_no_other_node(
-    job: Job, caplog: pytest.LogCaptureFixture
-) -> None:
-    context: zmq.Context[Any] = zmq.Context()
-    with context, ExitStack() as stack:
-        lanes = [stack.enter_context(as_node_2(context, job, lane)) for lane in Lane]
-        for first_kept in (0, -5, 2**64 - 1):
-            before = job.hub.links.dropped.count
-            lanes[0].send_multipart(hello(first_kept=first_kept).frames())
-            wait_until(lambda before=before: job.hub.links.dropped.count > before)  # type: ignore[misc]
-            job.goes_on()
-    assert "could not be handled" not in caplog.text
 
 
 # -- dropped messages are counted ----------------------------------------------------------------

@@ -15,17 +15,16 @@ from typing import Any
 
 import pytest
 import zmq
-from zmq.utils import z85
 
 from ding_lite.parallel.network.address import Address
-from ding_lite.parallel.network.security import load_key, make_key
+from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.base import Lane
 from ding_lite.parallel.transport.zeromq.dealers import OPTIONS
 from ding_lite.parallel.wire.codec import encode
 from ding_lite.parallel.wire.messages import HEADER_BYTES, Envelope, Kind
 from tests.parallel.golden_frames import FOLDER, read_frames
-from tests.parallel.tcp import Job, hub_spec, leaf_spec, wait_until
+from tests.parallel.tcp import Job, bare_socket, hub_spec, leaf_spec, wait_until
 from tests.parallel.test_wire_fuzz import joined, mutant, split
 
 NUM_MUTANTS = int(os.environ.get("FUZZ_MESSAGES", "6000"))
@@ -191,13 +190,7 @@ def catch_up(peer: Any, number: int) -> None:
 
 def as_node_2(context: zmq.Context[Any], job: Job, lane: Lane) -> Any:
     """Connect a bare socket that is authenticated as node 2."""
-    key = load_key(job.key_file)
-    own = z85.encode(key.of_dialler(2))
-    peer = context.socket(zmq.DEALER)
-    peer.linger = 0
-    peer.setsockopt(zmq.ROUTING_ID, b"rubbish" + lane.value)
-    peer.curve_secretkey, peer.curve_publickey = own, zmq.curve_public(own)
-    peer.curve_serverkey = zmq.curve_public(z85.encode(key.of_listener(0)))
+    peer = bare_socket(context, b"rubbish" + lane.value, job.key_file)
     peer.connect(str(job.hub.address))
     return peer
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ding_lite.parallel.launch.plan import JobPlan
-from ding_lite.parallel.network.address import PrivateDirectory
+from ding_lite.parallel.network.address import LOOPBACK, PrivateDirectory, free_ports
 from ding_lite.parallel.supervise.job import Job
 from ding_lite.parallel.supervise.local_engine import LocalEngine
 from ding_lite.parallel.supervise.supervisor import run_job
@@ -22,7 +22,7 @@ from tests.warm import NODES, PROGRAMS, Warm, warm
 
 RunJob = Callable[..., list[Any]]
 Fork = Callable[..., Forked]
-RunForked = Callable[..., tuple[int, str]]
+RunForked = Callable[..., str]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -39,10 +39,16 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def type_line(folder: Path) -> Iterator[Type]:
+def port() -> int:
+    """Return a free port, which stands for 50515 in the lines of a test."""
+    return free_ports(LOOPBACK, 1)[0]
+
+
+@pytest.fixture
+def type_line(folder: Path, port: int) -> Iterator[Type]:
     """Return what types a line into a shell of its own; all of them end with the test."""
     with ExitStack() as stack:
-        yield Shells(folder, stack).type_line
+        yield Shells(folder, stack, port).type_line
 
 
 @pytest.fixture(scope="session")
@@ -85,33 +91,33 @@ def _fork(
 
 @pytest.fixture
 def run_forked(fork: Fork) -> RunForked:
-    """Return what does as `fork`, and waits for the end."""
+    """Return what does as `fork`, and gives the output of a program that ends well."""
     return partial(_run, fork)
 
 
 @pytest.fixture
 def run_learner(fork_learner: Fork) -> RunForked:
-    """Return what does as `fork_learner`, and waits for the end."""
+    """Return what does the same for programs that import torch."""
     return partial(_run, fork_learner)
 
 
-def _run(fork: Fork, name: str, **given: Any) -> tuple[int, str]:
+def _run(fork: Fork, name: str, **given: Any) -> str:
     with fork(name, **given) as program:
-        return program.end()
+        return program.result()
 
 
 @pytest.fixture
-def fork_line(_nodes: Warm, folder: Path) -> Iterator[Type]:
+def fork_line(_nodes: Warm, folder: Path, port: int) -> Iterator[Type]:
     """Return what forks the program that a line starts, such as `A=b python train.py`."""
     with ExitStack() as stack:
-        yield Shells(folder, stack, _nodes).type_line
+        yield Shells(folder, stack, port, _nodes).type_line
 
 
 @pytest.fixture
-def fork_learner_line(_learners: Warm, folder: Path) -> Iterator[Type]:
+def fork_learner_line(_learners: Warm, folder: Path, port: int) -> Iterator[Type]:
     """Return what does the same for programs that import torch."""
     with ExitStack() as stack:
-        yield Shells(folder, stack, _learners).type_line
+        yield Shells(folder, stack, port, _learners).type_line
 
 
 @pytest.fixture

@@ -104,6 +104,18 @@ class Program:
             pass
         return self.process.wait(), self.seen
 
+    def result(self) -> str:
+        """Wait for the end without an error; return all the output."""
+        code, output = self.end()
+        assert code == 0, output
+        return output
+
+    def refusal(self) -> str:
+        """Wait for the end by an error; return all the output."""
+        code, output = self.end()
+        assert code == 1, output
+        return output
+
     def kill(self) -> None:
         """End the program and its group at once, and wait until it has ended."""
         os.killpg(self.pid, signal.SIGKILL)

@@ -34,29 +34,31 @@ class Shells:
     Args:
         folder: Where programs and keys are kept.
         stack: What ends the shells.
+        port: What stands for 50515 in each line.
         warm: What forks the programs; by default a shell starts them.
     """
 
-    def __init__(self, folder: Path, stack: ExitStack, warm: Warm | None = None) -> None:
+    def __init__(self, folder: Path, stack: ExitStack, port: int, warm: Warm | None = None) -> None:
         self._folder = folder
         self._stack = stack
+        self._port = port
         self._warm = warm
 
     def type_line(
         self,
         line: str,
-        port: int,
+        port: int | None = None,
         *,
         source: str = "",
         program: str = "",
         user: str = "me",
         **environ: str,
     ) -> Program:
-        """Type a line that starts `train.py`, with another port in place of 50515.
+        """Type a line that starts `train.py`, with a free port in place of 50515.
 
         Args:
             line: What is typed.
-            port: The other port.
+            port: Another port than that of all lines.
             source: What is in `train.py`.
             program: One of `tests/programs` instead of it.
             user: The user to take keys from.
@@ -67,7 +69,7 @@ class Shells:
             line = line.replace("train.py", str(PROGRAMS / f"{program}.py"))
         else:
             (own / "train.py").write_text(PREAMBLE + source)
-        line = line.replace("50515", str(port))
+        line = line.replace("50515", str(port or self._port))
         environ["XDG_STATE_HOME"] = str(self._folder / user)
         if self._warm is None:
             return self._stack.enter_context(Shell(own, line, **environ))

@@ -28,17 +28,15 @@ LATER = (
 """The line by which any number of collectors join."""
 
 
-def start(fork_line: Type) -> tuple[int, Program, Program]:
-    [port] = free_ports(LOOPBACK, 1)
-    shells = [fork_line(line, port, program="elastic_work") for line in (LEARNER, COLLECTOR)]
+def start(fork_line: Type) -> list[Program]:
+    shells = [fork_line(line, program="elastic_work") for line in (LEARNER, COLLECTOR)]
     shells[0].line("got 1")
-    return port, shells[0], shells[1]
+    return shells
 
 
 def test_a_collector_joins_a_star_works_and_leaves_and_the_job_goes_on(fork_line: Type) -> None:
-    port, learner, collector = start(fork_line)
-    code, printed = fork_line(f"{LATER} leave", port, program="elastic_work").end()
-    assert code == 0, printed
+    learner, collector = start(fork_line)
+    printed = fork_line(f"{LATER} leave", program="elastic_work").result()
     assert printed.splitlines()[:2] == [
         "begins 2 collector collector.1 distributed node.2",
         "attached True",
@@ -52,7 +50,7 @@ def test_a_collector_joins_a_star_works_and_leaves_and_the_job_goes_on(fork_line
     assert collector.line("node_joined")[1] == "2"  # though the two are not connected
     assert collector.line("node_left")[1] == "2"
 
-    ended = fork_line(f"{LATER} finish", port, program="elastic_work").end()
+    ended = fork_line(f"{LATER} finish", program="elastic_work").end()
     assert ended[0] == 0, ended[1]
     assert ended[1].splitlines()[0] == "begins 2 collector collector.1 distributed node.2"
     assert [shell.end()[0] for shell in (learner, collector)] == [0, 0]
@@ -60,36 +58,35 @@ def test_a_collector_joins_a_star_works_and_leaves_and_the_job_goes_on(fork_line
 
 
 def test_a_collector_that_has_joined_and_is_killed_does_not_end_the_job(fork_line: Type) -> None:
-    port, learner, collector = start(fork_line)
-    later = fork_line(f"{LATER} stay", port, program="elastic_work")
+    learner, collector = start(fork_line)
+    later = fork_line(f"{LATER} stay", program="elastic_work")
     later.line("plays")
     learner.line("got 2")
     later.kill()
     learner.line("node_lost 2")
-    other = fork_line(f"{LATER} finish", port, program="elastic_work").end()
+    other = fork_line(f"{LATER} finish", program="elastic_work").end()
     assert other[0] == 0, other[1]
     assert "begins 3 " in other[1]  # the place of the lost one is kept for a while
     assert [shell.end()[0] for shell in (learner, collector)] == [0, 0]
 
 
 def test_ctrl_c_in_the_shell_of_a_node_that_has_joined_ends_that_one_only(fork_line: Type) -> None:
-    port, learner, collector = start(fork_line)
-    later = fork_line(f"{LATER} stay", port, program="elastic_work")
+    learner, collector = start(fork_line)
+    later = fork_line(f"{LATER} stay", program="elastic_work")
     os.kill(int(later.line("plays")[1]), signal.SIGINT)
     learner.line("node_left 2")
     assert "\nKeyboardInterrupt\n" in later.end()[1]
     learner.line("got 1")
-    assert fork_line(f"{LATER} finish", port, program="elastic_work").end()[0] == 0
+    assert fork_line(f"{LATER} finish", program="elastic_work").end()[0] == 0
     assert [shell.end()[0] for shell in (learner, collector)] == [0, 0]
 
 
 def test_all_collectors_may_join_by_one_line_and_the_job_begins_with_enough(fork_line) -> None:
-    [port] = free_ports(LOOPBACK, 1)
     three = LEARNER.replace("NODES=2", "NODES=3").replace("learner,collector", "learner,a,b")
-    learner = fork_line(three, port, program="elastic_work")
-    first, second = (fork_line(LATER, port, program="elastic_work") for _ in range(2))
+    learner = fork_line(three, program="elastic_work")
+    first, second = (fork_line(LATER, program="elastic_work") for _ in range(2))
     learner.line("got 2")
-    third = fork_line(f"{LATER} finish", port, program="elastic_work")
+    third = fork_line(f"{LATER} finish", program="elastic_work")
     assert [each.end()[0] for each in (third, learner, first, second)] == [0, 0, 0, 0]
     begun = [shell.seen.splitlines()[0] for shell in (first, second, third)]
     assert sorted(begun) == [
@@ -98,25 +95,19 @@ def test_all_collectors_may_join_by_one_line_and_the_job_begins_with_enough(fork
 
 
 def test_a_job_that_is_not_elastic_says_how_to_let_a_further_node_in(fork_line: Type) -> None:
-    [port] = free_ports(LOOPBACK, 1)
     lines = [line.replace("DING_LITE_ELASTIC=1 ", "") for line in (LEARNER, COLLECTOR)]
-    shells = [fork_line(line, port, program="elastic_work") for line in lines]
+    shells = [fork_line(line, program="elastic_work") for line in lines]
     shells[0].line("got 1")
-    code, printed = fork_line(LATER, port, program="elastic_work").end()
-    assert code == 1
+    printed = fork_line(LATER, program="elastic_work").refusal()
     assert "It takes further nodes if it was started with `elastic=True`" in printed
     shells[0].line("got 1")
 
 
 def test_a_number_that_is_taken_is_refused_with_a_way_out(fork_line: Type) -> None:
-    port, learner, _ = start(fork_line)
-    code, printed = fork_line(f"DING_LITE_NODE_ID=1 {LATER}", port, program="elastic_work").end()
-    assert code == 1
+    learner, _ = start(fork_line)
+    printed = fork_line(f"DING_LITE_NODE_ID=1 {LATER}", program="elastic_work").refusal()
     assert "There is a node 1 already. Without a number, a free one is given." in printed
-    code, printed = fork_line(
-        f"DING_LITE_NODE_ID=7 {LATER} leave", port, program="elastic_work"
-    ).end()
-    assert code == 0
+    printed = fork_line(f"DING_LITE_NODE_ID=7 {LATER} leave", program="elastic_work").result()
     assert printed.splitlines()[-1] == "[(7, [0, 1])]"
     assert learner.line("node_joined")[1] == "7"
 
@@ -128,16 +119,15 @@ def test_a_number_that_is_taken_is_refused_with_a_way_out(fork_line: Type) -> No
 def test_a_second_runner_joins_the_job_of_a_first_one(fork_line: Type, kind: str) -> None:
     port, other = free_ports(LOOPBACK, 2)
     line = f"KIND={kind} python train.py {port} {other}"
-    first = fork_line(line, port, program="elastic_work")
+    first = fork_line(line, program="elastic_work")
     first.line("got 1")
-    attach = f"KIND={kind} DING_LITE_ATTACH_TO=tcp://127.0.0.1:50515 python train.py"
-    printed = fork_line(f"{attach} leave 1 2", port, program="elastic_work").end()
+    attach = f"KIND={kind} DING_LITE_ATTACH_TO=tcp://127.0.0.1:{port} python train.py"
+    printed = fork_line(f"{attach} leave 1 2", program="elastic_work").end()
     assert printed[0] == 0, printed[1]
     assert "begins 2 collector collector.1 distributed node.2" in printed[1]
     first.line("node_left 2")
-    assert fork_line(f"{attach} finish 1 2", port, program="elastic_work").end()[0] == 0
-    code, output = first.end()
-    assert code == 0
+    assert fork_line(f"{attach} finish 1 2", program="elastic_work").end()[0] == 0
+    output = first.result()
     assert output.splitlines()[-1] == "[(0, [0, 1]), (1, [0, 1])]"
 
 
@@ -145,12 +135,11 @@ def test_a_second_runner_joins_the_job_of_a_first_one(fork_line: Type, kind: str
 
 
 def test_a_node_that_joins_a_mesh_is_connected_to_all_and_to_those_that_join_next(fork_line):
-    [port] = free_ports(LOOPBACK, 1)
-    shells = [fork_line(line, port, program="elastic_mesh") for line in (LEARNER, COLLECTOR)]
+    shells = [fork_line(line, program="elastic_mesh") for line in (LEARNER, COLLECTOR)]
     shells[1].line("begins 1")
-    shells.append(fork_line(LATER, port, program="elastic_mesh"))
+    shells.append(fork_line(LATER, program="elastic_mesh"))
     shells[2].line("begins 2")
-    shells.append(fork_line(LATER, port, program="elastic_mesh"))
+    shells.append(fork_line(LATER, program="elastic_mesh"))
     assert shells[3].line("asked") == ["asked", "0", "1", "2"]
     assert shells[3].line("gathered") == ["gathered", "0", "3"]
     assert shells[0].line("gathered") == ["gathered", "0", "3"]
@@ -163,11 +152,8 @@ def test_a_node_that_joins_a_mesh_is_connected_to_all_and_to_those_that_join_nex
 
 
 def test_a_collector_that_joins_gets_weights_and_its_shard_is_drawn_from(fork_learner_line) -> None:
-    [port] = free_ports(LOOPBACK, 1)
-    nodes = [
-        fork_learner_line(line, port, program="elastic_servers") for line in (LEARNER, COLLECTOR)
-    ]
+    nodes = [fork_learner_line(line, program="elastic_servers") for line in (LEARNER, COLLECTOR)]
     nodes[0].line("draws 1")
-    nodes.append(fork_learner_line(LATER, port, program="elastic_servers"))
+    nodes.append(fork_learner_line(LATER, program="elastic_servers"))
     nodes[0].line("draws 1 2")
     assert [node.end()[0] for node in nodes] == [0, 0, 0]

@@ -41,9 +41,8 @@ def whole_steps(mode: str) -> int:
 def goes_on(folder: Path, mode: str, run_learner: RunForked) -> None:
     """Resume the run; its environments begin new episodes, and nothing else is lost."""
     (folder / "resumed").touch()
-    code, output = run_learner(**program(None, mode, resumes=True))
+    output = run_learner(**program(None, mode, resumes=True))
     whole = whole_steps(mode)
-    assert code == 0, output
     assert f"resumed at {whole - 1} {8 * whole} {whole} {whole - 1}\n" in output, output
     assert "begin new episodes" in output
     assert f"ended {whole + 19}" in output
@@ -121,10 +120,10 @@ def test_a_second_ctrl_c_in_an_environment_saves_the_whole_steps_too(
     ],
 )
 def test_an_environment_that_exits_ends_the_run_with_an_error(
-    folder, mode, fault, reported, run_learner
+    folder, mode, fault, reported, fork_learner
 ) -> None:
-    code, output = run_learner(**program(fault, mode))
-    assert code == 1
+    with fork_learner(**program(fault, mode)) as running:
+        output = running.refusal()
     assert f"of probe/Wanders-v0 {reported}" in output
     assert "EnvError" in output
     assert not (folder / "checkpoint" / "manifest.json").exists()
@@ -132,8 +131,8 @@ def test_an_environment_that_exits_ends_the_run_with_an_error(
 
 @pytest.mark.slow
 def test_a_process_of_environments_that_ends_with_code_0_ends_the_run_with_an_error(
-    run_learner,
+    fork_learner,
 ) -> None:
-    code, output = run_learner(**program("dies", "async"))
-    assert code == 1
+    with fork_learner(**program("dies", "async")) as running:
+        output = running.refusal()
     assert "of probe/Wanders-v0 has ended with exit code 0" in output

@@ -217,8 +217,7 @@ def test_ctrl_c_reaches_the_program_and_not_its_environments(fork_learner):
 
 def test_a_program_without_a_main_guard_is_refused_with_a_remedy(fork_learner):
     with fork_learner(source=program("pass", guard="if True:")) as running:
-        code, output = running.end()
-    assert code == 1
+        output = running.refusal()
     assert "ConfigError: Environments of" in output
     assert 'if __name__ == "__main__":' in output
     assert output.count("Traceback") == 1

@@ -43,14 +43,13 @@ def test_a_job_with_a_key_of_its_own_does_not_mix_with_another_job(type_line, fo
 
 
 def test_the_tutorial_does_what_it_says(type_line: Type) -> None:
-    [port] = free_ports(LOOPBACK, 1)
     page = list(blocks((ROOT / "docs" / "tutorial" / "6-two-shells.md").read_text()))
     [program] = [block.code for block in page if block.language == "python" and block.run]
     [first, second, _] = [block.code for block in page if block.language == "sh"]
     [output] = [block.code for block in page if block.language == "text"]
     assert (first, second) == (f"{NODE_0}\n", f"{NODE_1}\n")
 
-    shells = [type_line(line, port, source=program) for line in (first, second)]
+    shells = [type_line(line, source=program) for line in (first, second)]
     assert "".join(shell.end()[1] for shell in shells) == output
 
 
@@ -58,32 +57,26 @@ def test_the_tutorial_does_what_it_says(type_line: Type) -> None:
 
 
 def test_a_node_with_another_key_is_refused_and_the_right_one_let_in(fork_line: Type) -> None:
-    [port] = free_ports(LOOPBACK, 1)
-    node_0 = fork_line(f"{NODE_0} 15", port, program="met")
-    code, output = fork_line(f"{NODE_1} 2", port, user="another", program="met").end()
-    assert code == 1
+    node_0 = fork_line(f"{NODE_0} 15", program="met")
+    output = fork_line(f"{NODE_1} 2", user="another", program="met").refusal()
     assert "AuthenticationError: Node 0 has refused node 1: it has another key" in output
-    assert fork_line(f"{NODE_1} 15", port, program="met").end() == (0, "[1]\n")
+    assert fork_line(f"{NODE_1} 15", program="met").end() == (0, "[1]\n")
     assert node_0.end() == (0, "[0]\n")
 
 
-def test_a_node_that_was_not_started_is_named(fork_line: Type) -> None:
-    [port] = free_ports(LOOPBACK, 1)
-    code, output = fork_line(f"{NODE_1} 0.2", port, program="met").end()
-    assert code == 1
+def test_a_node_that_was_not_started_is_named(fork_line: Type, port: int) -> None:
+    output = fork_line(f"{NODE_1} 0.2", program="met").refusal()
     assert (
         f"DeadlineExceeded: Node 1 has waited 0.2 s for node 0 (tcp://127.0.0.1:{port})" in output
     )
-    code, output = fork_line(f"{NODE_0} 0.2", port, program="met").end()
-    assert code == 1
+    output = fork_line(f"{NODE_0} 0.2", program="met").refusal()
     assert "DeadlineExceeded: Node 0 has waited 0.2 s for node 1 of 2. Were all nodes" in output
 
 
 def test_a_port_that_is_taken_is_named(fork_line: Type) -> None:
     with socket.create_server((LOOPBACK, 0)) as taken:
         port = taken.getsockname()[1]
-        code, output = fork_line(f"{NODE_0} 15", port, program="met").end()
-    assert code == 1
+        output = fork_line(f"{NODE_0} 15", port, program="met").refusal()
     assert f"TransportError: This node cannot listen on tcp://127.0.0.1:{port}" in output
     assert "Address already in use. Is another job using it?" in output
 
@@ -91,24 +84,20 @@ def test_a_port_that_is_taken_is_named(fork_line: Type) -> None:
 def test_an_address_of_another_machine_is_named(fork_line: Type, folder: Path) -> None:
     make_key(folder / "key")
     elsewhere = f"DING_LITE_KEY_FILE={folder / 'key'} DING_LITE_ADDRESS=192.0.2.1 {NODE_0} 15"
-    code, output = fork_line(elsewhere, 50515, program="met").end()
-    assert code == 1
+    output = fork_line(elsewhere, 50515, program="met").refusal()
     assert "TransportError: This node cannot listen on tcp://192.0.2.1:50515: Cannot" in output
     assert "No interface of this machine has it: is it that of another one?" in output
 
 
 def test_an_invalid_host_name_is_told_from_one_of_another_machine(fork_line: Type) -> None:
     unknown = NODE_1.replace("127.0.0.1", "x" * 64)
-    code, output = fork_line(f"{unknown} 15", 50515, program="met").end()
-    assert code == 1
+    output = fork_line(f"{unknown} 15", 50515, program="met").refusal()
     assert f"tcp://{'x' * 64}:50515 is on another machine, or its name cannot be looked" in output
 
 
-def test_a_node_that_dials_the_wrong_node_is_refused(fork_line: Type) -> None:
-    [port] = free_ports(LOOPBACK, 1)
+def test_a_node_that_dials_the_wrong_node_is_refused(fork_line: Type, port: int) -> None:
     node_1 = f"DING_LITE_PORTS={port} {NODE_1}".replace("NUM_NODES=2", "NUM_NODES=3")
-    code, output = fork_line(f"{node_1} 15", port, program="met").end()  # itself, for node 0
-    assert code == 1
+    output = fork_line(f"{node_1} 15", program="met").refusal()  # itself, for node 0
     assert "it has another key, or what listens at tcp://127.0.0.1:" in output
     assert "is another node or none." in output
 
@@ -123,53 +112,47 @@ def place(node_id: int, num_nodes: int = 3) -> str:
 
 
 def test_the_line_of_a_node_that_was_killed_brings_it_back(fork_line: Type) -> None:
-    [port] = free_ports(LOOPBACK, 1)
-    shells = [fork_line(place(node), port, program="paused") for node in (0, 1, 2)]
+    shells = [fork_line(place(node), program="paused") for node in (0, 1, 2)]
     shells[0].line("waits")
     shells[2].line("plays")
     shells[2].kill()
     shells[0].line("lost 2")
-    again = fork_line(f"{place(2)} joins", port, program="paused")
+    again = fork_line(f"{place(2)} joins", program="paused")
     assert again.end()[1].startswith("attached 49\n")
     shells[0].line("joined 2")
     assert shells[0].end()[0] == shells[1].end()[0] == again.end()[0] == 0
 
 
-def test_attach_to_joins_a_running_job_and_starts_from_its_newest_ctx(fork_line: Type) -> None:
-    [port] = free_ports(LOOPBACK, 1)
-    shells = [fork_line(place(node), port, program="paused") for node in (0, 1, 2)]
+def test_attach_to_joins_a_running_job_and_starts_from_its_newest_ctx(
+    fork_line: Type, port: int
+) -> None:
+    shells = [fork_line(place(node), program="paused") for node in (0, 1, 2)]
     shells[0].line("waits")
     address = f"tcp://127.0.0.1:{port}"
-    code, output = fork_line(f"python train.py joins {address}", port, program="paused").end()
-    assert code == 1
+    output = fork_line(f"python train.py joins {address}", program="paused").refusal()
     assert "there is a node 2 already." in output
 
     shells[2].line("plays")
     shells[2].kill()
     shells[0].line("lost 2")
-    code, output = fork_line(f"python train.py joins {address}", port, program="paused").end()
-    assert code == 0
+    output = fork_line(f"python train.py joins {address}", program="paused").result()
     assert output.splitlines()[0] == "attached 49"
     assert output.splitlines()[-1] == "[(2, ['distributed', 'late', 'node.2'])]"
     assert shells[0].end()[0] == shells[1].end()[0] == 0
 
 
 def test_a_node_that_raises_is_lost_to_the_others(fork_line: Type) -> None:
-    [port] = free_ports(LOOPBACK, 1)
-    node_0 = fork_line(place(0, 2), port, program="paused")
-    code, output = fork_line(f"{place(1, 2)} fails", port, program="paused").end()
-    assert code == 1
+    node_0 = fork_line(place(0, 2), program="paused")
+    output = fork_line(f"{place(1, 2)} fails", program="paused").refusal()
     assert "ZeroDivisionError\nin middleware `play`" in output
     node_0.line("lost 1")
 
 
 def test_ctrl_c_in_one_shell_ends_the_job_in_all(fork_line: Type) -> None:
-    [port] = free_ports(LOOPBACK, 1)
-    shells = [fork_line(place(node, 2), port, program="paused") for node in (0, 1)]
+    shells = [fork_line(place(node, 2), program="paused") for node in (0, 1)]
     pid = int(shells[1].line("plays")[1])
     shells[0].line("waits")
     os.kill(pid, signal.SIGINT)
     assert "\nKeyboardInterrupt\n" in shells[1].end()[1]
-    code, output = shells[0].end()
-    assert code == 0
+    output = shells[0].result()
     assert "lost" not in output

@@ -45,8 +45,7 @@ def pairs(victim: int) -> list[tuple[int, int]]:
 
 def ends_right(program: Program) -> None:
     (program.folder / "go").touch()
-    code, output = program.end()
-    assert code == 0, output
+    output = program.result()
     received = literal_eval(output.splitlines()[-1])
     assert received == [{1: True, 2: True}, {0: True}, {0: True}]
 
@@ -82,10 +81,10 @@ def test_a_node_that_hangs_with_pythons_lock_held_is_lost_and_joins_again(fork: 
 
 
 def test_a_full_disk_of_a_node_ends_the_job_with_its_last_checkpoint_whole(
-    run_learner: RunForked, folder: Path
+    fork_learner: Fork, folder: Path
 ) -> None:
-    code, output = run_learner("full_disk")
-    assert code == 1
+    with fork_learner("full_disk") as program:
+        output = program.refusal()
     assert "NodeFailed: Node 1 failed while running `main`: SaveError" in output
     assert "File too large" in output
     saved = load_checkpoint(folder / "checkpoint")
@@ -98,8 +97,7 @@ def test_a_full_disk_of_a_node_ends_the_job_with_its_last_checkpoint_whole(
 
 def test_the_node_that_fails_before_a_barrier_is_named_and_not_those_that_wait_there(fork):
     with fork("faulty", recover=False) as program:
-        code, output = program.end()
-        assert code == 1
+        output = program.refusal()
         program.leaves_nothing()
     assert "NodeFailed: Node 2 failed while running `main`: ZeroDivisionError: on the way" in output
 
@@ -107,8 +105,8 @@ def test_the_node_that_fails_before_a_barrier_is_named_and_not_those_that_wait_t
 def test_with_auto_recover_all_pass_the_barrier_when_the_node_is_back(
     run_forked: RunForked,
 ) -> None:
-    code, output = run_forked("faulty", recover=True)
-    assert (code, output.splitlines()[-1]) == (0, f"[{', '.join(['[0, 1, 2]'] * 3)}]"), output
+    output = run_forked("faulty", recover=True)
+    assert output.splitlines()[-1] == f"[{', '.join(['[0, 1, 2]'] * 3)}]", output
 
 
 # -- Ctrl-C --------------------------------------------------------------------------------

@@ -7,88 +7,21 @@ import os
 import secrets
 import signal
 from ast import literal_eval
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ding_lite.errors import ConfigError, MissingExtraError
-from ding_lite.parallel import Parallel
 from ding_lite.parallel.network.security import make_key
-from ding_lite.parallel.supervise.ray.cluster import check_guarded, resources_of_nodes
 from tests.procs.programs import PROGRAMS, Program, run, short_folder, wait_until_gone
 
-Test = Callable[..., None]
-
-
-def needs_ray(test: Test) -> Test:
-    """Skip a test without Ray, and give it the time that Ray takes to start."""
-    is_missing = importlib.util.find_spec("ray") is None
-    reason = "needs the extra `ray`: Ray is optional"
-    marks = [pytest.mark.skipif(is_missing, reason=reason)]
-    for mark in (pytest.mark.optional, *marks):
-        test = mark(test)
-    return test
-
-
-# -- what needs no Ray ---------------------------------------------------------------------
-
-LABELS = [frozenset({"learner", "node.0"}), frozenset({"collector", "node.1"})]
-
-
-def test_nodes_request_the_resources_of_their_labels_and_a_core() -> None:
-    wanted = {"learner": {"num_gpus": 1, "num_cpus": 2}, "node.*": {"memory": 10}}
-    assert resources_of_nodes(LABELS, wanted) == [
-        {"num_cpus": 2, "num_gpus": 1, "memory": 10},
-        {"num_cpus": 1, "memory": 10},
-    ]
-
-
-@pytest.mark.parametrize(
-    ("resources", "complaint"),
-    [
-        (
-            {"learner": {"num_gpu": 1}},
-            r"asks for 'num_gpu' for 'learner'\. Did you mean .num_gpus.",
-        ),
-        ({"evaluator": {"num_cpus": 1}}, r"no node has such a label.*collector, learner, node\.0"),
-    ],
-)
-def test_requests_that_ray_cannot_meet_are_refused(resources, complaint) -> None:
-    with pytest.raises(ConfigError, match=complaint):
-        resources_of_nodes(LABELS, resources)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ({"engine": "rai"}, "rai.*local.*ray"),
-        ({"resources": {"learner": {"num_gpus": 1}}}, "`resources` is .* engine='ray'"),
-        ({"engine": "ray", "ports": 5000}, r"`ports` is \(5000, 5001\), but Ray places the nodes"),
-        ({"engine": "ray", "address": "127.0.0.2"}, "`address` is .127.0.0.2., but Ray"),
-        ({"engine": "ray", "protocol": "ipc"}, "`protocol`.* is 'ipc'"),
-    ],
-)
-def test_arguments_that_exclude_each_other_are_refused(arguments, complaint) -> None:
-    with pytest.raises(ConfigError, match=complaint):
-        Parallel.runner(2, **arguments)
-
-
-def test_a_ray_without_authentication_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    check_guarded("127.0.0.1:6379")
-    with pytest.raises(ConfigError, match=r"any client that reaches it can run programs as you"):
-        check_guarded("192.0.2.7:6379")
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    check_guarded("192.0.2.7:6379")
-
-
-@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
-def test_without_ray_the_error_names_what_to_install() -> None:
-    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[ray\]'"):
-        Parallel.runner(2, engine="ray")(os.getpid)
-
+pytestmark = [
+    pytest.mark.optional,
+    pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None, reason="needs the extra `ray`: Ray is optional"
+    ),
+]
 
 # -- what it does --------------------------------------------------------------------------
 
@@ -193,7 +126,6 @@ if __name__ == "__main__":
 )
 
 
-@needs_ray
 def test_nodes_are_placed_by_their_labels_and_results_come_back_by_node(folder, cluster) -> None:
     code, output = run(folder, ROLES)
     assert code == 0, output
@@ -237,7 +169,6 @@ if __name__ == "__main__":
 """
 
 
-@needs_ray
 def test_killed_nodes_are_restarted_and_their_peers_find_them(folder, cluster) -> None:
     source = (TALK + HERE).replace("AUTO_RECOVER", "True").replace("FOLDER", str(folder))
     with Program(folder, source) as program:
@@ -254,7 +185,6 @@ def test_killed_nodes_are_restarted_and_their_peers_find_them(folder, cluster) -
     assert [num_heard for _, num_heard in results] == received
 
 
-@needs_ray
 def test_a_killed_node_ends_the_job_without_auto_recover(folder: Path, cluster: Program) -> None:
     source = (TALK + HERE).replace("AUTO_RECOVER", "False").replace("FOLDER", str(folder))
     with Program(folder, source) as program:
@@ -281,7 +211,6 @@ if __name__ == "__main__":
 """
 
 
-@needs_ray
 def test_a_job_that_has_ended_waits_no_longer_for_a_node_without_a_place(folder, cluster) -> None:
     os.mkfifo(folder / "squat")
     with Program(folder, (TALK + NO_ROOM).replace("FOLDER", str(folder))) as program:
@@ -334,18 +263,15 @@ def ends_its_step_and_saves(folder: Path, signum: signal.Signals, code: int) -> 
         program.leaves_nothing(*pids.values())
 
 
-@needs_ray
 def test_ctrl_c_lets_all_nodes_end_their_step_and_save(folder: Path) -> None:
     ends_its_step_and_saves(folder, signal.SIGINT, -2)
 
 
-@needs_ray
 def test_sigterm_lets_all_nodes_end_their_step_and_save(folder: Path, cluster: Program) -> None:
     ends_its_step_and_saves(folder, signal.SIGTERM, 143)
     cluster.leaves_nothing()
 
 
-@needs_ray
 def test_a_second_signal_ends_all_at_once(folder: Path, cluster: Program) -> None:
     source = ENDING.replace("FOLDER", str(folder)).replace("STUCK", "True")
     with Program(folder, source) as program:
@@ -357,7 +283,6 @@ def test_a_second_signal_ends_all_at_once(folder: Path, cluster: Program) -> Non
         cluster.leaves_nothing(*pids.values())
 
 
-@needs_ray
 def test_a_program_that_is_killed_leaves_no_nodes(folder: Path, cluster: Program) -> None:
     source = ENDING.replace("FOLDER", str(folder)).replace("STUCK", "True")
     with Program(folder, source) as program:
@@ -369,7 +294,6 @@ def test_a_program_that_is_killed_leaves_no_nodes(folder: Path, cluster: Program
 # -- training ------------------------------------------------------------------------------
 
 
-@needs_ray
 def test_learners_on_two_machines_are_one_group(folder: Path, cluster: Program) -> None:
     places = {"node.[02]": {"resources": {"a": 1}}, "node.[13]": {"resources": {"b": 1}}}
     runner = {"engine": "ray", "resources": places}
@@ -414,7 +338,6 @@ def begin_incarnation():
 
 
 @pytest.mark.slow
-@needs_ray
 @pytest.mark.deadline(300)
 def test_apex_solves_though_an_actor_is_killed_and_then_a_machine(folder, monkeypatch) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
@@ -471,7 +394,6 @@ if __name__ == "__main__":
 """
 
 
-@needs_ray
 def test_a_node_from_a_shell_joins_a_job_on_ray(folder, cluster, type_line) -> None:
     make_key(folder / "key")
     source = GROWS.replace("FOLDER", str(folder))
@@ -481,7 +403,7 @@ def test_a_node_from_a_shell_joins_a_job_on_ray(folder, cluster, type_line) -> N
         line = (
             f"{address} DING_LITE_ROLES=collector DING_LITE_KEY_FILE={folder}/key python train.py"
         )
-        code, output = type_line(line, 0, source=source.replace('engine="ray", ', "")).end()
+        code, output = type_line(line, source=source.replace('engine="ray", ', "")).end()
         assert code == 0, output
         assert results_of(output) == [["collector", "collector.1", "distributed", "node.2"]]
         code, output = program.end()

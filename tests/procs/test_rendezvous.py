@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from tests.procs.programs import Program
 from tests.procs.shells import Type
 
 
 def enter(
-    fork_line: Type, node: int, port: int, *, num_nodes: int = 3, more: str = "", **environ: str
+    fork_line: Type, node: int, *, num_nodes: int = 3, more: str = "", **environ: str
 ) -> Program:
     """Start a node that is told where node 0 listens, and where to listen itself if it is that."""
     where = "PORTS=50515" if node == 0 else "ATTACH_TO=tcp://127.0.0.1:50515"
     line = f"DING_LITE_NUM_NODES={num_nodes} DING_LITE_NODE_ID={node} DING_LITE_{where} "
-    return fork_line(f"{line} python train.py {more}", port, program="meeting", **environ)
+    return fork_line(f"{line} python train.py {more}", program="meeting", **environ)
 
 
 def hears(shell: Program, *nodes: int) -> None:
@@ -22,8 +21,7 @@ def hears(shell: Program, *nodes: int) -> None:
 
 
 def test_a_mesh_of_shells_that_know_node_0_follows_a_node_to_another_port(fork_line: Type) -> None:
-    [port] = free_ports(LOOPBACK, 1)
-    zero, one, two = (enter(fork_line, node, port) for node in range(3))
+    zero, one, two = (enter(fork_line, node) for node in range(3))
     hears(zero, 1, 2)
     hears(one, 0, 2)
     hears(two, 0, 1)
@@ -31,7 +29,7 @@ def test_a_mesh_of_shells_that_know_node_0_follows_a_node_to_another_port(fork_l
 
     one.kill()
     assert zero.line("lost")[1] == two.line("lost")[1] == "1"
-    again = enter(fork_line, 1, port, more="ends")
+    again = enter(fork_line, 1, more="ends")
     second = again.line("at")[2]
     assert second != first
     hears(zero, 1)
@@ -44,30 +42,11 @@ def test_a_mesh_of_shells_that_know_node_0_follows_a_node_to_another_port(fork_l
 
 
 def test_a_late_node_takes_any_place_that_is_free(fork_line: Type) -> None:
-    [port] = free_ports(LOOPBACK, 1)
-    zero, one, two, three = (enter(fork_line, node, port, num_nodes=4) for node in range(4))
+    zero, one, two, three = (enter(fork_line, node, num_nodes=4) for node in range(4))
     hears(three, 0, 1, 2)
     hears(zero, 1, 2, 3)
     two.kill()
     one.kill()
     assert {zero.line("lost")[1], zero.line("lost")[1]} == {"1", "2"}
-    late = [enter(fork_line, node, port, num_nodes=4, more="ends") for node in (2, 1)]
+    late = [enter(fork_line, node, num_nodes=4, more="ends") for node in (2, 1)]
     assert all(shell.end()[0] == 0 for shell in (zero, three, *late))
-
-
-def test_in_a_chain_all_know_node_0_and_one_of_them_is_connected_to_it(fork_line: Type) -> None:
-    [port] = free_ports(LOOPBACK, 1)
-    shells = [
-        fork_line(
-            f"DING_LITE_NUM_NODES=4 DING_LITE_NODE_ID={node} DING_LITE_"
-            f"{'ATTACH_TO=tcp://127.0.0.1:' if node else 'PORTS='}50515 python train.py chain",
-            port,
-            program="meeting",
-        )
-        for node in (3, 0, 2, 1)
-    ]
-    three, zero, two, one = shells
-    hears(zero, 1)
-    hears(one, 0, 2)
-    hears(two, 1, 3)
-    hears(three, 2)

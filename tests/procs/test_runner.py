@@ -73,10 +73,28 @@ if __name__ == "__main__":
 # -- how a program is started --------------------------------------------------------------
 
 
-def test_python_m_runs(folder: Path) -> None:
+PYTEST = ("-m", "pytest", "-s", "-q", "-p", "no:cacheprovider")
+TESTED = PREAMBLE + MAIN + "def test_it():\n    " + GUARDED.split("\n")[2].lstrip()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("-m", "package.train"),
+        ("-m", "pdb", "-c", "continue", "program.py"),
+        (*PYTEST, "test_it.py"),
+        ("-i",),
+    ],
+    ids=["python -m", "pdb", "pytest", "interactive"],
+)
+def test_a_main_in_a_file_runs_however_python_is_started(folder: Path, command) -> None:
     (folder / "package").mkdir()
     (folder / "package" / "train.py").write_text("from program import *\n" + MAIN + GUARDED)
-    assert run(folder, "", "-m", "package.train") == (0, RESULT)
+    (folder / "test_it.py").write_text(TESTED)
+    typed = f"from program import *\n{GUARDED.lstrip()}\n"
+    code, output = run(folder, MAIN + GUARDED, *command, stdin=typed if command == ("-i",) else "")
+    assert code == 0, output
+    assert RESULT in output
 
 
 def test_the_interpreters_options_reach_the_nodes(folder: Path) -> None:
@@ -85,15 +103,6 @@ def test_the_interpreters_options_reach_the_nodes(folder: Path) -> None:
     )
     code, output = run(folder, source.replace(', word="here"', ""), "-O", "-X", "dev", "program.py")
     assert (code, output) == (0, "[(1, True), (1, True)]\n")
-
-
-def test_a_run_from_pytest_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "slow_to_import", tuple)
-    results = Parallel.runner(2, roles=["learner", "collector"])(mains.arguments, 1, two=2)
-    assert results == [
-        (0, ["distributed", "learner", "learner.0", "node.0"], (1,), {"two": 2}),
-        (1, ["collector", "collector.0", "distributed", "node.1"], (1,), {"two": 2}),
-    ]
 
 
 NOTEBOOK = """
@@ -114,24 +123,6 @@ def test_a_main_from_a_file_and_one_worker_both_run_in_a_notebook(folder: Path) 
     assert run(folder, NOTEBOOK) == (0, f"{RESULT}['own']\n")
 
 
-def test_a_program_runs_under_pdb(folder: Path) -> None:
-    code, output = run(folder, MAIN + GUARDED, "-m", "pdb", "-c", "continue", "program.py")
-    assert code == 0
-    assert RESULT in output
-
-
-TESTED = PREAMBLE + MAIN + "def test_it():\n    " + GUARDED.split("\n")[2].lstrip()
-
-
-def test_a_main_in_a_file_of_tests_runs(folder: Path) -> None:
-    (folder / "test_it.py").write_text(TESTED)
-    code, output = run(
-        folder, "", "-m", "pytest", "-s", "-q", "-p", "no:cacheprovider", "test_it.py"
-    )
-    assert code == 0, output
-    assert RESULT in output
-
-
 def test_a_file_of_tests_that_nodes_cannot_import_is_refused(folder: Path) -> None:
     (folder / "deep").mkdir()
     (folder / "deep" / "test_it.py").write_text(TESTED)
@@ -139,19 +130,11 @@ def test_a_file_of_tests_that_nodes_cannot_import_is_refused(folder: Path) -> No
     pytest_script = (
         "import sys; del sys.path[0]; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
     )
-    options = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib", "deep/test_it.py"]
+    options = [*PYTEST[2:], "--import-mode=importlib", "deep/test_it.py"]
     code, output = run(folder, "", "-c", pytest_script, *options)
     assert code == 1
     assert "cannot import the module of `main`" in output
     assert "(PYTHONPATH, or `pythonpath` in the settings of pytest)" in output
-
-
-def test_a_main_from_a_file_runs_in_an_interactive_session(folder: Path) -> None:
-    code, output = run(
-        folder, MAIN, "-i", stdin="from program import *\n" + GUARDED.lstrip() + "\n"
-    )
-    assert code == 0
-    assert RESULT in output
 
 
 IN_NO_FILE = "ConfigError: `main` was defined in an interactive session or a notebook"
@@ -203,23 +186,22 @@ def test_a_main_that_nodes_cannot_import_is_refused(folder, source, command, rep
     assert all(part in output for part in reported), output
 
 
+def within_a_function() -> Any:
+    def main() -> None: ...
+
+    return main
+
+
 @pytest.mark.parametrize(
     ("main", "why"),
     [
         (lambda: None, "is a lambda"),
+        (within_a_function(), "is defined within a function"),
         ("main", "a function was expected"),
-        (None, "a function was expected"),
     ],
 )
 def test_a_main_that_no_node_could_import_is_refused(main: Any, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        Parallel.runner(2)(main)
-
-
-def test_a_function_within_a_function_is_refused() -> None:
-    def main() -> None: ...
-
-    with pytest.raises(ConfigError, match="is defined within a function"):
         Parallel.runner(2)(main)
 
 
@@ -313,11 +295,15 @@ def test_a_signal_while_a_node_waits_for_its_restart_ends_all(fork: Fork) -> Non
 def test_a_launcher_that_is_killed_leaves_nothing(fork: Fork) -> None:
     with fork(source=STEPS + TWO_ALONE) as program:
         pids = program.pids(2)
-        fork_server = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
+        fork_server = fork_server_of(pids[0])
         program.process.kill()
         program.leaves_nothing(*pids.values(), fork_server)
         program.end()
         assert "after 0 True" in program.seen  # they ended in order even so
+
+
+def fork_server_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def test_stubborn_nodes_of_a_killed_launcher_are_killed(fork: Fork) -> None:
@@ -333,7 +319,7 @@ def test_stubborn_nodes_of_a_killed_launcher_are_killed(fork: Fork) -> None:
 def test_nodes_end_when_launcher_and_fork_server_are_killed(fork: Fork) -> None:
     with fork(source=STUBBORN + TWO) as program:
         pids = program.pids(2)
-        fork_server = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
+        fork_server = fork_server_of(pids[0])
         os.kill(fork_server, signal.SIGSTOP)  # so that it cannot do its duty in between
         program.process.kill()
         os.kill(fork_server, signal.SIGKILL)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from tests.procs.conftest import Fork, RunForked
 from tests.procs.programs import Program
@@ -36,8 +35,7 @@ def test_sigterm_with_auto_recover_saves_and_restarts_the_node_under_its_number(
         pid_then, begun_then = up(program, 1)[victim]
         saved = saved_by(victim, folder)
         (folder / "enough").touch()
-        code, output = program.end()
-        assert code == 0, output
+        output = program.result()
         assert (pid_then, begun) != (pid, begun_then)
         assert begun_then == saved > begun == 0
         assert f"fate {1 - victim} lost {victim}" in output
@@ -53,8 +51,7 @@ def test_without_auto_recover_sigterm_ends_the_job_with_an_error_that_names_node
     with fork_learner("counting", recover=False) as program:
         pids = up(program, 2)
         os.kill(pids[victim][0], signal.SIGTERM)
-        code, output = program.end()
-        assert code == 1, output
+        output = program.refusal()
         assert f"NodeFailed: Node {victim} was ended by SIGTERM while running `main`." in output
         assert "In the same second" not in output
         assert saved_by(victim, folder) > 5
@@ -66,8 +63,7 @@ def test_without_auto_recover_sigterm_ends_the_job_with_an_error_that_names_node
 def test_sigterm_to_a_node_of_a_shell_ends_it_and_the_line_typed_again_brings_it_back(
     fork_learner_line: Type, victim: int
 ) -> None:
-    [port] = free_ports(LOOPBACK, 1)
-    nodes = [fork_learner_line(line, port, program="counting") for line in (NODE_0, NODE_1)]
+    nodes = [fork_learner_line(line, program="counting") for line in (NODE_0, NODE_1)]
     for node in nodes:
         up(node, 1)
     leaving, staying = nodes[victim], nodes[1 - victim]
@@ -77,7 +73,7 @@ def test_sigterm_to_a_node_of_a_shell_ends_it_and_the_line_typed_again_brings_it
     assert "main has ended" not in output
     assert saved_by(victim, leaving.folder) > 5
     assert staying.line("fate ")[1:] == [str(1 - victim), "lost", str(victim)]
-    again = fork_learner_line((NODE_0, NODE_1)[victim], port, program="counting")
+    again = fork_learner_line((NODE_0, NODE_1)[victim], program="counting")
     assert staying.line("fate ")[1:] == [str(1 - victim), "joined", str(victim)]
     up(again, 1)
     for node in (staying, again):
@@ -89,22 +85,21 @@ def test_a_node_that_is_in_no_step_ends_at_once_and_is_named_as_well(fork: Fork)
     with fork("ended_by_sigterm", main="in_no_step", recover=False) as program:
         pids = program.pids(2)
         os.kill(pids[1], signal.SIGTERM)
-        code, output = program.end()
-        assert code == 1
+        output = program.refusal()
         assert f"NodeFailed: Node 1 (process {pids[1]}) was killed by SIGTERM" in output
 
 
 def test_a_node_that_ends_the_job_in_its_last_step_has_ended_it(run_forked: RunForked) -> None:
-    code, output = run_forked("ended_by_sigterm", main="in_the_last_step", recover=True)
-    assert (code, output.splitlines()[-1]) == (0, "['ended', None]"), output
+    output = run_forked("ended_by_sigterm", main="in_the_last_step", recover=True)
+    assert output.splitlines()[-1] == "['ended', None]", output
 
 
 def test_a_node_that_waits_for_one_that_raises_waits_for_its_restart(run_forked: RunForked) -> None:
-    code, output = run_forked("ended_by_sigterm", main="raises_once", recover=True)
-    assert (code, output.splitlines()[-1]) == (0, "['ended', 'ended']"), output
+    output = run_forked("ended_by_sigterm", main="raises_once", recover=True)
+    assert output.splitlines()[-1] == "['ended', 'ended']", output
     assert output.count("; restart ") == output.count("node 1 failed") == 1, output
 
 
 def test_a_node_that_exits_with_a_code_is_lost_and_joins_again(run_forked: RunForked) -> None:
-    code, output = run_forked("ended_by_sigterm", main="exits_once", recover=True)
-    assert (code, output.splitlines()[-1]) == (0, "[['lost 1', 'joined 1'], []]"), output
+    output = run_forked("ended_by_sigterm", main="exits_once", recover=True)
+    assert output.splitlines()[-1] == "[['lost 1', 'joined 1'], []]", output

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ding_lite.clock import SYSTEM_CLOCK
-from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from ding_lite.parallel.observe.job_discovery import Node, RunningJob, running_jobs
 from tests.cli.calls import environment
 from tests.procs.conftest import Fork
@@ -94,10 +93,7 @@ def test_a_stopped_node_and_one_that_was_killed_are_told_apart(fork: Fork, folde
 
 
 def test_nodes_that_are_started_by_hand_are_one_job(fork_line: Type, folder: Path) -> None:
-    [port] = free_ports(LOOPBACK, 1)
-    nodes = [
-        fork_line(line, port, program="seen_job", TMPDIR=str(folder)) for line in (NODE_0, NODE_1)
-    ]
+    nodes = [fork_line(line, program="seen_job", TMPDIR=str(folder)) for line in (NODE_0, NODE_1)]
     pids = nodes[0].pids(1) | nodes[1].pids(1)
     job = seen(folder, both_there)
     assert [(n.metrics.pid, n.metrics.restarts) for n in job.nodes if n.metrics] == [

@@ -46,5 +46,4 @@ def main():
 NUM_NODES = int(os.environ["DING_LITE_NUM_NODES"])
 
 if __name__ == "__main__":
-    topology = [[(0, 1), (1, 2), (2, 3)]] if "chain" in sys.argv else []
-    print(Parallel.runner(1, *topology, startup_timeout=15)(main))
+    print(Parallel.runner(1, startup_timeout=15)(main))

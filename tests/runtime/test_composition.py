@@ -13,7 +13,6 @@ from ding_lite.errors import LabelError, MiddlewareError
 from ding_lite.runtime.composition import Composition
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware, name_of
-from ding_lite.runtime.task import Task
 from ding_lite.runtime.wrappers import StepTimer
 
 
@@ -242,13 +241,6 @@ def test_resources_are_the_middleware_and_wrappers_that_can_be_entered(compositi
     composition.use(here, None, True)  # one that is used twice is one
     composition.wrap(here)
     assert composition.resources() == [here, wrapper]
-
-
-def test_the_parts_of_a_composed_middleware_are_entered_like_the_whole(composition) -> None:
-    first, second = Resource(), Resource()
-    task = Task()
-    composition.use(task.serial(train, first, task.parallel(second, first)), None, False)
-    assert composition.resources() == [first, second]
 
 
 def test_a_function_that_makes_context_managers_is_no_resource(composition: Composition) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from ding_lite.errors import MiddlewareError, RemoteError
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.task import Task
+from tests.threads import together
 
 CODES = pytest.mark.parametrize("code", [None, 0], ids=repr)
 
@@ -190,7 +190,5 @@ def test_an_exit_of_a_listener_of_the_router_is_an_error() -> None:
         except MiddlewareError as error:
             raised.append(error)
 
-    thread = threading.Thread(target=emit)  # where an exit would end the thread and nothing else
-    thread.start()
-    thread.join()
+    together(emit)  # where an exit would end the thread and nothing else
     assert len(raised) == 1

@@ -14,6 +14,7 @@ from ding_lite.runtime.context import Context
 from ding_lite.runtime.interrupt import REPEAT_S, DeferredSigint, interruptible, postponed
 from ding_lite.runtime.task import Task
 from ding_lite.testing.clock import ManualClock
+from tests.threads import together
 
 
 class Saver:
@@ -61,18 +62,25 @@ def test_sigterm_ends_the_run_in_order_with_the_shell_s_exit_code() -> None:
     assert log[-1] == "saved at Terminated"
 
 
-def test_the_second_ctrl_c_raises_at_once(clock: ManualClock) -> None:
+@pytest.mark.parametrize(
+    ("second", "after_s", "error"),
+    [(signal.SIGINT, REPEAT_S, KeyboardInterrupt), (signal.SIGTERM, 0.0, SystemExit)],
+)
+def test_the_second_signal_raises_at_once_and_another_one_at_any_time(
+    clock: ManualClock, second: signal.Signals, after_s: float, error: type[BaseException]
+) -> None:
     log: list[str] = []
 
     def interrupt(ctx: Context) -> None:
         signal.raise_signal(signal.SIGINT)
         log.append("went on after the first")
-        clock.advance(REPEAT_S)
-        signal.raise_signal(signal.SIGINT)
+        clock.advance(after_s)
+        signal.raise_signal(second)
         log.append("never here")
 
-    with Task(clock=clock) as task, pytest.raises(KeyboardInterrupt):
+    with Task(clock=clock) as task, pytest.raises(error) as caught:
         task.use(interrupt).run()
+    assert getattr(caught.value, "code", 143) == 143
     assert log == ["went on after the first"]
 
 
@@ -88,20 +96,6 @@ def test_a_signal_that_comes_twice_is_one(clock: ManualClock) -> None:
     with Task(clock=clock) as task, pytest.raises(SystemExit):
         task.use(Saver(log)).use(terminate).run()
     assert log == ["saver called", "the step ended", "saved at Terminated"]
-
-
-def test_another_signal_is_a_second_one_at_any_time(clock: ManualClock) -> None:
-    log: list[str] = []
-
-    def interrupt(ctx: Context) -> None:
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGTERM)
-        log.append("never here")
-
-    with Task(clock=clock) as task, pytest.raises(SystemExit) as caught:
-        task.use(interrupt).run()
-    assert caught.value.code == 143
-    assert log == []
 
 
 def test_the_second_ctrl_c_also_ends_the_wait_at_the_barrier(clock: ManualClock) -> None:
@@ -166,20 +160,6 @@ def test_a_program_s_own_handler_is_left_alone() -> None:
     assert received == [signal.SIGINT]
 
 
-def test_a_task_on_another_thread_sets_no_handler() -> None:
-    results: list[int] = []
-
-    def run() -> None:
-        with Task() as task:
-            task.use(lambda ctx: None).run(max_step=2)
-        results.append(task.ctx.total_step)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert results == [1]
-
-
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_waits_for_the_end_of_a_postponed_block(signum: signal.Signals) -> None:
     log: list[str] = []
@@ -216,9 +196,7 @@ def test_elsewhere_than_on_the_main_thread_nothing_is_postponed() -> None:
         with postponed():
             seen.append(signal.getsignal(signal.SIGINT))
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
+    together(work)
     assert seen == [handler]
 
 
@@ -273,7 +251,5 @@ def test_deferred_sigint_is_not_for_other_threads() -> None:
         with deferred.installed():
             installed.append(deferred.thread is not None)
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
+    together(run)
     assert installed == [False]

@@ -20,6 +20,7 @@ from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing.clock import ManualClock
+from tests.threads import on_nodes
 
 
 def onion(log: list[str], name: str) -> Callable[[Context], Iterator[None]]:
@@ -391,16 +392,6 @@ class TestResources:
 class TestLabels:
     """Which node runs which middleware."""
 
-    def test_a_middleware_runs_where_a_pattern_matches(self) -> None:
-        ran: list[str] = []
-        with Task(labels=["gpu"]) as task:
-            task.use(lambda ctx: ran.append("gpu"), filter_labels=["learner", "g*"])
-            task.use(lambda ctx: ran.append("distributed"), filter_labels="distributed")
-            task.at("node.0").use(lambda ctx: ran.append("node.0"))
-            task.at("node.1").use(lambda ctx: ran.append("node.1"))
-            task.run(max_step=1)
-        assert ran == ["gpu", "node.0"]
-
     def test_labels_describe_the_node(self) -> None:
         assert Task().labels == {"standalone", "node.0"}
         assert Task(async_mode=True, labels="gpu").labels == {
@@ -411,31 +402,6 @@ class TestLabels:
         }
         assert Task().match_labels("stand*")
         assert not Task().match_labels(["learner", "node.1"])
-
-
-def on_nodes(num_nodes: int, main: Callable[[int], object], **kwargs: Any) -> list[Any]:
-    """Run `main(node_id)` on so many nodes, each on a thread; raise the first exception."""
-    results: dict[int, Any] = {}
-
-    def run(router: LocalRouter) -> None:
-        with use_router(router):
-            try:
-                results[router.node_id] = main(router.node_id)
-            except BaseException as error:  # noqa: BLE001 - raised below
-                results[router.node_id] = error
-
-    threads = [
-        threading.Thread(target=run, args=(router,))
-        for router in LocalRouter.group(num_nodes, **kwargs)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for result in results.values():
-        if isinstance(result, BaseException):
-            raise result
-    return [results[k] for k in range(num_nodes)]
 
 
 class TestSeveralNodes:
@@ -491,27 +457,6 @@ class TestSeveralNodes:
         on_nodes(2, main)
         assert seen == sorted(set(seen))
         assert seen[-1] >= 50
-
-    def test_share_chooses_keys_and_receivers(self) -> None:
-        arrived: dict[int, set[str]] = {}
-        done = threading.Barrier(3, timeout=10.0)
-
-        def main(node_id: int) -> None:
-            with Task() as task:
-                if node_id == 0:
-                    task.share("weights", to="learner").share("step_time").share("metrics")
-                _ = task.parallel_ctx  # here from the start
-                done.wait()
-                if node_id == 0:
-                    task.forward(
-                        lambda ctx: ctx.update(weights=1, step_time=2, metrics={"a": 1}, secret=3)
-                    ).renew()
-                done.wait()
-                arrived[node_id] = set(task.parallel_ctx.of(0)) - {"total_step"}
-
-        on_nodes(3, main, roles=["x", "learner", "collector"])
-        assert arrived[1] == {"weights", "step_time", "metrics"}
-        assert arrived[2] == {"step_time", "metrics"}
 
     def test_events_reach_the_other_nodes_and_only_where_asked(self) -> None:
         def main(node_id: int) -> list[str]:
@@ -578,6 +523,7 @@ class TestSeveralNodes:
         first, second = LocalRouter.group(2)
         with use_router(second), Task() as task:
             first.publish_ctx({"train_iter": 3})
+            assert task.parallel_ctx.train_iter == 3
             with pytest.raises(ConfigError, match=r"compares `train_iter` with .*has sent 3;"):
                 task.wait_parallel_ctx(newer_than={"train_iter": known})
 

@@ -15,12 +15,11 @@ import pytest
 
 from ding_lite.errors import ConfigError
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.local_router import LocalRouter
-from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.middleware import Middleware, MiddlewareShape, shape_of
 from ding_lite.runtime.task import Task
 from ding_lite.runtime.wrappers import StepTimer, Timing, Trace
 from ding_lite.testing.clock import ManualClock
+from tests.threads import on_nodes, together
 
 
 @pytest.fixture(autouse=True)
@@ -93,12 +92,6 @@ def test_the_shares_add_up_to_one(clock: ManualClock, seconds: tuple[float, ...]
     assert timing == Timing("lambda", 0.0, 0.0, 0.0)
 
 
-def test_one_middleware_that_is_used_twice_has_a_time_for_each_use(clock: ManualClock) -> None:
-    train = lasting(clock, "train", 1.0, 5.0)
-    timings = timed(StepTimer(print_per_step=0), train, train)
-    assert [(t.name, t.mean) for t in timings] == [("train", 1.0), ("train#2", 5.0)]
-
-
 def test_both_halves_of_each_generator_count_and_the_rest_of_the_step_does_not(clock) -> None:
     def onion(ctx: Context) -> Iterator[None]:
         clock.advance(1.0)
@@ -141,26 +134,22 @@ def test_middleware_that_run_at_the_same_time_are_timed_each_by_itself(clock) ->
 
 
 def test_two_threads_that_begin_a_step_at_the_same_time_begin_one_step() -> None:
-    together = threading.Barrier(2)
+    both = threading.Barrier(2)
 
     class Step(int):
         """Blocks the first thread that finds the step to be new until the other does, too."""
 
         def __ne__(self, other: object) -> bool:
             is_new = int(self) != other
-            together.wait()
+            both.wait()
             return is_new
 
     text: list[str] = []
     timer = StepTimer(print_per_step=100, write=text.append)
     fns = [timer(lambda ctx: None) for _ in range(2)]
     ctx = Context(total_step=Step(0))
-    threads = [threading.Thread(target=fn, args=(ctx,)) for fn in fns]
     with timer:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(*(partial(fn, ctx) for fn in fns))
     assert [head.split(",")[1] for head in heads(text)] == [" 1 steps"]
 
 
@@ -176,23 +165,16 @@ def test_a_middleware_is_timed_up_to_the_exception_that_ends_its_step(clock) -> 
         clock.advance(4.0)
         raise LookupError("gone")
 
-    timer = StepTimer(print_per_step=0)
+    text: list[str] = []
+    timer = StepTimer(print_per_step=100, write=text.append)
     with pytest.raises(LookupError):
         timed(timer, onion, broken, lasting(clock, "never", 8.0))
+    assert heads(text) == ["step timer, 1 steps, 7000.000 ms a step"]
     assert [(t.name, t.mean) for t in timer.summary()] == [
         ("onion", 3.0),
         ("broken", 4.0),
         ("never", 0.0),
     ]
-
-
-def test_a_middleware_that_this_node_leaves_out_has_no_row(clock: ManualClock) -> None:
-    timer = StepTimer(print_per_step=0)
-    with Task() as task:
-        task.use_step_wrapper(timer).use(lasting(clock, "here", 1.0))
-        task.at("elsewhere").use(lasting(clock, "there", 1.0))
-        task.run(max_step=1)
-    assert [timing.name for timing in timer.summary()] == ["here"]
 
 
 def test_a_second_run_goes_on_with_the_same_rows(clock: ManualClock) -> None:
@@ -248,17 +230,6 @@ def test_the_table_comes_every_so_many_steps_and_once_more_for_the_rest(clock) -
         assert [head.split(",")[1] for head in heads(text)] == [f" {n} steps" for n in expected]
 
 
-def test_the_table_comes_also_when_a_step_raises(clock: ManualClock) -> None:
-    def broken(ctx: Context) -> None:
-        clock.advance(1.0)
-        raise LookupError("gone")
-
-    text: list[str] = []
-    with pytest.raises(LookupError):
-        timed(StepTimer(print_per_step=100, write=text.append), broken)
-    assert heads(text) == ["step timer, 1 steps, 1000.000 ms a step"]
-
-
 def test_the_table_goes_to_standard_error_every_step_by_default(clock, capsys) -> None:
     timed(StepTimer(print_per_step=0), lasting(clock, "train", 1.0), steps=5)
     assert capsys.readouterr() == ("", "")
@@ -307,14 +278,6 @@ def slices(path: Path, end: str = "") -> Any:
     return [record for record in records if record["ph"] == "X"]
 
 
-def of_interest(events: Any) -> list[tuple[str, float, float, int]]:
-    """Name, begin and length in seconds since the clock's start, and step."""
-    return [
-        (event["name"], event["ts"] / 1e6 - 1000.0, event["dur"] / 1e6, event["args"]["step"])
-        for event in events
-    ]
-
-
 def test_a_slice_has_what_the_chrome_trace_format_asks_for(clock, tmp_path) -> None:
     [event] = traced(tmp_path / "trace.json", lasting(clock, "train", 0.5))
     assert event == {
@@ -328,23 +291,9 @@ def test_a_slice_has_what_the_chrome_trace_format_asks_for(clock, tmp_path) -> N
     }
 
 
-def test_both_halves_of_a_generator_are_slices(clock: ManualClock, tmp_path: Path) -> None:
-    def onion(ctx: Context) -> Iterator[None]:
-        clock.advance(1.0)
-        yield
-        clock.advance(2.0)
-
-    events = traced(tmp_path / "trace.json", onion, lasting(clock, "train", 5.0))
-    assert of_interest(events) == [
-        ("onion", 0.0, 1.0, 0),
-        ("train", 1.0, 5.0, 0),
-        ("onion", 6.0, 2.0, 0),
-    ]
-
-
 def test_middleware_on_several_threads_have_rows_of_their_own(tmp_path: Path) -> None:
-    together = threading.Barrier(2)
-    fns = [named(name, lambda ctx: together.wait()) for name in ("one", "two")]
+    both = threading.Barrier(2)
+    fns = [named(name, lambda ctx: both.wait()) for name in ("one", "two")]
     events = traced(tmp_path / "trace.json", *fns, steps=20, async_mode=True)
     for step in range(20):
         rows = [event["tid"] for event in events if event["args"]["step"] == step]
@@ -452,19 +401,6 @@ def test_a_slice_is_in_the_file_as_soon_as_it_has_ended(clock: ManualClock, tmp_
     assert seen == [["train"], ["train", "look", "train"]]
 
 
-def test_a_wall_clock_that_is_set_back_changes_nothing(clock, tmp_path, monkeypatch) -> None:
-    wall_ns = 5_000_000_000
-    monkeypatch.setattr("ding_lite.runtime.trace.file.time_ns", lambda: wall_ns)
-
-    def train(ctx: Context) -> None:
-        nonlocal wall_ns
-        wall_ns -= 3_000_000_000
-        clock.advance(1.0)
-
-    [event] = traced(tmp_path / "trace.json", train)
-    assert (event["ts"], event["dur"]) == (1000e6, 1e6)
-
-
 def test_the_folders_of_a_trace_are_made_when_it_begins(clock: ManualClock, tmp_path: Path) -> None:
     path = tmp_path / "runs" / "λ" / "trace.json"
     Trace(path)
@@ -518,31 +454,26 @@ def test_a_slice_of_no_time_has_room_for_an_arrow(clock: ManualClock, tmp_path: 
 
 def test_nodes_on_threads_write_one_trace_and_their_events_are_arrows(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
-    routers = LocalRouter.group(2, roles=["learner", "collector"])
 
-    def run(router: LocalRouter) -> None:
-        with use_router(router), Task() as task:
+    def main(node_id: int) -> None:
+        with Task() as task:
             task.on("collected", lambda: None)
             task.use_step_wrapper(Trace(path))
 
             def collect(ctx: Context) -> None:
-                together.wait()  # both have their trace open
+                both.wait()  # both have their trace open
                 task.emit("collected")
 
             def learn(ctx: Context) -> None:
-                together.wait()
+                both.wait()
                 task.wait_for("collected")
 
             task.use(learn, filter_labels="learner").use(collect, filter_labels="collector")
             task.run(max_step=1)
-            together.wait()
+            both.wait()
 
-    together = threading.Barrier(2)
-    threads = [threading.Thread(target=run, args=(router,)) for router in routers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    both = threading.Barrier(2)
+    on_nodes(2, main, roles=["learner", "collector"])
     records = json.loads(path.read_text())
     rows = {r["args"]["name"] for r in records if r["name"] == "thread_name"}
     assert {" ".join(row.split()[:3]) for row in rows} == {"node 0 learner", "node 1 collector"}

@@ -203,19 +203,17 @@ def _addresses_to_dial(
         [rendezvous] = attach_to
         return rendezvous, [rendezvous if peer == HUB else "" for peer in lower]
     if len(attach_to) != len(lower):
-        raise ConfigError(_wrong_number(node_id, lower, attach_to))
+        found = f"`attach_to` (or DING_LITE_ATTACH_TO) is {', '.join(attach_to) or 'not given'}; "
+        if node_id == HUB:
+            raise ConfigError(
+                f"{found}node 0 dials no node, the others dial it. Leave it out here."
+            )
+        raise ConfigError(
+            f"{found}node {node_id} dials {f'the nodes {[*lower]}' if lower else 'no node'}. Give "
+            f"it the address of node 0, which knows the others: "
+            f"DING_LITE_ATTACH_TO=tcp://127.0.0.1:50515. Or give it that of each, in this order."
+        )
     return attach_to[0] if HUB in lower else None, attach_to
-
-
-def _wrong_number(node_id: int, lower: Sequence[int], attach_to: Sequence[str]) -> str:
-    found = f"`attach_to` (or DING_LITE_ATTACH_TO) is {', '.join(attach_to) or 'not given'}; "
-    if node_id == HUB:
-        return f"{found}node 0 dials no node, the others dial it. Leave it out here."
-    return (
-        f"{found}node {node_id} dials {f'the nodes {[*lower]}' if lower else 'no node'}. Give it "
-        f"the address of node 0, which knows the others: "
-        f"DING_LITE_ATTACH_TO=tcp://127.0.0.1:50515. Or give it that of each, in this order."
-    )
 
 
 def _interface(rendezvous: str | None, key_file: str | None) -> str:

@@ -353,7 +353,6 @@ def slow_to_import() -> tuple[str, ...]:
 
 
 def _check_processes_fit(num_nodes: int) -> None:
-    """Refuse more processes than fit into memory; `JobPlan` refuses a wrong type."""
     if isinstance(num_nodes, int) and num_nodes > 1:
         needed = num_nodes * _BYTES_OF_A_NODE
         check_fits(needed, what="Starting processes", n_parallel_workers=num_nodes)
@@ -410,7 +409,6 @@ def _refuse_asynchronous(main: Callable[..., object]) -> None:
 
 
 def _check_main(main: Callable[..., object]) -> None:
-    """Refuse a `main` that a node process cannot import."""
     # Under pdb a program has no `__spec__`, which multiprocessing reads.
     vars(sys.modules["__main__"]).setdefault("__spec__", None)
     if not callable(main):
@@ -430,7 +428,6 @@ def _check_main(main: Callable[..., object]) -> None:
 
 
 def _check_program() -> None:
-    """Refuse a program that cannot be imported a second time."""
     program = sys.modules["__main__"]
     module = getattr(program.__spec__, "name", None)
     file = getattr(program, "__file__", None)
@@ -449,7 +446,6 @@ def _check_program() -> None:
 
 
 def _check_name(main: FunctionType) -> None:
-    """Refuse a function that cannot be looked up by its qualified name."""
     found: object = sys.modules.get(main.__module__)
     file = getattr(found, "__file__", None)
     for part in main.__qualname__.split("."):

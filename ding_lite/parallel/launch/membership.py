@@ -258,7 +258,6 @@ class Registry:
         """Do nothing: node 0 is complete when all its peers are connected."""
 
     def _finish_join(self, peer: int) -> None:
-        """Send the roster to the others once a node has sent its address; admit the next node."""
         for other in self._router.peers:
             if other != peer:
                 self._send_roster(other)

@@ -65,10 +65,7 @@ class JobPlan:
         elastic: bool = False,
         settings: Settings | None = None,
     ) -> None:
-        if not isinstance(num_nodes, int) or isinstance(num_nodes, bool) or num_nodes < 1:
-            raise ConfigError(
-                f"`n_parallel_workers` is {num_nodes!r}; it must be a whole number from 1 on."
-            )
+        check_all(whole(1, n_parallel_workers=num_nodes))
         if num_nodes > MOST_NODES:
             raise ConfigError(
                 f"`n_parallel_workers` is {num_nodes:,}; a job has at most {MOST_NODES:,} nodes."

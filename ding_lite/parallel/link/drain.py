@@ -117,7 +117,6 @@ class Drain:
         )
 
     def _is_ready(self, session: Session) -> bool:
-        """Return whether a peer has received everything but the good-bye."""
         if session.events.num_unacknowledged:
             return False
         is_late = self._clock.now() >= (self._began_at or 0.0) + FLUSH_TIMEOUT_S

@@ -77,7 +77,6 @@ class Handshake:
         self._sessions[peer].close_link()
 
     def _bind(self, peer: int, link: Link | None) -> None:
-        """Bind a peer to a link, or to none; its former link is forgotten."""
         session = self._sessions[peer]
         if session.link is not None:
             self._transport.forget(session.link)

@@ -437,7 +437,6 @@ class Links:
         return not session.is_silent(now)
 
     def _send_good_bye(self, peer: int) -> None:
-        """Send a peer the good-bye of this node, or the answer to its own, once."""
         session = self.sessions[peer]
         if session.link is not None:
             self._handshake.send_once(session.link, session.good_bye())

@@ -251,7 +251,6 @@ def _fill(slot: memoryview, encoded: Encoded) -> list[memoryview]:
 
 
 def _create(job: str) -> tuple[str, int]:
-    """Make a file with a new name, locked by this process."""
     while True:
         name = f"{PREFIX}{job}-{os.getpid()}-{secrets.token_hex(4)}"
         fd = os.open(DIRECTORY / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -333,7 +332,6 @@ class SegmentReader:
     def _copy(
         self, slot: int, allocate: Callable[[int], memoryview]
     ) -> tuple[bytes, list[memoryview]]:
-        """Copy a slot that may change meanwhile, checking each size."""
         begin = self._begin + slot * self._slot_bytes
         source = self._bytes[begin : begin + self._slot_bytes]
         fixed = source[: _HEAD.size].tobytes()
@@ -370,7 +368,6 @@ class SegmentReader:
 
 
 def _open(path: Path, flags: int) -> int:
-    """Open a segment, if it is a private file of this user."""
     fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     status = os.fstat(fd)
     private = stat.S_IMODE(status.st_mode) == 0o600 and status.st_uid == os.getuid()

@@ -96,7 +96,6 @@ class SharedSender:
                 return None
 
     def _segment_for(self, key: str, slot_bytes: int) -> Segment:
-        """Return the segment of a key; a new one if values have outgrown the old one."""
         for old in [each for each in self._retired if each.is_idle]:
             self._retired.remove(old)
             old.close()

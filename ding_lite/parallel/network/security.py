@@ -55,7 +55,6 @@ class Key:
         return self._derive(_CLIENT, node_id)
 
     def _derive(self, purpose: bytes, node_id: int) -> bytes:
-        """Derive 32 bytes that reveal neither the secret nor the other derived keys."""
         name = node_id.to_bytes(8, "little")
         return hashlib.blake2b(
             name, key=self._secret, person=purpose, digest_size=SECRET_BYTES

@@ -162,7 +162,6 @@ def _reported_node(peer: PeerMetrics, known: Node | None, age_s: float) -> Node:
 
 
 def _process(pid: int) -> str | None:
-    """Return the kernel's letter for the state of a process; None if there is no such process."""
     with suppress(OSError, IndexError):
         status = Path(f"/proc/{pid}/stat").read_text()
         letter = status.rpartition(")")[2].split()[0]

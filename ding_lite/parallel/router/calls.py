@@ -358,7 +358,6 @@ def describe(error: BaseException) -> list[str]:
 
 
 def _shorten(text: str) -> str:
-    """Cut the middle out of a long text, and escape invalid Unicode."""
     if len(text) > _LONGEST_TEXT:
         half = _LONGEST_TEXT // 2
         text = f"{text[:half]} [...] {text[-half:]}"

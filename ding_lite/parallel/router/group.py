@@ -121,7 +121,6 @@ class World:
         return Group(self._router, tuple(sorted(ids)), members_now)
 
     def _is_node(self, value: object) -> bool:
-        """Return whether a value, such as an integer of NumPy, is the number of a node."""
         return not whole(0, value=cast(int, value)) and value in range(len(self._router.world))
 
     def _matched(self, patterns: Iterable[str]) -> set[int]:
@@ -371,7 +370,6 @@ def _stay(tensor: Tensor) -> None:
 
 
 def _own_gpu() -> str | None:
-    """Return the id of the current GPU of this process, which differs between machines."""
     import torch
 
     if not torch.cuda.is_available():

@@ -87,7 +87,6 @@ def run_fork_server() -> None:
 
 
 def _num_threads() -> int:
-    """Count the threads of this process, including those outside of Python."""
     return len(list(Path("/proc/self/task").iterdir()))
 
 

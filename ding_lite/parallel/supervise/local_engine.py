@@ -244,7 +244,6 @@ class LocalEngine:
                 child.connection = child.pid = None
 
     def _kill_orphans(self) -> None:
-        """Kill the nodes of a killed fork server, and remove their shared memory."""
         with ExitStack() as stack:
             alive = []
             for pid in (child.pid for child in self._children.values() if child.pid is not None):

@@ -220,7 +220,6 @@ class NodeProcess(ForkProcess):
         self._connection.send(Entered(stage))
 
     def _load(self) -> Work:
-        """Import the program again and find `main` in it."""
         preparation = self._connection.recv()
         self._enter(IMPORTING)
         spawn.prepare(preparation)

@@ -217,7 +217,6 @@ class Supervisor:
         )
 
     def _restart(self, node: NodeRecord) -> bool:
-        """Schedule the next incarnation of an ended node; return whether it gets one."""
         failure = node.failure
         if failure is None or not self._may_restart(node):
             return False

@@ -125,7 +125,6 @@ class Network:
             del self._at[end][wire.link]
 
     def _connect_all(self) -> None:
-        """Connect the wires that can be connected, and notify all transports."""
         for wire in list(self._wires.values()):
             self._connect(wire)
             for end in wire.ends:
@@ -148,7 +147,6 @@ class Network:
         wire.dialler._notify(lambda sink: sink.on_up(wire.link, wire.node_id))
 
     def _disconnect(self, wire: _Wire) -> None:
-        """Break a wire: messages under way are lost, and both ends are notified."""
         if wire.listener is None:
             return
         listener, wire.listener = wire.listener, None
@@ -159,7 +157,6 @@ class Network:
         self._changed.notify_all()
 
     def _forget(self, transport: InprocTransport) -> None:
-        """Remove a transport; nodes that dial it wait for another in its place."""
         for name, listening in list(self._listening.items()):
             if listening is transport:
                 del self._listening[name]
@@ -350,7 +347,6 @@ class InprocTransport(Transport):
             self._todo.popleft()(sink)
 
     def _take_ready(self) -> list[_News]:
-        """Take urgent messages, and then one bulky message per link."""
         found: dict[Lane, list[_News]] = {lane: [] for lane in Lane}
         for wire in self._network._of(self):
             for lane, at_once in ((Lane.CONTROL, _READ_AT_ONCE), (Lane.BULK, 1)):
@@ -386,7 +382,6 @@ def _name_of(address: str) -> str:
 
 
 def _refusal(wire: _Wire, listener: InprocTransport) -> str | None:
-    """Return why a dialled node refuses the other one, or None."""
     if listener._node_id != wire.node_id:
         return f"node {listener._node_id} listens at inproc://{wire.name}."
     if wire.dialler._node_id not in listener._peers:

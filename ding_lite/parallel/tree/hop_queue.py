@@ -63,10 +63,6 @@ class HopQueue:
         self._queues: defaultdict[tuple[int, str], _Queue] = defaultdict(_Queue)
         self._lock = threading.Lock()
 
-    @property
-    def num_held(self) -> int:
-        return len(self._held)
-
     def keep(self, item: QueuedItem) -> Future[Any]:
         """Queue an item; return the future of its outcome. A duplicate is recognized."""
         with self._lock:

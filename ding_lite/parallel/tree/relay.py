@@ -115,7 +115,6 @@ class Relay(Routing):
         return dict(self._table.labels)
 
     def _publish_labels(self) -> None:
-        """Send the labels of this node to all nodes, as their specs do not have them."""
         slots = self._outbox.fill({_LABELS: sorted(self._spec.labels)})
         with self._links.lock:
             for session in self._links.sessions.values():
@@ -283,7 +282,6 @@ class Relay(Routing):
         return hop if hop in self._links.sessions else None
 
     def _outcome(self, answer: Future[Any], hop: int, *, is_last: bool) -> list[Any]:
-        """Encode the answer of a peer, or its failure, as an outcome."""
         error = answer.exception()
         if error is None:
             return [_DONE, answer.result()] if is_last else _checked(answer.result())

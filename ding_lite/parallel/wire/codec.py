@@ -169,7 +169,6 @@ def decode_items(
 
 
 def _open(meta: bytes | memoryview, buffers: Sequence[memoryview]) -> tuple[_Reader, Any]:
-    """Return a reader of these buffers, and the outermost node."""
     if len(meta) > MAX_META_BYTES:
         raise CodecError(f"The meta has {len(meta)} bytes; the limit is {MAX_META_BYTES}.")
     try:

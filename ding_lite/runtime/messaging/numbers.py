@@ -10,7 +10,7 @@ class Numbers:
 
     A sender counts its items over all its receivers, and a receiver that hangs keeps old numbers in
     use for as long as it hangs. So each number must take little memory: 1,024 numbers in a row take
-    some 200 bytes, and adding a number or dropping old ones takes constant time.
+    some 200 bytes, and adding a number takes constant time.
     """
 
     def __init__(self) -> None:
@@ -20,9 +20,6 @@ class Numbers:
     def __contains__(self, number: int) -> bool:
         page = self._pages.get(number // _PAGE)
         return page is not None and bool(page >> number % _PAGE & 1)
-
-    def __len__(self) -> int:
-        return sum(page.bit_count() for page in self._pages.values())
 
     @property
     def num_pages(self) -> int:
@@ -36,10 +33,7 @@ class Numbers:
     def forget_before(self, oldest: int) -> None:
         """Drop lower numbers, except those in the same row of 1,024."""
         first = oldest // _PAGE
-        if first <= self._first_page:
-            return
-        rows = range(self._first_page, first)
-        gone = rows if len(rows) < len(self._pages) else [k for k in self._pages if k < first]
-        for place in gone:
-            self._pages.pop(place, None)
-        self._first_page = first
+        if first > self._first_page:
+            self._first_page = first
+            for place in [place for place in self._pages if place < first]:
+                del self._pages[place]

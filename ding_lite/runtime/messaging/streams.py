@@ -225,7 +225,6 @@ class Streams:
         self._send_again(parcel)
 
     def _send_again(self, parcel: Parcel) -> None:
-        """Send an item that was not taken to another receiver, now or when there is one."""
         with self._changed:
             receivers = self._least_busy(parcel.stream, parcel.to, 2**31)
             if not receivers:

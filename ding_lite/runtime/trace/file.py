@@ -53,7 +53,6 @@ class TraceFile:
 
 
 def _enter(path: Path, since_ns: int) -> int:
-    """Open the file, begun and not closed, with a shared lock."""
     while True:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         fd = os.open(path, flags, 0o666)
@@ -79,7 +78,6 @@ def _is_alone(fd: int) -> bool:
 
 
 def _begin(fd: int, since_ns: int) -> None:
-    """Turn any file into one of this job, while no other process has it open."""
     if _began_ns(fd) >= since_ns:
         if _is_closed(fd):
             os.ftruncate(fd, os.fstat(fd).st_size - len(_END))
@@ -111,7 +109,6 @@ def _is_closed(fd: int) -> bool:
 
 
 def _boot() -> str:
-    """Return the id of this boot of the machine; empty if it is unknown."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:

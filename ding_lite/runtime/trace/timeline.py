@@ -97,7 +97,6 @@ class Timeline:
             self._write({**record, "pid": os.getpid(), "tid": where.thread})
 
     def _row(self, row: int, name: str) -> int:
-        """Return the number of a row of this thread, which is named at its first use."""
         thread = threading.get_native_id()
         tid = _OWN_ROWS + (thread * _ROWS + row) % _OWN_ROWS if row else thread
         if tid not in self._rows:
@@ -118,7 +117,6 @@ class Timeline:
 
     @contextmanager
     def _warning_on_errors(self) -> Iterator[None]:
-        """Warn, instead of ending the run, when the trace cannot be written."""
         try:
             yield
         except OSError as error:

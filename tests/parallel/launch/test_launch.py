@@ -13,7 +13,6 @@ from ding_lite.parallel import Parallel
 from ding_lite.parallel.launch import launch
 from ding_lite.parallel.launch.environment.detect import detect
 from ding_lite.parallel.network.topology import NodeSpec
-from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import current_router, use_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster
@@ -36,22 +35,6 @@ def test_main_runs_in_this_process_as_often_as_it_is_called() -> None:
     assert runner(main, 1, "two", three=3) == [((1, "two"), {"three": 3})]
     [first], [second] = runner(current_router), runner(current_router)
     assert first is second
-
-
-def test_a_distributed_program_runs_on_one_node_with_all_roles() -> None:
-    calls: list[str] = []
-
-    def main() -> int:
-        with Task() as task:
-            task.use(lambda ctx: calls.append("collect"), filter_labels="collector.*")
-            task.use(lambda ctx: calls.append("train"), filter_labels="learner")
-            task.use(lambda ctx: calls.append("meet"), filter_labels="distributed")
-            task.run(max_step=2)
-        return int(task.ctx.total_step)
-
-    [last] = Parallel.runner(1, roles=[{"learner", "collector"}])(main)
-    assert last == 1
-    assert calls == ["collect", "train"] * 2
 
 
 def test_a_thread_of_main_has_the_router_of_its_node() -> None:
@@ -81,23 +64,6 @@ def test_the_router_is_reset_after_main_and_an_error_of_it_propagates() -> None:
 
 
 # -- Parallel() ----------------------------------------------------------------------------
-
-
-def test_parallel_returns_the_router_in_main_and_in_a_middleware() -> None:
-    found: list[object] = []
-
-    def middleware(ctx: Context) -> None:
-        found.append(Parallel())
-
-    def main() -> None:
-        with Task() as task:
-            found.extend([Parallel(), task.router])
-            task.use(middleware)
-            task.run(max_step=1)
-
-    Parallel.runner(1)(main)
-    assert len(found) == 3
-    assert all(router is found[0] for router in found)
 
 
 def test_parallel_has_is_active_and_node_id() -> None:

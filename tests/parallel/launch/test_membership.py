@@ -23,7 +23,8 @@ from ding_lite.parallel.network.topology import Growth, NodeSpec, edges
 from ding_lite.parallel.router.group import World
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.messaging.inbox import FINISH
-from tests.parallel.tcp import Recorder, hub_spec, together
+from tests.parallel.tcp import Recorder, hub_spec
+from tests.threads import together
 
 
 class Job:

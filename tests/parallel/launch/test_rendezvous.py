@@ -18,7 +18,8 @@ from ding_lite.parallel.launch.rendezvous import ANNOUNCE, AddressBook, Rendezvo
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from ding_lite.parallel.network.topology import NodeSpec, listeners, neighbours
 from ding_lite.parallel.router.node_router import NodeRouter
-from tests.parallel.tcp import Recorder, hub_spec, leaf_spec, together
+from tests.parallel.tcp import Recorder, hub_spec, leaf_spec
+from tests.threads import together
 
 A, B = "tcp://10.0.0.7:50515", "tcp://10.0.0.8:50516"
 
@@ -32,26 +33,6 @@ def test_a_request_is_answered_when_the_node_announces_itself() -> None:
     assert book.announce(1, A, {}).result(0) == {}
     assert asked.result(0) == {1: A}
     assert book.announce(2, "", {1: ""}).result(0) == {1: A}
-
-
-def test_a_known_address_is_not_sent_again() -> None:
-    book = AddressBook(3)
-    book.announce(1, A, {})
-    asked = book.announce(2, "", {1: A})
-    book.announce(1, A, {})
-    assert not asked.done()
-    book.announce(1, B, {})
-    assert asked.result(0) == {1: B}
-
-
-def test_the_address_of_a_disconnected_node_is_forgotten() -> None:
-    book = AddressBook(4)
-    book.announce(1, A, {})
-    book.note(1, is_there=False)
-    asked = book.announce(2, "", {1: ""})
-    assert not asked.done()
-    book.announce(1, B, {})
-    assert asked.result(0) == {1: B}
 
 
 def test_a_second_request_of_a_node_replaces_the_first() -> None:

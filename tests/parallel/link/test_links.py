@@ -11,7 +11,8 @@ import pytest
 
 from ding_lite.parallel.transport.base import Frame, Lane, Link
 from ding_lite.testing.cluster import Cluster
-from tests.parallel.tcp import Recorder, together
+from tests.parallel.tcp import Recorder
+from tests.threads import together
 
 Send = Callable[[Link, Lane, Sequence[Frame]], bool]
 

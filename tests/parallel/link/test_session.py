@@ -140,12 +140,6 @@ def pair() -> Pair:
     return pair
 
 
-def test_the_two_introduce_themselves_to_each_other(pair: Pair) -> None:
-    assert [side.session.is_open for side in pair.sides] == [True, True]
-    assert pair.sides[0].arrived == [Joined(pair.sides[1].me, True)]
-    assert pair.sides[1].arrived == [Joined(pair.sides[0].me, True)]
-
-
 def test_an_event_that_is_held_back_is_acknowledged_when_it_is_released_and_not_before(
     pair: Pair,
 ) -> None:
@@ -284,19 +278,6 @@ def test_a_slow_peer_costs_one_slot_a_key_and_one_message_under_way(pair: Pair) 
     assert len([a for a in pair.sides[1].arrived if isinstance(a, StateArrived)]) == 2
 
 
-def test_values_with_and_without_buffers_arrive_together() -> None:
-    pair = Pair()
-    large = np.arange(10_000.0)
-    pair.sides[0].session.state.offer(
-        {"a": encode({"w": large}), "n": 3, "b": encode([1, (2,)]), "c": encode(large)}
-    )
-    pair.settle()
-    ctx = pair.sides[1].ctx
-    np.testing.assert_array_equal(ctx["a"]["w"], large)  # type: ignore[index]
-    np.testing.assert_array_equal(ctx["c"], large)
-    assert (ctx["n"], ctx["b"]) == (3, [1, (2,)])
-
-
 def test_values_that_exceed_one_message_are_split_over_several(pair: Pair) -> None:
     values = {f"k{n}": list(range(40_000)) for n in range(12)}
     pair.sides[0].session.state.offer({key: encode(value) for key, value in values.items()})
@@ -363,12 +344,6 @@ def test_events_lost_with_a_connection_are_sent_again_and_are_no_fault_of_the_se
     pair.cut()
     pair.settle()
     assert second.events == [1, 2]
-
-
-def test_a_node_of_a_job_of_another_size_is_refused() -> None:
-    stranger = Session(Identity(1, 1, 3, frozenset()), 0)
-    with pytest.raises(CodecError, match="a job of 3 nodes, this one has 2"):
-        Side(0).session.greet(stranger.greeting(Kind.HELLO), 0.0)
 
 
 @pytest.mark.parametrize(

@@ -295,7 +295,7 @@ def test_a_node_with_another_key(tmp_path: Path, job: Job) -> None:
     wrong = str(make_key(tmp_path / "wrong.key"))
     reported = refused(leaf_spec(2, job.hub.address, key_file=wrong))
     assert "Node 0 has refused node 2: it has another key" in reported
-    assert job.hub.links.dropped.count >= 1
+    wait_until(lambda: job.hub.links.dropped.count >= 1)
     assert "it has another key" in refused(leaf_spec(2, job.hub.address))  # with the user's own
 
 
@@ -312,7 +312,7 @@ def test_a_node_without_a_place_in_the_job_is_refused_with_the_reason(
 ) -> None:
     spec = leaf_spec(node_id, job.hub.address, num_nodes, key_file=job.key_file)
     assert reason in refused(spec)
-    assert job.hub.links.dropped.count >= 1
+    wait_until(lambda: job.hub.links.dropped.count >= 1)
 
 
 def test_a_node_dialling_a_peer_without_a_key_is_refused(tmp_path: Path) -> None:
@@ -340,14 +340,6 @@ class Foreign(ZeroMQTransport):
         head = bytearray(frames[0])
         head[4] = {VERSION: VERSION + 1, VERSION + 1: VERSION}[head[4]]
         return [bytes(head), *frames[1:]]
-
-
-def test_a_node_of_another_version(job: Job) -> None:
-    newer = Foreign(2, peers=[0], key_file=job.key_file)
-    reported = refused(leaf_spec(2, job.hub.address, key_file=job.key_file), newer)
-    # As the newer one sees it.
-    assert f"it speaks version {VERSION + 1} of the protocol" in reported
-    assert job.hub.links.dropped.count == 1
 
 
 def test_nodes_of_different_versions_refuse_each_other(tmp_path: Path) -> None:

@@ -35,7 +35,8 @@ from ding_lite.parallel.supervise.node_process import node_of
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import Router, current_router, use_router
 from ding_lite.runtime.task import Task
-from tests.parallel.tcp import Recorder, ipc_specs, together
+from tests.parallel.tcp import Recorder, ipc_specs
+from tests.threads import together
 
 Start = Callable[..., list[NodeRouter]]
 
@@ -44,26 +45,6 @@ def pass_by(routers: list[NodeRouter]) -> None:
     """Return once node 1 has what node 0 has sent before."""
     routers[1].register("here", lambda: None)
     routers[0].call(1, "here")
-
-
-@pytest.mark.parametrize(("topology", "of_two"), [("star", (0,)), ("mesh", (0, 1)), ("alone", ())])
-def test_peers_connect(start: Start, topology: str, of_two: tuple[int, ...]) -> None:
-    routers = start(3, topology)
-    assert routers[2].peers == of_two
-    assert [router.is_active for router in routers] == [topology != "alone"] * 3
-
-
-def test_a_burst_of_events_arrives_complete_and_in_order(start: Start) -> None:
-    routers = start(3, "star")
-    recorders = [Recorder(router) for router in routers]
-    for number in range(5_000):
-        routers[1].emit("n", number)
-    routers[0].emit("done", np.arange(5_000.0))
-    recorders[0].wait(lambda: len(recorders[0].events) == 5_000)
-    assert recorders[0].events == [(1, "n", (number,)) for number in range(5_000)]
-    for leaf in (1, 2):
-        recorders[leaf].wait(lambda leaf=leaf: len(recorders[leaf].events) == 1)  # type: ignore[misc]
-        np.testing.assert_array_equal(recorders[leaf].events[0][2][0], np.arange(5_000.0))
 
 
 def test_the_values_of_several_shares_are_from_the_same_step(start: Start) -> None:
@@ -377,16 +358,6 @@ def test_nodes_that_close_at_once_have_connected_to_all_peers(tmp_path: Path) ->
         together(*(partial(live, spec) for spec in ipc_specs(directory, 3, "mesh")))
 
 
-def test_an_error_of_a_listener_is_logged(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    routers = start(2)
-    routers[1].on("e", lambda: 1 / 0)
-    recorder = Recorder(routers[1])
-    for _ in range(2):
-        routers[0].emit("e")
-    recorder.wait(lambda: len(recorder.events) == 2)
-    assert "ZeroDivisionError" in caplog.text
-
-
 def test_both_sides_report_why_a_node_was_refused(tmp_path: Path) -> None:
     here, other = ipc_specs(tmp_path, 2, "mesh")
     why = "Node 1 belongs to a job of 3 nodes, this one has 2."
@@ -420,12 +391,6 @@ class TestCalls:
         routers[1].close()  # else it would wait a while for its handler
         with pytest.raises(RemoteError, match=r'Did you mean "sample"\?'):
             answer.result(10.0)
-
-    def test_an_answer_that_cannot_be_encoded_raises_at_the_caller(self, start: Start) -> None:
-        routers = start(2)
-        routers[1].register("lock", threading.Lock)
-        with pytest.raises(RemoteError, match="CodecError on node 1"):
-            routers[0].call(1, "lock")
 
     def test_a_handler_that_raises_keyboard_interrupt_costs_no_worker(self, start: Start) -> None:
         routers = start(2)
@@ -527,12 +492,6 @@ class TestCalls:
         with pytest.raises(RemoteError, match="ZeroDivisionError on node 1"):
             asker.call(1, "broken")
         assert asker.call(1, "quick")
-
-    def test_a_handler_may_call_its_caller(self, start: Start) -> None:
-        routers = start(2)
-        routers[0].register("name", lambda: "zero")
-        routers[1].register("greet", lambda: f"hello {routers[1].call(0, 'name')}")
-        assert routers[0].call(1, "greet") == "hello zero"
 
     def test_many_handlers_on_both_sides_may_call_each_other(self, start: Start) -> None:
         """However many of them wait, a worker is left to answer."""

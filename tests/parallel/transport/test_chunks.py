@@ -56,16 +56,6 @@ def test_a_split_message_is_assembled_again(sizes: list[int]) -> None:
         assert len(assembler) == 0
 
 
-def test_frames_are_writable_and_aligned_for_arrays() -> None:
-    frames: list[Frame] = [b"x" * 56, b"meta!", np.arange(400_000.0).data]
-    whole = assemble(Assembler(max_under_way=1), [list(part) for part in split(frames, 1)])
-    assert whole is not None
-    array = np.frombuffer(whole[2], np.float64)
-    assert array.flags.aligned
-    assert array.flags.writeable
-    np.testing.assert_array_equal(array, np.arange(400_000.0))
-
-
 def test_splitting_copies_nothing() -> None:
     block = np.zeros(3 * chunks.CHUNK_BYTES, np.uint8)
     pieces = [piece for part in list(split([block.data], 1))[1:] for piece in part[1:]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -96,30 +95,6 @@ def test_an_answer_is_delivered_after_its_question() -> None:
     inbox.join(second)
     put(inbox, "question")
     assert first.received == second.received == ["question", "answer"]
-
-
-def test_one_thread_at_a_time_delivers_also_the_messages_that_others_add() -> None:
-    inbox = Inbox()
-    callers: set[int] = set()
-    is_inside, may_leave = threading.Event(), threading.Event()
-
-    def act(event: str) -> None:
-        callers.add(threading.get_ident())
-        if event == "first":
-            is_inside.set()
-            may_leave.wait()
-
-    recorder = Recorder(act)
-    inbox.join(recorder)
-    thread = threading.Thread(target=put, args=(inbox, "first"))
-    thread.start()
-    is_inside.wait()
-    put(inbox, "second", "third")  # returns at once, before they are delivered
-    assert recorder.received == ["first"]
-    may_leave.set()
-    thread.join()
-    assert recorder.received == ["first", "second", "third"]
-    assert callers == {thread.ident}
 
 
 def test_a_receiver_that_left_gets_nothing_more_and_later_messages_wait() -> None:

@@ -65,26 +65,18 @@ def test_what_is_no_trace_of_ours_is_replaced(path: Path, old: str) -> None:
     assert records(path) == [{"number": 1}]
 
 
-@pytest.mark.parametrize("was_closed", [True, False])
-def test_a_trace_of_an_earlier_job_is_replaced(path: Path, was_closed: bool) -> None:
+@pytest.mark.parametrize("how", ["closed", "killed", "before a boot"])
+def test_a_trace_of_an_earlier_job_is_replaced(path: Path, how: str) -> None:
     old = TraceFile(path, monotonic_ns())
     old.write({"old": True})
     old.close()
-    if not was_closed:  # its last writer was killed
-        path.write_text(path.read_text().removesuffix("\n]\n"))
-    file = TraceFile(path, monotonic_ns())
-    file.write({"new": True})
-    file.close()
-    assert records(path) == [{"new": True}]
-
-
-def test_a_trace_of_an_earlier_run_of_the_machine_is_replaced(path: Path) -> None:
-    old = TraceFile(path, monotonic_ns())
-    old.close()
-    text = path.read_text()
-    boot = json.loads(text)[0]["args"]["boot"]
-    path.write_text(text.replace(boot, "another-boot"))  # its clock began anew since then
-    file = TraceFile(path, 0)
+    text, since_ns = path.read_text(), monotonic_ns()
+    if how == "killed":  # its last writer was
+        path.write_text(text.removesuffix("\n]\n"))
+    if how == "before a boot":  # the clock began anew since then
+        path.write_text(text.replace(json.loads(text)[0]["args"]["boot"], "another-boot"))
+        since_ns = 0
+    file = TraceFile(path, since_ns)
     file.write({"new": True})
     file.close()
     assert records(path) == [{"new": True}]

@@ -36,7 +36,6 @@ def detect(environ: Mapping[str, str]) -> Placement | None:
 
 
 def _job(environ: Mapping[str, str], node_id: int) -> str:
-    """Return the name of the job: the pod's host name without its index."""
     pod, ending = environ.get("HOSTNAME", ""), f"-{node_id}"
     return pod.removesuffix(ending) if pod.endswith(ending) else ""
 

@@ -206,7 +206,6 @@ class RayEngine:
         self._reports.append((actor.node.spec.node_id, report))
 
     def _take(self, answered: tuple[_Actor, Future[Any]] | None) -> None:
-        """Handle the answer of an actor: its address, or the end of `main`."""
         if answered is None or answered[0].has_ended:
             return
         actor, answer = answered
@@ -230,7 +229,6 @@ class RayEngine:
         self._report(actor, exited)
 
     def _run_placed(self, actor: _Actor) -> None:
-        """Run `main` on a node with a new address; the first time on all nodes at once."""
         if self._has_begun:
             self._announce(actor)
             self._run(actor)
@@ -245,7 +243,6 @@ class RayEngine:
                 logger.info("further nodes join by DING_LITE_ATTACH_TO=%s", places[HUB])
 
     def _announce(self, moved: _Actor) -> None:
-        """Exchange the new address of a node with the peers that dial it."""
         spec = moved.node.spec
         dials = {peer: self._addresses[peer] for peer in spec.dials}
         listen = None if spec.listen is None else moved.address

@@ -433,7 +433,6 @@ class ZeroMQTransport(Reactor, Transport):
         return source, frames, num_frames
 
     def _source_of(self, first: Any) -> _Source:
-        """Return the origin of a message by its first frame, which a listening socket adds."""
         route, fd = first.bytes, int(first.get(_DESCRIPTOR))
         lane = _LANES.get(route[-1:])
         if lane is None:

@@ -172,7 +172,6 @@ class UnauthenticatedConnections:
         return reasons
 
     def _end(self, fd: int) -> None:
-        """Shut a connection down; ZeroMQ closes it when it has noticed."""
         self._cut[fd] = name = self._names.pop(fd)
         if _C.dup2(fd, self._spare) == self._spare:
             if _name_of(self._spare) == name:  # else it was closed, and the number reused

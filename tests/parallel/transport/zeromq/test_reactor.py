@@ -6,19 +6,18 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.observe.metrics_reporter import where_is
-from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.base import Frame, Lane, Link
 from ding_lite.parallel.transport.zeromq import reactor
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.task import Task
 from tests.parallel.contract import FOREVER_S
+from tests.parallel.router.test_node_router import Start
 from tests.parallel.transport.zeromq.test_transport import SocketBench
 
 CONTROL = Lane.CONTROL
@@ -141,29 +140,9 @@ def test_an_exception_of_ready_ends_the_lead_cleanly(bench: SocketBench) -> None
 # -- nodes ---------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[tuple[NodeRouter, NodeRouter]]:
-    address = f"ipc://{tmp_path}/hub"
-    specs = [
-        NodeSpec(
-            node_id=node,
-            num_nodes=2,
-            labels=frozenset({f"node.{node}"}),
-            listen=address if node == 0 else None,
-            dials={} if node == 0 else {0: address},
-            peers=frozenset({1 - node}),
-        )
-        for node in range(2)
-    ]
-    with closing(NodeRouter(specs[0])) as hub, closing(NodeRouter(specs[1])) as leaf:
-        leaf.wait_ready()
-        hub.wait_ready()
-        yield hub, leaf
-
-
 @pytest.mark.usefixtures("patient")
-def test_tasks_that_answer_each_other_lose_no_event(nodes: tuple[NodeRouter, NodeRouter]) -> None:
-    hub, leaf = nodes
+def test_tasks_that_answer_each_other_lose_no_event(start: Start) -> None:
+    hub, leaf = start(2)
     num_rounds, answers, is_over = 1_000, list[int](), threading.Event()
 
     def answer() -> None:
@@ -192,8 +171,8 @@ def test_tasks_that_answer_each_other_lose_no_event(nodes: tuple[NodeRouter, Nod
     assert answers == [*range(num_rounds)]
 
 
-def test_ctrl_c_ends_the_wait_for_an_event(nodes: tuple[NodeRouter, NodeRouter]) -> None:
-    hub, leaf = nodes
+def test_ctrl_c_ends_the_wait_for_an_event(start: Start) -> None:
+    hub, leaf = start(2)
     received = threading.Event()
     leaf.on("still there", received.set)
     with hub.deferred_sigint.installed(), use_router(hub), Task() as task:
@@ -205,15 +184,15 @@ def test_ctrl_c_ends_the_wait_for_an_event(nodes: tuple[NodeRouter, NodeRouter])
         assert received.wait(10.0)
 
 
-def test_answers_to_calls_reach_the_waiting_thread(nodes: tuple[NodeRouter, NodeRouter]) -> None:
-    hub, leaf = nodes
+def test_answers_to_calls_reach_the_waiting_thread(start: Start) -> None:
+    hub, leaf = start(2)
     leaf.register("double", lambda number: 2 * number)
     with hub.deferred_sigint.installed():
         assert [hub.call(1, "double", number) for number in range(200)] == [*range(0, 400, 2)]
 
 
-def test_a_leading_thread_is_reported_as_waiting(nodes: tuple[NodeRouter, NodeRouter]) -> None:
-    hub, leaf = nodes
+def test_a_leading_thread_is_reported_as_waiting(start: Start) -> None:
+    hub, leaf = start(2)
     begun = threading.Event()
 
     def wait() -> None:

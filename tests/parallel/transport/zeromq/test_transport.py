@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
-from zmq.utils import z85
 
 from ding_lite.errors import TransportError
-from ding_lite.parallel.network.security import Key, load_key, make_key
+from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.transport.base import Lane, Transport
 from ding_lite.parallel.transport.chunks import MAX_FRAME_BYTES
 from ding_lite.parallel.transport.zeromq.connections import Connections
 from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
 from tests.parallel.contract import Bench, End, TransportContract, standing_still
+from tests.parallel.tcp import bare_socket
 
 CONTROL, BULK = Lane.CONTROL, Lane.BULK
 
@@ -59,13 +59,6 @@ class TestContract(TransportContract):
 # -- addresses -----------------------------------------------------------------------------
 
 
-def test_a_port_of_another_program_is_named(bench: SocketBench) -> None:
-    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
-        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(TransportError, match=r"cannot listen on tcp://.* Is another job"):
-            bench.listener(at=address)
-
-
 def test_a_socket_file_without_a_listener_is_taken_over(bench: SocketBench, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left_over:
         left_over.bind(str(tmp_path / "left-over"))
@@ -88,26 +81,15 @@ def test_other_files_at_the_address_are_left_alone(bench: SocketBench, tmp_path:
 # -- a peer with the right key and bad manners ---------------------------------------------
 
 
-def raw_peer(context: zmq.Context[Any], bench: SocketBench, route: bytes) -> Any:
-    """Make a bare socket that is let in as node 2."""
-    peer = context.socket(zmq.DEALER)
-    peer.linger = 0
-    peer.setsockopt(zmq.ROUTING_ID, route)
-    if bench.scheme == "tcp":
-        key: Key = load_key(bench.key_file)
-        own = z85.encode(key.of_dialler(2))
-        peer.curve_secretkey = own
-        peer.curve_publickey = zmq.curve_public(own)
-        peer.curve_serverkey = zmq.curve_public(z85.encode(key.of_listener(0)))
-    return peer
-
-
 @contextmanager
 def rogue(bench: SocketBench, route: bytes) -> Iterator[tuple[End, Any]]:
     """Connect a bare socket to a node, which goes on to serve another peer afterwards."""
     hub, address = bench.listener()
     leaf, to_hub = bench.dialler(address)
-    with zmq.Context() as context, raw_peer(context, bench, route) as peer:
+    with (
+        zmq.Context() as context,
+        bare_socket(context, route, bench.key_file if bench.proves else None) as peer,
+    ):
         peer.connect(address)
         yield hub, peer
     for frame in (b"and I", bytes(20_000_000)):
@@ -154,7 +136,7 @@ def test_a_peer_that_sends_too_fast_is_the_only_one_cut_off(tmp_path: Path) -> N
         address = transport.listen(ANY_PORT)
         hub.start()
         leaf, to_hub = bench.dialler(address)
-        with zmq.Context() as context, raw_peer(context, bench, b"raw-c") as peer:
+        with zmq.Context() as context, bare_socket(context, b"raw-c", bench.key_file) as peer:
             peer.connect(address)
             peer.send(b"hello")
             hub.hear(1)
