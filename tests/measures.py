@@ -33,7 +33,8 @@ def main() -> None:
     files = Counter(Path(module.path).parent for module in house if "__init__" not in module.path)
     of_parallel = {name for name in imports if name.startswith("ding_lite.parallel.")}
     definitions = [node for module in house for node in ast.walk(module.tree)]
-    docs = [n.value.value for n in definitions if isinstance(n, ast.Expr) and is_text(n.value)]
+    texts = (getattr(n.value, "value", None) for n in definitions if isinstance(n, ast.Expr))
+    docs = [text for text in texts if isinstance(text, str)]
     lines = sum(module.source.count("\n") for module in house)
     of_docs = sum(text.count("\n") + 1 for text in docs)
     tests = [file.read_text() for file in (root / "tests").rglob("*.py")]
@@ -58,10 +59,6 @@ def main() -> None:
         found[0] += sum(1 for _ in prose.banned_words(file))
         found[1] += sum(1 for _ in prose.riddles(file))
     print("words that the style bans, first lines that are questions:", *found)
-
-
-def is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def levels(imports: dict[str, set[str]], names: set[str]) -> int:

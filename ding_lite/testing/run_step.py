@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware, around
@@ -189,9 +189,11 @@ class _RecordingMetrics(dict[str, Any]):
             self._note(name)
         return super().pop(name, *default)
 
-    def __ior__(self, values: Any) -> Self:  # type: ignore[override, misc]
-        self.update(values)
-        return self
+    if not TYPE_CHECKING:  # mypy wants the type of `|`
+
+        def __ior__(self, values: Any) -> Any:
+            self.update(values)
+            return self
 
     def __getitem__(self, name: str) -> Any:
         self._note(None)

@@ -12,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from ding_lite.settings import PREFIX, Settings
+from ding_lite.settings import PREFIX, Settings, variables_set
 from tests.cli.calls import MODULE, Typed, environment
 from tests.parallel.launch.environment.environs import MPICH, TORCHRUN
 
@@ -130,3 +130,8 @@ def test_a_terminal_gets_a_table_as_wide_as_it_is(tmp_path: Path) -> None:
     assert len(lines) > len(NAMES) + 1  # some meanings need two lines
     assert [word for word in text.split() if word.startswith("DING_LITE_")] == NAMES
     assert any(line.split()[1:3] == ["[bold]", "environment"] for line in lines)
+
+
+def test_only_our_variables_that_are_not_empty_count_as_set() -> None:
+    environ = {"HOME": "/", "DING_LITE_ROLES": " ", "DING_LITE_X": " 1 ", "DING_LITE_LABELS": "a"}
+    assert variables_set(environ) == {"DING_LITE_LABELS": "a", "DING_LITE_X": "1"}

@@ -174,12 +174,6 @@ def test_a_wrong_setting_is_reported_before_the_run_begins(
     assert not Path("runs").exists()
 
 
-def test_what_is_no_search_is_refused() -> None:
-    bounds: Any = {"lr": (1e-4, 1e-2)}
-    with pytest.raises(ConfigError, match=r"`search` is a dict; .* Search\(lr=log_uniform\("):
-        evolve("dqn", "CartPole-v1", bounds, quiet=True)
-
-
 def test_a_function_makes_the_policy_of_each_agent() -> None:
     def make(spec: EnvSpec) -> DQN:
         config = DQNConfig(gamma=0.9, dueling=True, lr=1e-3, batch_size=16, n_step=2)
@@ -208,31 +202,37 @@ def test_a_function_makes_the_policy_of_each_agent() -> None:
         evolve(make, "CartPole-v1", device="cuda", out="other", quiet=True)
 
 
-def test_agents_are_made_on_the_device_that_was_asked_for() -> None:
-    with pytest.raises(ConfigError, match="cuda:77"):
-        evolve(DQN, "CartPole-v1", device="cuda:77", quiet=True)
+class Own:
+    """No policy of this package."""
 
 
-def test_a_custom_policy_is_refused_with_advice() -> None:
-    class Own:
-        """No policy of this package."""
+class Bare(DQN):
+    """A policy without settings."""
 
-    class Bare(DQN):
-        """A policy without settings."""
+    def __init__(self, spec: EnvSpec) -> None:
+        super().__init__(spec)
+        self.config: Any = None
 
-        def __init__(self, spec: EnvSpec) -> None:
-            super().__init__(spec)
-            self.config: Any = None
+    n_step: Any = 1
+    gamma: Any = 0.9
 
-        n_step: Any = 1
-        gamma: Any = 0.9
 
-    with pytest.raises(ConfigError, match=r"neither a name, .* nor a function of the spec"):
-        evolve(Own, "CartPole-v1")
-    with pytest.raises(ConfigError, match="`mw\\.for_each`"):
-        evolve(Bare, "CartPole-v1")
-    with pytest.raises(ConfigError, match="There is no policy 'dqm'"):
-        evolve("dqm", "CartPole-v1")
+@pytest.mark.parametrize(
+    ("policy", "more", "message"),
+    [
+        (Own, {}, r"neither a name, .* nor a function of the spec"),
+        (Bare, {}, r"`mw\.for_each`"),
+        ("dqm", {}, "There is no policy 'dqm'"),
+        ("r2d2", {}, r"R2D2 learns from sequences .* one EpisodeBuffer"),
+        (DQN, {"device": "cuda:77"}, "cuda:77"),
+        (DQN, {"search": {"lr": (1e-4, 1e-2)}}, r"`search` is a dict; .* Search\(lr=log_uniform\("),
+    ],
+)
+def test_what_cannot_evolve_is_refused_with_advice(
+    policy: Any, more: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        evolve(policy, "CartPole-v1", **more, quiet=True)
 
 
 def test_actors_and_critics_evolve_too() -> None:
@@ -307,11 +307,6 @@ def test_choices_and_negative_returns_are_drawn_too(result: EvolveResult, tmp_pa
     ]  # fmt: skip
     assert all(picture.stat().st_size > 1_000 for picture in pictures)
     assert draw_lives([], tmp_path / "none", title="Nothing") == []
-
-
-def test_a_policy_that_learns_from_sequences_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"R2D2 learns from sequences .* one EpisodeBuffer"):
-        plan_evolution("r2d2", "CartPole-v1", None, {}, Choices())
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES.keys() - {"r2d2"}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,10 +71,10 @@ def test_a_policy_with_memory_is_watched() -> None:
     assert sum(returns) / 3 == mean_return(policy, envs, episodes=3)
 
 
+@pytest.mark.usefixtures("without_ffmpeg")
 def test_each_episode_becomes_a_video(catcher: DQN, tmp_path: Path) -> None:
     directory = tmp_path / "new" / "videos"
     recorded = list(play_and_record(catcher, directory, episodes=2, seed=1))
-    assert [path.name for _, path in recorded] == ["episode-001.gif", "episode-002.gif"]
     assert sorted(directory.iterdir()) == [path for _, path in recorded]  # no unfinished third
     assert [episode for episode, _ in recorded] == list(play(catcher, episodes=2, seed=1))
     for episode, path in recorded:
@@ -167,7 +166,6 @@ def test_ffmpeg_is_found_where_programs_are(
     assert before is None or "imageio" in before
     ffmpeg = fake_ffmpeg(tmp_path, "exit 0")
     assert find_ffmpeg() == ffmpeg
-    assert os.access(ffmpeg, os.X_OK)
 
 
 class Blind(gymnasium.Env[Any, Any]):
