@@ -203,11 +203,9 @@ class TransportContract:
     ) -> None:
         hub, leaf, to_leaf, to_hub = bench.both()
         sizes = (0, 1, 65_535, CHUNK_ABOVE - 1, CHUNK_ABOVE, CHUNK_ABOVE + 1, 2 * CHUNK_ABOVE + 7)
-        sent: list[list[Frame]] = [
-            *([b"head", b"", bytes(100_000)], [b""], [b"a", memoryview(b"bc")]),
-            *([np.full(size, size % 251, np.uint8).data] for size in sizes),
-            *([b"%d" % number for number in range(1_000)], [bytes(20_000)] * 1_000),
-        ]
+        sent: list[list[Frame]] = [[b"head", b"", bytes(100_000)], [b""], [b"a", memoryview(b"bc")]]
+        sent += [[np.full(size, size % 251, np.uint8).data] for size in sizes]
+        sent += [[b"%d" % number for number in range(1_000)], [bytes(20_000)] * 1_000]
         for frames in sent:
             assert leaf.send(to_hub, lane, *frames)
             assert hub.send(to_leaf, lane, *frames)

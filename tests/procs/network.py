@@ -96,6 +96,13 @@ class Network:
         finally:
             self.plug_in(address, port)
 
+    def move(self, machine: Machine, old: str, new: str) -> None:
+        """Give a machine another address, and let go of the old one."""
+        for line in (f"del {old}/24", f"add {new}/24"):
+            subprocess.run(f"{machine.enter} ip addr {line} dev wire".split(), check=True)
+        self.pull_out(old)
+        self.plug_in(new, machine.port)
+
     def __enter__(self) -> Self:
         self._selector.register(self._wake_r, selectors.EVENT_READ)
         self._thread.start()
@@ -146,18 +153,13 @@ class Machine:
     """
 
     def __init__(self, pid: int, port: int) -> None:
-        self._enter = f"nsenter --preserve-credentials --user --net --target {pid} --"
+        self.enter = f"nsenter --preserve-credentials --user --net --target {pid} --"
         self.pid = pid
         self.port = port
 
     def type_line(self, folder: Path, line: str, **environ: str) -> Shell:
         """Type a line into a shell on this machine."""
-        return Shell(folder, f"exec {self._enter} sh -c '{line}'", **environ)
-
-    def move(self, old: str, new: str) -> None:
-        """Give it another address, and let go of the old one."""
-        for line in (f"del {old}/24", f"add {new}/24"):
-            subprocess.run(f"{self._enter} ip addr {line} dev wire".split(), check=True)
+        return Shell(folder, f"exec {self.enter} sh -c '{line}'", **environ)
 
 
 @contextmanager

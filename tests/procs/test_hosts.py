@@ -71,9 +71,7 @@ def test_a_star_outlives_loss_delay_a_cut_of_ten_seconds_and_a_move(
         select.select([], [], [], 7.0)  # it was silent for three seconds by then
     hub.line("fate joined 2")
 
-    machines[1].move(ADDRESSES[1], "10.77.0.9")
-    network.pull_out(ADDRESSES[1])
-    network.plug_in("10.77.0.9", machines[1].port)
+    network.move(machines[1], ADDRESSES[1], "10.77.0.9")
     hub.line("fate lost 1")
     hub.line("fate joined 1")
 
@@ -90,9 +88,7 @@ def test_a_mesh_of_machines_that_know_node_0_follows_one_that_moves(
     hears(one, 0, 2)
     hears(two, 0, 1)
 
-    machines[1].move(ADDRESSES[1], "10.77.0.9")
-    network.pull_out(ADDRESSES[1])
-    network.plug_in("10.77.0.9", machines[1].port)
+    network.move(machines[1], ADDRESSES[1], "10.77.0.9")
     assert zero.line("lost")[1] == two.line("lost")[1] == "1"
     hears(zero, 1)
     hears(two, 1)

@@ -214,9 +214,6 @@ class NodeRouter(JobView):
         slots = self._outbox.encode(check_topic(topic), tree)
         self._topics.offer(slots, None if to is None else check_patterns(to, of_receivers=True))
 
-    def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
-        self._publish_parts([(values, to)])
-
     def _publish_parts(self, parts: Sequence[CtxPart]) -> None:
         offers = [(self._slots(values), to) for values, to in parts]
         with self.links.lock:  # so that all of them go in one message

@@ -169,12 +169,12 @@ class Router(ABC):
             CodecError: The value cannot be encoded, or is of the 10,001st topic of this node.
         """
 
-    @abstractmethod
     def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
         """Publish each key of a ctx under a separate topic, `ctx/KEY`.
 
         A value that cannot be encoded is not sent, with one warning for each key.
         """
+        self._publish_parts([(values, to)])
 
     @abstractmethod
     def _publish_parts(self, parts: Sequence[CtxPart]) -> None:

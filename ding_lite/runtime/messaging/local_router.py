@@ -138,9 +138,6 @@ class LocalRouter(Router):
         patterns = check_patterns(to or (), of_receivers=True) if has_receivers else None
         self._publish([({check_topic(topic): tree}, patterns)])
 
-    def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
-        self._publish_parts([(values, to)])
-
     def _publish_parts(self, parts: Sequence[CtxPart]) -> None:
         self._publish([({CTX + key: v for key, v in values.items()}, to) for values, to in parts])
 

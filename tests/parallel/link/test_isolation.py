@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import pytest
@@ -55,14 +55,20 @@ def star(**more: Any) -> Iterator[tuple[ExitStack, NodeRouter, Proxy, NodeRouter
         yield stack, hub, wire, leaf
 
 
+def successor_of_leaf(hub: NodeRouter, wire: Proxy) -> NodeRouter:
+    """Cut node 1 off, and let another process take its place."""
+    recorder = Recorder(hub)
+    wire.blackhole()
+    recorder.wait(lambda: not hub.peers)
+    successor = NodeRouter(leaf_spec(1, hub.address, 2, incarnation=SECOND))
+    successor.wait_ready(10.0)
+    return successor
+
+
 def test_a_cut_off_node_that_was_replaced_ends_with_an_error() -> None:
     with star() as (stack, hub, wire, leaf):
-        task, recorder = Running(leaf), Recorder(hub)
-        wire.blackhole()
-        recorder.wait(lambda: not hub.peers)
-        successor = NodeRouter(leaf_spec(1, hub.address, 2, incarnation=SECOND))
-        stack.callback(successor.close)
-        successor.wait_ready(10.0)
+        task = Running(leaf)
+        successor = stack.enter_context(closing(successor_of_leaf(hub, wire)))
         own = Recorder(successor)
 
         wire.heal()
@@ -80,12 +86,8 @@ def test_a_cut_off_node_that_was_replaced_ends_with_an_error() -> None:
 def test_a_node_that_was_replaced_is_refused_also_when_its_successor_has_gone() -> None:
     """It would wait for events for ever that its successor has acknowledged."""
     with star() as (_, hub, wire, leaf):
-        task, recorder = Running(leaf), Recorder(hub)
-        wire.blackhole()
-        recorder.wait(lambda: not hub.peers)
-        successor = NodeRouter(leaf_spec(1, hub.address, 2, incarnation=SECOND))
-        successor.wait_ready(10.0)
-        successor.close()
+        task = Running(leaf)
+        successor_of_leaf(hub, wire).close()
         wire.heal()
         assert isinstance(task.end(), NodeReplaced)
         assert hub.peers == ()

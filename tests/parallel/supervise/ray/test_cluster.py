@@ -1,4 +1,4 @@
-"""What nodes request of a Ray cluster, and which clusters and arguments are refused."""
+"""Requests of nodes for the resources of a Ray cluster, and refused clusters and arguments."""
 
 from __future__ import annotations
 
