@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from ding_lite.errors import PeerLost
 from ding_lite.parallel.router.node_router import NodeRouter
 from tests.parallel.proxy import DOWN, UP, Proxy
-from tests.parallel.tcp import Recorder, wired
+from tests.parallel.tcp import Recorder, hub_spec, leaf_spec, wired
 
 MEGABYTE = 2**20
 
@@ -133,6 +134,18 @@ def test_items_arrive_once_across_cuts(job: Job) -> None:
     assert job.wire.num_connections > 2
 
 
+def test_a_pending_call_fails_with_its_link(job: Job) -> None:
+    job.hub.register("never", Future)
+    for number in range(1, 4):
+        answer = job.leaf.ask(0, "never")
+        assert job.hub.call(1, "echo", 1) == 1
+        job.wire.cut()
+        with pytest.raises(PeerLost):
+            answer.result(10.0)
+        job.both_have(*["node_lost", "node_joined"] * number)
+    job.work_goes_on()
+
+
 def test_a_handshake_or_event_cut_anywhere_arrives_once(job: Job) -> None:
     """The first bytes of a connection are the handshakes, then come events."""
     cuts = [(way, num_bytes) for way in (UP, DOWN) for num_bytes in range(1, 1_600, 320)]
@@ -174,6 +187,26 @@ def test_a_partition_is_detected_on_both_sides_and_recovers(job: Job, way: str) 
         recorder.wait(lambda recorder=recorder, peer=peer: recorder.ctx[peer].get("n") == 1_000)  # type: ignore[misc]
     job.both_have("node_lost", "node_joined")
     job.work_goes_on()
+
+
+def test_a_cut_link_affects_no_other_link() -> None:
+    with ExitStack() as stack:
+        hub = stack.enter_context(closing(NodeRouter(hub_spec(3))))
+        wire = stack.enter_context(Proxy(str(hub.address)))
+        cut_off = stack.enter_context(closing(NodeRouter(leaf_spec(1, wire.address))))
+        leaf = stack.enter_context(closing(NodeRouter(leaf_spec(2, hub.address))))
+        hub.wait_ready(10.0)
+        hub_recorder, leaf_recorder, cut_off_recorder = map(Recorder, (hub, leaf, cut_off))
+        wire.blackhole()
+        for number in range(2_000):
+            hub.emit("n", number)
+        leaf_recorder.wait_for_numbers(2_000)
+        hub_recorder.wait(lambda: bool(fates(hub_recorder)))
+        assert fates(hub_recorder) == [(1, "node_lost", (1,))]
+        assert fates(leaf_recorder) == []
+        assert leaf.peers == (0,)
+        wire.heal()
+        cut_off_recorder.wait_for_numbers(2_000)
 
 
 def test_a_redialled_node_is_back_though_its_peer_still_holds_the_old_link(job: Job) -> None:

@@ -45,6 +45,15 @@ class DeafRouter(LoneRouter):
             threading.Event().wait()
 
 
+class SlowRouter(LoneRouter):
+    """A router that never becomes ready after a restart."""
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        if self.spec.incarnation == 2:
+            Path("second-incarnation").touch()
+            threading.Event().wait()
+
+
 class LateRouter(LoneRouter):
     """A router that is ready on node 0 once node 1 has been restarted."""
 
@@ -219,7 +228,27 @@ def signal_myself(number: int) -> None:
     wait_for_the_end()
 
 
+def die_last() -> int:
+    """End node 1 by force as soon as no other node is left."""
+    if node_id() == 1:
+        siblings = Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children")
+        while len(siblings.read_text().split()) > 1:
+            threading.Event().wait(0.01)
+        threading.Event().wait(0.1)  # the launcher hears of it a little later
+        os.kill(os.getpid(), signal.SIGKILL)
+    return node_id()
+
+
 def run_again() -> None:
     from ding_lite.parallel import Parallel
 
     Parallel.runner(1)(node_id)
+
+
+def end_during_a_restart() -> int:
+    """End node 0 while node 1 is being started again."""
+    if node_id() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    while not Path("second-incarnation").exists():
+        threading.Event().wait(0.01)
+    return node_id()

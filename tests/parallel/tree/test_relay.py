@@ -115,6 +115,27 @@ def test_a_restarted_hub_and_its_descendants_get_the_newest_values(clock: Manual
             recorders[node].wait_ctx(0, "version", 2)
 
 
+# -- events ----------------------------------------------------------------------------------
+
+
+def test_an_event_reaches_ancestors_and_descendants_once_and_in_order() -> None:
+    with tree() as (cluster, recorders):
+        for number in range(300):
+            cluster.routers[0].emit("down", number)
+            cluster.routers[5].emit("up", number, padding=np.zeros(number))
+        expected = {0: (5, "up"), 2: None, 5: (0, "down"), 3: (0, "down"), 6: (0, "down")}
+        for node, message in expected.items():
+            count = 600 if message is None else 300
+            recorders[node].wait_events(count)
+            for sender, event in [message] if message else [(0, "down"), (5, "up")]:
+                received = [
+                    args
+                    for who, name, args in recorders[node].events
+                    if (who, name) == (sender, event)
+                ]
+                assert received == [(number,) for number in range(300)]
+
+
 # -- calls -----------------------------------------------------------------------------------
 
 
@@ -243,6 +264,21 @@ def test_an_item_reaches_a_receiver_on_any_branch() -> None:
         send_all(cluster.routers[0], 4, to=["node.5", "node.6"])
         found = take_all(cluster.routers[5], 2) + take_all(cluster.routers[6], 2)
         assert sorted(found) == [(0, number) for number in range(4)]
+
+
+def test_items_continue_after_restarts_of_hubs_on_their_route(clock: ManualClock) -> None:
+    with tree(clock=clock) as (cluster, _), ThreadPoolExecutor(8) as pool:
+        senders = [cluster.routers[node] for node in (3, 4, 5, 6)]
+        sending = [pool.submit(send_all, router, 40, in_flight=3) for router in senders]
+        taken = take_all(cluster.routers[0], 20)
+        for node in (1, 2, 1, 2):
+            cluster.restart(node)
+            taken += take_all(cluster.routers[0], 30)
+        taken += take_all(cluster.routers[0], 20)
+        for each in sending:
+            each.result(10.0)
+        assert not cluster.routers[0]._streams.num_waiting
+    assert sorted(taken) == [(node, number) for node in (3, 4, 5, 6) for number in range(40)]
 
 
 def test_items_of_a_killed_receiver_go_to_its_next_incarnation(clock: ManualClock) -> None:
