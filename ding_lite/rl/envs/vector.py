@@ -371,11 +371,9 @@ class Envs:
         leaves = [None] if packing is None else packing.leaves
         parts = [values] if packing is None else packing.parts(values)
         for leaf, part in zip(leaves, parts, strict=True):
-            if part.dtype.kind != "f":
+            if part.dtype.kind != "f" or np.count_nonzero(np.isfinite(part)) == part.size:
                 continue
             finite_N = np.isfinite(part).reshape(len(part), -1).all(axis=1)
-            if finite_N.all():
-                continue
             row = int(finite_N.argmin())
             what += f" part `{leaf.name}`" if leaf and leaf.keys else ""
             shown = str(part[row].tolist()) if part[row].size <= 32 else "with NaN or infinity"
