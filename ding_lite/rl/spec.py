@@ -136,17 +136,22 @@ class EnvSpec:
         return packing.pack(tree, action_mask=action_mask)
 
     def unpack(self, obs: ArrayT) -> Tree:
-        """Return observations, [..., *obs_shape], as a tree of the observation space.
+        """Return observations as a tree of the observation space.
 
-        Its parts are [..., *shape]: numbers are one-hot vectors of float32, bytes stay bytes, and
-        images have their channels first. Observations that are not packed are unchanged.
+        Args:
+            obs: [..., *obs_shape], an array or a tensor.
+
+        Returns:
+            A tree of [..., *shape]: numbers are one-hot vectors of float32, bytes stay bytes, and
+            images have their channels first. Observations that are not packed are unchanged.
         """
         return obs if self.packing is None else self.packing.unpack(obs)
 
     def action_mask(self, obs: ArrayT) -> ArrayT | None:
-        """Return which actions are legal, [..., A] bool, by observations, [..., *obs_shape].
+        """Return which actions are legal, [..., A] bool; None if the environment has no mask.
 
-        Return None if the environment has no mask.
+        Args:
+            obs: [..., *obs_shape], an array or a tensor.
         """
         if not self.has_action_mask or self.packing is None:
             return None
