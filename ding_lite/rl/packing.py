@@ -56,7 +56,10 @@ class Leaf:
             return (int(space.nvec.sum()),)
         if isinstance(space, MultiBinary):
             return (math.prod(space.shape),)
-        return box_shape(space.shape)
+        shape = space.shape
+        if len(shape) == 3 and has_channels_last(shape):
+            return (shape[2], *shape[:2])
+        return (1, *shape) if len(shape) in (0, 2) else shape
 
     @property
     def raw_shape(self) -> tuple[int, ...]:
@@ -267,17 +270,6 @@ def leaf_spaces(space: Space[Any], keys: Keys = ()) -> Iterator[tuple[Keys, Any]
             yield from leaf_spaces(part, (*keys, index))
     else:
         yield keys, space
-
-
-def box_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of a Box as a network's input: a vector, or an image, channels first."""
-    if not shape:
-        return (1,)
-    if len(shape) == 2:
-        return (1, *shape)
-    if len(shape) == 3 and has_channels_last(shape):
-        return (shape[2], shape[0], shape[1])
-    return shape
 
 
 def has_channels_last(shape: tuple[int, ...]) -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 from ding_lite.errors import ConfigError, ShapeError, kind_of
 from ding_lite.rl.batch import Array, FloatArray, NumpyArray, to_numpy
-from ding_lite.rl.packing import ArrayT, ObsSpace, Packing, Tree, box_shape
+from ding_lite.rl.packing import ArrayT, Leaf, LeafSpace, ObsSpace, Packing, Tree
 
 _NO_BOUND = 1e30
 """Larger bounds count as none: actions scaled to them would overflow float32."""
@@ -64,14 +64,14 @@ class EnvSpec:
             return None
         return Packing(self.obs_space, num_masked=self.num_choices if self.has_action_mask else 0)
 
+    @property
+    def _leaf(self) -> Leaf:
+        return Leaf((), cast(LeafSpace, self.obs_space))
+
     @cached_property
     def frame_shape(self) -> tuple[int, ...]:
         """The shape of one frame of an observation."""
-        if self.packing is not None:
-            return self.packing.shape
-        if isinstance(self.obs_space, Discrete):
-            return (int(self.obs_space.n),)
-        return box_shape(self.obs_space.shape or ())
+        return self._leaf.shape if self.packing is None else self.packing.shape
 
     @cached_property
     def obs_shape(self) -> tuple[int, ...]:
@@ -82,9 +82,7 @@ class EnvSpec:
     @cached_property
     def obs_dtype(self) -> type[np.uint8] | type[np.float32]:
         """The dtype of observations."""
-        if self.packing is not None:
-            return self.packing.dtype
-        return np.uint8 if self.obs_space.dtype == np.uint8 else np.float32
+        return self._leaf.dtype if self.packing is None else self.packing.dtype
 
     @property
     def is_image(self) -> bool:
@@ -138,17 +136,22 @@ class EnvSpec:
         return packing.pack(tree, action_mask=action_mask)
 
     def unpack(self, obs: ArrayT) -> Tree:
-        """Return observations, [..., *obs_shape], as a tree of the observation space.
+        """Return observations as a tree of the observation space.
 
-        Its parts are [..., *shape]: numbers are one-hot vectors of float32, bytes stay bytes, and
-        images have their channels first. Observations that are not packed are unchanged.
+        Args:
+            obs: [..., *obs_shape], an array or a tensor.
+
+        Returns:
+            A tree of [..., *shape]: numbers are one-hot vectors of float32, bytes stay bytes, and
+            images have their channels first. Observations that are not packed are unchanged.
         """
         return obs if self.packing is None else self.packing.unpack(obs)
 
     def action_mask(self, obs: ArrayT) -> ArrayT | None:
-        """Return which actions are legal, [..., A] bool, by observations, [..., *obs_shape].
+        """Return which actions are legal, [..., A] bool; None if the environment has no mask.
 
-        Return None if the environment has no mask.
+        Args:
+            obs: [..., *obs_shape], an array or a tensor.
         """
         if not self.has_action_mask or self.packing is None:
             return None

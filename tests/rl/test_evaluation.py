@@ -6,7 +6,7 @@ import pytest
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.errors import ConfigError
 from ding_lite.rl import DQN, make_envs, mean_return
-from ding_lite.rl.evaluation import play, play_each
+from ding_lite.rl.evaluation import is_below, play, play_each
 from ding_lite.rl.memory import Memory
 
 
@@ -165,3 +165,9 @@ def test_steps_of_environments_without_an_episode_are_counted():
 def test_a_player_without_episodes_is_refused(episodes):
     with pytest.raises(ConfigError, match="one or more were expected of each player"):
         play_each(lambda obs, player_N: player_N, make_envs("CartPole-v0", 2), episodes=episodes)
+
+
+def test_returns_are_below_a_goal_by_more_than_their_standard_error():
+    assert is_below(2.6, [1.0, 3.0, 1.0, 3.0])  # 2 +- 0.58
+    assert not is_below(2.5, [1.0, 3.0, 1.0, 3.0])
+    assert is_below(2.5, [2.0])

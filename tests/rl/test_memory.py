@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ding_lite.errors import ConfigError
+from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.rl.memory import Memory
 
 
@@ -16,11 +16,14 @@ def test_only_the_states_of_ended_episodes_are_reset():
     assert not memory.state.any()
 
 
-def test_a_saved_state_is_a_copy():
+def test_a_saved_state_is_a_copy_that_is_loaded():
     memory = Memory(2, 3)
     saved = memory.state_dict()
     memory.state += 1.0
-    assert not saved["state"].any()
+    memory.load_state_dict(saved)
+    assert not memory.state.any()
+    with pytest.raises(CheckpointError, match=r"state of \(2, 3\); \(1, 3\) was expected"):
+        Memory(1, 3).load_state_dict(saved)
 
 
 def test_sizes_below_one_are_refused():

@@ -7,18 +7,16 @@ one-hot vector, an image with its channels first, several parts packed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
 from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import NumpyArray
-from ding_lite.rl.packing import Leaf, ObsSpace, has_channels_last, leaf_spaces
+from ding_lite.rl.packing import Leaf, LeafSpace, ObsSpace, has_channels_last, leaf_spaces
 from ding_lite.rl.spec import EnvSpec
-
-WriteRow: TypeAlias = Callable[[NumpyArray, Any], None]
 
 
 class Form:
@@ -29,6 +27,7 @@ class Form:
         self.dtype = np.dtype(spec.obs_dtype)
         self._packing = spec.packing
         space = spec.obs_space
+        self._leaf = Leaf((), cast(LeafSpace, space))
         self._start = int(space.start) if isinstance(space, Discrete) else None
         shape = space.shape if isinstance(space, Box) else ()
         self._is_channels_last = len(shape) == 3 and has_channels_last(shape)
@@ -37,23 +36,15 @@ class Form:
         self._joined_shape = (-1, *shape[1:]) if is_joined else None
         """The shape of environments' observations joined along their first axis; None if rows are
         written one by one."""
-        self.write_row: WriteRow = self._choose_write_row()
-        """Write an environment's observation into a row of `empty`."""
 
     def empty(self, num_rows: int) -> NumpyArray:
         return np.empty((num_rows, *self.frame_shape), dtype=self.dtype)
 
-    def batch(self, raw_N: NumpyArray) -> NumpyArray:
+    def batch(self, raw_N: Any) -> NumpyArray:  # noqa: ANN401 - an array, or a tree of them
         """Convert the observations of a vector environment, [N, ...], into a new batch."""
         if self._packing is not None:
             return self._packing.pack(raw_N)
-        if self._start is not None:
-            frames = np.zeros((len(raw_N), *self.frame_shape), dtype=self.dtype)
-            frames[np.arange(len(raw_N)), raw_N - self._start] = 1
-            return frames
-        if self._is_channels_last:
-            raw_N = np.moveaxis(raw_N, -1, 1)
-        return np.array(raw_N, dtype=self.dtype, order="C").reshape(len(raw_N), *self.frame_shape)
+        return np.array(self._leaf.encode(raw_N), dtype=self.dtype, order="C")
 
     def write(self, rows: NumpyArray, raws: Sequence[Any]) -> None:
         """Write the observations of several environments into rows of `empty`."""
@@ -63,27 +54,20 @@ class Form:
         else:
             np.concatenate(raws, out=rows.reshape(self._joined_shape), casting="unsafe")
 
-    def write_masks(self, rows: NumpyArray, mask: NumpyArray) -> None:
-        rows[..., self.frame_shape[0] - mask.shape[-1] :] = mask
-
-    def _choose_write_row(self) -> WriteRow:
-        start = self._start
+    def write_row(self, row: NumpyArray, raw: Any) -> None:  # noqa: ANN401 - of the space
+        """Write an environment's observation into a row of `empty`."""
         if self._packing is not None:
-            return self._packing.write_row
-
-        def write(row: NumpyArray, raw: NumpyArray) -> None:
+            self._packing.write_row(row, raw)
+        elif self._start is not None:
+            row[...] = 0
+            row[int(raw) - self._start] = 1
+        elif self._is_channels_last:
+            row.transpose(1, 2, 0)[...] = raw
+        else:
             row[...] = raw
 
-        def write_one_hot(row: NumpyArray, raw: int) -> None:
-            row[...] = 0
-            row[int(raw) - start if start else int(raw)] = 1
-
-        def write_channels_first(row: NumpyArray, raw: NumpyArray) -> None:
-            row.transpose(1, 2, 0)[...] = raw
-
-        if start is not None:
-            return write_one_hot
-        return write_channels_first if self._is_channels_last else write
+    def write_masks(self, rows: NumpyArray, mask: NumpyArray) -> None:
+        rows[..., self.frame_shape[0] - mask.shape[-1] :] = mask
 
 
 def supported_obs_space(env_id: str, space: Space[Any]) -> ObsSpace:

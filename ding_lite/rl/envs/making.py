@@ -389,9 +389,8 @@ def maker_again(vector: VectorEnv[Any, Any, Any]) -> EnvMaker | None:
     Return None if the vector has no id of the registry, or has its own wrappers.
     """
     spec: object = vector.spec  # some packages have another object there
-    if not isinstance(spec, Registration) or spec.id not in gymnasium.registry:
-        return None
-    if spec.kwargs.get("wrappers"):
+    registry = gymnasium.registry
+    if not isinstance(spec, Registration) or spec.id not in registry or spec.kwargs.get("wrappers"):
         return None
     args = {key: value for key, value in spec.kwargs.items() if key not in _OF_VECTORS}
     return EnvMaker(spec.id, args)

@@ -99,7 +99,8 @@ class Envs:
         self._may_change = may_change
         self._source = make_source(mode)
         self._obs: NumpyArray | None = None
-        """None before the episodes begin, and after an error in a step."""
+        self._is_halfway = False
+        """Whether an error ended a step, so that only some of the environments may have stepped."""
         self._reward_scale = np.float32(reward_scale)
         self._clips_rewards = clip_rewards
         self._tells_lives = end_at_life_loss
@@ -123,11 +124,9 @@ class Envs:
 
         The first access starts the episodes, as does the first one after `step` has raised.
         """
-        if self._obs is not None:
-            return self._obs
-        if (self._begun < self._num_steps).any():
+        if self._is_halfway:
             logger.warning("the episodes of %s begin anew: a step has failed", self.spec.env_id)
-        return self.reset()
+        return self.reset() if self._obs is None or self._is_halfway else self._obs
 
     def reset(self) -> NumpyArray:
         """Start new episodes in all environments and drop the unfinished ones.
@@ -142,6 +141,7 @@ class Envs:
         frames = self._source.reset()
         self._check_finite("observation", frames)
         self._obs = self._first_obs(frames)
+        self._is_halfway = False
         return self._obs
 
     def step(self, action: NumpyArray) -> Step:
@@ -167,7 +167,7 @@ class Envs:
                 f"{self._actions_shape} was expected."
             ) from error
         self._check_action(action)
-        self._obs = None  # if the step fails, only some of the environments may have stepped
+        self._is_halfway = True
         next_frames, reward, terminated, truncated = self._source.step(action)
         self._check_finite("observation", next_frames)
         self._check_finite("reward", reward)
@@ -176,18 +176,18 @@ class Envs:
         if self.spec.frame_stack > 1:
             newest = obs[:, self.spec.frame_shape[0] :]
             next_obs = np.concatenate((newest, next_frames), axis=1)
+        self._obs = next_obs
         self.returns += reward
         self._num_steps += 1
         done_N = terminated | truncated
-        now_obs = next_obs
         if np.count_nonzero(done_N):
             lost_N = terminated & truncated if self._tells_lives else np.False_
             truncated = truncated & ~lost_N
             self._note_finished(done_N & ~lost_N)
             frames = self._source.reset_where(done_N)
             self._check_finite("observation", frames, of=np.flatnonzero(done_N))
-            now_obs = next_obs.copy()
-            now_obs[done_N] = self._first_obs(frames)
+            self._obs = next_obs.copy()
+            self._obs[done_N] = self._first_obs(frames)
 
         if self._clips_rewards:
             reward = np.sign(reward)
@@ -195,15 +195,17 @@ class Envs:
             reward = reward * self._reward_scale
         if self.reward_norm is not None:
             self.reward_norm.update(reward, done_N)
-        self._obs = now_obs
+        self._is_halfway = False
         return Step(obs, action, reward, next_obs, terminated, truncated)
 
     def measure_rewards(self, *, gamma: float) -> RewardNorm:
         """Measure the rewards of each env step from now on, to normalise them.
 
-        `mw.train(..., normalize_rewards=envs)` calls it, with the discount of one env step. `step`
-        still returns unnormalised rewards. The statistics are part of the state. A second call
-        returns the same object.
+        `mw.train(..., normalize_rewards=envs)` calls it. `step` still returns unnormalised rewards.
+        The statistics are part of the state. A second call returns the same object.
+
+        Args:
+            gamma: The discount of one env step.
         """
         if self.reward_norm is None:
             self.reward_norm = RewardNorm(self.num_envs, gamma=gamma)
@@ -273,7 +275,7 @@ class Envs:
         self._begun[:] = self._num_steps - np.asarray(state["lengths"])
         if self.reward_norm is not None:
             self.reward_norm.load_state_dict(state[_MEASURED])
-        self._obs = None
+        self._obs, self._is_halfway = None, False
         if state["obs"] is not None:
             self._go_back(np.array(state["obs"]), state["source"])
 
@@ -371,11 +373,9 @@ class Envs:
         leaves = [None] if packing is None else packing.leaves
         parts = [values] if packing is None else packing.parts(values)
         for leaf, part in zip(leaves, parts, strict=True):
-            if part.dtype.kind != "f":
+            if part.dtype.kind != "f" or np.count_nonzero(np.isfinite(part)) == part.size:
                 continue
             finite_N = np.isfinite(part).reshape(len(part), -1).all(axis=1)
-            if finite_N.all():
-                continue
             row = int(finite_N.argmin())
             what += f" part `{leaf.name}`" if leaf and leaf.keys else ""
             shown = str(part[row].tolist()) if part[row].size <= 32 else "with NaN or infinity"

@@ -171,7 +171,11 @@ class PrioritizedReplay(ReplayBuffer):
             )
 
     def draw(self, count: int) -> Drawn:
-        """Draw transitions, none of an empty replay, to sample from several replays."""
+        """Draw transitions, with the sums that sampling from several replays needs.
+
+        Args:
+            count: The number of transitions; 0 from an empty replay.
+        """
         with self._lock:
             tree = self._tree
             count = count if len(self) else 0

@@ -1,6 +1,7 @@
 """Measurements of `mode="auto"`, on a clock that only the environment advances."""
 
 import logging
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 import tests.rl.probes  # noqa: F401 registers the environments
-from ding_lite.rl import EnvSpec, make_envs
+from ding_lite.rl import make_envs
 from ding_lite.rl.envs.choice import choose_mode, seconds_of_a_step
 from ding_lite.rl.envs.sources import EnvLoop
 from ding_lite.testing import ManualClock
@@ -30,7 +31,7 @@ class Slow(Endless):
         return super().play(action)
 
 
-SPEC = EnvSpec(env_id="x", obs_space=Endless.observation_space, action_space=Endless.action_space)
+SPEC = make_envs(Endless, 1).spec
 
 
 def seconds(env, clock):
@@ -126,7 +127,7 @@ class ArrayProgram:
 def test_an_array_program_is_chosen_where_it_is_faster(
     clock, step_s, native_s, num_envs, num_cores, mode
 ):
-    env, native = Slow(clock, [step_s]), ArrayProgram(clock, native_s)
+    env, native = Slow(clock, [step_s]), cast(Any, ArrayProgram(clock, native_s))
     choice = choose_mode(env, SPEC, num_envs, num_cores=num_cores, native=native, clock=clock)
     assert choice.mode == mode
     if num_envs > 1:
@@ -134,7 +135,7 @@ def test_an_array_program_is_chosen_where_it_is_faster(
 
 
 def test_resets_of_an_array_program_are_not_measured(clock):
-    native = ArrayProgram(clock, 30e-6)
+    native = cast(Any, ArrayProgram(clock, 30e-6))
     choice = choose_mode(Slow(clock, [10e-6]), SPEC, 8, num_cores=2, native=native, clock=clock)
     assert native.num_resets >= 3
     assert "30 us as one array program" in choice.why

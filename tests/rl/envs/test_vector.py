@@ -16,6 +16,7 @@ from gymnasium.wrappers import FlattenObservation, TransformAction
 from ding_lite.errors import ConfigError, EnvError, MissingExtraError, NonFiniteError, ShapeError
 from ding_lite.rl import DQN, SAC, Episode, make_envs
 from ding_lite.rl.envs.vector import EnvsMode
+from ding_lite.testing.probes import Probe
 from tests.rl import probes
 
 MODES: list[EnvsMode] = ["native", "sync"]
@@ -205,7 +206,7 @@ def test_a_mistyped_environment_gets_a_suggestion():
     ],
 )
 def test_an_unsupported_space_is_named(kind, space, advice):
-    odd = type("Odd", (probes.Probe,), {f"{kind}_space": space})
+    odd = type("Odd", (Probe,), {f"{kind}_space": space})
     told = rf"Odd has the {kind} space {re.escape(str(space))}.*{advice}"
     with pytest.raises(ConfigError, match=told):
         make_envs(odd, 2)

@@ -91,7 +91,7 @@ def test_sequences_are_of_one_episode_and_in_order(
         return
 
     batch = episodes.sample(12, length=length, burn_in=burn_in)
-    assert batch.burn_in == burn_in
+    assert (len(batch), batch.burn_in) == (12, burn_in)
     assert batch.obs.shape == (12, burn_in + length + 1, 4)
     obs, state = to_numpy(batch.obs), to_numpy(batch.state)
     ended = to_numpy(batch.terminated) | to_numpy(batch.truncated)

@@ -28,12 +28,12 @@ class ObsCheck:
 
     def __init__(self, name: str, spec: EnvSpec) -> None:
         self._name, self._space, packing = name, spec.obs_space, spec.packing
-        self._is_tree = packing is not None and not packing.is_one_leaf
         alone = Leaf((), cast(LeafSpace, spec.obs_space))
-        self._whole = None if self._is_tree else _Part(alone)
-        self._parts = [_Part(leaf) for leaf in packing.leaves] if packing and self._is_tree else []
+        leaves = (alone,) if packing is None else packing.leaves
+        self._is_tree = leaves[0].keys != ()
+        self._parts = [_Part(leaf) for leaf in leaves]
         self._new = {"reset", "step"}
-        is_box = self._whole is not None and isinstance(spec.obs_space, Box)
+        is_box = isinstance(spec.obs_space, Box)
         self.usual = (spec.obs_space.dtype, spec.obs_space.shape) if is_box else None
         """The type and shape of later observations that need no check; None if all need one."""
 
@@ -45,18 +45,17 @@ class ObsCheck:
         lead = () if num is None else (num,)
         if is_first := where in self._new:
             self._new.discard(where)
-        part = self._whole
+        part: _Part | None = None
+        converted = obs
         try:
-            if part is not None:
-                return part(obs, lead, is_first)
             for part in self._parts:
-                part(_of_tree(obs, part.leaf), lead, is_first)
+                converted = part(_of_tree(obs, part.leaf), lead, is_first)
             if is_first and (name := _name_of_extra(self._space, obs)) is not None:
                 part = None
                 raise _UnfitError(f"a tree that has `{name}` too")
         except _UnfitError as found:
             raise self._fault(str(found), where, part, num) from found.__cause__
-        return obs
+        return obs if self._is_tree else converted
 
     def _fault(self, found: str, where: str, part: _Part | None, num: int | None) -> EnvError:
         leaf = None if part is None or not part.leaf.keys else part.leaf
