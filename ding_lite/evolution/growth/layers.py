@@ -10,7 +10,8 @@ the mean of the tensor's, so that its first steps are as long as those of the ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -86,6 +87,28 @@ class Chain:
     def is_split(self, layer: int) -> bool:
         """Return whether each reader of a hidden layer reads one half of it."""
         return self.read_in_halves and layer + 1 == len(self.hidden)
+
+
+def split_moments(
+    adam: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]
+) -> tuple[Tensors, Tensors]:
+    """Return the first and second moments in a state of Adam by the names of its weights."""
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    means, squares = (
+        {
+            n: part.view(tuple(shapes[n]))
+            for n, part in zip(shapes, torch.split(flat, sizes), strict=True)
+        }
+        for flat in (adam["mean"], adam["square"])
+    )
+    return means, squares
+
+
+def join_moments(moments: Iterable[Tensors], order: Iterable[str]) -> dict[str, Tensor]:
+    """Return moments as they are in a state of Adam; names that they lack are left out."""
+    names = [*order]
+    flat = (torch.cat([named[n].reshape(-1) for n in names if n in named]) for named in moments)
+    return dict(zip(("mean", "square"), flat, strict=True))
 
 
 @dataclass
