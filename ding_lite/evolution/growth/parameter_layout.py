@@ -10,8 +10,13 @@ from torch import Tensor
 
 from ding_lite.errors import ConfigError, kind_of
 from ding_lite.evolution.growth.convolutions import ConvChain, Convs
-from ding_lite.evolution.growth.layers import Chain, PolicyTensors, join_moments, split_moments
-from ding_lite.evolution.growth.recurrent import Recurrent
+from ding_lite.evolution.growth.layers import (
+    Chain,
+    PolicyTensors,
+    Recurrent,
+    join_moments,
+    split_moments,
+)
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.conv import num_features, torso_for
 from ding_lite.rl.networks.trees.parts import encoded_parts, encodes_images
