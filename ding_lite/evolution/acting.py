@@ -35,16 +35,20 @@ class ActTogether:
             key = stack_key(agent.policy) if memory_of(agent, 1) is None else None
             if key is not None:
                 groups.setdefault(key, []).append((index, agent.policy))
-        self._groups = []
+        self._groups: list[tuple[Callable[[NumpyArray], NumpyArray], NumpyArray]] = []
+        """What chooses for each group, and the row of each agent in it; -1 for other agents."""
+        alone = set(range(len(agents)))
         for members in (several for several in groups.values() if len(several) > 1):
             indices, policies = zip(*members, strict=True)
             choose = make_stack(policies[0], len(policies)).hold(policies)
             if choose is not None:
-                self._groups.append(_Group(indices, choose, len(agents)))
-        together = {index for group in self._groups for index in group.indices}
+                row_of = np.full(len(agents), -1)
+                row_of[[*indices]] = np.arange(len(indices))
+                self._groups.append((choose, row_of))
+                alone -= set(indices)
         # Each agent has states for all environments; only those where it acts are used.
         self._memories: dict[int, Memory | None] = {}
-        self._alone = [index for index in range(len(agents)) if index not in together]
+        self._alone = sorted(alone)
 
     def __call__(self, obs: NumpyArray, agent_N: NumpyArray) -> NumpyArray:
         """Choose an action for each observation.
@@ -53,8 +57,14 @@ class ActTogether:
             Actions, [N, ...].
         """
         actions = np.zeros((len(obs), *self._spec.action_shape), self._spec.action_dtype)
-        for group in self._groups:
-            group.act(obs, agent_N, actions)
+        for choose, row_of in self._groups:
+            row_N = row_of[agent_N]
+            own_N = np.flatnonzero(row_N >= 0)
+            if own_N.size:
+                # All networks see all observations: for small networks a call costs more than the
+                # arithmetic.
+                actions_GN = choose(obs[None, own_N])
+                actions[own_N] = actions_GN[row_N[own_N], np.arange(own_N.size)]
         for index in self._alone:
             own_N = agent_N == index
             if own_N.any():
@@ -80,28 +90,3 @@ class ActTogether:
         actions = act(obs[own_N], explore=False, memory=part)
         memory.state[own_N] = part.state
         return actions
-
-
-class _Group:
-    """Agents of one architecture."""
-
-    def __init__(
-        self,
-        indices: Sequence[int],
-        choose: Callable[[NumpyArray], NumpyArray],
-        num_agents: int,
-    ) -> None:
-        self.indices = indices
-        self._choose = choose
-        self._row_of = np.full(num_agents, -1)
-        self._row_of[[*indices]] = np.arange(len(indices))
-
-    def act(self, obs: NumpyArray, agent_N: NumpyArray, actions: NumpyArray) -> None:
-        row_N = self._row_of[agent_N]
-        own_N = np.flatnonzero(row_N >= 0)
-        if not own_N.size:
-            return
-        # All networks see all observations: for small networks a call costs more than the
-        # arithmetic.
-        actions_GN = self._choose(obs[None, own_N])
-        actions[own_N] = actions_GN[row_N[own_N], np.arange(own_N.size)]

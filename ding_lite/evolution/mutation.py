@@ -17,10 +17,9 @@ import numpy as np
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.agent import Agent, made_like
 from ding_lite.evolution.growth import convolutions
-from ding_lite.evolution.growth.layers import IDENTITIES, deepen, resize, shorten
+from ding_lite.evolution.growth.layers import IDENTITIES, deepen, resize, resize_memory, shorten
 from ding_lite.evolution.growth.modules import grow_policy, has_own_network, shake
 from ding_lite.evolution.growth.parameter_layout import ParameterLayout, layout_of
-from ding_lite.evolution.growth.recurrent import resize_memory
 from ding_lite.evolution.search import LEARN_EVERY, Search, Value, check_search
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.policies.box_policy import BoxPolicy

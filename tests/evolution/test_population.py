@@ -114,6 +114,34 @@ def test_an_agent_can_be_used_as_a_policy(spec: EnvSpec, box_spec: EnvSpec) -> N
         )
 
 
+class Wrapped:
+    """A policy of another class than those of this package: it passes all on to a DQN."""
+
+    def __init__(self, spec: EnvSpec, config: Any = SMALL, **more: Any) -> None:
+        self._policy = DQN(spec, config, **more)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
+
+    def clone(self) -> Wrapped:
+        twin = Wrapped(self.spec, self.config)
+        twin.load_state_dict(self.state_dict())
+        return twin
+
+
+def test_a_policy_of_any_class_is_inherited_and_resumed(spec: EnvSpec) -> None:
+    parent, heir, resumed = (Agent(cast(Any, Wrapped(spec))) for _ in range(3))
+    parent.replace_policy(cast(Any, Wrapped(spec, DQNConfig(hidden=(6,), seed=1))))
+    heir.inherit(parent, seed=7)
+    state, inherited = parent.policy.state_dict(), heir.policy.state_dict()
+    assert not states_equal(inherited.pop("rng"), state.pop("rng"))
+    assert states_equal(inherited, state)
+    resumed.load_state_dict(parent.state_dict())
+    assert isinstance(resumed.policy, Wrapped)
+    assert resumed.config == parent.config
+    assert states_equal(resumed.state_dict(), parent.state_dict())
+
+
 def test_an_agent_has_the_td_errors_of_its_newest_policy(spec: EnvSpec) -> None:
     agent = Population.of(DQN, spec, size=1, config=SMALL)[0]
     priority, batch = agent.td_errors, some_transitions(spec, 16)

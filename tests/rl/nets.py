@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -46,3 +47,17 @@ class Leaky(nn.Module):
         state = 0.5 * state + torch.tanh(self.inner(torch.cat((obs, state), dim=1)))
         found = self.head(state)
         return (found[:, :-1], found[:, -1], state) if self.has_value else (found, state)
+
+
+class GrowingLeaky(Leaky):
+    """A network of a user. New units come last, and are not read yet."""
+
+    def grow(self, rng: np.random.Generator) -> nn.Module:
+        size = self.state_size
+        new = GrowingLeaky(size=size + int(rng.integers(1, 4)))
+        new.inner.weight[:size, : 4 + size] = self.inner.weight
+        new.inner.weight[:size, 4 + size :] = 0.0
+        new.inner.bias[:size] = self.inner.bias
+        new.head.weight[:, :size], new.head.weight[:, size:] = self.head.weight, 0.0
+        new.head.bias.copy_(self.head.bias)
+        return new

@@ -2,15 +2,18 @@
 
 A network is a chain of fully connected layers. Growth preserves its function: the next layer reads
 new units with weights of 0 (Chen et al. 2016, arXiv:1511.05641, do the same with copies), and a new
-layer begins as the identity, as `IDENTITIES` defines for each activation. Shrinking removes the
-least important units, and multiplies the weights of a removed layer into the next layers. The
-moments of Adam are kept for the kept part of a tensor. The second moments of a new part begin with
-the mean of the tensor's, so that its first steps are as long as those of the other parts.
+layer begins as the identity, as `IDENTITIES` defines for each activation. Old units of an LSTM or a
+GRU read new ones with weights of 0, too, so that its function stays the same over whole sequences.
+Shrinking removes the least important units, and multiplies the weights of a removed layer into the
+next layers. The moments of Adam are kept for the kept part of a tensor. The second moments of a new
+part begin with the mean of the tensor's, so that its first steps are as long as those of the other
+parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -86,6 +89,28 @@ class Chain:
     def is_split(self, layer: int) -> bool:
         """Return whether each reader of a hidden layer reads one half of it."""
         return self.read_in_halves and layer + 1 == len(self.hidden)
+
+
+def split_moments(
+    adam: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]
+) -> tuple[Tensors, Tensors]:
+    """Return the first and second moments in a state of Adam by the names of its weights."""
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    means, squares = (
+        {
+            n: part.view(tuple(shapes[n]))
+            for n, part in zip(shapes, torch.split(flat, sizes), strict=True)
+        }
+        for flat in (adam["mean"], adam["square"])
+    )
+    return means, squares
+
+
+def join_moments(moments: Iterable[Tensors], order: Iterable[str]) -> dict[str, Tensor]:
+    """Return moments as they are in a state of Adam; names that they lack are left out."""
+    names = [*order]
+    flat = (torch.cat([named[n].reshape(-1) for n in names if n in named]) for named in moments)
+    return dict(zip(("mean", "square"), flat, strict=True))
 
 
 @dataclass
@@ -275,3 +300,55 @@ def _rename(
     pairs = zip(after.hidden, places, strict=True)
     names = {before.hidden[old]: new for new, old in pairs if old is not None}
     tensors.rename(names | dict(zip(before.heads, after.heads, strict=True)))
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """A recurrent layer, and the layer that reads it, by the names of their tensors.
+
+    New units come last, and read all units. A replay may hold states of policies of different
+    widths. If it does, the last units are removed first, so that a stored state begins with the
+    state of the narrower layer.
+    """
+
+    name: str
+    head: str
+    is_stored: bool = False
+    """Whether a replay holds its states, by unit."""
+
+
+def resize_memory(
+    tensors: PolicyTensors, layer: Recurrent, *, count: int, rng: np.random.Generator
+) -> None:
+    """Add units to a recurrent layer; or remove the least important ones, for a count below 0.
+
+    Adding preserves the network's function. The importance is the product of the norms of inputs
+    and outputs. Of a layer with stored states the last units are removed.
+    """
+    size = tensors.values[0][f"{layer.name}.weight_hh"].shape[-1]
+    index = units_after(_importance_of_memory(tensors.values[0], layer, size), count)
+    bound = 1.0 / float(np.sqrt(len(index)))
+
+    def units(tensor: Tensor, new: Tensor | float) -> Tensor:
+        """Take the units of each gate."""
+        by_gate = tensor.reshape(-1, size, *tensor.shape[1:])
+        return taken(by_gate, new, dim=-tensor.dim(), index=index).flatten(0, 1)
+
+    for kind in ("weight", "weight_hh", "bias", "bias_hh"):
+        name = f"{layer.name}.{kind}"
+        like = tensors.values[0][name]
+        shape = (len(like) // size, len(index), *like.shape[1:])
+        drawn = rng.uniform(-bound, bound, size=shape).astype(np.float32)
+        tensors.change(name, units, torch.from_numpy(drawn))
+    columns = partial(taken, dim=-1, index=index)
+    for name in (f"{layer.name}.weight_hh", f"{layer.head}.weight"):
+        tensors.change(name, columns)
+
+
+def _importance_of_memory(values: Mapping[str, Tensor], layer: Recurrent, size: int) -> Tensor:
+    if layer.is_stored:
+        return torch.arange(size, 0, -1)
+    recurrent = values[f"{layer.name}.weight_hh"].reshape(-1, size, size).square()
+    into = values[f"{layer.name}.weight"].reshape(len(recurrent), size, -1).square().sum((0, 2))
+    out = values[f"{layer.head}.weight"].square().sum(0) + recurrent.sum((0, 1))
+    return (into + recurrent.sum((0, 2))) * out

@@ -5,7 +5,6 @@ Architecture mutations apply to modules with a method `grow`; see `Grows`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError, kind_of
+from ding_lite.evolution.growth.layers import join_moments, split_moments
 from ding_lite.rl.policies.box_policy import BoxPolicy
 from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.protocols import Policy
@@ -233,18 +233,9 @@ def _frozen(policy: Policy) -> set[int]:
 
 
 def _carried(adam: Mapping[str, Tensor], before: Shapes, after: Shapes) -> dict[str, Tensor]:
-    old: dict[str, dict[str, Tensor]] = {"mean": {}, "square": {}}
-    sizes = [math.prod(shape) for shape in before.values()]
-    for kind, named in old.items():
-        named.update(zip(before, torch.split(adam[kind], sizes), strict=True))
-    new: dict[str, list[Tensor]] = {"mean": [], "square": []}
+    means, squares = split_moments(adam, before)
     for name, shape in after.items():
-        size = math.prod(shape)
-        if before.get(name) == shape:
-            for kind, parts in new.items():
-                parts.append(old[kind][name])
-        else:
-            usual = old["square"].get(name, adam["square"]).mean()
-            new["mean"].append(torch.zeros(size))
-            new["square"].append(usual.expand(size))
-    return {**adam, **{kind: torch.cat(parts) for kind, parts in new.items()}}
+        if before.get(name) != shape:
+            usual = squares.get(name, adam["square"]).mean()
+            means[name], squares[name] = torch.zeros(shape), usual.expand(shape)
+    return {**adam, **join_moments((means, squares), after)}

@@ -6,13 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ding_lite.errors import ConfigError, kind_of
 from ding_lite.evolution.growth.convolutions import ConvChain, Convs
-from ding_lite.evolution.growth.layers import Chain, PolicyTensors
-from ding_lite.evolution.growth.recurrent import Recurrent
+from ding_lite.evolution.growth.layers import (
+    Chain,
+    PolicyTensors,
+    Recurrent,
+    join_moments,
+    split_moments,
+)
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.conv import num_features, torso_for
 from ding_lite.rl.networks.trees.parts import encoded_parts, encodes_images
@@ -54,18 +58,11 @@ class ParameterLayout:
             {_plain(name): t for name, t in _at(state, keys).items() if name[:5] != "norm."}
             for keys in self.values
         ]
-        moments = []
-        for key, prefixes in self.adams:
-            like = {name: t for name, t in values[0].items() if name.startswith(prefixes)}
-            sizes = [tensor.numel() for tensor in like.values()]
-            means, squares = (
-                {
-                    name: part.view_as(like[name])
-                    for name, part in zip(like, state[key][kind].split(sizes), strict=True)
-                }
-                for kind in ("mean", "square")
-            )
-            moments.append((means, squares))
+        shapes = {name: tensor.shape for name, tensor in values[0].items()}
+        moments = [
+            split_moments(state[key], {n: s for n, s in shapes.items() if n.startswith(prefixes)})
+            for key, prefixes in self.adams
+        ]
         return PolicyTensors(values, moments)
 
     def close(
@@ -82,8 +79,7 @@ class ParameterLayout:
             closed[key] = found
         order = [_plain(name) for name in _at(like, self.values[0])]
         for (key, _), named in zip(self.adams, tensors.moments, strict=True):
-            flat = (torch.cat([each[n].reshape(-1) for n in order if n in each]) for each in named)
-            closed[key] = {**state[key], **dict(zip(("mean", "square"), flat, strict=True))}
+            closed[key] = {**state[key], **join_moments(named, order)}
         return closed
 
 

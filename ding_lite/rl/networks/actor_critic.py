@@ -22,8 +22,7 @@ from ding_lite.rl.networks.layers import MLP, names_of
 from ding_lite.rl.networks.modules import ActorCriticModule, MemoryActorCriticModule
 from ding_lite.rl.recorded.actor_critic import LOG_STD, RecordedActorCritic, RecurrentActorCritic
 from ding_lite.rl.weights.flat import FlatWeights
-from ding_lite.rl.weights.flat_module import FlatModule
-from ding_lite.rl.weights.network import Network, Written
+from ding_lite.rl.weights.flat_module import FlatModule, Network, Written
 
 
 class ActorCriticNetwork(Network, Protocol):

@@ -26,8 +26,7 @@ from ding_lite.rl.recorded.network import RecordedQNetwork
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.flat import FlatWeights
-from ding_lite.rl.weights.flat_module import FlatModule
-from ding_lite.rl.weights.network import Network, Written
+from ding_lite.rl.weights.flat_module import FlatModule, Network, Written
 
 
 class QNetwork(Network, Values, Protocol):

@@ -26,7 +26,7 @@ from ding_lite.rl.batch import (
 )
 from ding_lite.rl.formulas.box_updates import DrawNoise, Networks, critic_errors, update_critics
 from ding_lite.rl.formulas.rows import Rows
-from ding_lite.rl.host_or_device import AnyArray, Metrics, computable, metrics_of, on, placed
+from ding_lite.rl.host_or_device import AnyArray, Metrics, computable, metrics_of, placed
 from ding_lite.rl.networks.box_actors import BoxActor
 from ding_lite.rl.networks.box_networks import BoxForm, BoxNetworks
 from ding_lite.rl.networks.inputs import make_norm, read_norm, with_norm
@@ -34,7 +34,6 @@ from ding_lite.rl.networks.trees.parts import for_inference
 from ding_lite.rl.policies.base import (
     BoxActions,
     PolicyConfig,
-    check_obs,
     own_config,
     packed,
 )
@@ -239,9 +238,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
             ShapeError: If the observations are not those of the policy's environment.
         """
         rows = Rows.of_one(len(batch), self.config.gamma, self.device)
-        if self._norm is not None:
-            check_obs(batch.obs, self.spec)
-            self._norm.update(batch.obs)
+        self._note(batch.obs)
         obs, next_obs, action_1BA = self._tensors_of(batch)
         weight_1B = rows.fold(batch.weight) if isinstance(batch, PrioritizedTransitions) else None
         draw = partial(self._drawn, len(batch))
@@ -381,10 +378,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
 
     def _on_device(self, obs: Array) -> Tensor:
         """Return observations as inputs of the networks: bytes unchanged, all others as float32."""
-        check_obs(obs, self.spec)
-        if self._norm is not None:
-            obs = self._norm(on(self.device, obs))
-        found = placed(obs, self.device)
+        found = self._placed(obs)
         return found if found.dtype == torch.uint8 else found.float()
 
     @property

@@ -18,19 +18,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.rl.batch import Array, FloatArray, NumpyArray, Transitions, to_numpy
+from ding_lite.rl.batch import FloatArray, NumpyArray, Transitions, to_numpy
 from ding_lite.rl.formulas.exploration import epsilon_greedy
 from ding_lite.rl.formulas.q_learning import LOSSES, evaluate, only_legal, q_gradient, td_error
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.formulas.schedules import linear
-from ding_lite.rl.host_or_device import AnyArray, Metrics, as_tensor, metrics_of, on, placed
+from ding_lite.rl.host_or_device import AnyArray, Metrics, as_tensor, metrics_of, on
 from ding_lite.rl.networks.inputs import make_norm
 from ding_lite.rl.networks.q_nets import QNetwork, draw_weights, make_q_network, recorded_q_networks
 from ding_lite.rl.networks.trees.parts import encodes_images, for_inference, inputs_of
 from ding_lite.rl.packing import ArrayT
 from ding_lite.rl.policies.base import (
     PolicyConfig,
-    check_obs,
     discrete_actions,
     own_config,
     packed,
@@ -275,6 +274,7 @@ class DQN(OpenPolicy):
             ShapeError: If the observations are not those of the policy's environment.
         """
         inputs = {name: getattr(batch, name, None) for name in _COLUMNS}
+        self._note(batch.obs)
         inputs["obs"], inputs["next_obs"] = self._observations(batch)
         inputs["mask"] = self._next_mask(batch)
         check = partial(self.check_loss, update=self.train_iter + 1)
@@ -327,7 +327,7 @@ class DQN(OpenPolicy):
         """
         if not len(transitions):  # the first steps complete no transition of n steps
             return np.zeros(0, dtype=np.float32)
-        obs, next_obs = self._observations(transitions, learning=False)
+        obs, next_obs = self._observations(transitions)
         rows = self._rows(transitions)
         q_1BA, _, next_q_1B = evaluate(
             _Unrecorded(self._q_net),
@@ -351,18 +351,8 @@ class DQN(OpenPolicy):
         number = self.train_iter + 1 if update is None else update
         self._check_finite(loss, update=f"{type(self).__name__}'s update {number}")
 
-    def _observations(self, batch: Transitions, *, learning: bool = True) -> tuple[Tensor, Tensor]:
-        if self._norm is not None and learning:
-            check_obs(batch.obs, self.spec)
-            self._norm.update(batch.obs)
-        obs, next_obs = (self._seen(each) for each in (batch.obs, batch.next_obs))
-        return obs, next_obs
-
-    def _seen(self, obs: Array) -> Tensor:
-        check_obs(obs, self.spec)
-        if self._norm is not None:
-            obs = self._norm(on(self.device, obs))
-        return self._inputs(placed(obs, self.device))
+    def _observations(self, batch: Transitions) -> tuple[Tensor, Tensor]:
+        return self._inputs(self._placed(batch.obs)), self._inputs(self._placed(batch.next_obs))
 
     def _rows(self, batch: Transitions) -> Rows:
         return Rows.of_one(len(batch), self.config.gamma, self.device)

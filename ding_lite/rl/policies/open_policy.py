@@ -14,9 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError, NonFiniteError, ShapeError, kind_of
-from ding_lite.rl.batch import FloatArray
+from ding_lite.rl.batch import Array, FloatArray
 from ding_lite.rl.formulas.schedules import Schedule, linear
-from ding_lite.rl.host_or_device import Metrics, Number, guard, metrics_of, usable_device
+from ding_lite.rl.host_or_device import (
+    Metrics,
+    Number,
+    guard,
+    metrics_of,
+    on,
+    placed,
+    usable_device,
+)
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.inputs import RunningNorm, read_norm, with_norm
 from ding_lite.rl.policies.base import check_obs, check_state_keys, packed
@@ -175,6 +183,17 @@ class OpenPolicy(ABC):
         check_obs(obs, self.spec)
         obs = np.asarray(obs, dtype=self.spec.obs_dtype)
         return obs if self._norm is None else self._norm(obs)
+
+    def _placed(self, obs: Array) -> Tensor:
+        """Return the observations of a batch, checked and normalised, on the device."""
+        check_obs(obs, self.spec)
+        return placed(obs if self._norm is None else self._norm(on(self.device, obs)), self.device)
+
+    def _note(self, obs: Array) -> None:
+        """Add the observations of a batch to the statistics by which they are normalised."""
+        if self._norm is not None:
+            check_obs(obs, self.spec)
+            self._norm.update(obs)
 
     @property
     def norm(self) -> RunningNorm | None:

@@ -139,21 +139,17 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
         Returns:
             `actor_loss`, `alpha` and `entropy`, [G] each.
         """
-        return improve_soft(networks, rows, obs, draw(), _temperature(policies, networks))
+        log_alpha_G1 = networks.of_members["log_alpha"]
+        targets_G = np.array([policy.target_entropy for policy in policies], dtype=np.float32)
+        learns_G = np.array([policy.config.learn_alpha for policy in policies], dtype=np.float32)
+        temperature = Temperature(
+            log_alpha_G1=log_alpha_G1,
+            grad_G1=networks.grads_of_members["log_alpha"],
+            target_entropy_G=on(log_alpha_G1.device, targets_G),
+            learns_G=on(log_alpha_G1.device, learns_G),
+        )
+        return improve_soft(networks, rows, obs, draw(), temperature)
 
     def draw_noise(self, count: int) -> FloatArray:
         """Draw standard normal noise for the actions, [B, A]."""
         return self._rng.standard_normal((count, self._box.size), dtype=np.float32)
-
-
-def _temperature(policies: Sequence[SAC], networks: Networks[SquashedGaussianActor]) -> Temperature:
-    log_alpha_G1 = networks.of_members["log_alpha"]
-    device = log_alpha_G1.device
-    targets_G = np.array([policy.target_entropy for policy in policies], dtype=np.float32)
-    learns_G = np.array([policy.config.learn_alpha for policy in policies], dtype=np.float32)
-    return Temperature(
-        log_alpha_G1=log_alpha_G1,
-        grad_G1=networks.grads_of_members["log_alpha"],
-        target_entropy_G=on(device, targets_G),
-        learns_G=on(device, learns_G),
-    )

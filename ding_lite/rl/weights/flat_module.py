@@ -1,7 +1,7 @@
 """Any `nn.Module` on flat weights: its parameters and their gradients become views.
 
 Publishing, averaging of gradients, checkpoints and Adam then treat a user's module like the
-networks of this package.
+networks of this package, of which some have a backward that is written out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +20,25 @@ from torch.nn.parameter import UninitializedParameter
 from ding_lite.errors import ConfigError, kind_of
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.weights.flat import FlatWeights, assign, check_names
+from ding_lite.rl.weights.flat import FlatWeights, SavedNetwork, assign, check_names
 
 MakeModule: TypeAlias = nn.Module | Callable[[EnvSpec], nn.Module]
 """A module, or a function of the spec, such as a class, that makes one."""
+
+
+class Network(SavedNetwork, Protocol):
+    """Flat weights with their gradients."""
+
+    weights: FlatWeights
+    grads: FlatWeights
+
+    @property
+    def module(self) -> nn.Module:
+        """The network as a plain module in the same memory, with all parameters."""
+
+    @property
+    def buffers(self) -> Mapping[str, Tensor]:
+        """The tensors that are saved but not learned by gradients, such as running means."""
 
 
 class FlatModule:
@@ -150,6 +165,25 @@ class FlatModule:
             source = leader.buffers
             for name, buffer in self.buffers.items():
                 buffer.copy_(source[name])
+
+
+class Written:
+    """The weights of a module, which may be on the device `meta`, beside a written-out backward."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        device: str | torch.device = "cpu",
+        last: str = "",
+    ) -> None:
+        self.module = module
+        shapes = {name: each.shape for name, each in parameters_of(module, last=last).items()}
+        self.weights = FlatWeights(shapes, device=device)
+        self.grads = self.weights.zeros_like()
+        bind(module, self.weights, self.grads)
+        self.snapshot, self.load = self.weights.snapshot, self.weights.load
+        self.buffers: Mapping[str, Tensor] = {}
 
 
 def acting(module: nn.Module) -> nn.Module:

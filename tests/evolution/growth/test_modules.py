@@ -24,7 +24,7 @@ from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.spec import EnvSpec
 from tests.evolution.conftest import assert_close, only, some_transitions
 from tests.evolution.kinds import computes
-from tests.rl.nets import Joins
+from tests.rl.nets import GrowingLeaky, Joins
 from tests.rl.rollouts import CARTPOLE, PENDULUM, lesson
 
 
@@ -92,22 +92,6 @@ class GrowingQ(TorchPolicy[TorchPolicyConfig]):
         return [head(torso(obs)).numpy() for torso, head in pairs]
 
 
-class MemoryNet(nn.Module):
-    state_size = 3
-
-    def __init__(self, width: int = 8) -> None:
-        super().__init__()
-        self.net = GrowingLayers(4, 2, width)
-
-    def forward(self, obs: torch.Tensor, state: torch.Tensor) -> Any:
-        return self.net(obs) + state[:, :2], 0.5 * state + 1.0
-
-    def grow(self, rng: np.random.Generator) -> nn.Module:
-        new = MemoryNet()
-        new.net = self.net.grow(rng) or self.net  # type: ignore[assignment]
-        return new
-
-
 def growing(_: EnvSpec) -> nn.Module:
     return GrowingLayers(4, 2)
 
@@ -122,7 +106,7 @@ KINDS: dict[str, Any] = {
     "twin critics": (TD3, PENDULUM, {"critic": GrowingLayers(4, 1)}),
     "both critics": (TD3, PENDULUM, {"critic": lambda _: GrowingLayers(4, 2)}),
     "own algorithm": (GrowingQ, CARTPOLE, {}),
-    "memory": (R2D2, CARTPOLE, {"network": lambda _: MemoryNet()}),
+    "memory": (R2D2, CARTPOLE, {"network": lambda _: GrowingLeaky()}),
     "soft": (SAC, PENDULUM, {"actor": GrowingLayers(3, 2), "critic": GrowingLayers(4, 1)}),
 }
 

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from torch import nn
 
 from ding_lite import Task, middleware as mw
 from ding_lite.evolution import Population
@@ -23,25 +22,11 @@ from ding_lite.rl import (
 )
 from ding_lite.rl.spec import EnvSpec
 from tests.evolution.conftest import only
-from tests.rl.nets import Leaky
+from tests.rl.nets import GrowingLeaky
 
 GROW: dict[str, Any] = {"num_nodes": (1, 3), "min_nodes": 1, "max_layers": 5}
 Learned = tuple[Agent, EpisodeBuffer]
 SMALL = R2D2Config(hidden=(6,), memory_size=5, batch_size=8, sequence_length=6, burn_in=3)
-
-
-class Growing(Leaky):
-    """A network of a user. New units come last, and are not read yet."""
-
-    def grow(self, rng: np.random.Generator) -> nn.Module:
-        size = self.state_size
-        new = Growing(size=size + int(rng.integers(1, 4)))
-        new.inner.weight[:size, : 4 + size] = self.inner.weight
-        new.inner.weight[:size, 4 + size :] = 0.0
-        new.inner.bias[:size] = self.inner.bias
-        new.head.weight[:, :size], new.head.weight[:, size:] = self.head.weight, 0.0
-        new.head.bias.copy_(self.head.bias)
-        return new
 
 
 @pytest.fixture(scope="module", params=["lstm", "gru"])
@@ -117,7 +102,7 @@ def test_a_wider_state_begins_with_that_of_the_narrower_layer(learned: Learned) 
 
 def test_a_network_of_a_user_grows_its_memory_and_learns_from_stored_states(spec: EnvSpec) -> None:
     config = R2D2Config(batch_size=8, sequence_length=6, burn_in=3)
-    agent = Agent(R2D2(spec, config, network=lambda _: Growing()))
+    agent = Agent(R2D2(spec, config, network=lambda _: GrowingLeaky()))
     narrow = agent.clone()
     with make_envs("CartPole-v1", 4, mode="sync") as envs, Task() as task:
         episodes = EpisodeBuffer(spec, capacity=2_000, num_envs=4, state_size=5)

@@ -270,6 +270,15 @@ def test_the_state_of_another_policy_is_refused_and_changes_nothing(name: str) -
     check_equal(policy.state_dict(), before)
 
 
+def poisoned(policy: Any, poison: float) -> Any:
+    """Draw what a policy learns from, with rewards that make its loss infinite or NaN."""
+    drawn = lesson(policy, 1)
+    reward = (drawn[0] if isinstance(drawn, list) else drawn).reward
+    reward[:] = -poison
+    reward[1] = poison
+    return drawn
+
+
 @pytest.mark.parametrize("name", BUILT_IN)
 @pytest.mark.parametrize("poison", [math.nan, 3e38])
 def test_a_loss_that_is_not_finite_raises_and_changes_no_weights(
@@ -278,12 +287,8 @@ def test_a_loss_that_is_not_finite_raises_and_changes_no_weights(
     policy = make(name)
     policy.learn(lesson(policy, 0))
     before = policy.weights()
-    poisoned = lesson(policy, 1)
-    reward = (poisoned[0] if isinstance(poisoned, list) else poisoned).reward
-    reward[:] = -poison
-    reward[1] = poison
     with pytest.raises(NonFiniteError, match=type(policy).__name__):
-        policy.learn(poisoned)
+        policy.learn(poisoned(policy, poison))
     for key, tensor in policy.weights().items():
         if not key.startswith("norm."):
             check_equal(tensor, before[key])
@@ -504,11 +509,7 @@ def test_an_update_on_a_device_that_is_not_finite_is_left_out_and_named_when_it_
     policy = make(name)
     policy.learn(lesson(policy, 0))
     before = dict(leaves(policy.state_dict()))
-    poisoned = lesson(policy, 1)
-    reward = (poisoned[0] if isinstance(poisoned, list) else poisoned).reward
-    reward[:] = -poison
-    reward[1] = poison
-    metrics = policy.learn(poisoned)
+    metrics = policy.learn(poisoned(policy, poison))
     for path, value in leaves(policy.state_dict()):
         if isinstance(value, torch.Tensor) and not NOT_LEARNED.search(str(path)):
             assert torch.equal(value, before[path]), path
@@ -517,7 +518,7 @@ def test_an_update_on_a_device_that_is_not_finite_is_left_out_and_named_when_it_
     assert math.isfinite(policy.learn(lesson(policy, 2))["loss"])
     policy.reduce_gradient = lambda _: pytest.fail("others took its gradient")
     with pytest.raises(NonFiniteError):
-        policy.learn(poisoned)
+        policy.learn(poisoned(policy, poison))
 
 
 @EVERY_POLICY
