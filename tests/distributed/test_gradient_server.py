@@ -23,6 +23,7 @@ from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster
+from tests.middleware.running import run_job
 from tests.parallel.tcp import wait_until
 
 SPEC = make_envs("CartPole-v1", 1).spec
@@ -365,18 +366,13 @@ def test_a3c_runs_as_a_pipeline(roles: list[Any]) -> None:
 
 
 def test_serve_gradients_waits_for_pushes_and_ends_with_the_job() -> None:
-    is_waiting = threading.Event()
+    is_waiting, policy = threading.Event(), make_policy()
 
-    def main() -> int:
-        world = World.current()
-        policy = make_policy()
-        server = GradientServer(world.group("server"), policy)
-        with Task() as task:
-            task.use(lambda ctx: is_waiting.set(), "server")
-            task.use(mw.serve_gradients(policy, server), "server")
-            task.use(lambda ctx: is_waiting.wait(10.0) and setattr(ctx, "finish", True), "agent")
-            task.run()
-        return task.ctx.total_step
+    def wait(ctx: Any) -> None:
+        ctx.finish = is_waiting.wait(10.0)
 
-    with Cluster(2, roles=["server", "agent"]) as cluster:
-        cluster.run(main, timeout=15.0)
+    def learner() -> list[Any]:
+        server = GradientServer(World.current().group("server"), policy)
+        return [lambda ctx: is_waiting.set(), mw.serve_gradients(policy, server)]
+
+    run_job(["server", "agent"], server=learner, agent=lambda: [wait])

@@ -46,6 +46,10 @@ class Job:
             groups = world.group("breeder"), world.group("learner")
             return PopulationServer(*groups, make_population(self.size), timeout=self.timeout)
 
+    def lose(self, node: int) -> None:
+        self.cluster.network.remove(node)
+        self.cluster.routers[node].close(good_bye=False)
+
     def restart(self, node: int) -> None:
         self.cluster.restart(node)
         self.learners[node - 1] = self.make(node)
@@ -134,8 +138,7 @@ def test_members_of_a_lost_node_begin_their_generation_again_elsewhere(job: Job)
     before = taken(second)
     train(first)
 
-    job.cluster.network.remove(2)
-    job.cluster.routers[2].close(good_bye=False)
+    job.lose(2)
 
     def take_over() -> TakenMembers:
         share = taken(first)
@@ -234,8 +237,7 @@ def test_members_without_a_learner_are_named() -> None:
         first, _ = job.learners
         first.take()
         train(first)
-        job.cluster.network.remove(2)
-        job.cluster.routers[2].close(good_bye=False)
+        job.lose(2)
         with pytest.raises(DeadlineExceeded, match=r"members \[1\] were lost .* `auto_recover"):
             job.owner.gather()
 
@@ -245,8 +247,7 @@ def test_lost_members_wait_for_a_learner_that_is_busy_for_longer_than_the_timeou
     with job.cluster, ThreadPoolExecutor(thread_name_prefix="ding_lite-test") as pool:
         first, _ = job.learners
         first.take()
-        job.cluster.network.remove(2)
-        job.cluster.routers[2].close(good_bye=False)
+        job.lose(2)
         gathering = pool.submit(job.owner.gather)
         with pytest.raises(FutureTimeout):
             gathering.result(timeout=0.6)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ding_lite import middleware as mw
-from ding_lite.distributed import ShardedReplay, ShardedTransitions, World
+from ding_lite.distributed import ShardedReplay, ShardedTransitions, World, shards
 from ding_lite.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -74,6 +74,10 @@ class Job:
         group = Group(self.routers[node], tuple(range(1, len(self.routers))))
         return ShardedReplay(group, SPEC, **self.settings)
 
+    @property
+    def shards(self) -> list[Any]:
+        return [collector._own for collector in self.collectors]
+
     def restart(self, rank: int) -> None:
         self.collectors[rank] = self.make(1 + rank)
 
@@ -85,13 +89,11 @@ class Job:
             first += size
 
 
-def set_priorities(replay: ShardedReplay | PrioritizedReplay, priority_of: np.ndarray) -> None:
-    """Give every transition the priority of its number; a batch may hold one more than once."""
-    seen: set[int] = set()
-    while len(seen) < len(priority_of):
-        batch = replay.sample(len(priority_of))
-        replay.update_priorities(batch, priority_of[numbers_of(batch)])
-        seen |= {*numbers_of(batch).tolist()}
+def set_priorities(replays: Sequence[PrioritizedReplay], priority_of: np.ndarray) -> None:
+    """Give every transition the priority of its number; of equal ones 500 draws find all."""
+    for replay in replays:
+        drawn = replay.draw(500)
+        replay.update_serials(drawn.serial, priority_of[drawn.fields["obs"][:, 0].astype(int)])
 
 
 def settle(learner: ShardedReplay) -> None:
@@ -108,7 +110,7 @@ def values_of(priority_of: np.ndarray) -> np.ndarray:
 def test_importance_weights_are_those_of_one_central_replay() -> None:
     job, priority_of = Job(), np.random.default_rng(0).random(60) ** 3
     job.fill(45, 15)
-    set_priorities(job.learner, priority_of)
+    set_priorities(job.shards, priority_of)
     settle(job.learner)
     value_of = values_of(priority_of)
     for k in range(30):
@@ -124,9 +126,7 @@ def test_weights_are_those_of_the_actual_probabilities_with_outdated_sums() -> N
     job = Job()
     job.fill(40, 40)
     job.learner.sample(20)  # which asks for more in halves
-    assert job.collectors[1]._own is not None
-    drawn = job.collectors[1]._own.draw(40)
-    job.collectors[1]._own.update_serials(drawn.serial, np.full(40, 1e-6))
+    set_priorities(job.shards[1:], np.full(80, 1e-6))
     job.learner.sample(10)
     batch = job.learner.sample(10, beta=1.0)
     # Half of the draws are of either shard, and both hold 40 that are equal to each other.
@@ -155,10 +155,9 @@ def test_transitions_are_drawn_as_often_as_from_one_central_replay() -> None:
     central.add(numbered(np.arange(60)))
     expected = values_of(priority_of) / values_of(priority_of).sum()
 
+    set_priorities([*job.shards, central], priority_of)
+    settle(job.learner)
     for replay in (job.learner, central):
-        set_priorities(replay, priority_of)
-        if isinstance(replay, ShardedReplay):
-            settle(replay)
         count_of, num_drawn = np.zeros(60), 0
         for _ in range(500):
             count_of += np.bincount(numbers_of(replay.sample(20)), minlength=60)
@@ -196,18 +195,9 @@ def test_a_shard_may_be_asked_for_more_than_it_holds() -> None:
     job, priority_of = Job(), np.full(22, 1e-6)
     job.fill(20, 2)
     priority_of[20:] = 1e6
-    set_priorities_of_all(job, priority_of)
+    set_priorities(job.shards, priority_of)
     batch = job.learner.sample(20)
     assert (batch.shard == 1).all()
-
-
-def set_priorities_of_all(job: Job, priority_of: np.ndarray) -> None:
-    """Set them shard by shard: by sampling alone a low priority would hardly be set."""
-    for collector in job.collectors:
-        assert collector._own is not None
-        drawn = collector._own.draw(500)
-        numbers = drawn.fields["obs"][:, 0].astype(int)
-        collector._own.update_serials(drawn.serial, priority_of[numbers])
 
 
 @pytest.mark.parametrize(("prefetch", "at_most"), [(0, 0), (1, 1), (2, 3), (8, 12)])
@@ -239,6 +229,7 @@ def test_several_batches_cost_one_request_to_each_shard(monkeypatch: pytest.Monk
     job.fill(50, 50)
     job.learner.sample(10)
     monkeypatch.setattr(LocalRouter, "ask", count)
+    monkeypatch.setattr(shards, "FRESH_S", 1e9)  # sums that are old would be requested again
     for _ in range(80):
         job.learner.update_priorities(job.learner.sample(10), np.ones(10))
     assert [question[:2] for question in asked] == 10 * [(1, "draw"), (2, "draw")]
@@ -356,7 +347,7 @@ def test_invalid_priorities_change_nothing() -> None:
     with pytest.raises(ShapeError, match="one number for each of the 4 transitions"):
         job.learner.update_priorities(batch, np.ones(3))
     with pytest.raises(ConfigError, match="does not say which shards it came from"):
-        job.learner.update_priorities(job.collectors[0]._own.sample(4), np.ones(4))  # type: ignore[union-attr]
+        job.learner.update_priorities(job.shards[0].sample(4), np.ones(4))
     assert job.learner.num_passed_on == 0
 
 

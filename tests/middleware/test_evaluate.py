@@ -14,7 +14,6 @@ from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.policies.dqn import DQN
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.runtime.task import Task
 from ding_lite.testing import run_step
 from tests.middleware.running import run_steps
 
@@ -154,29 +153,27 @@ def test_within_a_share_evaluations_wait_until_they_are_paid_for(policy, eval_en
         if "eval_value" in ctx:
             evaluated.append((ctx.env_step, ctx.metrics["eval_env_steps"]))
 
-    with Task() as task:
-        task.use(collecting(10.0))
-        task.use(mw.evaluate(policy, eval_envs, every=1, share=0.1))
-        task.use(note)
-        task.run(max_step=200)
-        state = task.state_dict()["middleware"]["evaluate"]
+    evaluate = mw.evaluate(policy, eval_envs, every=1, share=0.1)
+    run_steps(collecting(10.0), evaluate, note, steps=200)
     first = eval_envs.num_envs * 10 * 10  # what the first one takes, ten times
     assert evaluated[0][0] == pytest.approx(first, abs=100)
     assert len(evaluated) > 2
     assert all(spent <= 0.1 * env_step * 1.3 for env_step, spent in evaluated)
-    assert state["env_steps"] == evaluated[-1][1]
+    assert evaluate.state_dict()["env_steps"] == evaluated[-1][1]
 
 
 def test_within_a_share_nothing_is_played_before_the_length_of_an_episode_is_paid_for(
     policy: DQN, eval_envs: Envs
 ) -> None:
-    with Task() as task:
-        task.use(collecting(None))  # no episode has ended: they may take 500 env steps
-        task.use(mw.evaluate(policy, eval_envs, every=1, share=0.1))
-        task.run(max_step=90)
+    evaluate = mw.evaluate(policy, eval_envs, every=1, share=0.1)
+    task = run_steps(collecting(None), evaluate, steps=90)  # episodes may take 500 env steps
     assert "eval_value" not in task.ctx
     with pytest.raises(ConfigError, match="`share` is 0; it must be above 0"):
         mw.evaluate(policy, eval_envs, every=1, share=0)
+
+
+def finish_once_evaluated(ctx: Context) -> None:
+    ctx.finish = "eval_value" in ctx
 
 
 def test_within_a_share_a_good_policy_is_confirmed_beyond_it_and_a_lucky_one_is_not(
@@ -184,23 +181,20 @@ def test_within_a_share_a_good_policy_is_confirmed_beyond_it_and_a_lucky_one_is_
 ) -> None:
     for good_for, is_good in ((10**9, True), (1, False)):
         balancer.good_for, balancer.asked = good_for, 0
-        with Task() as task:
-            task.use(collecting(10.0))
-            task.use(mw.evaluate(balancer, eval_envs, every=1, stop_at=475.0, share=0.1))
-            task.use(lambda ctx: setattr(ctx, "finish", "eval_value" in ctx))
-            task.run(max_step=1000)
-            spent = task.state_dict()["middleware"]["evaluate"]["env_steps"]
+        evaluate = mw.evaluate(balancer, eval_envs, every=1, stop_at=475.0, share=0.1)
+        task = run_steps(collecting(10.0), evaluate, finish_once_evaluated, steps=1000)
         assert (task.ctx.eval_value == 500.0) == is_good
-        assert (spent >= 20 * 500) == is_good
+        assert (evaluate.state_dict()["env_steps"] >= 20 * 500) == is_good
 
 
 def test_within_a_share_an_episode_that_reached_the_target_is_tried_at_once(balancer) -> None:
-    with make_envs("CartPole-v1", 1, seed=1) as eval_envs, Task() as task:
-        task.use(collecting(450.0))  # five of them are paid for after 22,500 env steps
-        task.use(lambda ctx: ctx.metrics.update(episode_return=480.0 if ctx.total_step == 9 else 9))
+    def reach(ctx: Context) -> None:
+        ctx.metrics["episode_return"] = 480.0 if ctx.total_step == 9 else 9.0
+
+    with make_envs("CartPole-v1", 1, seed=1) as eval_envs:
         evaluate = mw.evaluate(balancer, eval_envs, every=2, stop_at=475.0, episodes=5, share=0.1)
-        task.use(evaluate)
-        task.run(max_step=100)
+        # Five episodes are paid for after 22,500 env steps.
+        task = run_steps(collecting(450.0), reach, evaluate, steps=100)
     assert (task.ctx.env_step, task.ctx.eval_value) == (1_000, 500.0)
     final = evaluate.final(1_000)
     assert final is not None
@@ -231,13 +225,9 @@ def test_within_a_share_a_try_that_fails_is_ended_and_paid_for_by_later_ones(pol
 
 
 def test_within_a_share_an_episode_without_an_end_is_cut() -> None:
-    with (
-        make_envs("CartPole-v1", 1, env_args={"max_episode_steps": 20_000}) as eval_envs,
-        Task() as task,
-    ):
+    with make_envs("CartPole-v1", 1, env_args={"max_episode_steps": 20_000}) as eval_envs:
         balancer = Balancer(eval_envs.spec)
-        task.use(collecting(10.0))
-        task.use(mw.evaluate(balancer, eval_envs, every=1, episodes=5, share=0.1))
-        task.run(max_step=200)
-        assert "eval_value" not in task.ctx
-        assert task.state_dict()["middleware"]["evaluate"]["env_steps"] == 1_000
+        evaluate = mw.evaluate(balancer, eval_envs, every=1, episodes=5, share=0.1)
+        task = run_steps(collecting(10.0), evaluate, steps=200)
+    assert "eval_value" not in task.ctx
+    assert evaluate.state_dict()["env_steps"] == 1_000

@@ -35,11 +35,8 @@ def learn(policy: DQN, values: Sequence[float | None], *, begun: int = 0) -> Mid
 
 
 def run(policy: DQN, best: Path, values: Sequence[float | None]) -> dict[str, Any]:
-    with Task() as task:
-        task.use(learn(policy, values))
-        task.use(mw.keep_best(policy, best))
-        task.run(max_step=len(values))
-        return task.state_dict()
+    keep = mw.keep_best(policy, best)
+    return run_steps(learn(policy, values), keep, steps=len(values)).state_dict()
 
 
 def kept(policy: DQN, best: Path) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,8 @@ from ding_lite.rl import (
     make_envs,
 )
 
+m: Any = mw
+
 
 class Stubborn(DQN):
     """Explores by itself."""
@@ -37,10 +40,15 @@ class Stubborn(DQN):
 def x(policy: DQN, envs: Envs, eval_envs: Envs, replay: ReplayBuffer, tmp_path: Path) -> Any:
     """What the middleware are made with."""
     (tmp_path / "file").touch()
+    a2c = A2C(envs.spec)
     return SimpleNamespace(
+        collect=partial(m.collect, policy, envs),
+        unroll=partial(m.collect, a2c, envs),
+        train=partial(m.train, policy, replay),
+        evaluate=partial(m.evaluate, policy, eval_envs),
         policy=policy,
         stubborn=Stubborn(envs.spec),
-        a2c=A2C(envs.spec),
+        a2c=a2c,
         agents=Population.of(DQN, envs.spec, size=2, config={"hidden": (4,)}),
         envs=envs,
         eval_envs=eval_envs,
@@ -55,12 +63,11 @@ def x(policy: DQN, envs: Envs, eval_envs: Envs, replay: ReplayBuffer, tmp_path: 
     )
 
 
-m: Any = mw
 SEARCH = Search(alpha=integer(1, 2))
 MADE_WRONG: list[tuple[Callable[[Any], object], str]] = [
     *(
         (
-            lambda x, steps=steps: m.collect(x.policy, x.envs, steps=steps),
+            lambda x, steps=steps: x.collect(steps=steps),
             f"`steps` is {steps}, the number of envs 4",
         )
         for steps in (0, -4, 2, 6, 10)
@@ -70,43 +77,28 @@ MADE_WRONG: list[tuple[Callable[[Any], object], str]] = [
         r"made for CartPole-v1 .* the envs are Acrobot-v1",
     ),
     (lambda x: m.collect(x.envs, x.policy, steps=4), "is an Envs, which has no `act` method"),
-    (
-        lambda x: m.collect(x.policy, x.envs, steps=4, epsilon=0.1),
-        r"`epsilon` is 0\.1; a schedule was expected",
-    ),
+    (lambda x: x.collect(steps=4, epsilon=0.1), r"`epsilon` is 0\.1; a schedule was expected"),
     (
         lambda x: m.collect(x.stubborn, x.envs, steps=4, epsilon=x.epsilon),
         r"Stubborn\.act takes no `epsilon`",
     ),
-    (lambda x: m.collect(x.a2c, x.envs), "Neither `steps` nor `unroll` was given"),
-    (
-        lambda x: m.collect(x.a2c, x.envs, **{"steps": 4, "unroll": 4}),
-        "`unroll` is 4, and `steps` was given too",
-    ),
-    (
-        lambda x: m.collect(x.a2c, x.envs, **{"unroll": 4, "epsilon": x.epsilon}),
-        "`unroll` is 4, and `epsilon` was given too",
-    ),
-    (lambda x: m.collect(x.a2c, x.envs, unroll=0), "`unroll` is 0"),
-    (lambda x: m.collect(x.policy, x.envs, unroll=4), "DQN has no `explore` method"),
+    (lambda x: x.unroll(), "Neither `steps` nor `unroll` was given"),
+    (lambda x: x.unroll(steps=4, unroll=4), "`unroll` is 4, and `steps` was given too"),
+    (lambda x: x.unroll(unroll=4, epsilon=x.epsilon), "`unroll` is 4, and `epsilon` was given too"),
+    (lambda x: x.unroll(unroll=0), "`unroll` is 0"),
+    (lambda x: x.collect(unroll=4), "DQN has no `explore` method"),
     (
         lambda x: m.random_warmup(x.envs, x.replay, steps=1_001),
         "`steps` is 1,001, the capacity of the replay 1,000",
     ),
-    (
-        lambda x: m.train(x.policy, x.replay, batch_size=1_001),
-        "`batch_size` is 1,001, the capacity .* 1,000",
-    ),
+    (lambda x: x.train(batch_size=1_001), "`batch_size` is 1,001, the capacity .* 1,000"),
     (lambda x: m.train(x.policy, x.small), "`batch_size` is 8, the capacity of the replay 4"),
-    (lambda x: m.train(x.policy, x.replay, batch_size=0), "`batch_size` is 0"),
-    (lambda x: m.train(x.policy, x.replay, updates=0), "`updates` is 0"),
+    (lambda x: x.train(batch_size=0), "`batch_size` is 0"),
+    (lambda x: x.train(updates=0), "`updates` is 0"),
     (lambda x: m.train(x.policy, batch_size=32), "no replay to sample that many from"),
-    (
-        lambda x: m.train(x.policy, x.replay, beta=x.epsilon),
-        "a ReplayBuffer, which has no priorities, but `beta`",
-    ),
+    (lambda x: x.train(beta=x.epsilon), "a ReplayBuffer, which has no priorities, but `beta`"),
     (lambda x: m.train(x.policy, beta=x.epsilon), "None, which has no priorities, but `beta`"),
-    (lambda x: m.train(x.policy, x.replay, beta=0.4), r"`beta` is 0\.4; a schedule was expected"),
+    (lambda x: x.train(beta=0.4), r"`beta` is 0\.4; a schedule was expected"),
     (lambda x: m.train(x.a2c, x.replay), "A2C learns from the rollouts .* `replay` was given"),
     (
         lambda x: m.train(x.a2c, batch_size=8),
@@ -128,13 +120,10 @@ MADE_WRONG: list[tuple[Callable[[Any], object], str]] = [
         lambda x: m.wait_for(x.replay, size=1_001),
         "`size` is 1,001, the capacity of the replay 1,000",
     ),
-    (
-        lambda x: m.wait_for(x.episodes, size=100),
-        "`size` is 100, the capacity of the replay 100",
-    ),
+    (lambda x: m.wait_for(x.episodes, size=100), "`size` is 100, the capacity of the replay 100"),
     (lambda x: m.wait_for(x.replay, size=0), "`size` is 0"),
     *(
-        (lambda x, options=options: m.evaluate(x.policy, x.eval_envs, **options), fault)
+        (lambda x, options=options: x.evaluate(**options), fault)
         for options, fault in (
             ({"every": 0}, "it must be a whole number from"),
             ({"every": 5, "episodes": 0}, "it must be at least"),
@@ -142,10 +131,7 @@ MADE_WRONG: list[tuple[Callable[[Any], object], str]] = [
             ({"every": 5, "max_env_steps": 9}, "`max_env_steps` is not for this evaluation"),
         )
     ),
-    (
-        lambda x: m.evaluate(x.policy, x.eval_envs, x.processes, every=1),
-        "`processes` is not for this evaluation",
-    ),
+    (lambda x: x.evaluate(x.processes, every=1), "`processes` is not for this evaluation"),
     (
         lambda x: m.evaluate(x.agents, x.eval_envs, every=1, share=0.1),
         "`share` is not for this evaluation",

@@ -22,7 +22,6 @@ from ding_lite.rl.replay.prioritized import PrioritizedReplay
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.runtime.task import Task
 from ding_lite.testing import run_step
 from tests.middleware.running import run_steps
 
@@ -75,10 +74,7 @@ def test_a_replay_that_stays_empty_is_told_once(
         "add": mw.add_to(replay),
         "add_elsewhere": mw.add_to(ReplayBuffer(envs.spec, capacity=1_000)),
     }
-    with Task() as task:
-        for stage in stages.split():
-            task.use(made[stage])
-        task.run(max_step=5)
+    run_steps(*(made[stage] for stage in stages.split()), steps=5)
     assert (policy.train_iter > 0) == is_filled
     assert ["mw.add_to(replay)" in line for line in caplog.messages] == [True] * (not is_filled)
 
@@ -91,10 +87,8 @@ def test_without_a_replay_it_learns_from_the_steps_transitions(policy: DQN, envs
 
 def test_without_a_replay_an_empty_step_teaches_nothing(envs: Envs) -> None:
     policy = DQN(envs.spec, DQNConfig(hidden=(16,), n_step=3))
-    with Task() as task:
-        task.use(mw.collect(policy, envs, steps=4))
-        task.use(mw.train(policy))
-        task.run(max_step=3)  # the first two steps complete no transition of three
+    # The first two steps complete no transition of three.
+    task = run_steps(mw.collect(policy, envs, steps=4), mw.train(policy), steps=3)
     assert task.ctx.train_iter == 1
 
 
@@ -195,19 +189,12 @@ def test_priorities_of_one_replay_are_not_written_to_another(policy, prioritized
     other = PrioritizedReplay(policy.spec, capacity=1_000)
     trains = mw.train(policy, prioritized, batch_size=100), mw.train(policy, other)
     updates = mw.update_priorities(prioritized), mw.update_priorities(other)
-    in_order = [trains[0], updates[0], trains[1], updates[1]]
-
-    with Task() as task:
-        for middleware in in_order:  # the empty `other` is not trained from, and not updated
-            task.use(middleware)
-        task.run(max_step=1)
+    # The empty `other` is not trained from, and not updated.
+    run_steps(trains[0], updates[0], trains[1], updates[1], steps=1)
     other.add(prioritized.sample(50))
     before = [values_of(prioritized), values_of(other)]
-    with Task() as task:
-        for middleware in (*trains, *updates):
-            task.use(middleware)
-        with pytest.raises(ConfigError, match=r"another replay.*behind the `train` with the same"):
-            task.run(max_step=1)
+    with pytest.raises(ConfigError, match=r"another replay.*behind the `train` with the same"):
+        run_steps(*trains, *updates, steps=1)
     assert [values_of(prioritized), values_of(other)] == before
 
 

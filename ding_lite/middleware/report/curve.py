@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -114,23 +115,23 @@ class _Series:
         return np.add.reduceat(x, starts) / counts, np.add.reduceat(y, starts) / counts
 
 
+@dataclass(eq=False)
 class Curve:
     """The middleware that `curve` makes."""
 
     __name__ = "curve"
     optional_state = True
 
-    def __init__(
-        self, path: Path, target: float | None, title: str, redraw: float, clock: Clock
-    ) -> None:
-        self._path = path
-        self._target = target
-        self._title = title
-        self._redraw = redraw
-        self._clock = clock
-        self._drawn_at = 0.0
-        self._series = {name: _Series() for name in (*_RETURNS, *_BELOW)}
-        self._seconds: dict[str, float] = {}
+    _path: Path
+    _target: float | None
+    _title: str
+    _redraw: float
+    _clock: Clock
+    _drawn_at: float = 0.0
+    _series: dict[str, _Series] = field(
+        default_factory=lambda: {name: _Series() for name in (*_RETURNS, *_BELOW)}
+    )
+    _seconds: dict[str, float] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         self._drawn_at = self._clock.now()

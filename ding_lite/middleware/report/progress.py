@@ -64,27 +64,6 @@ def progress(
     return _Progress(max_env_steps, target, title, clock)
 
 
-class _Rate:
-    """Env steps per second over the last few seconds."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._marks: deque[tuple[float, int]] = deque()
-
-    def begin(self, env_step: int) -> None:
-        """Begin to count at this env step, unless counting has already begun."""
-        if not self._marks:
-            self._marks.append((self._clock.now(), env_step))
-
-    def update(self, env_step: int) -> float:
-        now = self._clock.now()
-        self._marks.append((now, env_step))
-        while len(self._marks) > 2 and now - self._marks[1][0] >= _RATE_SECONDS:
-            self._marks.popleft()
-        then, before = self._marks[0]
-        return (env_step - before) / (now - then) if now > then else 0.0
-
-
 class _Progress:
     __name__ = "progress"
 
@@ -95,7 +74,8 @@ class _Progress:
         self._target = target
         self._title = title
         self._clock = clock
-        self._rate = _Rate(clock)
+        self._marks: deque[tuple[float, int]] = deque()
+        """Times, and the env steps by then."""
         self._live: Live | None = None
         self._latest: dict[str, Any] = {}
         self._env_step = 0
@@ -117,9 +97,11 @@ class _Progress:
         self._stepped = True
         self._latest.update(ctx.metrics)
         self._env_step = spent(ctx)  # as the maximum of env steps is counted
-        self._rate.begin(self._env_step)
+        now = self._clock.now()
+        if not self._marks:
+            self._marks.append((now, self._env_step))
         pause = _PLAIN_SECONDS if self._live is None else _REFRESH_SECONDS
-        if self._clock.now() - self._shown_at >= pause:
+        if now - self._shown_at >= pause:
             self._show()
 
     def __exit__(self, *error: object) -> None:
@@ -133,8 +115,12 @@ class _Progress:
                 self._live = None
 
     def _show(self) -> None:
-        self._shown_at = self._clock.now()
-        self._steps_per_second = self._rate.update(self._env_step)
+        self._shown_at = now = self._clock.now()
+        self._marks.append((now, self._env_step))
+        while len(self._marks) > 2 and now - self._marks[1][0] >= _RATE_SECONDS:
+            self._marks.popleft()
+        then, before = self._marks[0]
+        self._steps_per_second = (self._env_step - before) / (now - then) if now > then else 0.0
         if self._live is not None:
             self._live.refresh()
         else:

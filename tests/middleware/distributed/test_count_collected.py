@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from ding_lite import Context, Task, middleware as mw
+from ding_lite import Context, middleware as mw
 from ding_lite.distributed.topics import COLLECTED
 from ding_lite.rl import DQN, DQNConfig, make_envs
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import use_router
-from ding_lite.testing import Cluster, run_step
+from ding_lite.testing import run_step
+from tests.middleware.running import run_job
 
 Routers = tuple[LocalRouter, ...]
 
@@ -135,18 +136,16 @@ def test_in_one_process_it_leaves_the_values_of_collect_alone() -> None:
 
 
 def test_the_learner_of_a_star_can_stop_at_the_env_steps_of_all() -> None:
-    def main() -> int:
-        def play(ctx: Context) -> None:
-            ctx.env_step = ctx.get("env_step", 0) + 1
-            ctx.keep("env_step")
+    def play(ctx: Context) -> None:
+        ctx.env_step = ctx.get("env_step", 0) + 1
+        ctx.keep("env_step")
 
-        with Task() as task:
-            task.at("collector").use(play)
-            task.at("learner").use(mw.count_collected()).use(mw.stop_at(env_step=50))
-            task.run()
-        return int(task.ctx.get("env_step", 0))  # one that was late to begin has made none
-
-    with Cluster(3, "star", roles=["learner", "collector", "collector"]) as cluster:
-        learner, *collectors = cluster.run(main, timeout=15.0)
+    ends = run_job(
+        ["learner", "collector", "collector"],
+        collector=lambda: [play],
+        learner=lambda: [mw.count_collected(), mw.stop_at(env_step=50)],
+    )
+    # A collector that was late to begin has made none.
+    learner, *collectors = [int(ctx.get("env_step", 0)) for ctx in ends]
     assert learner >= 50
     assert sum(collectors) >= learner

@@ -11,9 +11,9 @@ from ding_lite import middleware as mw
 from ding_lite.errors import DeadlineExceeded
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter
-from ding_lite.runtime.messaging.router import current_router, use_router
-from ding_lite.runtime.task import Task
-from ding_lite.testing import Cluster, run_step
+from ding_lite.runtime.messaging.router import use_router
+from ding_lite.testing import run_step
+from tests.middleware.running import run_job
 
 
 def pace_of(collector: LocalRouter, **settings: Any) -> Any:
@@ -108,28 +108,24 @@ def test_a_resumed_collector_fills_the_replay_again() -> None:
 def test_a_wait_ends_with_an_update_and_with_the_job() -> None:
     is_waiting = threading.Event()
 
-    def main() -> int:
-        with Task() as task:
+    def collect(ctx: Context) -> None:
+        ctx.env_step = ctx.get("env_step", 0) + 10
+        ctx.keep("env_step")
+        is_waiting.set()
 
-            def collect(ctx: Context) -> None:
-                ctx.env_step = ctx.get("env_step", 0) + 10
-                ctx.keep("env_step")
-                is_waiting.set()
+    def learn(ctx: Context) -> None:
+        assert is_waiting.wait(10.0)
+        ctx.train_iter = ctx.total_step + 1
+        ctx.finish = ctx.total_step == 20
 
-            def learn(ctx: Context) -> None:
-                assert is_waiting.wait(10.0)
-                ctx.train_iter = ctx.total_step + 1
-                ctx.finish = ctx.total_step == 20
-
-            if current_router().node_id == 0:
-                task.use(learn)
-            else:
-                task.use(mw.rate_limit(env_steps_per_update=10, ahead=0, timeout=None)).use(collect)
-            task.run()
-        return int(task.ctx.get("env_step", 0))
-
-    with Cluster(2) as cluster:
-        cluster.run(main, timeout=15.0)
+    run_job(
+        ["learner", "collector"],
+        learner=lambda: [learn],
+        collector=lambda: [
+            mw.rate_limit(env_steps_per_update=10, ahead=0, timeout=None),
+            collect,
+        ],
+    )
 
 
 def test_a_node_that_is_alone_does_not_wait() -> None:

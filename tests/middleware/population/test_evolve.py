@@ -84,19 +84,6 @@ def test_an_agent_that_is_away_rests_here(population, envs, eval_envs, replay) -
     assert population.best is not population[1]
 
 
-def test_all_agents_finish_one_middleware_before_the_next_begins(population: Population) -> None:
-    order: list[tuple[str, int]] = []
-
-    def learn(agent: Agent) -> list[Middleware]:
-        return [
-            lambda ctx: order.append(("collect", agent.place)),
-            lambda ctx: order.append(("train", agent.place)),
-        ]
-
-    run_step(mw.for_each(population, learn))
-    assert order == [(name, place) for name in ("collect", "train") for place in range(3)]
-
-
 def test_what_one_agent_puts_on_its_ctx_no_other_sees(population: Population) -> None:
     seen: list[Any] = []
 
@@ -138,7 +125,9 @@ def test_what_an_agent_keeps_on_its_ctx_is_saved(population: Population) -> None
     assert turns == [1, 11, 21, 2, 12, 22]
 
 
-def test_a_generator_is_resumed_on_the_way_out(population: Population) -> None:
+def test_all_agents_finish_one_middleware_before_the_next_and_leave_on_the_way_out(
+    population: Population,
+) -> None:
     order: list[str] = []
 
     def learn(agent: Agent) -> list[Middleware]:
@@ -147,10 +136,11 @@ def test_a_generator_is_resumed_on_the_way_out(population: Population) -> None:
             yield
             order.append(f"out {agent.place}")
 
-        return [around]
+        return [around, lambda ctx: order.append(f"train {agent.place}")]
 
     run_steps(mw.for_each(population, learn), lambda ctx: order.append("rest"), steps=1)
-    assert order == ["in 0", "in 1", "in 2", "rest", "out 2", "out 1", "out 0"]
+    trains = ["train 0", "train 1", "train 2"]
+    assert order == ["in 0", "in 1", "in 2", *trains, "rest", "out 2", "out 1", "out 0"]
 
 
 def test_an_error_of_one_agent_passes_through_what_is_open(population: Population) -> None:

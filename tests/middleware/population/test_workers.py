@@ -29,6 +29,7 @@ from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster, run_step
+from tests.middleware.running import run_steps
 
 SEARCH = Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, 32), learn_every=integer(2, 8))
 EVERY, GENERATIONS = 2, 3
@@ -58,13 +59,14 @@ def digest(population: Population) -> bytes:
     return digest_of(population.state_dict())
 
 
-def plain(**run: Any) -> tuple[bytes, int, int]:
+def plain(steps: int = EVERY * GENERATIONS) -> tuple[bytes, int, int]:
     own = Program()
-    with Task() as task:
-        task.use(mw.for_each(own.population, own.learn))
-        task.use(mw.evaluate(own.population, own.eval_envs, every=EVERY))
-        task.use(own.evolve(own.population))
-        task.run(**(run or {"max_step": EVERY * GENERATIONS}))
+    task = run_steps(
+        mw.for_each(own.population, own.learn),
+        mw.evaluate(own.population, own.eval_envs, every=EVERY),
+        own.evolve(own.population),
+        steps=steps,
+    )
     return digest(own.population), task.ctx.env_step, task.ctx.eval_steps
 
 
@@ -118,7 +120,7 @@ def test_a_seed_gives_the_same_population_on_the_same_nodes() -> None:
 def test_a_best_agent_that_is_good_in_fresh_episodes_too_ends_the_run() -> None:
     _, env_step, eval_steps = on_one_node(spread, stop_at=1.0)
     assert env_step == EVERY * 4 * 16  # a single generation
-    _, _, without = plain(max_step=EVERY)
+    _, _, without = plain(EVERY)
     assert eval_steps > without
 
 
@@ -176,14 +178,14 @@ def test_settings_that_make_no_sense_are_refused() -> None:
 
 def together(**more: Any) -> tuple[bytes, int, int]:
     own, processes = Program(), Processes()
-    with Task() as task:
-        task.use(mw.for_each(own.population, own.learn))
-        task.use(mw.average_agents(own.population, processes))
-        envs = own.eval_envs
-        task.use(mw.evaluate(own.population, envs, processes, every=EVERY, **more))
-        task.use(own.evolve(own.population))
-        task.use(mw.share_generation(own.population, processes, every=EVERY))
-        task.run(max_step=EVERY * GENERATIONS)
+    task = run_steps(
+        mw.for_each(own.population, own.learn),
+        mw.average_agents(own.population, processes),
+        mw.evaluate(own.population, own.eval_envs, processes, every=EVERY, **more),
+        own.evolve(own.population),
+        mw.share_generation(own.population, processes, every=EVERY),
+        steps=EVERY * GENERATIONS,
+    )
     return digest(own.population), task.ctx.env_step, task.ctx.eval_steps
 
 
@@ -194,5 +196,5 @@ def test_one_process_of_accelerate_ends_where_a_program_without_it_ends() -> Non
 def test_processes_stop_when_their_best_is_good_in_fresh_episodes_too() -> None:
     _, env_step, eval_steps = together(stop_at=1.0)
     assert env_step == EVERY * 4 * 16
-    assert eval_steps > plain(max_step=EVERY)[2]
+    assert eval_steps > plain(EVERY)[2]
     assert together(stop_at=501.0)[1] == GENERATIONS * EVERY * 4 * 16

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ding_lite import Task, middleware as mw
+from ding_lite import middleware as mw
 from ding_lite.recipes import Options, Run
 from ding_lite.recipes.runs.results import read_result
 from ding_lite.runtime.context import Context
@@ -41,16 +41,13 @@ def test_a_run_gets_rows_events_a_curve_and_a_line(
 def test_a_directory_is_enough_and_goes_on_from_reports_that_were_used_one_by_one(
     tmp_path: Path,
 ) -> None:
-    with Task() as task:
-        task.use(learn)
-        for part in (
-            mw.jsonl(tmp_path / "metrics.jsonl", every=5),
-            mw.tensorboard(tmp_path, every=5),
-            mw.curve(tmp_path / "curve.png"),
-        ):
-            task.use(part)
-        task.run(max_step=10)
-        saved = task.state_dict()
+    saved = run_steps(
+        learn,
+        mw.jsonl(tmp_path / "metrics.jsonl", every=5),
+        mw.tensorboard(tmp_path, every=5),
+        mw.curve(tmp_path / "curve.png"),
+        steps=10,
+    ).state_dict()
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write("{}\n")  # of steps that no checkpoint knows
     run_steps(learn, mw.report(tmp_path, every=5, target=2.0), steps=5, state=saved)

@@ -54,12 +54,9 @@ def test_a_logger_that_fails_while_a_run_fails_does_not_hide_the_error_of_the_ru
             raise ValueError("a bug")
 
     (tmp_path / "file").touch()
-    with Task() as task:
-        task.use(fail)
-        task.use(mw.report(Dashboard(), every=50))
-        task.use(mw.curve(tmp_path / "file" / "curve.png"))
-        with pytest.raises(ValueError, match="a bug"):
-            task.run(max_step=10)
+    curve = mw.curve(tmp_path / "file" / "curve.png")
+    with pytest.raises(ValueError, match="a bug"):
+        run_steps(fail, mw.report(Dashboard(), every=50), curve, steps=10)
     reported = [record.getMessage() for record in caplog.records]
     assert [one.partition(": ")[0] for one in reported] == [
         f"`{name}` failed, too, while the run ended" for name in ("curve", "report")
