@@ -25,7 +25,7 @@ from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 from ding_lite.testing import run_step
 from tests.middleware.running import run_job, run_steps
-from tests.parallel.tcp import together
+from tests.threads import together
 
 CONFIG = DQNConfig(hidden=(4,), n_step=1, batch_size=8)
 SPEC = make_envs("CartPole-v1", 1).spec
