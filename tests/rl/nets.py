@@ -30,7 +30,7 @@ class Splits(Joins):
 
 
 class Leaky(nn.Module):
-    """A network with memory, whose state decays and takes up what is seen.
+    """A network with memory: its state decays, and takes up observations.
 
     With a value it is an actor-critic, without it computes the values of actions.
     """
