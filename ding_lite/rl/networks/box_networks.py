@@ -18,7 +18,7 @@ from ding_lite.rl.networks.box_actors import ActorBody, BoxActor, GreedyActor, M
 from ding_lite.rl.networks.conv import Conv, torso_for
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import one_member
-from ding_lite.rl.networks.modules import ImageActor, ImageCritics
+from ding_lite.rl.networks.modules import ImageActor, ImageCritics, without_numbers
 from ding_lite.rl.networks.q_nets import draw_weights
 from ding_lite.rl.recorded.box import (
     RecordedActor,
@@ -93,7 +93,7 @@ class BoxNetworks(Networks[ActorT]):
                 actor, spec, seed=seed, num_outputs=per_action, device=device
             )
         _check_apart(*self._modules.values())
-        with torch.device("meta"):
+        with without_numbers():
             self._plain = self._actor_module(self._sizes[:1], (), self._sizes[1:], squashes=False)
         shapes = self._shapes("critics.")
         of_actor = self._shapes("actor.")

@@ -8,7 +8,8 @@ Their parameters have the names of the written-out networks.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
@@ -16,10 +17,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ding_lite.errors import ConfigError
 from ding_lite.rl.networks.activations import FUNCTIONS, Activation, through
 from ding_lite.rl.networks.conv import Conv, num_features
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import dueling
+
+
+@contextmanager
+def without_numbers() -> Iterator[None]:
+    """Make modules on the device `meta`, because their weights are allocated and drawn later."""
+    try:
+        with torch.device("meta"):
+            yield
+    except RuntimeError as error:  # more bytes than 64 bits count
+        raise ConfigError(
+            f"A network of these widths fits into no memory: {error}. Lower `hidden`."
+        ) from error
+
 
 MemoryKind: TypeAlias = Literal["lstm", "gru"]
 

@@ -20,7 +20,7 @@ from ding_lite.rl.host_or_device import placed
 from ding_lite.rl.networks.conv import Conv
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import MLP, DuelingHead, MLPOutputs, names_of
-from ding_lite.rl.networks.modules import QModule
+from ding_lite.rl.networks.modules import QModule, without_numbers
 from ding_lite.rl.recorded.checks import check_outputs, sample_obs
 from ding_lite.rl.recorded.network import RecordedQNetwork
 from ding_lite.rl.spec import EnvSpec
@@ -90,7 +90,7 @@ def make_q_network(
     Its weights are still to be drawn. `unpack` turns packed observations into trees, for a network
     with an `encoder` of them.
     """
-    with torch.device("meta"):
+    with without_numbers():
         module = QModule(obs_shape, convs, hidden, **shape)
     if not convs and unpack is None:
         return MLPQNetwork(module, device=device)

@@ -31,6 +31,7 @@ from ding_lite.rl.networks.modules import (
     MemoryActorCriticModule,
     MemoryKind,
     Torso,
+    without_numbers,
 )
 from ding_lite.rl.networks.trees.parts import inputs_of
 from ding_lite.rl.policies.base import PolicyConfig
@@ -133,7 +134,7 @@ def _make_described(
     hidden = config.hidden
     how: dict[str, Any] = {"num_outputs": num_outputs(spec), "num_means": num_means}
     module: ActorCriticModule | MemoryActorCriticModule
-    with torch.device("meta"):  # the weights are drawn afterwards
+    with without_numbers():  # the weights are drawn afterwards
         shape, convs, parts = inputs_of(spec, config.images)
         first = config.image_activation if convs else config.activation
         if config.memory is None:

@@ -25,6 +25,7 @@ from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.formulas.schedules import linear
 from ding_lite.rl.host_or_device import AnyArray, Metrics, as_tensor, metrics_of, on
 from ding_lite.rl.networks.inputs import make_norm
+from ding_lite.rl.networks.modules import without_numbers
 from ding_lite.rl.networks.q_nets import QNetwork, draw_weights, make_q_network, recorded_q_networks
 from ding_lite.rl.networks.trees.parts import encodes_images, for_inference, inputs_of
 from ding_lite.rl.packing import ArrayT
@@ -168,7 +169,7 @@ class DQN(OpenPolicy):
 
     def _make_network(self) -> QNetwork:
         config, spec = self.config, self.spec
-        with torch.device("meta"):
+        with without_numbers():
             shape, convs, encoder = inputs_of(spec, config.images)
         return make_q_network(
             shape,
