@@ -41,7 +41,8 @@ class A2CConfig(ActorCriticConfig):
     and more bias. 0.9 to 1 are usual."""
     normalize_advantage: bool = True
     """Normalise the advantages of an update to mean 0 and standard deviation 1, so that the scale
-    of rewards does not matter. The paper does not normalise them."""
+    of rewards does not matter. The paper does not normalise them. A solved task has small
+    advantages, which normalising enlarges: for long runs turn it off."""
 
 
 class A2C(ActorCriticPolicy[A2CConfig]):

@@ -63,7 +63,8 @@ class IMPALAConfig(ActorCriticConfig):
     None, as in the paper, bounds only the ratios."""
     normalize_advantage: bool = True
     """Normalise the advantages of an update, each weighted by its ratio rho, to mean 0 and standard
-    deviation 1. The paper does not normalise them."""
+    deviation 1, which learns sooner. The paper does not normalise them. A solved task has small
+    advantages, which normalising enlarges: for long runs turn it off."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
