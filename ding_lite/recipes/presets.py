@@ -385,19 +385,6 @@ _ATARI_PPO: dict[str, Any] = {
     "unroll": 128,
     "checkpoint_every": 250_000,
 }
-# The network of Mnih et al. 2016 (arXiv:1602.01783), which takes half the time of `nature`.
-_PONG_PPO: dict[str, Any] = {
-    **_ATARI_PPO,
-    "max_env_steps": 5_000_000,
-    "num_envs": 16,
-    "convs": (Conv(16, 8, 4), Conv(32, 4, 2)),
-    "hidden": (256,),
-    "lr": 7e-4,
-    "lr_end": 1e-5,
-    "lr_updates": 30_000,
-    "epochs": 3,
-    "batch_size": 512,
-}
 PPO_PRESETS: dict[str, dict[str, Any]] = {
     # Ten seeds solve it in 16,384 env steps in the median, and 36,864 at most. With a constant step
     # size, half the rollout and half the epochs the median is 29,696, and the maximum above 50,000.
@@ -457,7 +444,6 @@ PPO_PRESETS: dict[str, dict[str, Any]] = {
     "Swimmer-v5": _SWIMMER_PPO,
     **_each(MINATAR, _MINATAR_TARGETS, _MINATAR_PPO),
     **_each(ATARI, _ATARI_TARGETS, _ATARI_PPO),
-    "ALE/Pong-v5": {**_PONG_PPO, "target": 20.0},
 }
 IMPALA_PRESETS: dict[str, dict[str, Any]] = {"CartPole-v1": _CARTPOLE}
 
