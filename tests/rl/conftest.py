@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,11 @@ def on_tensors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let the CPU compute as other devices do."""
     Rows.of_one.cache_clear()
     monkeypatch.setattr(host_or_device, "is_host", lambda _: False)
-    monkeypatch.setattr(actor_critic_config, "MLPActorCritic", recorded_actor_critic)
+    # The module is shared by all networks of its sizes.
+    monkeypatch.setattr(
+        actor_critic_config,
+        "MLPActorCritic",
+        lambda module: recorded_actor_critic(copy.deepcopy(module)),
+    )
     yield
     Rows.of_one.cache_clear()

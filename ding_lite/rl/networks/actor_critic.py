@@ -34,8 +34,9 @@ class ActorCriticNetwork(Network, Protocol):
     num_apart: int
     """The number of weights, at the end, for which `backward` writes no gradients."""
 
-    plain: nn.Module
-    """The module for inference: observations to the actor's outputs and values."""
+    @property
+    def plain(self) -> nn.Module:
+        """The module for inference: observations to the actor's outputs and values."""
 
     def act(self, obs: NumpyArray) -> FloatArray:
         """Compute the actor's outputs, [N, D], as an array; nothing is recorded."""
@@ -61,7 +62,6 @@ class MLPActorCritic(Written):
     def __init__(self, module: ActorCriticModule) -> None:
         super().__init__(module, last=LOG_STD)
         self.num_apart = num_apart_of(self.weights)
-        self.plain: nn.Module = module
         self._actor, self._critic = (
             MLP(
                 self.weights,
@@ -72,6 +72,10 @@ class MLPActorCritic(Written):
             )
             for name, branch in (("actor", module.actor), ("critic", module.critic))
         )
+
+    @property
+    def plain(self) -> nn.Module:
+        return self.module
 
     def act(self, obs: NumpyArray) -> FloatArray:
         return self._actor.infer(_vectors(obs))

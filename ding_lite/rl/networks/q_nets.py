@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -90,11 +91,18 @@ def make_q_network(
     Its weights are still to be drawn. `unpack` turns packed observations into trees, for a network
     with an `encoder` of them.
     """
+    if not convs and unpack is None:
+        return MLPQNetwork(_mlp(tuple(obs_shape), tuple(hidden), **shape), device=device)
     with without_numbers():
         module = QModule(obs_shape, convs, hidden, **shape)
-    if not convs and unpack is None:
-        return MLPQNetwork(module, device=device)
     return RecordedQNetwork(FlatModule(module.to_empty(device=device)), unpack=unpack)
+
+
+@lru_cache
+def _mlp(obs_shape: tuple[int, ...], hidden: tuple[int, ...], **shape: Any) -> QModule:  # noqa: ANN401
+    """Make a module once for all networks of its sizes: it takes longer than their weights."""
+    with without_numbers():
+        return QModule(obs_shape, (), hidden, **shape)
 
 
 def recorded_q_networks(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -128,6 +128,12 @@ def make_network(
     return net, Gaussian(space, net.weights[name], net.grads[name])
 
 
+@lru_cache
+def _mlps(shape: tuple[int, ...], hidden: tuple[int, ...], **how: Any) -> ActorCriticModule:  # noqa: ANN401
+    """Make a module once for all networks of its sizes: it takes longer than their weights."""
+    return ActorCriticModule(shape, (), hidden, **how)
+
+
 def _make_described(
     spec: EnvSpec, config: ActorCriticConfig, *, num_means: int, device: torch.device
 ) -> ActorCriticNetwork:
@@ -138,6 +144,8 @@ def _make_described(
         shape, convs, parts = inputs_of(spec, config.images)
         first = config.image_activation if convs else config.activation
         if config.memory is None:
+            if not convs and parts is None and device.type == "cpu":
+                return MLPActorCritic(_mlps(tuple(shape), hidden, activation=first, **how))
             module = ActorCriticModule(shape, convs, hidden, encoder=parts, activation=first, **how)
         else:
             module = MemoryActorCriticModule(
@@ -148,8 +156,5 @@ def _make_described(
                 memory_size=config.memory_size,
                 **how,
             )
-    is_plain = not convs and parts is None and device.type == "cpu"
-    if is_plain and isinstance(module, ActorCriticModule):
-        return MLPActorCritic(module)
     unpack = None if parts is None else spec.unpack
     return recorded_actor_critic(module, device=device, unpack=unpack)

@@ -11,6 +11,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -168,7 +169,7 @@ class FlatModule:
 
 
 class Written:
-    """The weights of a module, which may be on the device `meta`, beside a written-out backward."""
+    """The weights of a module on the device `meta`, beside a written-out backward."""
 
     def __init__(
         self,
@@ -177,13 +178,19 @@ class Written:
         device: str | torch.device = "cpu",
         last: str = "",
     ) -> None:
-        self.module = module
+        self._undrawn = module
         shapes = {name: each.shape for name, each in parameters_of(module, last=last).items()}
         self.weights = FlatWeights(shapes, device=device)
         self.grads = self.weights.zeros_like()
-        bind(module, self.weights, self.grads)
         self.snapshot, self.load = self.weights.snapshot, self.weights.load
         self.buffers: Mapping[str, Tensor] = {}
+
+    @cached_property
+    def module(self) -> nn.Module:
+        """The network as a plain module in the same memory."""
+        module = copy.deepcopy(self._undrawn)
+        bind(module, self.weights, self.grads)
+        return module
 
 
 def acting(module: nn.Module) -> nn.Module:
