@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -111,16 +112,22 @@ def test_an_exit_with_another_code_is_not_replaced() -> None:
 @pytest.mark.parametrize("async_mode", [False, True], ids=["in order", "async"])
 def test_an_exit_of_a_listener_with_another_code_closes_what_is_open(async_mode: bool) -> None:
     closed: list[str] = []
+    is_open = threading.Event()
 
     async def around(ctx: Context) -> AsyncIterator[None]:
+        is_open.set()
         try:
             yield
         finally:
             closed.append("around")
 
+    def emit(ctx: Context) -> None:
+        assert is_open.wait(10.0)  # in async mode both run at the same time
+        task.emit("go", ctx)
+
     with Task(async_mode=async_mode) as task:
         task.on("go", _function(3))
-        task.use(around).use(lambda ctx: task.emit("go", ctx))
+        task.use(around).use(emit)
         with pytest.raises(SystemExit) as caught:
             task.run(max_step=1)
     assert (caught.value.code, closed) == (3, ["around"])
