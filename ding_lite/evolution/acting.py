@@ -36,7 +36,7 @@ class ActTogether:
             if key is not None:
                 groups.setdefault(key, []).append((index, agent.policy))
         self._groups: list[tuple[Callable[[NumpyArray], NumpyArray], NumpyArray]] = []
-        """What chooses for each group, and the row of each agent in it; -1 for other agents."""
+        """For each group: its choosing function, and the row of each agent, or -1."""
         alone = set(range(len(agents)))
         for members in (several for several in groups.values() if len(several) > 1):
             indices, policies = zip(*members, strict=True)
