@@ -2,13 +2,15 @@
 
 Dropout and noisy layers draw from PyTorch's global generators. While a policy computes, its own
 stream replaces their state, so that policies do not change each other's numbers and an exact resume
-continues the stream.
+continues the stream. A process has only one generator, so policies of several threads take turns.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,6 +25,13 @@ class TorchRandom:
 
     Nested blocks do nothing: only the outermost one counts.
     """
+
+    _turn: ClassVar = threading.RLock()
+
+    @classmethod
+    def _renew_turn(cls) -> None:
+        """Replace a lock that another thread may have held at a fork."""
+        cls._turn = threading.RLock()
 
     def __init__(self, seed: int, stream: str, *, device: str | torch.device = "cpu") -> None:
         self._generators = [torch.default_generator]
@@ -42,6 +51,7 @@ class TorchRandom:
         ]
 
     def __enter__(self) -> None:
+        self._turn.acquire()
         self._depth += 1
         if self._depth > 1:
             return
@@ -51,11 +61,11 @@ class TorchRandom:
 
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
-        if self._depth:
-            return
-        self._own = [generator.get_state() for generator in self._generators]
-        for generator, state in zip(self._generators, self._saved, strict=True):
-            generator.set_state(state)
+        if not self._depth:
+            self._own = [generator.get_state() for generator in self._generators]
+            for generator, state in zip(self._generators, self._saved, strict=True):
+                generator.set_state(state)
+        self._turn.release()
 
     def state_dict(self) -> dict[str, Tensor]:
         return {
@@ -75,6 +85,9 @@ class TorchRandom:
                     f"{tuple(self._own[index].shape)} was expected. Is it of another PyTorch?"
                 )
             self._own[index] = loaded
+
+
+os.register_at_fork(after_in_child=TorchRandom._renew_turn)
 
 
 def to_words(state: Any) -> Tensor:  # noqa: ANN401 - an array or a tensor
