@@ -117,7 +117,9 @@ def launch() -> None:
         nodes=4,
         seed_goal=("CartPole-v0", 190),
     )
-    config = A2CConfig(lr=3e-3, gamma=0.98, entropy_coef=0.01, seed=options.seed)
+    config = A2CConfig(
+        lr=3e-3, gamma=0.98, entropy_coef=0.01, normalize_advantage=True, seed=options.seed
+    )
     launch_nodes(
         "a3c_cartpole",
         main,

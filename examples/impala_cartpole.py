@@ -137,6 +137,7 @@ def launch() -> None:
         epochs=EPOCHS,
         batch_size=BATCH_SIZE,
         clip=0.2,
+        normalize_advantage=True,
         seed=options.seed,
     )
     launch_nodes(

@@ -32,9 +32,9 @@ DIFFERENT: list[dict[str, Any]] = [
 OF_PPO: list[dict[str, Any]] = [{"epochs": 3}, {"batch_size": 7}, {"target_kl": 0.01}, {}]
 OF_IMPALA: list[dict[str, Any]] = [{"epochs": 3}, {"rho_clip": 2.0}, {"clip": 0.2}, {}]
 KINDS: dict[str, tuple[Any, Any, list[dict[str, Any]]]] = {
-    "a2c": (A2C, A2CConfig(), [{}] * 4),
+    "a2c": (A2C, A2CConfig(normalize_advantage=True), [{}] * 4),
     "ppo": (PPO, PPOConfig(epochs=2, batch_size=20), OF_PPO),
-    "impala": (IMPALA, IMPALAConfig(), OF_IMPALA),
+    "impala": (IMPALA, IMPALAConfig(normalize_advantage=True), OF_IMPALA),
 }
 
 

@@ -39,10 +39,10 @@ class A2CConfig(ActorCriticConfig):
     gae_lambda: float = setting(0.95, SHARE)
     """Lambda of GAE: 1 uses all rewards of the rollout, as the paper does; lower has less variance
     and more bias. 0.9 to 1 are usual."""
-    normalize_advantage: bool = True
-    """Normalise the advantages of an update to mean 0 and standard deviation 1, so that the scale
-    of rewards does not matter. The paper does not normalise them. A solved task has small
-    advantages, which normalising enlarges: for long runs turn it off."""
+    normalize_advantage: bool = False
+    """Normalise the advantages of an update to mean 0 and standard deviation 1. Short runs learn
+    sooner with it, and the scale of rewards does not matter. The paper does not: a solved task has
+    small advantages, which normalising enlarges until they undo what was learned."""
 
 
 class A2C(ActorCriticPolicy[A2CConfig]):

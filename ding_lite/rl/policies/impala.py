@@ -61,10 +61,11 @@ class IMPALAConfig(ActorCriticConfig):
     """The bound on the relative change of an action's probability since it was collected; beyond it
     the gradient is 0. It makes many updates on the same env steps stable; 0.1 to 0.3 are usual, and
     None, as in the paper, bounds only the ratios."""
-    normalize_advantage: bool = True
+    normalize_advantage: bool = False
     """Normalise the advantages of an update, each weighted by its ratio rho, to mean 0 and standard
-    deviation 1, which learns sooner. The paper does not normalise them. A solved task has small
-    advantages, which normalising enlarges: for long runs turn it off."""
+    deviation 1. Short runs learn sooner with it, and the scale of rewards does not matter. The
+    paper does not: a solved task has small advantages, which normalising enlarges until they undo
+    what was learned."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -52,6 +52,7 @@ def assert_same(one, other, **tolerance):
 SETTINGS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "entropy": {"entropy_coef": 0.05, "value_coef": 0.7},
+    "normalised advantages": {"normalize_advantage": True, "max_grad_norm": None},
     "plain advantages": {"normalize_advantage": False, "max_grad_norm": None},
     "shortened": {"max_grad_norm": 0.05},
     "falling lr": {"lr": 5e-3, "lr_end": 1e-4, "lr_updates": 20},
@@ -86,9 +87,11 @@ def test_updates_of_every_kind_of_action_and_observation_are_those_of_plain_torc
     assert_learns_as_plain_torch(policy, plain, [draw_rollout(x, spec) for x in range(5)])
 
 
+@pytest.mark.parametrize("is_normalized", [False, True])
 @pytest.mark.parametrize(("rho_clip", "c_clip"), [(math.inf, math.inf), (2.0, 0.5), (1.0, 1.0)])
-def test_impala_cuts_ratios_as_the_paper_says(rho_clip, c_clip):
-    policy = make("IMPALA", rho_clip=rho_clip, c_clip=c_clip, epochs=3)
+def test_impala_cuts_ratios_as_the_paper_says(rho_clip, c_clip, is_normalized):
+    bounds = {"rho_clip": rho_clip, "c_clip": c_clip}
+    policy = make("IMPALA", **bounds, epochs=3, normalize_advantage=is_normalized)
     plain = PlainIMPALA(policy.weights(), spec=CARTPOLE, config=policy.config)
     assert_learns_as_plain_torch(policy, plain, [draw_rollout(x, CARTPOLE) for x in range(6)])
 
@@ -96,6 +99,7 @@ def test_impala_cuts_ratios_as_the_paper_says(rho_clip, c_clip):
 OF_MINIBATCHES: list[tuple[str, dict[str, Any]]] = [
     ("PPO", {"target_kl": 1e9}),
     *(("IMPALA", {"clip": clip, "rho_clip": 1.5, "lr": 1e-2}) for clip in (None, 0.01, 0.2)),
+    ("IMPALA", {"clip": 0.2, "normalize_advantage": True}),
 ]
 
 
@@ -117,9 +121,11 @@ def test_minibatches_take_every_step_once_an_epoch_and_are_clipped(kind, setting
     assert ("clip_fraction" in metrics) == (policy.config.clip is not None)
 
 
+@pytest.mark.parametrize("is_normalized", [False, True])
 @pytest.mark.parametrize("reward", [-1.0, 1.0])
-def test_actions_that_impala_would_no_longer_take_have_no_policy_gradient(reward):
-    policy = make("IMPALA", value_coef=0.0, gamma=0.01, max_grad_norm=None)
+def test_actions_that_impala_would_no_longer_take_have_no_policy_gradient(reward, is_normalized):
+    settings = {"value_coef": 0.0, "gamma": 0.01, "max_grad_norm": None}
+    policy = make("IMPALA", **settings, normalize_advantage=is_normalized)
     rollout = draw_rollout(0, CARTPOLE)
     own = own_log_prob(policy, rollout)
     is_past = np.arange(own.size).reshape(own.shape) % 2 == 0
