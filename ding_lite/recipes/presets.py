@@ -235,21 +235,30 @@ def _mujoco(targets: Iterable[float], settings: dict[str, Any]) -> dict[str, dic
     return presets
 
 
-# rl-baselines3-zoo's values for SAC and for TD3 (hyperparams/sac.yml and td3.yml).
+# rl-baselines3-zoo's step sizes for SAC, with 256x256 units in place of 400x300. With 8 envs
+# and half an update for each env step it hovered after 190,000 env steps.
 _LANDER_SAC: dict[str, Any] = {
     "max_env_steps": 500_000,
+    "num_envs": 1,
+    "episode_limit": 400,
     "actor_lr": 7.3e-4,
     "critic_lr": 7.3e-4,
-    "hidden": (400, 300),
+    "hidden": (256, 256),
     "batch_size": 256,
     "capacity": 1_000_000,
     "warmup": 10_000,
 }
+# rl-baselines3-zoo's values for SAC and for TD3 (hyperparams/sac.yml and td3.yml).
 _WALKER_SAC: dict[str, Any] = {
-    **_LANDER_SAC,
+    "max_env_steps": 500_000,
+    "actor_lr": 7.3e-4,
+    "critic_lr": 7.3e-4,
     "gamma": 0.98,
+    "hidden": (400, 300),
+    "batch_size": 256,
     "target_tau": 0.02,
     "capacity": 300_000,
+    "warmup": 10_000,
 }
 _LANDER_TD3: dict[str, Any] = {
     "max_env_steps": 300_000,
