@@ -57,10 +57,10 @@ class IMPALAConfig(ActorCriticConfig):
     batch_size: int | None = setting(None, COUNT)
     """The env steps of one update. Fewer give more updates per epoch; None, as in the paper, uses
     the whole batch. With `memory` an update has whole sequences, of at least one environment."""
-    clip: float | None = setting(None, positive)
+    clip: float | None = setting(0.2, positive, optional=True)
     """The bound on the relative change of an action's probability since it was collected; beyond it
-    the gradient is 0. It makes many updates on the same env steps stable; 0.1 to 0.3 are usual, and
-    None, as in the paper, bounds only the ratios."""
+    the gradient is 0. It keeps updates on rollouts of earlier weights, and many updates on the same
+    rollouts, stable; 0.1 to 0.3 are usual, and None, as in the paper, bounds only the ratios."""
     normalize_advantage: bool = False
     """Normalise the advantages of an update, each weighted by its ratio rho, to mean 0 and standard
     deviation 1. Short runs learn sooner with it, and the scale of rewards does not matter. The

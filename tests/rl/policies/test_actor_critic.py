@@ -14,7 +14,7 @@ from gymnasium.spaces import Box
 
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.middleware.rollout import CollectRollout
-from ding_lite.rl import A2C, IMPALA, PPO, EnvSpec, make_envs
+from ding_lite.rl import A2C, IMPALA, PPO, EnvSpec, IMPALAConfig, make_envs
 from ding_lite.rl.formulas.advantages import normalized_by_rho
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.networks.conv import CONVS
@@ -298,13 +298,27 @@ def test_impala_learns_from_a_very_different_policy():
     """With V-trace, random actions suffice to learn the value of the best one."""
     with make_envs("probe/RightAction-v0", 8, seed=0) as envs:
         collector = make("IMPALA", envs.spec)
-        learner = make("IMPALA", envs.spec, lr=1e-2, rho_clip=2.0, gamma=0.9)
+        learner = make("IMPALA", envs.spec, lr=1e-2, rho_clip=2.0, gamma=0.9, clip=None)
         collect = CollectRollout(collector, envs, 8)
         for _ in range(120):
             metrics = learner.learn(rollouts_of(collect))
     assert best(learner, 0.0) == 1.0
     assert value(learner, 0.0) == pytest.approx(1.0, abs=0.1)  # at random it would be 0
     assert metrics["rho"] == pytest.approx(1.0, abs=0.3)
+
+
+def test_impala_does_not_collapse_to_one_action_with_rollouts_two_updates_old():
+    """Without a clip this seed ended at returns of 9, as others did."""
+    with make_envs("CartPole-v1", 64, seed=1) as envs:
+        collector = IMPALA(envs.spec, IMPALAConfig(seed=1))
+        learner = IMPALA(envs.spec, IMPALAConfig(seed=1))
+        collect, waiting = CollectRollout(collector, envs, 20), []
+        for _ in range(330):
+            collector.load_weights(learner.weights())
+            waiting.append(rollouts_of(collect))
+            metrics = learner.learn(waiting.pop(0) if len(waiting) > 2 else waiting[0])
+    assert metrics["entropy"] > 0.05
+    assert metrics["rho"] > 0.8
 
 
 # -- acting --------------------------------------------------------------------------------
