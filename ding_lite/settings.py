@@ -452,7 +452,7 @@ def widths(**named: Any) -> list[str]:
         for name, value in named.items()
         for fault in (
             [fault for width in value for fault in whole(1, **{name: width})]
-            if isinstance(value, Sequence) and value
+            if isinstance(value, Sequence) and not isinstance(value, str) and value
             else [f"`{name}` is {value!r}; widths were expected, such as (64, 64)"]
         )
     ]

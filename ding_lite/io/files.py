@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +13,9 @@ from pathlib import Path
 MOST_OF_A_PATH, MOST_OF_A_NAME = 4000, 240
 """Limits in bytes. Linux allows 4,095 and 255, and temporary files have longer names, such as
 `.x.unfinished`."""
+
+
+_NUMBER = re.compile("[0-9]+")
 
 
 def path_fault(text: str) -> str:
@@ -35,6 +39,24 @@ def path_fault(text: str) -> str:
             f"{MOST_OF_A_NAME}."
         )
     return ""
+
+
+def by_number(text: str | os.PathLike[str]) -> tuple[object, ...]:
+    """Return a sort key for paths and names, in which numbers are compared as numbers.
+
+    Example:
+        >>> sorted(["runs/10", "runs/2", "runs/b"], key=by_number)
+        ['runs/2', 'runs/10', 'runs/b']
+    """
+    names = os.fspath(text).split(os.sep)
+    return tuple(_parts_of(name) for name in names), os.fspath(text)
+
+
+def _parts_of(name: str) -> tuple[object, ...]:
+    """Split a name into texts and numbers, in turn; a number is its length and its digits."""
+    texts, numbers = _NUMBER.split(name), (digits.lstrip("0") for digits in _NUMBER.findall(name))
+    sizes = [(len(digits), digits) for digits in numbers]
+    return tuple(zip(texts, [*sizes, (0, "")], strict=True))
 
 
 def why(error: OSError) -> str:

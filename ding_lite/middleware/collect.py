@@ -53,6 +53,9 @@ def collect(
     With `unroll`, the experience is `ctx.trajectories`, a list of one `Rollout`: env steps in order
     with the log-probabilities of actions, for an `ActorCritic` such as A2C, PPO or IMPALA.
 
+    A second `collect` replaces what the first one has put on the ctx, so `add_to` or `train`
+    belongs between them.
+
     When episodes have ended, the metrics contain `return` and `episode_length` (means of the last
     20 episodes), `episode_return` (the mean of those that ended in this step) and `episodes` (their
     number so far); `ctx.collected` holds them with the `returns` of this step. The counts are

@@ -1,4 +1,4 @@
-"""Errors for calls of a policy that are written as in other packages."""
+"""Errors for calls of a policy or a buffer that are written as in other packages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from ding_lite.errors import ConfigError, did_you_mean, kind_of
 
@@ -27,17 +27,30 @@ ELSEWHERE = {
     "update": f"`policy.learn(batch)` does one update. {_RUN}",
 }
 """The advice for methods that policies and modules have in other packages, by name."""
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _ADVICE = {"act": _ACT, "learn": f"It does one update of a batch. {_RUN}"}
 
 
-def explained(method: Callable[..., Any]) -> Callable[..., Any]:
+class Elsewhere:
+    """A class attribute that raises AttributeError with the advice for a name in ELSEWHERE."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> object:
+        raise AttributeError(f"{owner.__name__} has no `{self._name}`. {ELSEWHERE[self._name]}.")
+
+
+def explained(method: Callable[_P, _R]) -> Callable[_P, _R]:
     """Let a method raise ConfigError, with what to write, if its arguments cannot be right.
 
-    `method` is `__init__`, `act` or `learn` of a policy, which has `_settings_type`.
+    `method` is `__init__`, `act` or `learn` of a policy, which has `_settings_type`, or `__init__`
+    of a buffer.
     """
 
     @functools.wraps(method)
-    def call(*args: Any, **named: Any) -> Any:  # noqa: ANN401 - as the method
+    def call(*args: _P.args, **named: _P.kwargs) -> _R:
         try:
             return method(*args, **named)
         except (TypeError, AttributeError) as error:
@@ -61,6 +74,8 @@ def _fault_of(
     except TypeError as error:
         if name != "__init__":
             return f"`{policy}.{name}`: {error}. {listed} {_ADVICE[name]}."
+        if not hasattr(args[0], "_settings_type"):
+            return f"`{policy}`: {error}. {listed} Write `{_example(policy, signature)}`."
         config = type(args[0])._settings_type()
         known_settings = [field.name for field in fields(config)]
         own = [each for each in named if each in known_settings]
@@ -80,3 +95,13 @@ def _fault_of(
     if name == "learn" and not is_dataclass(batch) and not isinstance(batch, list | tuple):
         return f"`{policy}.learn` got {kind_of(batch)}. {_ADVICE[name]}."
     return None
+
+
+def _example(name: str, signature: inspect.Signature) -> str:
+    """Return a call of a buffer with the spec and what must be given by name."""
+    needed = [
+        f"{each.name}=..."
+        for each in signature.parameters.values()
+        if each.kind is each.KEYWORD_ONLY and each.default is each.empty
+    ]
+    return f"{name}({', '.join(['envs.spec', *needed])})"

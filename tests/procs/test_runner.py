@@ -327,7 +327,8 @@ def test_nodes_end_when_launcher_and_fork_server_are_killed(fork: Fork) -> None:
         program.leaves_nothing(*pids.values())
 
 
-@pytest.mark.parametrize("num_files", [10, 24])  # too few for the launcher, and for its nodes
+# Too few for the launcher, for the fork server, for the sockets of nodes, and for connections.
+@pytest.mark.parametrize("num_files", [10, 14, 24, 26, 27, 28])
 def test_too_few_open_files_are_an_error_that_names_the_limit(folder: Path, num_files: int) -> None:
     few = f"    resource.setrlimit(resource.RLIMIT_NOFILE, ({num_files}, {num_files}))\n"
     main = 'if __name__ == "__main__":\n'

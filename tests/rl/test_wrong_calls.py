@@ -1,4 +1,4 @@
-"""Calls of a policy as in other packages end with an error that says what to write here."""
+"""Calls as in other packages end with an error that says what to write here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,21 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError
-from ding_lite.rl import DQN, PPO, SAC, EnvSpec, TorchPolicy, TorchPolicyConfig
+from ding_lite.rl import (
+    DQN,
+    PPO,
+    SAC,
+    DQNConfig,
+    EnvSpec,
+    EpisodeBuffer,
+    PPOConfig,
+    PrioritizedReplay,
+    ReplayBuffer,
+    RolloutBuffer,
+    SACConfig,
+    TorchPolicy,
+    TorchPolicyConfig,
+)
 
 VECTOR = Box(-1.0, 1.0, (4,))
 CHOICE = EnvSpec(env_id="choice", obs_space=VECTOR, action_space=Discrete(2))
@@ -59,6 +73,44 @@ def test_wrong_arguments_are_answered_with_what_to_write(make: Any, spec: EnvSpe
 def test_methods_of_other_packages_name_the_one_here(name: str, message: str) -> None:
     with pytest.raises(AttributeError, match=message):
         getattr(DQN(CHOICE), name)
+
+
+@pytest.mark.parametrize(("make", "spec"), MAKERS)
+def test_loading_by_the_class_names_the_way_here(make: Any, spec: EnvSpec) -> None:
+    with pytest.raises(AttributeError, match=rf"{make.__name__} has no `load`.*load_state_dict"):
+        make.load("policy.pt")
+    assert not hasattr(make(spec), "load")
+
+
+BUFFERS: list[tuple[Any, str]] = [
+    (ReplayBuffer, "capacity=..."),
+    (PrioritizedReplay, "capacity=..."),
+    (EpisodeBuffer, "capacity=..., num_envs=..."),
+    (RolloutBuffer, "num_envs=..., num_steps=..."),
+]
+
+
+@pytest.mark.parametrize(("make", "needed"), BUFFERS)
+def test_wrong_arguments_of_a_buffer_are_answered_with_what_to_write(
+    make: Any, needed: str
+) -> None:
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: make(CHOICE, 100), "too many positional arguments"),
+        (lambda: make(CHOICE), "missing a required argument"),
+        (lambda: make(100), "missing a required argument"),
+        (lambda: make(buffer_size=100), "missing a required argument"),
+    ]
+    for call, message in calls:
+        with pytest.raises(ConfigError, match=message) as caught:
+            call()
+        assert f"Write `{make.__name__}(envs.spec, {needed})`." in str(caught.value)
+
+
+@pytest.mark.parametrize("config", [DQNConfig, PPOConfig, SACConfig])
+@pytest.mark.parametrize("hidden", [8, "64"])
+def test_widths_that_are_no_list_are_named(config: Any, hidden: object) -> None:
+    with pytest.raises(ConfigError, match=f"`hidden` is {hidden!r}; widths were expected"):
+        config(hidden=hidden)
 
 
 class Own(TorchPolicy[TorchPolicyConfig]):

@@ -14,6 +14,7 @@ from ding_lite.cli.options.arguments import SORTED_BY
 from ding_lite.cli.report.records import Record
 from ding_lite.cli.tables import print_table
 from ding_lite.errors import ConfigError
+from ding_lite.io.files import by_number
 from ding_lite.log import configure
 from ding_lite.middleware.report.log import as_text
 from ding_lite.recipes.runs.results import read_result, runs_in
@@ -61,7 +62,7 @@ def _rank(value: str | float | None) -> tuple[bool, bool, Any]:
     """Return a sort key: numbers in descending order, then texts, then missing values."""
     if isinstance(value, int | float):
         return False, False, -value
-    return value is None, True, value
+    return value is None, True, "" if value is None else by_number(value)
 
 
 def _formatted(name: str, value: Any) -> str:  # noqa: ANN401 - a cell

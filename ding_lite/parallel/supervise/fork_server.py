@@ -13,11 +13,13 @@ deleted the job's directory.
 
 Protocol: the launcher sends `{"start": node}` with the descriptor of the node's connection,
 `{"signal": number}` for all nodes, and `{"end": seconds}`. The fork server sends `{"started":
-node, "pid": ...}` and `{"exited": node, "code": ...}`. One message is one packet of JSON.
+node, "pid": ...}` and `{"exited": node, "code": ...}`, or `{"failed": node, "why": ...}` if it
+could not start a node. One message is one packet of JSON.
 """
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import json
@@ -26,7 +28,7 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import spawn
@@ -35,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.clock import Deadline
+from ding_lite.io.files import limit_of, why
 from ding_lite.parallel.memory.segments import remove_left_over
 from ding_lite.parallel.supervise.engine import END_GRACE_S
 from ding_lite.parallel.supervise.node_process import SIGNALS, NodeProcess
@@ -133,14 +136,19 @@ class _ForkServer:
             return
         match json.loads(packet):
             case {"start": int(node_id)}:
-                self._start(node_id, fds[0])
+                try:
+                    self._start(node_id, fds)
+                except OSError as error:
+                    self._report(failed=node_id, why=_why(error))
             case {"signal": int(number)}:
                 self._signal(number)
             case {"end": float(grace)}:
                 self._end(grace)
 
-    def _start(self, node_id: int, fd: int) -> None:
-        connection: Connection[Any, Any] = Connection(fd)
+    def _start(self, node_id: int, fds: Sequence[int]) -> None:
+        if not fds:  # the system drops a descriptor that it cannot add to those of this process
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        connection: Connection[Any, Any] = Connection(fds[0])
         process = NodeProcess(
             node_id,
             connection,
@@ -183,9 +191,14 @@ class _ForkServer:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(_pid(process), signal.SIGKILL)
 
-    def _report(self, **message: int | None) -> None:
+    def _report(self, **message: int | str | None) -> None:
         with suppress(OSError):  # the launcher has ended
             self.control.send(json.dumps(message).encode())
+
+
+def _why(error: OSError) -> str:
+    limit = limit_of(error)
+    return f"{why(error)}. {limit}" if limit else why(error)
 
 
 def _pid(process: NodeProcess) -> int:

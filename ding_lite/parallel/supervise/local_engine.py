@@ -235,6 +235,12 @@ class LocalEngine:
                 child.pid = pid
                 if child.is_doomed:
                     self.kill(node_id)
+            case {"failed": int(node_id), "why": str(why)}:
+                child = self._children[node_id]
+                if child.connection is not None:
+                    child.connection.close()
+                yield node_id, Exited("got no process", f": {why}")
+                child.connection = None
             case {"exited": int(node_id), "code": int(code)}:
                 child = self._children[node_id]
                 yield from self._read(child)  # its last messages may still be under way

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ding_lite.errors import ConfigError, did_you_mean
+from ding_lite.io.files import by_number
 from ding_lite.middleware.env_step_budget import spent
 from ding_lite.middleware.report.report import OPTIONS
 from ding_lite.recipes.runs.directory import CONFIG, METRICS, read_description, saved_description
@@ -109,7 +110,7 @@ def find_results(patterns: Iterable[str]) -> list[Result]:
     """Read runs, given by their directories, by folders that contain runs, or by patterns."""
     found: dict[Path, Result] = {}
     for pattern in patterns:
-        matched = sorted(map(Path, glob.glob(pattern))) or [Path(pattern)]
+        matched = list(map(Path, sorted(glob.glob(pattern), key=by_number))) or [Path(pattern)]
         inside = [run for path in matched for run in runs_in(path) if run == path or _is_ours(run)]
         results = [read_result(directory) for directory in inside]
         if not results:
@@ -196,7 +197,8 @@ def runs_in(path: Path) -> list[Path]:
     """Return the directories of all runs in a folder; the path itself if it is a run or missing."""
     if not path.is_dir() or any((path / name).is_file() for name in _OF_RUNS):
         return [path]
-    return sorted({file.parent for name in _OF_RUNS for file in path.rglob(name)})
+    found = {file.parent for name in _OF_RUNS for file in path.rglob(name)}
+    return sorted(found, key=by_number)
 
 
 def _is_ours(directory: Path) -> bool:
@@ -237,7 +239,7 @@ def read_result(directory: Path) -> Result:
 
 def _no_run(name: str) -> str:
     known = [str(run) for run in runs_in(Path("runs")) if run.is_dir()]
-    listed = f" Runs here are: {', '.join(sorted(known)[:8])}." if known else ""
+    listed = f" Runs here are: {', '.join(known[:8])}." if known else ""
     return (
         f"There is no run in {name}: a directory with a {CONFIG} or a {METRICS} was expected, as "
         f"training programs leave it.{did_you_mean(name, known)}{listed}"

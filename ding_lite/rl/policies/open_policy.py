@@ -43,7 +43,7 @@ from ding_lite.rl.weights.compiled import (
 from ding_lite.rl.weights.flat import SavedNetwork, clip_norm
 from ding_lite.rl.weights.flat_module import FlatModule, copied
 from ding_lite.rl.weights.optimizers import Optimizer, TorchOptimizer, make_optimizer, takes_lr
-from ding_lite.rl.wrong_calls import ELSEWHERE, explained
+from ding_lite.rl.wrong_calls import ELSEWHERE, Elsewhere, explained
 from ding_lite.settings import default_values
 
 _OF_NETWORKS = (
@@ -130,6 +130,7 @@ class OpenPolicy(ABC):
         }
 
     if not TYPE_CHECKING:  # a type checker refuses unknown names by itself
+        load = Elsewhere()  # of the class, where `__getattr__` is not asked
 
         def __getattr__(self, name: str) -> object:
             if name in ELSEWHERE:

@@ -51,6 +51,12 @@ def test_they_are_sorted_by_any_column(capsys: pytest.CaptureFixture[str]) -> No
     assert tuple(newest) == SORTED_BY
 
 
+def test_numbers_of_runs_are_sorted_as_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    for number in (10, 2, 1):
+        leave(f"runs/{number}", seed=number)
+    assert listed(capsys, "--sort", "run") == ["runs/1", "runs/2", "runs/10"]
+
+
 def test_damaged_and_foreign_folders_are_told_and_left_out(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

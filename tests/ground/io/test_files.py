@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ding_lite.io.files import replacing
+from ding_lite.io.files import by_number, replacing
 
 
 def test_a_pipe_or_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
@@ -21,3 +21,14 @@ def test_a_pipe_or_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> No
             assert place != file
         assert file.read_text() == text
     assert sorted(tmp_path.iterdir()) == [file, pipe]
+
+
+def test_numbers_in_names_are_compared_as_numbers() -> None:
+    ordered = ["runs/1", "runs/2", "runs/2b3", "runs/2b20", "runs/10", "runs/x", "runs-2/1"]
+    assert sorted(set(ordered), key=by_number) == ordered
+    assert sorted(["0" * 9, "9" * 9999, "01", "1"], key=by_number) == [
+        "0" * 9,
+        "01",
+        "1",
+        "9" * 9999,
+    ]

@@ -59,6 +59,14 @@ def test_runs_are_named_by_directory_pattern_or_a_directory_around_them() -> Non
     )
 
 
+def test_runs_are_in_the_order_of_their_numbers() -> None:
+    for number in (10, 9, 1):
+        leave(f"runs/{number}", seed=number)
+    for pattern in ("runs", "runs/*"):
+        found = [str(result.directory) for result in find_results([pattern])]
+        assert found == ["runs/1", "runs/9", "runs/10"]
+
+
 def test_a_path_without_a_run_is_named_with_the_runs_there_are() -> None:
     leave("runs/dqn/CartPole-v1/1")
     for name in ("runs/dqn/CartPole-v1/7", "runs/dqn/*/7"):

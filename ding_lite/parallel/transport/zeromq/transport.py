@@ -61,6 +61,7 @@ from ding_lite.parallel.transport.zeromq.reactor import Reactor
 from ding_lite.parallel.transport.zeromq.sockets import Socket
 from ding_lite.parallel.transport.zeromq.unauthenticated import (
     UnauthenticatedConnections,
+    check_descriptors,
     make_room_for_descriptors,
 )
 
@@ -206,6 +207,7 @@ class ZeroMQTransport(Reactor, Transport):
         self._dealers[dealers.link] = dealers
         for lane in Lane:
             socket = self._socket(zmq.DEALER, dealers.link, lane, place)
+            check_descriptors()
             if place.scheme == "tcp":
                 self._keys().identify(socket, node_id)
             dealers.connect(lane, socket)
@@ -229,7 +231,11 @@ class ZeroMQTransport(Reactor, Transport):
             socket.setsockopt(option, value)
         if ":" in place.place and place.scheme == "tcp":
             socket.setsockopt(zmq.IPV6, 1)
-        monitor = socket.get_monitor_socket(WATCHED)
+        try:
+            monitor = socket.get_monitor_socket(WATCHED)
+        except zmq.ZMQError:  # this process can open no more files
+            socket.close(linger=0)  # an open socket would hold up the end of the context
+            raise
         self._monitors[monitor] = link, lane
         owner = None if link is None else self._dealers[link].node_id
         self._messages[socket] = None if link is None else _Source(link, lane, link + lane, owner)

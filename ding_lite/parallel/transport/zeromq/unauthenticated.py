@@ -213,6 +213,14 @@ def make_room_for_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def check_descriptors() -> None:
+    """Raise OSError unless this process can open two more files, as a peer takes for its lanes.
+
+    ZeroMQ tries in vain to connect, and reports nothing, if it can open no file.
+    """
+    _close(*os.pipe())
+
+
 def _share(num_peers: int) -> int:
     """Return how many connections may be in the handshake: at least those of all peers."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
