@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.evolution.batched_policies import Layout, ReplayStack, StackedTensors, obs_of
-from ding_lite.evolution.stacked_modules import StackedModule, StackedOutputs, stackable
+from ding_lite.evolution.stacked_modules import Saved, StackedModule, stackable
 from ding_lite.rl.batch import NumpyArray, Transitions, to_numpy
 from ding_lite.rl.formulas.box_updates import Networks, update_critics
 from ding_lite.rl.networks.action_values import Critics, CriticsOfMembers
@@ -19,7 +19,7 @@ from ding_lite.rl.networks.box_actors import BoxActor, MembersBody, OwnActor
 from ding_lite.rl.networks.layers import MLP, Members, Viewed, names_of
 from ding_lite.rl.policies.base import BoxActions
 from ding_lite.rl.policies.box_policy import BoxPolicy
-from ding_lite.rl.recorded.box import CriticList, action_gradient
+from ding_lite.rl.recorded.box import CriticList
 from ding_lite.rl.weights.flat_module import copied
 
 BoxT = TypeVar("BoxT", bound=BoxPolicy[Any, Any])
@@ -129,7 +129,7 @@ class BoxStack(ReplayStack[BoxT]):
         actor_type: Callable[..., BoxActor] = self._like.form.actor_type
         body: Any
         if self._has_modules:
-            body = StackedOutputs(self._stacked("actor.", weights, count))  # it never acts
+            body = self._stacked("actor.", weights, count)  # it never acts
             is_gaussian = self._like.form.actor_type.outputs_per_action > 1
             return actor_type(body) if is_gaussian else OwnActor(body, self._spec)
         names = names_of("actor.torso", len(self._like.config.hidden))
@@ -178,26 +178,21 @@ class StackedCritics:
         self._modules = modules
 
     def forward(self, obs: Tensor, action_GBA: Tensor) -> Tensor:
-        with torch.no_grad():
-            return self._modules.forward(obs, action_GBA)[-1].transpose(0, 1)
+        return self._modules.forward(obs, action_GBA).transpose(0, 1)
 
-    def forward_saving(self, obs: Tensor, action_GBA: Tensor) -> tuple[Tensor, list[Tensor]]:
-        with torch.enable_grad():
-            saved = self._modules.forward(obs, action_GBA)
-        return saved[-1].detach().transpose(0, 1), saved
+    def forward_saving(self, obs: Tensor, action_GBA: Tensor) -> tuple[Tensor, Saved]:
+        q_GEB, saved = self._modules.forward_saving(obs, action_GBA)
+        return q_GEB.transpose(0, 1), saved
 
-    def forward_action(
-        self, obs: Tensor, action_GBA: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        action_GBA = action_GBA.detach().requires_grad_()
-        q_GEB = self._modules.forward_inputs(obs, action_GBA)
-        return q_GEB.detach().transpose(0, 1), (action_GBA, q_GEB)
+    def forward_action(self, obs: Tensor, action_GBA: Tensor) -> tuple[Tensor, Saved]:
+        q_GEB, saved = self._modules.forward_action(obs, action_GBA)
+        return q_GEB.transpose(0, 1), saved
 
-    def backward(self, saved: Sequence[Tensor], grad_EGB: Tensor) -> None:
+    def backward(self, saved: Saved, grad_EGB: Tensor) -> None:
         self._modules.backward(saved, grad_EGB.transpose(0, 1))
 
-    def backward_action(self, saved: tuple[Tensor, Tensor], grad_EGB: Tensor) -> Tensor:
-        return action_gradient(*saved, grad_EGB.transpose(0, 1))
+    def backward_action(self, saved: Saved, grad_EGB: Tensor) -> Tensor:
+        return self._modules.backward_action(saved, grad_EGB.transpose(0, 1))
 
 
 def _modules_of(policy: Any) -> Mapping[str, nn.Module]:  # noqa: ANN401 - of any box policy

@@ -17,7 +17,7 @@ from ding_lite.evolution.batched_policies import (
     StackedTensors,
     obs_of,
 )
-from ding_lite.evolution.stacked_modules import StackedModule, StackedOutputs, stackable
+from ding_lite.evolution.stacked_modules import StackedModule, stackable
 from ding_lite.rl.batch import NumpyArray, Transitions
 from ding_lite.rl.formulas.q_learning import LOSSES, Values, evaluate, q_gradient
 from ding_lite.rl.networks.layers import MLP, DuelingHead, MLPOutputs, names_of
@@ -91,7 +91,7 @@ class DQNStack(ReplayStack[DQN]):
 
     def _make_network(self, weights: StackedTensors, first: int) -> StackedValues:
         if self._module is not None:
-            return StackedOutputs(StackedModule.of(self._module, weights, self._grads, first))
+            return StackedModule.of(self._module, weights, self._grads, first)
         config = self._like.config
         names, activation = names_of("torso", len(config.hidden)), config.activation
         head = DuelingHead(weights, self._grads, first=first) if config.dueling else "head"

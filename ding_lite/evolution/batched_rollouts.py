@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ding_lite.errors import NonFiniteError
 from ding_lite.evolution.batched_policies import Stack, UpdateResult, obs_of
-from ding_lite.evolution.stacked_modules import StackedModule, StackedOutputs, stackable
+from ding_lite.evolution.stacked_modules import StackedModule, stackable
 from ding_lite.rl.batch import NumpyArray, Rollout
 from ding_lite.rl.formulas.advantages import Advantages
 from ding_lite.rl.formulas.distributions import Distribution, Gaussian
@@ -224,7 +224,7 @@ class RolloutStack(Stack[AnyPolicy]):
             like = Gaussian(cast(Box, self._spec.action_space), *both)
         return self._make_network(count), like
 
-    def _make_network(self, count: int) -> StackedOutputs | _Recurrent | _TwoMLPs:
+    def _make_network(self, count: int) -> StackedModule | _Recurrent | _TwoMLPs:
         if self._has_modules:
             shapes = self._like.flat_weights[0].shapes
             apart = [*shapes][-1:] if network_of(self._like).num_apart else []
@@ -238,7 +238,7 @@ class RolloutStack(Stack[AnyPolicy]):
             )
             if self._like.state_size:
                 return _Recurrent(modules, self._like.state_size, encodes=self._module.encodes)
-            return StackedOutputs(modules)
+            return modules
         config = self._like.config
         return _TwoMLPs(
             *(
@@ -389,32 +389,32 @@ class _Recurrent:
 
     def __init__(self, modules: StackedModule, state_size: int, *, encodes: bool) -> None:
         self._modules, self._state_size, self._encodes = modules, state_size, encodes
-        self.backward = modules.backward
 
     def step(self, obs: Tensor, state_GNS: Tensor) -> Tensor:
-        with torch.no_grad():
-            inputs = self._modules.forward(obs)[-1] if self._encodes else obs
-            return self._split(self._modules.forward(inputs, state_GNS)[-1])[0]
+        inputs = self._modules.forward(obs) if self._encodes else obs
+        return self._split(self._modules.forward(inputs, state_GNS))[0]
 
     def unroll(
         self, obs: Tensor, state_GNS: Tensor, goes_on_GTN1: Tensor, *, records: bool
-    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Go through sequences, [G, T, N, ...]; return outputs, the states behind, and a record."""
         count, num_steps, num_envs = obs.shape[:3]
+        forward = self._modules.forward_recorded if records else self._modules.forward
         with torch.set_grad_enabled(records):
             if self._encodes:
-                obs = self._modules.forward(obs.flatten(1, 2))[-1]
-                obs = obs.view(count, num_steps, num_envs, -1)
+                obs = forward(obs.flatten(1, 2)).view(count, num_steps, num_envs, -1)
             both, behind = [], []
             inputs = obs.transpose(0, 1).contiguous()
             for input_GN, goes_on_GN1 in zip(inputs, goes_on_GTN1.unbind(1), strict=True):
-                found = self._modules.forward(input_GN, state_GNS)[-1]
-                own, state_GNS = self._split(found)
+                own, state_GNS = self._split(forward(input_GN, state_GNS))
                 both.append(own)
                 behind.append(state_GNS.detach())
                 state_GNS = torch.where(goes_on_GN1, state_GNS, 0.0)
             both_GTNO = torch.stack(both, dim=1)
-        return both_GTNO.detach(), torch.stack(behind, dim=1), [both_GTNO]
+        return both_GTNO.detach(), torch.stack(behind, dim=1), both_GTNO
+
+    def backward(self, saved: Tensor, grad: Tensor) -> None:
+        self._modules.backward_recorded(saved, grad)
 
     def _split(self, found: Tensor) -> tuple[Tensor, Tensor]:
         return found[..., : -self._state_size], found[..., -self._state_size :]

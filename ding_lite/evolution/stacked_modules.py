@@ -18,34 +18,34 @@ attributes. A module with an attribute that cannot be compared learns alone.
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import lru_cache, partial
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
 from weakref import ref
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from ding_lite.rl.networks.layers import Members
-from ding_lite.rl.recorded.box import joined
+from ding_lite.rl.recorded.box import action_gradient, joined
+from ding_lite.rl.recorded.traced import Function, Gradients, trace, trace_gradients
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat_module import copied, hooks_of
 
+T = TypeVar("T")
 Shapes: TypeAlias = tuple[tuple[tuple[int, ...], Any], ...]
+Saved: TypeAlias = tuple[Callable[..., list[Tensor]], Sequence[Tensor]]
+"""A backward, and the tensors that it needs."""
 _MAX_GRAPHS = 64
 """The most traces that one module keeps."""
-_TRACING = threading.Lock()
-"""Held while PyTorch traces: its tracer does so for one thread of a process at a time."""
 _OF_TORCH = frozenset(vars(nn.Module()))
 """The attributes of every module; its parameters and submodules are compared separately."""
 _HOOKS = tuple(name for name in _OF_TORCH if name.endswith("hooks"))
@@ -68,7 +68,7 @@ class StackedModule:
         self._fixed = [one.detach() for one in parameters.values()]
         self._leaves = [one.detach().requires_grad_() for one in parameters.values()]
         self._grads = [*grads]
-        self._graphs: dict[Hashable, Callable[..., Tensor]] = {}
+        self._graphs: dict[Hashable, Any] = {}
 
     @classmethod
     def of(
@@ -91,67 +91,92 @@ class StackedModule:
         parameters = {name: weights[of_policy][:count] for name, of_policy in own.items()}
         return cls(module, parameters, [grads[name][:count] for name in own.values()], more=more)
 
-    def forward(self, *inputs: Tensor) -> list[Tensor]:
-        """Compute the outputs of each module, [G, B, ...], with gradients if they are enabled."""
-        is_learning = torch.is_grad_enabled()
-        graph = self._graph(inputs, is_learning=is_learning)
-        return [graph(*inputs, *(self._leaves if is_learning else self._fixed))]
-
-    def forward_inputs(self, *inputs: Tensor) -> Tensor:
-        """Compute the outputs; only gradients with respect to the inputs are recorded."""
-        with torch.enable_grad():
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Compute the outputs of each module, [G, B, ...], without gradients."""
+        with torch.no_grad():
             return self._graph(inputs, is_learning=False)(*inputs, *self._fixed)
 
-    def backward(self, saved: Sequence[Tensor], grad: Tensor) -> None:
-        """Write the gradients of the weights, given those of the outputs."""
-        torch._foreach_copy_(self._grads, gradients(saved[-1], self._leaves, grad))
+    def forward_saving(self, *inputs: Tensor) -> tuple[Tensor, Saved]:
+        """Compute the outputs, and what `backward` needs."""
+        return self._forward_saving(inputs, slice(len(inputs), None), gradients, is_learning=True)
 
-    def _graph(self, inputs: Sequence[Tensor], *, is_learning: bool) -> Callable[..., Tensor]:
-        key = (*(each.shape for each in inputs), is_learning)
-        graph = self._graphs.get(key)
-        if graph is None:
+    def forward_pair(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, Saved, Tensor]:
+        return *self.forward_saving(obs), self.forward(next_obs)
+
+    def forward_action(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Saved]:
+        """Compute the outputs, and what `backward_action` needs."""
+        return self._forward_saving((obs, action), slice(1, 2), _by_action, is_learning=False)
+
+    def forward_recorded(self, *inputs: Tensor) -> Tensor:
+        """Compute the outputs with autograd, to compute a result of several calls from them."""
+        with torch.enable_grad():
+            return self._graph(inputs, is_learning=True)(*inputs, *self._leaves)
+
+    def backward(self, saved: Saved, grad: Tensor) -> None:
+        """Write the gradients of the weights, given those of the outputs."""
+        torch._foreach_copy_(self._grads, _differentiate(saved, grad))
+
+    def backward_action(self, saved: Saved, grad: Tensor) -> Tensor:
+        """Compute the gradient by the action, given that of the outputs."""
+        return _differentiate(saved, grad)[0]
+
+    def backward_recorded(self, values: Tensor, grad: Tensor) -> None:
+        """Write the gradients of the weights, given those of a result of recorded outputs."""
+        torch._foreach_copy_(self._grads, gradients(values, self._leaves, grad))
+
+    def _forward_saving(
+        self, inputs: Sequence[Tensor], by: slice, gradients: Gradients, *, is_learning: bool
+    ) -> tuple[Tensor, Saved]:
+        trace = partial(trace_gradients, gradients=gradients, by=by)
+        graph = self._traced(trace, gradients, inputs, is_learning=is_learning)
+        with torch.no_grad():
+            values, *saved = graph.forward(*inputs, *self._fixed)
+        return values, (graph.backward, saved)
+
+    def _graph(self, inputs: Sequence[Tensor], *, is_learning: bool) -> Function:
+        return self._traced(trace, None, inputs, is_learning=is_learning)
+
+    def _traced(
+        self,
+        trace: Callable[[Function, Sequence[Tensor]], T],
+        kind: Hashable,
+        inputs: Sequence[Tensor],
+        *,
+        is_learning: bool,
+    ) -> T:
+        """Return the trace for the shapes of some inputs; made at the first call with them."""
+        key = (kind, is_learning, *(each.shape for each in inputs))
+        found = self._graphs.get(key)
+        if found is None:
             if len(self._graphs) >= _MAX_GRAPHS:
                 self._graphs.clear()
             self._module.train(is_learning)
-            graph = self._graphs[key] = self._trace(inputs)
-        return graph
+            given = [*(each.detach() for each in inputs), *self._fixed]
+            found = self._graphs[key] = trace(partial(self._compute, len(inputs)), given)
+        traced: T = found
+        return traced
 
-    def _trace(self, inputs: Sequence[Tensor]) -> Callable[..., Tensor]:
-        count = len(inputs)
+    def _compute(self, count: int, *given: Tensor) -> Tensor:
+        """Compute the modules by `vmap`, given their inputs and after them their parameters."""
 
         def compute_one(parameters: dict[str, Tensor], *inputs: Tensor) -> Tensor:
             return joined(functional_call(self._module, parameters, (*inputs, *self._more)))
 
-        def compute(*given: Tensor) -> Tensor:
-            named = dict(zip(self._names, given[count:], strict=True))
-            with _Fast():
-                values: Tensor = vmap(compute_one)(named, *given[:count])
-            return values
-
-        with _TRACING, torch.no_grad():
-            traced = make_fx(compute)(*(each.detach() for each in inputs), *self._fixed)
-        forward: Callable[..., Tensor] = traced.forward
-        return forward
+        named = dict(zip(self._names, given[count:], strict=True))
+        with _Fast():
+            values: Tensor = vmap(compute_one)(named, *given[:count])
+        return values
 
 
-class StackedOutputs:
-    """The outputs of modules, and the tensors that their backward needs."""
+def _differentiate(saved: Saved, grad: Tensor) -> list[Tensor]:
+    backward, tensors = saved
+    with torch.no_grad():
+        return backward(*tensors, grad)
 
-    def __init__(self, modules: StackedModule) -> None:
-        self._modules = modules
-        self.backward = modules.backward
 
-    def forward(self, obs: Tensor) -> Tensor:
-        with torch.no_grad():
-            return self._modules.forward(obs)[-1]
-
-    def forward_saving(self, obs: Tensor) -> tuple[Tensor, list[Tensor]]:
-        with torch.enable_grad():
-            saved = self._modules.forward(obs)
-        return saved[-1].detach(), saved
-
-    def forward_pair(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
-        return *self.forward_saving(obs), self.forward(next_obs)
+def _by_action(values: Tensor, by: Sequence[Tensor], grad: Tensor) -> Sequence[Tensor]:
+    (action,) = by
+    return [action_gradient(action, values, grad)]
 
 
 def gradients(values: Tensor, by: Sequence[Tensor], grad: Tensor) -> tuple[Tensor, ...]:
@@ -324,10 +349,11 @@ def _is_stackable(module: nn.Module, shapes: Shapes) -> bool:
             stacked = {n: torch.stack([p.detach()] * 2) for n, p in twin.named_parameters()}
             grads = [torch.zeros_like(tensor) for tensor in stacked.values()]
             together = StackedModule(twin, stacked, grads)
-            values, more = (together.forward(*inputs)[-1] for _ in range(2))
+            values, saved = together.forward_saving(*(each.detach() for each in inputs))
             ones = torch.ones_like(values)
-            together.backward([more], ones)
-            found = [values, *grads, *gradients(values, floats, ones)]
+            together.backward(saved, ones)
+            recorded = together.forward_recorded(*inputs)
+            found = [values, *grads, *gradients(recorded, floats, ones)]
             expected = []
             for row, each in enumerate(zip(*inputs, strict=True)):
                 alone = joined(twin(*each))
