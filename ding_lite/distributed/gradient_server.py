@@ -38,7 +38,7 @@ from ding_lite.errors import (
 )
 from ding_lite.parallel.router.group import Group
 from ding_lite.records import register
-from ding_lite.rl.batch import NumpyArray
+from ding_lite.rl.batch import NumpyArray, to_numpy
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.replay.storage import check_keys
 from ding_lite.settings import check_all, positive, whole
@@ -180,8 +180,9 @@ class GradientServer:
         # Each agent always pushes to the same node, so that the agents are divided evenly.
         others = self._members[1:] or self._members[:1]
         node = others[self._server.router.node_id % len(others)]
-        array = grad_P.detach().cpu().numpy()
-        receipt: Receipt | None = self._server.call(node, "push", *self._pulled, array, until=until)
+        receipt: Receipt | None = self._server.call(
+            node, "push", *self._pulled, to_numpy(grad_P), until=until
+        )
         return receipt
 
     def pull(self, policy: Loads, *, until: Callable[[], bool] = lambda: False) -> bool:

@@ -336,7 +336,8 @@ class ShardedReplay:
                 f"from. Update the replay that has sampled it."
             )
         check_sampled_by(self._id, batch)
-        priority_B = checked_priorities(to_numpy(priority), len(batch.serial))
+        # A copy, as it waits for the next request, and the caller may change its array meanwhile.
+        priority_B = checked_priorities(np.array(to_numpy(priority)), len(batch.serial))
         if self._is_alone:
             count = len(batch)
             update = (int(batch.incarnation[0]), batch.serial, priority_B)

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from ding_lite.records import register
@@ -227,7 +228,9 @@ class Sequences:
 
 
 def to_numpy(array: Array) -> NumpyArray:
-    """Return an array or a tensor as an array, without a copy unless it is on a GPU."""
+    """Return an array or a tensor as an array, without a copy unless it is on a GPU or bfloat16."""
     if isinstance(array, Tensor):
+        if array.dtype == torch.bfloat16:  # as `torch.autocast` computes; numpy has no such type
+            array = array.float()
         return array.numpy(force=True)  # also of a tensor that requires a gradient
     return array

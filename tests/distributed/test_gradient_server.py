@@ -72,6 +72,14 @@ def test_a_push_is_one_optimiser_step_that_a_pull_loads() -> None:
     assert not agent.pull(here)  # nothing is new
 
 
+def test_a_gradient_may_be_half_precision() -> None:
+    [agent, _] = Job().agents
+    agent.pull(make_policy())
+    for dtype in (torch.bfloat16, torch.float16):
+        receipt = agent.push(gradient().to(dtype))
+        assert receipt is not None and receipt.is_applied
+
+
 def test_the_staleness_of_a_push_is_known_and_too_stale_a_push_changes_nothing() -> None:
     job = Job(max_staleness=1)
     first, second = job.agents

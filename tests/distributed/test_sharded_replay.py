@@ -268,6 +268,18 @@ def test_new_priorities_are_sent_with_a_request_or_after_a_limit() -> None:
     assert (np.array(after) > before).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_priorities_sent_later_are_those_of_the_call(dtype: torch.dtype) -> None:
+    job = Job(num_shards=1)
+    job.fill(1)
+    priority = torch.full((1,), 9.0, dtype=dtype)
+    job.learner.update_priorities(job.learner.sample(1), priority)
+    priority.zero_()
+    job.learner._pass_on()
+    [expected] = values_of(np.array([9.0]))
+    assert job.collectors[0]._draw_from_own(0).drawn.total == pytest.approx(expected)
+
+
 # -- updates for what is not there any more -----------------------------------------------------
 
 
