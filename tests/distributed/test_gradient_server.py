@@ -77,7 +77,8 @@ def test_a_gradient_may_be_half_precision() -> None:
     agent.pull(make_policy())
     for dtype in (torch.bfloat16, torch.float16):
         receipt = agent.push(gradient().to(dtype))
-        assert receipt is not None and receipt.is_applied
+        assert receipt is not None
+        assert receipt.is_applied
 
 
 def test_the_staleness_of_a_push_is_known_and_too_stale_a_push_changes_nothing() -> None:
