@@ -203,6 +203,11 @@ class GradientServer:
         return True
 
     @property
+    def is_owner(self) -> bool:
+        """Whether this node owns the weights: the first one of the group."""
+        return self._server.is_owner
+
+    @property
     def pulled_version(self) -> int:
         """The version of the weights that this node has pulled last."""
         return self._pulled[1]
@@ -212,9 +217,15 @@ class GradientServer:
     def wait_for_updates(self, count: int, *, until: Callable[[], bool]) -> None:
         """Wait until the owner has done `count` more updates, or `until()` returns True.
 
+        A reducer, which knows no updates, waits for `until` alone.
+
         Raises:
+            ConfigError: This node is none of the server's.
             DeadlineExceeded: No gradient was pushed for too long.
         """
+        if self._server.router.node_id in self._members[1:]:
+            self._server.wait(lambda: False, Deadline.after(None), until)
+            return
         self._owned()
         goal, is_in_time = self.version + count, False
         while not is_in_time:
@@ -303,7 +314,7 @@ class GradientServer:
         if self._own is None:
             raise ConfigError(
                 f"Node {self._server.router.node_id} does not own the weights of this server; node "
-                f"{self._server.owner} does. Let `serve_gradients` run there only."
+                f"{self._server.owner} does. Let this run there only."
             )
         return self._own
 

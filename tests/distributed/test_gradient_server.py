@@ -348,11 +348,11 @@ def a3c() -> Any:
         policy = A2C(envs.spec, CONFIG)
         server = GradientServer(world.group("server"), policy)
         with Task() as task:
-            agent, owner = task.at("agent"), task.at("server.0")
+            agent, servers, owner = task.at("agent"), task.at("server"), task.at("server.0")
             agent.use(mw.pull_weights(policy, server))
             agent.use(mw.collect(policy, envs, unroll=8))
             agent.use(mw.push_gradients(policy, server))
-            owner.use(mw.serve_gradients(policy, server, updates=5))
+            servers.use(mw.serve_gradients(policy, server, updates=5))
             owner.use(mw.stop_at(train_iter=40))
             task.at("evaluator").use(lambda ctx: task.wait_for("the end"))
             task.run()
@@ -361,8 +361,14 @@ def a3c() -> Any:
 
 @pytest.mark.parametrize(
     "roles",
-    [[{"server", "agent"}], [{"server", "agent"}, "evaluator"], ["server", "agent", "agent"]],
-    ids=["one node", "one and an evaluator", "three nodes"],
+    [
+        [{"server", "agent"}],
+        [{"server", "agent"}, "evaluator"],
+        ["server", "agent", "agent"],
+        ["server", "server", "agent", "agent"],
+        3 * [{"server", "agent"}],
+    ],
+    ids=["one node", "one and an evaluator", "three nodes", "a reducer", "all reduce"],
 )
 def test_a3c_runs_as_a_pipeline(roles: list[Any]) -> None:
     with Cluster(len(roles), roles=roles) as cluster:
