@@ -218,7 +218,7 @@ def make_own_actor_critic(
         how: Any = {"spec": spec, "name": "actor", "hint": _HINT}
         (outputs,) = check_outputs(made["actor"], [obs], [params], **how)
         check_outputs(made["critic"], [obs], [values], spec=spec, name="critic")
-    if not num_means:
+    if not (num_means or outputs.is_meta):
         _warn_of_probabilities(outputs, name="network" if "network" in made else "actor")
     has_spread = bool(num_means) and outputs.shape[1] == 2 * num_means
     num_apart = 0

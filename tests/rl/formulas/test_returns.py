@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,29 @@ def test_flushed_transitions_end_with_the_last_step(run, n, gamma, cut):
     fresh = NStep(n, gamma, num_envs)
     for step in after:  # it goes on as if it had just begun
         np.testing.assert_array_equal(n_step(step).num_steps, fresh(step).num_steps)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("terminated", np.zeros(2, np.int64), "`terminated` of Step is int64; .* bools was expec"),
+        ("truncated", np.zeros(2, np.float32), "`truncated` of Step is float32; .* bools"),
+        ("terminated", [False, False], "`terminated` of Step is a list; .* bools"),
+        (
+            "reward",
+            np.zeros((2, 1), np.float32),
+            r"has shape \(2,\), and `reward` is of shape \(2, 1",
+        ),
+        ("reward", [0.0, 0.0], r"has shape \(2,\), and `reward` is a list"),
+    ],
+)
+def test_the_ends_of_a_step_are_bools_one_for_each_reward(field, value, message):
+    [step] = steps_of([[(1.0, (False, False))] * 2])
+    with pytest.raises(ShapeError, match=message):
+        replace(step, **{field: value})
+    transitions = NStep(1, 0.9, 2)(step)
+    with pytest.raises(ShapeError, match=message.replace("Step", "Transitions")):
+        replace(transitions, **{field: value})
 
 
 def test_n_step_refuses_invalid_arguments():
