@@ -3,6 +3,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, strategies as st
 
 from ding_lite.errors import ConfigError, ShapeError
@@ -161,6 +162,9 @@ def test_n_step_refuses_invalid_arguments():
         NStep(0, 1.5, 1)
     with pytest.raises(ShapeError, match=r"2 environments came to an NStep of 3"):
         NStep(2, 0.9, 3)(steps_of([[(1.0, (False, False))] * 2])[0])
+    [step] = steps_of([[(1.0, (False, False))]])
+    with pytest.raises(ConfigError, match="`obs` of the step is a Tensor; arrays were expected"):
+        NStep(2, 0.9, 1)(replace(step, obs=torch.from_numpy(step.obs)))
 
 
 @given(
