@@ -172,7 +172,8 @@ class ShardedReplay:
         self._own.add(transitions, priority=priority, **own)
 
     def __len__(self) -> int:
-        if self._own is not None:
+        # A member that has added nothing may be a learner, whom only the other shards fill.
+        if self._own is not None and len(self._own):
             return len(self._own) + sum(s.size for s in self._shards.all if not s.is_own)
         with self._lock:
             self._shards.update_states()

@@ -586,6 +586,25 @@ def test_ape_x_runs_as_a_pipeline(roles: list[Any]) -> None:
     assert [result[1] for result in results[1:]] == [0] * (len(roles) - 1)
 
 
+def test_a_learner_may_be_a_member_that_adds_nothing() -> None:
+    def main() -> int:
+        world = World.current()
+        replay = ShardedReplay(world.group("node.*"), SPEC, shard_capacity=100)
+        policy = DQN(SPEC, DQNConfig(hidden=(4,), batch_size=8))
+        with Task() as task:
+            learner, collector = task.at("learner"), task.at("collector")
+            collector.use(lambda ctx: replay.add(numbered(range(8))) or task.wait_for("the end"))
+            learner.use(mw.wait_for(replay, size=8))
+            learner.use(mw.train(policy, replay))
+            learner.use(mw.update_priorities(replay))
+            learner.use(mw.stop_at(train_iter=3))
+            task.run()
+        return policy.train_iter
+
+    with Cluster(2, roles=["learner", "collector"]) as cluster:
+        assert cluster.run(main, timeout=15.0) == [3, 0]
+
+
 def test_a_single_node_prefetches_no_batch() -> None:
     def main() -> list[int]:
         router = current_router()
