@@ -172,7 +172,7 @@ class ShardedReplay:
         self._own.add(transitions, priority=priority, **own)
 
     def __len__(self) -> int:
-        # A member that has added nothing may be a learner, whom only the other shards fill.
+        # A member that has added nothing may be a learner: only other nodes fill the replay.
         if self._own is not None and len(self._own):
             return len(self._own) + sum(s.size for s in self._shards.all if not s.is_own)
         with self._lock:
