@@ -31,8 +31,8 @@ LOG_STD = "actor.log_std"
 _OWN_LOG_STD = "log_std"
 
 _HINT = (
-    "Return action parameters, such as logits: the policy draws actions of them, and computes "
-    "log-probabilities and entropies."
+    "Leave sampling to the policy: it draws actions of action parameters, such as logits, and "
+    "computes log-probabilities and entropies."
 )
 
 Parts: TypeAlias = Mapping[str, MakeModule | None]
