@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -163,7 +163,7 @@ def test_advantages_refuse_inputs_of_different_shapes():
     with pytest.raises(ShapeError, match=r"shapes \(2, 1\), \(2, 1\), \(2, 1\), \(1, 1\)"):
         gae(one, one, one, one[:1], flags([0, 0]), gae_lambda=0.5)
     with pytest.raises(ShapeError, match=r"are a list, a list, .* arrays were expected"):
-        gae(*[[[1.0]]] * 5, gae_lambda=0.5)
+        gae(*cast(Any, [[[1.0]]] * 5), gae_lambda=0.5)
     with pytest.raises(ShapeError, match=r"one shape \(steps, environments\)"):
         gae(*[one[:, 0]] * 5, gae_lambda=0.5)
     with pytest.raises(ConfigError, match=r"`gae_lambda` is 1.5"):
