@@ -38,7 +38,7 @@ from ding_lite.errors import (
 )
 from ding_lite.parallel.router.group import Group
 from ding_lite.records import register
-from ding_lite.rl.batch import NumpyArray
+from ding_lite.rl.batch import NumpyArray, to_numpy
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.replay.storage import check_keys
 from ding_lite.settings import check_all, positive, whole
@@ -180,8 +180,9 @@ class GradientServer:
         # Each agent always pushes to the same node, so that the agents are divided evenly.
         others = self._members[1:] or self._members[:1]
         node = others[self._server.router.node_id % len(others)]
-        array = grad_P.detach().cpu().numpy()
-        receipt: Receipt | None = self._server.call(node, "push", *self._pulled, array, until=until)
+        receipt: Receipt | None = self._server.call(
+            node, "push", *self._pulled, to_numpy(grad_P), until=until
+        )
         return receipt
 
     def pull(self, policy: Loads, *, until: Callable[[], bool] = lambda: False) -> bool:
@@ -202,6 +203,11 @@ class GradientServer:
         return True
 
     @property
+    def is_owner(self) -> bool:
+        """Whether this node owns the weights: the first one of the group."""
+        return self._server.is_owner
+
+    @property
     def pulled_version(self) -> int:
         """The version of the weights that this node has pulled last."""
         return self._pulled[1]
@@ -211,9 +217,15 @@ class GradientServer:
     def wait_for_updates(self, count: int, *, until: Callable[[], bool]) -> None:
         """Wait until the owner has done `count` more updates, or `until()` returns True.
 
+        A reducer, which knows no updates, waits for `until` alone.
+
         Raises:
+            ConfigError: This node is none of the server's.
             DeadlineExceeded: No gradient was pushed for too long.
         """
+        if self._server.router.node_id in self._members[1:]:
+            self._server.wait(lambda: False, Deadline.after(None), until)
+            return
         self._owned()
         goal, is_in_time = self.version + count, False
         while not is_in_time:
@@ -302,7 +314,7 @@ class GradientServer:
         if self._own is None:
             raise ConfigError(
                 f"Node {self._server.router.node_id} does not own the weights of this server; node "
-                f"{self._server.owner} does. Let `serve_gradients` run there only."
+                f"{self._server.owner} does. Let this run there only."
             )
         return self._own
 

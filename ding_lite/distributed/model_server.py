@@ -16,6 +16,7 @@ from ding_lite.distributed.half_precision import HalfPrecision
 from ding_lite.distributed.server import new_incarnation
 from ding_lite.errors import ConfigError, DeadlineExceeded, kind_of
 from ding_lite.parallel.router.group import World
+from ding_lite.settings import check_all, whole
 
 
 class Model(NamedTuple):
@@ -83,10 +84,12 @@ class ModelServer:
             Their version.
 
         Raises:
-            ConfigError: `weights` holds anything else than tensors, or another server of this node
-                has published under the same name since this one did.
+            ConfigError: `weights` holds anything else than tensors, `version` is no whole number
+                from 0 on, or another server of this node has published under the same name since
+                this one did.
         """
         _check_weights(weights)
+        check_all([] if version is None else whole(0, version=version))
         newest = self._router.published(self._announced)
         if self._version is not None and newest[0] != self._incarnation:
             raise ConfigError(

@@ -172,7 +172,8 @@ class ShardedReplay:
         self._own.add(transitions, priority=priority, **own)
 
     def __len__(self) -> int:
-        if self._own is not None:
+        # A member that has added nothing may be a learner: only other nodes fill the replay.
+        if self._own is not None and len(self._own):
             return len(self._own) + sum(s.size for s in self._shards.all if not s.is_own)
         with self._lock:
             self._shards.update_states()
@@ -336,7 +337,8 @@ class ShardedReplay:
                 f"from. Update the replay that has sampled it."
             )
         check_sampled_by(self._id, batch)
-        priority_B = checked_priorities(to_numpy(priority), len(batch.serial))
+        # A copy, as it waits for the next request, and the caller may change its array meanwhile.
+        priority_B = checked_priorities(np.array(to_numpy(priority)), len(batch.serial))
         if self._is_alone:
             count = len(batch)
             update = (int(batch.incarnation[0]), batch.serial, priority_B)

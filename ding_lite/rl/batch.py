@@ -13,8 +13,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
+from ding_lite.errors import ShapeError, kind_of
 from ding_lite.records import register
 
 NumpyArray: TypeAlias = npt.NDArray[Any]
@@ -22,6 +24,8 @@ FloatArray: TypeAlias = npt.NDArray[np.float32]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 Array: TypeAlias = NumpyArray | Tensor
 
+BOOLS = frozenset({np.dtype(np.bool_), torch.bool})
+"""The types of flags."""
 _NO_EXTRA: Mapping[str, Array] = MappingProxyType({})
 
 
@@ -46,6 +50,9 @@ class Step:
     """Whether the episode terminated, [N]: nothing follows, so its value is not bootstrapped."""
     truncated: BoolArray
     """Whether the episode was cut off, for example by a time limit, [N]."""
+
+    def __post_init__(self) -> None:
+        _check_flags(self)
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -74,6 +81,9 @@ class Transitions:
     num_steps: Array
     """The env steps of each transition, at least 1, [B]. The bootstrapped value is multiplied by
     gamma**num_steps."""
+
+    def __post_init__(self) -> None:
+        _check_flags(self)
 
     def __len__(self) -> int:
         return int(self.reward.shape[0])  # `len` of a tensor takes longer
@@ -226,8 +236,32 @@ class Sequences:
         return len(self.reward)
 
 
+def _check_flags(made: Step | Transitions) -> None:
+    """Raise unless the ends of episodes are bools, one for each reward.
+
+    Computed with, numbers and further axes would be other values without an error: `~1` is -2.
+    """
+    ends = {"terminated": made.terminated, "truncated": made.truncated}
+    for name, flags in ends.items():
+        if getattr(flags, "dtype", None) not in BOOLS:
+            found = getattr(flags, "dtype", None) or kind_of(flags)
+            raise ShapeError(
+                f"`{name}` of {type(made).__name__} is {found}; an array or a tensor of bools was "
+                f"expected. Write `{name} != 0` for numbers of 0 and 1."
+            )
+        if flags.shape != (shape := getattr(made.reward, "shape", None)):
+            found = kind_of(made.reward) if shape is None else f"of shape {tuple(shape)}"
+            raise ShapeError(
+                f"`{name}` of {type(made).__name__} has shape {tuple(flags.shape)}, and `reward` "
+                f"is {found}; arrays or tensors with one flag and one reward for each transition "
+                f"were expected."
+            )
+
+
 def to_numpy(array: Array) -> NumpyArray:
-    """Return an array or a tensor as an array, without a copy unless it is on a GPU."""
+    """Return an array or a tensor as an array, without a copy unless it is on a GPU or bfloat16."""
     if isinstance(array, Tensor):
+        if array.dtype == torch.bfloat16:  # as `torch.autocast` computes; numpy has no such type
+            array = array.float()
         return array.numpy(force=True)  # also of a tensor that requires a gradient
     return array

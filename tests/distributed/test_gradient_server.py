@@ -72,6 +72,15 @@ def test_a_push_is_one_optimiser_step_that_a_pull_loads() -> None:
     assert not agent.pull(here)  # nothing is new
 
 
+def test_a_gradient_may_be_half_precision() -> None:
+    [agent, _] = Job().agents
+    agent.pull(make_policy())
+    for dtype in (torch.bfloat16, torch.float16):
+        receipt = agent.push(gradient().to(dtype))
+        assert receipt is not None
+        assert receipt.is_applied
+
+
 def test_the_staleness_of_a_push_is_known_and_too_stale_a_push_changes_nothing() -> None:
     job = Job(max_staleness=1)
     first, second = job.agents
@@ -339,11 +348,11 @@ def a3c() -> Any:
         policy = A2C(envs.spec, CONFIG)
         server = GradientServer(world.group("server"), policy)
         with Task() as task:
-            agent, owner = task.at("agent"), task.at("server.0")
+            agent, servers, owner = task.at("agent"), task.at("server"), task.at("server.0")
             agent.use(mw.pull_weights(policy, server))
             agent.use(mw.collect(policy, envs, unroll=8))
             agent.use(mw.push_gradients(policy, server))
-            owner.use(mw.serve_gradients(policy, server, updates=5))
+            servers.use(mw.serve_gradients(policy, server, updates=5))
             owner.use(mw.stop_at(train_iter=40))
             task.at("evaluator").use(lambda ctx: task.wait_for("the end"))
             task.run()
@@ -352,8 +361,14 @@ def a3c() -> Any:
 
 @pytest.mark.parametrize(
     "roles",
-    [[{"server", "agent"}], [{"server", "agent"}, "evaluator"], ["server", "agent", "agent"]],
-    ids=["one node", "one and an evaluator", "three nodes"],
+    [
+        [{"server", "agent"}],
+        [{"server", "agent"}, "evaluator"],
+        ["server", "agent", "agent"],
+        ["server", "server", "agent", "agent"],
+        3 * [{"server", "agent"}],
+    ],
+    ids=["one node", "one and an evaluator", "three nodes", "a reducer", "all reduce"],
 )
 def test_a3c_runs_as_a_pipeline(roles: list[Any]) -> None:
     with Cluster(len(roles), roles=roles) as cluster:

@@ -34,5 +34,6 @@ def test_a_slip_in_a_name_is_explained() -> None:
 
 def test_the_former_name_of_incarnation_warns() -> None:
     given: dict[str, Any] = {field.name: np.array([7]) for field in fields(ShardedTransitions)}
+    given |= {name: np.array([False]) for name in ("terminated", "truncated")}
     with pytest.warns(DeprecationWarning, match="is now `incarnation`"):
         assert ShardedTransitions(**given).life.tolist() == [7]

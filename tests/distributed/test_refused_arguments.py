@@ -90,6 +90,11 @@ REFUSED: dict[str, tuple[Callable[[Any], object], object, str]] = {
     "a name as a world": (lambda x: ModelServer(x), "actor", r'`ModelServer\(name="actor"\)`'),
     "an array": (ModelServer().publish, {"w": np.ones(2)}, rf"\['w'\]` is a ndarray; {TENSORS}"),
     "a module": (ModelServer().publish, torch.nn.Linear(1, 1), f"is a Linear; {TENSORS}"),
+    "a version in words": (
+        lambda x: ModelServer().publish({}, version=x),
+        "x",
+        "`version` is 'x'; it must be a whole number",
+    ),
     "no members": (WORLD.group, None, "`members` is None; label patterns or node ids"),
     "labels of no node": (WORLD.labels_of, 9, "`node` is 9; the number of a node .* 0 to 0"),
 }

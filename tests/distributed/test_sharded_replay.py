@@ -268,6 +268,18 @@ def test_new_priorities_are_sent_with_a_request_or_after_a_limit() -> None:
     assert (np.array(after) > before).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_priorities_sent_later_are_those_of_the_call(dtype: torch.dtype) -> None:
+    job = Job(num_shards=1)
+    job.fill(1)
+    priority = torch.full((1,), 9.0, dtype=dtype)
+    job.learner.update_priorities(job.learner.sample(1), priority)
+    priority.zero_()
+    job.learner._pass_on()
+    [expected] = values_of(np.array([9.0]))
+    assert job.collectors[0]._draw_from_own(0).drawn.total == pytest.approx(expected)
+
+
 # -- updates for what is not there any more -----------------------------------------------------
 
 
@@ -572,6 +584,25 @@ def test_ape_x_runs_as_a_pipeline(roles: list[Any]) -> None:
     assert passed_on == 30 * 32
     assert held >= 200 or len(roles) > 1
     assert [result[1] for result in results[1:]] == [0] * (len(roles) - 1)
+
+
+def test_a_learner_may_be_a_member_that_adds_nothing() -> None:
+    def main() -> int:
+        world = World.current()
+        replay = ShardedReplay(world.group("node.*"), SPEC, shard_capacity=100)
+        policy = DQN(SPEC, DQNConfig(hidden=(4,), batch_size=8))
+        with Task() as task:
+            learner, collector = task.at("learner"), task.at("collector")
+            collector.use(lambda ctx: replay.add(numbered(range(8))) or task.wait_for("the end"))
+            learner.use(mw.wait_for(replay, size=8))
+            learner.use(mw.train(policy, replay))
+            learner.use(mw.update_priorities(replay))
+            learner.use(mw.stop_at(train_iter=3))
+            task.run()
+        return policy.train_iter
+
+    with Cluster(2, roles=["learner", "collector"]) as cluster:
+        assert cluster.run(main, timeout=15.0) == [3, 0]
 
 
 def test_a_single_node_prefetches_no_batch() -> None:

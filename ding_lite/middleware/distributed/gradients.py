@@ -98,7 +98,8 @@ def serve_gradients(policy: Policy, server: GradientServer, *, updates: int = 25
     """Wait for updates on the node that owns the gradient server, and load the new weights.
 
     The rest of the pipeline can then evaluate, report and save the policy. It does not wait in a
-    job of one node, or on a node that also pushes gradients, as it does so in a later step.
+    job of one node, or on a node that also pushes gradients, as it does so in a later step. On
+    further nodes of the server, which only reduce gradients, it waits for the end of the job.
 
     Context:
         writes: train_iter, weights_version, metrics (gradients_applied, gradients_refused, \
@@ -107,11 +108,11 @@ staleness)
 
     Args:
         policy: The policy of this pipeline; the server has a policy of its own.
-        server: A gradient server that this node owns.
+        server: The gradient server; this node is one of its nodes.
         updates: Updates in a step.
 
     Raises:
-        ConfigError: A setting is out of range; or, in a step, this node is not the owner.
+        ConfigError: A setting is out of range; or, in a step, this node is none of the server's.
         DeadlineExceeded: In a step: no node pushes.
     """
     check_has(policy, "load_weights", "policy")
@@ -123,6 +124,8 @@ staleness)
         server.wait_for_updates(
             updates, until=lambda: server.is_agent or not router.has_audience or ctx.finish
         )
+        if not server.is_owner:
+            return
         server.copy_to(policy)
         ctx.train_iter = ctx.weights_version = server.version
         ctx.keep("train_iter", "weights_version")

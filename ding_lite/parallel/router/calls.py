@@ -25,7 +25,7 @@ from ding_lite.errors import (
 from ding_lite.interruption import words_of
 from ding_lite.parallel.link.links import Links
 from ding_lite.parallel.observe.message_trace import MessageTrace
-from ding_lite.parallel.wire.codec import Encoded
+from ding_lite.parallel.wire.codec import Encoded, decode
 from ding_lite.parallel.wire.messages import CallArrived, ReplyArrived, encode_call, encode_reply
 from ding_lite.runtime.concurrency import Workers
 from ding_lite.runtime.messaging.base import check_handler, guard
@@ -69,9 +69,22 @@ class Calls:
 
     def ask(self, node: int, name: str, args: tuple[Any, ...], kwargs: Any) -> Future[Any]:
         """Call a node, which may be this one, without waiting."""
-        if node == self._node_id:
-            return guard(partial(self._handle, name), args, kwargs)
-        return self.send(node, name, encode_call(name, args, kwargs))
+        request = encode_call(name, args, kwargs)
+        return self._call_own(request) if node == self._node_id else self.send(node, name, request)
+
+    def _call_own(self, request: Encoded) -> Future[Any]:
+        """Call a handler of this node; caller and handler get copies, as they do over a link."""
+        answer: Future[Any] = Future()
+        name, kwargs, *args = _copied(request)
+
+        def settle(done: Future[Any]) -> None:
+            try:
+                answer.set_result(_copied(encode_reply(True, done.result()))[1])
+            except BaseException as error:  # noqa: BLE001 - the caller raises it
+                answer.set_exception(error)
+
+        guard(partial(self._handle, name), (*args,), kwargs or {}).add_done_callback(settle)
+        return answer
 
     def send(self, node: int, name: str, request: Encoded) -> Future[Any]:
         if self.onward is not None and node not in self._links.sessions:
@@ -201,6 +214,11 @@ class Calls:
     def close(self) -> None:
         self._workers.close()
         self._collective_worker.close()
+
+
+def _copied(sent: Encoded) -> Any:
+    """Decode what a call or an answer holds; its arrays can be written to, as if received."""
+    return decode(sent.meta, [memoryview(bytearray(buffer)) for buffer in sent.buffers])
 
 
 class _PendingCall(NamedTuple):

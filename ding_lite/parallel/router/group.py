@@ -191,6 +191,7 @@ class Group:
 
         Raises:
             DeadlineExceeded: A member did not call in time.
+            PeerLost: A member has left the job.
         """
         self.all_gather(None, timeout=timeout)
 
@@ -201,16 +202,17 @@ class Group:
 
         Raises:
             DeadlineExceeded: A member did not call in time.
+            PeerLost: A member has left the job.
             CodecError: The value cannot be encoded.
         """
-        rank, size = self.rank, len(self.members)
-        if size == 1:
-            return [value]
+        rank = self.rank
         name = f"group {','.join(map(str, self.members))}"
         key = f"{name}, operation {self._router.collectives.next_round(name)}"
         point = self._router.coordinator_of(self.members)
         try:
-            values = self._router.call(point, COLLECTIVE, key, size, rank, value, timeout=timeout)
+            values = self._router.call(
+                point, COLLECTIVE, key, [*self.members], rank, value, timeout=timeout
+            )
         except CodecError:
             self._router.collectives.repeat_round(name)  # the others still wait for a value
             raise
@@ -220,7 +222,12 @@ class Group:
                 f"{self._router.node_id} waited. Did one of them fail, or call fewer collective "
                 f"operations than the others?"
             ) from error
-        return list(values)
+        if not isinstance(values, list):
+            raise PeerLost(
+                f"Node {values} has left the job, so {key} cannot be completed. All members must "
+                f"call the same operations: end each `main` with a barrier."
+            )
+        return values
 
     def broadcast(
         self, value: object, *, src: int = 0, timeout: float | None = COLLECTIVE_TIMEOUT_S
@@ -235,6 +242,7 @@ class Group:
         Raises:
             ConfigError: `src` is no rank of the group.
             DeadlineExceeded: A member did not call in time.
+            PeerLost: A member has left the job.
         """
         if whole(0, src=src) or src >= len(self.members):
             raise ConfigError(

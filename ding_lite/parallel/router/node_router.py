@@ -333,6 +333,7 @@ class NodeRouter(JobView):
             self._note_joined(peer, arrival)
         elif isinstance(arrival, Left):
             self._streams.left(peer)
+            self.collectives.left(peer)
             self._forget(peer)
             self._inbox.wake()
             if self.grows:
@@ -342,6 +343,7 @@ class NodeRouter(JobView):
         if joined.is_new_incarnation and not self._routing.reaches_beyond_peers:
             self._topics.offer_newest(peer, joined.peer.labels)
         self._streams.joined(peer, is_new_incarnation=joined.is_new_incarnation)
+        self.collectives.joined(peer)
         self._routing.joined(peer, is_new_incarnation=joined.is_new_incarnation)
         self._inbox.wake()
         if peer in self._missed:

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.errors import ShapeError
-from ding_lite.rl.batch import BoolArray, FloatArray
+from ding_lite.errors import ShapeError, kind_of
+from ding_lite.rl.batch import BOOLS, BoolArray, FloatArray
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import AnyArray, floats, namespace, zeros_like
 from ding_lite.settings import at_least, check_all, inside, positive
@@ -90,7 +90,7 @@ def gae(
         >>> gae(0.5 * one, one, 0 * one, 0 * one, no, gae_lambda=1.0).advantage_TB.T.tolist()
         [[1.5, 1.0]]
     """
-    _check_shapes(discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
+    truncated_TB = _flags(discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
     if not _all((gae_lambda >= 0.0) & (gae_lambda <= 1.0)):  # `check_all` alone takes longer
         check_all(*(inside(0.0, 1.0, gae_lambda=float(each)) for each in np.ravel(gae_lambda)))
     error_TB = _errors(discount_TB, reward_TB, value_TB, next_value_TB)
@@ -140,7 +140,7 @@ def vtrace(
         >>> vtrace(0 * one, 0.5 * one, one, 0 * one, 0 * one, no).target_TB.T.tolist()
         [[1.5, 1.0]]
     """
-    _check_shapes(log_rho_TB, discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
+    truncated_TB = _flags(log_rho_TB, discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
     if not _all((c_clip > 0.0) & (c_clip <= rho_clip)):
         for pair in np.broadcast(rho_clip, c_clip):
             rho, c = map(float, pair)
@@ -211,13 +211,19 @@ def _all(flags: Any) -> bool:  # noqa: ANN401 - a flag, or an array of them
     return bool(flags if isinstance(flags, bool) else flags.all())
 
 
-def _check_shapes(*given_TB: AnyArray) -> None:
+def _flags(*given_TB: AnyArray) -> AnyArray:
+    """Check that all inputs are of one shape, and return the last one, flags, as bools."""
+    if not all(isinstance(each, np.ndarray | Tensor) for each in given_TB):
+        found = ", ".join(kind_of(each) for each in given_TB)
+        raise ShapeError(f"The inputs are {found}; arrays were expected, or tensors.")
     shapes = [tuple(each.shape) for each in given_TB]
     if len(set(shapes)) > 1 or len(shapes[0]) != 2:
         raise ShapeError(
             f"The inputs have the shapes {', '.join(map(str, shapes))}; all of one shape (steps, "
             f"environments) were expected."
         )
+    # As an index, 0 and 1 would be the first two rows.
+    return given_TB[-1] if given_TB[-1].dtype in BOOLS else given_TB[-1] != 0
 
 
 def normalized(rows: Rows, advantage_GB: AnyArray) -> AnyArray:

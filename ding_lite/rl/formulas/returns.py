@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ding_lite.errors import ShapeError
+from ding_lite.errors import ConfigError, ShapeError, kind_of
 from ding_lite.rl.batch import Array, NumpyArray, Step, Transitions
 from ding_lite.rl.host_or_device import namespace
 from ding_lite.settings import at_least, check_all, inside
@@ -175,6 +175,11 @@ class NStep:
 
     def _store(self, step: Step) -> tuple[NumpyArray, NumpyArray]:
         if self._rings is None:
+            if not isinstance(step.obs, np.ndarray):
+                raise ConfigError(
+                    f"`obs` of the step is {kind_of(step.obs)}; arrays were expected in all of its "
+                    f"fields. Write `tensor.numpy()` for a tensor."
+                )
             self._rings = (
                 np.zeros((self.n, *step.obs.shape), dtype=step.obs.dtype),
                 np.zeros((self.n, *step.action.shape), dtype=step.action.dtype),

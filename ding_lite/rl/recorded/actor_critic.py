@@ -6,6 +6,7 @@ observations of several parts are a tree.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -23,9 +24,16 @@ from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.flat_module import FlatModule, MakeModule, made_module
 from ding_lite.settings import check_all, whole
 
+logger = logging.getLogger(__name__)
+
 LOG_STD = "actor.log_std"
 """The name of the learned standard deviations in the networks of this package."""
 _OWN_LOG_STD = "log_std"
+
+_HINT = (
+    "Leave sampling to the policy: it draws actions of action parameters, such as logits, and "
+    "computes log-probabilities and entropies."
+)
 
 Parts: TypeAlias = Mapping[str, MakeModule | None]
 
@@ -204,11 +212,14 @@ def make_own_actor_critic(
             inputs.append(torch.zeros((count, own.state_size), device=device))
             expected.append([(own.state_size,)])
         outputs, *_ = check_outputs(
-            made["network"], inputs, expected, spec=spec, num_states=len(inputs) - 1
+            made["network"], inputs, expected, spec=spec, num_states=len(inputs) - 1, hint=_HINT
         )
     else:
-        (outputs,) = check_outputs(made["actor"], [obs], [params], spec=spec, name="actor")
+        how: Any = {"spec": spec, "name": "actor", "hint": _HINT}
+        (outputs,) = check_outputs(made["actor"], [obs], [params], **how)
         check_outputs(made["critic"], [obs], [values], spec=spec, name="critic")
+    if not (num_means or outputs.is_meta):
+        _warn_of_probabilities(outputs, name="network" if "network" in made else "actor")
     has_spread = bool(num_means) and outputs.shape[1] == 2 * num_means
     num_apart = 0
     if num_means and not has_spread:
@@ -229,11 +240,21 @@ def log_std_name(network: object) -> str:
     return _OWN_LOG_STD if is_own else LOG_STD
 
 
+def _warn_of_probabilities(logit_BA: Tensor, *, name: str) -> None:
+    if bool((logit_BA >= 0).all()) and torch.allclose(logit_BA.sum(-1), logit_BA.new_ones(())):
+        logger.warning(
+            "the outputs of `%s` are probabilities, as each row sums to 1, but are used as logits: "
+            "no action could become likely. Leave the softmax out",
+            name,
+        )
+
+
 def _check_parts(parts: Parts) -> None:
     given = [name for name, part in parts.items() if part is not None]
     if given not in (["network"], ["actor", "critic"]):
+        found = " and ".join(f"`{name}`" for name in given)
         raise ConfigError(
-            f"{' and '.join(f'`{name}`' for name in given)} was given. Give `network`, a module "
+            f"{found} {'was' if len(given) == 1 else 'were'} given. Give `network`, a module "
             f"that returns action parameters and values, or `actor` and `critic` apart."
         )
 

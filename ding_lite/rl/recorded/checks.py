@@ -29,12 +29,13 @@ def check_outputs(
     spec: EnvSpec,
     name: str = "network",
     num_states: int = 0,
+    hint: str = "",
 ) -> Sequence[Tensor]:
     """Run a module once, and raise unless its outputs have the shapes that a policy needs.
 
     `expected` has the shape of each output without the axis of the batch, or a list of the shapes
     that are allowed. A module may return a single output as a tensor, several as a tuple. The last
-    `num_states` outputs are states, which need no gradient.
+    `num_states` outputs are states, which need no gradient. `hint` says what to return instead.
     """
     outputs = run_once(module, inputs, spec=spec, name=name)
     shapes = [
@@ -44,7 +45,7 @@ def check_outputs(
     if not any(are_floats(outputs, each) for each in product(*shapes)):
         each = [" or ".join(f"float32 {shape}" for shape in some) for some in shapes]
         expectation = " and ".join(each)
-        raise wrong_outputs(module, outputs, expectation, spec=spec, name=name)
+        raise wrong_outputs(module, outputs, expectation, spec=spec, name=name, hint=hint)
     check_learning(
         module, inputs, outputs, spec=spec, name=name, num_learned=len(outputs) - num_states
     )
@@ -153,11 +154,12 @@ def wrong_outputs(
     spec: EnvSpec,
     name: str,
     when: str = "",
+    hint: str = "",
 ) -> ShapeError:
     return ShapeError(
         f"`{name}` ({type(module).__name__}) returned {', '.join(map(_describe, outputs))} for "
         f"{_NUM_SAMPLES} observations of {spec.env_id}{when and ' '}{when}; {expectation} was "
-        f"expected."
+        f"expected.{hint and ' '}{hint}"
     )
 
 

@@ -133,7 +133,7 @@ class RolloutBuffer:
         is_cut_N = step.truncated & ~step.terminated
         if is_cut_N.any():
             self._cut_obs.append(step.next_obs[is_cut_N])
-        self._last_obs = step.next_obs
+        self._last_obs = np.array(step.next_obs)  # a loop may reuse its array
         self._time += 1
 
     def finish(self, value_of: ValueOf) -> None:

@@ -321,10 +321,11 @@ def check_parameters(module: nn.Module, *, name: str = "network") -> None:
                 f"observation before it is given."
             )
         if parameter.dtype != torch.float32:
+            is_half = parameter.element_size() < 4
+            hint = ", and use `torch.autocast` within `forward` to compute in half precision"
             raise ConfigError(
                 f"The parameter {key!r} of `{name}` has the type {parameter.dtype}; torch.float32 "
-                f"was expected, of which all weights are. Make it `.float()`, and use "
-                f"`torch.autocast` within `forward` to compute in half precision."
+                f"was expected, of which all weights are. Make it `.float()`{hint * is_half}."
             )
         storage = parameter.untyped_storage().nbytes()
         if storage > parameter.nbytes and parameter.grad is not None:

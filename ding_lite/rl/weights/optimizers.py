@@ -88,6 +88,13 @@ class TorchOptimizer:
                 f"times in a step. Take one that steps along a gradient that is given, such as "
                 f"torch.optim.Adam or torch.optim.RMSprop."
             )
+        found = self._optimizer.state_dict()
+        if not {"state", "param_groups"} <= found.keys():
+            raise ConfigError(
+                f"`state_dict` of {type(self._optimizer).__name__} returned {sorted(found)}; "
+                f"'state' and 'param_groups' were expected, as of every PyTorch optimiser. Add "
+                f"to them: `super().state_dict() | {{'scheduler': self.scheduler.state_dict()}}`."
+            )
         self._check_schedulers()
         groups = self._optimizer.param_groups
         known = set(map(id, parameters))

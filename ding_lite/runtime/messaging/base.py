@@ -221,7 +221,8 @@ class Router(ABC):
         """Call a handler of another node, and wait for the answer.
 
         Args:
-            node: The id of the node; a call to this node is answered locally.
+            node: The id of the node. A call to this node is answered without a message; its
+                handler and its caller get copies, too.
             name: The name of the handler.
             *args: Arguments of the handler.
             timeout: Seconds; `None` waits for ever.

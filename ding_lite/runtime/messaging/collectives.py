@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Sequence, Set
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 from ding_lite.errors import ConfigError
 
@@ -13,11 +14,24 @@ COLLECTIVE = "ding_lite.meet"
 """The call by which a member sends its value to the coordinator of its group."""
 
 
+class _Operation(NamedTuple):
+    members: Sequence[int]
+    values: dict[int, Any]
+    """The values that have come, by rank."""
+    answer: Future[list[Any] | int]
+
+    def awaited(self, nodes: Set[int]) -> int | None:
+        """Return a member that is one of these nodes and has not contributed."""
+        missing = (node for rank, node in enumerate(self.members) if rank not in self.values)
+        return next((node for node in missing if node in nodes), None)
+
+
 class Collectives:
     """The collective operations that a node coordinates or takes part in."""
 
     def __init__(self) -> None:
-        self._open: dict[str, tuple[dict[int, Any], Future[list[Any]]]] = {}
+        self._open: dict[str, _Operation] = {}
+        self._gone: set[int] = set()
         self._rounds: Counter[str] = Counter()
         self._lock = threading.Lock()
 
@@ -32,18 +46,38 @@ class Collectives:
         with self._lock:
             self._rounds[key] -= 1
 
-    def contribute(self, key: str, size: int, rank: int, value: object) -> Future[list[Any]]:
-        """Add a member's value; all members share one future, of the values of all, by rank."""
+    def contribute(
+        self, key: str, members: Sequence[int], rank: int, value: object
+    ) -> Future[list[Any] | int]:
+        """Add a member's value; all members share one future.
+
+        It gets the values of all, by rank, or the number of a member that has left before.
+        """
         with self._lock:
-            values, answer = self._open.setdefault(key, ({}, Future()))
-            if rank in values or not 0 <= rank < size:
+            operation = self._open.setdefault(key, _Operation(members, {}, Future()))
+            _, values, answer = operation
+            if rank in values or not 0 <= rank < len(members):
                 raise ConfigError(
-                    f"Rank {rank} of {size} came twice, or does not belong, to {key}. Do all "
-                    f"members call the same collective operations in the same order?"
+                    f"Rank {rank} of {len(members)} came twice, or does not belong, to {key}. Do "
+                    f"all members call the same collective operations in the same order?"
                 )
             values[rank] = value
-            if len(values) < size:
+            gone = operation.awaited(self._gone)
+            if len(values) < len(members) and gone is None:
                 return answer
             del self._open[key]
-        answer.set_result([values[k] for k in range(size)])
+        answer.set_result([values[k] for k in range(len(members))] if gone is None else gone)
         return answer
+
+    def joined(self, node: int) -> None:
+        with self._lock:
+            self._gone.discard(node)
+
+    def left(self, node: int) -> None:
+        """End the operations that wait for a node that has left the job."""
+        with self._lock:
+            self._gone.add(node)
+            ended = [key for key, each in self._open.items() if each.awaited({node}) == node]
+            answers = [self._open.pop(key).answer for key in ended]
+        for answer in answers:
+            answer.set_result(node)

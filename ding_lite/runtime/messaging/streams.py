@@ -366,7 +366,8 @@ class Streams:
                     return None
                 raise DeadlineExceeded(
                     f"No item of stream `{stream}` came within {timeout:g} s. Does another node "
-                    f"send to the labels of this one?"
+                    f"send to the labels of this one, and is it connected to it? In a star only "
+                    f"node 0 is connected to all others."
                 )
             waiting = queue.popleft()
             sender = self._senders.get(waiting.item.node_id)

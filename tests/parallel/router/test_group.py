@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ding_lite.distributed import World
-from ding_lite.errors import CodecError, ConfigError, DeadlineExceeded
+from ding_lite.errors import CodecError, ConfigError, DeadlineExceeded, PeerLost
 from ding_lite.parallel.router.calls import NUM_WORKERS
 from ding_lite.runtime import current_router
 from ding_lite.testing import Cluster
@@ -79,7 +79,7 @@ def test_slow_handlers_do_not_delay_a_barrier() -> None:
 def test_a_value_that_cannot_be_sent_may_be_replaced_by_another_one() -> None:
     def main(world: World) -> list[object]:
         group = world.group("node.*")
-        if group.rank == 1:
+        if group.rank < 2:
             with pytest.raises(CodecError, match="a lock"):
                 group.all_gather(threading.Lock(), timeout=10.0)
         return group.all_gather(group.rank, timeout=10.0)
@@ -87,10 +87,40 @@ def test_a_value_that_cannot_be_sent_may_be_replaced_by_another_one() -> None:
     assert on_nodes(main, roles=ROLES) == [[0, 1, 2, 3]] * 4
 
 
+def test_each_member_gets_copies_of_the_values_that_were_given() -> None:
+    def main(world: World) -> None:
+        group = world.group("node.*")
+        for n in range(20):
+            value = np.full(100_000, n)
+            found = group.all_gather(value)
+            value.fill(-1)
+            assert all((each == n).all() for each in found)
+            for each in found[1:]:
+                found[0] += each
+
+    on_nodes(main, roles=ROLES)
+    on_nodes(main, roles=ROLES[:1])
+
+
+def test_a_member_that_has_left_is_an_error_at_once() -> None:
+    def main(world: World) -> None:
+        group = world.group("collector")
+        if world.node_id == 2:
+            group.barrier(timeout=None)
+        else:
+            assert world.node_id != 3
+
+    with pytest.raises(PeerLost, match=r"Node 3 has left the job, so group 2,3, operation 1"):
+        on_nodes(main, roles=ROLES)
+
+
 def test_a_missing_member_raises_deadline_exceeded() -> None:
     def main(world: World) -> None:
-        if world.node_id == 0:
-            world.group("learner").barrier(timeout=0.05)
+        try:
+            if world.node_id == 0:
+                world.group("learner").barrier(timeout=0.05)
+        finally:
+            world.group("node.*").barrier()
 
     with pytest.raises(DeadlineExceeded, match=r"group 0,1, operation 1 have called within 0.05 s"):
         on_nodes(main, roles=ROLES)

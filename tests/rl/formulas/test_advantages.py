@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -83,6 +83,15 @@ def test_gae_agrees_with_a_sum_for_each_step(data, gae_lambda):
     assert found.advantage_TB.dtype == found.target_TB.dtype == np.float32
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.float32])
+def test_flags_may_be_numbers(dtype):
+    one = column([1.0, 1.0, 1.0])
+    cut = flags([0, 1, 0])
+    for estimate in (partial(gae, gae_lambda=1.0), partial(vtrace, one)):
+        found, expected = (estimate(one, one, 0 * one, one, c) for c in (cut.astype(dtype), cut))
+        np.testing.assert_array_equal(found.target_TB, expected.target_TB)
+
+
 @given(trajectories(), st.sampled_from([(1.0, 1.0), (2.0, 0.5), (np.inf, 1.0)]))
 def test_vtrace_agrees_with_a_sum_of_products_for_each_step(data, clips):
     rho_clip, c_clip = clips
@@ -153,6 +162,8 @@ def test_advantages_refuse_inputs_of_different_shapes():
         gae(row, row, row, row, no, gae_lambda=0.5)
     with pytest.raises(ShapeError, match=r"shapes \(2, 1\), \(2, 1\), \(2, 1\), \(1, 1\)"):
         gae(one, one, one, one[:1], flags([0, 0]), gae_lambda=0.5)
+    with pytest.raises(ShapeError, match=r"are a list, a list, .* arrays were expected"):
+        gae(*cast(Any, [[[1.0]]] * 5), gae_lambda=0.5)
     with pytest.raises(ShapeError, match=r"one shape \(steps, environments\)"):
         gae(*[one[:, 0]] * 5, gae_lambda=0.5)
     with pytest.raises(ConfigError, match=r"`gae_lambda` is 1.5"):

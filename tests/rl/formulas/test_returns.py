@@ -1,7 +1,9 @@
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, strategies as st
 
 from ding_lite.errors import ConfigError, ShapeError
@@ -132,11 +134,37 @@ def test_flushed_transitions_end_with_the_last_step(run, n, gamma, cut):
         np.testing.assert_array_equal(n_step(step).num_steps, fresh(step).num_steps)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("terminated", np.zeros(2, np.int64), "`terminated` of Step is int64; .* bools was expec"),
+        ("truncated", np.zeros(2, np.float32), "`truncated` of Step is float32; .* bools"),
+        ("terminated", [False, False], "`terminated` of Step is a list; .* bools"),
+        (
+            "reward",
+            np.zeros((2, 1), np.float32),
+            r"has shape \(2,\), and `reward` is of shape \(2, 1",
+        ),
+        ("reward", [0.0, 0.0], r"has shape \(2,\), and `reward` is a list"),
+    ],
+)
+def test_the_ends_of_a_step_are_bools_one_for_each_reward(field, value, message):
+    [step] = steps_of([[(1.0, (False, False))] * 2])
+    with pytest.raises(ShapeError, match=message):
+        replace(step, **{field: value})
+    transitions = NStep(1, 0.9, 2)(step)
+    with pytest.raises(ShapeError, match=message.replace("Step", "Transitions")):
+        replace(transitions, **{field: value})
+
+
 def test_n_step_refuses_invalid_arguments():
     with pytest.raises(ConfigError, match=r"`n` is 0.*`gamma` is 1.5"):
         NStep(0, 1.5, 1)
     with pytest.raises(ShapeError, match=r"2 environments came to an NStep of 3"):
         NStep(2, 0.9, 3)(steps_of([[(1.0, (False, False))] * 2])[0])
+    [step] = steps_of([[(1.0, (False, False))]])
+    with pytest.raises(ConfigError, match="`obs` of the step is a Tensor; arrays were expected"):
+        NStep(2, 0.9, 1)(replace(step, obs=torch.from_numpy(step.obs)))
 
 
 @given(

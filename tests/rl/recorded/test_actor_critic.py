@@ -187,15 +187,36 @@ def _fresh(part):
     return copied(part) if isinstance(part, nn.Module) else part
 
 
+class Drawing(nn.Module):
+    """Machin's actor, which draws actions itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, state, action=None):
+        drawn = torch.distributions.Categorical(logits=self.linear(state))
+        action = drawn.sample() if action is None else action
+        return action, drawn.log_prob(action), drawn.entropy()
+
+
+def test_probabilities_in_place_of_logits_are_warned_of(caplog):
+    PPO(CARTPOLE, actor=nn.Linear(4, 2), critic=nn.Linear(4, 1))
+    assert not caplog.messages
+    PPO(CARTPOLE, actor=nn.Sequential(nn.Linear(4, 2), nn.Softmax(-1)), critic=nn.Linear(4, 1))
+    assert "the outputs of `actor` are probabilities" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("parts", "error", "message"),
     [
+        ({"actor": Drawing(), "critic": nn.Linear(4, 1)}, ShapeError, "Leave sampling to the"),
         ({"network": nn.Linear(4, 2)}, ShapeError, r"\(2, 2\) for .*\(2, 2\) and .*\(2, 1\) was"),
         ({"network": lambda s: Together(s, num_outputs=3)}, ShapeError, r"float32 \(2, 3\)"),
         ({"actor": nn.Linear(4, 2)}, ConfigError, "`actor` was given. Give `network`"),
         ({"actor": nn.Linear(4, 2), "critic": nn.Linear(4, 2)}, ShapeError, "`critic` .*returned"),
         ({"actor": nn.Linear(4, 3), "critic": nn.Linear(4, 1)}, ShapeError, "`actor` .*returned"),
-        ({"network": Together, "actor": Together}, ConfigError, "`network` and `actor` was given"),
+        ({"network": Together, "actor": Together}, ConfigError, "`network` and `actor` were given"),
         ({"network": nn.Linear(4, 2).half()}, ConfigError, "torch.float16; torch.float32"),
     ],
 )

@@ -138,6 +138,16 @@ def test_there_is_one_value_for_each_observation():
     rollout.finish(lambda obs: torch.zeros(len(obs), 1, requires_grad=True))
 
 
+def test_the_last_observations_are_those_of_the_step_also_if_its_array_is_reused():
+    rollout = RolloutBuffer(SPEC, num_envs=2, num_steps=1)
+    step = step_of(np.random.default_rng(0), 2, ends=0.0)
+    rollout.add(step, value=np.zeros(2), log_prob=np.zeros(2))
+    seen, expected = [], step.next_obs.copy()
+    step.next_obs[:] = 9.0
+    rollout.finish(lambda obs: seen.append(obs) or np.zeros(len(obs)))
+    np.testing.assert_array_equal(seen, [expected])
+
+
 def test_steps_of_other_environments_are_refused():
     rollout, rng = RolloutBuffer(SPEC, num_envs=2, num_steps=2), np.random.default_rng(0)
     zeros = np.zeros(2, np.float32)

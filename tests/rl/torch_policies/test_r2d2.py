@@ -208,8 +208,8 @@ def test_other_batches_are_refused():
     own = R2D2(CARTPOLE, OWN, network=lambda _: Leaky(size=7))
     with pytest.raises(ShapeError, match=r"have shape \(4, 10\); \(4, 7\) was expected"):
         own.learn(batch)
-    one = batch.reward[:, 0]
-    plain = Transitions(batch.obs[:, 0], one, one, batch.obs[:, 1], one, one, one)
+    one, no = batch.reward[:, 0], batch.truncated[:, 0]
+    plain = Transitions(batch.obs[:, 0], one, one, batch.obs[:, 1], no, no, one)
     with pytest.raises(ConfigError, match="and got a Transitions"):
         policy.learn(plain)
 

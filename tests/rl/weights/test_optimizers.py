@@ -170,6 +170,15 @@ def test_an_optimizer_of_some_of_the_parameters_leaves_others_alone():
     assert torch.equal(flat.weights["weight"], before)
 
 
+def test_a_state_without_that_of_pytorch_is_refused_when_the_optimizer_is_made():
+    class Nested(torch.optim.SGD):
+        def state_dict(self):
+            return {"optimizer": super().state_dict()}
+
+    with pytest.raises(ConfigError, match=r"returned \['optimizer'\]; 'state' and 'param_groups'"):
+        make(lambda params: Nested(params, lr=0.1), FlatModule(nn.Linear(3, 2)))
+
+
 def test_groups_keep_the_ratio_of_their_step_sizes():
     def grouped(params, lr):
         return torch.optim.SGD([{"params": params[:1], "lr": lr / 10}, {"params": params[1:]}], lr)
