@@ -52,7 +52,8 @@ class Step:
     """Whether the episode was cut off, for example by a time limit, [N]."""
 
     def __post_init__(self) -> None:
-        _check_flags(self)
+        if not _has_flags(self):
+            raise _wrong_flags(self)
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -83,7 +84,8 @@ class Transitions:
     gamma**num_steps."""
 
     def __post_init__(self) -> None:
-        _check_flags(self)
+        if not _has_flags(self):
+            raise _wrong_flags(self)
 
     def __len__(self) -> int:
         return int(self.reward.shape[0])  # `len` of a tensor takes longer
@@ -236,26 +238,36 @@ class Sequences:
         return len(self.reward)
 
 
-def _check_flags(made: Step | Transitions) -> None:
-    """Raise unless the ends of episodes are bools, one for each reward.
+def _has_flags(made: Step | Transitions) -> bool:
+    """Return whether the ends of episodes are bools, one for each reward."""
+    terminated, truncated = made.terminated, made.truncated
+    try:
+        is_of_bools = terminated.dtype in BOOLS and truncated.dtype in BOOLS
+        return is_of_bools and terminated.shape == made.reward.shape == truncated.shape
+    except AttributeError:
+        return False
 
-    Computed with, numbers and further axes would be other values without an error: `~1` is -2.
-    """
-    ends = {"terminated": made.terminated, "truncated": made.truncated}
-    for name, flags in ends.items():
+
+def _wrong_flags(made: Step | Transitions) -> ShapeError:
+    """Return the error for other flags, of which `~1`, for one, would be -2 without an error."""
+    kind = type(made).__name__
+    for name in ("terminated", "truncated"):
+        flags = getattr(made, name)
         if getattr(flags, "dtype", None) not in BOOLS:
-            found = getattr(flags, "dtype", None) or kind_of(flags)
-            raise ShapeError(
-                f"`{name}` of {type(made).__name__} is {found}; an array or a tensor of bools was "
-                f"expected. Write `{name} != 0` for numbers of 0 and 1."
+            return ShapeError(
+                f"`{name}` of {kind} is {getattr(flags, 'dtype', None) or kind_of(flags)}; an "
+                f"array or a tensor of bools was expected. Write `{name} != 0` for numbers of 0 "
+                f"and 1."
             )
-        if flags.shape != (shape := getattr(made.reward, "shape", None)):
-            found = kind_of(made.reward) if shape is None else f"of shape {tuple(shape)}"
-            raise ShapeError(
-                f"`{name}` of {type(made).__name__} has shape {tuple(flags.shape)}, and `reward` "
-                f"is {found}; arrays or tensors with one flag and one reward for each transition "
-                f"were expected."
-            )
+    found = ", ".join(
+        f"`{name}` {tuple(each.shape) if hasattr(each, 'shape') else kind_of(each)}"
+        for name in ("reward", "terminated", "truncated")
+        for each in [getattr(made, name)]
+    )
+    return ShapeError(
+        f"The parts of this {kind} are: {found}; arrays or tensors with one flag and one reward for each "
+        f"transition were expected."
+    )
 
 
 def to_numpy(array: Array) -> NumpyArray:

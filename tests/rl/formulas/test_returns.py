@@ -140,12 +140,8 @@ def test_flushed_transitions_end_with_the_last_step(run, n, gamma, cut):
         ("terminated", np.zeros(2, np.int64), "`terminated` of Step is int64; .* bools was expec"),
         ("truncated", np.zeros(2, np.float32), "`truncated` of Step is float32; .* bools"),
         ("terminated", [False, False], "`terminated` of Step is a list; .* bools"),
-        (
-            "reward",
-            np.zeros((2, 1), np.float32),
-            r"has shape \(2,\), and `reward` is of shape \(2, 1",
-        ),
-        ("reward", [0.0, 0.0], r"has shape \(2,\), and `reward` is a list"),
+        ("reward", np.zeros((2, 1), np.float32), r"`reward` \(2, 1\), `terminated` \(2,\)"),
+        ("reward", [0.0, 0.0], r"`reward` a list, `terminated` \(2,\)"),
     ],
 )
 def test_the_ends_of_a_step_are_bools_one_for_each_reward(field, value, message):
