@@ -393,7 +393,7 @@ def _rules_of(config_type: Any) -> dict[str, tuple[tuple[Rule, ...], bool]]:
 
 def check_all(*faults: Iterable[str]) -> None:
     """Raise one error that lists all faults, one sentence each; return if there are none."""
-    sentences = [fault for group in faults for fault in group]
+    sentences = list(dict.fromkeys(fault for group in faults for fault in group))
     if sentences:
         stopped = (s if s.endswith((".", "?")) else f"{s}." for s in sentences)
         raise ConfigError(" ".join(stopped))

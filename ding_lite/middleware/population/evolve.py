@@ -179,7 +179,7 @@ def evolve(
     check_has(mutation, "check", "mutation")
     check_has(population, "evolve", "population")
     period = Period(every, every_env_steps)
-    check_applies(mutation, population.agents)
+    check_applies(tournament, mutation, population.agents)
     path = None if lineage is None else file_path(lineage)
     return _Evolve(population, tournament, mutation, period, path)
 
