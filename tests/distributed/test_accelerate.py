@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ding_lite.distributed import PreparedReplay, Processes
 from ding_lite.distributed.accelerate import (
     _check_is_as_started,
+    _check_place,
     _pack,
     _unpack,
     digest_of,
@@ -203,6 +204,25 @@ def test_a_launcher_that_started_one_process_instead_of_two_is_an_error() -> Non
     _check_is_as_started(1, {"MASTER_PORT": "29500"})
     with pytest.raises(ConfigError, match=r"one of 2 processes.*Accelerator\(cpu=True\)"):
         _check_is_as_started(1, {"WORLD_SIZE": "2"})
+
+
+@pytest.mark.parametrize(
+    ("variables", "found"),
+    [
+        ({"WORLD_SIZE": "2"}, "`RANK` is not set, `WORLD_SIZE` is 2"),
+        ({"RANK": "1"}, "`RANK` is 1, `WORLD_SIZE` is not set"),
+        ({"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}, "`RANK` is 2"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "`MASTER_ADDR` is not set"),
+        ({"RANK": "first", "WORLD_SIZE": "2"}, "RANK is 'first'; a whole number was expected"),
+    ],
+)
+def test_a_process_without_a_place_among_the_others_is_refused(
+    variables: dict[str, str], found: str
+) -> None:
+    with pytest.raises(ConfigError, match=found):
+        _check_place(variables)
+    for usual in ({}, {"RANK": "0"}, {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a.b"}):
+        _check_place(usual)
 
 
 def test_without_accelerate_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
