@@ -418,6 +418,10 @@ def finite(**named: float) -> list[str]:
     return _faults(named, math.isfinite, "be finite")
 
 
+def not_nan(**named: float) -> list[str]:
+    return _faults(named, lambda value: not math.isnan(value), "not be NaN")
+
+
 def whole(low: int, **named: int) -> list[str]:
     """Return a fault for each value that is no integer from `low` to `MOST`; bools are faults."""
     return [

@@ -158,8 +158,9 @@ def test_an_error_of_one_agent_passes_through_what_is_open(population: Populatio
 
         return [around, fail]
 
-    with pytest.raises(ValueError, match="agent 0"):
+    with pytest.raises(ValueError, match="agent 0") as caught:
         run_step(mw.for_each(population, learn))
+    assert any(note.endswith("fail` of agent 0") for note in caught.value.__notes__)
     assert order == ["closed 2", "closed 1", "closed 0"]
 
 
