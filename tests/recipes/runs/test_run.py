@@ -432,6 +432,19 @@ def test_the_last_line_and_the_curve_tell_the_time_of_the_verdict_beside_that_of
     assert texts[-1 - len(reported) :] == ["learn 100 %", *reported]
 
 
+def test_the_last_line_has_the_env_steps_of_a_populations_evaluations(tmp_path: Path) -> None:
+    def spend(ctx: Context) -> None:
+        ctx.env_step = 100
+        ctx.metrics["eval_steps"] = 40
+
+    with Run("mine", options(out=tmp_path)) as run:
+        with Task() as task:
+            task.use(spend).use(run.time(task, every=1))
+            task.use(mw.jsonl(run.metrics, every=1)).run(max_step=1)
+        line = run.judge(make_policy())
+    assert (line["env_steps"], line["eval_env_steps"]) == (140, 40)
+
+
 @pytest.mark.parametrize(("verdict", "is_long"), [(114.0, True), (1.5, False)])
 def test_a_verdict_of_more_than_a_tenth_of_a_run_is_explained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], verdict: float, is_long: bool
