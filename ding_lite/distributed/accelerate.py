@@ -40,6 +40,7 @@ from ding_lite.parallel.router.group import COLLECTIVE_TIMEOUT_S, leave_groups_a
 from ding_lite.parallel.wire.codec import Encoded, decode, encode
 from ding_lite.rl.batch import Array, NumpyArray, Transitions
 from ding_lite.rl.protocols import Prioritized, Replay
+from ding_lite.rl.replay.episodes import EpisodeBuffer
 from ding_lite.rl.replay.storage import FIELDS
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.settings import check_all, positive, process_environ, suggest_environ, whole
@@ -84,7 +85,15 @@ class Processes:
         *,
         timeout: float = COLLECTIVE_TIMEOUT_S,
     ) -> None:
-        check_all(positive(timeout=timeout))
+        check_all(
+            positive(timeout=timeout),
+            []
+            if accelerator is None or hasattr(accelerator, "num_processes")
+            else [
+                f"`accelerator` is {kind_of(accelerator)}; Accelerate's `Accelerator()` was "
+                f"expected, or none"
+            ],
+        )
         module = _accelerate()
         _choose_interface(process_environ().get("MASTER_ADDR") or LOOPBACK)
         self.accelerator = accelerator or _make_accelerator(module, timeout)
@@ -264,7 +273,7 @@ class PreparedReplay:
             newest transitions.
 
     Raises:
-        ConfigError: The replay is prioritized.
+        ConfigError: The replay is prioritized, or has episodes instead of transitions.
     """
 
     is_changed_by_saving = True
@@ -278,10 +287,11 @@ class PreparedReplay:
         block_batches: int = BLOCK_BATCHES,
     ) -> None:
         check_all(whole(1, block_batches=block_batches))
-        if isinstance(replay, Prioritized):
+        is_replay = callable(getattr(replay, "sample", None))
+        if not is_replay or isinstance(replay, Prioritized | EpisodeBuffer):
             raise ConfigError(
-                f"`replay` is {kind_of(replay)}, and blocks would be sampled by outdated "
-                f"priorities; a ReplayBuffer was expected. Sample this one directly."
+                f"`replay` is {kind_of(replay)}; a ReplayBuffer was expected, as transitions are "
+                f"sampled some batches ahead. Train from another one without `prepare`."
             )
         self.replay = replay
         self.loader = self._prepared(accelerator)
@@ -310,7 +320,7 @@ class PreparedReplay:
         Raises:
             ConfigError: The replay holds fewer transitions than that.
         """
-        if self._first + batch_size > self._last:
+        if batch_size < 1 or self._first + batch_size > self._last:
             self._turn(batch_size)
         first = self._first
         self._first = last = first + batch_size
@@ -336,7 +346,7 @@ class PreparedReplay:
         self._blocks = None
 
     def _turn(self, batch_size: int) -> None:
-        if batch_size > len(self.replay):
+        if not 0 < batch_size <= len(self.replay):
             raise ConfigError(
                 f"`batch_size` is {batch_size}, but the replay holds {len(self.replay)} "
                 f"transitions. Collect more of them before training, or take smaller batches."

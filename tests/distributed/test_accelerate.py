@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from ding_lite import middleware as mw
 from ding_lite.distributed import PreparedReplay, Processes
 from ding_lite.distributed.accelerate import (
     _check_is_as_started,
@@ -19,9 +21,9 @@ from ding_lite.distributed.accelerate import (
     digest_of,
     mean_of_states,
 )
-from ding_lite.errors import CodecError, ConfigError, MissingExtraError
+from ding_lite.errors import CodecError, ConfigError, MissingExtraError, kind_of
 from ding_lite.parallel.wire.codec import encode
-from ding_lite.rl import PrioritizedReplay, ReplayBuffer, make_envs
+from ding_lite.rl import EpisodeBuffer, PrioritizedReplay, ReplayBuffer, make_envs
 from tests.evolution.conftest import some_transitions
 
 SPEC = make_envs("CartPole-v1", 1).spec
@@ -149,9 +151,37 @@ def test_a_prepared_replay_is_saved_as_the_replay_that_it_is(
     assert torch.equal(*[torch.as_tensor(batch.obs) for batch in same])
 
 
-def test_a_prioritized_replay_is_refused(processes: Processes) -> None:
-    with pytest.raises(ConfigError, match="PrioritizedReplay, and blocks would be sampled by"):
-        processes.prepare(PrioritizedReplay(SPEC, capacity=10))
+@pytest.mark.parametrize(
+    "replay",
+    [
+        PrioritizedReplay(SPEC, capacity=10),
+        EpisodeBuffer(SPEC, capacity=10, num_envs=1),
+        [],
+    ],
+    ids=kind_of,
+)
+def test_what_cannot_be_sampled_ahead_is_refused(processes: Processes, replay: Any) -> None:
+    with pytest.raises(ConfigError, match=f"`replay` is {kind_of(replay)}; a ReplayBuffer was"):
+        processes.prepare(replay)
+
+
+def test_arguments_in_the_wrong_order_are_refused(processes: Processes) -> None:
+    population: Any = [1, 2]
+    for make in (mw.average_agents, partial(mw.share_generation, every=1)):
+        with pytest.raises(ConfigError, match="`population` is a list"):
+            make(population, processes)
+    with pytest.raises(ConfigError, match="`accelerator` is a str"):
+        Processes("cpu")
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_batch_of_nothing_is_refused(
+    processes: Processes, replay: ReplayBuffer, size: int
+) -> None:
+    prepared = processes.prepare(replay)
+    assert len(prepared.sample(8)) == 8
+    with pytest.raises(ConfigError, match=f"`batch_size` is {size}"):
+        prepared.sample(size)
 
 
 # -- what travels --------------------------------------------------------------------------
