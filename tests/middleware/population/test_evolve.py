@@ -254,6 +254,11 @@ def test_learn_every_says_how_often_an_agent_learns(envs: Envs, replay: ReplayBu
     assert [agent.policy.train_iter for agent in population] == [160, 32, 10]  # type: ignore[attr-defined]
 
 
+def test_a_batch_size_of_the_pipeline_is_refused_where_it_is_searched(population, envs, replay):
+    with pytest.raises(ConfigError, match="`batch_size` is searched, and was given to `train`"):
+        mw.for_each(population, learning(envs, replay, batch_size=16))
+
+
 def test_an_agent_that_breaks_rests_and_the_run_goes_on(
     population: Population, envs: Envs, eval_envs: Envs, replay: ReplayBuffer,
     caplog: pytest.LogCaptureFixture,
