@@ -87,7 +87,7 @@ def train(
 
     Raises:
         ConfigError: A setting is out of range, the batch exceeds the capacity of the replay, or
-            `batch_size` is given for an `Agent` whose batch size is searched.
+            `batch_size` is given for an `Agent`, and searched.
         NonFiniteError: In a step: the loss is no longer finite.
         PeerLost: In a step: another learner of this policy was lost, and the job continues.
     """
