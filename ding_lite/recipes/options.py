@@ -19,7 +19,7 @@ from ding_lite.middleware.env_step_budget import spent
 from ding_lite.recipes.runs.directory import saved_description
 from ding_lite.rl.envs.making import EnvLike, EnvMaker
 from ding_lite.rl.seeding import spawn_seeds
-from ding_lite.settings import at_least, check_all, one_of, whole
+from ding_lite.settings import check_all, not_nan, one_of, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Options(RunOptions):
             whole(0, seed=self.seed),
             whole(1, max_env_steps=self.max_env_steps, nodes=self.nodes),
             whole(1, population=self.population, num_envs=self.num_envs),
-            at_least(-math.inf, target=self.target),
+            not_nan(target=self.target),
         )
         if self.resume and self.out is None:
             raise ConfigError(
